@@ -1,0 +1,22 @@
+// Status codes shared by every kernel of the C ABI.
+#pragma once
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define MGRPO_EXTERN extern "C"
+#else
+#define MGRPO_EXTERN extern
+#endif
+#define MGRPO_API MGRPO_EXTERN __attribute__((visibility("default")))
+
+enum mgrpo_status {
+  MGRPO_OK = 0,
+  MGRPO_INVALID_ARGUMENT = 1,  // a size, stride, mode or pointer that the kernel's contract excludes
+  MGRPO_NON_FINITE = 2,        // NaN or Inf where the contract asks for finite numbers; no state was changed
+  MGRPO_OUT_OF_MEMORY = 3,     // scratch could not be allocated
+  MGRPO_CUDA_ERROR = 4,        // a CUDA runtime call failed: see mgrpo_cuda_last_error
+  MGRPO_UNSUPPORTED = 5,       // valid, but not built for this backend
+};
+
+// A fixed English sentence for a code; never null.
+MGRPO_API const char *mgrpo_status_string(int32_t status);

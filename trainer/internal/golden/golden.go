@@ -1,0 +1,49 @@
+// Package golden finds the expected numbers that tests compare against.
+package golden
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// Env names the variable that points tests at another folder laid out like testdata/.
+const Env = "MGRPO_GOLDENS"
+
+// Dir returns the folder of one kind of golden ("mgrpo", "models", "tokenizer"): below $MGRPO_GOLDENS
+// if that is set, else below the repository's testdata. With the variable set a missing kind skips the
+// test by name; without it a missing kind fails.
+func Dir(t testing.TB, kind string) string {
+	t.Helper()
+	root, foreign := os.LookupEnv(Env)
+	if !foreign {
+		_, file, _, _ := runtime.Caller(0)
+		root = filepath.Join(filepath.Dir(file), "..", "..", "..", "testdata")
+	}
+	dir := filepath.Join(root, kind)
+	if _, err := os.Stat(dir); err != nil {
+		if foreign {
+			t.Skipf("golden: %s: absent from %s", kind, root)
+		}
+		t.Fatalf("golden: %v", err)
+	}
+	return dir
+}
+
+// File is Dir(t, kind)/name, skipping or failing as Dir does when the file is absent.
+func File(t testing.TB, kind, name string) string {
+	t.Helper()
+	path := filepath.Join(Dir(t, kind), name)
+	if _, err := os.Stat(path); err != nil {
+		if _, foreign := os.LookupEnv(Env); foreign {
+			t.Skipf("golden: %s/%s: absent", kind, name)
+		}
+		t.Fatalf("golden: %v", err)
+	}
+	return path
+}
+
+// Count prints how many cases of a kind were compared, in the form that `make test-goldens` sums up.
+func Count(kind string, cases int) { fmt.Printf("golden: %s: %d cases\n", kind, cases) }
