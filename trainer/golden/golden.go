@@ -20,7 +20,7 @@ func Dir(t testing.TB, kind string) string {
 	root, foreign := os.LookupEnv(Env)
 	if !foreign {
 		_, file, _, _ := runtime.Caller(0)
-		root = filepath.Join(filepath.Dir(file), "..", "..", "..", "testdata")
+		root = filepath.Join(filepath.Dir(file), "..", "..", "testdata")
 	}
 	dir := filepath.Join(root, kind)
 	if _, err := os.Stat(dir); err != nil {
