@@ -1,0 +1,64 @@
+// Package rollout turns tokens into more tokens: an Engine continues a prompt with a policy's samples
+// and reports, for each sampled token, the log-prob the policy gave it.
+package rollout
+
+import "context"
+
+// Key names one sampled turn of a run. Together with the absolute position of a token in its sequence
+// it is the counter of the Philox generator, so a token's random number depends on what is sampled and
+// never on when or beside what it is sampled.
+type Key struct {
+	RunSeed    uint64 // seed of the whole run
+	Step       int64  // training step the rollout belongs to
+	Query      string // query id, epoch included
+	Rollout    int    // k: which of the K attempts at the query
+	Agent      string // agent's name
+	Invocation int    // i-th call of this agent within the rollout; 0 for the main agent
+}
+
+// Sampling says how tokens are drawn and when a turn ends. Training samples with Temperature alone;
+// TopK, TopP and MinP are for generation and evaluation.
+type Sampling struct {
+	Temperature float64  // tau > 0; 0 is greedy
+	TopK        int      // keep the k likeliest tokens; 0 is off
+	TopP        float64  // nucleus mass in (0,1); 0 or 1 is off
+	MinP        float64  // keep tokens with p >= MinP * max p; 0 is off
+	MaxNew      int      // most tokens to sample in this turn; at least 1
+	StopIDs     []int32  // sampling one of these ends the turn; it is part of the completion
+	StopStrings []string // decoded text of the turn containing one of these ends the turn
+}
+
+// Finish says why a completion ended.
+type Finish string
+
+const (
+	FinishStop      Finish = "stop"      // a stop id was sampled or a stop string appeared
+	FinishLength    Finish = "length"    // MaxNew tokens were sampled
+	FinishContext   Finish = "context"   // the model's context limit was reached
+	FinishCancelled Finish = "cancelled" // the caller's context ended; the tokens are a prefix
+)
+
+// Request asks for one turn: Tokens is everything before it (prompt, earlier turns, observations).
+type Request struct {
+	Tokens   []int32
+	Sampling Sampling
+	Key      Key
+}
+
+// Completion is one sampled turn. The three slices have equal length: one entry a sampled token.
+type Completion struct {
+	Tokens            []int32   // sampled ids, a sampled stop id included
+	LogProbs          []float32 // log-prob under softmax(logits / Temperature), natural log
+	TruncatedLogProbs []float32 // log-prob under the distribution left by TopK, TopP and MinP
+	Finish            Finish
+	Version           int64 // policy version that sampled every token of the turn
+}
+
+// Engine samples continuations. Generate may be called from any number of goroutines; concurrent calls
+// are batched. An error means that no usable completion exists (device failure, invalid request);
+// running into a limit is a Finish, not an error.
+type Engine interface {
+	Generate(ctx context.Context, r Request) (Completion, error)
+	ContextLimit() int // most tokens of prompt plus completion
+	Version() int64    // committed training steps of the weights now in use
+}
