@@ -1,0 +1,90 @@
+package mgrpo
+
+// AlignMode says how a rollout's d_k invocations of one sub-agent kind are brought to the common count d.
+type AlignMode string
+
+const (
+	AlignDraw     AlignMode = "draw"     // duplicate or drop by a draw (equation 11)
+	AlignBalanced AlignMode = "balanced" // weight d/d_k, the draw's expectation
+	AlignNone     AlignMode = "none"     // weight 1: a rollout weighs as much as it has calls
+)
+
+// Align holds the alignment settings of one sub-agent kind.
+type Align struct {
+	Mode AlignMode `json:"mode" yaml:"mode"`
+	D    int       `json:"d" yaml:"d"` // aligned count; choose P(d_k <= d) near 0.99
+}
+
+// Validate names the key that cannot be used.
+func (a Align) Validate() error {
+	switch a.Mode {
+	case AlignDraw, AlignBalanced, AlignNone:
+	default:
+		return &SettingError{Key: "align.mode", Value: a.Mode, Reason: "must be draw, balanced or none"}
+	}
+	if a.D < 1 {
+		return &SettingError{Key: "align.d", Value: a.D, Reason: "must be at least 1"}
+	}
+	return nil
+}
+
+// Draw aligns dk invocations to d by duplicating or dropping: a physical copy has its original's reward,
+// hence its advantage and its tokens, so a copy is an integer multiplicity. It returns the multiplicity
+// of each invocation (their sum is d, or 0 when dk is 0) and the draws in order.
+func Draw(key [2]uint32, d, dk int) (multiplicity []int, draws []uint32) {
+	multiplicity, draws = make([]int, dk), []uint32{}
+	if dk == 0 {
+		return multiplicity, draws
+	}
+	for i := range multiplicity {
+		multiplicity[i] = 1
+	}
+	for t := 0; t < d-dk; t++ {
+		x, _ := Bounded(key, uint64(t), uint32(dk))
+		draws = append(draws, x)
+		multiplicity[x]++
+	}
+	if dk > d {
+		draws = dropExcess(key, d, multiplicity)
+	}
+	return multiplicity, draws
+}
+
+// dropExcess sets all but d multiplicities to 0 by a partial Fisher-Yates shuffle.
+func dropExcess(key [2]uint32, d int, multiplicity []int) (draws []uint32) {
+	dk := len(multiplicity)
+	index := make([]int, dk)
+	for i := range index {
+		index[i] = i
+	}
+	for t := range dk - d {
+		x, _ := Bounded(key, uint64(t), uint32(dk-t))
+		draws = append(draws, x)
+		p := t + int(x)
+		index[t], index[p] = index[p], index[t]
+		multiplicity[index[t]] = 0
+	}
+	return draws
+}
+
+// Weights are the weights of the dk invocations of one rollout, in the order in which the calls were
+// issued. Weight 0 means dropped. rollout is the rollout's own number, whatever other rollouts were lost.
+func (a Align) Weights(runSeed uint64, query string, rollout int, agent string, dk int) []float64 {
+	weights := make([]float64, dk)
+	switch a.Mode {
+	case AlignDraw:
+		multiplicity, _ := Draw(AlignKey(runSeed, query, rollout, agent), a.D, dk)
+		for i, m := range multiplicity {
+			weights[i] = float64(m)
+		}
+	case AlignBalanced:
+		for i := range weights {
+			weights[i] = float64(a.D) / float64(dk)
+		}
+	default:
+		for i := range weights {
+			weights[i] = 1
+		}
+	}
+	return weights
+}

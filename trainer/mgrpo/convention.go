@@ -1,0 +1,92 @@
+package mgrpo
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Std is what an advantage is divided by.
+type Std string
+
+// Baseline is what is subtracted from a reward.
+type Baseline string
+
+const (
+	StdPopulation Std = "population" // sqrt(sum w (r-mu)^2 / W)
+	StdSample     Std = "sample"     // sqrt(sum w (r-mu)^2 / (W-1))
+	StdNone       Std = "none"       // no division
+
+	BaselineMean           Baseline = "mean"
+	BaselineLeaveOneOut    Baseline = "leave_one_out"     // mean of the others; needs std none
+	BaselineLeaveOneOutStd Baseline = "leave_one_out_std" // mean and sample std of the others, unit weights only
+)
+
+// Convention is one way to turn a group's rewards into advantages. A group is degenerate, and all its
+// advantages 0, when its rewards are identical or its population std is strictly below SigmaMin.
+type Convention struct {
+	Std      Std      `json:"std" yaml:"std"`
+	Eps      float64  `json:"eps" yaml:"eps"` // added to the divisor
+	Baseline Baseline `json:"baseline" yaml:"baseline"`
+	SigmaMin float64  `json:"sigma_min" yaml:"sigma_min"`
+}
+
+// DefaultConvention is M-GRPO's: population std, no epsilon, degenerate below 1e-6 (equations 10, 13).
+func DefaultConvention() Convention {
+	return Convention{Std: StdPopulation, Baseline: BaselineMean, SigmaMin: 1e-6}
+}
+
+var conventions = map[string]Convention{
+	"mgrpo":    DefaultConvention(),
+	"rllm":     {Std: StdPopulation, Eps: 1e-6, Baseline: BaselineMean},
+	"trl":      {Std: StdSample, Eps: 1e-4, Baseline: BaselineMean},
+	"areal":    {Std: StdSample, Eps: 1e-5, Baseline: BaselineMean},
+	"verl":     {Std: StdSample, Eps: 1e-6, Baseline: BaselineMean},
+	"skyrl":    {Std: StdSample, Eps: 1e-6, Baseline: BaselineMean},
+	"slime":    {Std: StdSample, Eps: 1e-6, Baseline: BaselineMean},
+	"roll":     {Std: StdSample, Eps: 1e-6, Baseline: BaselineMean},
+	"openrlhf": {Std: StdSample, Eps: 1e-9, Baseline: BaselineMean},
+	"marti":    {Std: StdSample, Eps: 1e-9, Baseline: BaselineMean},
+	"dr_grpo":  {Std: StdNone, Baseline: BaselineMean},
+	"prime_rl": {Std: StdNone, Baseline: BaselineMean},
+	"rloo":     {Std: StdNone, Baseline: BaselineLeaveOneOut},
+	"nemo_rl":  {Std: StdSample, Eps: 1e-6, Baseline: BaselineLeaveOneOutStd},
+}
+
+// ConventionByName returns the convention a peer library uses, "mgrpo" being the default one. An unknown
+// name is a *Refusal that lists the known ones.
+func ConventionByName(name string) (Convention, error) {
+	c, ok := conventions[name]
+	if !ok {
+		known := strings.Join(slices.Sorted(maps.Keys(conventions)), ", ")
+		return c, &Refusal{Code: UnknownConvention, Field: "convention", Message: name + " is not one of " + known}
+	}
+	return c, nil
+}
+
+// Validate names the key that cannot be used.
+func (c Convention) Validate() error {
+	for _, f := range []struct {
+		key   string
+		value float64
+	}{{"convention.eps", c.Eps}, {"convention.sigma_min", c.SigmaMin}} {
+		if !(f.value >= 0) || math.IsInf(f.value, 0) {
+			return &SettingError{Key: f.key, Value: f.value, Reason: "must be a finite number, 0 or more"}
+		}
+	}
+	switch c.Std {
+	case StdPopulation, StdSample, StdNone:
+	default:
+		return &SettingError{Key: "convention.std", Value: c.Std, Reason: "must be population, sample or none"}
+	}
+	needed := map[Baseline]Std{BaselineMean: c.Std, BaselineLeaveOneOut: StdNone, BaselineLeaveOneOutStd: StdSample}
+	std, ok := needed[c.Baseline]
+	if !ok {
+		return &SettingError{Key: "convention.baseline", Value: c.Baseline, Reason: "must be mean, leave_one_out or leave_one_out_std"}
+	}
+	if std != c.Std {
+		return &SettingError{Key: "convention.std", Value: c.Std, Reason: "must be " + string(std) + " with baseline " + string(c.Baseline)}
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package mgrpo
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// Philox4x32 is the Philox4x32-10 block function of Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3" (SC 2011): ten rounds, counter and key words in order 0 first.
+func Philox4x32(counter [4]uint32, key [2]uint32) [4]uint32 {
+	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
+	for round := range 10 {
+		if round > 0 {
+			key[0] += w0
+			key[1] += w1
+		}
+		p0, p1 := uint64(m0)*uint64(counter[0]), uint64(m1)*uint64(counter[2])
+		counter = [4]uint32{
+			uint32(p1>>32) ^ counter[1] ^ key[0], uint32(p1),
+			uint32(p0>>32) ^ counter[3] ^ key[1], uint32(p0),
+		}
+	}
+	return counter
+}
+
+// Bounded draws an unbiased integer in [0, s), s >= 1, by Lemire's rejection (2019): draw number t of a
+// key depends on t alone, never on earlier draws, because a rejection advances only the third counter
+// word. The second result is the number of attempts.
+func Bounded(key [2]uint32, t uint64, s uint32) (value uint32, attempts int) {
+	threshold := -s % s // (2^32 - s) mod s
+	for r := uint32(0); ; r++ {
+		x := Philox4x32([4]uint32{uint32(t), uint32(t >> 32), r, 0}, key)[0]
+		product := uint64(x) * uint64(s)
+		if uint32(product) >= threshold {
+			return uint32(product >> 32), int(r) + 1
+		}
+	}
+}
+
+// AlignKey is the Philox key of the alignment draws of one (run, query, rollout, agent kind). The strings
+// are hashed as their UTF-8 bytes, not normalised.
+func AlignKey(runSeed uint64, query string, rollout int, agent string) [2]uint32 {
+	return hashKey(alignMessage(runSeed, query, rollout, agent))
+}
+
+// SampleKey is the Philox key of the tokens one agent samples in one rollout or invocation; the token's
+// position in its trajectory is the counter. The main agent has invocation 0.
+func SampleKey(runSeed uint64, step int64, query string, rollout int, agent string, invocation int) [2]uint32 {
+	var m message
+	m.text("mgrpo.sample.v1")
+	m.word(runSeed)
+	m.word(uint64(step))
+	m.text(query)
+	m.word(uint64(rollout))
+	m.text(agent)
+	m.word(uint64(invocation))
+	return hashKey(m)
+}
+
+func alignMessage(runSeed uint64, query string, rollout int, agent string) message {
+	var m message
+	m.text("mgrpo.align.v1")
+	m.word(runSeed)
+	m.text(query)
+	m.word(uint64(rollout))
+	m.text(agent)
+	return m
+}
+
+// message frames the hashed fields: a word is 8 bytes little endian, a text is its length and its bytes,
+// so no two field lists share an encoding.
+type message []byte
+
+func (m *message) word(v uint64) { *m = binary.LittleEndian.AppendUint64(*m, v) }
+
+func (m *message) text(s string) {
+	m.word(uint64(len(s)))
+	*m = append(*m, s...)
+}
+
+func hashKey(m message) [2]uint32 {
+	sum := sha256.Sum256(m)
+	return [2]uint32{binary.LittleEndian.Uint32(sum[0:]), binary.LittleEndian.Uint32(sum[4:])}
+}
