@@ -1,0 +1,76 @@
+// Forward and backward passes of the layers of a decoder-only transformer, fp32.
+//
+// Layout: every tensor is dense and row-major; [T, H, hd] means T rows of H heads of hd floats.
+// Batch invariance: a row of a result depends on that row's inputs alone, bit for bit. The number of
+// rows, the row's position among them and the number of threads do not matter. The bits may differ
+// between kinds of CPU, because the width of the vector registers fixes the order of the sums.
+// Threads: OpenMP, at most the caller's omp_get_max_threads(); small calls stay on the calling thread.
+// Aliasing: outputs must not overlap inputs unless a function says that it works in place.
+// Returns: MGRPO_OK, or MGRPO_INVALID_ARGUMENT for a negative size, a null pointer to a non-empty
+// tensor, a size whose bytes overflow int64, or what a function names; then nothing was written.
+// MGRPO_OUT_OF_MEMORY where a function needs scratch. No rows are no error.
+#pragma once
+#include "mgrpo/status.h"
+
+// y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], w [n, k], b [n] or null, y [rows, n].
+// w is read as it is, without a packed copy.
+MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
+                                   int64_t k, int64_t n);
+
+// y = x * inv_rms * w with inv_rms[r] = 1 / sqrt(mean(x[r]^2) + eps).  x, y [rows, d], w [d], d >= 1,
+// eps >= 0; inv_rms_or_null [rows] is written for the backward pass. Works in place (y == x).
+MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, double eps, float *y, float *inv_rms_or_null,
+                                     int64_t rows, int64_t d);
+
+// dx [rows, d] is written, dw [d] is accumulated into. The sum over rows has one fixed order, so that
+// dw does not depend on the number of threads. dx may be dy.
+MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, const float *inv_rms,
+                                         float *dx, float *dw, int64_t rows, int64_t d);
+
+// y = silu(gate) * up with silu(g) = g / (1 + exp(-g)).  gate_up [rows, 2 f]: gate, then up; y [rows, f].
+MGRPO_API int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
+
+// dgate_up [rows, 2 f] is written; it may be gate_up.
+MGRPO_API int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows,
+                                       int64_t f);
+
+// Rotary position embedding, half-split: dimension i < hd/2 is paired with i + hd/2.
+// y[i] = x[i] cos - x[i + hd/2] sin, y[i + hd/2] = x[i + hd/2] cos + x[i] sin, with the angle's cosine
+// and sine at [pos[r], i].  x, y [rows, heads, hd], hd even; cos, sin [max_pos, hd/2]; pos [rows] in
+// [0, max_pos), else MGRPO_INVALID_ARGUMENT. inverse != 0 rotates back, which is the backward pass.
+// Works in place (y == x).
+MGRPO_API int32_t mgrpo_rope_cpu(const float *x, const float *cos, const float *sin, const int32_t *pos, float *y,
+                                 int64_t rows, int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse);
+
+// Causal self-attention of `batch` sequences packed end to end; grouped queries: query head h reads
+// key/value head h / (heads / kv_heads).  Sequence s is the rows [cu[s], cu[s+1]); cu [batch + 1],
+// cu[0] = 0, not decreasing; T = cu[batch].  q, out [T, heads, hd], k, v [T, kv_heads, hd],
+// lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 256].
+// Row t has the bits that mgrpo_attention_cached_cpu gives for the same query, keys and values.
+MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
+                                             int64_t batch, float *out, float *lse, int64_t heads,
+                                             int64_t kv_heads, int64_t hd, float scale);
+
+// dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are the
+// forward pass's. Probabilities are computed again. The same bits for any number of threads.
+MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
+                                                 const float *out, const float *lse, const int32_t *cu,
+                                                 int64_t batch, float *dq, float *dk, float *dv, int64_t heads,
+                                                 int64_t kv_heads, int64_t hd, float scale);
+
+// cache[slot[r], h, pos[r]] = x[r, h].  cache [slots, kv_heads, max_len, hd], x [rows, kv_heads, hd];
+// slot [rows] in [0, slots), pos [rows] in [0, max_len), else MGRPO_INVALID_ARGUMENT. Of rows that
+// name the same place the last one stays.
+MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int32_t *slot, const int32_t *pos,
+                                        int64_t rows, int64_t slots, int64_t kv_heads, int64_t max_len,
+                                        int64_t hd);
+
+// Row r attends to the first length[r] positions of slot[r].  q, out [rows, heads, hd]; k_cache, v_cache
+// [slots, kv_heads, max_len, hd]; slot [rows] in [0, slots), length [rows] in [0, max_len], else
+// MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. Positions from length[r] on are not read.
+// hd in [1, 256]. Decoding passes one row a slot, prefill passes a prompt's rows one after the other
+// with lengths that grow by one: consecutive rows of a slot share the reading of its keys and values.
+MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
+                                             const int32_t *slot, const int32_t *length, float *out, int64_t rows,
+                                             int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len,
+                                             int64_t hd, float scale);
