@@ -1,0 +1,284 @@
+// Package config is the one YAML schema of mgrpo: what a run is, where its agents meet, what they
+// learn from and how.
+//
+// The structs of this file are the schema. Their tags are read by everything else in the package:
+//
+//	yaml       the key
+//	doc        the meaning, printed in docs/config.md
+//	default    the value of an absent key, written as in YAML
+//	required   "true": the key must be there
+//	enum       the values allowed, separated by |
+//	min, max   the least and the greatest value allowed
+//	above      a bound the value must exceed
+//	below      a bound the value must stay under
+//	resume     "true": the key may change between a checkpoint and its --resume
+//	keyed      "true": the field is an ordered mapping from Name to the slice's element
+//
+// Load reads a file, reports every mistake in it at once with file, line and column, and fills in
+// the defaults. Nothing here opens a model, a data set or a socket.
+package config
+
+import "time"
+
+// Config is a whole configuration file with every default filled in.
+type Config struct {
+	Run       Run       `yaml:"run" doc:"The run: what it is called, where its files go, how long it lasts."`
+	Store     Store     `yaml:"store" doc:"Where the agents meet. Absent: an embedded store, all agents in one process." resume:"true"`
+	Task      Task      `yaml:"task" doc:"Where queries come from and how an answer is verified."`
+	GRPO      GRPO      `yaml:"grpo" doc:"The algorithm: groups, alignment, objective. Names and defaults follow docs/algorithm.md."`
+	Eval      Eval      `yaml:"eval" doc:"Held-out evaluation while training." resume:"true"`
+	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
+	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
+	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator, code and, in the research task, search need no entry."`
+
+	dir  string              // folder of the file: what relative paths start from
+	file string              // the file, for messages
+	at   map[string]position // where each key that was given stands
+}
+
+// Run names a run and says how long it lasts.
+type Run struct {
+	Name            string `yaml:"name" required:"true" doc:"Name of the run: letters, digits, dot, dash and underscore. Also names its keys in the store."`
+	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, metrics and trajectories. Absent: runs/NAME." resume:"true"`
+	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
+	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." resume:"true"`
+	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." resume:"true"`
+	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." resume:"true"`
+	Deterministic   *bool  `yaml:"deterministic" doc:"Bit-equal results for equal seeds and CPU features. Absent: true if every agent is on the CPU and grpo.max_lag is 0."`
+	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with its own tools."`
+	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." resume:"true"`
+}
+
+// Store says where the agents meet. Its secrets are never in the file: the password comes from an
+// environment variable or a file.
+type Store struct {
+	URL           string        `yaml:"url" doc:"redis://HOST:PORT/DB, rediss:// for TLS, unix:///SOCKET. Sentinel: rediss://HOST:PORT/DB?master_name=NAME&addr=HOST:PORT. Cluster: rediss://HOST:PORT?addr=HOST:PORT. No password in it. Absent: embedded." resume:"true"`
+	Username      string        `yaml:"username" doc:"ACL user; may also stand in url." resume:"true"`
+	PasswordEnv   string        `yaml:"password_env" doc:"Environment variable that holds the password." resume:"true"`
+	PasswordFile  Path          `yaml:"password_file" doc:"File that holds the password; one newline at its end is ignored." resume:"true"`
+	TLS           TLS           `yaml:"tls" doc:"Certificates for rediss://. Absent: the system's authorities." resume:"true"`
+	AllowInsecure string        `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to use a store on another machine with neither TLS nor password." resume:"true"`
+	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction." resume:"true"`
+	Timeout       time.Duration `yaml:"timeout" default:"10m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for." resume:"true"`
+	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker that has not been heard of for this long is taken for dead and its work is given out again." resume:"true"`
+}
+
+// TLS names the certificates of a rediss:// store.
+type TLS struct {
+	CA         Path   `yaml:"ca" doc:"PEM file of the authorities that may sign the server's certificate." resume:"true"`
+	Cert       Path   `yaml:"cert" doc:"PEM file of the client's certificate." resume:"true"`
+	Key        Path   `yaml:"key" doc:"PEM file of the client's key." resume:"true"`
+	ServerName string `yaml:"server_name" doc:"Name the server's certificate must carry. Absent: the host of url." resume:"true"`
+}
+
+// Task says where queries come from and how an answer is verified.
+type Task struct {
+	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published."`
+	Train          Path     `yaml:"train" doc:"JSONL file of training queries (jsonl, gsm8k)."`
+	Eval           Path     `yaml:"eval" doc:"JSONL file of held-out queries (jsonl, gsm8k)." resume:"true"`
+	Fields         Fields   `yaml:"fields" doc:"Which fields of a JSONL row hold what."`
+	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
+	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored."`
+	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score. Absent: as the main agent's answer; in the research task, by the sub-question's own truth."`
+	Judge          Judge    `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
+	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and how sloppy its demonstrations are."`
+}
+
+// Fields maps a JSONL row's field names to what the task needs.
+type Fields struct {
+	ID       string `yaml:"id" default:"id" doc:"Row id. A row without it is called by its line number."`
+	Question string `yaml:"question" default:"question" doc:"Text of the query."`
+	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer."`
+	Choices  string `yaml:"choices" default:"choices" doc:"List of choices, for the verifier of that kind."`
+}
+
+// Verifier says how one answer becomes a score in [0, 1].
+type Verifier struct {
+	Kind      string  `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge" doc:"auto: research exact, gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number."`
+	Pattern   string  `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
+	Tolerance float64 `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
+}
+
+// Judge is an OpenAI-compatible model that scores answers.
+type Judge struct {
+	URL     string        `yaml:"url" doc:"Base URL of an OpenAI-compatible API, such as https://host/v1."`
+	Model   string        `yaml:"model" doc:"Model name sent to it."`
+	KeyEnv  string        `yaml:"key_env" doc:"Environment variable that holds the API key." resume:"true"`
+	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference} and {answer} are filled in. Absent: built in."`
+	Scale   float64       `yaml:"scale" default:"1" above:"0" doc:"Best score the judge gives; scores are divided by it."`
+	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one score." resume:"true"`
+}
+
+// Research shapes the built-in task: knowledge bases and the scripted experts of its cold start.
+type Research struct {
+	Hops     int     `yaml:"hops" default:"3" min:"1" max:"3" doc:"Most hops of a question; each count from 1 is equally likely."`
+	Alias    float64 `yaml:"alias" default:"0.25" min:"0" max:"1" doc:"Probability that a hop's subject is filed under an alias."`
+	Outdated float64 `yaml:"outdated" default:"0.5" min:"0" max:"1" doc:"Probability that a hop's fact has an outdated twin."`
+	Keyword  float64 `yaml:"keyword" default:"0.06" min:"0" max:"1" doc:"Demonstrations: the researcher searches one word instead of two."`
+	Random   float64 `yaml:"random" default:"0.03" min:"0" max:"1" doc:"Demonstrations: the researcher quotes a random sentence."`
+	Was      float64 `yaml:"was" default:"0.55" min:"0" max:"1" doc:"Demonstrations: the researcher quotes the outdated twin."`
+	GiveUp   float64 `yaml:"give_up" default:"0.55" min:"0" max:"1" doc:"Demonstrations: the researcher sees an alias and does not follow it."`
+	Early    float64 `yaml:"early" default:"0.08" min:"0" max:"1" doc:"Demonstrations: the planner answers before the last hop."`
+	WrongRel float64 `yaml:"wrong_relation" default:"0.05" min:"0" max:"1" doc:"Demonstrations: the planner asks for a random relation."`
+	Reask    float64 `yaml:"reask" default:"0.6" min:"0" max:"1" doc:"Demonstrations: the planner asks again when told unknown."`
+}
+
+// GRPO is the algorithm: how rollouts are grouped, aligned and turned into a loss.
+type GRPO struct {
+	Rollouts      int      `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
+	Align         Align    `yaml:"align" doc:"How ragged sub-agent groups are made comparable."`
+	Convention    string   `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"What an advantage is divided by, or which baseline it is against."`
+	StdEps        float64  `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
+	SigmaMin      float64  `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
+	Ratio         string   `yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo" doc:"Importance ratio."`
+	EpsLow        float64  `yaml:"eps_low" default:"0.2" min:"0" max:"1" doc:"Lower clip: ratio at least 1 - eps_low."`
+	EpsHigh       float64  `yaml:"eps_high" default:"0.28" min:"0" doc:"Upper clip: ratio at most 1 + eps_high."`
+	DualClip      Optional `yaml:"dual_clip" default:"none" above:"1" doc:"Second clip of negative advantages (3 is usual)."`
+	CISPOLow      Optional `yaml:"cispo_low" default:"none" min:"0" max:"1" doc:"Lower clip of cispo; none: lower bound 0."`
+	CISPOHigh     float64  `yaml:"cispo_high" default:"4" min:"0" doc:"Upper clip of cispo: ratio at most 1 + cispo_high."`
+	LogRatioClamp Optional `yaml:"log_ratio_clamp" default:"20" above:"0" max:"88" doc:"Bound on the exponent of the ratio."`
+	Aggregation   string   `yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant" doc:"How token losses become one loss."`
+	MaxLength     int64    `yaml:"max_length" default:"0" min:"0" doc:"Divisor of aggregation constant, which needs it."`
+	KL            string   `yaml:"kl" default:"none" enum:"none|k1|k2|k3" doc:"KL estimator against the reference weights."`
+	KLCoef        float64  `yaml:"kl_coef" default:"0" min:"0" doc:"Weight of the KL term."`
+	EntropyCoef   float64  `yaml:"entropy_coef" default:"0" min:"0" doc:"Weight of the entropy bonus."`
+	TISCap        Optional `yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed."`
+	Old           string   `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
+	Epochs        int      `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
+	Minibatches   int      `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
+	Temperature   float64  `yaml:"temperature" default:"1" above:"0" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
+	MaxLag        int64    `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains."`
+	Resample      int      `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
+	GapWarn       float64  `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
+	GapStop       float64  `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
+	Reward        Reward   `yaml:"reward" doc:"What the parts of a reward weigh. A trajectory of invalid format has reward 0."`
+}
+
+// Align says how the invocations of a sub-agent are brought to d a rollout.
+type Align struct {
+	D    int    `yaml:"d" default:"8" min:"1" max:"65536" doc:"Aligned invocations of a rollout; about the 99th percentile of the calls. Agents may have their own."`
+	Mode string `yaml:"mode" default:"draw" enum:"draw|balanced|none" doc:"draw: duplicate and drop, the paper's. balanced: weights d/d_k. none: every call weighs 1."`
+}
+
+// Reward holds the weights of the reward's parts.
+type Reward struct {
+	Main MainReward `yaml:"main" doc:"The main agent's."`
+	Sub  SubReward  `yaml:"sub" doc:"A sub-agent's."`
+}
+
+// MainReward weighs the main agent's format and correctness.
+type MainReward struct {
+	Format  float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
+	Correct float64 `yaml:"correct" default:"0.9" min:"0" max:"1" doc:"Correct answer."`
+}
+
+// SubReward weighs a sub-agent's format, the main agent's correctness and the expert score.
+type SubReward struct {
+	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
+	Main   float64 `yaml:"main" default:"0.4" min:"0" max:"1" doc:"The main agent's answer was correct."`
+	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
+}
+
+// Eval is held-out evaluation while training. Truncated sampling is allowed here and only here.
+type Eval struct {
+	Every       int64   `yaml:"every" default:"20" min:"0" doc:"Steps between evaluations; one always follows the last step. 0: only then." resume:"true"`
+	Queries     int     `yaml:"queries" default:"200" min:"1" doc:"Held-out queries; all of them where the task has fewer." resume:"true"`
+	Samples     int     `yaml:"samples" default:"4" min:"1" max:"4096" doc:"Rollouts of each." resume:"true"`
+	Temperature float64 `yaml:"temperature" default:"1" min:"0" doc:"Sampling temperature; 0 is greedy." resume:"true"`
+	TopK        int     `yaml:"top_k" default:"0" min:"0" doc:"Sample from the k most likely tokens; 0: all." resume:"true"`
+	TopP        float64 `yaml:"top_p" default:"1" above:"0" max:"1" doc:"Sample from the smallest set of tokens with this probability." resume:"true"`
+	MinP        float64 `yaml:"min_p" default:"0" min:"0" max:"1" doc:"Leave out tokens less likely than this times the most likely." resume:"true"`
+	Before      bool    `yaml:"before" default:"true" doc:"Evaluate before the first step too." resume:"true"`
+}
+
+// ColdStart is supervised training before the first step. Its steps, batch and optimizer are the
+// defaults of every agent's own cold_start.
+type ColdStart struct {
+	Demonstrations string     `yaml:"demonstrations" default:"none" doc:"none: no cold start. task: the task's own demonstrations. Else a JSONL file of chats, path as everywhere."`
+	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Queries for which the task demonstrates."`
+	Supervised     Supervised `yaml:",inline"`
+}
+
+// Supervised is how long and with what optimizer an agent learns from demonstrations.
+type Supervised struct {
+	Steps     int64     `yaml:"steps" default:"0" min:"0" doc:"Optimizer updates; 0 leaves the agent as it is."`
+	Batch     int       `yaml:"batch" default:"32" min:"1" doc:"Trajectories of one update."`
+	Optimizer Optimizer `yaml:"optimizer" doc:"AdamW of the cold start, apart from the training's."`
+}
+
+// Optimizer is AdamW with warm-up, schedule and clip.
+type Optimizer struct {
+	LR          float64    `yaml:"lr" default:"1e-6" above:"0" doc:"Learning rate."`
+	Betas       [2]float64 `yaml:"betas" default:"[0.9, 0.98]" min:"0" below:"1" doc:"Decay of the two moments."`
+	Eps         float64    `yaml:"eps" default:"1e-8" above:"0" doc:"Added to the root of the second moment."`
+	WeightDecay float64    `yaml:"weight_decay" default:"0.01" min:"0" doc:"Decoupled weight decay."`
+	Clip        float64    `yaml:"clip" default:"1" min:"0" doc:"Greatest global gradient norm; 0: no clip."`
+	Warmup      int64      `yaml:"warmup" default:"0" min:"0" doc:"Steps over which the rate rises linearly to lr."`
+	Schedule    string     `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" doc:"How the rate falls after hold."`
+	Floor       float64    `yaml:"floor" default:"0.1" min:"0" max:"1" doc:"Fraction of lr at which linear and cosine end."`
+	Hold        float64    `yaml:"hold" default:"0" min:"0" max:"1" doc:"Fraction of decay_steps during which the rate stays at lr."`
+	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the floor is reached. 0: the last step when the run began."`
+}
+
+// Agent is one member of the team.
+type Agent struct {
+	Name       string          `yaml:"-"`
+	Role       string          `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
+	Model      Model           `yaml:"model" required:"true" doc:"Initial weights: an HF folder, a GGUF file, or a shape for random weights."`
+	Device     string          `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." resume:"true"`
+	DType      string          `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
+	Train      bool            `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
+	Delegates  []string        `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
+	Tools      []string        `yaml:"tools" doc:"Tools it may call."`
+	Prompt     Path            `yaml:"prompt" doc:"File with its system prompt."`
+	PromptText string          `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: the task's own."`
+	Describe   string          `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
+	Dialect    string          `yaml:"dialect" default:"auto" enum:"auto|chat|compact" doc:"chat: the model's template and tool-call format. compact: the grammar of the research task. auto: compact for the research task with a shape, else chat."`
+	Limits     Limits          `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
+	Align      AgentAlign      `yaml:"align" doc:"Alignment of this sub-agent's groups."`
+	Reference  Path            `yaml:"reference" doc:"Weights of the KL reference. Absent: its initial weights."`
+	Optimizer  Optimizer       `yaml:"optimizer" doc:"AdamW of the training."`
+	ColdStart  AgentSupervised `yaml:"cold_start" doc:"Its own cold start. Absent keys: those of the section cold_start."`
+	Engine     Engine          `yaml:"engine" doc:"Memory and batching." resume:"true"`
+}
+
+// Limits ends conversations that go on too long.
+type Limits struct {
+	MaxTurns        int           `yaml:"max_turns" default:"8" min:"1" max:"10000" doc:"Sampled turns of a conversation."`
+	MaxCallsPerTurn int           `yaml:"max_calls_per_turn" default:"4" min:"1" max:"1000" doc:"Calls in one turn."`
+	MaxNewTokens    int           `yaml:"max_new_tokens" default:"512" min:"1" doc:"Sampled tokens of a turn."`
+	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, prompt and observations included; the model's own limit may be lower."`
+	WallTime        time.Duration `yaml:"wall_time" default:"10m" above:"0s" doc:"Time of a conversation, the waiting for others included."`
+}
+
+// AgentAlign is the part of Align that an agent may have of its own.
+type AgentAlign struct {
+	D int `yaml:"d" min:"1" max:"65536" doc:"As grpo.align.d, which is its default."`
+}
+
+// AgentSupervised is an agent's own Supervised, which inherits from the section cold_start.
+type AgentSupervised struct {
+	Supervised `yaml:",inline"`
+}
+
+// Engine sizes an agent's inference and training batches.
+type Engine struct {
+	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, within memory." resume:"true"`
+	Context               int  `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower." resume:"true"`
+	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass." resume:"true"`
+	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time." resume:"true"`
+}
+
+// Tool is one tool that agents can call.
+type Tool struct {
+	Name      string        `yaml:"-"`
+	Kind      string        `yaml:"kind" required:"true" enum:"search|calculator|code|mcp" doc:"search: a local corpus. calculator, code: Starlark without files or network. mcp: any MCP server."`
+	Corpus    Path          `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
+	Command   []string      `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
+	URL       string        `yaml:"url" doc:"mcp: address of a server over HTTP."`
+	Env       []string      `yaml:"env" doc:"mcp: names of environment variables passed on to command."`
+	Results   int           `yaml:"results" default:"3" min:"1" max:"100" doc:"search: results of one call."`
+	Timeout   time.Duration `yaml:"timeout" default:"10s" above:"0s" doc:"Longest time of one call."`
+	MaxOutput int           `yaml:"max_output" default:"4096" min:"1" doc:"Bytes of output shown to the model; the rest is cut."`
+	MaxSteps  int64         `yaml:"max_steps" default:"1000000" min:"1" doc:"calculator, code: Starlark steps of one call."`
+}

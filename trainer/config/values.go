@@ -1,0 +1,61 @@
+package config
+
+import (
+	"path/filepath"
+	"strconv"
+)
+
+// Path is a path as it was written. Relative ones start from the configuration file's folder:
+// Config.Resolve makes them usable. Kept as written, a configuration has the same digest in every
+// checkout.
+type Path string
+
+// Optional is a number that may be switched off with the word none.
+type Optional struct {
+	Set   bool
+	Value float64
+}
+
+// String is the number, or none.
+func (o Optional) String() string {
+	if !o.Set {
+		return "none"
+	}
+	return formatFloat(o.Value)
+}
+
+// Model is where an agent's initial weights come from: exactly one of the two is there.
+type Model struct {
+	Path  Path   // an HF folder or a GGUF file
+	Shape *Shape // random weights of this shape
+}
+
+// Shape describes a decoder with random initial weights.
+type Shape struct {
+	Family       string  `yaml:"family" default:"qwen3" enum:"llama|qwen2|qwen3" doc:"Architecture."`
+	Width        int     `yaml:"width" required:"true" min:"1" doc:"Hidden size."`
+	Layers       int     `yaml:"layers" required:"true" min:"1" max:"1000" doc:"Decoder layers."`
+	Heads        int     `yaml:"heads" required:"true" min:"1" doc:"Query heads."`
+	KVHeads      int     `yaml:"kv_heads" default:"0" min:"0" doc:"Key and value heads, a divisor of heads. 0: heads."`
+	HeadDim      int     `yaml:"head_dim" default:"0" min:"0" doc:"Size of a head, even. 0: width / heads."`
+	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
+	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
+	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
+	Tokenizer    string  `yaml:"tokenizer" default:"task" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, path as everywhere."`
+	MaxPositions int     `yaml:"max_positions" default:"1024" min:"1" doc:"Longest sequence."`
+	RopeTheta    float64 `yaml:"rope_theta" default:"10000" above:"0" doc:"Base of the rotary embedding."`
+	NormEps      float64 `yaml:"norm_eps" default:"1e-6" above:"0" doc:"Epsilon of RMSNorm."`
+	InitSeed     uint64  `yaml:"init_seed" default:"0" doc:"Seed of the weights. 0: from run.seed and the agent's name."`
+}
+
+// Resolve turns a path of the configuration into one that can be opened: absolute ones stay as they
+// are, relative ones start from the configuration file's folder. The empty path stays empty.
+func (c *Config) Resolve(p Path) string {
+	if p == "" || filepath.IsAbs(string(p)) {
+		return string(p)
+	}
+	return filepath.Join(c.dir, string(p))
+}
+
+// formatFloat writes x so that it reads back as the same number.
+func formatFloat(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }

@@ -1,0 +1,74 @@
+package store
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Phase is one round of rollouts: a training step or an evaluation. Everything that belongs to it in
+// the store carries its name.
+type Phase struct {
+	Kind string // "step" or "eval"
+	Step int64  // training: the version being trained from, eval: the version evaluated
+}
+
+// Train is the phase of training step n, counted from 0.
+func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
+
+// Eval is the phase of the evaluation made at version n.
+func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
+
+// String is the phase's name in keys and messages, such as step-12 or eval-20.
+func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
+
+// Hello is what the workers of a run must agree on, and the version this one starts from.
+type Hello struct {
+	ConfigDigest string   // digest of the configuration, without the keys that may differ
+	Agents       []string // names of all agents that take part, main first
+	Version      int64    // training steps this agent's weights have seen: 0, or a checkpoint's
+}
+
+// Invocation is one call of a sub-agent within a rollout.
+type Invocation struct {
+	Phase   Phase  `json:"phase"`
+	Query   string `json:"query"`
+	Rollout int    `json:"rollout"`
+	Agent   string `json:"agent"` // the sub-agent called
+	Index   int    `json:"index"` // 0-based, in the order of issue within (query, rollout, agent)
+	Task    string `json:"task"`  // the sub-task's text
+
+	Delivery int64  `json:"-"` // 1 when claimed for the first time, more after a lost worker
+	entry    string // its stream entry, set by Claim
+}
+
+// ID names the invocation within its phase: query/rollout/agent/index.
+func (v Invocation) ID() string {
+	return fmt.Sprintf("%s/%d/%s/%d", v.Query, v.Rollout, v.Agent, v.Index)
+}
+
+// Result is a sub-agent's answer. Failed says why there is none; Text is then what the caller is told.
+type Result struct {
+	Text   string `json:"text"`
+	Failed string `json:"failed,omitempty"`
+}
+
+// Outcome is what the main agent's worker publishes when a rollout is verified.
+type Outcome struct {
+	Query   string         `json:"query"`
+	Rollout int            `json:"rollout"`
+	Format  bool           `json:"format"`  // the main agent's format was valid
+	Correct float64        `json:"correct"` // c, in [0, 1]
+	Reward  float64        `json:"reward"`  // the main agent's reward
+	Answer  string         `json:"answer,omitempty"`
+	Calls   map[string]int `json:"calls,omitempty"`  // d_k of each sub-agent
+	Failed  string         `json:"failed,omitempty"` // why the rollout is void; nothing else counts then
+}
+
+// ID names the outcome within its phase: query/rollout.
+func (o Outcome) ID() string { return fmt.Sprintf("%s/%d", o.Query, o.Rollout) }
+
+// Plan is what a phase will consist of.
+type Plan struct {
+	Queries  []string `json:"queries"`  // in the phase's order
+	Rollouts int      `json:"rollouts"` // of each query
+}
