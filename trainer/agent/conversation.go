@@ -1,0 +1,308 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+)
+
+// Spec is one conversation to hold.
+type Spec struct {
+	Key      rollout.Key // names the trajectory and seeds its sampling
+	Main     bool        // the main agent of the rollout, not an invocation of a sub-agent
+	Task     string      // question of the main agent, sub-task of a sub-agent
+	Dialect  Dialect
+	Sampling rollout.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
+	Limits   Limits
+	MaxLag   int64 // largest difference of policy versions between turns
+	Strict   bool  // a malformed call makes the format invalid
+}
+
+// Limits bound a conversation; 0 is no limit. A conversation cut by one has an invalid format, but for
+// CallsPerTurn, whose surplus calls are answered with an error as malformed calls are.
+type Limits struct {
+	Turns        int           // sampled turns
+	CallsPerTurn int           // calls executed for one turn
+	Calls        int           // calls executed in all
+	TurnTokens   int           // sampled tokens of a turn
+	Tokens       int           // tokens in all: prompt, sampled, observed
+	Wall         time.Duration // from the first prompt to the answer, calls included
+}
+
+// Env is what a conversation acts on.
+type Env struct {
+	Engine rollout.Engine
+	Tools  map[string]tool.Tool
+
+	// Delegate asks a sub-agent and waits for its answer. index counts this rollout's delegations to
+	// this agent from 0, in the order issued. An error ends the conversation: a sub-agent that has no
+	// answer is reported as text.
+	Delegate func(ctx context.Context, agent string, index int, task string) (answer string, err error)
+}
+
+var errWall = errors.New("wall time of the conversation is over")
+
+// Run holds a conversation and returns its trajectory. A limit, a turn outside the grammar, a failing
+// tool are part of the trajectory; an error is one of the machinery (engine, store, cancellation, a
+// policy version beyond MaxLag) and the trajectory that comes with it holds what was sampled before.
+func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
+	c := &conversation{spec: spec, env: env}
+	c.traj = Trajectory{
+		ID:         TrajectoryID(spec.Key, spec.Main),
+		Query:      spec.Key.Query,
+		Rollout:    spec.Key.Rollout,
+		Agent:      spec.Key.Agent,
+		Invocation: spec.Key.Invocation,
+		Calls:      map[string]int{},
+	}
+	if spec.Limits.Wall > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, spec.Limits.Wall, errWall)
+		defer cancel()
+	}
+	err := c.hold(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errWall) {
+		c.end(FinishWall)
+		err = nil
+	}
+	if err != nil {
+		return c.traj, fmt.Errorf("conversation %s: %w", c.traj.ID, err)
+	}
+	return c.traj, nil
+}
+
+type conversation struct {
+	spec   Spec
+	env    Env
+	traj   Trajectory
+	state  State
+	newest int64 // newest policy version that sampled a turn
+}
+
+func (c *conversation) end(finish string) {
+	c.traj.Finish = finish
+	c.traj.FormatValid = finish == FinishAnswer && (c.traj.Malformed == 0 || !c.spec.Strict)
+}
+
+// hold runs the loop: sample a turn, parse it, execute its calls, append the answers.
+func (c *conversation) hold(ctx context.Context) error {
+	ids, text, err := c.spec.Dialect.Prompt(c.spec.Task)
+	if err != nil {
+		return fmt.Errorf("prompt: %w", err)
+	}
+	c.traj.appendObserved(RolePrompt, ids, text)
+	for {
+		turn, finish, err := c.sample(ctx)
+		if err != nil {
+			return err
+		}
+		if finish != "" {
+			c.end(finish)
+			return nil
+		}
+		action := c.spec.Dialect.Parse(turn, c.state)
+		c.state.Turn++
+		switch {
+		case action.Invalid != "":
+			c.end(FinishFormat)
+			return nil
+		case action.Final:
+			c.traj.Answer = action.Answer
+			c.end(FinishAnswer)
+			c.traj.FormatValid = c.traj.FormatValid && action.Answer != ""
+			return nil
+		}
+		calls, executable := c.admit(action.Calls)
+		if max := c.spec.Limits.Calls; max > 0 && c.state.Calls+executable > max {
+			c.end(FinishCalls)
+			return nil
+		}
+		c.state.Calls += executable
+		results, err := c.execute(ctx, calls)
+		if err != nil {
+			return err
+		}
+		ids, text, err := c.spec.Dialect.Observe(turn, results)
+		if err != nil {
+			return fmt.Errorf("observation after turn %d: %w", c.state.Turn, err)
+		}
+		c.traj.appendObserved(RoleObserved, ids, text)
+	}
+}
+
+// sample asks the engine for a turn and appends it. finish is non-empty if a limit ends the conversation.
+func (c *conversation) sample(ctx context.Context) (turn []int32, finish string, err error) {
+	if max := c.spec.Limits.Turns; max > 0 && c.state.Turn >= max {
+		return nil, FinishTurns, nil
+	}
+	stops := c.spec.Dialect.Stops()
+	room, binding := c.room(stops.MaxNew)
+	if room <= 0 {
+		return nil, binding, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	s := c.spec.Sampling
+	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
+	// The engine gets a copy whose capacity ends at its length: it may append to it.
+	tokens := c.traj.Tokens[:len(c.traj.Tokens):len(c.traj.Tokens)]
+	out, err := c.env.Engine.Generate(ctx, rollout.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
+	if err != nil {
+		return nil, "", fmt.Errorf("turn %d: %w", c.state.Turn, err)
+	}
+	if err := c.accept(out, room); err != nil {
+		return nil, "", fmt.Errorf("turn %d: %w", c.state.Turn, err)
+	}
+	if len(out.Tokens) > 0 {
+		c.traj.appendSampled(out, c.spec.Dialect.Text(out.Tokens))
+	}
+	switch out.Finish {
+	case rollout.FinishStop:
+		return out.Tokens, "", nil
+	case rollout.FinishLength:
+		return nil, binding, nil
+	case rollout.FinishContext:
+		return nil, FinishContext, nil
+	case rollout.FinishCancelled:
+		if err := ctx.Err(); err != nil {
+			return nil, "", err
+		}
+		return nil, "", fmt.Errorf("turn %d: the engine cancelled a turn that nobody cancelled", c.state.Turn)
+	}
+	return nil, "", fmt.Errorf("turn %d: unknown finish reason %q from the engine", c.state.Turn, out.Finish)
+}
+
+// room is how many tokens the next turn may sample, and the finish reason if it samples them all.
+func (c *conversation) room(dialectMax int) (int, string) {
+	have := len(c.traj.Tokens)
+	room, binding := c.env.Engine.ContextLimit()-have, FinishContext
+	tighten := func(n int, finish string) {
+		if n <= room {
+			room, binding = n, finish
+		}
+	}
+	if max := c.spec.Limits.Tokens; max > 0 {
+		tighten(max-have, FinishTokens)
+	}
+	if max := c.spec.Limits.TurnTokens; max > 0 {
+		tighten(max, FinishLength)
+	}
+	if dialectMax > 0 {
+		tighten(dialectMax, FinishLength)
+	}
+	return room, binding
+}
+
+// accept checks a completion before it enters the trajectory, where an error would be trained on.
+func (c *conversation) accept(out rollout.Completion, room int) error {
+	if len(out.Tokens) != len(out.LogProbs) {
+		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(out.Tokens), len(out.LogProbs))
+	}
+	if len(out.Tokens) > room {
+		return fmt.Errorf("engine gave %d tokens, more than the %d asked for", len(out.Tokens), room)
+	}
+	if len(out.Tokens) == 0 && out.Finish == rollout.FinishStop {
+		return errors.New("engine stopped without sampling a token")
+	}
+	for i, lp := range out.LogProbs {
+		if math.IsNaN(float64(lp)) || math.IsInf(float64(lp), 0) || lp > 0 {
+			return fmt.Errorf("log-prob of sampled token %d is %v, want a finite number <= 0", i, lp)
+		}
+	}
+	if len(out.Tokens) == 0 {
+		return nil
+	}
+	if c.traj.SampledTokens() == 0 {
+		c.traj.Version, c.newest = out.Version, out.Version
+	}
+	c.traj.Version, c.newest = min(c.traj.Version, out.Version), max(c.newest, out.Version)
+	if lag := c.newest - c.traj.Version; lag > c.spec.MaxLag {
+		return fmt.Errorf("turns sampled by policy versions %d to %d: more than max_lag %d apart", c.traj.Version, c.newest, c.spec.MaxLag)
+	}
+	return nil
+}
+
+// admit counts malformed calls and folds the calls beyond the limit of a turn into one that answers
+// for all of them, so that a turn of a thousand calls is not answered a thousand times.
+func (c *conversation) admit(calls []Call) (admitted []Call, executable int) {
+	limit := c.spec.Limits.CallsPerTurn
+	for i, call := range calls {
+		if limit > 0 && i == limit {
+			surplus := len(calls) - i
+			c.traj.Malformed += surplus
+			return append(admitted, Call{
+				Name:    call.Name,
+				Problem: fmt.Sprintf("%d call(s) not executed: at most %d calls a turn. Wait for the answers, then call again.", surplus, limit),
+			}), executable
+		}
+		if call.Problem != "" {
+			c.traj.Malformed++
+		} else {
+			executable++
+		}
+		admitted = append(admitted, call)
+	}
+	return admitted, executable
+}
+
+// execute runs the calls of a turn at once and returns their results in the order issued. The first
+// error of the machinery cancels the others.
+func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, error) {
+	results := make([]Result, len(calls))
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i, call := range calls {
+		results[i].Call = call
+		switch {
+		case call.Problem != "":
+			results[i].Text = "error: " + call.Problem
+		case call.Delegate:
+			index := c.traj.Calls[call.Name]
+			c.traj.Calls[call.Name]++
+			group.Go(func() error {
+				answer, err := c.delegate(groupCtx, call, index)
+				results[i].Text = answer
+				return err
+			})
+		default:
+			group.Go(func() error {
+				results[i].Text = c.callTool(groupCtx, call)
+				return nil
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return results, ctx.Err() // what a tool said while being cancelled is nothing to learn from
+}
+
+func (c *conversation) delegate(ctx context.Context, call Call, index int) (string, error) {
+	if c.env.Delegate == nil {
+		return "", fmt.Errorf("delegation to %q, but this agent has nobody to delegate to: the dialect and the environment disagree", call.Name)
+	}
+	answer, err := c.env.Delegate(ctx, call.Name, index, call.Task)
+	if err != nil {
+		return "", fmt.Errorf("delegation %d to %s: %w", index, call.Name, err)
+	}
+	return answer, nil
+}
+
+func (c *conversation) callTool(ctx context.Context, call Call) string {
+	t, ok := c.env.Tools[call.Name]
+	if !ok {
+		return fmt.Sprintf("error: no tool is named %q", call.Name)
+	}
+	out, err := t.Call(ctx, call.Arguments)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return out
+}

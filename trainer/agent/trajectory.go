@@ -1,0 +1,129 @@
+// Package agent holds a conversation: one agent's turns of sampled and observed text, its delegations
+// to sub-agents and its tool calls, from the first prompt to the answer or a limit.
+//
+// A conversation is append-only in tokens. What the policy sampled is kept id by id and never turned
+// into text and back; after a sampled turn only the template's delta is appended, even where the
+// template would render the history differently. So the log-probs of the sampled tokens belong to
+// exactly the context that the learner will compute them in.
+package agent
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+)
+
+// Finish reasons of a trajectory beside those of a completion. All but FinishAnswer leave the format invalid.
+const (
+	FinishAnswer  = "answer"  // the agent gave its final answer
+	FinishFormat  = "format"  // a turn outside a dialect's grammar, which ends the conversation
+	FinishTurns   = "turns"   // Limits.Turns sampled turns without an answer
+	FinishCalls   = "calls"   // a turn would have exceeded Limits.Calls
+	FinishLength  = "length"  // a turn reached its token limit
+	FinishTokens  = "tokens"  // the conversation reached Limits.Tokens
+	FinishContext = "context" // the conversation reached the engine's context limit
+	FinishWall    = "wall"    // the conversation reached Limits.Wall
+)
+
+// Trajectory is all tokens that one agent saw and sampled in one rollout (main agent) or one invocation
+// (sub-agent). Tokens, Sampled and LogProbs have equal length.
+type Trajectory struct {
+	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation
+	Query      string `json:"query"`
+	Rollout    int    `json:"rollout"`
+	Agent      string `json:"agent"`
+	Invocation int    `json:"invocation"` // 0 for the main agent
+
+	Tokens   []int32   `json:"tokens"`
+	Sampled  []bool    `json:"sampled"`   // true where the policy sampled the token: these are trained
+	LogProbs []float32 `json:"log_probs"` // of sampled tokens under softmax(logits/tau), 0 elsewhere
+	Version  int64     `json:"version"`   // oldest policy version that sampled a turn
+
+	Turns       []Turn         `json:"turns"`
+	FormatValid bool           `json:"format_valid"`
+	Malformed   int            `json:"malformed"` // calls answered with an error because they could not be understood
+	Finish      string         `json:"finish"`    // one of the Finish constants
+	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer
+	Calls       map[string]int `json:"calls"`     // d_k: delegations issued per sub-agent
+}
+
+// Turn is a stretch of a trajectory for people to read: tokens [From, To).
+type Turn struct {
+	Role    string `json:"role"` // RolePrompt, RoleSampled or RoleObserved
+	Text    string `json:"text"`
+	Sampled bool   `json:"sampled"`
+	From    int    `json:"from"`
+	To      int    `json:"to"`
+}
+
+// Roles of a Turn.
+const (
+	RolePrompt   = "prompt"    // everything before the first sampled token
+	RoleSampled  = "assistant" // sampled by the policy
+	RoleObserved = "observed"  // answers to calls, in the dialect's wrapping
+)
+
+// SampledTokens counts the tokens that carry loss.
+func (t *Trajectory) SampledTokens() int {
+	n := 0
+	for _, s := range t.Sampled {
+		if s {
+			n++
+		}
+	}
+	return n
+}
+
+// Check reports the first inconsistency of a trajectory read from outside: unequal lengths, turns that
+// do not tile the tokens, a turn whose kind contradicts the mask.
+func (t *Trajectory) Check() error {
+	n := len(t.Tokens)
+	if len(t.Sampled) != n || len(t.LogProbs) != n {
+		return fmt.Errorf("trajectory %s: %d tokens, %d mask entries, %d log-probs: want equal numbers", t.ID, n, len(t.Sampled), len(t.LogProbs))
+	}
+	at := 0
+	for i, turn := range t.Turns {
+		if turn.From != at || turn.To < turn.From || turn.To > n {
+			return fmt.Errorf("trajectory %s: turn %d covers tokens [%d,%d), want it to start at %d and end within %d", t.ID, i, turn.From, turn.To, at, n)
+		}
+		for p := turn.From; p < turn.To; p++ {
+			if t.Sampled[p] != turn.Sampled {
+				return fmt.Errorf("trajectory %s: turn %d is sampled=%v but token %d is sampled=%v", t.ID, i, turn.Sampled, p, t.Sampled[p])
+			}
+		}
+		at = turn.To
+	}
+	if at != n {
+		return fmt.Errorf("trajectory %s: turns end at token %d of %d", t.ID, at, n)
+	}
+	return nil
+}
+
+func (t *Trajectory) appendObserved(role string, ids []int32, text string) {
+	from := len(t.Tokens)
+	t.Tokens = append(t.Tokens, ids...)
+	t.Sampled = append(t.Sampled, make([]bool, len(ids))...)
+	t.LogProbs = append(t.LogProbs, make([]float32, len(ids))...)
+	t.Turns = append(t.Turns, Turn{Role: role, Text: text, From: from, To: len(t.Tokens)})
+}
+
+func (t *Trajectory) appendSampled(c rollout.Completion, text string) {
+	from := len(t.Tokens)
+	t.Tokens = append(t.Tokens, c.Tokens...)
+	t.LogProbs = append(t.LogProbs, c.LogProbs...)
+	for range c.Tokens {
+		t.Sampled = append(t.Sampled, true)
+	}
+	t.Turns = append(t.Turns, Turn{Role: RoleSampled, Text: text, Sampled: true, From: from, To: len(t.Tokens)})
+}
+
+// TrajectoryID names a trajectory within a step: query/rollout for the main agent,
+// query/rollout/agent/invocation for a sub-agent.
+func TrajectoryID(k rollout.Key, main bool) string {
+	id := k.Query + "/" + strconv.Itoa(k.Rollout)
+	if main {
+		return id
+	}
+	return id + "/" + k.Agent + "/" + strconv.Itoa(k.Invocation)
+}
