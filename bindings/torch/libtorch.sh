@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# libtorch.sh SITE [cpu|cuda]: makes SITE hold torch/ and nvidia/, LibTorch 2.11.0 as its wheel unpacks.
+#   LIBTORCH=DIR           use that torch folder (lib/, include/) instead; another version is an error
+#   an importable torch    of the same version is used instead of a download
+# `cuda` adds the compiler and headers that the CUDA kernels are built with; no GPU is needed.
+set -euo pipefail
+site=$1 kind=${2:-cpu} want=2.11.0
+here=$(cd "$(dirname "$0")" && pwd)
+
+version_of() { sed -n "s/^__version__ = '\([^']*\)'/\1/p" "$1/version.py" 2>/dev/null || true; }
+link() {  # a torch folder found elsewhere, and the nvidia folder beside it
+  mkdir -p "$site"
+  ln -sfn "$(realpath "$1")" "$site/torch"
+  if [ -d "$1/../nvidia" ]; then ln -sfn "$(realpath "$1/../nvidia")" "$site/nvidia"; fi
+}
+check() {
+  found=$(version_of "$1"); found=${found:-$(cat "$1/build-version" 2>/dev/null || echo unknown)}
+  [ "${found%%+*}" = $want ] || { echo "libtorch: $1 is version $found; $want is needed. Unset $2 to download it." >&2; exit 1; }
+}
+
+if [ -n "${LIBTORCH:-}" ]; then
+  [ -d "$LIBTORCH/include/ATen" ] || { echo "libtorch: LIBTORCH=$LIBTORCH holds no include/ATen; point it at the torch folder itself" >&2; exit 1; }
+  check "$LIBTORCH" LIBTORCH
+  [ "$kind" = cpu ] && { link "$LIBTORCH"; exit 0; }
+fi
+if [ -e "$site/.$kind-$want" ] || { [ "$kind" = cpu ] && [ -e "$site/.cuda-$want" ]; }; then exit 0; fi
+
+if [ "$kind" = cpu ]; then
+  installed=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' 2>/dev/null || true)
+  if [ -n "$installed" ] && [ "$(version_of "$installed" | cut -d+ -f1)" = $want ]; then
+    echo "libtorch: using the installed $installed"
+    link "$installed"
+    exit 0
+  fi
+fi
+
+echo "libtorch: downloading $want ($kind: $([ "$kind" = cpu ] && echo 0.54 || echo 0.84) GB) into $site"
+rm -rf "$site.part"
+python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile --require-hashes --target "$site.part" \
+  --only-binary=:all: --implementation cp --python-version 3.11 \
+  --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
+  --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+  --platform manylinux_2_12_x86_64 --platform manylinux2010_x86_64 \
+  -r "$here/requirements-$kind.txt"
+check "$site.part/torch" LIBTORCH
+if [ "$kind" = cpu ]; then  # only libtorch_cpu and libc10 are linked: half of the wheel is not needed
+  rm -rf "$site.part"/torch/lib/libtorch_cuda*.so "$site.part"/torch/lib/libtorch_nvshmem.so \
+    "$site.part"/torch/lib/libtorch_python.so "$site.part"/torch/bin "$site.part"/torch/_inductor
+fi
+touch "$site.part/.$kind-$want"
+rm -rf "$site" && mv "$site.part" "$site"
