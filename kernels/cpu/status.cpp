@@ -8,6 +8,7 @@ const char *mgrpo_status_string(int32_t status) {
     case MGRPO_OUT_OF_MEMORY: return "out of memory";
     case MGRPO_CUDA_ERROR: return "CUDA error";
     case MGRPO_UNSUPPORTED: return "not supported by this backend";
+    case MGRPO_REFUSED: return "the data was refused";
   }
   return "unknown status";
 }

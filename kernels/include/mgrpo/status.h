@@ -16,6 +16,7 @@ enum mgrpo_status {
   MGRPO_OUT_OF_MEMORY = 3,     // scratch could not be allocated
   MGRPO_CUDA_ERROR = 4,        // a CUDA runtime call failed: see mgrpo_cuda_last_error
   MGRPO_UNSUPPORTED = 5,       // valid, but not built for this backend
+  MGRPO_REFUSED = 6,           // the data was refused; the call's error struct says what and where
 };
 
 // A fixed English sentence for a code; never null.

@@ -1,0 +1,70 @@
+// Group-relative advantages of ragged groups of rewards (spec section 4; M-GRPO, arXiv 2511.13288, eq 9-13).
+//
+//   mu = sum w r / W    sigma = sqrt(sum w (r - mu)^2 / W)    A = (r - mu) / sigma
+//
+// Two passes over centred rewards, sums in float64, one group at a time in member order: the result does
+// not depend on the number of threads or on the other groups. Moves 24 bytes a member (reward, weight,
+// advantage in float64); bound by launch and memory, never by arithmetic.
+#pragma once
+#include "mgrpo/status.h"
+
+enum mgrpo_std {
+  MGRPO_STD_POPULATION = 0,  // sigma, over W
+  MGRPO_STD_SAMPLE = 1,      // s, over W - 1
+  MGRPO_STD_NONE = 2,        // no division
+};
+
+enum mgrpo_baseline {
+  MGRPO_BASELINE_MEAN = 0,               // r - mu
+  MGRPO_BASELINE_LEAVE_ONE_OUT = 1,      // (r - mu) W / (W - 1), the mean of the others (RLOO, arXiv 2402.14740)
+  MGRPO_BASELINE_LEAVE_ONE_OUT_STD = 2,  // mean and sample std both of the others; unit weights only; std must be sample
+};
+
+// The paper's convention is {POPULATION, MEAN, eps 0, sigma_min 1e-6}.
+typedef struct mgrpo_convention {
+  int32_t std;       // enum mgrpo_std
+  int32_t baseline;  // enum mgrpo_baseline
+  double eps;        // added to the divisor; >= 0
+  double sigma_min;  // a group whose population sigma is strictly below is degenerate: all A = 0; >= 0
+} mgrpo_convention;
+
+typedef struct mgrpo_group_stats {
+  double mean;            // 0 when empty
+  double std_population;  // 0 when empty
+  double weight_sum;      // W
+  uint8_t degenerate;     // members, but identical rewards or sigma < sigma_min (or W <= 1 in the other conventions)
+  uint8_t empty;          // no member with w > 0
+} mgrpo_group_stats;
+
+enum mgrpo_advantage_error_code {
+  MGRPO_ADVANTAGE_OK = 0,
+  MGRPO_ADVANTAGE_NON_FINITE_REWARD = 1,  // NaN or Inf, also on a member of weight 0
+  MGRPO_ADVANTAGE_BAD_WEIGHT = 2,         // negative, NaN or Inf; or not 0 or 1 under LEAVE_ONE_OUT_STD
+  MGRPO_ADVANTAGE_NON_FINITE_VALUE = 3,   // finite rewards whose statistics overflow float64
+};
+
+typedef struct mgrpo_advantage_error {
+  int32_t code;   // enum mgrpo_advantage_error_code
+  int64_t group;  // the first offending group
+  int64_t index;  // the first offending member, counted within its group; -1 for NON_FINITE_VALUE
+} mgrpo_advantage_error;
+
+// rewards, weights_or_null (null: all 1), advantages: [offsets[groups]]; offsets: [groups + 1], from 0, never
+// decreasing; stats: [groups]. A member of weight 0 is outside mu, sigma and the identity test and gets A = 0.
+// Returns MGRPO_REFUSED with *error filled when a reward or weight is refused: advantages and stats are then
+// unspecified. The f32 variant reads and writes float32 rewards and advantages; its sums are float64 too.
+MGRPO_API int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets,
+                                            int64_t groups, const mgrpo_convention *convention, double *advantages,
+                                            mgrpo_group_stats *stats, mgrpo_advantage_error *error);
+MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets,
+                                                int64_t groups, const mgrpo_convention *convention, float *advantages,
+                                                mgrpo_group_stats *stats, mgrpo_advantage_error *error);
+
+// The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream,
+// since the error is an answer about the data.
+MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets,
+                                             int64_t groups, const mgrpo_convention *convention, double *advantages,
+                                             mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream);
+MGRPO_API int32_t mgrpo_group_advantage_f32_cuda(const float *rewards, const double *weights_or_null, const int64_t *offsets,
+                                                 int64_t groups, const mgrpo_convention *convention, float *advantages,
+                                                 mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream);

@@ -1,0 +1,39 @@
+// Log-probability of the taken token and entropy of softmax(logits / tau), and their gradient with respect to
+// the logits (spec section 5.5).
+//
+//   forward    d_v = (z_v - max z) / tau   S = sum exp d_v   logp = d_y - ln S   H = ln S - sum d_v exp d_v / S
+//   backward   dz_v = (1/tau) [ G (1[v = y] - p_v) - E p_v (ln p_v + H) ]   with G = dL/dlogp, E = dL/dH
+//
+// Arithmetic: float32 per element with float64 sums for float32 and bfloat16 logits, float64 throughout for
+// float64 logits. A row's result depends on that row alone: not on the other rows nor on the thread count.
+// Bytes moved: forward reads rows*vocab elements once (a row stays in cache between its passes); backward reads
+// and writes them once. Nothing of size rows*vocab is allocated.
+#pragma once
+#include "mgrpo/dtype.h"
+#include "mgrpo/status.h"
+
+// logits [rows, ld], `vocab` valid columns (1 <= vocab <= ld; columns from vocab on are neither read nor
+// written), dtype float32, bfloat16 or float64; targets [rows]; mask_or_null [rows], 0 = the row is not read at
+// all and gets logp = entropy = 0; tau > 0; logp and entropy_or_null [rows], float64 for float64 logits, else
+// float32. A logit of -Inf is a column of probability 0; at the target it makes logp -Inf.
+// Returns MGRPO_NON_FINITE when a read row holds NaN or +Inf, MGRPO_INVALID_ARGUMENT when a read row's target is
+// outside 0..vocab-1; *bad_row is then the first such row, whose outputs are NaN (other rows are computed), else -1.
+MGRPO_API int32_t mgrpo_token_logprob_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                          const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
+                                          void *entropy_or_null, int64_t *bad_row);
+
+// Overwrites the logits by dL/dlogits. dlogp and dentropy_or_null [rows] have the forward's output type. A row
+// of mask 0 becomes exactly 0 whatever it held. Statuses as above; also NON_FINITE for a row of -Inf only.
+MGRPO_API int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                              const int32_t *targets, const uint8_t *mask_or_null, double tau,
+                                              const void *dlogp, const void *dentropy_or_null, int64_t *bad_row);
+
+// On a GPU every pointer is device memory, bad_row too, and the call only enqueues work: *bad_row is set to the
+// first row with NaN, +Inf or a target out of range, else -1, when the stream gets there.
+MGRPO_API int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                           const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
+                                           void *entropy_or_null, int64_t *bad_row, void *stream);
+MGRPO_API int32_t mgrpo_token_logprob_bwd_cuda(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                               const int32_t *targets, const uint8_t *mask_or_null, double tau,
+                                               const void *dlogp, const void *dentropy_or_null, int64_t *bad_row,
+                                               void *stream);

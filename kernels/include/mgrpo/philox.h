@@ -1,0 +1,53 @@
+// Philox4x32-10, a counter-based generator: block(counter, key) is a pure function, so a draw is
+// addressed by what it is for and never by how many draws came before it.
+// Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+#pragma once
+#include "mgrpo/status.h"
+
+#ifdef __CUDACC__
+#define MGRPO_HOST_DEVICE __host__ __device__
+#else
+#define MGRPO_HOST_DEVICE
+#endif
+
+typedef struct mgrpo_philox_block {
+  uint32_t word[4];
+} mgrpo_philox_block;
+
+// The four output words for counter (c0, c1, c2, c3) and key (k0, k1).
+MGRPO_HOST_DEVICE static inline mgrpo_philox_block mgrpo_philox(uint32_t c0, uint32_t c1, uint32_t c2,
+                                                                uint32_t c3, uint32_t k0, uint32_t k1) {
+  for (int round = 0; round < 10; round++) {
+    const uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+    const uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+    c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+    c1 = (uint32_t)p1;
+    c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+    c3 = (uint32_t)p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  const mgrpo_philox_block out = {{c0, c1, c2, c3}};
+  return out;
+}
+
+// Draw number `index` of the stream `key`, uniform on 0..bound-1 for bound >= 1, without bias (Lemire,
+// "Fast random integer generation in an interval", 2019). A rejected attempt changes counter word 2 only,
+// so no draw depends on another. `attempts` (may be null) receives how many blocks were used.
+MGRPO_HOST_DEVICE static inline uint32_t mgrpo_philox_bounded(uint32_t k0, uint32_t k1, uint64_t index,
+                                                              uint32_t bound, uint32_t *attempts) {
+  const uint32_t threshold = (0u - bound) % bound;  // (2^32 - bound) mod bound
+  for (uint32_t attempt = 0;; attempt++) {
+    const uint32_t x = mgrpo_philox((uint32_t)index, (uint32_t)(index >> 32), attempt, 0, k0, k1).word[0];
+    const uint64_t scaled = (uint64_t)x * bound;
+    if ((uint32_t)scaled >= threshold) {
+      if (attempts) *attempts = attempt + 1;
+      return (uint32_t)(scaled >> 32);
+    }
+  }
+}
+
+// Uniform on [0, 1) with 53 bits, from words 0 (high) and 1 (low) of a block.
+MGRPO_HOST_DEVICE static inline double mgrpo_philox_uniform(mgrpo_philox_block b) {
+  return (double)((((uint64_t)b.word[0] << 32) | b.word[1]) >> 11) * 0x1p-53;
+}
