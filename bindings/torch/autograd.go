@@ -1,0 +1,58 @@
+package torch
+
+// #include "mgrpo_torch.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// RequireGrad makes t, a tensor that no recorded operation produced, a leaf whose gradient Backward
+// accumulates, or ends that.
+func (t *Tensor) RequireGrad(on bool) {
+	s := t.enter("require grad")
+	must("require grad", C.mgt_require_grad_(s.dev.native, t.handle, cbool(on)), t)
+}
+
+// Grad returns the gradient accumulated so far, sharing its storage, or nil if there is none.
+func (t *Tensor) Grad() *Tensor {
+	s := t.enter("grad")
+	r := C.mgt_grad(s.dev.native, t.handle)
+	if r.handle == nil && r.error == nil {
+		return nil
+	}
+	return s.take("grad", r, t)
+}
+
+// SetGrad makes g, of t's shape and dtype, the gradient of t: Backward adds into g's storage in place, so
+// g may be a view of a buffer that holds all gradients. nil removes the gradient.
+func (t *Tensor) SetGrad(g *Tensor) {
+	s := t.enter("set grad")
+	var handle unsafe.Pointer
+	if g != nil {
+		g.check("set grad", s)
+		handle = g.handle
+	}
+	must("set grad", C.mgt_set_grad_(s.dev.native, t.handle, handle), t, g)
+}
+
+// Backward accumulates into the leaves' gradients the product of outputs' Jacobians with grads, and frees
+// the recorded graph. grads[i] has the shape and dtype of outputs[i]; nil stands for 1 where outputs[i] is
+// a scalar.
+func Backward(outputs, grads []*Tensor) {
+	if len(outputs) == 0 || len(outputs) != len(grads) {
+		fail("backward", fmt.Sprintf("%d outputs with %d gradients", len(outputs), len(grads)))
+	}
+	s := outputs[0].enter("backward", outputs[1:]...)
+	handles := make([]unsafe.Pointer, 2*len(outputs))
+	for i, out := range outputs {
+		handles[i] = out.handle
+		if g := grads[i]; g != nil {
+			g.check("backward", s)
+			handles[len(outputs)+i] = g.handle
+		}
+	}
+	must("backward", C.mgt_backward(s.dev.native, &handles[0], &handles[len(outputs)], C.int64_t(len(outputs))),
+		append(append([]*Tensor{}, outputs...), grads...)...)
+}

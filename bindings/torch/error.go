@@ -1,0 +1,32 @@
+package torch
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is what an operation of this package fails with. Inside Device.Do operations panic with it and Do
+// returns it; nothing else of this package panics.
+type Error struct {
+	Op      string   // the operation, such as "matmul"
+	Message string   // what was wrong, in LibTorch's or this package's words
+	Shapes  []string // its tensors, such as "float32[2 3]", in the order of the arguments
+}
+
+func (e *Error) Error() string {
+	if len(e.Shapes) == 0 {
+		return fmt.Sprintf("torch: %s: %s", e.Op, e.Message)
+	}
+	return fmt.Sprintf("torch: %s: %s (%s)", e.Op, e.Message, strings.Join(e.Shapes, ", "))
+}
+
+// fail panics with the error of op; Do recovers it.
+func fail(op, message string, tensors ...*Tensor) {
+	e := &Error{Op: op, Message: strings.TrimSpace(message)}
+	for _, t := range tensors {
+		if t != nil {
+			e.Shapes = append(e.Shapes, t.describe())
+		}
+	}
+	panic(e)
+}

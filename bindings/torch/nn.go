@@ -1,0 +1,80 @@
+package torch
+
+// #include "mgrpo_torch.h"
+import "C"
+
+import "unsafe"
+
+// Linear returns x w^T + b: x [..., K], w [N, K], b [N] or nil, result [..., N]. With grad mode off, on CPU
+// in float32, a row of the result depends on that row of x alone, to the bit, whatever else is in the
+// batch.
+func Linear(x, w, b *Tensor) *Tensor {
+	s := x.enter("linear", w)
+	var bias unsafe.Pointer
+	if b != nil {
+		b.check("linear", s)
+		bias = b.handle
+	}
+	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, w.handle, bias), x, w, b)
+}
+
+// Embedding returns the rows of w [V, D] that ids (int32 or int64 [T]) name: [T, D].
+func Embedding(w, ids *Tensor) *Tensor {
+	s := w.enter("embedding", ids)
+	return s.take("embedding", C.mgt_embedding(s.dev.native, w.handle, ids.handle), w, ids)
+}
+
+// RMSNorm returns x / sqrt(mean(x^2) + eps) * w over the last dimension, D: x [..., D], w [D].
+func RMSNorm(x, w *Tensor, eps float64) *Tensor {
+	s := x.enter("rms norm", w)
+	return s.take("rms norm", C.mgt_rms_norm(s.dev.native, x.handle, w.handle, C.double(eps)), x, w)
+}
+
+// SwiGLU returns silu(gate) * up of gateUp [..., 2F], whose first half is gate: [..., F].
+func SwiGLU(gateUp *Tensor) *Tensor {
+	s := gateUp.enter("swiglu")
+	return s.take("swiglu", C.mgt_swiglu(s.dev.native, gateUp.handle), gateUp)
+}
+
+// Rope rotates x [T, H, hd] by position: elements i and i + hd/2 of a head are the plane that turns by the
+// angle whose cosine and sine are cos[pos, i] and sin[pos, i]. cos and sin are float32 [P, hd/2], pos is
+// int32 [T] with values below P. No gradient flows to cos and sin.
+func Rope(x, cos, sin, pos *Tensor) *Tensor {
+	s := x.enter("rope", cos, sin, pos)
+	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)
+}
+
+// AttentionPacked is causal attention within each of B sequences laid end to end: q [T, H, hd], k and v
+// [T, KV, hd], cu int32 [B+1] the sequences' offsets from 0 to T, result [T, H, hd]. Query head h attends
+// with head h/(H/KV) of k and v; scores are multiplied by scale.
+func AttentionPacked(q, k, v, cu *Tensor, scale float64) *Tensor {
+	s := q.enter("attention", k, v, cu)
+	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, C.double(scale)), q, k, v, cu)
+}
+
+// CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos
+// int32 [T].
+func CacheWrite(cache, x, slot, pos *Tensor) {
+	s := cache.enter("cache write", x, slot, pos)
+	must("cache write", C.mgt_cache_write_(s.dev.native, cache.handle, x.handle, slot.handle, pos.handle), cache, x, slot, pos)
+}
+
+// AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of slot[r] of the
+// caches [S, KV, L, hd]: result [T, H, hd]; slot and length int32 [T], lengths from 1 to L. No gradient is
+// recorded. On CPU in float32 a row's result depends on that row, its slot and length alone, to the bit.
+func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64) *Tensor {
+	s := q.enter("cached attention", kCache, vCache, slot, length)
+	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, slot.handle, length.handle, C.double(scale)),
+		q, kCache, vCache, slot, length)
+}
+
+// HeadLogProb returns, for p = softmax(h w^T / tau), log p of the target and the entropy of p of each row,
+// both float32 [N]: h [N, D], w [V, D], targets int32 [N]. Logits are computed chunk rows at a time and
+// again in the backward pass, so the [N, V] matrix never exists. Gradients flow to h and w from both
+// results.
+func HeadLogProb(h, w, targets *Tensor, tau float64, chunk int64) (logp, entropy *Tensor) {
+	s := h.enter("head log prob", w, targets)
+	r := C.mgt_head_log_prob(s.dev.native, h.handle, w.handle, targets.handle, C.double(tau), C.int64_t(chunk))
+	must("head log prob", r.error, h, w, targets)
+	return s.take("head log prob", r.first), s.take("head log prob", r.second)
+}

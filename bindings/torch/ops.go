@@ -1,0 +1,142 @@
+package torch
+
+// #include "mgrpo_torch.h"
+import "C"
+
+import "unsafe"
+
+// View returns t's elements under another shape of the same size, sharing storage; one size may be -1.
+func (t *Tensor) View(shape ...int64) *Tensor {
+	s := t.enter("view")
+	p, n := sizes(shape)
+	return s.take("view", C.mgt_view(s.dev.native, t.handle, p, n), t)
+}
+
+// Narrow returns length elements of dimension dim from start, sharing storage.
+func (t *Tensor) Narrow(dim int, start, length int64) *Tensor {
+	s := t.enter("narrow")
+	return s.take("narrow", C.mgt_narrow(s.dev.native, t.handle, C.int64_t(dim), C.int64_t(start), C.int64_t(length)), t)
+}
+
+// Select returns the slice of t at index of dimension dim, without that dimension, sharing storage.
+func (t *Tensor) Select(dim int, index int64) *Tensor {
+	s := t.enter("select")
+	return s.take("select", C.mgt_select(s.dev.native, t.handle, C.int64_t(dim), C.int64_t(index)), t)
+}
+
+// Transpose returns t with dimensions d0 and d1 exchanged, sharing storage.
+func (t *Tensor) Transpose(d0, d1 int) *Tensor {
+	s := t.enter("transpose")
+	return s.take("transpose", C.mgt_transpose(s.dev.native, t.handle, C.int64_t(d0), C.int64_t(d1)), t)
+}
+
+// IndexSelect returns the slices of t along dim that idx (int32 or int64 [n]) names, in that order.
+func (t *Tensor) IndexSelect(dim int, idx *Tensor) *Tensor {
+	s := t.enter("index select", idx)
+	return s.take("index select", C.mgt_index_select(s.dev.native, t.handle, C.int64_t(dim), idx.handle), t, idx)
+}
+
+// IndexAdd_ adds slice i of src along dim to the slice of t that idx[i] names.
+func (t *Tensor) IndexAdd_(dim int, idx, src *Tensor) {
+	s := t.enter("index add", idx, src)
+	must("index add", C.mgt_index_add_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
+}
+
+// Cat joins tensors along dimension dim.
+func Cat(dim int, ts ...*Tensor) *Tensor {
+	if len(ts) == 0 {
+		fail("cat", "no tensors")
+	}
+	s := ts[0].enter("cat", ts[1:]...)
+	handles := make([]unsafe.Pointer, len(ts))
+	for i, t := range ts {
+		handles[i] = t.handle
+	}
+	return s.take("cat", C.mgt_cat(s.dev.native, &handles[0], C.int64_t(len(ts)), C.int64_t(dim)), ts...)
+}
+
+// Add returns t + u, broadcast.
+func (t *Tensor) Add(u *Tensor) *Tensor {
+	s := t.enter("add", u)
+	return s.take("add", C.mgt_add(s.dev.native, t.handle, u.handle), t, u)
+}
+
+// Sub returns t - u, broadcast.
+func (t *Tensor) Sub(u *Tensor) *Tensor {
+	s := t.enter("sub", u)
+	return s.take("sub", C.mgt_sub(s.dev.native, t.handle, u.handle), t, u)
+}
+
+// Mul returns t * u element by element, broadcast.
+func (t *Tensor) Mul(u *Tensor) *Tensor {
+	s := t.enter("mul", u)
+	return s.take("mul", C.mgt_mul(s.dev.native, t.handle, u.handle), t, u)
+}
+
+// Scale returns t * f.
+func (t *Tensor) Scale(f float64) *Tensor {
+	s := t.enter("scale")
+	return s.take("scale", C.mgt_scale(s.dev.native, t.handle, C.double(f)), t)
+}
+
+// MatMul returns the matrix product, over the last two dimensions, broadcast over the others.
+func (t *Tensor) MatMul(u *Tensor) *Tensor {
+	s := t.enter("matmul", u)
+	return s.take("matmul", C.mgt_matmul(s.dev.native, t.handle, u.handle), t, u)
+}
+
+// Softmax returns the softmax over dimension dim.
+func (t *Tensor) Softmax(dim int) *Tensor {
+	s := t.enter("softmax")
+	return s.take("softmax", C.mgt_softmax(s.dev.native, t.handle, C.int64_t(dim)), t)
+}
+
+// Silu returns t * sigmoid(t).
+func (t *Tensor) Silu() *Tensor {
+	s := t.enter("silu")
+	return s.take("silu", C.mgt_silu(s.dev.native, t.handle), t)
+}
+
+// Sum returns the sum of all elements, accumulated in float64, as a float64 scalar tensor.
+func (t *Tensor) Sum() *Tensor {
+	s := t.enter("sum")
+	return s.take("sum", C.mgt_sum(s.dev.native, t.handle), t)
+}
+
+// Norm returns the Euclidean norm of all elements, accumulated in float64, as a float64 scalar tensor.
+func (t *Tensor) Norm() *Tensor {
+	s := t.enter("norm")
+	return s.take("norm", C.mgt_norm(s.dev.native, t.handle), t)
+}
+
+// Equal reports whether t and u have the same shape and elements.
+func (t *Tensor) Equal(u *Tensor) bool {
+	s := t.enter("equal", u)
+	r := C.mgt_equal(s.dev.native, t.handle, u.handle)
+	must("equal", r.error, t, u)
+	return r.value != 0
+}
+
+// Add_ adds u, broadcast, to t.
+func (t *Tensor) Add_(u *Tensor) { t.AddScaled_(u, 1) }
+
+// AddScaled_ adds f * u, broadcast, to t.
+func (t *Tensor) AddScaled_(u *Tensor, f float64) {
+	s := t.enter("add scaled", u)
+	must("add scaled", C.mgt_add_scaled_(s.dev.native, t.handle, u.handle, C.double(f)), t, u)
+}
+
+// Scale_ multiplies t by f.
+func (t *Tensor) Scale_(f float64) {
+	s := t.enter("scale")
+	must("scale", C.mgt_scale_(s.dev.native, t.handle, C.double(f)), t)
+}
+
+// Zero_ sets all elements to 0.
+func (t *Tensor) Zero_() { t.Fill_(0) }
+
+// Fill_ sets all elements to f.
+func (t *Tensor) Fill_(f float64) {
+	s := t.enter("fill")
+	must("fill", C.mgt_fill_(s.dev.native, t.handle, C.double(f)), t)
+}

@@ -1,0 +1,136 @@
+// C ABI of libmgrpo_torch: what the Go package bindings/torch needs of LibTorch.
+//
+// A tensor handle is a heap-allocated at::Tensor*, the same thing as gotch's Ctensor. Every call that can
+// fail returns its result and its error together: error is NULL or a message that mgt_free releases. A
+// call given a device fails unless it is made on the thread that opened the device. Dtypes are
+// c10::ScalarType numbers. Calls with names ending in _ write into their first tensor.
+#pragma once
+#include <stdint.h>
+
+#ifdef MGT_BUILD
+#define MGT_API __attribute__((visibility("default")))
+#else
+#define MGT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MGT_MAX_DIM = 8 };
+
+typedef struct mgt_device mgt_device;
+
+typedef struct {
+  void *handle;  // owned by the caller; NULL where there is no tensor to return
+  char *error;
+  int64_t sizes[MGT_MAX_DIM];
+  int32_t dim;
+  int32_t dtype;
+} mgt_tensor;
+
+typedef struct {
+  mgt_tensor first, second;
+  char *error;
+} mgt_pair;
+
+typedef struct {
+  double value;
+  char *error;
+} mgt_scalar;
+
+typedef struct {
+  void *value;
+  char *error;
+} mgt_pointer;
+
+typedef struct {
+  int64_t allocated;  // bytes in live tensors
+  int64_t reserved;   // bytes held by the allocator
+  int64_t peak;       // highest allocated so far
+  char *error;
+} mgt_memory_stats;
+
+// Process.
+MGT_API void mgt_free(void *error);
+MGT_API const char *mgt_built_version(void);   // of the headers
+MGT_API const char *mgt_loaded_version(void);  // of the library found at run time
+MGT_API const char *mgt_cpu_features(void);    // space-separated
+MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused
+MGT_API int64_t mgt_live_handles(void);        // handles returned by this library and not yet dropped
+// Loads libmgrpo_torch_cuda.so from this library's folder, once. Must come before any other LibTorch work
+// of the process: the first question for CUDA is answered for good. Returns the number of GPUs.
+MGT_API mgt_scalar mgt_cuda_load(void);
+MGT_API int mgt_cuda_driver(void);  // whether the NVIDIA driver's library can be loaded
+
+// Device: one thread's use of one CPU or GPU.
+MGT_API mgt_pointer mgt_device_open(int cuda, int index, int threads);
+MGT_API void mgt_device_close(mgt_device *d);
+MGT_API void mgt_device_move(mgt_device *d);  // the calling thread takes the device over from one that ended
+MGT_API void mgt_set_grad_mode(int on);  // of the calling thread
+MGT_API mgt_pointer mgt_stream(mgt_device *d);
+MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
+
+// Handles.
+MGT_API void mgt_drop(void **handles, int64_t n);
+MGT_API void *mgt_share(void *t);  // a second, uncounted handle of the same tensor, for gotch to own
+MGT_API mgt_tensor mgt_adopt(mgt_device *d, void *t);  // a new handle of the same tensor; t stays the caller's
+MGT_API mgt_pointer mgt_data(mgt_device *d, void *t);  // error unless contiguous
+
+// Making and copying.
+MGT_API mgt_tensor mgt_empty(mgt_device *d, int dtype, const int64_t *sizes, int64_t dim);
+MGT_API mgt_tensor mgt_full(mgt_device *d, int dtype, double value, const int64_t *sizes, int64_t dim);
+MGT_API mgt_tensor mgt_from_host(mgt_device *d, const void *data, int dtype, const int64_t *sizes, int64_t dim);
+MGT_API char *mgt_to_host(mgt_device *d, void *t, int dtype, void *out, int64_t numel);
+MGT_API char *mgt_set_host_(mgt_device *d, void *t, const void *data, int dtype, int64_t numel);
+MGT_API char *mgt_copy_(mgt_device *d, void *t, void *src);
+MGT_API mgt_scalar mgt_item(mgt_device *d, void *t);
+MGT_API mgt_tensor mgt_to(mgt_device *d, void *t, int dtype);
+MGT_API mgt_tensor mgt_contiguous(mgt_device *d, void *t);
+MGT_API mgt_tensor mgt_clone(mgt_device *d, void *t);
+MGT_API mgt_tensor mgt_detach(mgt_device *d, void *t);
+
+// Views and indexing.
+MGT_API mgt_tensor mgt_view(mgt_device *d, void *t, const int64_t *sizes, int64_t dim);
+MGT_API mgt_tensor mgt_narrow(mgt_device *d, void *t, int64_t dim, int64_t start, int64_t length);
+MGT_API mgt_tensor mgt_select(mgt_device *d, void *t, int64_t dim, int64_t index);
+MGT_API mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1);
+MGT_API mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index);
+MGT_API char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
+MGT_API mgt_tensor mgt_cat(mgt_device *d, void **tensors, int64_t n, int64_t dim);
+
+// Arithmetic.
+MGT_API mgt_tensor mgt_add(mgt_device *d, void *a, void *b);
+MGT_API mgt_tensor mgt_sub(mgt_device *d, void *a, void *b);
+MGT_API mgt_tensor mgt_mul(mgt_device *d, void *a, void *b);
+MGT_API mgt_tensor mgt_scale(mgt_device *d, void *t, double factor);
+MGT_API mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b);
+MGT_API mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim);
+MGT_API mgt_tensor mgt_silu(mgt_device *d, void *t);
+MGT_API mgt_tensor mgt_sum(mgt_device *d, void *t);   // float64
+MGT_API mgt_tensor mgt_norm(mgt_device *d, void *t);  // float64, Euclidean
+MGT_API mgt_scalar mgt_equal(mgt_device *d, void *a, void *b);
+MGT_API char *mgt_add_scaled_(mgt_device *d, void *t, void *u, double factor);
+MGT_API char *mgt_scale_(mgt_device *d, void *t, double factor);
+MGT_API char *mgt_fill_(mgt_device *d, void *t, double value);
+
+// Autograd.
+MGT_API char *mgt_require_grad_(mgt_device *d, void *t, int on);
+MGT_API mgt_tensor mgt_grad(mgt_device *d, void *t);  // NULL handle and NULL error: no gradient yet
+MGT_API char *mgt_set_grad_(mgt_device *d, void *t, void *grad_or_null);
+MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t n);  // grads[i] NULL: scalar output, gradient 1
+
+// Layers of a decoder; shapes are in bindings/torch.
+MGT_API mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null);
+MGT_API mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids);
+MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps);
+MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
+MGT_API mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos);
+MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, double scale);
+MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *pos);
+MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale);
+MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk);
+
+#ifdef __cplusplus
+}
+#endif
