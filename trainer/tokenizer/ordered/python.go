@@ -1,0 +1,322 @@
+package ordered
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// TypeName is Python's name of a value's type, for messages.
+func TypeName(v any) string {
+	switch v.(type) {
+	case nil:
+		return "NoneType"
+	case bool:
+		return "bool"
+	case int64, *big.Int:
+		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case []any:
+		return "list"
+	case *Object:
+		return "dict"
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+// Format is the layout of Dumps; the zero value is that of Python's json.dumps(x, ensure_ascii=False).
+type Format struct {
+	Indent        *string // nil: one line
+	ItemSeparator string  // "": ", ", or "," with an indent
+	KeySeparator  string  // "": ": "
+	SortKeys      bool
+	ASCII         bool // escape everything beyond ASCII
+}
+
+// Dumps writes a value as Python's json.dumps does.
+func Dumps(v any, f Format) (string, error) {
+	if f.ItemSeparator == "" {
+		f.ItemSeparator = ", "
+		if f.Indent != nil {
+			f.ItemSeparator = ","
+		}
+	}
+	if f.KeySeparator == "" {
+		f.KeySeparator = ": "
+	}
+	w := dumper{Format: f}
+	if err := w.value(v, 0); err != nil {
+		return "", err
+	}
+	return w.String(), nil
+}
+
+type dumper struct {
+	strings.Builder
+	Format
+}
+
+func (w *dumper) value(v any, depth int) error {
+	if depth > 2*MaxDepth {
+		return fmt.Errorf("json: nested deeper than %d", 2*MaxDepth)
+	}
+	switch v := v.(type) {
+	case nil:
+		w.WriteString("null")
+	case bool:
+		w.WriteString(strconv.FormatBool(v))
+	case int64:
+		w.WriteString(strconv.FormatInt(v, 10))
+	case *big.Int:
+		w.WriteString(v.String())
+	case float64:
+		w.WriteString(jsonFloat(v))
+	case string:
+		w.quote(v)
+	case []any:
+		return w.list(v, depth+1)
+	case *Object:
+		return w.object(v, depth+1)
+	default:
+		return fmt.Errorf("Object of type %s is not JSON serializable", TypeName(v))
+	}
+	return nil
+}
+
+func (w *dumper) list(list []any, depth int) error {
+	w.WriteByte('[')
+	for i, e := range list {
+		w.separate(i, depth)
+		if err := w.value(e, depth); err != nil {
+			return err
+		}
+	}
+	w.end(len(list), depth)
+	w.WriteByte(']')
+	return nil
+}
+
+func (w *dumper) object(o *Object, depth int) error {
+	keys := o.Keys()
+	if w.SortKeys {
+		keys = append([]string{}, keys...)
+		sort.Strings(keys)
+	}
+	w.WriteByte('{')
+	for i, k := range keys {
+		w.separate(i, depth)
+		w.quote(k)
+		w.WriteString(w.KeySeparator)
+		if err := w.value(o.values[k], depth); err != nil {
+			return err
+		}
+	}
+	w.end(len(keys), depth)
+	w.WriteByte('}')
+	return nil
+}
+
+func (w *dumper) separate(i, depth int) {
+	if i > 0 {
+		w.WriteString(w.ItemSeparator)
+	}
+	w.newline(depth)
+}
+
+func (w *dumper) end(n, depth int) {
+	if n > 0 {
+		w.newline(depth - 1)
+	}
+}
+
+func (w *dumper) newline(depth int) {
+	if w.Indent == nil {
+		return
+	}
+	w.WriteByte('\n')
+	for range depth {
+		w.WriteString(*w.Indent)
+	}
+}
+
+func (w *dumper) quote(s string) {
+	w.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			w.WriteByte('\\')
+			w.WriteRune(r)
+		case r == '\b':
+			w.WriteString(`\b`)
+		case r == '\f':
+			w.WriteString(`\f`)
+		case r == '\n':
+			w.WriteString(`\n`)
+		case r == '\r':
+			w.WriteString(`\r`)
+		case r == '\t':
+			w.WriteString(`\t`)
+		case r < 0x20 || w.ASCII && r > 0x7e && r < 0x10000 && r != 0x7f:
+			fmt.Fprintf(w, `\u%04x`, r)
+		case w.ASCII && r >= 0x10000:
+			fmt.Fprintf(w, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+		default:
+			w.WriteRune(r)
+		}
+	}
+	w.WriteByte('"')
+}
+
+func jsonFloat(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
+	}
+	return FloatRepr(f)
+}
+
+// FloatRepr prints a float as Python's repr does: the shortest digits that read back the same, always with
+// a point or an exponent, the exponent from 1e16 up and below 1e-4.
+func FloatRepr(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "nan"
+	case math.IsInf(f, 1):
+		return "inf"
+	case math.IsInf(f, -1):
+		return "-inf"
+	}
+	if a := math.Abs(f); a != 0 && (a >= 1e16 || a < 1e-4) {
+		return strconv.FormatFloat(f, 'e', -1, 64)
+	}
+	s := strconv.FormatFloat(f, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s
+}
+
+// Str prints a value as Python's str does.
+func Str(v any) (string, error) {
+	if s, ok := v.(string); ok {
+		return s, nil
+	}
+	return Repr(v)
+}
+
+// Repr prints a value as Python's repr does.
+func Repr(v any) (string, error) {
+	var w strings.Builder
+	err := repr(&w, v, 0)
+	return w.String(), err
+}
+
+func repr(w *strings.Builder, v any, depth int) error {
+	if depth > 2*MaxDepth {
+		return fmt.Errorf("value nested deeper than %d", 2*MaxDepth)
+	}
+	switch v := v.(type) {
+	case nil:
+		w.WriteString("None")
+	case bool:
+		if v {
+			w.WriteString("True")
+		} else {
+			w.WriteString("False")
+		}
+	case int64:
+		w.WriteString(strconv.FormatInt(v, 10))
+	case *big.Int:
+		w.WriteString(v.String())
+	case float64:
+		w.WriteString(FloatRepr(v))
+	case string:
+		w.WriteString(StringRepr(v))
+	case []any:
+		return reprList(w, v, depth)
+	case *Object:
+		return reprObject(w, v, depth)
+	case fmt.Stringer:
+		w.WriteString(v.String())
+	default:
+		return fmt.Errorf("a value of type %T cannot be printed", v)
+	}
+	return nil
+}
+
+func reprList(w *strings.Builder, list []any, depth int) error {
+	w.WriteByte('[')
+	for i, e := range list {
+		if i > 0 {
+			w.WriteString(", ")
+		}
+		if err := repr(w, e, depth+1); err != nil {
+			return err
+		}
+	}
+	w.WriteByte(']')
+	return nil
+}
+
+func reprObject(w *strings.Builder, o *Object, depth int) error {
+	w.WriteByte('{')
+	for i, k := range o.Keys() {
+		if i > 0 {
+			w.WriteString(", ")
+		}
+		w.WriteString(StringRepr(k))
+		w.WriteString(": ")
+		if err := repr(w, o.values[k], depth+1); err != nil {
+			return err
+		}
+	}
+	w.WriteByte('}')
+	return nil
+}
+
+// StringRepr quotes a string as Python's repr does: single quotes unless only double ones avoid escapes,
+// what cannot be printed as \x, \u or \U.
+func StringRepr(s string) string {
+	quote := '\''
+	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
+		quote = '"'
+	}
+	var w strings.Builder
+	w.Grow(len(s) + 2)
+	w.WriteRune(quote)
+	for _, r := range s {
+		switch {
+		case r == quote || r == '\\':
+			w.WriteByte('\\')
+			w.WriteRune(r)
+		case r == '\n':
+			w.WriteString(`\n`)
+		case r == '\r':
+			w.WriteString(`\r`)
+		case r == '\t':
+			w.WriteString(`\t`)
+		case unicode.IsPrint(r) || r == utf8.RuneError:
+			w.WriteRune(r)
+		case r < 0x100:
+			fmt.Fprintf(&w, `\x%02x`, r)
+		case r < 0x10000:
+			fmt.Fprintf(&w, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&w, `\U%08x`, r)
+		}
+	}
+	w.WriteRune(quote)
+	return w.String()
+}
