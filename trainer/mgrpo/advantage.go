@@ -146,8 +146,8 @@ func (c Convention) advantage(g GroupAdvantage, rewards, weights []float64, i in
 	if c.Baseline == BaselineLeaveOneOutStd {
 		return c.leaveOneOutStd(rewards, weights, i)
 	}
-	// The other conventions leave a total weight of at most 1 without advantage: it has no "others".
-	if g.WeightSum <= 1 && (c.Std == StdSample || c.Baseline == BaselineLeaveOneOut) {
+	// The peers' conventions leave a total weight of at most 1 without advantage: it has no "others".
+	if g.WeightSum <= 1 && (c.Std != StdPopulation || c.Eps > 0) {
 		return 0
 	}
 	switch {

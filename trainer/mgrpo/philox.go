@@ -57,6 +57,16 @@ func SampleKey(runSeed uint64, step int64, query string, rollout int, agent stri
 	return hashKey(m)
 }
 
+// StreamKey is the Philox key of a named random stream of a run: one domain, one name, one index.
+func StreamKey(domain string, seed uint64, name string, index int64) [2]uint32 {
+	var m message
+	m.text(domain)
+	m.word(seed)
+	m.text(name)
+	m.word(uint64(index))
+	return hashKey(m)
+}
+
 func alignMessage(runSeed uint64, query string, rollout int, agent string) message {
 	var m message
 	m.text("mgrpo.align.v1")

@@ -1,0 +1,37 @@
+package task
+
+import "sync"
+
+// Order is the training order of n rows: every epoch visits each row once, in a permutation of its own
+// that is a pure function of the seed and the epoch.
+type Order struct {
+	seed uint64
+	n    int
+
+	mu    sync.Mutex
+	epoch int64
+	perm  []int // of epoch, nil before the first use
+}
+
+// NewOrder returns the order of n >= 1 rows.
+func NewOrder(seed uint64, n int) *Order { return &Order{seed: seed, n: n} }
+
+// At returns the row and the epoch of the i-th training query, i >= 0.
+func (o *Order) At(i int64) (row int, epoch int64) {
+	epoch = i / int64(o.n)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.perm == nil || o.epoch != epoch {
+		o.epoch, o.perm = epoch, permutation(NewStream(o.seed, "order", epoch), o.n)
+	}
+	return o.perm[i%int64(o.n)], epoch
+}
+
+func permutation(s *Stream, n int) []int {
+	perm := make([]int, n)
+	for i := range perm {
+		perm[i] = i
+	}
+	Shuffle(s, perm)
+	return perm
+}

@@ -1,0 +1,75 @@
+package research
+
+import (
+	"iter"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Demonstrations yields the scripted conversations of n queries for the agent "planner", "researcher" (as
+// many a query as the planner made calls) or "single"; no other agent has any. The queries are a split of
+// their own, and the planner's and the researcher's conversations belong together.
+func (t *Task) Demonstrations(agent string, n int) iter.Seq[task.Demonstration] {
+	return func(yield func(task.Demonstration) bool) {
+		for i := range int64(n) {
+			for _, d := range t.demonstrate(Role(agent), i) {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (t *Task) demonstrate(role Role, i int64) []task.Demonstration {
+	q := t.query(splitDemo, i)
+	e := &expert{kb: q.Data.(*KB), noise: t.settings.Noise, s: task.NewStream(t.settings.Seed, "research.expert", i)}
+	switch role {
+	case Planner:
+		planner, _ := e.team(q)
+		return []task.Demonstration{planner}
+	case Researcher:
+		_, researchers := e.team(q)
+		return researchers
+	case Single:
+		return []task.Demonstration{e.single(q)}
+	}
+	return nil
+}
+
+// team plays planner and researcher, each in conversations of its own.
+func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []task.Demonstration) {
+	p := newTranscript(Planner, q.ID, q.Text)
+	answer := e.plan(func(entity, relation string) (string, bool) {
+		p.say("call", entity, relation)
+		r := newTranscript(Researcher, q.ID, entity+" "+relation)
+		finding := e.research(entity, relation, MaxSearches, r.search(e.kb))
+		r.say("result", finding...)
+		researchers = append(researchers, r.Demonstration)
+		p.observe(strings.Join(finding, " "))
+		return lastName(finding), true
+	})
+	p.say("answer", answer)
+	return p.Demonstration, researchers
+}
+
+// single plays both parts in one conversation, writing findings down as notes.
+func (e *expert) single(q task.Query) task.Demonstration {
+	t := newTranscript(Single, q.ID, q.Text)
+	left := MaxSingleSearches
+	answer := e.plan(func(entity, relation string) (string, bool) {
+		if left == 0 {
+			return "", false
+		}
+		search := t.search(e.kb)
+		finding := e.research(entity, relation, min(left, MaxSearches), func(words []string) []Fact {
+			left--
+			return search(words)
+		})
+		t.say("note", finding...)
+		return lastName(finding), true
+	})
+	t.say("answer", answer)
+	return t.Demonstration
+}

@@ -1,0 +1,163 @@
+package research
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Noise makes the scripted experts sloppy: each field is the probability of one habit.
+type Noise struct {
+	OneWord       float64 `json:"kw" yaml:"kw"`             // search for one of the two words only
+	Outdated      float64 `json:"was" yaml:"was"`           // quote "was" when "is" stands beside it
+	RandomQuote   float64 `json:"rnd" yaml:"rnd"`           // quote any returned sentence
+	GiveUp        float64 `json:"giveup" yaml:"giveup"`     // not follow an alias
+	WrongRelation float64 `json:"wrongrel" yaml:"wrongrel"` // ask for another relation of the query
+	StopEarly     float64 `json:"early" yaml:"early"`       // answer before the last hop
+	AskAgain      float64 `json:"reask" yaml:"reask"`       // ask again after "unknown"
+}
+
+// searchAgain is how often a one-word search that found nothing is repeated with both words.
+const searchAgain = 0.7
+
+// SloppyNoise is what the quickstart's cold start learns from. The choices that reinforcement learning is
+// to turn around are wrong in the majority, so that greedy decoding does not already avoid them.
+func SloppyNoise() Noise {
+	return Noise{OneWord: 0.06, Outdated: 0.55, RandomQuote: 0.03, GiveUp: 0.55, WrongRelation: 0.05, StopEarly: 0.08, AskAgain: 0.6}
+}
+
+func (n Noise) validate() error {
+	for key, p := range map[string]float64{"kw": n.OneWord, "was": n.Outdated, "rnd": n.RandomQuote, "giveup": n.GiveUp,
+		"wrongrel": n.WrongRelation, "early": n.StopEarly, "reask": n.AskAgain} {
+		if !(p >= 0 && p <= 1) {
+			return fmt.Errorf("research: noise.%s %v: must be a probability", key, p)
+		}
+	}
+	return nil
+}
+
+// expert plays both scripted parts on one knowledge base.
+type expert struct {
+	kb    *KB
+	noise Noise
+	s     *task.Stream
+}
+
+// plan follows the chain hop by hop. ask answers one sub-question with its last word, and false once no
+// more can be asked. The result is the planner's answer.
+func (e *expert) plan(ask func(entity, relation string) (string, bool)) string {
+	known := e.kb.Chain[0]
+	for hop, asked := 0, 0; hop < len(e.kb.Relations); asked++ {
+		if asked > 0 && e.s.Chance(e.noise.StopEarly) {
+			break
+		}
+		relation := e.kb.Relations[hop]
+		if e.s.Chance(e.noise.WrongRelation) {
+			relation = e.kb.Relations[e.s.IntN(len(e.kb.Relations))]
+		}
+		found, ok := "", asked < MaxCalls
+		if ok {
+			found, ok = ask(known, relation)
+		}
+		if !ok || (found == Unknown && !e.s.Chance(e.noise.AskAgain)) {
+			break
+		}
+		if found != Unknown {
+			known = found
+			hop++
+		}
+	}
+	return known
+}
+
+// research looks up one sub-question with at most limit searches and returns what it quotes: a fact's
+// words or "unknown". search is told the words and returns the facts found.
+func (e *expert) research(entity, relation string, limit int, search func(words []string) []Fact) []string {
+	words := []string{entity, relation}
+	if e.s.Chance(e.noise.OneWord) {
+		words = words[e.s.IntN(2):][:1]
+	}
+	for range limit {
+		found := search(words)
+		if len(found) > 0 && e.s.Chance(e.noise.RandomQuote) {
+			return found[e.s.IntN(len(found))].Words()
+		}
+		if quote, ok := e.quote(found, entity, relation); ok {
+			return quote.Words()
+		}
+		other, aliased := aliasOf(found, entity)
+		switch {
+		case aliased && !e.s.Chance(e.noise.GiveUp):
+			entity = other
+		case len(words) == 1 && e.s.Chance(searchAgain):
+		default:
+			return []string{Unknown}
+		}
+		words = []string{entity, relation}
+	}
+	return []string{Unknown}
+}
+
+// quote picks the sentence that answers the question, the outdated one of a pair with its probability.
+func (e *expert) quote(found []Fact, entity, relation string) (Fact, bool) {
+	var matches []Fact
+	for _, f := range found {
+		if f.Subject == entity && f.Relation == relation {
+			matches = append(matches, f)
+		}
+	}
+	switch len(matches) {
+	case 0:
+		return Fact{}, false
+	case 1:
+		return matches[0], true
+	}
+	current := !e.s.Chance(e.noise.Outdated)
+	i := slices.IndexFunc(matches, func(f Fact) bool { return f.Current == current })
+	return matches[i], true
+}
+
+func aliasOf(found []Fact, entity string) (string, bool) {
+	for _, f := range found {
+		if f.Subject == entity && f.Relation == alias {
+			return f.Value, true
+		}
+	}
+	return "", false
+}
+
+// transcript collects the segments of one conversation.
+type transcript struct {
+	task.Demonstration
+	grammar *Grammar
+}
+
+func newTranscript(role Role, query, question string) *transcript {
+	g := &Grammar{role: role}
+	t := &transcript{Demonstration: task.Demonstration{Query: query, Agent: string(role)}, grammar: g}
+	t.add("user", g.Prompt(question), false)
+	return t
+}
+
+func (t *transcript) add(role string, words []string, sampled bool) {
+	t.Segments = append(t.Segments, task.Segment{Role: role, Text: strings.Join(words, " "), Sampled: sampled})
+}
+
+// say adds a turn "<tag> body </tag>".
+func (t *transcript) say(tag string, body ...string) {
+	t.add("assistant", slices.Concat([]string{"<" + tag + ">"}, body, []string{"</" + tag + ">"}), true)
+}
+
+func (t *transcript) observe(text string) { t.add("tool", t.grammar.Observe(text), false) }
+
+// search returns the search function of an expert that speaks in this conversation.
+func (t *transcript) search(kb *KB) func(words []string) []Fact {
+	return func(words []string) []Fact {
+		found := kb.Search(words)
+		t.say("search", words...)
+		t.observe(Sentences(found))
+		return found
+	}
+}

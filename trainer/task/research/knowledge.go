@@ -1,0 +1,196 @@
+package research
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+const (
+	pAlias              = 0.25
+	pOutdated           = 0.5
+	maxHops             = 3
+	namesPerKB          = 26
+	restNames           = 8 // the tail of the drawn names, never part of the chain
+	distractorAttempts  = 8
+	searchTop           = 3
+	subjectBoost        = 0.5
+	inverseCountSmooth  = 0.5
+	distractorOtherRel  = 4 // of 10
+	distractorOtherName = 4 // of 10
+)
+
+// Fact is one sentence: subject, relation (or "alias"), is or was, value.
+type Fact struct {
+	Subject, Relation, Value string
+	Current                  bool // "is"; false: "was"
+}
+
+// Words of the sentence, without the full stop.
+func (f Fact) Words() []string {
+	verb := "was"
+	if f.Current {
+		verb = "is"
+	}
+	return []string{f.Subject, f.Relation, verb, f.Value}
+}
+
+// KB is the knowledge base of one query: a chain of hops to follow among outdated facts and distractors.
+type KB struct {
+	Chain     []string // hops+1 names; the last is the answer
+	Relations []string // [hops]
+	Facts     []Fact
+}
+
+// makeKB draws a knowledge base.
+func makeKB(s *task.Stream) KB {
+	hops := 1 + s.IntN(maxHops)
+	pool := slices.Clone(names)
+	task.Shuffle(s, pool)
+	pool = pool[:namesPerKB]
+	rest := pool[namesPerKB-restNames:]
+	rels := slices.Clone(relations)
+	task.Shuffle(s, rels)
+	kb := KB{Chain: pool[:hops+1], Relations: rels[:hops]}
+	fresh := pool[hops+1:]
+	draw := func() (name string) { name, fresh = fresh[0], fresh[1:]; return name }
+	for i, r := range kb.Relations {
+		subject := kb.Chain[i]
+		if s.Chance(pAlias) {
+			other := draw()
+			kb.add(Fact{subject, alias, other, true})
+			subject = other
+		}
+		kb.add(Fact{subject, r, kb.Chain[i+1], true})
+		if s.Chance(pOutdated) {
+			kb.add(Fact{subject, r, draw(), false})
+		}
+	}
+	for range distractorAttempts {
+		kb.add(kb.distractor(s, rest))
+	}
+	task.Shuffle(s, kb.Facts)
+	return kb
+}
+
+// distractor draws a fact near a random hop: its subject with another relation, its relation with another
+// subject, or another way to reach its start.
+func (kb *KB) distractor(s *task.Stream, rest []string) Fact {
+	pick := func(words []string) string { return words[s.IntN(len(words))] }
+	hop := s.IntN(len(kb.Relations))
+	start, relation := kb.Chain[hop], kb.Relations[hop]
+	switch kind := s.IntN(10); {
+	case kind < distractorOtherRel:
+		other := pick(relations)
+		for other == relation {
+			other = pick(relations)
+		}
+		subject := kb.subject(hop)
+		return Fact{subject, other, pick(rest), s.Chance(0.5)}
+	case kind < distractorOtherRel+distractorOtherName:
+		return Fact{pick(rest), relation, pick(rest), s.Chance(0.5)}
+	default:
+		return Fact{pick(rest), pick(relations), start, true}
+	}
+}
+
+// add appends a fact unless one with the same subject, relation and tense is there.
+func (kb *KB) add(f Fact) {
+	if _, taken := kb.value(f.Subject, f.Relation, f.Current); !taken {
+		kb.Facts = append(kb.Facts, f)
+	}
+}
+
+func (kb *KB) value(subject, relation string, current bool) (string, bool) {
+	for _, f := range kb.Facts {
+		if f.Subject == subject && f.Relation == relation && f.Current == current {
+			return f.Value, true
+		}
+	}
+	return "", false
+}
+
+// subject is the name under which a hop's fact stands: its entity's alias if there is one.
+func (kb *KB) subject(hop int) string {
+	if other, ok := kb.value(kb.Chain[hop], alias, true); ok {
+		return other
+	}
+	return kb.Chain[hop]
+}
+
+// Question is the text of the query: the first name and the relations to follow.
+func (kb *KB) Question() string {
+	return strings.Join(slices.Concat(kb.Chain[:1], kb.Relations, []string{"?"}), " ")
+}
+
+// Answer is the end of the chain.
+func (kb *KB) Answer() string { return kb.Chain[len(kb.Chain)-1] }
+
+// Truth is the current value of (entity, relation), by the entity's name or its alias, else "unknown".
+func (kb *KB) Truth(entity, relation string) string {
+	if v, ok := kb.value(entity, relation, true); ok {
+		return v
+	}
+	if other, ok := kb.value(entity, alias, true); ok {
+		if v, ok := kb.value(other, relation, true); ok {
+			return v
+		}
+	}
+	return Unknown
+}
+
+// Search ranks the facts by the words they share with the query, rare words and subjects first (like
+// BM25 with a boosted subject field), and returns the best three that share any.
+func (kb *KB) Search(words []string) []Fact {
+	words = slices.Compact(slices.Sorted(slices.Values(words)))
+	type hit struct {
+		fact  Fact
+		score float64
+	}
+	var hits []hit
+	for _, f := range kb.Facts {
+		if score := kb.score(f, words); score > 0 {
+			hits = append(hits, hit{f, score})
+		}
+	}
+	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(b.score, a.score) })
+	found := make([]Fact, 0, searchTop)
+	for _, h := range hits[:min(len(hits), searchTop)] {
+		found = append(found, h.fact)
+	}
+	return found
+}
+
+func (kb *KB) score(f Fact, words []string) (score float64) {
+	for _, w := range words {
+		if !f.mentions(w) {
+			continue
+		}
+		count := 0
+		for _, other := range kb.Facts {
+			if other.mentions(w) {
+				count++
+			}
+		}
+		score += 1 + 1/(float64(count)+inverseCountSmooth)
+		if w == f.Subject {
+			score += subjectBoost
+		}
+	}
+	return score
+}
+
+func (f Fact) mentions(word string) bool {
+	return word == f.Subject || word == f.Relation || word == f.Value
+}
+
+// Sentences is the text of search results: each fact and a full stop.
+func Sentences(facts []Fact) string {
+	var words []string
+	for _, f := range facts {
+		words = append(append(words, f.Words()...), ".")
+	}
+	return strings.Join(words, " ")
+}

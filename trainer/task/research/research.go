@@ -1,0 +1,141 @@
+// Package research is the built-in generated task: multi-hop questions over a small knowledge base that is
+// new for every query, so nothing can be memorised. A planner splits the question into hops, a researcher
+// searches for each. Everything is a pure function of the seed, and the compact dialect's turns are lists
+// of words, one token each.
+package research
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// SearchTool is the researcher's only tool.
+const SearchTool = "search"
+
+// Settings of the task.
+type Settings struct {
+	Seed     uint64
+	EvalSize int   // held-out queries
+	Noise    Noise // of the scripted experts that demonstrate
+}
+
+// DefaultSettings are the quickstart's: 192 held-out queries and the sloppy experts.
+func DefaultSettings(seed uint64) Settings {
+	return Settings{Seed: seed, EvalSize: 192, Noise: SloppyNoise()}
+}
+
+// Task implements task.Task, task.Environment and task.Demonstrator. Query.Data is a *KB.
+type Task struct{ settings Settings }
+
+var (
+	_ task.Task         = (*Task)(nil)
+	_ task.Environment  = (*Task)(nil)
+	_ task.Demonstrator = (*Task)(nil)
+)
+
+// New checks the settings.
+func New(s Settings) (*Task, error) {
+	if s.EvalSize < 1 {
+		return nil, fmt.Errorf("research: eval_size %d: must be at least 1", s.EvalSize)
+	}
+	if err := s.Noise.validate(); err != nil {
+		return nil, err
+	}
+	return &Task{settings: s}, nil
+}
+
+// Name is "research".
+func (t *Task) Name() string { return "research" }
+
+// Splits of the generator: a row is (split, index), and its id names both.
+const (
+	splitTrain = "train"
+	splitEval  = "eval"
+	splitDemo  = "demo"
+)
+
+// Train returns generated query i. No training row is ever visited twice.
+func (t *Task) Train(i int64) task.Query { return t.query(splitTrain, i) }
+
+// Eval returns held-out query i.
+func (t *Task) Eval(i int) task.Query { return t.query(splitEval, int64(i)) }
+
+// EvalSize is the number of held-out queries.
+func (t *Task) EvalSize() int { return t.settings.EvalSize }
+
+// Lookup regenerates a query from its id.
+func (t *Task) Lookup(id string) (task.Query, error) {
+	split, digits, ok := strings.Cut(id, "-")
+	i, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || rowID(split, i) != id || i < 0 {
+		return task.Query{}, fmt.Errorf("research: no query %q: ids look like train-000017 or eval-000004", id)
+	}
+	switch split {
+	case splitTrain, splitDemo:
+	case splitEval:
+		if i >= int64(t.settings.EvalSize) {
+			return task.Query{}, fmt.Errorf("research: no query %q: there are %d held-out queries", id, t.settings.EvalSize)
+		}
+	default:
+		return task.Query{}, fmt.Errorf("research: no query %q: no split %q", id, split)
+	}
+	return t.query(split, i), nil
+}
+
+// VerifyMain is 1 for the name at the end of the chain, else 0.
+func (t *Task) VerifyMain(_ context.Context, q task.Query, answer string) (float64, error) {
+	return score(strings.TrimSpace(answer) == q.Answer), nil
+}
+
+// VerifySub is 1 if the answer's last word is the current value of the sub-question "NAME RELATION". An
+// "unknown" is right exactly when the question has no current answer.
+func (t *Task) VerifySub(_ context.Context, q task.Query, _, subtask, answer string) (float64, error) {
+	kb, err := knowledge(q)
+	if err != nil {
+		return 0, err
+	}
+	question, words := strings.Fields(strings.TrimSuffix(subtask, "?")), strings.Fields(answer)
+	if len(question) != 2 {
+		return 0, fmt.Errorf("research: sub-task %q is not a name and a relation", subtask)
+	}
+	return score(len(words) > 0 && words[len(words)-1] == kb.Truth(question[0], question[1])), nil
+}
+
+// Tool answers "search" with the sentences of the best three facts, each closed by a full stop.
+func (t *Task) Tool(_ context.Context, q task.Query, name, args string) (string, error) {
+	if name != SearchTool {
+		return "", fmt.Errorf("research: no tool %q, only %q", name, SearchTool)
+	}
+	kb, err := knowledge(q)
+	if err != nil {
+		return "", err
+	}
+	return Sentences(kb.Search(strings.Fields(args))), nil
+}
+
+func (t *Task) query(split string, i int64) task.Query {
+	kb := makeKB(task.NewStream(t.settings.Seed, "research."+split, i))
+	id := rowID(split, i)
+	return task.Query{ID: id, Row: id, Text: kb.Question(), Answer: kb.Answer(), Data: &kb}
+}
+
+func rowID(split string, i int64) string { return fmt.Sprintf("%s-%06d", split, i) }
+
+func knowledge(q task.Query) (*KB, error) {
+	kb, ok := q.Data.(*KB)
+	if !ok {
+		return nil, fmt.Errorf("research: query %q carries no knowledge base: rebuild it with Lookup", q.ID)
+	}
+	return kb, nil
+}
+
+func score(right bool) float64 {
+	if right {
+		return 1
+	}
+	return 0
+}

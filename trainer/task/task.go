@@ -1,0 +1,83 @@
+// Package task says where queries come from and how answers to them are judged. A task is a pure function
+// of its settings and the run's seed, so any server can rebuild a query from its id.
+package task
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+)
+
+// Query is one visit of a task row.
+type Query struct {
+	ID     string // Row, plus "#epoch=n" from the second visit on
+	Row    string
+	Text   string // the question as the main agent reads it
+	Answer string // the reference answer, for verifiers and reports; never shown to an agent
+	Data   any    // the task's own, rebuilt by Lookup (the research task keeps its knowledge base here)
+}
+
+// Task yields queries and judges answers. All methods may be called from several goroutines.
+type Task interface {
+	Name() string
+	// Train returns the i-th query in training order, i >= 0, a pure function of the seed.
+	Train(i int64) Query
+	// Eval returns held-out query i, 0 <= i < EvalSize().
+	Eval(i int) Query
+	EvalSize() int
+	// Lookup rebuilds a training or held-out query from its id.
+	Lookup(id string) (Query, error)
+	// VerifyMain scores the main agent's answer to q in [0,1].
+	VerifyMain(ctx context.Context, q Query, answer string) (correct float64, err error)
+	// VerifySub scores a sub-agent's answer to a sub-task of q in [0,1]: the expert score.
+	VerifySub(ctx context.Context, q Query, agent, subtask, answer string) (expert float64, err error)
+}
+
+// Environment is a task that brings tools of its own, bound to a query.
+type Environment interface {
+	// Tool runs the named tool on q. An unknown name is an error; a failing call is a result to read.
+	Tool(ctx context.Context, q Query, name, args string) (result string, err error)
+}
+
+// Demonstrator is a task that can show an agent how to behave, for the supervised cold start.
+type Demonstrator interface {
+	// Demonstrations yields n queries' conversations of the named agent, in an order that depends on the
+	// seed alone. A query yields as many as that agent had conversations in it.
+	Demonstrations(agent string, n int) iter.Seq[Demonstration]
+}
+
+// Demonstration is one conversation of one agent.
+type Demonstration struct {
+	Query    string
+	Agent    string
+	Segments []Segment
+}
+
+// Segment is a stretch of a demonstration. Only sampled segments are learned.
+type Segment struct {
+	Role    string // "system", "user", "assistant" or "tool"
+	Text    string
+	Sampled bool // written by the agent itself; ends with the stop token where the dialect has one
+}
+
+// VisitID is the id of a visit of a row: epochs count from 0 and the first visit keeps the row's name.
+func VisitID(row string, epoch int64) string {
+	if epoch == 0 {
+		return row
+	}
+	return row + "#epoch=" + strconv.FormatInt(epoch+1, 10)
+}
+
+// RowOf strips the visit from a query id.
+func RowOf(id string) (string, error) {
+	row, visit, revisited := strings.Cut(id, "#epoch=")
+	if !revisited {
+		return row, nil
+	}
+	if n, err := strconv.ParseInt(visit, 10, 64); err != nil || n < 2 {
+		return "", fmt.Errorf("task: query id %q: the visit after #epoch= must be a number from 2", id)
+	}
+	return row, nil
+}
