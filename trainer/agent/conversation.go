@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,6 +54,9 @@ var errWall = errors.New("wall time of the conversation is over")
 // tool are part of the trajectory; an error is one of the machinery (engine, store, cancellation, a
 // policy version beyond MaxLag) and the trajectory that comes with it holds what was sampled before.
 func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
+	if spec.Dialect == nil || env.Engine == nil {
+		return Trajectory{}, errors.New("conversation: needs a dialect and an engine")
+	}
 	c := &conversation{spec: spec, env: env}
 	c.traj = Trajectory{
 		ID:         TrajectoryID(spec.Key, spec.Main),
@@ -68,7 +72,7 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 		defer cancel()
 	}
 	err := c.hold(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errWall) {
+	if err != nil && errors.Is(context.Cause(ctx), errWall) && interrupted(err) {
 		c.end(FinishWall)
 		err = nil
 	}
@@ -78,11 +82,17 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	return c.traj, nil
 }
 
+// interrupted tells errors of an expired context, also as the network reports it, from others.
+func interrupted(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 type conversation struct {
 	spec   Spec
 	env    Env
 	traj   Trajectory
-	state  State
+	turns  int   // sampled so far
+	calls  int   // executed so far
 	newest int64 // newest policy version that sampled a turn
 }
 
@@ -107,8 +117,8 @@ func (c *conversation) hold(ctx context.Context) error {
 			c.end(finish)
 			return nil
 		}
-		action := c.spec.Dialect.Parse(turn, c.state)
-		c.state.Turn++
+		action := c.spec.Dialect.Parse(turn)
+		c.turns++
 		switch {
 		case action.Invalid != "":
 			c.end(FinishFormat)
@@ -120,18 +130,21 @@ func (c *conversation) hold(ctx context.Context) error {
 			return nil
 		}
 		calls, executable := c.admit(action.Calls)
-		if max := c.spec.Limits.Calls; max > 0 && c.state.Calls+executable > max {
+		if max := c.spec.Limits.Calls; max > 0 && c.calls+executable > max {
 			c.end(FinishCalls)
 			return nil
 		}
-		c.state.Calls += executable
+		c.calls += executable
+		if len(calls) == 0 {
+			continue
+		}
 		results, err := c.execute(ctx, calls)
 		if err != nil {
 			return err
 		}
 		ids, text, err := c.spec.Dialect.Observe(turn, results)
 		if err != nil {
-			return fmt.Errorf("observation after turn %d: %w", c.state.Turn, err)
+			return fmt.Errorf("observation after turn %d: %w", c.turns, err)
 		}
 		c.traj.appendObserved(RoleObserved, ids, text)
 	}
@@ -139,7 +152,7 @@ func (c *conversation) hold(ctx context.Context) error {
 
 // sample asks the engine for a turn and appends it. finish is non-empty if a limit ends the conversation.
 func (c *conversation) sample(ctx context.Context) (turn []int32, finish string, err error) {
-	if max := c.spec.Limits.Turns; max > 0 && c.state.Turn >= max {
+	if max := c.spec.Limits.Turns; max > 0 && c.turns >= max {
 		return nil, FinishTurns, nil
 	}
 	stops := c.spec.Dialect.Stops()
@@ -156,10 +169,10 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 	tokens := c.traj.Tokens[:len(c.traj.Tokens):len(c.traj.Tokens)]
 	out, err := c.env.Engine.Generate(ctx, rollout.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
 	if err != nil {
-		return nil, "", fmt.Errorf("turn %d: %w", c.state.Turn, err)
+		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
 	}
 	if err := c.accept(out, room); err != nil {
-		return nil, "", fmt.Errorf("turn %d: %w", c.state.Turn, err)
+		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
 	}
 	if len(out.Tokens) > 0 {
 		c.traj.appendSampled(out, c.spec.Dialect.Text(out.Tokens))
@@ -175,9 +188,9 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 		if err := ctx.Err(); err != nil {
 			return nil, "", err
 		}
-		return nil, "", fmt.Errorf("turn %d: the engine cancelled a turn that nobody cancelled", c.state.Turn)
+		return nil, "", fmt.Errorf("turn %d: the engine cancelled a turn that nobody cancelled", c.turns)
 	}
-	return nil, "", fmt.Errorf("turn %d: unknown finish reason %q from the engine", c.state.Turn, out.Finish)
+	return nil, "", fmt.Errorf("turn %d: unknown finish reason %q from the engine", c.turns, out.Finish)
 }
 
 // room is how many tokens the next turn may sample, and the finish reason if it samples them all.

@@ -3,8 +3,8 @@ package agent
 import "encoding/json"
 
 // Dialect is the language between a policy and its surroundings: how a prompt becomes token ids, when
-// a sampled turn ends, what a turn means, and which tokens carry the answers to its calls. A Dialect
-// holds no conversation state and serves any number of conversations at once.
+// a sampled turn ends, what a turn means, and which tokens carry the answers to its calls. A Dialect may
+// hold the state of one conversation's grammar; Chat holds none and may be shared.
 type Dialect interface {
 	// Prompt returns the tokens before the first sampled one, and their text, for a question or sub-task.
 	Prompt(task string) (ids []int32, text string, err error)
@@ -15,9 +15,9 @@ type Dialect interface {
 	// Text is a sampled turn as people read it.
 	Text(turn []int32) string
 
-	// Parse says what a sampled turn means. The turn ended in one of Stops. It never fails: what cannot
-	// be understood becomes Action.Invalid or a Call with a Problem.
-	Parse(turn []int32, s State) Action
+	// Parse says what the conversation's next sampled turn means. The turn ended in one of Stops. Parse
+	// never fails: what cannot be understood becomes Action.Invalid or a Call with a Problem.
+	Parse(turn []int32) Action
 
 	// Observe returns the tokens, and their text, to append after turn so that the policy reads results
 	// (one for each of the turn's calls, in the order issued) and samples its next turn.
@@ -32,13 +32,8 @@ type Stops struct {
 	MaxNew  int
 }
 
-// State is what a dialect's grammar may depend on.
-type State struct {
-	Turn  int // sampled turns before this one
-	Calls int // calls executed in those turns
-}
-
-// Action is the meaning of a sampled turn: calls, or a final answer, or Invalid.
+// Action is the meaning of a sampled turn: calls, or a final answer, or Invalid. One that is none of
+// them lets the agent speak again without an observation.
 type Action struct {
 	Calls   []Call
 	Final   bool // Answer holds the final answer, which may be empty

@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+)
+
+// Colleague is a sub-agent as its main agent sees it: a function with one string argument, "task".
+type Colleague struct {
+	Name        string
+	Description string
+}
+
+// taskArgument is the one argument of a call to a sub-agent.
+const taskArgument = "task"
+
+var colleagueSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
+
+// maxProblem bounds the bytes of an error about arguments, which may quote them.
+const maxProblem = 400
+
+// callables are the functions that a chat offers to its model.
+type callables struct {
+	names       []string // in the order offered
+	byName      map[string]callable
+	definitions []json.RawMessage // OpenAI function definitions, in the order offered
+}
+
+type callable struct {
+	delegate bool
+	schema   *jsonschema.Resolved // nil: arguments are checked by the tool alone
+}
+
+func newCallables(colleagues []Colleague, tools []tool.Tool) (*callables, error) {
+	c := &callables{byName: map[string]callable{}}
+	for _, a := range colleagues {
+		if err := c.add(a.Name, a.Description, colleagueSchema, true); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range tools {
+		if err := c.add(t.Name(), t.Description(), t.Schema(), false); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *callables) add(name, description string, schema json.RawMessage, delegate bool) error {
+	if name == "" {
+		return fmt.Errorf("a tool or sub-agent has no name")
+	}
+	if _, taken := c.byName[name]; taken {
+		return fmt.Errorf("two tools or sub-agents are named %q: rename one", name)
+	}
+	var parsed jsonschema.Schema
+	if err := json.Unmarshal(schema, &parsed); err != nil {
+		return fmt.Errorf("tool %s: its JSON Schema cannot be read: %w", name, err)
+	}
+	// A server's schema may use what the validator does not know; the server checks arguments itself.
+	resolved, err := parsed.Resolve(nil)
+	if err != nil {
+		resolved = nil
+	}
+	definition, err := marshalPlain(struct {
+		Type     string `json:"type"`
+		Function any    `json:"function"`
+	}{"function", struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Parameters  json.RawMessage `json:"parameters"`
+	}{name, description, schema}})
+	if err != nil {
+		return fmt.Errorf("tool %s: %w", name, err)
+	}
+	c.names = append(c.names, name)
+	c.byName[name] = callable{delegate, resolved}
+	c.definitions = append(c.definitions, definition)
+	return nil
+}
+
+// call turns what the model wrote into a Call, with a Problem if it cannot be executed.
+func (c *callables) call(p ParsedCall) Call {
+	call := Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
+	if call.Problem != "" {
+		return call
+	}
+	target, known := c.byName[p.Name]
+	if !known {
+		call.Problem = bounded(fmt.Sprintf("there is no tool %q. Tools: %s.", p.Name, strings.Join(c.names, ", ")))
+		return call
+	}
+	if target.schema != nil {
+		var instance any
+		if err := json.Unmarshal(p.Arguments, &instance); err != nil {
+			call.Problem = bounded(fmt.Sprintf("the arguments of %s are not valid JSON: %v", p.Name, err))
+			return call
+		}
+		if err := target.schema.Validate(instance); err != nil {
+			call.Problem = bounded(fmt.Sprintf("the arguments of %s do not fit its schema: %v", p.Name, err))
+			return call
+		}
+	}
+	if target.delegate {
+		var arguments map[string]json.RawMessage
+		// The schema has made sure that there is a string under this key.
+		_ = json.Unmarshal(p.Arguments, &arguments)
+		_ = json.Unmarshal(arguments[taskArgument], &call.Task)
+		call.Delegate = true
+		if strings.TrimSpace(call.Task) == "" {
+			call.Problem = fmt.Sprintf("the task given to %s is empty", p.Name)
+		}
+	}
+	return call
+}
+
+func bounded(s string) string {
+	if len(s) <= maxProblem {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxProblem], "") + "…"
+}
+
+// marshalPlain is json.Marshal without the escapes meant for HTML, which only cost tokens.
+func marshalPlain(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return slices.Clone(bytes.TrimSpace(b.Bytes())), nil
+}

@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// Tokenizer is what a chat needs of a *tokenizer.Tokenizer.
+type Tokenizer interface {
+	Encode(text string) []int32 // added tokens in the text are recognised, nothing is put around it
+	Decode(ids []int32, skipSpecial bool) string
+	Render(c tokenizer.Chat) (string, error)
+	Special(id int32) bool
+	Token(id int32) string
+	VocabSize() int
+	StopIDs() []int32
+}
+
+// ChatConfig is what a chat needs to know.
+type ChatConfig struct {
+	Tokenizer      Tokenizer
+	System         string // system prompt; empty leaves the template's own
+	Colleagues     []Colleague
+	Tools          []tool.Tool
+	EnableThinking *bool           // nil: not passed to the template
+	TemplateArgs   *ordered.Object // further variables of the template; nil: none
+}
+
+// Chat is the dialect of a pretrained model: its own chat template, calls in the Hermes format. Where
+// the template has no place for tools they go into the system prompt, where it has no tool role their
+// answers come as a user message. It is immutable and serves any number of conversations at once.
+type Chat struct {
+	cfg       ChatConfig
+	callables *callables
+	system    string
+	tools     []any // given to the template; nil where it ignores them
+	toolRole  bool  // the template prints tool messages
+	thinking  bool  // the template opens the assistant's turn with <think>
+	stops     []int32
+	neutral   *strings.Replacer
+}
+
+// Stand-ins for what a probe rendering looks for; no template's own text holds them.
+const (
+	probeUser   = "mgrpo-probe-user"
+	probeTurn   = "mgrpo-probe-turn"
+	probeAnswer = "mgrpo-probe-answer"
+)
+
+// NewChat probes the template once and reports a template that cannot hold a conversation.
+func NewChat(cfg ChatConfig) (*Chat, error) {
+	if cfg.Tokenizer == nil {
+		return nil, errors.New("chat: needs a tokenizer")
+	}
+	callables, err := newCallables(cfg.Colleagues, cfg.Tools)
+	if err != nil {
+		return nil, fmt.Errorf("chat: %w", err)
+	}
+	c := &Chat{cfg: cfg, callables: callables, system: cfg.System, neutral: neutralizer(cfg.Tokenizer)}
+	if err := c.placeTools(); err != nil {
+		return nil, fmt.Errorf("chat: %w", err)
+	}
+	if err := c.probeObservation(); err != nil {
+		return nil, fmt.Errorf("chat: %w", err)
+	}
+	return c, nil
+}
+
+// placeTools gives the definitions to the template if it prints them, else to the system prompt.
+func (c *Chat) placeTools() error {
+	if len(c.callables.definitions) == 0 {
+		return nil
+	}
+	question := c.withSystem(tokenizer.Message{Role: "user", Content: probeUser})
+	plain, err := c.render(question, nil)
+	if err != nil {
+		return err
+	}
+	for _, d := range c.callables.definitions {
+		parsed, err := ordered.Parse(d)
+		if err != nil {
+			return fmt.Errorf("tool definition %s: %w", d, err)
+		}
+		c.tools = append(c.tools, parsed)
+	}
+	if with, err := c.render(question, c.tools); err != nil || with != plain {
+		return err
+	}
+	c.tools = nil
+	c.system = strings.TrimSpace(c.system + "\n\n" + toolsPrompt(c.callables.definitions))
+	return nil
+}
+
+// render applies the chat template, with the opening of an assistant turn at the end.
+func (c *Chat) render(messages []tokenizer.Message, tools []any) (string, error) {
+	text, err := c.cfg.Tokenizer.Render(tokenizer.Chat{
+		Messages:            tokenizer.Messages(messages...),
+		Tools:               tools,
+		AddGenerationPrompt: true,
+		EnableThinking:      c.cfg.EnableThinking,
+		Kwargs:              c.cfg.TemplateArgs,
+	})
+	if err != nil {
+		return "", fmt.Errorf("rendering a prompt: %w", err)
+	}
+	return text, nil
+}
+
+func toolsPrompt(definitions []json.RawMessage) string {
+	var b strings.Builder
+	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
+	for _, d := range definitions {
+		b.Write(d)
+		b.WriteByte('\n')
+	}
+	b.WriteString("</tools>\n\nTo call one, write a JSON object with its name and arguments:\n" +
+		callOpen + "\n" + `{"name": <function-name>, "arguments": <args-json-object>}` + "\n" + callClose +
+		"\nThe answer comes between " + responseOpen + " and " + responseClose + ". Without a call, what you write is your final answer.")
+	return b.String()
+}
+
+// probeObservation finds out whether the template has a tool role, how it opens a turn, and which token
+// ends one.
+func (c *Chat) probeObservation() error {
+	answer := []Result{{Call: Call{Name: "probe"}, Text: probeAnswer}}
+	c.toolRole = true
+	delta, err := c.delta(answer)
+	if c.tools == nil && len(c.callables.definitions) > 0 || err != nil || !strings.Contains(delta, probeAnswer) {
+		c.toolRole = false
+		if delta, err = c.delta(answer); err != nil {
+			return err
+		}
+	}
+	c.thinking = strings.HasSuffix(strings.TrimSpace(delta), thinkOpen)
+	c.stops = c.cfg.Tokenizer.StopIDs()
+	// The token right after an assistant's text ends its turn, whatever else the model's files say.
+	if ids := c.cfg.Tokenizer.Encode(delta); len(ids) > 0 && c.cfg.Tokenizer.Special(ids[0]) && !slices.Contains(c.stops, ids[0]) {
+		c.stops = append(c.stops, ids[0])
+	}
+	if len(c.stops) == 0 {
+		return errors.New("no token ends a turn: neither the tokenizer's files nor the template name one")
+	}
+	return nil
+}
+
+func (c *Chat) withSystem(messages ...tokenizer.Message) []tokenizer.Message {
+	if c.system == "" {
+		return messages
+	}
+	return append([]tokenizer.Message{{Role: "system", Content: c.system}}, messages...)
+}
+
+// Prompt renders the system prompt, the tools and the question.
+func (c *Chat) Prompt(task string) ([]int32, string, error) {
+	text, err := c.render(c.withSystem(tokenizer.Message{Role: "user", Content: c.neutral.Replace(task)}), c.tools)
+	if err != nil {
+		return nil, "", err
+	}
+	return c.cfg.Tokenizer.Encode(text), text, nil
+}
+
+// Stops ends a turn at the model's end-of-turn tokens.
+func (c *Chat) Stops() Stops { return Stops{IDs: c.stops} }
+
+// Text decodes a turn, control tokens included.
+func (c *Chat) Text(turn []int32) string { return c.cfg.Tokenizer.Decode(turn, false) }
+
+// Parse reads the calls of a turn; a turn without any is the final answer, its thinking left out.
+func (c *Chat) Parse(turn []int32) Action {
+	if n := len(turn); n > 0 && slices.Contains(c.stops, turn[n-1]) {
+		turn = turn[:n-1]
+	}
+	text := withoutThinking(c.Text(turn), c.thinking)
+	parsed := ParseToolCalls(text)
+	if len(parsed) == 0 {
+		return Action{Final: true, Answer: strings.TrimSpace(text)}
+	}
+	calls := make([]Call, len(parsed))
+	for i, p := range parsed {
+		calls[i] = c.callables.call(p)
+	}
+	return Action{Calls: calls}
+}
+
+// Observe renders the answers as the template would after any assistant turn, from the end of that turn
+// to the opening of the next. An end-of-turn token that the policy sampled itself is not repeated.
+func (c *Chat) Observe(turn []int32, results []Result) ([]int32, string, error) {
+	neutral := make([]Result, len(results))
+	for i, r := range results {
+		neutral[i] = Result{Call: r.Call, Text: c.neutral.Replace(r.Text)}
+	}
+	text, err := c.delta(neutral)
+	if err != nil {
+		return nil, "", err
+	}
+	ids := c.cfg.Tokenizer.Encode(text)
+	if n := len(turn); n > 0 && slices.Contains(c.stops, turn[n-1]) {
+		// Some templates put a space before the token that ends a turn.
+		const lookahead = 4
+		if i := slices.Index(ids[:min(lookahead, len(ids))], turn[n-1]); i >= 0 {
+			ids = ids[i+1:]
+		}
+	}
+	return ids, c.cfg.Tokenizer.Decode(ids, false), nil
+}
+
+// delta is what the template puts between an assistant's text and its next turn. It is cut out of a
+// fixed conversation rather than the real one, because templates rewrite history (Qwen3 drops earlier
+// thinking), so that no rendering of the real one need be a prefix of the next.
+func (c *Chat) delta(results []Result) (string, error) {
+	messages := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
+	if c.toolRole {
+		for _, r := range results {
+			messages = append(messages, tokenizer.Message{Role: "tool", Content: r.Text, Name: r.Call.Name})
+		}
+	} else {
+		blocks := make([]string, len(results))
+		for i, r := range results {
+			blocks[i] = responseOpen + "\n" + r.Text + "\n" + responseClose
+		}
+		messages = append(messages, tokenizer.Message{Role: "user", Content: strings.Join(blocks, "\n")})
+	}
+	text, err := c.render(messages, nil)
+	if err != nil {
+		return "", err
+	}
+	_, delta, found := strings.Cut(text, probeTurn)
+	if !found {
+		return "", errors.New("chat template: it does not print an assistant's message")
+	}
+	return delta, nil
+}
+
+// neutralizer breaks the control tokens of a model where they occur in text from outside: a tool's
+// output or a sub-task that spells <|im_end|> must not end a turn.
+func neutralizer(t Tokenizer) *strings.Replacer {
+	var pairs []string
+	for id := range int32(t.VocabSize()) {
+		if text := t.Token(id); t.Special(id) && len(text) > 1 {
+			pairs = append(pairs, text, text[:1]+" "+text[1:])
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}

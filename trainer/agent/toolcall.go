@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+const (
+	callOpen, callClose         = "<tool_call>", "</tool_call>"
+	responseOpen, responseClose = "<tool_response>", "</tool_response>"
+	thinkOpen, thinkClose       = "<think>", "</think>"
+)
+
+// ParsedCall is one <tool_call> block of a turn: a name with a JSON object of arguments, or a Problem.
+type ParsedCall struct {
+	Name      string
+	Arguments json.RawMessage
+	Problem   string
+}
+
+// ParseToolCalls reads the Hermes format: any number of
+//
+//	<tool_call>{"name": "…", "arguments": {…}}</tool_call>
+//
+// with any text between. Blocks come in the order written, one that cannot be read as a Problem that
+// tells the model what to write instead. Arguments given as a string that holds a JSON object are read
+// as that object, since some templates teach this.
+func ParseToolCalls(text string) []ParsedCall {
+	var calls []ParsedCall
+	for {
+		_, block, found := strings.Cut(text, callOpen)
+		if !found {
+			return calls
+		}
+		call, rest := parseBlock(block)
+		calls = append(calls, call)
+		text = rest
+	}
+}
+
+// parseBlock reads one call and returns what follows it. The closing tag is looked for after the JSON
+// value, so that a string in the arguments may contain it.
+func parseBlock(block string) (ParsedCall, string) {
+	dec := json.NewDecoder(strings.NewReader(block))
+	var raw json.RawMessage
+	if err := dec.Decode(&raw); err != nil {
+		_, rest, closed := strings.Cut(block, callClose)
+		if !closed {
+			// An unclosed block may be followed by further ones.
+			if i := strings.Index(block, callOpen); i >= 0 {
+				rest = block[i:]
+			}
+		}
+		return ParsedCall{Problem: "the tool call is not valid JSON (" + jsonProblem(err) + "). " + callFormatHint}, rest
+	}
+	after := strings.TrimLeft(block[dec.InputOffset():], " \t\r\n")
+	rest, closed := strings.CutPrefix(after, callClose)
+	if !closed {
+		if i := strings.Index(after, callClose); i >= 0 && !strings.Contains(after[:i], callOpen) {
+			rest = after[i+len(callClose):]
+		}
+		return ParsedCall{Problem: "the tool call's JSON object is not followed by " + callClose + ". " + callFormatHint}, rest
+	}
+	return parseCall(raw), rest
+}
+
+const callFormatHint = `Write ` + callOpen + `{"name": "...", "arguments": {...}}` + callClose + `.`
+
+func parseCall(raw json.RawMessage) ParsedCall {
+	var fields map[string]json.RawMessage // a struct would fold the case of keys
+	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+		return ParsedCall{Problem: "the tool call is not a JSON object. " + callFormatHint}
+	}
+	var call ParsedCall
+	if err := json.Unmarshal(fields["name"], &call.Name); err != nil || call.Name == "" {
+		return ParsedCall{Problem: `the tool call has no "name" string. ` + callFormatHint}
+	}
+	arguments := fields["arguments"]
+	var text string
+	if json.Unmarshal(arguments, &text) == nil && json.Valid([]byte(text)) {
+		arguments = json.RawMessage(text)
+	}
+	arguments = bytes.TrimSpace(arguments)
+	if len(arguments) == 0 || arguments[0] != '{' {
+		call.Problem = fmt.Sprintf(`the call of %q has no "arguments" object. %s`, call.Name, callFormatHint)
+		return call
+	}
+	call.Arguments = arguments
+	return call
+}
+
+func jsonProblem(err error) string {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "it ends too early"
+	}
+	return err.Error()
+}
+
+// withoutThinking drops what a reasoning model says to itself: everything up to the last </think>, and
+// an open <think> to the end. opened says that the prompt already ended with <think>.
+func withoutThinking(text string, opened bool) string {
+	i := strings.LastIndex(text, thinkClose)
+	if i >= 0 {
+		text = text[i+len(thinkClose):]
+	} else if opened {
+		return ""
+	}
+	if before, _, open := strings.Cut(text, thinkOpen); open {
+		text = before
+	}
+	return text
+}
