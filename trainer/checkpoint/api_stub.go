@@ -7,14 +7,8 @@ import (
 
 var errPending = errors.New("not built yet")
 
-func ReadConfig(dir string) (Config, error)                                { return Config{}, errPending }
-func ParseConfig(data []byte) (Config, error)                              { return Config{}, errPending }
-func (c Config) HFJSON(dtype DType) ([]byte, error)                        { return nil, errPending }
-func (s *Source) addSafetensors(file string) error                         { return errPending }
-func (s *Source) openIndex(file, ext string, add func(string) error) error { return errPending }
-func (s *Source) addBin(file string) error                                 { return errPending }
-func (s *Source) openGGUF() error                                          { return errPending }
-func (s *Source) Check(expected []TensorSpec) error                        { return errPending }
+func (s *Source) addBin(file string) error { return errPending }
+func (s *Source) openGGUF() error          { return errPending }
 
 type BinLoader func(path string, visit func(name string, shape []int64, dtype DType, data []byte) error) error
 

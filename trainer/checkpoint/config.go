@@ -185,3 +185,23 @@ func (r RopeLlama3) validate() error {
 	}
 	return nil
 }
+
+// WithDefaults fills what a shape written by hand may leave out: KVHeads (Heads), HeadDim
+// (Hidden/Heads), RMSEps (1e-6), RopeTheta (10000), and the flags its family implies.
+func (c Config) WithDefaults() Config {
+	if c.KVHeads == 0 {
+		c.KVHeads = c.Heads
+	}
+	if c.HeadDim == 0 && c.Heads > 0 {
+		c.HeadDim = c.Hidden / c.Heads
+	}
+	if c.RMSEps == 0 {
+		c.RMSEps = 1e-6
+	}
+	if c.RopeTheta == 0 {
+		c.RopeTheta = 10000
+	}
+	c.AttentionBias = c.AttentionBias || c.Family == Qwen2
+	c.QKNorm = c.QKNorm || c.Family == Qwen3
+	return c
+}
