@@ -1,0 +1,17 @@
+// All inner loops of the nn kernels for the instruction set of the including file; see simd.h.
+#pragma once
+#include "nn_attention.h"
+#include "nn_dot.h"
+#include "nn_layers.h"
+#include "nn_ops.h"
+#include "simd.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+constexpr NnOps make_nn_ops(const char *name) {
+  return {name, kLanes, linear, rms_norm, rms_norm_dx, rms_norm_dw, swiglu, swiglu_bwd, rope, attend, attend_bwd};
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu

@@ -1,0 +1,93 @@
+// Row-wise layers: RMS norm, SwiGLU, rotary embedding.
+#pragma once
+#include "simd.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+// body(i, load, store) over [0, n) in steps of a vector: load(p) and store(p, v) access p[i...], the
+// last step only what is left.
+template <class Body>
+MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    body([i](const float *p) MGRPO_LAMBDA_INLINE { return load(p + i); },
+         [i](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p + i, v); });
+  if (i < n)
+    body([i, n](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, n - i); },
+         [i, n](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, n - i); });
+}
+
+void rms_norm(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t rows, int64_t d) {
+  for (int64_t r = 0; r < rows; r++, x += d, y += d) {
+    Vec squares{};
+    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE {
+      const Vec v = at(x);
+      squares = fma(v, v, squares);
+    });
+    const float inv = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(sum_lanes(squares)) / d + eps));
+    for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * splat(inv) * at(w)); });
+    if (inv_rms != nullptr) inv_rms[r] = inv;
+  }
+}
+
+// dx = inv (dy w - x inv^2 mean(dy w x)).
+void rms_norm_dx(const float *dy, const float *x, const float *w, const float *inv_rms, float *dx, int64_t rows,
+                 int64_t d) {
+  for (int64_t r = 0; r < rows; r++, dy += d, x += d, dx += d) {
+    Vec projection{};
+    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { projection = fma(at(dy) * at(w), at(x), projection); });
+    const double inv = inv_rms[r];
+    const float along_x = static_cast<float>(-inv * inv * sum_lanes(projection) / d);
+    for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      put(dx, splat(inv_rms[r]) * fma(at(x), splat(along_x), at(dy) * at(w)));
+    });
+  }
+}
+
+// Rows are summed in blocks and the blocks in order: shorter chains of additions lose less.
+constexpr int64_t kNormRowBlock = 64;
+
+void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
+                 int64_t columns) {
+  for (int64_t first = 0; first < rows; first += kNormRowBlock) {
+    const int64_t last = min64(rows, first + kNormRowBlock);
+    for_vectors(columns, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      Vec sum{};
+      for (int64_t r = first; r < last; r++) sum = fma(at(dy + r * d) * splat(inv_rms[r]), at(x + r * d), sum);
+      put(dw, at(dw) + sum);
+    });
+  }
+}
+
+MGRPO_INLINE Vec sigmoid(Vec g) { return 1.0f / (1.0f + vexp(-g)); }
+
+void swiglu(const float *gate_up, float *y, int64_t rows, int64_t f) {
+  for (int64_t r = 0; r < rows; r++, gate_up += 2 * f, y += f)
+    for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      const Vec gate = at(gate_up);
+      put(y, gate * sigmoid(gate) * at(gate_up + f));
+    });
+}
+
+void swiglu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
+  for (int64_t r = 0; r < rows; r++, dy += f, gate_up += 2 * f, dgate_up += 2 * f)
+    for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      const Vec gate = at(gate_up), up = at(gate_up + f), grad = at(dy), s = sigmoid(gate);
+      put(dgate_up, grad * up * s * fma(gate, 1.0f - s, splat(1.0f)));
+      put(dgate_up + f, grad * gate * s);
+    });
+}
+
+void rope(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign) {
+  const int64_t half = hd / 2;
+  for (int64_t h = 0; h < heads; h++, x += hd, y += hd)
+    for_vectors(half, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      const Vec a = at(x), b = at(x + half), c = at(cos), s = at(sin) * splat(sign);
+      put(y, fma(a, c, -(b * s)));
+      put(y + half, fma(b, c, a * s));
+    });
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu

@@ -1,0 +1,63 @@
+// The inner loops of the nn kernels, compiled once for each instruction set and chosen at run time.
+// They are serial and check nothing: the files of the C ABI check arguments and share out the work.
+#pragma once
+#include <cstdint>
+
+namespace mgrpo::cpu {
+
+// hd above this does not fit the attention kernels' scratch on the stack.
+constexpr int64_t kMaxHeadDim = 256;
+// Query rows that share one pass over keys and values.
+constexpr int kAttentionTile = 16;
+
+// One (sequence, key/value head) of packed attention; all pointers are at its first row and head.
+struct AttentionSequence {
+  const float *q, *k, *v;
+  int64_t length;    // rows
+  int64_t group;     // query heads
+  int64_t hd;
+  int64_t q_stride;  // floats from a row of q to the next: heads * hd
+  int64_t kv_stride;
+  float scale;
+};
+
+struct AttentionGradients {
+  const float *dout, *out, *lse;  // lse: stride q_stride / hd
+  float *dq, *dk, *dv;
+};
+
+struct NnOps {
+  const char *name;
+  int64_t lanes;
+
+  // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
+  void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y,
+                 int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+
+  void (*rms_norm)(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t rows, int64_t d);
+  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, const float *inv_rms, float *dx, int64_t rows,
+                      int64_t d);
+  // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows d floats apart.
+  void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
+                      int64_t columns);
+
+  void (*swiglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
+  void (*swiglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+  // One row: x, y [heads, hd], cos, sin [hd / 2]; sign is -1 for the inverse.
+  void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign);
+
+  // rows <= kAttentionTile query rows; row i attends to the first length[i] keys. lse or its entries may be null.
+  void (*attend)(const float *const *q, const int64_t *length, int rows, const float *k, const float *v,
+                 int64_t kv_stride, int64_t hd, float scale, float *const *out, float *const *lse);
+  void (*attend_bwd)(const AttentionSequence &sequence, const AttentionGradients &gradients);
+};
+
+// The best set this CPU has. MGRPO_CPU_ISA=portable|avx2|avx512 in the environment, read once, lowers it.
+const NnOps &nn_ops();
+
+extern const NnOps kNnOpsPortable;
+#if defined(__x86_64__)
+extern const NnOps kNnOpsAvx2, kNnOpsAvx512;
+#endif
+
+}  // namespace mgrpo::cpu

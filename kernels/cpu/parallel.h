@@ -1,0 +1,44 @@
+// Splitting a kernel's work over the caller's OpenMP threads.
+#pragma once
+#include <omp.h>
+
+#include <cstdint>
+
+namespace mgrpo::cpu {
+
+// Multiply-adds (or elements of comparable cost) below which starting a team costs more than it gains.
+constexpr double kMinParallelWork = 1 << 18;
+
+inline int thread_count(double work) {
+  return work < kMinParallelWork || omp_in_parallel() ? 1 : omp_get_max_threads();
+}
+
+// f(i) for i in [0, n), in any order and on any thread: f must write to places of its own only.
+template <class F>
+void parallel_for(int64_t n, double work, const F &f) {
+  const int threads = thread_count(work);
+  if (threads == 1 || n < 2) {
+    for (int64_t i = 0; i < n; i++) f(i);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t i = 0; i < n; i++) f(i);
+}
+
+// f(begin, end) over one contiguous range of [0, n) a thread; bounds are multiples of `step`.
+template <class F>
+void parallel_ranges(int64_t n, int64_t step, double work, const F &f) {
+  const int64_t steps = (n + step - 1) / step;
+  const int64_t threads = thread_count(work) < steps ? thread_count(work) : steps;
+  if (threads <= 1) {
+    if (n > 0) f(int64_t{0}, n);
+    return;
+  }
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(threads))
+  for (int64_t t = 0; t < threads; t++) {
+    const int64_t begin = steps * t / threads * step, end = steps * (t + 1) / threads * step;
+    f(begin, end < n ? end : n);
+  }
+}
+
+}  // namespace mgrpo::cpu

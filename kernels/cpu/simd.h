@@ -1,0 +1,138 @@
+// One vector type for the instruction set that the including file compiles for.
+//
+// Only the nn_<isa>.cpp include it, each compiled with its own flags. All of it has internal linkage and
+// nothing below may call an inline function or template of another header: the linker would merge that
+// function with the same one of a file compiled for every CPU, and might keep this file's.
+//
+// Every operation treats its lanes alike and partial loads fill with zeros, so an element's result does
+// not depend on the lane or on whether it fell into a remainder.
+#pragma once
+#include <stdint.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace mgrpo::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
+typedef float VecUnaligned __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef float Vec4 __attribute__((vector_size(16)));
+typedef float Vec4Unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+
+#define MGRPO_INLINE inline __attribute__((always_inline))
+#define MGRPO_LAMBDA_INLINE __attribute__((always_inline))
+
+MGRPO_INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+MGRPO_INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+MGRPO_INLINE Vec splat(float a) { return a - Vec{}; }  // a - 0 keeps the sign of zero, a + 0 would not
+MGRPO_INLINE Vec load(const float *p) { return *reinterpret_cast<const VecUnaligned *>(p); }
+MGRPO_INLINE void store(float *p, Vec a) { *reinterpret_cast<VecUnaligned *>(p) = a; }
+
+// Partial access to the first n lanes, 0 < n <= kLanes; memory behind them is not touched.
+#if defined(__AVX512F__)
+MGRPO_INLINE __mmask16 lane_mask(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+MGRPO_INLINE Vec load_n(const float *p, int64_t n) { return (Vec)_mm512_maskz_loadu_ps(lane_mask(n), p); }
+MGRPO_INLINE void store_n(float *p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, lane_mask(n), (__m512)a); }
+MGRPO_INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#elif defined(__AVX2__)
+MGRPO_INLINE __m256i lane_mask(int64_t n) {
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
+}
+MGRPO_INLINE Vec load_n(const float *p, int64_t n) { return (Vec)_mm256_maskload_ps(p, lane_mask(n)); }
+MGRPO_INLINE void store_n(float *p, Vec a, int64_t n) { _mm256_maskstore_ps(p, lane_mask(n), (__m256)a); }
+MGRPO_INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#else
+MGRPO_INLINE Vec load_n(const float *p, int64_t n) {
+  Vec a{};
+  for (int64_t i = 0; i < n; i++) a[i] = p[i];
+  return a;
+}
+MGRPO_INLINE void store_n(float *p, Vec a, int64_t n) {
+  for (int64_t i = 0; i < n; i++) p[i] = a[i];
+}
+MGRPO_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+#endif
+
+// NaN in the second argument is kept, as in x86's own min and max.
+MGRPO_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+MGRPO_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
+
+// Lanes from n on become `fill`.
+MGRPO_INLINE Vec keep_first(Vec a, int64_t n, float fill) {
+  VecInt lane;
+  for (int i = 0; i < kLanes; i++) lane[i] = i;
+  return lane < static_cast<int32_t>(n) ? a : splat(fill);
+}
+
+// The sums over the lanes of four vectors, each in the same order.
+MGRPO_INLINE Vec4 sum_lanes4(Vec4 a, Vec4 b, Vec4 c, Vec4 d) {
+  const Vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Vec4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+#if defined(__AVX2__)
+typedef float Vec8 __attribute__((vector_size(32)));
+MGRPO_INLINE Vec4 sum_lanes4(Vec8 a, Vec8 b, Vec8 c, Vec8 d) {
+  const Vec8 ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  const Vec8 cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13) +
+                  __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+  const Vec8 s = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
+                 __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
+  return __builtin_shufflevector(s, s, 0, 1, 2, 3) + __builtin_shufflevector(s, s, 4, 5, 6, 7);
+}
+#endif
+#if defined(__AVX512F__)
+MGRPO_INLINE Vec8 fold_halves(Vec a) {
+  return __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) +
+         __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+MGRPO_INLINE Vec4 sum_lanes4(Vec a, Vec b, Vec c, Vec d) {
+  return sum_lanes4(fold_halves(a), fold_halves(b), fold_halves(c), fold_halves(d));
+}
+#endif
+MGRPO_INLINE float sum_lanes(Vec a) { return sum_lanes4(a, Vec{}, Vec{}, Vec{})[0]; }
+
+MGRPO_INLINE float max_lanes(Vec a) {
+  float m = a[0];
+  for (int i = 1; i < kLanes; i++) m = a[i] > m || a[i] != a[i] ? a[i] : m;
+  return m;
+}
+
+// e^x. Range reduction by multiples of ln 2 in two parts and the degree-6 polynomial of the Cephes
+// library (S. Moshier, expf): at most 2 units in the last place from the exact value, 1 at x = 0,
+// gradual underflow, infinity above 88.73, NaN kept.
+MGRPO_INLINE Vec vexp(Vec x) {
+  x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
+  const Vec round_magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the low bits
+  const Vec shifted = fma(x, splat(1.44269504f), round_magic);
+  const Vec n = shifted - round_magic;
+  Vec r = fma(n, splat(-0.693359375f), x);
+  r = fma(n, splat(2.12194440e-4f), r);
+  Vec p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r) + 1.0f;
+  // 2^n in two factors: n reaches -150 and 128, beyond one exponent field.
+  const VecInt exponent = (VecInt)shifted - (VecInt)round_magic;
+  const VecInt half = exponent >> 1;
+  return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu
