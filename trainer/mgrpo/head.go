@@ -1,0 +1,56 @@
+package mgrpo
+
+import "math"
+
+// TokenLogProb is the log-prob of the target and the entropy of softmax(logits/tau), in nats: the oracle
+// of the head kernels. Off the target a logit of -Inf is a column of probability 0. A NaN or +Inf logit,
+// a target outside the row and a target of probability 0 are refused.
+func TokenLogProb(logits []float64, target int, tau float64) (logProb, entropy float64, err error) {
+	if target < 0 || target >= len(logits) || !(tau > 0) {
+		return 0, 0, &Refusal{Code: MalformedInput, Field: "targets", Message: "target outside the row, or temperature not positive"}
+	}
+	top := math.Inf(-1)
+	for _, z := range logits {
+		if math.IsNaN(z) || math.IsInf(z, 1) {
+			return 0, 0, &Refusal{Code: NonFiniteInput, Field: "logits"}
+		}
+		top = max(top, z)
+	}
+	if math.IsInf(logits[target], -1) {
+		return 0, 0, &Refusal{Code: NonFiniteInput, Field: "logp_new"}
+	}
+	sum, weighted := 0.0, 0.0 // sum e^x and sum x e^x of x = (z - top)/tau
+	for _, z := range logits {
+		if x := (z - top) / tau; !math.IsInf(x, -1) {
+			e := math.Exp(x)
+			sum += e
+			weighted += x * e
+		}
+	}
+	logSum := math.Log(sum)
+	return (logits[target]-top)/tau - logSum, logSum - weighted/sum, nil
+}
+
+// TokenLogProbGrad is dL/dlogits of one row from G = dL/dlogProb and E = dL/dentropy:
+// (G (1[v = target] - p_v) - E p_v (ln p_v + H)) / tau.
+func TokenLogProbGrad(logits []float64, target int, tau, dLogProb, dEntropy float64) ([]float64, error) {
+	logProb, entropy, err := TokenLogProb(logits, target, tau)
+	if err != nil {
+		return nil, err
+	}
+	logNorm := logits[target]/tau - logProb
+	grad := make([]float64, len(logits))
+	for v, z := range logits {
+		if math.IsInf(z, -1) {
+			continue
+		}
+		logP := z/tau - logNorm
+		p := math.Exp(logP)
+		towards := -p
+		if v == target {
+			towards = -math.Expm1(logP) // 1 - p without cancellation
+		}
+		grad[v] = (dLogProb*towards - dEntropy*p*(logP+entropy)) / tau
+	}
+	return grad, nil
+}

@@ -1,0 +1,255 @@
+package mgrpo
+
+import (
+	"fmt"
+	"math"
+)
+
+// Batch is what one optimizer step of one policy consumes: packed ragged trajectories. Trajectory j is
+// tokens CuSeqlens[j]:CuSeqlens[j+1]. Log-probs are those of the taken tokens under softmax(logits/tau),
+// in nats. Only tokens with Mask in trajectories of positive weight are ever read; others may hold NaN.
+type Batch struct {
+	CuSeqlens []int     // [n+1]
+	Group     []int64   // [n], any ids
+	Weight    []float64 // [n], 0: dropped
+	Advantage []float64 // [n]
+	Mask      []bool    // [tokens], sampled by the policy being trained
+	New       []float64 // [tokens], current policy
+	Old       []float64 // [tokens], policy at the start of the batch
+	Behaviour []float64 // [tokens] or nil, sampling engine
+	Ref       []float64 // [tokens] or nil, reference model
+	Entropy   []float64 // [tokens] or nil
+}
+
+// LossResult is a loss to minimise, its parts, and its gradient.
+type LossResult struct {
+	Loss, Policy, KL, Entropy float64   // Policy + KL + Entropy = Loss
+	Coef                      []float64 // [n], c_j; 0 where not read
+	DLogProb                  []float64 // [tokens], dL/dNew
+	DEntropy                  []float64 // [tokens], dL/dEntropy
+	Stats                     Stats
+}
+
+// Loss is the float64 oracle of the policy-loss kernels. Every refusal is a *Refusal.
+func (o Objective) Loss(b Batch) (LossResult, error) {
+	coef, err := o.Coefficients(b)
+	if err != nil {
+		return LossResult{}, err
+	}
+	if err := o.checkInputs(b, coef); err != nil {
+		return LossResult{}, err
+	}
+	out := LossResult{Coef: coef, DLogProb: make([]float64, len(b.Mask)), DEntropy: make([]float64, len(b.Mask))}
+	meter := newMeter(o)
+	for j, c := range coef {
+		if c == 0 {
+			continue
+		}
+		if err := o.trajectory(b, j, c, &out, meter); err != nil {
+			return LossResult{}, err
+		}
+	}
+	out.Loss = out.Policy + out.KL + out.Entropy
+	out.Stats = meter.stats(b, coef)
+	return out, out.checkFinite()
+}
+
+// Coefficients are the token coefficients c_j of the aggregation, 0 for trajectories that are not read.
+// They depend on the whole batch: compute them before splitting it. A bad weight and an empty batch are
+// refused.
+func (o Objective) Coefficients(b Batch) ([]float64, error) {
+	if err := b.checkShape(); err != nil {
+		return nil, err
+	}
+	groupWeight, tokenWeight := map[int64]float64{}, 0.0
+	tokens := make([]float64, len(b.Weight))
+	for j, w := range b.Weight {
+		if !(w >= 0) || math.IsInf(w, 0) {
+			return nil, &Refusal{Code: BadWeight, Trajectory: new(j)}
+		}
+		tokens[j] = float64(b.trained(j))
+		if w > 0 && tokens[j] > 0 {
+			groupWeight[b.Group[j]] += w
+			tokenWeight += w * tokens[j]
+		}
+	}
+	if len(groupWeight) == 0 {
+		return nil, &Refusal{Code: EmptyBatch}
+	}
+	coef := make([]float64, len(b.Weight))
+	for j, w := range b.Weight {
+		if w == 0 || tokens[j] == 0 {
+			continue
+		}
+		switch groups := float64(len(groupWeight)); o.Aggregation {
+		case TokenMean:
+			coef[j] = w / tokenWeight
+		case ConstantLength:
+			coef[j] = w / (groups * groupWeight[b.Group[j]] * float64(*o.MaxLength))
+		default:
+			coef[j] = w / (groups * groupWeight[b.Group[j]] * tokens[j])
+		}
+	}
+	return coef, nil
+}
+
+// trajectory adds trajectory j to the loss, its gradient and the statistics.
+func (o Objective) trajectory(b Batch, j int, c float64, out *LossResult, m *meter) error {
+	advantage := b.Advantage[j]
+	sequence, err := o.sequenceRatio(b, j)
+	if err != nil {
+		return err
+	}
+	tisSum := 0.0
+	for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
+		if !b.Mask[t] {
+			continue
+		}
+		v := m.tis(b, j, t)
+		r := sequence
+		if r == nil {
+			r = o.ratio(b.New[t]-b.Old[t], 1)
+		}
+		loss, slope := o.term(advantage, r, b.New[t])
+		out.Policy += c * v * loss
+		if sequence == nil {
+			out.DLogProb[t] = c * v * slope
+		}
+		tisSum += v
+		m.token(b, j, t, advantage, r)
+		if err := o.regularise(b, j, t, c, out, m); err != nil {
+			return err
+		}
+	}
+	if sequence != nil { // each token moves the one ratio that every token's term contains
+		_, slope := o.term(advantage, sequence, 0)
+		for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
+			if b.Mask[t] {
+				out.DLogProb[t] += c * tisSum * slope
+			}
+		}
+	}
+	return nil
+}
+
+// regularise adds the KL and entropy terms of one token.
+func (o Objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *meter) error {
+	if o.KL != KLNone && b.Ref != nil {
+		x, inside := o.clamp(b.New[t] - b.Ref[t])
+		if o.KL == KL3 && -x > maxExponent {
+			return &Refusal{Code: RatioOverflow, Field: "ref_kl", Trajectory: new(j)}
+		}
+		value, slope := o.KL.penalty(x)
+		m.refKL.add(b.Weight[j], value)
+		out.KL += o.KLCoef * c * value
+		if inside {
+			out.DLogProb[t] += o.KLCoef * c * slope
+		}
+	}
+	out.DEntropy[t] = -o.EntropyCoef * c
+	if b.Entropy != nil {
+		out.Entropy -= o.EntropyCoef * c * b.Entropy[t]
+	}
+	return nil
+}
+
+// ratio is an importance ratio: of a token, or of a sequence, whose log is then spread over its tokens.
+type ratio struct {
+	rho    float64
+	share  float64 // d ln rho / d new_t
+	inside bool    // the clamp lets the gradient pass
+}
+
+func (o Objective) ratio(logRatio, share float64) *ratio {
+	x, inside := o.clamp(logRatio)
+	return &ratio{rho: math.Exp(x), share: share, inside: inside}
+}
+
+// sequenceRatio is the one ratio of trajectory j in the sequence modes, nil in the token modes. Exponents
+// that the clamp leaves above the float32 range are refused in both.
+func (o Objective) sequenceRatio(b Batch, j int) (*ratio, error) {
+	sum, n := 0.0, 0.0
+	overflow := &Refusal{Code: RatioOverflow, Field: "ratio", Trajectory: new(j)}
+	for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
+		if b.Mask[t] {
+			delta := b.New[t] - b.Old[t]
+			if x, _ := o.clamp(delta); x > maxExponent {
+				return nil, overflow
+			}
+			sum += delta
+			n++
+		}
+	}
+	var r *ratio
+	switch o.Ratio {
+	case RatioSequenceProduct:
+		r = o.ratio(sum, 1)
+	case RatioSequenceGeometric:
+		sum /= n
+		r = o.ratio(sum, 1/n)
+	default:
+		return nil, nil
+	}
+	if x, _ := o.clamp(sum); x > maxExponent {
+		return nil, overflow
+	}
+	return r, nil
+}
+
+// term is l and dl/dnew_t. logProb is read by CISPO alone, whose ratio passes no gradient.
+func (o Objective) term(advantage float64, r *ratio, logProb float64) (loss, slope float64) {
+	if o.Ratio == RatioCISPO {
+		low, high := o.cispoBounds()
+		bounded := min(max(r.rho, low), high)
+		return -bounded * advantage * logProb, -bounded * advantage
+	}
+	loss, slope = o.policyTerm(advantage, r.rho)
+	if !r.inside {
+		slope = 0
+	}
+	return loss, slope * r.share
+}
+
+func (b Batch) trained(j int) (n int) {
+	for _, sampled := range b.Mask[b.CuSeqlens[j]:b.CuSeqlens[j+1]] {
+		if sampled {
+			n++
+		}
+	}
+	return n
+}
+
+func (b Batch) checkShape() error {
+	n := len(b.Weight)
+	if len(b.CuSeqlens) != n+1 || len(b.Group) != n || len(b.Advantage) != n {
+		return fmt.Errorf("mgrpo: batch of %d weights has %d boundaries, %d groups, %d advantages", n, len(b.CuSeqlens), len(b.Group), len(b.Advantage))
+	}
+	for j := range n {
+		if b.CuSeqlens[j] > b.CuSeqlens[j+1] {
+			return fmt.Errorf("mgrpo: batch: boundaries fall after trajectory %d", j)
+		}
+	}
+	if b.CuSeqlens[0] != 0 || b.CuSeqlens[n] != len(b.Mask) {
+		return fmt.Errorf("mgrpo: batch: boundaries run from %d to %d over %d tokens", b.CuSeqlens[0], b.CuSeqlens[n], len(b.Mask))
+	}
+	for _, f := range b.fields() {
+		if f.values != nil && len(f.values) != len(b.Mask) {
+			return fmt.Errorf("mgrpo: batch: %s has %d values for %d tokens", f.name, len(f.values), len(b.Mask))
+		}
+	}
+	return nil
+}
+
+func (r *LossResult) checkFinite() error {
+	if !finite(r.Loss) {
+		return &Refusal{Code: NonFiniteValue, Field: "loss"}
+	}
+	for t := range r.DLogProb {
+		if !finite(r.DLogProb[t]) || !finite(r.DEntropy[t]) {
+			return &Refusal{Code: NonFiniteValue, Field: "gradient", Token: new(t)}
+		}
+	}
+	return nil
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
