@@ -66,7 +66,7 @@ MGT_API int mgt_cuda_driver(void);  // whether the NVIDIA driver's library can b
 // Device: one thread's use of one CPU or GPU.
 MGT_API mgt_pointer mgt_device_open(int cuda, int index, int threads);
 MGT_API void mgt_device_close(mgt_device *d);
-MGT_API void mgt_device_move(mgt_device *d);  // the calling thread takes the device over from one that ended
+MGT_API char *mgt_device_move(mgt_device *d);  // the calling thread takes the device over from one that ended
 MGT_API void mgt_set_grad_mode(int on);  // of the calling thread
 MGT_API mgt_pointer mgt_stream(mgt_device *d);
 MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
