@@ -1,0 +1,17 @@
+// What libmgrpo_torch asks of libmgrpo_torch_cuda, a library that is loaded only where there is a GPU. The
+// functions throw; the first library's guard catches.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "mgrpo_torch.h"
+
+struct cuda_part {
+  int (*device_count)();
+  void *(*stream)(int index);
+  void (*memory)(int index, mgt_memory_stats *stats);
+  // As mgrpo_token_logprob_cuda and its backward pass (logits.h of the kernels), on the current stream.
+  void (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy);
+  void (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy);
+};
+
+extern const cuda_part *the_cuda_part;  // NULL until loaded

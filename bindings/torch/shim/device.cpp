@@ -1,0 +1,173 @@
+// Process, device, memory and the loading of the CUDA part.
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <dlfcn.h>
+#include <malloc.h>
+#include <torch/version.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+#include "cuda_part.h"
+#include "guard.h"
+
+std::atomic<int64_t> mgt_handles{0};
+const cuda_part *the_cuda_part = nullptr;
+
+namespace {
+
+// LibTorch's own CPU allocation with a count of live bytes, as the C library rounds them.
+struct CountingAllocator final : c10::Allocator {
+  std::atomic<int64_t> live{0}, peak{0};
+
+  c10::DataPtr allocate(size_t n) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void *to, const void *from, size_t n) const override { default_copy_data(to, from, n); }
+};
+CountingAllocator counting;
+
+void count_and_free(void *p) {
+  if (!p) return;
+  counting.live.fetch_sub(int64_t(malloc_usable_size(p)), std::memory_order_relaxed);
+  c10::free_cpu(p);
+}
+
+c10::DataPtr CountingAllocator::allocate(size_t n) {
+  void *p = c10::alloc_cpu(n);
+  if (p) {
+    auto size = int64_t(malloc_usable_size(p));
+    auto now = live.fetch_add(size, std::memory_order_relaxed) + size;
+    auto high = peak.load(std::memory_order_relaxed);
+    while (now > high && !peak.compare_exchange_weak(high, now, std::memory_order_relaxed)) {
+    }
+  }
+  return {p, p, &count_and_free, c10::Device(c10::kCPU)};
+}
+c10::DeleterFnPtr CountingAllocator::raw_deleter() const { return &count_and_free; }
+
+std::string library_folder() {
+  Dl_info info;
+  TORCH_CHECK(dladdr(reinterpret_cast<void *>(&mgt_thread), &info), "cannot find the folder of libmgrpo_torch.so");
+  std::string path = info.dli_fname;
+  auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+}  // namespace
+
+void mgt_free(void *error) { std::free(error); }
+const char *mgt_built_version(void) { return TORCH_VERSION; }
+
+const char *mgt_loaded_version(void) {
+  // The library names its version only inside this report.
+  static const std::string version = [] {
+    const std::string report = at::show_config(), key = "TORCH_VERSION=";
+    auto from = report.find(key);
+    if (from == std::string::npos) return std::string("unknown");
+    from += key.size();
+    return report.substr(from, report.find_first_of(", \n", from) - from);
+  }();
+  return version.c_str();
+}
+
+const char *mgt_cpu_features(void) {
+  static const std::string features = [] {
+    std::string s;
+#define FEATURE(name) \
+  if (__builtin_cpu_supports(name)) s += (s.empty() ? "" : " ") + std::string(name)
+    FEATURE("avx2");
+    FEATURE("fma");
+    FEATURE("avx512f");
+    FEATURE("avx512bw");
+    FEATURE("avx512vl");
+    FEATURE("avx512vnni");
+    FEATURE("avx512bf16");
+#undef FEATURE
+    return s;
+  }();
+  return features.c_str();
+}
+
+int64_t mgt_thread(void) {
+  static std::atomic<int64_t> threads{0};
+  thread_local const int64_t number = threads.fetch_add(1) + 1;
+  return number;
+}
+
+int64_t mgt_live_handles(void) { return mgt_handles.load(); }
+
+int mgt_cuda_driver(void) { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != nullptr; }
+
+mgt_scalar mgt_cuda_load(void) {
+  mgt_scalar r{};
+  r.error = guard([&] {
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!the_cuda_part) {
+      auto path = library_folder() + "/libmgrpo_torch_cuda.so";
+      void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      TORCH_CHECK(library, dlerror(), "; build it with -DMGRPO_CUDA=ON and install LibTorch's CUDA libraries beside LibTorch");
+      auto entry = reinterpret_cast<const cuda_part *(*)()>(dlsym(library, "mgt_cuda_part"));
+      TORCH_CHECK(entry, path, " is not this version's CUDA part");
+      the_cuda_part = entry();
+    }
+    r.value = the_cuda_part->device_count();
+  });
+  return r;
+}
+
+mgt_pointer mgt_device_open(int cuda, int index, int threads) {
+  mgt_pointer r{};
+  r.error = guard([&] {
+    static std::once_flag once;
+    std::call_once(once, [] { c10::SetCPUAllocator(&counting); });
+    at::set_num_threads(threads);  // of this thread's OpenMP and MKL
+    c10::Device device(c10::kCPU);
+    if (cuda) {
+      TORCH_CHECK(the_cuda_part, "the CUDA part is not loaded");
+      int count = the_cuda_part->device_count();
+      TORCH_CHECK(index < count, "there is no GPU ", index, ": the driver reports ", count);
+      device = c10::Device(c10::kCUDA, c10::DeviceIndex(index));
+      c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+    }
+    auto *d = new mgt_device{mgt_thread(), device, threads};
+    r.value = d;
+  });
+  return r;
+}
+
+void mgt_device_close(mgt_device *d) { delete d; }
+
+char *mgt_device_move(mgt_device *d) {
+  return guard([&] {
+    d->thread = mgt_thread();
+    at::set_num_threads(d->threads);
+    if (d->device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(d->device);
+  });
+}
+
+void mgt_set_grad_mode(int on) { at::GradMode::set_enabled(on); }
+
+mgt_pointer mgt_stream(mgt_device *d) {
+  mgt_pointer r{};
+  r.error = run(d, [&] { r.value = d->device.is_cuda() ? the_cuda_part->stream(d->device.index()) : nullptr; });
+  return r;
+}
+
+mgt_memory_stats mgt_memory(mgt_device *d) {
+  mgt_memory_stats r{};
+  r.error = run(d, [&] {
+    if (d->device.is_cuda()) {
+      the_cuda_part->memory(d->device.index(), &r);
+    } else {
+      r.allocated = r.reserved = counting.live.load();
+      r.peak = counting.peak.load();
+    }
+  });
+  return r;
+}

@@ -1,0 +1,58 @@
+// The border between C++ and C: handles, errors as messages, and the device whose thread may pass.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "mgrpo_torch.h"
+
+struct mgt_device {
+  int64_t thread;  // mgt_thread() of the thread that may use this device
+  c10::Device device;
+  int threads;  // OpenMP's, of CPU work
+};
+
+// Handles given out by own() and not yet dropped.
+extern std::atomic<int64_t> mgt_handles;
+
+inline at::Tensor &ref(void *handle) { return *static_cast<at::Tensor *>(handle); }
+
+// No C++ exception may leave through a C function: it becomes a message for mgt_free.
+template <class F>
+char *guard(F &&f) noexcept {
+  try {
+    f();
+    return nullptr;
+  } catch (const c10::Error &e) {
+    return strdup(e.what_without_backtrace());
+  } catch (const std::exception &e) {
+    return strdup(e.what());
+  } catch (...) {
+    return strdup("unknown C++ exception");
+  }
+}
+
+// Runs f, which returns nothing, on behalf of d.
+template <class F>
+char *run(mgt_device *d, F &&f) noexcept {
+  if (d->thread != mgt_thread()) return strdup("called from another goroutine than Do's, or inside Do of another device");
+  return guard(f);
+}
+
+inline void own(mgt_tensor &r, at::Tensor t) {
+  TORCH_CHECK(t.dim() <= MGT_MAX_DIM, "a tensor of ", t.dim(), " dimensions; at most ", int(MGT_MAX_DIM), " are supported");
+  r.dim = int32_t(t.dim());
+  r.dtype = int32_t(t.scalar_type());
+  for (int64_t i = 0; i < t.dim(); i++) r.sizes[i] = t.size(i);
+  r.handle = new at::Tensor(std::move(t));
+  mgt_handles.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Runs f, which returns a tensor, on behalf of d.
+template <class F>
+mgt_tensor make(mgt_device *d, F &&f) noexcept {
+  mgt_tensor r{};
+  r.error = run(d, [&] { own(r, f()); });
+  return r;
+}

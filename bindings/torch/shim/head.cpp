@@ -1,0 +1,149 @@
+// Log-probabilities and entropies of a language model's head, from hidden states, chunk by chunk.
+//
+// The [rows, vocabulary] logits are the largest tensor of training: 151,936 columns at 4 bytes make 0.6 MB a
+// token. Here they exist for one chunk of rows at a time, in the forward pass and, computed again, in the
+// backward pass, where the kernel turns them into their gradient in place.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "cuda_part.h"
+#include "guard.h"
+#include "kernel.h"
+#include "mgrpo/logprob.h"
+#include "mgrpo/nn.h"
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool kernel_dtype(const at::Tensor &t) {
+  return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kDouble;
+}
+
+void check_row(int32_t status, int64_t bad_row) {
+  TORCH_CHECK(status == MGRPO_OK, mgrpo_status_string(status), bad_row >= 0 ? " in a row of the chunk: row " : "",
+              bad_row >= 0 ? std::to_string(bad_row) : "");
+}
+
+void log_prob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor logp, at::Tensor entropy) {
+  if (logits.is_cpu() && kernel_dtype(logits)) {
+    int64_t bad_row = -1;
+    int32_t status = mgrpo_token_logprob_cpu(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
+                                             logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau,
+                                             logp.mutable_data_ptr(), entropy.mutable_data_ptr(), &bad_row);
+    return check_row(status, bad_row);
+  }
+  if (logits.is_cuda() && the_cuda_part->token_logprob && kernel_dtype(logits))
+    return the_cuda_part->token_logprob(logits, targets, tau, logp, entropy);
+  auto lp = at::log_softmax(logits.to(logp.scalar_type()) / tau, -1);
+  logp.copy_(lp.gather(1, targets.to(at::kLong).unsqueeze(1)).squeeze(1));
+  entropy.copy_(-(lp.exp() * lp).nan_to_num(0).sum(-1));
+}
+
+// Overwrites the logits by their gradient.
+void log_prob_backward(at::Tensor logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy) {
+  if (logits.is_cpu() && kernel_dtype(logits)) {
+    int64_t bad_row = -1;
+    int32_t status = mgrpo_token_logprob_bwd_cpu(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
+                                                 logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau,
+                                                 dlogp.const_data_ptr(), dentropy.const_data_ptr(), &bad_row);
+    return check_row(status, bad_row);
+  }
+  if (logits.is_cuda() && the_cuda_part->token_logprob_bwd && kernel_dtype(logits))
+    return the_cuda_part->token_logprob_bwd(logits, targets, tau, dlogp, dentropy);
+  auto lp = at::log_softmax(logits.to(dlogp.scalar_type()) / tau, -1), p = lp.exp();
+  auto plp = (p * lp).nan_to_num_(0);
+  auto g = dlogp.unsqueeze(1), e = dentropy.unsqueeze(1);
+  auto grad = p.mul(e * plp.sum(-1, true) - g).sub_(plp.mul_(e));
+  grad.scatter_add_(1, targets.to(at::kLong).unsqueeze(1), g);
+  logits.copy_(grad.div_(tau));
+}
+
+// One buffer of logits, filled for one chunk of rows after the other.
+struct Chunks {
+  const at::Tensor &h, &w;
+  int64_t chunk;
+  bool invariant;  // our linear, whose rows do not depend on the chunk; LibTorch's is faster
+  at::Tensor buffer = at::empty({std::min(chunk, h.size(0)), w.size(0)}, h.options());
+
+  template <class F>
+  void each(F &&f) {
+    for (int64_t from = 0; from < h.size(0); from += chunk) {
+      int64_t n = std::min(chunk, h.size(0) - from);
+      auto rows = h.narrow(0, from, n), logits = buffer.narrow(0, 0, n);
+      if (invariant && cpu_fp32(h))
+        check_status(mgrpo_linear_cpu(rows.const_data_ptr<float>(), w.const_data_ptr<float>(), nullptr,
+                                      logits.mutable_data_ptr<float>(), n, w.size(1), w.size(0)));
+      else
+        at::mm_out(logits, rows, w.t());
+      f(from, n, rows, logits);
+    }
+  }
+};
+
+variable_list head(const at::Tensor &h, const at::Tensor &w, const at::Tensor &targets, double tau, int64_t chunk, bool invariant) {
+  auto options = h.options().dtype(h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  auto logp = at::empty({h.size(0)}, options), entropy = at::empty({h.size(0)}, options);
+  Chunks{h, w, chunk, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
+    log_prob(logits, targets.narrow(0, from, n), tau, logp.narrow(0, from, n), entropy.narrow(0, from, n));
+  });
+  return {logp, entropy};
+}
+
+struct Head : torch::autograd::Function<Head> {
+  static variable_list forward(AutogradContext *ctx, const at::Tensor &h, const at::Tensor &w, const at::Tensor &targets,
+                               double tau, int64_t chunk) {
+    ctx->save_for_backward({h, w, targets});
+    ctx->saved_data["tau"] = tau;
+    ctx->saved_data["chunk"] = chunk;
+    return head(h, w, targets, tau, chunk, false);
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &h = saved[0], &w = saved[1], &targets = saved[2];
+    double tau = ctx->saved_data["tau"].toDouble();
+    bool for_h = ctx->needs_input_grad(0), for_w = ctx->needs_input_grad(1);
+    auto dlogp = grads[0].contiguous(), dentropy = grads[1].contiguous();
+    at::Tensor dh, dw;
+    if (for_h) dh = at::empty_like(h);
+    if (for_w) dw = at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));  // sums over chunks in full precision
+    Chunks{h, w, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
+      log_prob_backward(logits, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
+      if (for_h) {
+        auto out = dh.narrow(0, from, n);
+        at::mm_out(out, logits, w);
+      }
+      if (for_w && dw.scalar_type() == w.scalar_type())
+        dw.addmm_(logits.t(), rows);
+      else if (for_w)
+        dw.add_(at::mm(logits.t(), rows));
+    });
+    return {dh, for_w ? dw.to(w.scalar_type()) : dw, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk) {
+  mgt_pair r{};
+  r.error = run(d, [&] {
+    const auto &H = ref(h), &W = ref(w), &Y = ref(targets);
+    TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
+    TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
+    TORCH_CHECK(tau > 0 && chunk >= 1, "tau must be above 0 and chunk at least 1; they are ", tau, " and ", chunk);
+    int32s(Y, H.size(0), "targets");
+    auto hc = H.contiguous(), wc = W.contiguous();
+    auto out = recorded(H, W) ? Head::apply(hc, wc, Y, tau, chunk) : head(hc, wc, Y, tau, chunk, true);
+    own(r.first, out[0]);
+    own(r.second, out[1]);
+  });
+  return r;
+}

@@ -1,0 +1,172 @@
+// The layers around attention: linear, embedding, RMS norm, SwiGLU, rotary position embedding.
+// CPU float32 runs our kernels; other tensors run LibTorch's operators.
+#include "mgrpo/nn.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "guard.h"
+#include "kernel.h"
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+int64_t rows_of(const at::Tensor &x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
+
+at::Tensor like_with_last(const at::Tensor &x, int64_t last) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = last;
+  return at::empty(sizes, x.options());
+}
+
+at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b) {
+  auto xc = x.contiguous(), wc = w.contiguous(), bc = b.defined() ? b.contiguous() : b;
+  auto y = like_with_last(x, w.size(0));
+  check_status(mgrpo_linear_cpu(xc.const_data_ptr<float>(), wc.const_data_ptr<float>(),
+                                bc.defined() ? bc.const_data_ptr<float>() : nullptr, y.mutable_data_ptr<float>(),
+                                rows_of(x), x.size(-1), w.size(0)));
+  return y;
+}
+
+at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
+  auto y = at::empty_like(x);
+  if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options());
+  check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), eps, y.mutable_data_ptr<float>(),
+                                  inv_rms ? inv_rms->mutable_data_ptr<float>() : nullptr, rows_of(x), w.size(0)));
+  return y;
+}
+
+struct RmsNorm : torch::autograd::Function<RmsNorm> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, double eps) {
+    at::Tensor inv_rms;
+    auto y = rms_norm(x, w, eps, &inv_rms);
+    ctx->save_for_backward({x, w, inv_rms});
+    return y;
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &x = saved[0], &w = saved[1], &inv_rms = saved[2];
+    auto dy = grads[0].contiguous(), dx = at::empty_like(x), dw = at::zeros_like(w);
+    check_status(mgrpo_rms_norm_bwd_cpu(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(),
+                                        inv_rms.const_data_ptr<float>(), dx.mutable_data_ptr<float>(),
+                                        dw.mutable_data_ptr<float>(), rows_of(x), w.size(0)));
+    return {dx, dw, {}};
+  }
+};
+
+at::Tensor swiglu(const at::Tensor &gate_up) {
+  int64_t f = gate_up.size(-1) / 2;
+  auto y = like_with_last(gate_up, f);
+  check_status(mgrpo_swiglu_cpu(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows_of(gate_up), f));
+  return y;
+}
+
+struct SwiGlu : torch::autograd::Function<SwiGlu> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &gate_up) {
+    ctx->save_for_backward({gate_up});
+    return swiglu(gate_up);
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto gate_up = ctx->get_saved_variables()[0];
+    auto dy = grads[0].contiguous(), d_gate_up = at::empty_like(gate_up);
+    check_status(mgrpo_swiglu_bwd_cpu(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(),
+                                      d_gate_up.mutable_data_ptr<float>(), rows_of(gate_up), gate_up.size(-1) / 2));
+    return {d_gate_up};
+  }
+};
+
+at::Tensor rope(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos, bool inverse) {
+  auto y = at::empty_like(x);
+  check_status(mgrpo_rope_cpu(x.const_data_ptr<float>(), cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
+                              int32s(pos, x.size(0), "pos"), y.mutable_data_ptr<float>(), x.size(0), x.size(1), x.size(2),
+                              cos.size(0), inverse),
+               ": is every position in the cosine table?");
+  return y;
+}
+
+struct Rope : torch::autograd::Function<Rope> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin,
+                            const at::Tensor &pos) {
+    ctx->save_for_backward({cos, sin, pos});
+    return rope(x, cos, sin, pos, false);
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    return {rope(grads[0].contiguous(), saved[0], saved[1], saved[2], true), {}, {}, {}};
+  }
+};
+
+// Other dtypes and devices; the rotation is in float32, as the tables are.
+at::Tensor rope_composite(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos) {
+  int64_t half = x.size(2) / 2;
+  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  auto c = cos.index_select(0, pos).unsqueeze(1).to(wide), s = sin.index_select(0, pos).unsqueeze(1).to(wide);
+  auto a = x.narrow(2, 0, half).to(wide), b = x.narrow(2, half, half).to(wide);
+  return at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
+}
+
+}  // namespace
+
+mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
+  return make(d, [&] {
+    const at::Tensor none, &X = ref(x), &W = ref(w), &B = b_or_null ? ref(b_or_null) : none;
+    TORCH_CHECK(X.dim() >= 1 && W.dim() == 2 && X.size(-1) == W.size(1), "x [..., K] and w [N, K] do not agree on K");
+    TORCH_CHECK(!B.defined() || (B.dim() == 1 && B.size(0) == W.size(0)), "w [N, K] and b [N] do not agree on N");
+    if (!at::GradMode::is_enabled() && cpu_fp32(X, W) && (!B.defined() || cpu_fp32(B))) return linear(X, W, B);
+    return B.defined() ? at::linear(X, W, B) : at::linear(X, W);
+  });
+}
+
+mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids) {
+  return make(d, [&] {
+    TORCH_CHECK(ref(w).dim() == 2 && ref(ids).dim() == 1, "w must be [V, D] and ids [T]");
+    return at::embedding(ref(w), ref(ids));
+  });
+}
+
+mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps) {
+  return make(d, [&] {
+    const auto &X = ref(x), &W = ref(w);
+    TORCH_CHECK(X.dim() >= 1 && W.dim() == 1 && X.size(-1) == W.size(0), "x [..., D] and w [D] do not agree on D");
+    if (!cpu_fp32(X, W)) return at::rms_norm(X, W.sizes(), W, eps);
+    auto xc = X.contiguous(), wc = W.contiguous();
+    return recorded(X, W) ? RmsNorm::apply(xc, wc, eps) : rms_norm(xc, wc, eps, nullptr);
+  });
+}
+
+mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
+  return make(d, [&] {
+    const auto &x = ref(gate_up);
+    TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
+    if (!cpu_fp32(x)) {
+      auto halves = x.chunk(2, -1);
+      return at::silu(halves[0]) * halves[1];
+    }
+    auto xc = x.contiguous();
+    return recorded(x) ? SwiGlu::apply(xc) : swiglu(xc);
+  });
+}
+
+mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos) {
+  return make(d, [&] {
+    const auto &X = ref(x), &C = ref(cos), &S = ref(sin), &P = ref(pos);
+    TORCH_CHECK(X.dim() == 3 && X.size(2) % 2 == 0, "x must be [T, H, hd] with hd even");
+    for (const auto *t : {&C, &S})
+      TORCH_CHECK(t->dim() == 2 && t->size(1) == X.size(2) / 2 && t->size(0) == C.size(0) && t->scalar_type() == at::kFloat && t->is_contiguous(),
+                  "cos and sin must be float32 [P, ", X.size(2) / 2, "] and contiguous");
+    int32s(P, X.size(0), "pos");
+    if (!cpu_fp32(X)) return rope_composite(X, C, S, P);
+    auto xc = X.contiguous();
+    return recorded(X) ? Rope::apply(xc, C, S, P) : rope(xc, C, S, P, false);
+  });
+}
