@@ -11,8 +11,10 @@
 //	min, max   the least and the greatest value allowed
 //	above      a bound the value must exceed
 //	below      a bound the value must stay under
-//	resume     "true": the key may change between a checkpoint and its --resume
+//	change     "resume": the key, or the section, may change between a checkpoint and its --resume;
+//	           "worker": it may also differ from one worker of the team to the next
 //	keyed      "true": the field is an ordered mapping from Name to the slice's element
+//	inherits   the section whose keys of the same name are the defaults
 //
 // Load reads a file, reports every mistake in it at once with file, line and column, and fills in
 // the defaults. Nothing here opens a model, a data set or a socket.
@@ -22,60 +24,58 @@ import "time"
 
 // Config is a whole configuration file with every default filled in.
 type Config struct {
-	Run       Run       `yaml:"run" doc:"The run: what it is called, where its files go, how long it lasts."`
-	Store     Store     `yaml:"store" doc:"Where the agents meet. Absent: an embedded store, all agents in one process." resume:"true"`
+	Run       Run       `yaml:"run" required:"true" doc:"The run: what it is called, where its files go, how long it lasts."`
+	Store     Store     `yaml:"store" doc:"Where the agents meet. Absent: an embedded store, all agents in one process." change:"worker"`
 	Task      Task      `yaml:"task" doc:"Where queries come from and how an answer is verified."`
 	GRPO      GRPO      `yaml:"grpo" doc:"The algorithm: groups, alignment, objective. Names and defaults follow docs/algorithm.md."`
-	Eval      Eval      `yaml:"eval" doc:"Held-out evaluation while training." resume:"true"`
+	Eval      Eval      `yaml:"eval" doc:"Held-out evaluation while training." change:"resume"`
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator, code and, in the research task, search need no entry."`
 
-	dir  string              // folder of the file: what relative paths start from
-	file string              // the file, for messages
-	at   map[string]position // where each key that was given stands
+	dir string // folder of the file: what relative paths start from
 }
 
 // Run names a run and says how long it lasts.
 type Run struct {
-	Name            string `yaml:"name" required:"true" doc:"Name of the run: letters, digits, dot, dash and underscore. Also names its keys in the store."`
-	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, metrics and trajectories. Absent: runs/NAME." resume:"true"`
+	Name            string `yaml:"name" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
+	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, metrics and trajectories. Absent: runs/NAME." change:"worker"`
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
-	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." resume:"true"`
-	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." resume:"true"`
-	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." resume:"true"`
+	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." change:"resume"`
+	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`
+	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." change:"resume"`
 	Deterministic   *bool  `yaml:"deterministic" doc:"Bit-equal results for equal seeds and CPU features. Absent: true if every agent is on the CPU and grpo.max_lag is 0."`
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with its own tools."`
-	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." resume:"true"`
+	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." change:"worker"`
 }
 
 // Store says where the agents meet. Its secrets are never in the file: the password comes from an
 // environment variable or a file.
 type Store struct {
-	URL           string        `yaml:"url" doc:"redis://HOST:PORT/DB, rediss:// for TLS, unix:///SOCKET. Sentinel: rediss://HOST:PORT/DB?master_name=NAME&addr=HOST:PORT. Cluster: rediss://HOST:PORT?addr=HOST:PORT. No password in it. Absent: embedded." resume:"true"`
-	Username      string        `yaml:"username" doc:"ACL user; may also stand in url." resume:"true"`
-	PasswordEnv   string        `yaml:"password_env" doc:"Environment variable that holds the password." resume:"true"`
-	PasswordFile  Path          `yaml:"password_file" doc:"File that holds the password; one newline at its end is ignored." resume:"true"`
-	TLS           TLS           `yaml:"tls" doc:"Certificates for rediss://. Absent: the system's authorities." resume:"true"`
-	AllowInsecure string        `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to use a store on another machine with neither TLS nor password." resume:"true"`
-	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction." resume:"true"`
-	Timeout       time.Duration `yaml:"timeout" default:"10m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for." resume:"true"`
-	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker that has not been heard of for this long is taken for dead and its work is given out again." resume:"true"`
+	URL           string        `yaml:"url" doc:"redis://HOST:PORT/DB, rediss:// for TLS, unix:///SOCKET. Sentinel: rediss://HOST:PORT/DB?master_name=NAME&addr=HOST:PORT. Cluster: rediss://HOST:PORT?addr=HOST:PORT. No password in it. Absent: embedded."`
+	Username      string        `yaml:"username" doc:"ACL user; may also stand in url."`
+	PasswordEnv   string        `yaml:"password_env" doc:"Environment variable that holds the password."`
+	PasswordFile  Path          `yaml:"password_file" doc:"File that holds the password; one newline at its end is ignored."`
+	TLS           TLS           `yaml:"tls" doc:"Certificates for rediss://. Absent: the system's authorities."`
+	AllowInsecure string        `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to use a store on another machine with neither TLS nor password."`
+	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction."`
+	Timeout       time.Duration `yaml:"timeout" default:"10m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for."`
+	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker that has not been heard of for this long is taken for dead and its work is given out again."`
 }
 
 // TLS names the certificates of a rediss:// store.
 type TLS struct {
-	CA         Path   `yaml:"ca" doc:"PEM file of the authorities that may sign the server's certificate." resume:"true"`
-	Cert       Path   `yaml:"cert" doc:"PEM file of the client's certificate." resume:"true"`
-	Key        Path   `yaml:"key" doc:"PEM file of the client's key." resume:"true"`
-	ServerName string `yaml:"server_name" doc:"Name the server's certificate must carry. Absent: the host of url." resume:"true"`
+	CA         Path   `yaml:"ca" doc:"PEM file of the authorities that may sign the server's certificate."`
+	Cert       Path   `yaml:"cert" doc:"PEM file of the client's certificate."`
+	Key        Path   `yaml:"key" doc:"PEM file of the client's key."`
+	ServerName string `yaml:"server_name" doc:"Name the server's certificate must carry. Absent: the host of url."`
 }
 
 // Task says where queries come from and how an answer is verified.
 type Task struct {
 	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published."`
 	Train          Path     `yaml:"train" doc:"JSONL file of training queries (jsonl, gsm8k)."`
-	Eval           Path     `yaml:"eval" doc:"JSONL file of held-out queries (jsonl, gsm8k)." resume:"true"`
+	Eval           Path     `yaml:"eval" doc:"JSONL file of held-out queries (jsonl, gsm8k)." change:"resume"`
 	Fields         Fields   `yaml:"fields" doc:"Which fields of a JSONL row hold what."`
 	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
 	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored."`
@@ -103,10 +103,10 @@ type Verifier struct {
 type Judge struct {
 	URL     string        `yaml:"url" doc:"Base URL of an OpenAI-compatible API, such as https://host/v1."`
 	Model   string        `yaml:"model" doc:"Model name sent to it."`
-	KeyEnv  string        `yaml:"key_env" doc:"Environment variable that holds the API key." resume:"true"`
+	KeyEnv  string        `yaml:"key_env" doc:"Environment variable that holds the API key." change:"worker"`
 	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference} and {answer} are filled in. Absent: built in."`
 	Scale   float64       `yaml:"scale" default:"1" above:"0" doc:"Best score the judge gives; scores are divided by it."`
-	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one score." resume:"true"`
+	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one score." change:"worker"`
 }
 
 // Research shapes the built-in task: knowledge bases and the scripted experts of its cold start.
@@ -181,14 +181,14 @@ type SubReward struct {
 
 // Eval is held-out evaluation while training. Truncated sampling is allowed here and only here.
 type Eval struct {
-	Every       int64   `yaml:"every" default:"20" min:"0" doc:"Steps between evaluations; one always follows the last step. 0: only then." resume:"true"`
-	Queries     int     `yaml:"queries" default:"200" min:"1" doc:"Held-out queries; all of them where the task has fewer." resume:"true"`
-	Samples     int     `yaml:"samples" default:"4" min:"1" max:"4096" doc:"Rollouts of each." resume:"true"`
-	Temperature float64 `yaml:"temperature" default:"1" min:"0" doc:"Sampling temperature; 0 is greedy." resume:"true"`
-	TopK        int     `yaml:"top_k" default:"0" min:"0" doc:"Sample from the k most likely tokens; 0: all." resume:"true"`
-	TopP        float64 `yaml:"top_p" default:"1" above:"0" max:"1" doc:"Sample from the smallest set of tokens with this probability." resume:"true"`
-	MinP        float64 `yaml:"min_p" default:"0" min:"0" max:"1" doc:"Leave out tokens less likely than this times the most likely." resume:"true"`
-	Before      bool    `yaml:"before" default:"true" doc:"Evaluate before the first step too." resume:"true"`
+	Every       int64   `yaml:"every" default:"20" min:"0" doc:"Steps between evaluations; one always follows the last step. 0: only then."`
+	Queries     int     `yaml:"queries" default:"200" min:"1" doc:"Held-out queries; all of them where the task has fewer."`
+	Samples     int     `yaml:"samples" default:"4" min:"1" max:"4096" doc:"Rollouts of each."`
+	Temperature float64 `yaml:"temperature" default:"1" min:"0" doc:"Sampling temperature; 0 is greedy."`
+	TopK        int     `yaml:"top_k" default:"0" min:"0" doc:"Sample from the k most likely tokens; 0: all."`
+	TopP        float64 `yaml:"top_p" default:"1" above:"0" max:"1" doc:"Sample from the smallest set of tokens with this probability."`
+	MinP        float64 `yaml:"min_p" default:"0" min:"0" max:"1" doc:"Leave out tokens less likely than this times the most likely."`
+	Before      bool    `yaml:"before" default:"true" doc:"Evaluate before the first step too."`
 }
 
 // ColdStart is supervised training before the first step. Its steps, batch and optimizer are the
@@ -222,24 +222,24 @@ type Optimizer struct {
 
 // Agent is one member of the team.
 type Agent struct {
-	Name       string          `yaml:"-"`
-	Role       string          `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
-	Model      Model           `yaml:"model" required:"true" doc:"Initial weights: an HF folder, a GGUF file, or a shape for random weights."`
-	Device     string          `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." resume:"true"`
-	DType      string          `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
-	Train      bool            `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
-	Delegates  []string        `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
-	Tools      []string        `yaml:"tools" doc:"Tools it may call."`
-	Prompt     Path            `yaml:"prompt" doc:"File with its system prompt."`
-	PromptText string          `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: the task's own."`
-	Describe   string          `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
-	Dialect    string          `yaml:"dialect" default:"auto" enum:"auto|chat|compact" doc:"chat: the model's template and tool-call format. compact: the grammar of the research task. auto: compact for the research task with a shape, else chat."`
-	Limits     Limits          `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
-	Align      AgentAlign      `yaml:"align" doc:"Alignment of this sub-agent's groups."`
-	Reference  Path            `yaml:"reference" doc:"Weights of the KL reference. Absent: its initial weights."`
-	Optimizer  Optimizer       `yaml:"optimizer" doc:"AdamW of the training."`
-	ColdStart  AgentSupervised `yaml:"cold_start" doc:"Its own cold start. Absent keys: those of the section cold_start."`
-	Engine     Engine          `yaml:"engine" doc:"Memory and batching." resume:"true"`
+	Name       string     `yaml:"-"`
+	Role       string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
+	Model      Model      `yaml:"model" required:"true" doc:"Initial weights: an HF folder, a GGUF file, or a shape for random weights."`
+	Device     string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
+	DType      string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
+	Train      bool       `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
+	Delegates  []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
+	Tools      []string   `yaml:"tools" doc:"Tools it may call."`
+	Prompt     Path       `yaml:"prompt" doc:"File with its system prompt."`
+	PromptText string     `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: the task's own."`
+	Describe   string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
+	Dialect    string     `yaml:"dialect" default:"auto" enum:"auto|chat|compact" doc:"chat: the model's template and tool-call format. compact: the grammar of the research task. auto: compact for the research task with a shape, else chat."`
+	Limits     Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
+	Align      AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
+	Reference  Path       `yaml:"reference" doc:"Weights of the KL reference. Absent: its initial weights."`
+	Optimizer  Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
+	ColdStart  Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Its own cold start."`
+	Engine     Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`
 }
 
 // Limits ends conversations that go on too long.
@@ -253,20 +253,15 @@ type Limits struct {
 
 // AgentAlign is the part of Align that an agent may have of its own.
 type AgentAlign struct {
-	D int `yaml:"d" min:"1" max:"65536" doc:"As grpo.align.d, which is its default."`
-}
-
-// AgentSupervised is an agent's own Supervised, which inherits from the section cold_start.
-type AgentSupervised struct {
-	Supervised `yaml:",inline"`
+	D int `yaml:"d" min:"1" max:"65536" doc:"Aligned invocations of a rollout."`
 }
 
 // Engine sizes an agent's inference and training batches.
 type Engine struct {
-	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, within memory." resume:"true"`
-	Context               int  `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower." resume:"true"`
-	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass." resume:"true"`
-	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time." resume:"true"`
+	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, within memory."`
+	Context               int  `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower."`
+	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass."`
+	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
 }
 
 // Tool is one tool that agents can call.

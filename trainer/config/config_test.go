@@ -1,0 +1,244 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/config.md")
+
+// minimal is a configuration with nothing but what is required.
+const minimal = `run: {name: t}
+agents:
+  boss: {role: main, model: models/a}
+  help: {role: sub, model: models/b}
+`
+
+func mustParse(t *testing.T, text string, sets ...string) *Config {
+	t.Helper()
+	c, err := Parse("conf/team.yaml", []byte(text), sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var equal = cmp.Options{cmpopts.IgnoreUnexported(Config{}), cmpopts.EquateEmpty()}
+
+// The defaults are those of the specification of the algorithm.
+func TestDefaults(t *testing.T) {
+	c := mustParse(t, minimal)
+	want := GRPO{
+		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, Convention: "population", SigmaMin: 1e-6,
+		Ratio: "token", EpsLow: 0.2, EpsHigh: 0.28, CISPOHigh: 4, LogRatioClamp: Optional{true, 20},
+		Aggregation: "trajectory_mean", KL: "none", Old: "behaviour", Epochs: 1, Minibatches: 1,
+		Temperature: 1, GapWarn: 0.05, GapStop: 0.2,
+		Reward: Reward{MainReward{0.1, 0.9}, SubReward{0.1, 0.4, 0.5}},
+	}
+	if d := cmp.Diff(want, c.GRPO); d != "" {
+		t.Errorf("grpo differs from the specification (-want +got):\n%s", d)
+	}
+	if c.Run.Dir != "runs/t" || !c.Deterministic() || c.Main().Name != "boss" {
+		t.Errorf("dir %q, deterministic %v, main %q", c.Run.Dir, c.Deterministic(), c.Main().Name)
+	}
+	if got := c.Main().Delegates; !slices.Equal(got, []string{"help"}) {
+		t.Errorf("delegates of the main agent: %v", got)
+	}
+}
+
+// The example of the design loads as printed there.
+func TestDesignExample(t *testing.T) {
+	c := mustParse(t, `
+run:    {name: gsm8k-team, dir: runs/gsm8k-team, seed: 17, steps: 200, checkpoint_every: 20}
+store:  {url: "rediss://trainer@10.0.0.5:6379/0", password_env: MGRPO_REDIS_PASSWORD}
+task:   {kind: gsm8k, train: data/train.jsonl, eval: data/test.jsonl, queries_per_step: 16}
+grpo:   {rollouts: 8, align: {d: 8, mode: draw}, ratio: token, eps_low: 0.2, eps_high: 0.28, aggregation: trajectory_mean,
+         old: behaviour, kl: none, kl_coef: 0, epochs: 1, minibatches: 1, temperature: 1.0}
+eval:   {every: 20, queries: 200, samples: 4}
+agents:
+  planner:  {role: main, model: models/SmolLM2-135M-Instruct, device: cpu, delegates: [solver], prompt: prompts/planner.txt}
+  solver:   {role: sub,  model: models/Qwen3-0.6B, device: "cuda:0", tools: [calculator], limits: {max_turns: 4},
+             optimizer: {lr: 1e-6, betas: [0.9, 0.98], weight_decay: 0.1, clip: 1.0, warmup: 10, schedule: constant}}
+`)
+	if c.Agents[0].Name != "planner" || c.Agents[1].Name != "solver" {
+		t.Errorf("agents are not in the file's order")
+	}
+	if c.Deterministic() {
+		t.Error("deterministic by default with an agent on a GPU")
+	}
+	if o := c.Agent("solver").Optimizer; o.LR != 1e-6 || o.WeightDecay != 0.1 || o.Betas != [2]float64{0.9, 0.98} {
+		t.Errorf("optimizer: %+v", o)
+	}
+	abs, _ := filepath.Abs("conf/data/train.jsonl")
+	if got := c.Resolve(c.Task.Train); got != abs {
+		t.Errorf("train resolves to %s, want %s", got, abs)
+	}
+	if got := c.Resolve("/abs/x"); got != "/abs/x" {
+		t.Errorf("an absolute path resolves to %s", got)
+	}
+}
+
+func TestInheritance(t *testing.T) {
+	text := `run: {name: t}
+agents:
+  boss: {role: main, model: a, cold_start: {steps: 5, optimizer: {lr: 0.5}}}
+  help: {role: sub, model: b, align: {d: 3}}
+  aide: {role: sub, model: b}
+grpo: {align: {d: 4}}
+cold_start: {steps: 7, batch: 9, optimizer: {warmup: 2}}
+`
+	c := mustParse(t, text, "grpo.align.d=6")
+	if d := []int{c.Agents[0].Align.D, c.Agents[1].Align.D, c.Agents[2].Align.D}; !slices.Equal(d, []int{6, 3, 6}) {
+		t.Errorf("align.d of the agents: %v", d)
+	}
+	boss, aide := c.Agents[0].ColdStart, c.Agents[2].ColdStart
+	if boss.Steps != 5 || boss.Batch != 9 || boss.Optimizer.LR != 0.5 || boss.Optimizer.Warmup != 2 {
+		t.Errorf("boss: %+v", boss)
+	}
+	if aide.Steps != 7 || aide.Optimizer.LR != c.ColdStart.Supervised.Optimizer.LR {
+		t.Errorf("aide: %+v", aide)
+	}
+}
+
+func TestSet(t *testing.T) {
+	c := mustParse(t, minimal, "run.steps=3", "store.lease=30s", "agents.help.optimizer.betas=[0.5, 0.6]", "grpo.dual_clip=3", "run.steps=4",
+		"agents.boss.model={width: 8, layers: 1, heads: 2, ffn: 16}", "store.url=redis://127.0.0.1:6379/0")
+	if c.Run.Steps != 4 || c.Store.Lease != 30*time.Second || c.GRPO.DualClip != (Optional{true, 3}) {
+		t.Errorf("steps %d, lease %v, dual clip %v", c.Run.Steps, c.Store.Lease, c.GRPO.DualClip)
+	}
+	if got := c.Agent("help").Optimizer.Betas; got != [2]float64{0.5, 0.6} {
+		t.Errorf("betas %v", got)
+	}
+	if s := c.Main().Model.Shape; s == nil || s.HeadDim != 4 || s.KVHeads != 2 {
+		t.Errorf("shape %+v", s)
+	}
+}
+
+// A dump reads back as the same configuration, and dumps to the same text.
+func TestDumpRoundTrip(t *testing.T) {
+	odd := minimal + "  odd: {role: sub, model: \"a: b #c\", prompt_text: \"line\\n\\t\\\"q\\\" é \\u0001 \", tools: [calculator, \"web\"], describe: \"yes\"}\n" +
+		"tools: {web: {kind: mcp, command: [\"prog\", \"--x={y}\", \"\", \"- z\"], timeout: 1m30s}}\n"
+	for name, text := range map[string]string{"minimal": minimal, "example": Example(), "odd": odd} {
+		t.Run(name, func(t *testing.T) {
+			c := mustParse(t, text)
+			again := mustParse(t, string(c.Dump()))
+			if d := cmp.Diff(c, again, equal); d != "" {
+				t.Errorf("the dump reads back differently (-first +second):\n%s", d)
+			}
+			if d := cmp.Diff(string(c.Dump()), string(again.Dump())); d != "" {
+				t.Errorf("the second dump differs:\n%s", d)
+			}
+			if c.Digest() != again.Digest() {
+				t.Error("the digests differ")
+			}
+		})
+	}
+}
+
+func TestDiffForResume(t *testing.T) {
+	old := mustParse(t, minimal)
+	same := mustParse(t, minimal, "run.steps=900", "eval.every=1", "agents.boss.device=cuda", "store.url=redis://localhost", "run.threads=2", "agents.help.engine.slots=4", "run.dir=/elsewhere")
+	if d := same.DiffForResume(old); len(d) > 0 || same.Digest() != old.Digest() {
+		t.Errorf("keys that may change were refused: %v", d)
+	}
+	other := mustParse(t, minimal+"  more: {role: sub, model: b}\n", "grpo.rollouts=4", "agents.boss.optimizer.lr=0.5")
+	d := other.DiffForResume(old)
+	for _, want := range []string{
+		"agents: [boss, help] -> [boss, help, more]",
+		"agents.boss.optimizer.lr: 1e-06 -> 0.5",
+		"agents.more.role: absent -> sub",
+		"grpo.rollouts: 8 -> 4",
+	} {
+		if !slices.Contains(d, want) {
+			t.Errorf("the difference lacks %q:\n%s", want, strings.Join(d, "\n"))
+		}
+	}
+	if other.Digest() == old.Digest() {
+		t.Error("equal digests of configurations that differ")
+	}
+}
+
+// What workers must agree on holds what they would otherwise do differently, and not what is theirs.
+func TestShared(t *testing.T) {
+	shared := mustParse(t, minimal).Shared()
+	for key, want := range map[string]bool{"eval.temperature": true, "run.steps": true, "run.seed": true, "store.url": false, "agents.boss.device": false, "run.dir": false, "agents.help.engine.slots": false} {
+		if _, ok := shared[key]; ok != want {
+			t.Errorf("%s is shared: %v, want %v", key, ok, want)
+		}
+	}
+}
+
+func TestResumableNamesKeys(t *testing.T) {
+	keys := Resumable()
+	for _, want := range []string{"run.steps", "run.checkpoint_every", "eval.samples", "store.url", "agents.NAME.device"} {
+		if !slices.Contains(keys, want) {
+			t.Errorf("%s is not resumable", want)
+		}
+	}
+	if slices.Contains(keys, "grpo.rollouts") || slices.Contains(keys, "run.seed") {
+		t.Error("a key that shapes the results is resumable")
+	}
+}
+
+func TestPassword(t *testing.T) {
+	t.Setenv("TEST_STORE_PASSWORD", "geheim")
+	file := filepath.Join(t.TempDir(), "pw")
+	if err := os.WriteFile(file, []byte("aus der Datei\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for set, want := range map[string]string{"store.password_env=TEST_STORE_PASSWORD": "geheim", "store.password_file=" + file: "aus der Datei"} {
+		c := mustParse(t, minimal, set)
+		if got, err := c.Password(); err != nil || got != want {
+			t.Errorf("%s: %q, %v", set, got, err)
+		}
+		if strings.Contains(string(c.Dump()), want) {
+			t.Errorf("%s: the dump holds the password", set)
+		}
+	}
+	c := mustParse(t, minimal, "store.password_env=TEST_STORE_ABSENT")
+	if _, err := c.Password(); err == nil || err.Error() != "config: store.password_env: the environment has no TEST_STORE_ABSENT" {
+		t.Errorf("absent variable: %v", err)
+	}
+}
+
+func TestReferenceIsCurrent(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "config.md")
+	want := Reference()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != want {
+		t.Errorf("docs/config.md is not what the schema says (%v): run go test ./trainer/config -update", err)
+	}
+}
+
+// Every key has a meaning in the reference.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	for _, r := range reference() {
+		if r.doc == "" {
+			t.Errorf("%s has no doc tag", r.key)
+		}
+	}
+}
+
+func TestLoadReportsMissingFile(t *testing.T) {
+	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil)
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

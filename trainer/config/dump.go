@@ -1,0 +1,213 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// leaf is one value of a configuration, written canonically.
+type leaf struct {
+	key    string // its path
+	text   string // as YAML
+	change string // "", "resume" or "worker", as the tag of the key or of a section around it
+}
+
+// leaves lists every value in the schema's order.
+func (c *Config) leaves() []leaf {
+	var out []leaf
+	walk(reflect.ValueOf(*c), "", "", visitor{
+		leaf: func(l leaf) { out = append(out, l) },
+		open: func(string, string) {},
+	})
+	return out
+}
+
+// visitor is called for each value, and for each mapping before what it holds.
+type visitor struct {
+	leaf func(leaf)
+	open func(path, name string)
+}
+
+func walk(v reflect.Value, path, change string, visit visitor) {
+	for _, f := range fields(v.Type()) {
+		value, p := v.FieldByIndex(f.index), join(path, f.key)
+		ch := change
+		if own := f.tag.Get("change"); own != "" && ch != "worker" {
+			ch = own
+		}
+		switch {
+		case f.tag.Get("keyed") == "true":
+			if value.Len() == 0 {
+				continue
+			}
+			visit.open(p, f.key)
+			for i := range value.Len() {
+				name := value.Index(i).FieldByName("Name").String()
+				visit.open(join(p, name), name)
+				walk(value.Index(i), join(p, name), ch, visit)
+			}
+		case isSection(f.typ):
+			visit.open(p, f.key)
+			walk(value, p, ch, visit)
+		case f.typ == modelType && value.Interface().(Model).Shape != nil:
+			visit.open(p, f.key)
+			walk(value.FieldByName("Shape").Elem(), p, ch, visit)
+		case f.typ.Kind() == reflect.Pointer && value.IsNil():
+		default:
+			visit.leaf(leaf{p, scalarText(value), ch})
+		}
+	}
+}
+
+// scalarText writes a value as YAML that reads back as the same value.
+func scalarText(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return x.String()
+	case Optional:
+		return x.String()
+	case Model:
+		return quote(string(x.Path))
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		return scalarText(v.Elem())
+	case reflect.Bool:
+		return strconv.FormatBool(v.Bool())
+	case reflect.Int, reflect.Int64:
+		return strconv.FormatInt(v.Int(), 10)
+	case reflect.Uint64:
+		return strconv.FormatUint(v.Uint(), 10)
+	case reflect.Float64:
+		return formatFloat(v.Float())
+	case reflect.String:
+		return quote(v.String())
+	case reflect.Array, reflect.Slice:
+		items := make([]string, v.Len())
+		for i := range items {
+			items[i] = scalarText(v.Index(i))
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	default:
+		panic("config: no text for " + v.Type().String())
+	}
+}
+
+var plainForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*([-./][A-Za-z0-9_]+)*$`)
+
+// quote writes text plainly where it cannot be taken for anything else, else as a JSON string, which
+// is YAML too.
+func quote(s string) string {
+	switch strings.ToLower(s) {
+	case "true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf":
+	default:
+		if plainForm.MatchString(s) {
+			return s
+		}
+	}
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s); err != nil {
+		panic(err) // a string always encodes
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// Dump writes the whole configuration with its defaults filled in: canonical YAML that Load reads
+// back to an equal Config if it lies in the same folder. There are no secrets in it, as there are
+// none in a Config.
+func (c *Config) Dump() []byte {
+	var b strings.Builder
+	indent := func(path string) string { return strings.Repeat("  ", strings.Count(path, ".")) }
+	walk(reflect.ValueOf(*c), "", "", visitor{
+		open: func(path, name string) { fmt.Fprintf(&b, "%s%s:\n", indent(path), name) },
+		leaf: func(l leaf) {
+			name := l.key[strings.LastIndexByte(l.key, '.')+1:]
+			fmt.Fprintf(&b, "%s%s: %s\n", indent(l.key), name, l.text)
+		},
+	})
+	return []byte(b.String())
+}
+
+// Shared gives the value of every key on which the workers of a team must agree: all but where the
+// store, the devices and the folders are.
+func (c *Config) Shared() map[string]string {
+	return c.values(func(change string) bool { return change != "worker" })
+}
+
+// Digest is the SHA-256, in hex, of every key that may not change between a checkpoint and its
+// resume.
+func (c *Config) Digest() string {
+	fixed := c.fixed()
+	h := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(fixed)) {
+		fmt.Fprintf(h, "%s: %s\n", key, fixed[key])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// DiffForResume names the keys that differ from an earlier configuration of the run and may not, one
+// "key: old -> new" each; none if the run can be resumed.
+func (c *Config) DiffForResume(old *Config) []string { return Diff(old.fixed(), c.fixed()) }
+
+// Diff lists what differs between two sets of values, as "key: old -> new" in the order of keys.
+func Diff(old, new map[string]string) []string {
+	keys := maps.Clone(old)
+	maps.Copy(keys, new)
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		a, inOld := old[key]
+		b, inNew := new[key]
+		if !inOld {
+			a = "absent"
+		}
+		if !inNew {
+			b = "absent"
+		}
+		if a != b {
+			out = append(out, fmt.Sprintf("%s: %s -> %s", key, a, b))
+		}
+	}
+	return out
+}
+
+func (c *Config) fixed() map[string]string {
+	return c.values(func(change string) bool { return change == "" })
+}
+
+// values are the leaves whose change is wanted, and the order of agents.
+func (c *Config) values(want func(change string) bool) map[string]string {
+	out := map[string]string{}
+	for _, l := range c.leaves() {
+		if want(l.change) {
+			out[l.key] = l.text
+		}
+	}
+	var names []string
+	for _, a := range c.Agents {
+		names = append(names, a.Name)
+	}
+	out["agents"] = "[" + strings.Join(names, ", ") + "]"
+	return out
+}
+
+// Resumable lists the keys that may change between a checkpoint and its resume.
+func Resumable() []string {
+	var out []string
+	for _, row := range reference() {
+		if row.change != "" {
+			out = append(out, row.key)
+		}
+	}
+	return out
+}

@@ -1,0 +1,115 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// position is where a value was given: a place in a file, or a --set argument.
+type position struct {
+	source    string // the file's name, or the argument
+	line, col int    // 1-based; 0 where source is an argument
+}
+
+func (p position) String() string {
+	if p.line == 0 {
+		return p.source
+	}
+	return fmt.Sprintf("%s:%d:%d", p.source, p.line, p.col)
+}
+
+// Error is one mistake in a configuration.
+type Error struct {
+	Where string // file:line:column, or the --set argument
+	Key   string // the key's path, such as grpo.eps_low; empty where the text is not YAML
+	Msg   string // what is wrong and what would be right
+
+	pos position
+}
+
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return e.Where + ": " + e.Msg
+	}
+	return e.Where + ": " + e.Key + ": " + e.Msg
+}
+
+// Errors is every mistake found in a configuration, in the order of the file.
+type Errors []*Error
+
+func (es Errors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap gives the single mistakes to errors.As.
+func (es Errors) Unwrap() []error {
+	errs := make([]error, len(es))
+	for i, e := range es {
+		errs[i] = e
+	}
+	return errs
+}
+
+// sorted orders mistakes by their place: the file first, then the arguments as given.
+func (es Errors) sorted() Errors {
+	slices.SortStableFunc(es, func(a, b *Error) int {
+		if (a.pos.line == 0) != (b.pos.line == 0) {
+			return cmp.Compare(b.pos.line, a.pos.line)
+		}
+		return cmp.Or(cmp.Compare(a.pos.line, b.pos.line), cmp.Compare(a.pos.col, b.pos.col))
+	})
+	return es
+}
+
+// nearest is the candidate with the fewest edits from word, or "" if none is close enough to be
+// meant.
+func nearest(word string, candidates []string) string {
+	best, bestDist := "", 1+max(1, len(word)/3)
+	for _, c := range candidates {
+		if d := editDistance(word, c); d < bestDist {
+			best, bestDist = c, d
+		}
+	}
+	return best
+}
+
+// editDistance counts the bytes to insert, delete, replace or swap with a neighbour to turn a into b
+// (optimal string alignment).
+func editDistance(a, b string) int {
+	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev, row = prev, row, prev2
+	}
+	return prev[len(b)]
+}
+
+// didYouMean ends a message about word with the nearest candidate, or with all of them.
+func didYouMean(word string, candidates []string) string {
+	if c := nearest(word, candidates); c != "" {
+		return "did you mean " + c + "?"
+	}
+	if len(candidates) == 0 {
+		return "there are none"
+	}
+	return "valid are " + strings.Join(candidates, ", ")
+}

@@ -1,0 +1,181 @@
+package config
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+const team = "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m}}\n"
+
+// Messages are what a person sees of this package: they are held word for word.
+func TestErrors(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		sets       []string
+		want       string // all messages, one a line
+	}{
+		{name: "unknown key", text: team + "grpo:\n  eps_lo: 0.1\n",
+			want: "f.yaml:4:3: grpo.eps_lo: unknown key; did you mean eps_low?"},
+		{name: "swapped letters", text: team + "grpo: {rollotus: 4}\n",
+			want: "f.yaml:3:8: grpo.rollotus: unknown key; did you mean rollouts?"},
+		{name: "key of another section", text: team + "eval: {rollouts: 4}\n",
+			want: "f.yaml:3:8: eval.rollouts: unknown key; did you mean grpo.rollouts?"},
+		{name: "key like no other", text: team + "store: {zzzzzzzzz: 4}\n",
+			want: "f.yaml:3:9: store.zzzzzzzzz: unknown key; valid are url, username, password_env, password_file, tls, allow_insecure, allow_volatile, timeout, lease"},
+		{name: "unknown section", text: team + "evaluation: {}\n",
+			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools"},
+		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
+			want: "f.yaml:1:6: run.name: missing, and required\nf.yaml:2:10: agents.a.model: missing, and required"},
+		{name: "empty file", text: "",
+			want: "f.yaml:1:1: run: missing, and required\nf.yaml:1:1: agents: missing, and required"},
+		{name: "types", text: team + "grpo:\n  rollouts: 3.5\n  eps_low: low\n  align: 4\n  dual_clip: off\n  temperature: .inf\neval: {before: 1}\nstore: {timeout: 30, url: 5}\n",
+			want: "f.yaml:4:13: grpo.rollouts: want a whole number; found the number 3.5\n" +
+				"f.yaml:5:12: grpo.eps_low: want a finite number; found the text \"low\"\n" +
+				"f.yaml:6:10: grpo.align: want a section with keys such as d; found the number 4\n" +
+				"f.yaml:7:14: grpo.dual_clip: want a number or none; found the text \"off\"\n" +
+				"f.yaml:8:16: grpo.temperature: want a finite number; found the number .inf\n" +
+				"f.yaml:9:16: eval.before: want true or false; found the number 1\n" +
+				"f.yaml:10:18: store.timeout: want a duration such as 30s or 10m; found the number 30\n" +
+				"f.yaml:10:27: store.url: want text, in quotes if it looks like something else; found the number 5"},
+		{name: "bounds", text: team + "grpo: {rollouts: 0, temperature: 0, eps_low: 1.5, log_ratio_clamp: 90}\nstore: {lease: 10ms}\nrun2: 1\n",
+			want: "f.yaml:3:18: grpo.rollouts: must be at least 1; found 0\n" +
+				"f.yaml:3:34: grpo.temperature: must be above 0; found 0\n" +
+				"f.yaml:3:46: grpo.eps_low: must be at most 1; found 1.5\n" +
+				"f.yaml:3:68: grpo.log_ratio_clamp: must be at most 88; found 90\n" +
+				"f.yaml:4:16: store.lease: must be at least 1s; found 10ms\n" +
+				"f.yaml:5:1: run2: unknown key; did you mean run?"},
+		{name: "list", text: "run: {name: t}\nagents: {a: {role: main, model: m, optimizer: {betas: [0.9]}, tools: calculator, delegates: [b, 3]}, b: {role: sub, model: m, optimizer: {betas: [0.9, 1]}}}\n",
+			want: "f.yaml:2:55: agents.a.optimizer.betas: want a list of 2 numbers; found a list of 1\n" +
+				"f.yaml:2:70: agents.a.tools: want a list such as [a, b]; found the text \"calculator\"\n" +
+				"f.yaml:2:97: agents.a.delegates[1]: want text, in quotes if it looks like something else; found the number 3\n" +
+				"f.yaml:2:152: agents.b.optimizer.betas[1]: must be below 1; found 1"},
+		{name: "word", text: team + "grpo: {ratio: tokens, kl: k9}\n",
+			want: "f.yaml:3:15: grpo.ratio: \"tokens\" is not possible; did you mean token?\n" +
+				"f.yaml:3:27: grpo.kl: \"k9\" is not possible; did you mean k1?"},
+		{name: "given twice", text: team + "run: {name: u}\ngrpo: {rollouts: 4, rollouts: 5}\n",
+			want: "f.yaml:3:1: run: given twice; first at line 1\nf.yaml:4:21: grpo.rollouts: given twice; first at line 4"},
+		{name: "not YAML", text: "run: {name: t\n",
+			want: "f.yaml:1:6: not YAML: could not find flow mapping end token '}'"},
+		{name: "two documents", text: team + "---\nrun: {}\n",
+			want: "f.yaml:4:4: a second document; a configuration is one"},
+		{name: "merge key", text: team + "grpo: {<<: {rollouts: 4}}\n",
+			want: "f.yaml:3:8: grpo: merge keys (<<) are not used in a configuration; repeat the keys or use an alias for the whole value"},
+		{name: "sets", text: team, sets: []string{"run.stps=3", "agents.c.device=cpu", "run.name.x=1", "grpo.rollouts=", "steps", "grpo.align={d: [}"},
+			want: "--set agents.c.device=cpu: agents.c: not in the file; did you mean a?\n" +
+				"--set run.name.x=1: run.name.x: run.name is the text \"t\", which has no keys\n" +
+				"--set steps: want KEY=VALUE, such as run.steps=3\n" +
+				"--set grpo.align={d: [}: grpo.align: not YAML: could not find '{' character corresponding to '}'\n" +
+				"--set run.stps=3: run.stps: unknown key; did you mean steps?\n" +
+				"--set grpo.rollouts=: grpo.rollouts: want a whole number; found the text \"\""},
+
+		{name: "no main agent", text: "run: {name: t}\nagents: {a: {role: sub, model: m}}\n",
+			want: "f.yaml:2:1: agents: one agent must have role: main"},
+		{name: "two main agents", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: main, model: m}}\n",
+			want: "f.yaml:2:41: agents.b.role: a is main already; a team has one main agent"},
+		{name: "agent name", text: "run: {name: t}\nagents: {a: {role: main, model: m}, \"b c\": {role: sub, model: m}}\n",
+			want: "f.yaml:2:37: agents.b c: not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores"},
+		{name: "delegates and tools", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, delegates: [solvr, a], tools: [calculater]}\n  solver: {role: sub, model: m, delegates: [a]}\n",
+			want: "f.yaml:3:41: agents.a.delegates[0]: \"solvr\" is not a sub-agent; did you mean solver?\n" +
+				"f.yaml:3:48: agents.a.delegates[1]: \"a\" is not a sub-agent; valid are solver\n" +
+				"f.yaml:3:60: agents.a.tools[0]: \"calculater\" is not a tool; did you mean calculator?\n" +
+				"f.yaml:4:33: agents.solver.delegates: only the main agent delegates"},
+		{name: "device", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: gpu}, b: {role: sub, model: m, device: \"cuda:0,cuda:1\"}, c: {role: sub, model: m, dtype: bf16}}\n",
+			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
+				"f.yaml:2:75: agents.b.device: one device an agent; several GPUs for one agent are not supported yet\n" +
+				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
+		{name: "shape", text: "run: {name: t}\nagents: {a: {role: main, model: {width: 65, layers: 1, heads: 4, kv_heads: 3, ffn: 8}}}\n",
+			want: "f.yaml:2:26: agents.a.model.head_dim: missing; width 65 is no multiple of heads, 4\n" +
+				"f.yaml:2:66: agents.a.model.kv_heads: must divide heads, 4; found 3"},
+		{name: "password in url", text: team + "store: {url: \"redis://u:geheim@h/0\"}\n",
+			want: "f.yaml:3:9: store.url: holds a password; put it in an environment variable and name that in store.password_env"},
+		{name: "words", text: team + "store: {allow_insecure: yes please}\n",
+			want: "f.yaml:3:25: store.allow_insecure: \"yes please\" is not possible; the only word is \"anyone may read and write\""},
+		{name: "combinations", text: team + "grpo: {aggregation: constant, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1}\n", sets: []string{"run.deterministic=true"},
+			want: "f.yaml:3:1: grpo.max_length: missing; aggregation constant divides by it\n" +
+				"f.yaml:3:1: grpo.gap_stop: must be at least grpo.gap_warn, 1\n" +
+				"f.yaml:3:31: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
+				"f.yaml:3:45: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
+				"f.yaml:3:57: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
+				"--set run.deterministic=true: run.deterministic: must be false with grpo.max_lag above 0: what arrives late depends on time"},
+		{name: "task files", text: team + "task: {kind: gsm8k, train: a.jsonl, verifier: {kind: regex, pattern: \"(\"}, expert: {kind: judge}}\n",
+			want: "f.yaml:3:1: task.eval: missing; the task gsm8k reads its held-out queries from this file\n" +
+				"f.yaml:3:1: task.judge: task.expert asks a judge: url must start with http:// or https://, and model must be given\n" +
+				"f.yaml:3:61: task.verifier.pattern: error parsing regexp: missing closing ): `(`"},
+		{name: "nobody learns", text: "run: {name: t, arm: main_only}\nagents: {a: {role: main, model: m, train: false}, b: {role: sub, model: m}}\n",
+			want: "f.yaml:2:1: agents: no agent learns in the arm main_only; set train: true on one, or run.steps: 0"},
+		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: code, corpus: x}}\n",
+			want: "f.yaml:3:9: tools.s: an MCP server needs either command or url\n" +
+				"f.yaml:3:41: tools.t.corpus: only a tool of kind search has it; this one is code"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Parse("f.yaml", []byte(test.text), test.sets)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if got := err.Error(); got != test.want {
+				t.Errorf("got:\n%s\nwant:\n%s", got, test.want)
+			}
+			var one *Error
+			if !errors.As(err, &one) || one.Where == "" {
+				t.Errorf("%T does not hold an *Error with a place", err)
+			}
+		})
+	}
+}
+
+// Hostile texts are refused quickly and without a panic.
+func TestHostileTexts(t *testing.T) {
+	laughs := "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+	for c := 'b'; c < 'k'; c++ {
+		p := string(c - 1)
+		laughs += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+p+", ", 9) + "*" + p + "]\n"
+	}
+	for name, text := range map[string]string{
+		"aliases":          laughs,
+		"open brackets":    strings.Repeat("[", 1<<19),
+		"open braces":      strings.Repeat("{a: ", 1<<17),
+		"nested sequences": strings.Repeat("- ", 1<<18),
+		"indentation":      deepIndent(700),
+		"too long":         strings.Repeat("# x\n", 1<<19),
+		"self alias":       "a: &a [*a]\n",
+		"bytes":            "\x00\xff\xfe: [\x80]",
+	} {
+		if _, err := Parse("f.yaml", []byte(text), nil); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func deepIndent(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+// Whatever the text, Parse gives a Config that dumps and reads back, or errors that have a place.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(Example()))
+	f.Add([]byte(minimal))
+	f.Add([]byte(team + "grpo: {dual_clip: none, align: {d: 3}}\ntools: {x: {kind: mcp, command: [\"a\\nb\"]}}\n"))
+	f.Add([]byte("run: &r {name: t}\nagents: {a: {role: main, model: |\n  x\n}}\neval: *r\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse("f.yaml", text, nil)
+		if err != nil {
+			var es Errors
+			if !errors.As(err, &es) || len(es) == 0 {
+				t.Fatalf("%T: %v", err, err)
+			}
+			return
+		}
+		again, err := Parse("f.yaml", c.Dump(), nil)
+		if err != nil {
+			t.Fatalf("the dump is refused: %v\n%s", err, c.Dump())
+		}
+		if string(again.Dump()) != string(c.Dump()) {
+			t.Fatalf("the dump changes:\n%s\n%s", c.Dump(), again.Dump())
+		}
+	})
+}

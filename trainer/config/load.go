@@ -1,0 +1,247 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Load reads a configuration file, applies overrides such as "run.steps=3" in their order, fills in
+// the defaults and checks everything that can be checked without opening anything else. An override
+// is checked like the file; its value is YAML.
+//
+// The error is an Errors with every mistake found, or says why the file cannot be read.
+func Load(path string, sets []string) (*Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return Parse(path, text, sets)
+}
+
+// Parse is Load of a text already read; path names it in messages, and its folder is where relative
+// paths start from.
+func Parse(path string, text []byte, sets []string) (*Config, error) {
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	c := &Config{dir: dir}
+	d := decoder{root: reflect.ValueOf(c).Elem(), at: map[string]position{}}
+	root := parse(path, text, &d.errs)
+	if root == nil {
+		return nil, d.errs
+	}
+	if root.kind == nullKind {
+		root.kind = mapKind
+	}
+	for _, s := range sets {
+		override(root, s, &d.errs)
+	}
+	setDefaults(d.root)
+	d.at[""] = root.pos
+	d.section("", root, d.root)
+	if len(d.errs) == 0 {
+		c.fill()
+		c.validate(&d)
+	}
+	if len(d.errs) > 0 {
+		return nil, d.errs.sorted()
+	}
+	return c, nil
+}
+
+// override puts one KEY=VALUE into the tree.
+func override(root *node, arg string, errs *Errors) {
+	source := "--set " + clip(arg)
+	pos := position{source: source}
+	fail := func(key, format string, args ...any) {
+		*errs = append(*errs, &Error{Where: source, Key: key, Msg: fmt.Sprintf(format, args...), pos: pos})
+	}
+	key, text, ok := strings.Cut(arg, "=")
+	if !ok || key == "" {
+		fail("", "want KEY=VALUE, such as run.steps=3")
+		return
+	}
+	value := &node{kind: textKind, pos: pos}
+	if text != "" {
+		var bad Errors
+		if value = parse(source, []byte(text), &bad); len(bad) > 0 {
+			fail(key, "%s", bad[0].Msg)
+			return
+		}
+		relocate(value, pos)
+	}
+	parts := strings.Split(key, ".")
+	at := root
+	for i, part := range parts[:len(parts)-1] {
+		path := strings.Join(parts[:i+1], ".")
+		next := at.get(part)
+		if next == nil {
+			if i == 1 && (parts[0] == "agents" || parts[0] == "tools") {
+				fail(path, "not in the file; %s", didYouMean(part, entryNames(at)))
+				return
+			}
+			next = &node{kind: mapKind, pos: pos}
+			at.keys = append(at.keys, entry{part, pos, next})
+		}
+		if next.kind == nullKind {
+			next.kind = mapKind
+		}
+		if next.kind != mapKind {
+			fail(key, "%s is %s, which has no keys", path, next.describe())
+			return
+		}
+		at = next
+	}
+	last := parts[len(parts)-1]
+	if i := slices.IndexFunc(at.keys, func(e entry) bool { return e.key == last }); i >= 0 {
+		at.keys[i] = entry{last, pos, value}
+	} else {
+		at.keys = append(at.keys, entry{last, pos, value})
+	}
+}
+
+func entryNames(n *node) []string {
+	names := make([]string, len(n.keys))
+	for i, e := range n.keys {
+		names[i] = e.key
+	}
+	return names
+}
+
+// relocate gives every value of a tree the same position.
+func relocate(n *node, pos position) {
+	n.pos = pos
+	for _, i := range n.items {
+		relocate(i, pos)
+	}
+	for i := range n.keys {
+		n.keys[i].pos = pos
+		relocate(n.keys[i].value, pos)
+	}
+}
+
+// fill writes down the defaults that depend on other keys, so that a dump is complete and a later
+// change of those keys shows.
+func (c *Config) fill() {
+	if c.Run.Dir == "" {
+		c.Run.Dir = Path("runs/" + c.Run.Name)
+	}
+	for i := range c.Agents {
+		a := &c.Agents[i]
+		if a.Role == "main" && a.Delegates == nil && c.Run.Arm != "single" {
+			for _, sub := range c.Agents {
+				if sub.Role == "sub" {
+					a.Delegates = append(a.Delegates, sub.Name)
+				}
+			}
+		}
+		a.Optimizer.fill(c.Run.Steps)
+		a.ColdStart.Optimizer.fill(a.ColdStart.Steps)
+		if s := a.Model.Shape; s != nil {
+			if s.KVHeads == 0 {
+				s.KVHeads = s.Heads
+			}
+			if s.HeadDim == 0 && s.Width%s.Heads == 0 {
+				s.HeadDim = s.Width / s.Heads
+			}
+		}
+	}
+}
+
+func (o *Optimizer) fill(steps int64) {
+	if o.DecaySteps == 0 && o.Schedule != "constant" {
+		o.DecaySteps = steps
+	}
+}
+
+// Main is the main agent. There is exactly one in every Config that Load returns.
+func (c *Config) Main() *Agent {
+	for i := range c.Agents {
+		if c.Agents[i].Role == "main" {
+			return &c.Agents[i]
+		}
+	}
+	return nil
+}
+
+// Subs are the sub-agents that take part, in the file's order: none in the arm single.
+func (c *Config) Subs() []*Agent {
+	var subs []*Agent
+	for i := range c.Agents {
+		if c.Agents[i].Role == "sub" && c.Run.Arm != "single" {
+			subs = append(subs, &c.Agents[i])
+		}
+	}
+	return subs
+}
+
+// Agent finds an agent by name; nil if there is none.
+func (c *Config) Agent(name string) *Agent {
+	for i := range c.Agents {
+		if c.Agents[i].Name == name {
+			return &c.Agents[i]
+		}
+	}
+	return nil
+}
+
+// Tool finds an entry of tools by name; nil if there is none. The tools that need no entry have
+// none.
+func (c *Config) Tool(name string) *Tool {
+	for i := range c.Tools {
+		if c.Tools[i].Name == name {
+			return &c.Tools[i]
+		}
+	}
+	return nil
+}
+
+// Learns says whether an agent's weights change in this run: its train is true, and the arm is not
+// one that freezes it or leaves it out.
+func (c *Config) Learns(a *Agent) bool {
+	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
+}
+
+// Deterministic says whether results must be bit-equal for equal seeds.
+func (c *Config) Deterministic() bool {
+	if c.Run.Deterministic != nil {
+		return *c.Run.Deterministic
+	}
+	onCPU := !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
+	return onCPU && c.GRPO.MaxLag == 0
+}
+
+// Password reads the store's password from where the configuration says it is; "" if nowhere.
+func (c *Config) Password() (string, error) {
+	switch {
+	case c.Store.PasswordEnv != "":
+		p, ok := os.LookupEnv(c.Store.PasswordEnv)
+		if !ok || p == "" {
+			return "", fmt.Errorf("config: store.password_env: the environment has no %s", c.Store.PasswordEnv)
+		}
+		return p, nil
+	case c.Store.PasswordFile != "":
+		b, err := os.ReadFile(c.Resolve(c.Store.PasswordFile))
+		if err != nil {
+			return "", fmt.Errorf("config: store.password_file: %w", err)
+		}
+		p := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+		if p == "" {
+			return "", errors.New("config: store.password_file: the file is empty")
+		}
+		return p, nil
+	}
+	return "", nil
+}

@@ -1,0 +1,161 @@
+package config
+
+import (
+	_ "embed"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+//go:embed example.yaml
+var example string
+
+// Example is the commented configuration that `mgrpo init` writes. It trains the built-in task as it
+// is.
+func Example() string { return example }
+
+// row describes one key for the reference.
+type row struct {
+	key, kind, def, change, doc string
+	section                     bool
+}
+
+// reference lists all keys in the schema's order, with NAME for the names of agents and tools.
+func reference() []row {
+	var out []row
+	var walk func(t reflect.Type, path, change, inherits string)
+	walk = func(t reflect.Type, path, change, inherits string) {
+		for _, f := range fields(t) {
+			r := row{key: join(path, f.key), doc: f.tag.Get("doc"), change: change}
+			if own := f.tag.Get("change"); own != "" && change != "worker" {
+				r.change = own
+			}
+			from := inherits
+			if from != "" {
+				from = join(from, f.key)
+			}
+			if own := f.tag.Get("inherits"); own != "" {
+				from = own
+			}
+			keyed := f.tag.Get("keyed") == "true"
+			r.section = keyed || isSection(f.typ)
+			r.kind, r.def = typeText(f), defaultText(f, from)
+			out = append(out, r)
+			switch {
+			case keyed:
+				walk(f.typ.Elem(), r.key+".NAME", r.change, "")
+			case f.typ == modelType:
+				walk(shapeType, r.key, r.change, "")
+			case r.section:
+				walk(f.typ, r.key, r.change, from)
+			}
+		}
+	}
+	walk(reflect.TypeFor[Config](), "", "", "")
+	return out
+}
+
+// typeText says what values a key takes.
+func typeText(f field) string {
+	if enum, ok := f.tag.Lookup("enum"); ok {
+		var words []string
+		for w := range strings.SplitSeq(enum, "|") {
+			if w != "" {
+				words = append(words, "`"+w+"`")
+			}
+		}
+		return strings.Join(words, ", ")
+	}
+	var bounds []string
+	for _, b := range [][2]string{{"min", "≥ "}, {"above", "> "}, {"max", "≤ "}, {"below", "< "}} {
+		if text, ok := f.tag.Lookup(b[0]); ok {
+			bounds = append(bounds, b[1]+text)
+		}
+	}
+	return strings.Join(append([]string{typeName(f.typ)}, bounds...), ", ")
+}
+
+func typeName(t reflect.Type) string {
+	switch t {
+	case durationType:
+		return "duration"
+	case optionalType:
+		return "number or `none`"
+	case modelType:
+		return "path or shape"
+	case reflect.TypeFor[Path]():
+		return "path"
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typeName(t.Elem())
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		return "whole number"
+	case reflect.Float64:
+		return "number"
+	case reflect.Array:
+		return fmt.Sprintf("%d numbers", t.Len())
+	case reflect.Slice:
+		return "list of text"
+	default:
+		return "text"
+	}
+}
+
+func defaultText(f field, inherits string) string {
+	switch {
+	case inherits != "":
+		return "`" + inherits + "`"
+	case f.tag.Get("required") == "true":
+		return "required"
+	}
+	if text, ok := f.tag.Lookup("default"); ok {
+		return "`" + text + "`"
+	}
+	return ""
+}
+
+const referenceIntro = `# Configuration
+
+<!-- Generated from trainer/config/config.go: go test ./trainer/config -update -->
+
+One YAML file describes a run. Every mistake in it is reported at once, with file, line, column and the
+nearest valid key, before anything else happens. ` + "`--set KEY=VALUE`" + ` overrides any key for one command, for
+example ` + "`--set run.steps=3`" + `; its value is YAML.
+
+Relative paths start from the folder of the configuration file, wherever the command is run.
+
+Secrets never stand in the file: keys that end in ` + "`_env`" + ` name an environment variable.
+
+The column *change* says what may differ. Empty: nothing, for the whole life of a run. *resume*: the key may
+change between a checkpoint and ` + "`--resume`" + `, but all workers of a team must agree. *worker*: each worker may
+have its own.
+`
+
+// Reference is docs/config.md: every key, what it takes, its default and its meaning.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString(referenceIntro)
+	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+	inTable := false
+	for _, r := range reference() {
+		if r.section && !strings.Contains(r.key, ".NAME.") && strings.Count(r.key, ".") == 0 {
+			title := r.key
+			if r.key == "agents" || r.key == "tools" {
+				title += ".NAME"
+			}
+			fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | takes | default | change | meaning |\n|---|---|---|---|---|\n", title, r.doc)
+			inTable = true
+			continue
+		}
+		if r.section || !inTable {
+			continue
+		}
+		_, short, _ := strings.Cut(r.key, ".")
+		short = strings.TrimPrefix(short, "NAME.")
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", short, cell(r.kind), cell(r.def), r.change, cell(r.doc))
+	}
+	return b.String()
+}

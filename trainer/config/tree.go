@@ -1,0 +1,289 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Bounds on a configuration file. Real ones are a few KiB; the parser is recursive, so depth has to
+// be bounded before it starts.
+const (
+	maxFileBytes = 1 << 20
+	maxDepth     = 32     // of nested collections
+	maxNodes     = 100000 // after aliases are followed
+)
+
+type kind uint8
+
+const (
+	nullKind kind = iota
+	boolKind
+	numberKind
+	textKind
+	listKind
+	mapKind
+)
+
+// node is a YAML value: what the parser gives, without its anchors, aliases and styles.
+type node struct {
+	kind  kind
+	text  string // of a scalar
+	pos   position
+	items []*node // of a list
+	keys  []entry // of a mapping, in order
+}
+
+type entry struct {
+	key   string
+	pos   position
+	value *node
+}
+
+// get finds a key of a mapping.
+func (n *node) get(key string) *node {
+	for _, e := range n.keys {
+		if e.key == key {
+			return e.value
+		}
+	}
+	return nil
+}
+
+// describe names a value for messages: what was found where something else was wanted.
+func (n *node) describe() string {
+	switch n.kind {
+	case nullKind:
+		return "nothing"
+	case boolKind:
+		return n.text
+	case numberKind:
+		return "the number " + clip(n.text)
+	case textKind:
+		return fmt.Sprintf("the text %q", clip(n.text))
+	case listKind:
+		return fmt.Sprintf("a list of %d", len(n.items))
+	default:
+		return "a mapping"
+	}
+}
+
+// clip shortens hostile text for a message.
+func clip(s string) string {
+	if len(s) > 60 {
+		return strings.ToValidUTF8(s[:60], "") + "…"
+	}
+	return s
+}
+
+// parse reads YAML text into a tree. source names it in messages. Mistakes are added to errs; a nil
+// tree means the text is not YAML at all.
+func parse(source string, text []byte, errs *Errors) (root *node) {
+	fail := func(p position, msg string) {
+		p.source = source
+		*errs = append(*errs, &Error{Where: p.String(), Msg: msg, pos: p})
+	}
+	if len(text) > maxFileBytes {
+		fail(position{}, fmt.Sprintf("%d bytes is too long for a configuration; at most %d are read", len(text), maxFileBytes))
+		return nil
+	}
+	if line := tooDeep(text); line > 0 {
+		fail(position{line: line, col: 1}, fmt.Sprintf("nested deeper than %d levels", maxDepth))
+		return nil
+	}
+	// The parser is known to panic on some malformed texts; a mistake in a file is an error.
+	defer func() {
+		if r := recover(); r != nil {
+			fail(position{}, "not YAML that can be read")
+			root = nil
+		}
+	}()
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		p, msg := position{}, err.Error()
+		var syntax yaml.Error
+		if errors.As(err, &syntax) {
+			msg = syntax.GetMessage()
+			if t := syntax.GetToken(); t != nil && t.Position != nil {
+				p.line, p.col = t.Position.Line, t.Position.Column
+			}
+		}
+		fail(p, "not YAML: "+msg)
+		return nil
+	}
+	if len(file.Docs) > 1 && file.Docs[1].Body != nil {
+		t := file.Docs[1].Body.GetToken()
+		fail(position{line: t.Position.Line, col: t.Position.Column}, "a second document; a configuration is one")
+		return nil
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return &node{kind: nullKind, pos: position{source, 1, 1}}
+	}
+	b := builder{source: source, anchors: map[string]*node{}, errs: errs}
+	return b.build(file.Docs[0].Body, "", 0)
+}
+
+// tooDeep gives the first line on which more collections are open than a configuration can need, or
+// 0. It counts brackets, and block indicators on one line, and the spaces of indentation, without
+// regard to quotes: the bound is far above what any text in a configuration has.
+func tooDeep(text []byte) int {
+	const bound = 8 * maxDepth
+	open, line := 0, 0
+	for l := range strings.Lines(string(text)) {
+		line++
+		body := strings.TrimLeft(l, " ")
+		if open == 0 && len(l)-len(body) > bound {
+			return line
+		}
+		if strings.Count(l, "- ")+strings.Count(l, "? ")+strings.Count(l, ": ") > bound*8 {
+			return line
+		}
+		for _, c := range l {
+			switch c {
+			case '[', '{':
+				open++
+			case ']', '}':
+				open = max(0, open-1)
+			}
+		}
+		if open > bound {
+			return line
+		}
+	}
+	return 0
+}
+
+// numberForm is a number of YAML's core schema.
+var numberForm = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
+
+// builder turns the parser's nodes into the tree.
+type builder struct {
+	source  string
+	anchors map[string]*node
+	nodes   int
+	errs    *Errors
+}
+
+func (b *builder) pos(n ast.Node) position {
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		return position{b.source, t.Position.Line, t.Position.Column}
+	}
+	return position{source: b.source}
+}
+
+func (b *builder) fail(p position, key, format string, args ...any) {
+	*b.errs = append(*b.errs, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
+}
+
+// build makes the tree of one value. key is its path, for messages.
+func (b *builder) build(n ast.Node, key string, depth int) *node {
+	out := &node{pos: b.pos(n)}
+	if b.nodes++; b.nodes > maxNodes || depth > maxDepth {
+		if b.nodes <= maxNodes+1 {
+			b.nodes = maxNodes + 1
+			b.fail(out.pos, key, "nested too deep or too large; a configuration has at most %d levels and %d values", maxDepth, maxNodes)
+		}
+		return out
+	}
+	switch n := n.(type) {
+	case *ast.NullNode:
+		out.kind = nullKind
+	case *ast.BoolNode:
+		out.kind, out.text = boolKind, n.Token.Value
+		if n.Value {
+			out.text = "true"
+		} else {
+			out.text = "false"
+		}
+	case *ast.IntegerNode:
+		out.kind, out.text = numberKind, n.Token.Value
+	case *ast.FloatNode:
+		out.kind, out.text = numberKind, n.Token.Value
+	case *ast.InfinityNode, *ast.NanNode:
+		out.kind, out.text = numberKind, n.GetToken().Value
+	case *ast.StringNode:
+		out.kind, out.text = textKind, n.Value
+		if n.Token.Type == token.StringType && numberForm.MatchString(n.Value) {
+			out.kind = numberKind // the parser takes 1e-6, which has no point, for text
+		}
+	case *ast.LiteralNode:
+		out.kind, out.text = textKind, n.Value.Value
+	case *ast.SequenceNode:
+		out.kind = listKind
+		for i, item := range n.Values {
+			out.items = append(out.items, b.build(item, fmt.Sprintf("%s[%d]", key, i), depth+1))
+		}
+	case *ast.MappingNode:
+		out.kind = mapKind
+		for _, v := range n.Values {
+			b.entry(out, v, key, depth)
+		}
+	case *ast.MappingValueNode:
+		out.kind, out.pos = mapKind, b.pos(n.Key)
+		b.entry(out, n, key, depth)
+	case *ast.AnchorNode:
+		out = b.build(n.Value, key, depth)
+		b.anchors[n.Name.GetToken().Value] = out
+	case *ast.AliasNode:
+		name := n.Value.GetToken().Value
+		target, ok := b.anchors[name]
+		if !ok {
+			b.fail(out.pos, key, "no anchor &%s before this alias", clip(name))
+			return out
+		}
+		b.nodes += size(target)
+		return target
+	default:
+		b.fail(out.pos, key, "%s is not used in a configuration", n.Type().YAMLName())
+	}
+	return out
+}
+
+// entry adds one key of a mapping.
+func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth int) {
+	p := b.pos(v.Key)
+	var name string
+	switch k := v.Key.(type) {
+	case *ast.StringNode:
+		name = k.Value
+	case *ast.MergeKeyNode:
+		b.fail(p, key, "merge keys (<<) are not used in a configuration; repeat the keys or use an alias for the whole value")
+		return
+	default:
+		name = v.Key.GetToken().Value
+	}
+	path := join(key, name)
+	for _, e := range out.keys {
+		if e.key == name {
+			b.fail(p, path, "given twice; first at line %d", e.pos.line)
+			return
+		}
+	}
+	out.keys = append(out.keys, entry{name, p, b.build(v.Value, path, depth+1)})
+}
+
+// size counts the values of a tree.
+func size(n *node) int {
+	total := 1
+	for _, i := range n.items {
+		total += size(i)
+	}
+	for _, e := range n.keys {
+		total += size(e.value)
+	}
+	return total
+}
+
+// join appends a key to a path.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

@@ -1,0 +1,291 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// builtinTools need no entry under tools; search is one of them in the research task.
+var builtinTools = []string{"calculator", "code"}
+
+// validate checks what depends on more than one key. It runs when every single value is right.
+func (c *Config) validate(d *decoder) {
+	c.validateRun(d)
+	c.validateStore(d)
+	c.validateTask(d)
+	c.validateGRPO(d)
+	for i := range c.Tools {
+		c.Tools[i].validate(d, c.Task.Kind)
+	}
+	c.validateTeam(d)
+	for i := range c.Agents {
+		c.validateAgent(d, &c.Agents[i])
+	}
+}
+
+func (c *Config) validateRun(d *decoder) {
+	if !validName(c.Run.Name) {
+		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
+	}
+	if det := c.Run.Deterministic; det != nil && *det && c.GRPO.MaxLag > 0 {
+		d.failAt("run.deterministic", "must be false with grpo.max_lag above 0: what arrives late depends on time")
+	}
+}
+
+func (c *Config) validateStore(d *decoder) {
+	s := &c.Store
+	if s.PasswordEnv != "" && s.PasswordFile != "" {
+		d.failAt("store.password_file", "given besides store.password_env; keep one")
+	}
+	if s.PasswordEnv != "" && !validEnv(s.PasswordEnv) {
+		d.failAt("store.password_env", "want the name of an environment variable, not the password")
+	}
+	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
+		d.failAt("store.tls", "cert and key go together")
+	}
+	if s.URL == "" {
+		return
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		d.failAt("store.url", "want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would print the text
+		return
+	}
+	if !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
+		d.failAt("store.url", "want redis://, rediss:// or unix://, found %s://", clip(u.Scheme))
+	}
+	_, inURL := u.User.Password()
+	if inURL || u.Query().Has("password") {
+		d.failAt("store.url", "holds a password; put it in an environment variable and name that in store.password_env")
+	}
+	if u.User.Username() != "" && s.Username != "" && u.User.Username() != s.Username {
+		d.failAt("store.username", "differs from the user in store.url; keep one")
+	}
+	if u.Scheme != "rediss" && s.TLS != (TLS{}) {
+		d.failAt("store.tls", "needs a store.url that starts with rediss://")
+	}
+}
+
+func (c *Config) validateTask(d *decoder) {
+	t := &c.Task
+	if t.Kind != "research" {
+		if t.Train == "" {
+			d.failAt("task.train", "missing; the task %s reads its training queries from this file", t.Kind)
+		}
+		if t.Eval == "" {
+			d.failAt("task.eval", "missing; the task %s reads its held-out queries from this file", t.Kind)
+		}
+	} else {
+		const unused = "the research task is generated and reads no file; set task.kind: jsonl to use this one"
+		if t.Train != "" {
+			d.failAt("task.train", unused)
+		}
+		if t.Eval != "" {
+			d.failAt("task.eval", unused)
+		}
+	}
+	t.Verifier.validate(d, "task.verifier", &t.Judge)
+	t.Expert.validate(d, "task.expert", &t.Judge)
+	if t.Judge.KeyEnv != "" && !validEnv(t.Judge.KeyEnv) {
+		d.failAt("task.judge.key_env", "want the name of an environment variable, not the key")
+	}
+}
+
+func (v *Verifier) validate(d *decoder, key string, j *Judge) {
+	switch v.Kind {
+	case "regex":
+		if v.Pattern == "" {
+			d.failAt(key+".pattern", "missing; a regex verifier needs it")
+		}
+	case "judge":
+		if !webAddress(j.URL) || j.Model == "" {
+			d.failAt("task.judge", "%s asks a judge: url must start with http:// or https://, and model must be given", key)
+		}
+	}
+	if v.Pattern == "" {
+		return
+	}
+	if v.Kind != "regex" {
+		d.failAt(key+".pattern", "only a verifier of kind regex has a pattern; this one is %s", v.Kind)
+	} else if _, err := regexp.Compile(v.Pattern); err != nil {
+		d.failAt(key+".pattern", "%v", err)
+	}
+}
+
+func (c *Config) validateGRPO(d *decoder) {
+	g := &c.GRPO
+	if g.Aggregation == "constant" && g.MaxLength == 0 {
+		d.failAt("grpo.max_length", "missing; aggregation constant divides by it")
+	}
+	if g.KL == "none" && g.KLCoef > 0 {
+		d.failAt("grpo.kl_coef", "needs an estimator: set grpo.kl to k1, k2 or k3")
+	}
+	if g.TISCap.Set && g.Old != "recomputed" {
+		d.failAt("grpo.tis_cap", "needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1")
+	}
+	if g.StdEps > 0 && g.Convention != "population" && g.Convention != "sample" {
+		d.failAt("grpo.std_eps", "convention %s does not add it; only population and sample do", g.Convention)
+	}
+	if g.Minibatches > c.Task.QueriesPerStep {
+		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
+	}
+	if g.GapStop < g.GapWarn {
+		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
+	}
+}
+
+func (t *Tool) validate(d *decoder, task string) {
+	key := "tools." + t.Name
+	if t.Kind == "search" && t.Corpus == "" && task != "research" {
+		d.failAt(key+".corpus", "missing; search needs a JSONL file or a folder of Markdown")
+	}
+	if t.Kind == "mcp" && (len(t.Command) == 0) == (t.URL == "") {
+		d.failAt(key, "an MCP server needs either command or url")
+	}
+	if t.URL != "" && !webAddress(t.URL) {
+		d.failAt(key+".url", "must start with http:// or https://")
+	}
+	for _, given := range []struct {
+		key, kind string
+		is        bool
+	}{
+		{"corpus", "search", t.Corpus != ""},
+		{"command", "mcp", len(t.Command) > 0},
+		{"url", "mcp", t.URL != ""},
+		{"env", "mcp", len(t.Env) > 0},
+	} {
+		if given.is && t.Kind != given.kind {
+			d.failAt(key+"."+given.key, "only a tool of kind %s has it; this one is %s", given.kind, t.Kind)
+		}
+	}
+	for i, e := range t.Env {
+		if !validEnv(e) {
+			d.failAt(fmt.Sprintf("%s.env[%d]", key, i), "want the name of an environment variable")
+		}
+	}
+}
+
+func (c *Config) validateTeam(d *decoder) {
+	var main []string
+	learns := false
+	for i := range c.Agents {
+		a := &c.Agents[i]
+		if a.Role == "main" {
+			main = append(main, a.Name)
+		}
+		learns = learns || c.Learns(a)
+	}
+	switch {
+	case len(main) == 0:
+		d.failAt("agents", "one agent must have role: main")
+	case len(main) > 1:
+		d.failAt("agents."+main[1]+".role", "%s is main already; a team has one main agent", main[0])
+	case !learns && c.Run.Steps > 0:
+		d.failAt("agents", "no agent learns in the arm %s; set train: true on one, or run.steps: 0", c.Run.Arm)
+	}
+}
+
+var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
+
+func (c *Config) validateAgent(d *decoder, a *Agent) {
+	key := "agents." + a.Name
+	if strings.ContainsAny(a.Device, ", ") {
+		d.failAt(key+".device", "one device an agent; several GPUs for one agent are not supported yet")
+	} else if !deviceForm.MatchString(a.Device) {
+		d.failAt(key+".device", "%q is not possible; valid are cpu, cuda, cuda:N", clip(a.Device))
+	}
+	if a.DType == "bf16" && a.Device == "cpu" {
+		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
+	}
+	if a.Prompt != "" && a.PromptText != "" {
+		d.failAt(key+".prompt_text", "given besides prompt; keep one")
+	}
+	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
+		d.failAt(key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
+	}
+	c.validateDelegates(d, a)
+	c.validateTools(d, a)
+	a.Optimizer.validate(d, key+".optimizer")
+	if a.ColdStart.Steps > 0 {
+		a.ColdStart.Optimizer.validate(d, key+".cold_start.optimizer")
+	}
+	if a.Model.Shape != nil {
+		a.Model.Shape.validate(d, key+".model")
+	}
+}
+
+func (c *Config) validateDelegates(d *decoder, a *Agent) {
+	key := "agents." + a.Name + ".delegates"
+	if a.Role == "sub" && len(a.Delegates) > 0 {
+		d.failAt(key, "only the main agent delegates")
+		return
+	}
+	var subs []string
+	for _, other := range c.Agents {
+		if other.Role == "sub" {
+			subs = append(subs, other.Name)
+		}
+	}
+	for i, name := range a.Delegates {
+		item := fmt.Sprintf("%s[%d]", key, i)
+		if !slices.Contains(subs, name) {
+			d.failAt(item, "%q is not a sub-agent; %s", clip(name), didYouMean(name, subs))
+		} else if slices.Contains(a.Delegates[:i], name) {
+			d.failAt(item, "%q is given twice", name)
+		}
+	}
+}
+
+func (c *Config) validateTools(d *decoder, a *Agent) {
+	known := slices.Clone(builtinTools)
+	if c.Task.Kind == "research" {
+		known = append(known, "search")
+	}
+	for _, t := range c.Tools {
+		known = append(known, t.Name)
+	}
+	for i, name := range a.Tools {
+		item := fmt.Sprintf("agents.%s.tools[%d]", a.Name, i)
+		switch {
+		case !slices.Contains(known, name):
+			d.failAt(item, "%q is not a tool; %s", clip(name), didYouMean(name, known))
+		case slices.Contains(a.Tools[:i], name):
+			d.failAt(item, "%q is given twice", name)
+		case slices.Contains(a.Delegates, name):
+			d.failAt(item, "%q is also a sub-agent of %s, and it could not tell the two apart", name, a.Name)
+		}
+	}
+}
+
+func (o *Optimizer) validate(d *decoder, key string) {
+	if o.Schedule != "constant" && float64(o.Warmup) > float64(o.DecaySteps) {
+		d.failAt(key+".warmup", "must be at most decay_steps, %d", o.DecaySteps)
+	}
+}
+
+func (s *Shape) validate(d *decoder, key string) {
+	switch {
+	case s.HeadDim == 0:
+		d.failAt(key+".head_dim", "missing; width %d is no multiple of heads, %d", s.Width, s.Heads)
+	case s.HeadDim%2 != 0:
+		d.failAt(key+".head_dim", "must be even for the rotary embedding; it is %d", s.HeadDim)
+	}
+	if s.Heads%s.KVHeads != 0 {
+		d.failAt(key+".kv_heads", "must divide heads, %d; found %d", s.Heads, s.KVHeads)
+	}
+	if s.Tokenizer == "" {
+		d.failAt(key+".tokenizer", "want task or a folder with tokenizer.json")
+	}
+}
+
+var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func validEnv(s string) bool { return envForm.MatchString(s) }
+
+func webAddress(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
