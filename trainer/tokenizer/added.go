@@ -1,11 +1,160 @@
 package tokenizer
 
-type addedTokens struct{}
+import (
+	"bytes"
+	"sort"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
+// addedToken is an entry of added_tokens: a string found in the text before the model sees the rest.
+type addedToken struct {
+	id                         int32
+	content                    string
+	singleWord, lstrip, rstrip bool
+	normalized                 bool // looked for in the normalised text, not in the raw one
+	special                    bool
+}
+
+// addedTokens finds added tokens: those to be found in raw text first, then those in normalised text.
+type addedTokens struct {
+	raw, normalized matcher
+}
+
+// piece is an added token or (id NoID) the text between two.
 type piece struct {
-	id   int32 // NoID: text between added tokens
+	id   int32
 	text string
 }
 
-func (a *addedTokens) splitRaw(text string) []piece        { return []piece{{NoID, text}} }
-func (a *addedTokens) splitNormalized(text string) []piece { return []piece{{NoID, text}} }
+func newAddedTokens(tokens []addedToken, normalize func(string) string) *addedTokens {
+	a := &addedTokens{}
+	for _, t := range tokens {
+		switch {
+		case t.content == "":
+		case !t.normalized:
+			a.raw.add(t)
+		default:
+			if normalize != nil {
+				t.content = normalize(t.content)
+			}
+			a.normalized.add(t)
+		}
+	}
+	return a
+}
+
+func (a *addedTokens) splitRaw(text string) []piece        { return a.raw.split(text) }
+func (a *addedTokens) splitNormalized(text string) []piece { return a.normalized.split(text) }
+
+// matcher is a trie over bytes.
+type matcher struct {
+	tokens []addedToken
+	first  [256]bool
+	nodes  []trieNode // nodes[0] is the root; empty without tokens
+}
+
+type trieNode struct {
+	keys  []byte // sorted
+	nodes []int32
+	token int32 // index of the token that ends here, -1 for none
+}
+
+func (m *matcher) add(t addedToken) {
+	if len(m.nodes) == 0 {
+		m.nodes = []trieNode{{token: -1}}
+	}
+	m.first[t.content[0]] = true
+	at := int32(0)
+	for i := range len(t.content) {
+		at = m.child(at, t.content[i])
+	}
+	m.nodes[at].token = int32(len(m.tokens))
+	m.tokens = append(m.tokens, t)
+}
+
+func (m *matcher) child(at int32, b byte) int32 {
+	n := &m.nodes[at]
+	i := sort.Search(len(n.keys), func(i int) bool { return n.keys[i] >= b })
+	if i < len(n.keys) && n.keys[i] == b {
+		return n.nodes[i]
+	}
+	created := int32(len(m.nodes))
+	n.keys = append(n.keys[:i], append([]byte{b}, n.keys[i:]...)...)
+	n.nodes = append(n.nodes[:i], append([]int32{created}, n.nodes[i:]...)...)
+	m.nodes = append(m.nodes, trieNode{token: -1})
+	return created
+}
+
+// longest is the longest token at the start of s, nil for none.
+func (m *matcher) longest(s string) *addedToken {
+	var found *addedToken
+	at := int32(0)
+	for i := range len(s) {
+		n := &m.nodes[at]
+		k := bytes.IndexByte(n.keys, s[i])
+		if k < 0 {
+			break
+		}
+		at = n.nodes[k]
+		if t := m.nodes[at].token; t >= 0 {
+			found = &m.tokens[t]
+		}
+	}
+	return found
+}
+
+// split cuts text at the leftmost, longest tokens.
+func (m *matcher) split(text string) []piece {
+	if text == "" {
+		return nil
+	}
+	if len(m.nodes) == 0 {
+		return []piece{{NoID, text}}
+	}
+	var out []piece
+	done := 0 // text[:done] is in out
+	for i := 0; i < len(text); {
+		if !m.first[text[i]] {
+			i++
+			continue
+		}
+		t := m.longest(text[i:])
+		if t == nil {
+			i++
+			continue
+		}
+		start, stop := i, i+len(t.content)
+		i = stop
+		if t.singleWord && (endsInWord(text[:start]) || startsWithWord(text[stop:])) {
+			continue
+		}
+		if t.lstrip {
+			start = max(done, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
+		}
+		if t.rstrip {
+			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+			i = stop
+		}
+		if done < start {
+			out = append(out, piece{NoID, text[done:start]})
+		}
+		out = append(out, piece{t.id, text[start:stop]})
+		done = stop
+	}
+	if done < len(text) {
+		out = append(out, piece{NoID, text[done:]})
+	}
+	return out
+}
+
+func endsInWord(s string) bool {
+	r, n := utf8.DecodeLastRuneInString(s)
+	return n > 0 && isWord(r)
+}
+
+func startsWithWord(s string) bool {
+	r, n := utf8.DecodeRuneInString(s)
+	return n > 0 && isWord(r)
+}

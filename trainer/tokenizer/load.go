@@ -2,36 +2,451 @@ package tokenizer
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/jinja"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
+
+// The files that Load reads; only the first has to be there.
+const (
+	fileTokenizer  = "tokenizer.json"
+	fileConfig     = "tokenizer_config.json"
+	fileTemplate   = "chat_template.jinja"
+	fileSpecial    = "special_tokens_map.json"
+	fileGeneration = "generation_config.json"
+)
+
+var fileNames = []string{fileTokenizer, fileConfig, fileTemplate, fileSpecial, fileGeneration}
 
 // Load reads a Hugging Face folder: tokenizer.json and, where there, tokenizer_config.json,
 // chat_template.jinja, special_tokens_map.json and generation_config.json.
-func Load(dir string) (*Tokenizer, error) { return nil, errors.New("not there yet") }
+func Load(dir string) (*Tokenizer, error) {
+	t, err := LoadFS(os.DirFS(dir))
+	return t, at(dir, err)
+}
 
 // LoadFS is Load from the root of a file system.
-func LoadFS(fsys fs.FS) (*Tokenizer, error) { return nil, errors.New("not there yet") }
-
-// Parse is Load from file contents by name.
-func Parse(files map[string][]byte) (*Tokenizer, error) { return nil, errors.New("not there yet") }
-
-// FromGGUF builds the files that Parse reads from a GGUF file's metadata (keys tokenizer.*).
-func FromGGUF(meta map[string]any) (files map[string][]byte, err error) {
-	return nil, errors.New("not there yet")
+func LoadFS(fsys fs.FS) (*Tokenizer, error) {
+	files := map[string][]byte{}
+	for _, name := range fileNames {
+		data, err := readFile(fsys, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		files[name] = data
+	}
+	return Parse(files)
 }
 
-// WordLevel describes a word-level tokenizer to write: the words of a text are separated by spaces, the id
-// of a word is its index.
-type WordLevel struct {
-	Vocab         []string
-	Unk           string // a word of Vocab
-	BOS, EOS, Pad string // words of Vocab, "" for none
-	ChatTemplate  string // "" for none
+func readFile(fsys fs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	return data, at(name, err)
 }
 
-// Files are tokenizer.json and tokenizer_config.json (and chat_template.jinja) as Parse and transformers'
-// PreTrainedTokenizerFast read them.
-func (w WordLevel) Files() (map[string][]byte, error) { return nil, errors.New("not there yet") }
+// Parse is Load from file contents by name; other names are not looked at.
+func Parse(files map[string][]byte) (*Tokenizer, error) {
+	t := &Tokenizer{files: map[string][]byte{}, named: map[string]string{}}
+	for _, name := range fileNames {
+		data, ok := files[name]
+		if !ok {
+			continue
+		}
+		if len(data) > maxFileSize {
+			return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
+		}
+		t.files[name] = data
+	}
+	if t.files[fileTokenizer] == nil {
+		return nil, fmt.Errorf("no %s: a tokenizer in another form has to be converted first", fileTokenizer)
+	}
+	s, err := readSpec(t.files[fileTokenizer])
+	if err != nil {
+		return nil, at(fileTokenizer, err)
+	}
+	c, err := readConfig(t.files)
+	if err != nil {
+		return nil, err
+	}
+	t.named = c.named
+	if err := t.build(s, c); err != nil {
+		return nil, at(fileTokenizer, err)
+	}
+	t.setStop(c)
+	if c.template != nil {
+		if t.template, err = jinja.Parse(*c.template); err != nil {
+			return nil, at("chat template", err)
+		}
+	}
+	return t, nil
+}
 
-// WriteWordLevel writes w.Files() into a folder that exists.
-func WriteWordLevel(dir string, w WordLevel) error { return errors.New("not there yet") }
+func (t *Tokenizer) build(s *spec, c *config) (err error) {
+	if t.normalize, err = buildNormalizer(s.normalizer); err != nil {
+		return at("normalizer", err)
+	}
+	if err := t.setTokens(s, c); err != nil {
+		return err
+	}
+	switch s.kind {
+	case "BPE":
+		err = t.buildBPE(s)
+	case "WordLevel":
+		err = t.buildWordLevel(s)
+	default:
+		err = fmt.Errorf("model type %q is not supported: it has to be BPE or WordLevel", s.kind)
+	}
+	if err != nil {
+		return err
+	}
+	if t.before, t.after, err = buildPostProcessor(s.postProcessor); err != nil {
+		return at("post_processor", err)
+	}
+	return nil
+}
+
+func (t *Tokenizer) buildBPE(s *spec) error {
+	steps, err := buildByteLevelSteps(s.preTokenizer)
+	if err != nil {
+		return at("pre_tokenizer", err)
+	}
+	if t.model, err = newBPE(s, steps); err != nil {
+		return at("model", err)
+	}
+	if err := checkByteLevelDecoder(s.decoder, t.tokens); err != nil {
+		return at("decoder", err)
+	}
+	for i := range t.tokens {
+		b, ok := byteLevelBytes(t.tokens[i].text)
+		if !ok {
+			b = t.tokens[i].text // as the library does
+		}
+		t.tokens[i].bytes = b
+	}
+	return nil
+}
+
+func (t *Tokenizer) buildWordLevel(s *spec) error {
+	step, err := buildWordStep(s.preTokenizer)
+	if err != nil {
+		return at("pre_tokenizer", err)
+	}
+	if s.decoder != nil {
+		return errors.New("decoder: only null is supported for WordLevel")
+	}
+	if t.model, err = newWordLevel(s, step); err != nil {
+		return at("model", err)
+	}
+	t.join = joinSpaces
+	for i := range t.tokens {
+		t.tokens[i].bytes = t.tokens[i].text
+	}
+	return nil
+}
+
+// setTokens makes the table of tokens from the vocabulary and all added tokens.
+func (t *Tokenizer) setTokens(s *spec, c *config) error {
+	size := 0
+	for _, id := range s.vocab {
+		size = max(size, int(id)+1)
+	}
+	for _, a := range s.added {
+		size = max(size, int(a.id)+1)
+	}
+	if limit := 4*(len(s.vocab)+len(s.added)) + 1024; size > limit {
+		return fmt.Errorf("the largest id is %d but there are %d tokens", size-1, len(s.vocab)+len(s.added))
+	}
+	t.tokens = make([]token, size)
+	t.ids = make(map[string]int32, len(s.vocab)+len(s.added))
+	for text, id := range s.vocab {
+		if err := t.setToken(text, id); err != nil {
+			return at("vocab", err)
+		}
+	}
+	added, err := t.setAdded(s.added, c)
+	if err != nil {
+		return at("added_tokens", err)
+	}
+	t.added = newAddedTokens(added, t.normalize)
+	return nil
+}
+
+func (t *Tokenizer) setToken(text string, id int32) error {
+	if t.tokens[id].present {
+		a, b := t.tokens[id].text, text
+		return fmt.Errorf("%.60q and %.60q have the same id %d", min(a, b), max(a, b), id)
+	}
+	t.tokens[id] = token{text: text, present: true}
+	t.ids[text] = id
+	return nil
+}
+
+// setAdded enters the added tokens: those of tokenizer.json, whose flags tokenizer_config.json may change,
+// those that only the latter has, and the named special tokens, which are added tokens even where they are
+// only in the vocabulary. This is what transformers does on loading.
+func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error) {
+	list = slices.Clone(list)
+	place := map[string]int{}
+	for i, a := range list {
+		if _, again := place[a.content]; again {
+			return nil, fmt.Errorf("%.60q occurs twice", a.content)
+		}
+		if a.id == NoID {
+			return nil, fmt.Errorf("%.60q has no id", a.content)
+		}
+		place[a.content] = i
+	}
+	for _, a := range c.added {
+		i, ok := place[a.content]
+		switch {
+		case !ok:
+			place[a.content] = len(list)
+			list = append(list, a)
+		case list[i].id != a.id:
+			return nil, fmt.Errorf("%.60q has the id %d here and %d in %s", a.content, list[i].id, a.id, fileConfig)
+		default:
+			list[i] = a
+		}
+	}
+	for _, text := range c.specials() {
+		if i, ok := place[text]; ok {
+			list[i].special = true
+			continue
+		}
+		id, ok := t.ids[text]
+		if !ok { // gets the next id, above those of the list so far
+			id = int32(len(t.tokens))
+			for _, a := range list {
+				id = max(id, a.id+1)
+			}
+		}
+		place[text] = len(list)
+		list = append(list, addedToken{id: id, content: text, special: true})
+	}
+	for _, a := range list {
+		if err := t.enterAdded(a); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (t *Tokenizer) enterAdded(a addedToken) error {
+	if id, ok := t.ids[a.content]; ok {
+		if id != a.id {
+			return fmt.Errorf("%.60q has the id %d here and %d in the vocabulary", a.content, a.id, id)
+		}
+	} else {
+		if int(a.id) >= len(t.tokens) { // only in tokenizer_config.json
+			if int(a.id) > len(t.tokens)+maxAdded {
+				return fmt.Errorf("%.60q has the id %d, far beyond the others", a.content, a.id)
+			}
+			t.tokens = append(t.tokens, make([]token, int(a.id)+1-len(t.tokens))...)
+		}
+		if err := t.setToken(a.content, a.id); err != nil {
+			return err
+		}
+	}
+	t.tokens[a.id].special = a.special
+	return nil
+}
+
+func (t *Tokenizer) setStop(c *config) {
+	add := func(id int32) {
+		if id != NoID && !slices.Contains(t.stop, id) {
+			t.stop = append(t.stop, id)
+		}
+	}
+	add(t.EOS())
+	for _, id := range c.stop {
+		add(id)
+	}
+}
+
+// config is what the files beside tokenizer.json say.
+type config struct {
+	named    map[string]string // "bos_token" etc. to token strings
+	extra    []string          // additional_special_tokens
+	added    []addedToken      // added_tokens_decoder, by id
+	stop     []int32
+	template *string
+}
+
+var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+
+// specials lists the token strings that are special by name.
+func (c *config) specials() []string {
+	var list []string
+	for _, name := range namedTokens {
+		if text, ok := c.named[name]; ok {
+			list = append(list, text)
+		}
+	}
+	return append(list, c.extra...)
+}
+
+func readConfig(files map[string][]byte) (*config, error) {
+	c := &config{named: map[string]string{}}
+	for _, name := range []string{fileSpecial, fileConfig} { // the later wins
+		o, err := readObject(files, name)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.readNames(o); err != nil {
+			return nil, at(name, err)
+		}
+		if name != fileConfig {
+			continue
+		}
+		if err := c.readAddedDecoder(o); err != nil {
+			return nil, at(name, err)
+		}
+		if err := c.readTemplate(o); err != nil {
+			return nil, at(name, err)
+		}
+	}
+	if text, ok := files[fileTemplate]; ok {
+		s := string(text)
+		c.template = &s
+	}
+	o, err := readObject(files, fileGeneration)
+	if err != nil {
+		return nil, err
+	}
+	return c, at(fileGeneration, c.readStop(o))
+}
+
+func readObject(files map[string][]byte, name string) (*ordered.Object, error) {
+	data, ok := files[name]
+	if !ok {
+		return nil, nil
+	}
+	v, err := ordered.Parse(data)
+	if err != nil {
+		return nil, at(name, err)
+	}
+	o, ok := v.(*ordered.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s: want an object, have %s", name, ordered.TypeName(v))
+	}
+	return o, nil
+}
+
+func (c *config) readNames(o *ordered.Object) error {
+	for _, name := range namedTokens {
+		v, ok := o.Get(name)
+		if !ok {
+			continue
+		}
+		if v == nil {
+			delete(c.named, name)
+			continue
+		}
+		text, err := tokenText(v)
+		if err != nil {
+			return at(name, err)
+		}
+		c.named[name] = text
+	}
+	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
+		v, _ := o.Get(key)
+		list, _ := v.([]any) // extra_special_tokens may also be an object of names, for models with images
+		for _, v := range list {
+			text, err := tokenText(v)
+			if err != nil {
+				return at(key, err)
+			}
+			if !slices.Contains(c.extra, text) {
+				c.extra = append(c.extra, text)
+			}
+		}
+	}
+	return nil
+}
+
+// tokenText takes "<s>" and {"content": "<s>", …}.
+func tokenText(v any) (string, error) {
+	if o, ok := v.(*ordered.Object); ok {
+		v, _ = o.Get("content")
+	}
+	s, ok := v.(string)
+	if !ok || len(s) > maxTokenText {
+		return "", fmt.Errorf("want a token, have %s", ordered.TypeName(v))
+	}
+	return s, nil
+}
+
+func (c *config) readAddedDecoder(o *ordered.Object) error {
+	v, _ := o.Get("added_tokens_decoder")
+	decoder, _ := v.(*ordered.Object)
+	if decoder.Len() > maxAdded {
+		return fmt.Errorf("added_tokens_decoder: more than %d entries", maxAdded)
+	}
+	for _, key := range decoder.Keys() {
+		v, _ := decoder.Get(key)
+		t, err := parseAdded(v)
+		if err != nil {
+			return at("added_tokens_decoder: "+key, err)
+		}
+		id, err := strconv.ParseInt(key, 10, 32)
+		if err != nil || id < 0 || id >= maxID {
+			return fmt.Errorf("added_tokens_decoder: %.20q is not an id", key)
+		}
+		t.id = int32(id)
+		c.added = append(c.added, t)
+	}
+	sort.Slice(c.added, func(i, j int) bool { return c.added[i].id < c.added[j].id })
+	return nil
+}
+
+// readTemplate takes a template, or a list of named ones of which "default" counts.
+func (c *config) readTemplate(o *ordered.Object) error {
+	v, _ := o.Get("chat_template")
+	switch v := v.(type) {
+	case nil:
+	case string:
+		c.template = &v
+	case []any:
+		for _, e := range v {
+			named, _ := e.(*ordered.Object)
+			name, _ := named.Get("name")
+			text, _ := named.Get("template")
+			if s, ok := text.(string); ok && name == "default" {
+				c.template = &s
+			}
+		}
+	default:
+		return fmt.Errorf("chat_template is of type %s", ordered.TypeName(v))
+	}
+	return nil
+}
+
+func (c *config) readStop(o *ordered.Object) error {
+	v, _ := o.Get("eos_token_id")
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		list = []any{v}
+	}
+	for _, v := range list {
+		id, ok := v.(int64)
+		if !ok || id < 0 || id >= maxID {
+			return fmt.Errorf("eos_token_id: %v is not an id", v)
+		}
+		c.stop = append(c.stop, int32(id))
+	}
+	return nil
+}

@@ -15,4 +15,6 @@ func Tokenize(t *tokenizer.Tokenizer, r io.Reader, w io.Writer, decode bool) err
 
 // Render reads {"messages","tools","add_generation_prompt","enable_thinking","template_kwargs"} lines and
 // writes {"text","ids"} lines.
-func Render(t *tokenizer.Tokenizer, r io.Reader, w io.Writer) error { return errors.New("not there yet") }
+func Render(t *tokenizer.Tokenizer, r io.Reader, w io.Writer) error {
+	return errors.New("not there yet")
+}

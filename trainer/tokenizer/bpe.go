@@ -1,0 +1,350 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"sync/atomic"
+
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// bpe is byte-level byte-pair encoding: a piece starts as one symbol a byte, then the neighbouring pair
+// with the lowest rank is merged, the leftmost of equals, until no pair has a rank.
+type bpe struct {
+	steps   []splitter
+	symbols [256]symbol
+	merges  map[uint64]merge // by the ids of the pair
+	whole   map[string]int32 // ignore_merges: pieces (as bytes) that are tokens as they are
+	fuseUnk bool
+	cache   *pieceCache
+}
+
+// symbol is what a byte starts as: ids, or the unknown token, or (without one) nothing.
+type symbol struct {
+	ids []int32
+	unk bool
+}
+
+type merge struct {
+	rank uint32 // the lower the earlier
+	id   int32  // of the merged token
+}
+
+func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
+
+func newBPE(s *spec, steps []splitter) (*bpe, error) {
+	o, err := bpeOptions(s.options)
+	if err != nil {
+		return nil, err
+	}
+	m := &bpe{steps: steps, fuseUnk: o.fuseUnk, cache: newPieceCache()}
+	if err := m.setMerges(s); err != nil {
+		return nil, err
+	}
+	unk := NoID
+	if o.unk != "" {
+		id, ok := s.vocab[o.unk]
+		if !ok {
+			return nil, fmt.Errorf("unk_token %q is not in the vocabulary", o.unk)
+		}
+		unk = id
+	}
+	for b := range m.symbols {
+		m.symbols[b] = byteSymbol(s.vocab, byte(b), unk, o.byteFallback)
+	}
+	if o.ignoreMerges {
+		m.whole = map[string]int32{}
+		for text, id := range s.vocab {
+			if b, ok := byteLevelBytes(text); ok && b != "" {
+				m.whole[b] = id
+			}
+		}
+	}
+	return m, nil
+}
+
+type bpeSettings struct {
+	unk                                 string
+	fuseUnk, byteFallback, ignoreMerges bool
+}
+
+func bpeOptions(options *ordered.Object) (s bpeSettings, err error) {
+	flags := map[string]*bool{"fuse_unk": &s.fuseUnk, "byte_fallback": &s.byteFallback, "ignore_merges": &s.ignoreMerges}
+	for _, key := range options.Keys() {
+		v, _ := options.Get(key)
+		ok := true
+		switch key {
+		case "type":
+		case "dropout":
+			if v != nil && v != 0.0 {
+				return s, fmt.Errorf("dropout %v is not supported: the same text has to give the same ids", v)
+			}
+		case "continuing_subword_prefix", "end_of_word_suffix":
+			if v != nil && v != "" {
+				return s, fmt.Errorf("%s %q is not supported", key, v)
+			}
+		case "unk_token":
+			if v != nil {
+				s.unk, ok = v.(string)
+			}
+		default:
+			flag := flags[key]
+			if flag == nil {
+				return s, fmt.Errorf("unknown key %q", key)
+			}
+			*flag, ok = v.(bool)
+		}
+		if !ok {
+			return s, fmt.Errorf("%s has a value of type %s", key, ordered.TypeName(v))
+		}
+	}
+	return s, nil
+}
+
+func (m *bpe) setMerges(s *spec) error {
+	if s.merges == nil {
+		return errors.New("there are no merges")
+	}
+	m.merges = make(map[uint64]merge, len(s.merges))
+	for rank, pair := range s.merges {
+		left, okLeft := s.vocab[pair[0]]
+		right, okRight := s.vocab[pair[1]]
+		id, ok := s.vocab[pair[0]+pair[1]]
+		if !okLeft || !okRight || !ok {
+			return fmt.Errorf("merge %d, %.60q + %.60q: a part or the result is not in the vocabulary", rank, pair[0], pair[1])
+		}
+		m.merges[pairKey(left, right)] = merge{uint32(rank), id}
+	}
+	return nil
+}
+
+// byteSymbol follows the library: the byte's character if the vocabulary has it; with byte_fallback the
+// <0x..> tokens of that character's UTF-8 if it has all of them; else the unknown token if there is one;
+// else nothing.
+func byteSymbol(vocab map[string]int32, b byte, unk int32, byteFallback bool) symbol {
+	text := string(byteRune[b])
+	if id, ok := vocab[text]; ok {
+		return symbol{ids: []int32{id}}
+	}
+	var ids []int32
+	for i := range len(text) {
+		if id, ok := vocab[fmt.Sprintf("<0x%02X>", text[i])]; ok && byteFallback {
+			ids = append(ids, id)
+		}
+	}
+	switch {
+	case len(ids) == len(text):
+		return symbol{ids: ids}
+	case unk != NoID:
+		return symbol{ids: []int32{unk}, unk: true}
+	}
+	return symbol{}
+}
+
+func (m *bpe) encode(ids []int32, text string) []int32 {
+	pieces(m.steps, text, func(piece string) { ids = m.encodePiece(ids, piece) })
+	return ids
+}
+
+func (m *bpe) encodePiece(ids []int32, piece string) []int32 {
+	if id, ok := m.whole[piece]; ok {
+		return append(ids, id)
+	}
+	if len(piece) == 1 {
+		return append(ids, m.symbols[piece[0]].ids...)
+	}
+	cached, slot := m.cache.get(piece)
+	if cached != nil {
+		return append(ids, cached...)
+	}
+	from := len(ids)
+	ids = m.appendSymbols(ids, piece)
+	var merged []int32
+	if len(ids)-from <= scanLimit {
+		merged = m.mergeShort(ids[from:])
+	} else {
+		merged = m.mergeLong(ids[from:])
+	}
+	m.cache.put(slot, piece, merged)
+	return ids[:from+len(merged)]
+}
+
+func (m *bpe) appendSymbols(ids []int32, piece string) []int32 {
+	afterUnk := false
+	for i := range len(piece) {
+		s := &m.symbols[piece[i]]
+		if s.unk && afterUnk && m.fuseUnk {
+			continue
+		}
+		ids = append(ids, s.ids...)
+		afterUnk = s.unk
+	}
+	return ids
+}
+
+// scanLimit is up to how many symbols looking at every pair again beats a heap.
+const scanLimit = 48
+
+const noRank = ^uint32(0)
+
+// mergeShort merges in place, quadratic in the number of symbols.
+func (m *bpe) mergeShort(ids []int32) []int32 {
+	var store [scanLimit]merge
+	next := store[:len(ids)] // next[i]: the merge of ids[i] and ids[i+1]
+	for i := range ids {
+		next[i] = m.pair(ids, i)
+	}
+	for {
+		best, at := noRank, 0
+		for i := range ids {
+			if next[i].rank < best {
+				best, at = next[i].rank, i
+			}
+		}
+		if best == noRank {
+			return ids
+		}
+		ids[at] = next[at].id
+		ids = append(ids[:at+1], ids[at+2:]...)
+		next = append(next[:at+1], next[at+2:]...)
+		next[at] = m.pair(ids, at)
+		if at > 0 {
+			next[at-1] = m.pair(ids, at-1)
+		}
+	}
+}
+
+func (m *bpe) pair(ids []int32, i int) merge {
+	if i+1 < len(ids) {
+		if found, ok := m.merges[pairKey(ids[i], ids[i+1])]; ok {
+			return found
+		}
+	}
+	return merge{rank: noRank}
+}
+
+// mergeLong merges in place with a heap of candidates over a linked list: n log n.
+func (m *bpe) mergeLong(ids []int32) []int32 {
+	n := int32(len(ids))
+	before, after := make([]int32, n), make([]int32, n)
+	for i := range n {
+		before[i], after[i] = i-1, i+1
+	}
+	var queue candidates
+	offer := func(i int32) {
+		if j := after[i]; j < n {
+			if found, ok := m.merges[pairKey(ids[i], ids[j])]; ok {
+				queue.push(uint64(found.rank)<<32 | uint64(i))
+			}
+		}
+	}
+	for i := range n {
+		offer(i)
+	}
+	const gone = int32(-1)
+	for len(queue) > 0 {
+		top := queue.pop()
+		i := int32(uint32(top))
+		j := after[i]
+		if ids[i] == gone || j >= n {
+			continue
+		}
+		found, ok := m.merges[pairKey(ids[i], ids[j])]
+		if !ok || uint64(found.rank) != top>>32 {
+			continue // the pair was merged with a neighbour meanwhile
+		}
+		ids[i], ids[j] = found.id, gone
+		after[i] = after[j]
+		if after[i] < n {
+			before[after[i]] = i
+		}
+		offer(i)
+		if before[i] >= 0 {
+			offer(before[i])
+		}
+	}
+	kept := ids[:0]
+	for i := int32(0); i < n; i = after[i] {
+		kept = append(kept, ids[i])
+	}
+	return kept
+}
+
+// candidates is a binary heap of rank<<32|position, the smallest first: lowest rank, then leftmost.
+type candidates []uint64
+
+func (q *candidates) push(v uint64) {
+	h := append(*q, v)
+	i := len(h) - 1
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent] <= v {
+			break
+		}
+		h[i] = h[parent]
+		i = parent
+	}
+	h[i] = v
+	*q = h
+}
+
+func (q *candidates) pop() uint64 {
+	h := *q
+	top, v := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	*q = h
+	for i := 0; len(h) > 0; {
+		child := 2*i + 1
+		if child+1 < len(h) && h[child+1] < h[child] {
+			child++
+		}
+		if child >= len(h) || v <= h[child] {
+			h[i] = v
+			break
+		}
+		h[i] = h[child]
+		i = child
+	}
+	return top
+}
+
+// pieceCache remembers pieces met before. It is of fixed size and direct-mapped: a new piece takes the
+// place of the one that hashed alike. Safe for concurrent use.
+type pieceCache struct {
+	seed  maphash.Seed
+	slots []atomic.Pointer[cachedPiece]
+}
+
+type cachedPiece struct {
+	piece string
+	ids   []int32
+}
+
+const (
+	cacheSlots    = 1 << 15
+	maxCachedSize = 64 // bytes of a piece
+)
+
+func newPieceCache() *pieceCache {
+	return &pieceCache{maphash.MakeSeed(), make([]atomic.Pointer[cachedPiece], cacheSlots)}
+}
+
+// get returns a piece's ids, nil if they are not cached, and the slot to put them, nil for none.
+func (c *pieceCache) get(piece string) ([]int32, *atomic.Pointer[cachedPiece]) {
+	if len(piece) > maxCachedSize {
+		return nil, nil
+	}
+	slot := &c.slots[maphash.String(c.seed, piece)%cacheSlots]
+	if e := slot.Load(); e != nil && e.piece == piece {
+		return e.ids, slot
+	}
+	return nil, slot
+}
+
+func (c *pieceCache) put(slot *atomic.Pointer[cachedPiece], piece string, ids []int32) {
+	if slot != nil {
+		slot.Store(&cachedPiece{strings.Clone(piece), append([]int32{}, ids...)})
+	}
+}

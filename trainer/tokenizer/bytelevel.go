@@ -1,0 +1,49 @@
+package tokenizer
+
+// Byte-level vocabularies write each byte as one printable character (GPT-2's table): the bytes that are
+// printable in Latin-1 as themselves, the other 68 as U+0100 and up, in order.
+var (
+	byteRune = func() (table [256]rune) {
+		next := rune(0x100)
+		for b := range table {
+			if b >= '!' && b <= '~' || b >= 0xa1 && b != 0xad {
+				table[b] = rune(b)
+				continue
+			}
+			table[b] = next
+			next++
+		}
+		return table
+	}()
+	runeByte = func() (table [0x144]int16) { // -1: not in the table
+		for i := range table {
+			table[i] = -1
+		}
+		for b, r := range byteRune {
+			table[r] = int16(b)
+		}
+		return table
+	}()
+)
+
+// byteLevelBytes turns a token of a byte-level vocabulary into its bytes. Not every token is one: ok is
+// false if some character is outside the table.
+func byteLevelBytes(token string) (b string, ok bool) {
+	out := make([]byte, 0, len(token))
+	for _, r := range token {
+		if int(r) >= len(runeByte) || runeByte[r] < 0 {
+			return "", false
+		}
+		out = append(out, byte(runeByte[r]))
+	}
+	return string(out), true
+}
+
+// byteLevelText writes bytes as a byte-level vocabulary does.
+func byteLevelText(b string) string {
+	out := make([]rune, len(b))
+	for i := range len(b) {
+		out[i] = byteRune[b[i]]
+	}
+	return string(out)
+}

@@ -1,0 +1,96 @@
+package tokenizer
+
+import (
+	"sort"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// nfc is Unicode's normalisation form C. x/text's own is a stream-safe variant: into a character with more
+// than 30 combining marks it puts a U+034F. Texts that come near that are composed here.
+func nfc(s string) string {
+	if norm.NFC.QuickSpanString(s) == len(s) {
+		return s
+	}
+	if longestMarks(s) < 15 { // decomposing a mark gives at most 2
+		return norm.NFC.String(s)
+	}
+	return compose(decompose(s))
+}
+
+// longestMarks is the length of the longest run of characters that combine with the one before, or of
+// which a part does once decomposed.
+func longestMarks(s string) int {
+	longest, current := 0, 0
+	for i := 0; i < len(s); {
+		p := norm.NFD.PropertiesString(s[i:])
+		if p.CCC() == 0 && p.TrailCCC() == 0 {
+			current = 0
+		} else {
+			current++
+		}
+		longest = max(longest, current)
+		i += max(1, p.Size())
+	}
+	return longest
+}
+
+type mark struct {
+	r   rune
+	ccc uint8
+}
+
+// decompose decomposes each character and brings combining marks into canonical order.
+func decompose(s string) []mark {
+	var out []mark
+	for _, r := range s {
+		for _, d := range norm.NFD.String(string(r)) {
+			out = append(out, mark{d, norm.NFD.PropertiesString(string(d)).CCC()})
+		}
+	}
+	for i := 0; i < len(out); i++ {
+		end := i
+		for end < len(out) && out[end].ccc != 0 {
+			end++
+		}
+		marks := out[i:end]
+		sort.SliceStable(marks, func(a, b int) bool { return marks[a].ccc < marks[b].ccc })
+		i = end
+	}
+	return out
+}
+
+// compose is the canonical composition algorithm (Unicode 3.11, D117).
+func compose(in []mark) string {
+	out := in[:0]
+	starter := -1
+	for _, m := range in {
+		if starter >= 0 {
+			last := out[len(out)-1]
+			blocked := len(out)-1 > starter && (last.ccc == 0 || last.ccc >= m.ccc)
+			if r, ok := composite(out[starter].r, m.r); ok && !blocked {
+				out[starter].r = r
+				continue
+			}
+		}
+		if m.ccc == 0 {
+			starter = len(out)
+		}
+		out = append(out, m)
+	}
+	var text strings.Builder
+	for _, m := range out {
+		text.WriteRune(m.r)
+	}
+	return text.String()
+}
+
+// composite is the character that a and b compose to.
+func composite(a, b rune) (rune, bool) {
+	pair := string(a) + string(b)
+	s := norm.NFC.String(pair)
+	r, n := utf8.DecodeRuneInString(s)
+	return r, n == len(s) && s != pair
+}

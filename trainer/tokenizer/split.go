@@ -1,0 +1,260 @@
+package tokenizer
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// A splitter returns the length of the first piece of s, which is not empty. Applied again and again it
+// cuts a text into pieces that are tokenised on their own.
+type splitter func(s string) int
+
+// The Split and ByteLevel patterns known here, as tokenizer.json writes them. Each has a hand-written
+// splitter: Go's regexp has no look-ahead, and an ASCII \s.
+const (
+	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
+
+var splitPatterns = map[string]splitter{
+	patternGPT2:   splitGPT2,
+	patternQwen2:  func(s string) int { return splitTiktoken(s, 1) },
+	patternLlama3: func(s string) int { return splitTiktoken(s, 3) },
+}
+
+type class uint8
+
+const (
+	other class = iota
+	letter
+	number
+	space
+	newline // \r or \n
+)
+
+var asciiClass = func() (table [utf8.RuneSelf]class) {
+	for b := range table {
+		table[b] = runeClass(rune(b))
+	}
+	return table
+}()
+
+func runeClass(r rune) class {
+	switch {
+	case r == '\r' || r == '\n':
+		return newline
+	case unicode.IsLetter(r):
+		return letter
+	case unicode.IsNumber(r):
+		return number
+	case unicode.IsSpace(r): // agrees with Unicode's White_Space
+		return space
+	}
+	return other
+}
+
+// classAt is the class and the length of the character at s[i]; i is inside s.
+func classAt(s string, i int) (class, int) {
+	if b := s[i]; b < utf8.RuneSelf {
+		return asciiClass[b], 1
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	return runeClass(r), n
+}
+
+// run is the end of the characters of one class from s[i] on, at most limit of them.
+func run(s string, i int, want class, limit int) int {
+	for ; i < len(s) && limit > 0; limit-- {
+		c, n := classAt(s, i)
+		if c != want {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// splitGPT2 is patternGPT2.
+func splitGPT2(s string) int {
+	if n := contraction(s, false); n > 0 {
+		return n
+	}
+	start := 0
+	c, n := classAt(s, 0)
+	if s[0] == ' ' && len(s) > 1 {
+		start = 1
+		c, n = classAt(s, 1)
+	}
+	if c == letter || c == number || c == other {
+		return run(s, start+n, c, len(s))
+	}
+	return whitespace(s)
+}
+
+// splitTiktoken is patternQwen2 and patternLlama3: digits is how many numbers make one piece.
+func splitTiktoken(s string, digits int) int {
+	if n := contraction(s, true); n > 0 {
+		return n
+	}
+	c, n := classAt(s, 0)
+	switch c {
+	case letter:
+		return run(s, n, letter, len(s))
+	case number:
+		return run(s, n, number, digits-1)
+	case other, space:
+		if n < len(s) {
+			if next, m := classAt(s, n); next == letter {
+				return run(s, n+m, letter, len(s))
+			}
+		}
+	}
+	start := 0
+	if s[0] == ' ' {
+		start = 1
+	}
+	if end := run(s, start, other, len(s)); end > start {
+		return run(s, end, newline, len(s))
+	}
+	return whitespaceLines(s)
+}
+
+// contraction is the length of 's 't 're 've 'm 'll 'd at the start of s. Ignoring case takes ſ for s too.
+func contraction(s string, ignoreCase bool) int {
+	if len(s) < 2 || s[0] != '\'' {
+		return 0
+	}
+	lower := func(i int) byte {
+		if i >= len(s) {
+			return 0
+		}
+		if b := s[i]; !ignoreCase || b < 'A' || b > 'Z' {
+			return b
+		}
+		return s[i] + 'a' - 'A'
+	}
+	switch a, b := lower(1), lower(2); {
+	case a == 's' || a == 't' || a == 'm' || a == 'd':
+		return 2
+	case a == 'r' && b == 'e' || a == 'v' && b == 'e' || a == 'l' && b == 'l':
+		return 3
+	case ignoreCase && a == 0xc5 && b == 0xbf: // U+017F
+		return 3
+	}
+	return 0
+}
+
+// whitespace is \s+(?!\S)|\s+ at the start of s, which is white space: all of it, but for the last
+// character if something follows and that is not all there is.
+func whitespace(s string) int {
+	end, last := 0, 0
+	for end < len(s) {
+		c, n := classAt(s, end)
+		if c != space && c != newline {
+			if last == 0 {
+				return end
+			}
+			return last
+		}
+		last = end
+		end += n
+	}
+	return end
+}
+
+// whitespaceLines is \s*[\r\n]+|\s+(?!\S)|\s+: if there is a line end, everything up to the last one.
+func whitespaceLines(s string) int {
+	lines := 0
+	for i := 0; i < len(s); {
+		c, n := classAt(s, i)
+		if c != space && c != newline {
+			break
+		}
+		i += n
+		if c == newline {
+			lines = i
+		}
+	}
+	if lines > 0 {
+		return lines
+	}
+	return whitespace(s)
+}
+
+// splitDigits is the Digits step with individual_digits: each number character on its own.
+func splitDigits(s string) int {
+	c, n := classAt(s, 0)
+	for c != number && n < len(s) {
+		next, m := classAt(s, n)
+		if next == number {
+			break
+		}
+		n += m
+	}
+	return n
+}
+
+// splitDigitRuns is the Digits step without individual_digits.
+func splitDigitRuns(s string) int {
+	if c, n := classAt(s, 0); c == number {
+		return run(s, n, number, len(s))
+	}
+	return splitDigits(s)
+}
+
+// splitWords is the WhitespaceSplit step; its white space pieces are dropped by the caller.
+func splitWords(s string) int {
+	r, n := utf8.DecodeRuneInString(s)
+	white := unicode.IsSpace(r)
+	for n < len(s) {
+		r, m := utf8.DecodeRuneInString(s[n:])
+		if unicode.IsSpace(r) != white {
+			break
+		}
+		n += m
+	}
+	return n
+}
+
+// splitWordsAndMarks is the Whitespace step, \w+|[^\w\s]+; its white space pieces are dropped by the caller.
+func splitWordsAndMarks(s string) int {
+	kind := func(r rune) int {
+		switch {
+		case unicode.IsSpace(r):
+			return 0
+		case isWord(r):
+			return 1
+		}
+		return 2
+	}
+	r, n := utf8.DecodeRuneInString(s)
+	want := kind(r)
+	for n < len(s) {
+		r, m := utf8.DecodeRuneInString(s[n:])
+		if kind(r) != want {
+			break
+		}
+		n += m
+	}
+	return n
+}
+
+// isWord is Unicode's \w (UTS 18, annex C).
+func isWord(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic) ||
+		r == 0x200c || r == 0x200d
+}
+
+// pieces calls f for the pieces that the steps, one after the other, cut s into.
+func pieces(steps []splitter, s string, f func(string)) {
+	if len(steps) == 0 {
+		f(s)
+		return
+	}
+	for len(s) > 0 {
+		n := steps[0](s)
+		pieces(steps[1:], s[:n], f)
+		s = s[n:]
+	}
+}
