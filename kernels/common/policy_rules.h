@@ -1,0 +1,84 @@
+// Checks of the policy objective that need no token: arguments, and rules 1, 3 and 4 of spec section 7.
+#pragma once
+#include <math.h>
+
+#include "policy_term.h"
+
+namespace mgrpo {
+
+inline bool valid(const mgrpo_loss_config &c) {
+  const auto within = [](double x, double low, double high) { return x >= low && x <= high && isfinite(x); };
+  return c.ratio >= MGRPO_RATIO_TOKEN && c.ratio <= MGRPO_RATIO_CISPO &&
+         c.aggregation >= MGRPO_AGGREGATION_TRAJECTORY_MEAN && c.aggregation <= MGRPO_AGGREGATION_CONSTANT &&
+         c.kl >= MGRPO_KL_NONE && c.kl <= MGRPO_KL_K3 && within(c.eps_low, 0, 1) && within(c.eps_high, 0, HUGE_VAL) &&
+         (c.dual_clip == 0 || (c.dual_clip > 1 && isfinite(c.dual_clip))) && within(c.cispo_low, 0, 1) &&
+         within(c.cispo_high, 0, HUGE_VAL) && within(c.tis_cap, 0, HUGE_VAL) &&
+         within(c.log_ratio_clamp, 0, kMaxExponent) && within(c.kl_coef, 0, HUGE_VAL) &&
+         (c.kl_coef == 0 || c.kl != MGRPO_KL_NONE) && isfinite(c.entropy_coef) &&
+         (c.aggregation != MGRPO_AGGREGATION_CONSTANT || (c.max_length > 0 && isfinite(c.max_length)));
+}
+
+inline bool valid(const mgrpo_loss_batch &b) {
+  if (b.trajectories < 0 || b.tokens < 0 || (b.dtype != MGRPO_FLOAT32 && b.dtype != MGRPO_FLOAT64)) return false;
+  if (b.cu_seqlens == nullptr || b.cu_seqlens[0] != 0) return false;
+  for (int64_t j = 0; j < b.trajectories; j++)
+    if (b.cu_seqlens[j + 1] < b.cu_seqlens[j]) return false;
+  if (b.cu_seqlens[b.trajectories] != b.tokens) return false;
+  return (b.trajectories == 0 || (b.weight && b.advantage && b.coefficient)) && (b.tokens == 0 || b.mask);
+}
+
+inline int32_t refuse(mgrpo_loss_error *error, int32_t code, int32_t field = MGRPO_FIELD_NONE, int64_t trajectory = -1,
+                      int64_t token = -1, int64_t count = 0) {
+  *error = {code, field, trajectory, token, count};
+  return MGRPO_REFUSED;
+}
+
+// Rule 1.
+inline int32_t check_weights(const double *weight, int64_t trajectories, mgrpo_loss_error *error) {
+  for (int64_t j = 0; j < trajectories; j++)
+    if (!(weight[j] >= 0) || !isfinite(weight[j])) return refuse(error, MGRPO_LOSS_BAD_WEIGHT, MGRPO_FIELD_NONE, j);
+  return MGRPO_OK;
+}
+
+// Rule 4.
+inline int32_t check_supplied(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, const void *dentropy,
+                              mgrpo_loss_error *error) {
+  const auto missing = [error](int32_t field) { return refuse(error, MGRPO_LOSS_MISSING_INPUT, field); };
+  if (!b.logp_new) return missing(MGRPO_FIELD_LOGP_NEW);
+  if (!b.logp_old) return missing(MGRPO_FIELD_LOGP_OLD);
+  if (c.tis_cap != 0 && !b.logp_behaviour) return missing(MGRPO_FIELD_LOGP_BEHAVIOUR);
+  if (c.kl_coef != 0 && !b.logp_ref) return missing(MGRPO_FIELD_LOGP_REF);
+  if (c.entropy_coef != 0 && !b.entropy) return missing(MGRPO_FIELD_ENTROPY);
+  if (c.entropy_coef != 0 && !dentropy) return MGRPO_INVALID_ARGUMENT;
+  return MGRPO_OK;
+}
+
+// Rules 3 and 5 to 7 over the scans of all trajectories; scans of trajectories outside R hold no tokens.
+inline int32_t check_scans(const TrajectoryScan *scan, int64_t trajectories, mgrpo_loss_error *error) {
+  int64_t count = 0;
+  for (int64_t j = 0; j < trajectories; j++) count += scan[j].bad_count;
+  const auto first = [&](int32_t code, int64_t TrajectoryScan::*key, int64_t n) {
+    int64_t at = 0;
+    for (int64_t j = 1; j < trajectories; j++)
+      if (scan[j].*key < scan[at].*key) at = j;
+    return refuse(error, code, (int32_t)(scan[at].*key % 8), at, scan[at].*key / 8, n);
+  };
+  if (count > 0) return first(MGRPO_LOSS_NON_FINITE_INPUT, &TrajectoryScan::bad_key, count);
+  for (int64_t j = 0; j < trajectories; j++)
+    if (scan[j].positive_key != kNoKey) return first(MGRPO_LOSS_POSITIVE_LOGPROB, &TrajectoryScan::positive_key, 0);
+  for (int64_t j = 0; j < trajectories; j++) {
+    if (scan[j].ratio_overflow) return refuse(error, MGRPO_LOSS_RATIO_OVERFLOW, MGRPO_FIELD_RATIO, j);
+    if (scan[j].ref_overflow) return refuse(error, MGRPO_LOSS_RATIO_OVERFLOW, MGRPO_FIELD_REF_KL, j);
+  }
+  return MGRPO_OK;
+}
+
+// Which sums a batch collects.
+inline void mark_collected(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_sums *s) {
+  s->has_entropy = b.entropy != nullptr;
+  s->has_ref_kl = b.logp_ref != nullptr && c.kl != MGRPO_KL_NONE;
+  s->has_behaviour = b.logp_behaviour != nullptr;
+  s->has_tis = b.logp_behaviour != nullptr && c.tis_cap != 0;
+}
+
+}  // namespace mgrpo

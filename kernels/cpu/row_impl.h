@@ -1,0 +1,128 @@
+// The row passes for the instruction set the including file compiles for: include it as simd.h says.
+#pragma once
+#include "simd.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+static_assert(kRowBlock % kLanes == 0, "a block is whole vectors");
+
+// Below exp(-104) a float32 exponential is 0; the bound also keeps 0 * -Inf out of the weighted sum.
+constexpr float kMinExponent = -104.0f;
+
+typedef uint16_t VecHalf __attribute__((vector_size(kLanes * 2)));
+typedef uint32_t VecBits __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VecHalfUnaligned __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+
+MGRPO_INLINE Vec widen(VecHalf bits) { return (Vec)(__builtin_convertvector(bits, VecBits) << 16); }
+
+// Round to nearest even; NaN stays NaN.
+MGRPO_INLINE VecHalf narrow(Vec a) {
+  const VecBits bits = (VecBits)a;
+  const VecBits rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  const VecBits quiet = (bits >> 16) | 0x40;
+  return __builtin_convertvector((VecBits)(a == a ? (VecInt)rounded : (VecInt)quiet), VecHalf);
+}
+
+MGRPO_INLINE Vec load_row(const float *p) { return load(p); }
+MGRPO_INLINE Vec load_row(const uint16_t *p) { return widen(*reinterpret_cast<const VecHalfUnaligned *>(p)); }
+MGRPO_INLINE Vec load_row_n(const float *p, int64_t n) { return load_n(p, n); }
+MGRPO_INLINE Vec load_row_n(const uint16_t *p, int64_t n) {
+  VecHalf a{};
+  for (int64_t i = 0; i < n; i++) a[i] = p[i];
+  return widen(a);
+}
+MGRPO_INLINE void store_row(float *p, Vec a) { store(p, a); }
+MGRPO_INLINE void store_row(uint16_t *p, Vec a) { *reinterpret_cast<VecHalfUnaligned *>(p) = narrow(a); }
+MGRPO_INLINE void store_row_n(float *p, Vec a, int64_t n) { store_n(p, a, n); }
+MGRPO_INLINE void store_row_n(uint16_t *p, Vec a, int64_t n) {
+  const VecHalf h = narrow(a);
+  for (int64_t i = 0; i < n; i++) p[i] = h[i];
+}
+
+MGRPO_INLINE double sum_lanes_wide(Vec a) {
+  double sum = 0;
+  for (int i = 0; i < kLanes; i++) sum += a[i];
+  return sum;
+}
+
+template <class T>
+MGRPO_INLINE bool find_max(const T *z, int64_t vocab, float *max) {
+  const float inf = __builtin_inff();
+  Vec m = splat(-inf);
+  VecInt nan{};
+  int64_t v = 0;
+  for (; v + kLanes <= vocab; v += kLanes) {
+    const Vec x = load_row(z + v);
+    nan |= (VecInt)(x != x);
+    m = vmax(m, x);
+  }
+  if (v < vocab) {
+    const Vec x = keep_first(load_row_n(z + v, vocab - v), vocab - v, -inf);
+    nan |= (VecInt)(x != x);
+    m = vmax(m, x);
+  }
+  bool readable = true;
+  *max = m[0];
+  for (int i = 0; i < kLanes; i++) {
+    readable = readable && nan[i] == 0;
+    *max = m[i] > *max ? m[i] : *max;
+  }
+  return readable && *max != inf;
+}
+
+template <class T>
+RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace) {
+  RowSums sums{0, 0, 0, false};
+  sums.readable = find_max(z, vocab, &sums.max);
+  if (!sums.readable || sums.max == -__builtin_inff()) return sums;
+  const Vec max = splat(sums.max), scale = splat(inv_tau), least = splat(kMinExponent);
+  for (int64_t begin = 0; begin < vocab; begin += kRowBlock) {
+    const int64_t end = min64(begin + kRowBlock, vocab);
+    Vec sum{}, weighted{};
+    int64_t v = begin;
+    for (; v + kLanes <= end; v += kLanes) {
+      const Vec d = vmax(least, (load_row(z + v) - max) * scale);
+      const Vec e = vexp(d);
+      sum += e;
+      weighted += e * d;
+      if (trace) store(trace->exps + v, e);
+    }
+    if (v < end) {
+      const int64_t n = end - v;
+      const Vec d = vmax(least, (load_row_n(z + v, n) - max) * scale);
+      const Vec e = keep_first(vexp(d), n, 0);
+      sum += e;
+      weighted += e * keep_first(d, n, 0);
+      if (trace) store_n(trace->exps + v, e, n);
+    }
+    const double block = sum_lanes_wide(sum);
+    if (trace) trace->block_sums[begin / kRowBlock] = block;
+    sums.sum += block;
+    sums.weighted += sum_lanes_wide(weighted);
+  }
+  return sums;
+}
+
+template <class T>
+void row_gradient(T *z, int64_t vocab, float max_z, float inv_tau, float constant, float slope) {
+  const Vec max = splat(max_z), scale = splat(inv_tau), c = splat(constant), s = splat(slope);
+  const Vec least = splat(kMinExponent);
+  int64_t v = 0;
+  for (; v + kLanes <= vocab; v += kLanes) {
+    const Vec d = vmax(least, (load_row(z + v) - max) * scale);
+    store_row(z + v, vexp(d) * fma(s, d, c));
+  }
+  if (v < vocab) {
+    const int64_t n = vocab - v;
+    const Vec d = vmax(least, (load_row_n(z + v, n) - max) * scale);
+    store_row_n(z + v, vexp(d) * fma(s, d, c), n);
+  }
+}
+
+constexpr RowOps make_row_ops() {
+  return {row_sums<float>, row_sums<uint16_t>, row_gradient<float>, row_gradient<uint16_t>};
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu

@@ -1,0 +1,210 @@
+#include "mgrpo/sample.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "check.h"
+#include "parallel.h"
+#include "row_ops.h"
+#include "sampling_filter.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+float to_float(float z) { return z; }
+float to_float(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float z;
+  __builtin_memcpy(&z, &wide, sizeof z);
+  return z;
+}
+
+struct Draw {
+  int32_t token;
+  float logp, truncated_logp;
+};
+
+// One row: its exponentials exp((z_v - max) / tau), and what is kept of them.
+template <class T>
+class Row {
+ public:
+  Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, float *exps, double *block_sums)
+      : z_(z), vocab_(vocab), settings_(settings), tau_(settings.temperature == 0 ? 1 : settings.temperature), exps_(exps),
+        block_sums_(block_sums) {
+    const RowTrace trace{exps, block_sums};
+    sums_ = row_ops().sums(z, vocab, static_cast<float>(1 / tau_), &trace);
+  }
+
+  bool readable() const { return sums_.readable && sums_.max != -kInf; }
+
+  Draw draw() {
+    double kept = sums_.sum;
+    if (truncates(settings_)) kept = truncate();
+    const int32_t token = settings_.temperature == 0 ? greedy() : invert(kept);
+    const double exponent = (static_cast<double>(to_float(z_[token])) - sums_.max) / tau_;
+    return {token, static_cast<float>(exponent - std::log(sums_.sum)), static_cast<float>(exponent - std::log(kept))};
+  }
+
+ private:
+  int32_t greedy() const {
+    int64_t v = 0;
+    while (to_float(z_[v]) != sums_.max) v++;
+    return static_cast<int32_t>(v);
+  }
+
+  // Zeroes the exponentials outside the filters, recomputes block_sums and returns the mass kept.
+  double truncate() {
+    const uint32_t cut = top_p_cut(top_k_cut());
+    const double least_exponent = settings_.min_p > 0 ? std::log(settings_.min_p) : -kInf;
+    double total = 0;
+    for (int64_t begin = 0; begin < vocab_; begin += kRowBlock) {
+      const int64_t end = std::min(begin + kRowBlock, vocab_);
+      double block = 0;
+      for (int64_t v = begin; v < end; v++) {
+        const float z = to_float(z_[v]);
+        if (order_key(z) < cut || (static_cast<double>(z) - sums_.max) / tau_ < least_exponent) exps_[v] = 0;
+        block += exps_[v];
+      }
+      block_sums_[begin / kRowBlock] = block;
+      total += block;
+    }
+    return total;
+  }
+
+  uint32_t top_k_cut() const {
+    if (settings_.top_k == 0 || settings_.top_k >= vocab_) return 0;
+    return least_key([&](uint32_t key) {
+      int64_t above = 0;
+      for (int64_t v = 0; v < vocab_; v++) above += order_key(to_float(z_[v])) > key;
+      return above < settings_.top_k;
+    });
+  }
+
+  uint32_t top_p_cut(uint32_t top_k) const {
+    if (settings_.top_p == 0 || settings_.top_p == 1) return top_k;
+    const double budget = settings_.top_p * mass([&](uint32_t key) { return key >= top_k; });
+    const uint32_t cut = least_key([&](uint32_t at) { return mass([&](uint32_t key) { return key > at; }) < budget; });
+    return std::max(cut, top_k);
+  }
+
+  template <class Keep>
+  double mass(const Keep &keep) const {
+    double lane[8] = {};
+    for (int64_t v = 0; v < vocab_; v++) lane[v % 8] += keep(order_key(to_float(z_[v]))) ? exps_[v] : 0.0f;
+    double sum = 0;
+    for (double s : lane) sum += s;
+    return sum;
+  }
+
+  // The first token at which the running sum of exponentials exceeds u * kept.
+  int32_t invert(double kept) const {
+    const uint64_t at = settings_.position;
+    const double u = mgrpo_philox_uniform(mgrpo_philox(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0, 0,
+                                                       settings_.key[0], settings_.key[1]));
+    const double threshold = u * kept;
+    const int64_t blocks = (vocab_ + kRowBlock - 1) / kRowBlock;
+    double below = 0;
+    int64_t last = 0;  // the last token with mass so far: taken if rounding leaves the threshold unreached
+    for (int64_t b = 0; b < blocks; b++) {
+      if (block_sums_[b] == 0) continue;
+      if (below + block_sums_[b] <= threshold && b + 1 < blocks) {
+        below += block_sums_[b];
+        last = b * kRowBlock + kRowBlock - 1;
+        continue;
+      }
+      for (int64_t v = b * kRowBlock; v < std::min((b + 1) * kRowBlock, vocab_); v++) {
+        if (exps_[v] == 0) continue;
+        below += exps_[v];
+        last = v;
+        if (below > threshold) return static_cast<int32_t>(v);
+      }
+    }
+    while (exps_[last] == 0) last--;
+    return static_cast<int32_t>(last);
+  }
+
+  const T *z_;
+  int64_t vocab_;
+  const mgrpo_sampling &settings_;
+  double tau_;
+  float *exps_;
+  double *block_sums_;
+  RowSums sums_;
+};
+
+struct Outputs {
+  int32_t *token;
+  float *logp, *truncated_logp;
+
+  void store(int64_t row, const Draw &draw) const {
+    token[row] = draw.token;
+    if (logp) logp[row] = draw.logp;
+    if (truncated_logp) truncated_logp[row] = draw.truncated_logp;
+  }
+};
+
+// Returns the first row that could not be read, or -1.
+template <class T>
+int64_t sample(const T *logits, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling,
+               const Outputs &out) {
+  const int threads = rows < 2 ? 1 : thread_count(20.0 * static_cast<double>(rows) * static_cast<double>(vocab));
+  const int64_t blocks = (vocab + kRowBlock - 1) / kRowBlock;
+  std::vector<float> exps(static_cast<size_t>(threads * vocab));
+  std::vector<double> block_sums(static_cast<size_t>(threads * blocks));
+  std::vector<int64_t> bad(static_cast<size_t>(threads), std::numeric_limits<int64_t>::max());
+#pragma omp parallel num_threads(threads)
+  {
+    const int64_t t = omp_get_thread_num();
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t r = 0; r < rows; r++) {
+      Row<T> row(logits + r * ld, vocab, sampling[r], exps.data() + t * vocab, block_sums.data() + t * blocks);
+      if (!row.readable()) bad[t] = std::min(bad[t], r);
+      out.store(r, row.readable() ? row.draw() : Draw{-1, kNaN, kNaN});
+    }
+  }
+  const int64_t first = *std::min_element(bad.begin(), bad.end());
+  return first == std::numeric_limits<int64_t>::max() ? -1 : first;
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu
+
+using namespace mgrpo;
+
+int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                         const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
+                         float *truncated_logp_or_null, int64_t *bad_row) {
+  if (!bad_row) return MGRPO_INVALID_ARGUMENT;
+  *bad_row = -1;
+  if (!cpu::valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max())
+    return MGRPO_INVALID_ARGUMENT;
+  if (rows > 0 && cpu::any_null({logits, sampling, token})) return MGRPO_INVALID_ARGUMENT;
+  for (int64_t r = 0; r < rows; r++) {
+    if (valid(sampling[r])) continue;
+    *bad_row = r;
+    return MGRPO_INVALID_ARGUMENT;
+  }
+  const cpu::Outputs out{token, logp_or_null, truncated_logp_or_null};
+  try {
+    switch (dtype) {
+      case MGRPO_FLOAT32:
+        *bad_row = cpu::sample(static_cast<const float *>(logits), rows, vocab, ld, sampling, out);
+        break;
+      case MGRPO_BFLOAT16:
+        *bad_row = cpu::sample(static_cast<const uint16_t *>(logits), rows, vocab, ld, sampling, out);
+        break;
+      default: return MGRPO_INVALID_ARGUMENT;
+    }
+  } catch (const std::bad_alloc &) {
+    return MGRPO_OUT_OF_MEMORY;
+  }
+  return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
+}
