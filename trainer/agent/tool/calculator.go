@@ -1,0 +1,232 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"strings"
+)
+
+// Bounds of one calculation.
+const (
+	maxExpression = 2000 // bytes
+	maxDepth      = 64   // nested parentheses, signs and powers
+	maxBits       = 4096 // of a numerator or denominator: about 1,200 digits
+	showDigits    = 15   // decimals shown of a number that has no end
+)
+
+// Calculator evaluates arithmetic over exact rational numbers: + - * / % ^ with the usual precedence,
+// parentheses, and the functions of calculatorFunctions. 0.1 + 0.2 is 0.3.
+func Calculator() Tool {
+	return Func("calculator", "Evaluates an arithmetic expression exactly.", "expression",
+		"Numbers with + - * / % ^ and parentheses; abs, ceil, floor, max, min, round(x, digits), sqrt; pi. Example: (12.5 + 3) * 4 / 100",
+		func(_ context.Context, expression string) (string, error) {
+			v, err := Evaluate(expression)
+			if err != nil {
+				return "", err
+			}
+			return formatRational(v), nil
+		})
+}
+
+// Evaluate computes an expression of the calculator's language.
+func Evaluate(expression string) (*big.Rat, error) {
+	if len(expression) > maxExpression {
+		return nil, fmt.Errorf("the expression is longer than %d bytes", maxExpression)
+	}
+	p := &arithmetic{rest: normalizeSigns.Replace(expression), whole: expression}
+	v, err := p.sum()
+	if err != nil {
+		return nil, err
+	}
+	if p.skip(); p.rest != "" {
+		return nil, p.unexpected()
+	}
+	return v, nil
+}
+
+var normalizeSigns = strings.NewReplacer("×", "*", "·", "*", "÷", "/", "−", "-", "–", "-", "**", "^")
+
+// arithmetic is a recursive-descent parser that computes as it reads.
+type arithmetic struct {
+	rest, whole string
+	depth       int
+}
+
+func (p *arithmetic) skip() { p.rest = strings.TrimLeft(p.rest, " \t\r\n") }
+
+// take consumes one of the operators at the start of the rest and returns it, or 0.
+func (p *arithmetic) take(operators string) byte {
+	p.skip()
+	if p.rest == "" || strings.IndexByte(operators, p.rest[0]) < 0 {
+		return 0
+	}
+	op := p.rest[0]
+	p.rest = p.rest[1:]
+	return op
+}
+
+func (p *arithmetic) unexpected() error {
+	if p.rest == "" {
+		return errors.New("the expression ends too early")
+	}
+	hint := ""
+	if p.rest[0] == ',' {
+		hint = " (write numbers without thousands separators)"
+	}
+	return fmt.Errorf("cannot read %q%s", Truncate(p.rest, 40), hint)
+}
+
+func (p *arithmetic) sum() (*big.Rat, error) {
+	left, err := p.product()
+	for err == nil {
+		op := p.take("+-")
+		if op == 0 {
+			return left, nil
+		}
+		var right *big.Rat
+		if right, err = p.product(); err == nil {
+			left, err = apply(op, left, right)
+		}
+	}
+	return nil, err
+}
+
+func (p *arithmetic) product() (*big.Rat, error) {
+	left, err := p.signed()
+	for err == nil {
+		op := p.take("*/%")
+		if op == 0 {
+			return left, nil
+		}
+		var right *big.Rat
+		if right, err = p.signed(); err == nil {
+			left, err = apply(op, left, right)
+		}
+	}
+	return nil, err
+}
+
+// signed reads signs, which bind less than a power: -2^2 is -4.
+func (p *arithmetic) signed() (*big.Rat, error) {
+	if p.depth++; p.depth > maxDepth {
+		return nil, fmt.Errorf("the expression is nested deeper than %d", maxDepth)
+	}
+	defer func() { p.depth-- }()
+	switch p.take("+-") {
+	case '-':
+		v, err := p.signed()
+		if err != nil {
+			return nil, err
+		}
+		return new(big.Rat).Neg(v), nil
+	case '+':
+		return p.signed()
+	}
+	return p.power()
+}
+
+// power reads a right-associative power: 2^3^2 is 2^9.
+func (p *arithmetic) power() (*big.Rat, error) {
+	base, err := p.atom()
+	if err != nil || p.take("^") == 0 {
+		return base, err
+	}
+	exponent, err := p.signed()
+	if err != nil {
+		return nil, err
+	}
+	return apply('^', base, exponent)
+}
+
+func (p *arithmetic) atom() (*big.Rat, error) {
+	p.skip()
+	if p.rest == "" {
+		return nil, p.unexpected()
+	}
+	switch c := p.rest[0]; {
+	case c == '(':
+		p.rest = p.rest[1:]
+		v, err := p.sum()
+		if err == nil && p.take(")") == 0 {
+			err = errors.New("a parenthesis is not closed")
+		}
+		return v, err
+	case c >= '0' && c <= '9' || c == '.':
+		return p.number()
+	case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
+		return p.name()
+	}
+	return nil, p.unexpected()
+}
+
+func (p *arithmetic) number() (*big.Rat, error) {
+	end := span(p.rest, 0, isDigit)
+	if end < len(p.rest) && p.rest[end] == '.' {
+		end = span(p.rest, end+1, isDigit)
+	}
+	if end < len(p.rest) && (p.rest[end] == 'e' || p.rest[end] == 'E') {
+		digits := end + 1
+		if digits < len(p.rest) && (p.rest[digits] == '+' || p.rest[digits] == '-') {
+			digits++
+		}
+		if last := span(p.rest, digits, isDigit); last > digits {
+			if last-digits > 3 {
+				return nil, errTooLarge
+			}
+			end = last
+		}
+	}
+	v, ok := new(big.Rat).SetString(p.rest[:end])
+	if !ok {
+		return nil, p.unexpected()
+	}
+	p.rest = p.rest[end:]
+	return withinBits(v)
+}
+
+// name reads a constant or a function's call.
+func (p *arithmetic) name() (*big.Rat, error) {
+	end := span(p.rest, 0, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' })
+	name := strings.ToLower(p.rest[:end])
+	p.rest = p.rest[end:]
+	if name == "pi" {
+		return new(big.Rat).SetFloat64(math.Pi), nil
+	}
+	f, known := calculatorFunctions[name]
+	if !known {
+		return nil, fmt.Errorf("there is no function %q: use abs, ceil, floor, max, min, round, sqrt", name)
+	}
+	if p.take("(") == 0 {
+		return nil, fmt.Errorf("%s needs its arguments in parentheses", name)
+	}
+	var args []*big.Rat
+	for {
+		v, err := p.sum()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, v)
+		switch p.take(",)") {
+		case ',':
+			continue
+		case ')':
+			if len(args) < f.least || len(args) > f.most {
+				return nil, fmt.Errorf("%s takes %d to %d arguments, not %d", name, f.least, f.most, len(args))
+			}
+			return f.call(args)
+		}
+		return nil, errors.New("a parenthesis is not closed")
+	}
+}
+
+func span(s string, from int, in func(byte) bool) int {
+	for from < len(s) && in(s[from]) {
+		from++
+	}
+	return from
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }

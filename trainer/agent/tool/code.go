@@ -1,0 +1,143 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// CodeConfig bounds the programs of a code tool. Zero values take the defaults in parentheses.
+type CodeConfig struct {
+	Steps   uint64 // Starlark steps of a program (1,000,000)
+	Memory  int64  // bytes a program may hold, beyond what an empty interpreter does (256 MiB)
+	Output  int    // bytes a program may print (64 KiB)
+	Workers int    // programs run at once (one a core)
+}
+
+func (c CodeConfig) withDefaults() CodeConfig {
+	if c.Steps == 0 {
+		c.Steps = 1_000_000
+	}
+	if c.Memory == 0 {
+		c.Memory = 256 << 20
+	}
+	if c.Output == 0 {
+		c.Output = 64 << 10
+	}
+	if c.Workers == 0 {
+		c.Workers = runtime.NumCPU()
+	}
+	return c
+}
+
+// Code runs Starlark, a small Python, in processes of its own. Starlark has no files, no network, no
+// clock and no way to load a module. Its steps are counted, but one step can be arbitrarily large
+// ("a" * 10**9, str of a list that holds itself twice, many levels deep), so what bounds memory and time
+// is the kernel: the interpreter's process has a limit on its data and is killed when the time is over.
+//
+// The processes are the running program again, which therefore calls ServeSandbox first thing in main.
+type Code struct {
+	Tool
+	cfg CodeConfig
+
+	mu      sync.Mutex
+	closed  bool
+	workers chan *sandbox // cfg.Workers slots; nil: to be started
+}
+
+// NewCode makes the tool. No process is started before the first call.
+func NewCode(cfg CodeConfig) *Code {
+	c := &Code{cfg: cfg.withDefaults()}
+	c.workers = make(chan *sandbox, c.cfg.Workers)
+	for range c.cfg.Workers {
+		c.workers <- nil
+	}
+	c.Tool = Func("code", "Runs a program in Starlark, a subset of Python: no imports, no files, no network. math and json are there already. Answers with what it prints and the value of its last line.",
+		"program", "The program. Example: sum([x * x for x in range(10)])", c.run)
+	return c
+}
+
+// Close waits for the calls under way and ends the interpreters. Later calls fail.
+func (c *Code) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	for range c.cfg.Workers {
+		if w := <-c.workers; w != nil {
+			w.kill()
+		}
+	}
+	close(c.workers)
+	return nil
+}
+
+func (c *Code) run(ctx context.Context, program string) (string, error) {
+	var w *sandbox
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case slot, open := <-c.workers:
+		if !open {
+			return "", errors.New("the code tool is closed")
+		}
+		w = slot
+	}
+	// Whatever happens, the slot goes back; a worker goes with it only after a clean answer.
+	var healthy *sandbox
+	defer func() { c.workers <- healthy }()
+	if w == nil {
+		var err error
+		if w, err = startSandbox(ctx, c.cfg.Memory); err != nil {
+			return "", fmt.Errorf("starting the interpreter: %w", err)
+		}
+	}
+	answer, err := w.execute(ctx, sandboxRequest{Program: program, Steps: c.cfg.Steps, Output: c.cfg.Output})
+	if err != nil {
+		w.kill()
+		return "", err
+	}
+	if answer.Retire {
+		w.kill()
+	} else {
+		healthy = w
+	}
+	return answer.text()
+}
+
+// sandboxRequest and sandboxAnswer are one JSON line each on the interpreter's standard input and output.
+type sandboxRequest struct {
+	Program string
+	Steps   uint64
+	Output  int
+}
+
+type sandboxAnswer struct {
+	Output string
+	Error  string
+	Retire bool // the process holds much memory that it will not give back
+}
+
+func (a sandboxAnswer) text() (string, error) {
+	out := strings.TrimRight(a.Output, "\n")
+	switch {
+	case a.Error != "" && out != "":
+		return "", fmt.Errorf("%s\nprinted before: %s", a.Error, out)
+	case a.Error != "":
+		return "", errors.New(a.Error)
+	case out == "":
+		return "(no output: print something or end with an expression)", nil
+	}
+	return out, nil
+}
+
+func (r sandboxRequest) line() ([]byte, error) {
+	b, err := json.Marshal(r)
+	return append(b, '\n'), err
+}

@@ -1,0 +1,52 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Func is a tool of one string argument made from a function; a task's own tools are made this way.
+func Func(name, description, argument, meaning string, call func(ctx context.Context, argument string) (string, error)) Tool {
+	schema, err := json.Marshal(map[string]any{
+		"type":       "object",
+		"properties": map[string]any{argument: map[string]string{"type": "string", "description": meaning}},
+		"required":   []string{argument},
+	})
+	if err != nil { // strings always marshal
+		schema = json.RawMessage(`{"type":"object"}`)
+	}
+	return function{name, description, argument, schema, call}
+}
+
+type function struct {
+	name, description, argument string
+	schema                      json.RawMessage
+	call                        func(context.Context, string) (string, error)
+}
+
+func (f function) Name() string            { return f.name }
+func (f function) Description() string     { return f.description }
+func (f function) Schema() json.RawMessage { return f.schema }
+
+func (f function) Call(ctx context.Context, args json.RawMessage) (string, error) {
+	text, err := stringArgument(args, f.argument)
+	if err != nil {
+		return "", err
+	}
+	return f.call(ctx, text)
+}
+
+// stringArgument reads one string out of the arguments of a call.
+func stringArgument(args json.RawMessage, name string) (string, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(args, &fields); err != nil {
+		return "", fmt.Errorf("the arguments are not a JSON object: %w", err)
+	}
+	var text *string
+	if err := json.Unmarshal(bytes.TrimSpace(fields[name]), &text); err != nil || text == nil {
+		return "", fmt.Errorf("the argument %q must be a string", name)
+	}
+	return *text, nil
+}
