@@ -1,0 +1,83 @@
+// What the tests of the nn kernels share: guarded buffers, seeded data, comparisons.
+#pragma once
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace nn_testing {
+
+constexpr double kEpsilon = 0x1p-24;  // half a unit in the last place of a float in [1, 2)
+
+using Floats = std::vector<float>;
+using Ints = std::vector<int32_t>;
+
+// An output of n floats, filled with NaN, between two guards; the destructor fails the test if a kernel
+// wrote outside. The odd offset makes the buffer unaligned for vector instructions.
+class Guarded {
+ public:
+  explicit Guarded(int64_t n) : n_(n), data_(static_cast<size_t>(n + 2 * kGuard), kMark) {
+    std::fill_n(begin(), n, NAN);
+  }
+  Guarded(const Floats &values) : Guarded(static_cast<int64_t>(values.size())) {
+    std::copy(values.begin(), values.end(), begin());
+  }
+  Guarded(const Guarded &) = delete;
+  Guarded &operator=(const Guarded &) = delete;
+  ~Guarded() {
+    for (int64_t i = 0; i < kGuard; i++) {
+      EXPECT_EQ(data_[static_cast<size_t>(i)], kMark) << "written " << kGuard - i << " floats before the output";
+      EXPECT_EQ(data_[static_cast<size_t>(kGuard + n_ + i)], kMark) << "written " << i << " floats after the output";
+    }
+  }
+  float *begin() { return data_.data() + kGuard; }
+  float operator[](int64_t i) const { return data_[static_cast<size_t>(kGuard + i)]; }
+  Floats values() { return Floats(begin(), begin() + n_); }
+
+ private:
+  static constexpr int64_t kGuard = 17;
+  static constexpr float kMark = -12345.0f;
+  int64_t n_;
+  Floats data_;
+};
+
+inline Floats normal(int64_t n, unsigned seed, float scale = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> draw(0, scale);
+  Floats values(static_cast<size_t>(n));
+  for (float &v : values) v = draw(generator);
+  return values;
+}
+
+// Bitwise equality of n floats, so that NaN equals itself and -0 differs from 0.
+inline ::testing::AssertionResult same_bits(const float *a, const float *b, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (std::memcmp(a + i, b + i, sizeof(float)) != 0)
+      return ::testing::AssertionFailure() << "at " << i << ": " << a[i] << " and " << b[i];
+  return ::testing::AssertionSuccess();
+}
+
+// |got - want| <= relative * |want| + absolute, element by element.
+inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<double> &want, double relative,
+                                           double absolute) {
+  if (got.size() != want.size()) return ::testing::AssertionFailure() << got.size() << " elements";
+  for (size_t i = 0; i < got.size(); i++)
+    if (!(std::fabs(got[i] - want[i]) <= relative * std::fabs(want[i]) + absolute))
+      return ::testing::AssertionFailure() << "at " << i << ": " << got[i] << ", expected " << want[i];
+  return ::testing::AssertionSuccess();
+}
+
+// Runs f under n OpenMP threads.
+template <class F>
+void with_threads(int n, F f) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(n);
+  f();
+  omp_set_num_threads(before);
+}
+
+}  // namespace nn_testing
