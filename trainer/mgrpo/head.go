@@ -38,13 +38,12 @@ func TokenLogProbGrad(logits []float64, target int, tau, dLogProb, dEntropy floa
 	if err != nil {
 		return nil, err
 	}
-	logNorm := logits[target]/tau - logProb
 	grad := make([]float64, len(logits))
 	for v, z := range logits {
 		if math.IsInf(z, -1) {
 			continue
 		}
-		logP := z/tau - logNorm
+		logP := (z-logits[target])/tau + logProb
 		p := math.Exp(logP)
 		towards := -p
 		if v == target {

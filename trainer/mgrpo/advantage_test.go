@@ -1,0 +1,221 @@
+package mgrpo
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"pgregory.net/rapid"
+)
+
+type goldenGroup struct {
+	Rewards, Weights  []Number
+	Empty, Degenerate bool
+	Mean              *float64
+	Std               *float64 `json:"std_population"`
+	WeightSum         *float64 `json:"weight_sum"`
+	Advantage         []float64
+}
+
+func (g goldenGroup) input() RewardGroup { return RewardGroup{floats(g.Rewards), floats(g.Weights)} }
+
+func (g goldenGroup) compare(t *testing.T, what string, got GroupAdvantage) {
+	t.Helper()
+	if got.Empty != g.Empty || got.Degenerate != g.Degenerate || len(got.Advantage) != len(g.Advantage) {
+		t.Errorf("%s: got %+v, want %+v", what, got, g)
+		return
+	}
+	for i := range g.Advantage {
+		near(t, fmt.Sprintf("%s, advantage %d", what, i), got.Advantage[i], g.Advantage[i], 1e-9)
+	}
+	if !g.Empty {
+		near(t, what+", mean", got.Mean, *g.Mean, 1e-12)
+		near(t, what+", std", got.Std, *g.Std, 1e-12)
+		near(t, what+", weight", got.WeightSum, *g.WeightSum, 1e-12)
+	}
+}
+
+func TestAdvantageGolden(t *testing.T) {
+	var f struct {
+		Convention Convention
+		Cases      []struct {
+			Name, Convention string
+			Groups           []goldenGroup
+			Totals           Totals
+		}
+		Errors []struct {
+			Name             string
+			Rewards, Weights []Number
+			Error            Refusal
+		}
+	}
+	load(t, "advantages.json", &f)
+	if f.Convention != DefaultConvention() {
+		t.Errorf("the default convention is %+v, want %+v", DefaultConvention(), f.Convention)
+	}
+	for _, c := range f.Cases {
+		convention, err := ConventionByName(c.Convention)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inputs := make([]RewardGroup, len(c.Groups))
+		for i, g := range c.Groups {
+			inputs[i] = g.input()
+		}
+		got, err := Normalise(convention, inputs)
+		if err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+			continue
+		}
+		for i, g := range c.Groups {
+			g.compare(t, fmt.Sprintf("%s, group %d", c.Name, i), got[i])
+		}
+		if totals := Count(got); totals.Degenerate != c.Totals.Degenerate || totals.Empty != c.Totals.Empty {
+			t.Errorf("%s: totals %+v, want %+v", c.Name, totals, c.Totals)
+		}
+	}
+	for _, c := range f.Errors {
+		_, err := Normalise(DefaultConvention(), []RewardGroup{{floats(c.Rewards), floats(c.Weights)}})
+		sameRefusal(t, c.Name, err, c.Error)
+	}
+	golden.Count("mgrpo/advantages", len(f.Cases)+len(f.Errors))
+}
+
+func TestAdvantageLargeGolden(t *testing.T) {
+	a := loadArrays(t, "advantages_large.safetensors")
+	offsets := a["offsets"].ints()
+	groups := make([]RewardGroup, len(offsets)-1)
+	for g := range groups {
+		groups[g].Rewards = a["rewards"][offsets[g]:offsets[g+1]]
+	}
+	got, err := Normalise(DefaultConvention(), groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for g := range groups {
+		if got[g].Degenerate != (a["degenerate"][g] == 1) {
+			t.Errorf("group %d: degenerate %v", g, got[g].Degenerate)
+		}
+		near(t, "mean", got[g].Mean, a["mean"][g], 1e-12)
+		near(t, "std", got[g].Std, a["std_population"][g], 1e-12)
+		for i, x := range got[g].Advantage {
+			near(t, "advantage", x, a["advantage"][offsets[g]+i], 1e-9)
+		}
+	}
+	golden.Count("mgrpo/advantages_large", len(groups))
+}
+
+func TestPeersGolden(t *testing.T) {
+	type peerCase struct {
+		Rewards, Weights []Number
+		Advantage        map[string][]float64
+	}
+	var f struct {
+		Conventions    map[string]Convention
+		Unit, Weighted []peerCase
+	}
+	load(t, "peers.json", &f)
+	for name, want := range f.Conventions {
+		if got, err := ConventionByName(name); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+	cases := 0
+	for i, c := range append(f.Unit, f.Weighted...) {
+		for name, want := range c.Advantage {
+			got, err := Normalise(f.Conventions[name], []RewardGroup{{floats(c.Rewards), floats(c.Weights)}})
+			if err != nil {
+				t.Errorf("%s, case %d: %v", name, i, err)
+				continue
+			}
+			for k := range want {
+				near(t, fmt.Sprintf("%s, case %d, advantage %d", name, i, k), got[0].Advantage[k], want[k], 1e-9)
+			}
+			cases++
+		}
+	}
+	golden.Count("mgrpo/peers", cases)
+}
+
+func TestConventionRefusals(t *testing.T) {
+	if _, err := ConventionByName("ppo"); err == nil {
+		t.Error("an unknown convention is accepted")
+	}
+	loo, _ := ConventionByName("nemo_rl")
+	_, err := Normalise(loo, []RewardGroup{{Rewards: []float64{1}}, {[]float64{0, 1}, []float64{1, 2}}})
+	if r, ok := err.(*Refusal); !ok || r.Code != BadWeight || *r.Group != 1 || *r.Index != 1 {
+		t.Errorf("leave_one_out_std with a multiplicity: %v", err)
+	}
+	for _, bad := range []Convention{
+		{Std: "mean", Baseline: BaselineMean}, {Std: StdSample, Baseline: BaselineLeaveOneOut},
+		{Std: StdNone, Baseline: "median"}, {Std: StdNone, Baseline: BaselineMean, Eps: -1},
+		{Std: StdPopulation, Baseline: BaselineMean, SigmaMin: math.NaN()},
+	} {
+		if bad.Validate() == nil {
+			t.Errorf("%+v is accepted", bad)
+		}
+	}
+	if _, err := Normalise(DefaultConvention(), []RewardGroup{{Rewards: []float64{math.MaxFloat64, -math.MaxFloat64}}}); err == nil {
+		t.Error("an overflowing spread is accepted")
+	}
+}
+
+// Advantages do not depend on the order of the members, a multiplicity equals physical copies, and under
+// the default convention they are centred and of unit variance.
+func TestAdvantageProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 20).Draw(t, "n")
+		// Multiples of 1/64: no group comes near the degenerate threshold by rounding.
+		rewards := rapid.SliceOfN(rapid.Map(rapid.IntRange(-640, 640), func(i int) float64 { return float64(i) / 64 }), n, n).Draw(t, "rewards")
+		copies := rapid.SliceOfN(rapid.IntRange(0, 4), n, n).Draw(t, "copies")
+		convention := conventions[rapid.SampledFrom([]string{"mgrpo", "trl", "rllm", "dr_grpo", "rloo"}).Draw(t, "convention")]
+		weights, physical := make([]float64, n), []float64{}
+		for i, m := range copies {
+			weights[i] = float64(m)
+			for range m {
+				physical = append(physical, rewards[i])
+			}
+		}
+		perm := rapid.Permutation(indices(n)).Draw(t, "perm")
+		shuffled := RewardGroup{make([]float64, n), make([]float64, n)}
+		for i, p := range perm {
+			shuffled.Rewards[i], shuffled.Weights[i] = rewards[p], weights[p]
+		}
+		got, err := Normalise(convention, []RewardGroup{{rewards, weights}, shuffled, {Rewards: physical}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, mean, variance := 0, 0.0, 0.0
+		for i, m := range copies {
+			for range m {
+				agree(t, "a copy", got[2].Advantage[at], got[0].Advantage[i])
+				at++
+			}
+			mean += weights[i] * got[0].Advantage[i]
+			variance += weights[i] * got[0].Advantage[i] * got[0].Advantage[i]
+		}
+		for i, p := range perm {
+			agree(t, "a permuted member", got[1].Advantage[i], got[0].Advantage[p])
+		}
+		if convention == DefaultConvention() && !got[0].Empty && !got[0].Degenerate {
+			agree(t, "mean advantage", mean/got[0].WeightSum, 0)
+			agree(t, "variance of the advantages", variance/got[0].WeightSum, 1)
+		}
+	})
+}
+
+func indices(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+func agree(t *rapid.T, what string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-9*max(1, math.Abs(want)) {
+		t.Fatalf("%s: %v, want %v", what, got, want)
+	}
+}

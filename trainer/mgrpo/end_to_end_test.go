@@ -1,0 +1,123 @@
+package mgrpo
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+type endToEnd struct {
+	RunSeed string `json:"run_seed"`
+	Align   map[string]int
+	Queries []struct {
+		Query    string
+		Rollouts []struct {
+			Main rewardInput
+			Sub  map[string][]rewardInput
+		}
+	}
+	Expect []struct {
+		Query         string
+		RewardMain    []float64   `json:"reward_main"`
+		AdvantageMain goldenGroup `json:"advantage_main"`
+		Sub           map[string]struct {
+			Reward            [][]float64
+			Multiplicity      [][]int
+			AdvantageDraw     goldenGroup `json:"advantage_draw"`
+			AdvantageBalanced goldenGroup `json:"advantage_balanced"`
+		}
+	}
+	Policies map[string]struct {
+		goldenHead
+		Trajectories []struct {
+			Query               string
+			Rollout, Invocation int
+		}
+		Cases []struct {
+			Config Objective
+			Expect struct {
+				goldenLoss
+				DLogits [][]Number `json:"dlogits"`
+			}
+		}
+	}
+}
+
+// From reward components to the gradient of the logits, for a main agent and two sub-agent kinds.
+func TestEndToEndGolden(t *testing.T) {
+	var f endToEnd
+	load(t, "end_to_end.json", &f)
+	seed := parseSeed(t, f.RunSeed)
+	weights := DefaultRewardWeights()
+	rows := map[string][]Member{} // of every policy, in the order of its batch
+	advantages := map[string][]float64{}
+	collect := func(agent, what string, g Group, want goldenGroup) {
+		got, err := Normalise(DefaultConvention(), []RewardGroup{{g.Rewards(), g.Weights()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.compare(t, what, got[0])
+		rows[agent] = append(rows[agent], g.Members...)
+		advantages[agent] = append(advantages[agent], got[0].Advantage...)
+	}
+	for i, q := range f.Queries {
+		want := f.Expect[i]
+		main := make([]RolloutRewards, len(q.Rollouts))
+		sub := map[string][]RolloutRewards{}
+		for k, r := range q.Rollouts {
+			reward, err := weights.MainReward(r.Main.Format, (*float64)(r.Main.Correct))
+			if err != nil {
+				t.Fatal(err)
+			}
+			near(t, "main reward", reward, want.RewardMain[k], 1e-14)
+			main[k] = RolloutRewards{k, []float64{reward}}
+			for agent := range f.Align {
+				rewards := []float64{}
+				for n, in := range r.Sub[agent] {
+					reward, err := weights.SubReward(in.Format, r.Main.Format, (*float64)(r.Main.Correct), (*float64)(in.Expert))
+					if err != nil {
+						t.Fatal(err)
+					}
+					near(t, "sub reward", reward, want.Sub[agent].Reward[k][n], 1e-14)
+					rewards = append(rewards, reward)
+				}
+				sub[agent] = append(sub[agent], RolloutRewards{k, rewards})
+			}
+		}
+		collect("main", q.Query+" main", MainGroup(q.Query, "main", main), want.AdvantageMain)
+		for agent, d := range f.Align {
+			what := fmt.Sprintf("%s %s", q.Query, agent)
+			g := Align{Mode: AlignDraw, D: d}.Group(seed, q.Query, agent, sub[agent])
+			if m := flatten(want.Sub[agent].Multiplicity); !slices.Equal(g.Weights(), m) {
+				t.Errorf("%s: multiplicity %v, want %v", what, g.Weights(), m)
+			}
+			collect(agent, what, g, want.Sub[agent].AdvantageDraw)
+			balanced := Align{Mode: AlignBalanced, D: d}.Group(seed, q.Query, agent, sub[agent])
+			got, err := Normalise(DefaultConvention(), []RewardGroup{{balanced.Rewards(), balanced.Weights()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want.Sub[agent].AdvantageBalanced.compare(t, what+" balanced", got[0])
+		}
+	}
+	cases := len(f.Queries)
+	for agent, p := range f.Policies {
+		for j := range p.Trajectories { // the policy is trained with our weights and advantages, not the file's
+			m := rows[agent][j]
+			if m.Rollout != p.Trajectories[j].Rollout || m.Invocation != p.Trajectories[j].Invocation {
+				t.Fatalf("%s: row %d is %+v, want %+v", agent, j, m, p.Trajectories[j])
+			}
+			p.Batch.Weight[j], p.Batch.Advantage[j] = Number(m.Weight), Number(advantages[agent][j])
+		}
+		for i, c := range p.Cases {
+			what := fmt.Sprintf("%s, config %d", agent, i)
+			p.goldenHead.compare(t, what, c.Config, c.Expect.goldenLoss, c.Expect.DLogits)
+			loss, _, err := p.lossFromLogits(c.Config)
+			c.Expect.goldenLoss.compare(t, what, loss, err, 1e-12)
+			cases++
+		}
+	}
+	golden.Count("mgrpo/end_to_end", cases)
+}

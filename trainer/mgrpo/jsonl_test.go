@@ -1,0 +1,69 @@
+package mgrpo
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAdvantagesJSONL(t *testing.T) {
+	for _, c := range []struct{ name, in, want string }{
+		{"a group", `{"groups":[{"rewards":[1,0]}]}`, `{"groups":[{"advantage":[1,-1],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
+		{"weights", `{"groups":[{"rewards":[1,0,9],"weights":[1,1,0]}]}`, `{"groups":[{"advantage":[1,-1,0],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
+		{"degenerate", `{"groups":[{"rewards":[0.5]}]}`, `{"groups":[{"advantage":[0],"mean":0.5,"std_population":0,"degenerate":true}]}`},
+		{"empty", `{"groups":[{"rewards":[],"weights":[]}]}`, `{"groups":[{"advantage":[],"degenerate":false,"empty":true}]}`},
+		{"no groups", `{"groups":[]}`, `{"groups":[]}`},
+		{"convention by name", `{"groups":[{"rewards":[1,0]}],"convention":"dr_grpo"}`, `{"groups":[{"advantage":[0.5,-0.5],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
+		{"convention in full", `{"groups":[{"rewards":[1,0]}],"convention":{"std":"none","eps":0,"baseline":"leave_one_out","sigma_min":0}}`, `{"groups":[{"advantage":[1,-1],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
+		{"NaN", `{"groups":[{"rewards":[1,"NaN"]}]}`, `{"error":{"code":"non_finite_reward","index":1}}`},
+		{"second group", `{"groups":[{"rewards":[1]},{"rewards":["-Infinity"]}]}`, `{"error":{"code":"non_finite_reward","group":1,"index":0}}`},
+		{"bad weight", `{"groups":[{"rewards":[1,2],"weights":[1,-1]}]}`, `{"error":{"code":"bad_weight","index":1}}`},
+		{"alignment", `{"run_seed":"42","query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":3}`, `{"multiplicity":[5,1,2],"draws":[0,0,0,0,2]}`},
+		{"alignment, seed as a number", `{"run_seed":42,"query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":11}`, `{"multiplicity":[0,0,0,1,1,1,1,1,1,1,1],"draws":[2,1,0]}`},
+		{"no calls", `{"run_seed":1,"query":"","rollout":0,"agent":"a","d":8,"d_k":0}`, `{"multiplicity":[],"draws":[]}`},
+	} {
+		var out strings.Builder
+		if err := AdvantagesJSONL(strings.NewReader(c.in), &out, Normalise); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got := strings.TrimSpace(out.String()); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAdvantagesJSONLRefusesAndGoesOn(t *testing.T) {
+	bad := []string{
+		`{`, `[]`, `{"groups":1}`, `{"groups":[{"reward":[1]}]}`, `{"groups":[{"rewards":["one"]}]}`,
+		`{"groups":[{"rewards":[1,2],"weights":[1]}]}`, `{"groups":[{"rewards":[1]}],"convention":"ppo"}`,
+		`{"groups":[{"rewards":[1]}],"convention":{"std":"none"}}`, `{"groups":[]} {"groups":[]}`, `{"query":"q"}`,
+		`{"run_seed":-1,"query":"q","rollout":0,"agent":"a","d":8,"d_k":0}`,
+		`{"run_seed":1,"query":"q","rollout":0,"agent":"a","d":0,"d_k":1}`,
+		`{"run_seed":1,"query":"q","rollout":0,"agent":"a","d":8,"d_k":99999999}`,
+	}
+	var out strings.Builder
+	in := strings.Join(bad, "\n\n") + "\n" + `{"groups":[]}`
+	if err := AdvantagesJSONL(strings.NewReader(in), &out, Normalise); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != len(bad)+1 {
+		t.Fatalf("%d answers to %d lines", len(lines), len(bad)+1)
+	}
+	for i, line := range lines[:len(bad)] {
+		if !strings.HasPrefix(line, `{"error":{"code":"`) {
+			t.Errorf("%s is answered %s", bad[i], line)
+		}
+	}
+}
+
+func FuzzAdvantagesJSONL(f *testing.F) {
+	for _, seed := range []string{`{"groups":[{"rewards":[1,"NaN"],"weights":[1]}]}`, `{"run_seed":"1","query":"q","rollout":0,"agent":"a","d":3,"d_k":5}`, `{"groups":null,"convention":{}}`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		var out strings.Builder
+		if err := AdvantagesJSONL(strings.NewReader(line), &out, Normalise); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package mgrpo
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+type rewardInput struct {
+	Format      bool
+	Correct     *Number
+	MainFormat  bool    `json:"main_format"`
+	MainCorrect *Number `json:"main_correct"`
+	Expert      *Number
+	Reward      float64
+}
+
+func (in rewardInput) score(kind string) (float64, error) {
+	w := DefaultRewardWeights()
+	if kind == "main" {
+		return w.MainReward(in.Format, (*float64)(in.Correct))
+	}
+	return w.SubReward(in.Format, in.MainFormat, (*float64)(in.MainCorrect), (*float64)(in.Expert))
+}
+
+func TestRewardGolden(t *testing.T) {
+	var f struct {
+		Main, Sub []rewardInput
+		Errors    []struct {
+			Name, Kind string
+			Input      rewardInput
+			Error      Refusal
+		}
+	}
+	load(t, "rewards.json", &f)
+	for kind, cases := range map[string][]rewardInput{"main": f.Main, "sub": f.Sub} {
+		for _, c := range cases {
+			got, err := c.score(kind)
+			if err != nil {
+				t.Errorf("%s %+v: %v", kind, c, err)
+			}
+			near(t, kind+" reward", got, c.Reward, 1e-14)
+		}
+	}
+	for _, c := range f.Errors {
+		_, err := c.Input.score(c.Kind)
+		sameRefusal(t, c.Name, err, c.Error)
+	}
+	golden.Count("mgrpo/rewards", len(f.Main)+len(f.Sub)+len(f.Errors))
+}
+
+func TestRewardWeights(t *testing.T) {
+	w := RewardWeights{Main: MainWeights{Format: 0.2, Correct: 0.8}, Sub: SubWeights{Format: 0.25, Main: 0.25, Expert: 0.5}}
+	if r, err := w.MainReward(true, new(0.5)); err != nil || math.Abs(r-0.6) > 1e-15 {
+		t.Errorf("main: %v, %v", r, err)
+	}
+	if r, err := w.SubReward(true, false, nil, new(1.0)); err != nil || r != 0.75 {
+		t.Errorf("sub without a main answer: %v, %v", r, err)
+	}
+	for _, bad := range []float64{-0.1, math.NaN(), math.Inf(1)} {
+		w.Sub.Main = bad
+		var setting *SettingError
+		if err := w.Validate(); !errors.As(err, &setting) || setting.Key != "reward.sub.main" {
+			t.Errorf("weight %v: %v", bad, err)
+		}
+	}
+}
