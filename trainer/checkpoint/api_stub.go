@@ -7,12 +7,8 @@ import (
 
 var errPending = errors.New("not built yet")
 
-func (s *Source) addBin(file string) error { return errPending }
-func (s *Source) openGGUF() error          { return errPending }
 
-type BinLoader func(path string, visit func(name string, shape []int64, dtype DType, data []byte) error) error
 
-func SetBinLoader(l BinLoader) {}
 func WriteHF(dir string, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
 	return errPending
 }
