@@ -29,10 +29,8 @@ MGRPO_API int32_t mgrpo_grad_norm_cpu(const float *grad, int64_t n, double *norm
 MGRPO_API int32_t mgrpo_adamw_cpu(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n,
                                   double norm, const mgrpo_adamw_config *config);
 
-// On a GPU, buffers in device memory. The norm stays there: `norm` is one float64 in device memory, written by
-// grad_norm and read by adamw, which writes nothing when it is not finite. scratch [mgrpo_grad_norm_scratch(n)]
-// float64 in device memory. Both calls only enqueue; read *norm to learn whether the step was taken.
-MGRPO_API int64_t mgrpo_grad_norm_scratch(int64_t n);
-MGRPO_API int32_t mgrpo_grad_norm_cuda(const float *grad, int64_t n, double *scratch, double *norm, void *stream);
+// The same on a GPU: buffers in device memory, norm and config in host memory. grad_norm waits for the stream,
+// adamw only enqueues. The norm's bits differ from the CPU's (another order of addition), the update's do not.
+MGRPO_API int32_t mgrpo_grad_norm_cuda(const float *grad, int64_t n, double *norm, void *stream);
 MGRPO_API int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n,
-                                   const double *norm, const mgrpo_adamw_config *config, void *stream);
+                                   double norm, const mgrpo_adamw_config *config, void *stream);

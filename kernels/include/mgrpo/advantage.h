@@ -60,8 +60,8 @@ MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const doub
                                                 int64_t groups, const mgrpo_convention *convention, float *advantages,
                                                 mgrpo_group_stats *stats, mgrpo_advantage_error *error);
 
-// The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream,
-// since the error is an answer about the data.
+// The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream: the
+// return value is an answer about the data.
 MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets,
                                              int64_t groups, const mgrpo_convention *convention, double *advantages,
                                              mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream);

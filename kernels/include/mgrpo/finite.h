@@ -7,6 +7,6 @@
 // dtype.h. Returns MGRPO_OK either way. Reads each element once.
 MGRPO_API int32_t mgrpo_first_non_finite_cpu(const void *data, int32_t dtype, int64_t n, int64_t *index, int64_t *count);
 
-// The same on a GPU: data, index and count in device memory; only enqueues.
+// The same on a GPU: data in device memory, index and count in host memory. Waits for the stream.
 MGRPO_API int32_t mgrpo_first_non_finite_cuda(const void *data, int32_t dtype, int64_t n, int64_t *index, int64_t *count,
                                               void *stream);

@@ -28,8 +28,8 @@ MGRPO_API int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64
                                               const int32_t *targets, const uint8_t *mask_or_null, double tau,
                                               const void *dlogp, const void *dentropy_or_null, int64_t *bad_row);
 
-// On a GPU every pointer is device memory, bad_row too, and the call only enqueues work: *bad_row is set to the
-// first row with NaN, +Inf or a target out of range, else -1, when the stream gets there.
+// The same on a GPU: every array in device memory, bad_row in host memory. Waits for the stream: the return
+// value is an answer about the data. A target out of range is reported as NON_FINITE there.
 MGRPO_API int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                            const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
                                            void *entropy_or_null, int64_t *bad_row, void *stream);

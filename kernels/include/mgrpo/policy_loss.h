@@ -141,13 +141,11 @@ MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *g
 MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new,
                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error);
 
-// On a GPU: cu_seqlens, weight, advantage and coefficient in host memory, the token arrays and gradients in device
-// memory, scratch = mgrpo_policy_loss_scratch(trajectories) bytes of device memory, sums and error in host
-// memory. Waits for the stream, since sums and refusal are answers about the data.
-MGRPO_API int64_t mgrpo_policy_loss_scratch(int64_t trajectories);
-MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *scratch,
-                                         void *dlogp_new, void *dentropy_or_null, mgrpo_loss_sums *sums,
-                                         mgrpo_loss_error *error, void *stream);
+// The same on a GPU: cu_seqlens, weight, advantage, coefficient, sums and error in host memory, the token arrays
+// and gradients in device memory. Waits for the stream: sums and refusal are answers about the data.
+MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new,
+                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error,
+                                         void *stream);
 
 // The neutral element of the merge; into = into merged with part (order matters for bits, not for meaning);
 // the statistics of the whole batch.

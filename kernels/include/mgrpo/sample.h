@@ -32,9 +32,7 @@ MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t ro
                                    const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                                    float *truncated_logp_or_null, int64_t *bad_row);
 
-// On a GPU: `sampling` in host memory (checked and copied), all else in device memory, bad_row too; only enqueues.
-// scratch: mgrpo_sample_scratch(rows) bytes of device memory that live until the stream has passed.
-MGRPO_API int64_t mgrpo_sample_scratch(int64_t rows);
+// The same on a GPU: logits and outputs in device memory, sampling and bad_row in host memory. Waits for the stream.
 MGRPO_API int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                    const mgrpo_sampling *sampling, void *scratch, int32_t *token, float *logp_or_null,
+                                    const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                                     float *truncated_logp_or_null, int64_t *bad_row, void *stream);
