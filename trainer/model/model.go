@@ -1,0 +1,253 @@
+// Package model holds the decoder families (Llama, Qwen2, Qwen3) as one readable forward pass over
+// bindings/torch. The same code trains (packed sequences, autograd) and generates (rows against a
+// key-value cache): what differs is the Attention it is given.
+package model
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+)
+
+// Model is the weights of one decoder on one device.
+type Model struct {
+	Config checkpoint.Config
+	Device *torch.Device
+	Layout *Layout
+
+	Master  *torch.Tensor // fp32 [Layout.Numel]: what the optimizer updates and checkpoints hold
+	Compute *torch.Tensor // what the forward pass reads: Master itself, or its bf16 copy
+
+	leaves   []*torch.Tensor // views of Compute, one per Layout.Leaves
+	layers   []layer
+	cos, sin *torch.Tensor // fp32 [MaxPosition, HeadDim/2]
+}
+
+type layer struct {
+	cfg                    *checkpoint.Config
+	inputNorm, postNorm    *torch.Tensor
+	qkv, qkvBias, o, oBias *torch.Tensor
+	qNorm, kNorm           *torch.Tensor
+	gateUp, gateUpBias     *torch.Tensor
+	down, downBias         *torch.Tensor
+	cos, sin               *torch.Tensor
+}
+
+// Attention is where the families meet the two ways of running them: q [T, Heads, HeadDim] and k, v
+// [T, KVHeads, HeadDim], after norms and rotation, give [T, Heads, HeadDim].
+type Attention interface {
+	Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor
+}
+
+// Options says how a model is held.
+type Options struct {
+	Compute     torch.DType // torch.Float32 or torch.BFloat16
+	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
+}
+
+// Random makes a model from a shape. Initialisation is normal with standard deviation 1/sqrt(fan in),
+// the two projections that write to the residual stream scaled down by sqrt(2·layers) (GPT-2), norms 1,
+// biases 0; a function of the seed alone.
+func Random(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, seed uint64, opt Options) (*Model, error) {
+	m, err := allocate(ctx, dev, cfg, opt)
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x6d6772706f)) // second word: "mgrpo"
+	err = m.fill(ctx, func(p Part, _ int64, dst []float32) error {
+		std := initialStd(&cfg, p)
+		for i := range dst {
+			switch {
+			case std < 0:
+				dst[i] = 1
+			case std == 0:
+				dst[i] = 0
+			default:
+				dst[i] = float32(rng.NormFloat64() * std)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		m.Close(ctx)
+		return nil, err
+	}
+	return m, nil
+}
+
+// initialStd is the standard deviation for one checkpoint tensor; -1 stands for a norm (all ones).
+func initialStd(cfg *checkpoint.Config, p Part) float64 {
+	if len(p.Shape) == 1 {
+		if p.Name[len(p.Name)-4:] == "bias" {
+			return 0
+		}
+		return -1
+	}
+	std := 1 / math.Sqrt(float64(p.Shape[1]))
+	switch last(p.Name, 2) {
+	case "embed_tokens.weight":
+		std = 1 / math.Sqrt(float64(cfg.Hidden))
+	case "o_proj.weight", "down_proj.weight":
+		std /= math.Sqrt(2 * float64(cfg.Layers))
+	}
+	return std
+}
+
+// Load reads a checkpoint into a new model, a few rows at a time.
+func Load(ctx context.Context, dev *torch.Device, src *checkpoint.Source, opt Options) (*Model, error) {
+	cfg := src.Config()
+	if err := src.Check(checkpoint.ExpectedTensors(cfg)); err != nil {
+		return nil, err
+	}
+	m, err := allocate(ctx, dev, cfg, opt)
+	if err != nil {
+		return nil, err
+	}
+	err = m.fill(ctx, func(p Part, from int64, dst []float32) error {
+		cols := p.Numel() / p.Shape[0]
+		return src.Read(p.Name, from/cols, (from+int64(len(dst)))/cols, dst)
+	})
+	if err != nil {
+		m.Close(ctx)
+		return nil, err
+	}
+	return m, nil
+}
+
+// allocate makes the buffers and the leaf views, without values.
+func allocate(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, opt Options) (*Model, error) {
+	m := &Model{Config: cfg, Device: dev, Layout: NewLayout(cfg)}
+	positions := cfg.MaxPosition
+	if opt.MaxPosition > 0 && opt.MaxPosition < positions {
+		positions = opt.MaxPosition
+	}
+	err := dev.Do(ctx, func(s *torch.Scope) error {
+		m.Master = s.Keep(s.Empty(torch.Float32, m.Layout.Numel))
+		m.Compute = m.Master
+		if opt.Compute != torch.Float32 {
+			m.Compute = s.Keep(s.Empty(opt.Compute, m.Layout.Numel))
+		}
+		cos, sin := rotaryTables(&cfg, positions)
+		half := int64(cfg.HeadDim / 2)
+		m.cos = s.Keep(s.FromFloat32(cos, int64(positions), half))
+		m.sin = s.Keep(s.FromFloat32(sin, int64(positions), half))
+		for _, l := range m.Layout.Leaves {
+			view := m.Compute.Narrow(0, l.Offset, numel(l.Shape)).View(l.Shape...).Detach()
+			m.leaves = append(m.leaves, s.Keep(view))
+		}
+		return nil
+	})
+	if err != nil {
+		m.Close(ctx)
+		return nil, fmt.Errorf("model: allocating %d parameters: %w", m.Layout.Numel, err)
+	}
+	m.bindLayers()
+	return m, nil
+}
+
+func (m *Model) bindLayers() {
+	for i := range m.Config.Layers {
+		p := fmt.Sprintf("layers.%d.", i)
+		m.layers = append(m.layers, layer{
+			cfg: &m.Config, cos: m.cos, sin: m.sin,
+			inputNorm: m.leaf(p + "input_norm"), postNorm: m.leaf(p + "post_norm"),
+			qkv: m.leaf(p + "qkv"), qkvBias: m.leaf(p + "qkv_bias"),
+			o: m.leaf(p + "o"), oBias: m.leaf(p + "o_bias"),
+			qNorm: m.leaf(p + "q_norm"), kNorm: m.leaf(p + "k_norm"),
+			gateUp: m.leaf(p + "gate_up"), gateUpBias: m.leaf(p + "gate_up_bias"),
+			down: m.leaf(p + "down"), downBias: m.leaf(p + "down_bias"),
+		})
+	}
+}
+
+// leaf is nil for a parameter that this architecture does not have.
+func (m *Model) leaf(name string) *torch.Tensor {
+	if i, ok := m.Layout.index[name]; ok {
+		return m.leaves[i]
+	}
+	return nil
+}
+
+// Leaves are the trained tensors in flat order (views of Compute).
+func (m *Model) Leaves() []*torch.Tensor { return m.leaves }
+
+// Head is the output projection [VocabSize, Hidden]: the embedding itself where they are tied.
+func (m *Model) Head() *torch.Tensor {
+	if h := m.leaf("head"); h != nil {
+		return h
+	}
+	return m.leaf("embed")
+}
+
+// MaxPosition is the number of positions the rotary tables hold.
+func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
+
+// Hidden is the forward pass without the head: ids and positions int32 [T] give the normalised hidden
+// states [T, Hidden] of the last layer. Call it inside Device.Do.
+func (m *Model) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) *torch.Tensor {
+	x := torch.Embedding(m.leaf("embed"), ids)
+	for i := range m.layers {
+		x = carry(s, x, func() *torch.Tensor { return m.layers[i].forward(i, x, pos, att) })
+	}
+	return m.finalNorm(x)
+}
+
+func (m *Model) finalNorm(x *torch.Tensor) *torch.Tensor {
+	return torch.RMSNorm(x, m.leaf("norm"), m.Config.RMSEps)
+}
+
+// forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x.
+func (l *layer) forward(i int, x, pos *torch.Tensor, att Attention) *torch.Tensor {
+	eps := l.cfg.RMSEps
+	q, k, v := l.project(torch.RMSNorm(x, l.inputNorm, eps))
+	if l.qNorm != nil {
+		q, k = torch.RMSNorm(q, l.qNorm, eps), torch.RMSNorm(k, l.kNorm, eps)
+	}
+	q, k = torch.Rope(q, l.cos, l.sin, pos), torch.Rope(k, l.cos, l.sin, pos)
+	a := att.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
+	x = x.Add(torch.Linear(a, l.o, l.oBias))
+	h := torch.Linear(torch.RMSNorm(x, l.postNorm, eps), l.gateUp, l.gateUpBias)
+	return x.Add(torch.Linear(torch.SwiGLU(h), l.down, l.downBias))
+}
+
+// project is the fused q, k, v projection, split into heads.
+func (l *layer) project(h *torch.Tensor) (q, k, v *torch.Tensor) {
+	qkv := torch.Linear(h, l.qkv, l.qkvBias)
+	hd, from := int64(l.cfg.HeadDim), int64(0)
+	take := func(heads int) *torch.Tensor {
+		t := qkv.Narrow(1, from, int64(heads)*hd).View(-1, int64(heads), hd)
+		from += int64(heads) * hd
+		return t
+	}
+	return take(l.cfg.Heads), take(l.cfg.KVHeads), take(l.cfg.KVHeads)
+}
+
+// carry runs one block in a scope of its own, so that only its result outlives it.
+func carry(s *torch.Scope, x *torch.Tensor, block func() *torch.Tensor) *torch.Tensor {
+	var y *torch.Tensor
+	s.Scoped(func() { y = s.Hoist(block()) })
+	x.Drop()
+	return y
+}
+
+// Close frees the model's memory.
+func (m *Model) Close(ctx context.Context) error {
+	return m.Device.Do(ctx, func(*torch.Scope) error {
+		for _, t := range m.leaves {
+			t.Drop()
+		}
+		for _, t := range []*torch.Tensor{m.cos, m.sin, m.Master} {
+			if t != nil {
+				t.Drop()
+			}
+		}
+		if m.Compute != nil && m.Compute != m.Master {
+			m.Compute.Drop()
+		}
+		return nil
+	})
+}

@@ -1,0 +1,268 @@
+package model
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// Tolerances are the suggested ones of the goldens' README (float32, another order of operations).
+const (
+	tolLogits   = 5e-5
+	tolLogProb  = 5e-5
+	tolLoss     = 5e-6
+	tolGradient = 5e-5 // of the tensor's largest entry
+)
+
+// fixture is one golden case: a model with its expected numbers.
+type fixture struct {
+	m      *Model
+	want   golden.Tensors
+	expect struct {
+		Loss   float64 `json:"loss"`
+		NewIDs []int32
+	}
+	lengths []int64
+	length  int64
+}
+
+func open(t *testing.T, dir string) *fixture {
+	t.Helper()
+	ctx := context.Background()
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	src, err := checkpoint.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	m, err := Load(ctx, dev, src, Options{Compute: torch.Float32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(ctx) })
+	f := &fixture{m: m, want: golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))}
+	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &f.expect); err != nil {
+		t.Fatal(err)
+	}
+	f.lengths, f.length = f.want["lengths"].Int64s(), f.want["input_ids"].Shape[1]
+	return f
+}
+
+// packed lays the golden batch's rows end to end.
+func (f *fixture) packed(s *torch.Scope) Packed {
+	ids := f.want["input_ids"].Int32s()
+	var flat, pos []int32
+	cu := []int32{0}
+	for row, n := range f.lengths {
+		for t := range n {
+			flat = append(flat, ids[int64(row)*f.length+t])
+			pos = append(pos, int32(t))
+		}
+		cu = append(cu, int32(len(flat)))
+	}
+	return Packed{IDs: s.FromInt32(flat, int64(len(flat))), Pos: s.FromInt32(pos, int64(len(pos))), Cu: s.FromInt32(cu, int64(len(cu)))}
+}
+
+// unpadded drops the padding of a golden array [B, width, per], keeping the first lengths[b]-less entries of a row.
+func (f *fixture) unpadded(name string, less, per int64) []float64 {
+	a := f.want[name]
+	width := a.Shape[1]
+	var out []float64
+	for row, n := range f.lengths {
+		from := int64(row) * width * per
+		out = append(out, a.Data[from:from+(n-less)*per]...)
+	}
+	return out
+}
+
+func cases(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, d := range dirs {
+		dir := filepath.Dir(d)
+		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); err == nil {
+			continue // loaded through gotch: see bindings/torch/gotchx
+		}
+		out = append(out, dir)
+	}
+	if len(out) == 0 {
+		t.Fatal("no model goldens found")
+	}
+	return out
+}
+
+func each(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
+	dirs := cases(t)
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) { test(t, open(t, dir)) })
+	}
+	golden.Count("models/"+kind, len(dirs))
+}
+
+func TestLogits(t *testing.T) {
+	each(t, "logits", func(t *testing.T, f *fixture) {
+		do(t, f.m, func(s *torch.Scope) {
+			logits := torch.Linear(f.m.Forward(s, f.packed(s)), f.m.Head(), nil)
+			near(t, "logits", floats(logits), f.unpadded("logits", 0, int64(f.m.Config.VocabSize)), tolLogits)
+		})
+	})
+}
+
+func TestLogProbs(t *testing.T) {
+	each(t, "logprobs", func(t *testing.T, f *fixture) {
+		for _, tau := range []float64{1, 0.7} {
+			do(t, f.m, func(s *torch.Scope) {
+				logp, entropy := f.logProbs(s, f.m.Forward(s, f.packed(s)), tau)
+				near(t, "log-probs", floats(logp), f.unpadded(fmt.Sprintf("logprobs_t%.1f", tau), 1, 1), tolLogProb)
+				var want []float64 // the entropy is given at every position, computed where there is a next token
+				for row, n := range f.lengths {
+					want = append(want, f.want[fmt.Sprintf("entropy_t%.1f", tau)].Data[int64(row)*f.length:][:n-1]...)
+				}
+				near(t, "entropy", floats(entropy), want, tolLogProb)
+			})
+		}
+	})
+}
+
+// logProbs of every real next token.
+func (f *fixture) logProbs(s *torch.Scope, hidden *torch.Tensor, tau float64) (logp, entropy *torch.Tensor) {
+	ids := f.want["input_ids"].Int32s()
+	var source, target []int32
+	first := int32(0)
+	for row, n := range f.lengths {
+		for t := int64(0); t+1 < n; t++ {
+			source = append(source, first+int32(t))
+			target = append(target, ids[int64(row)*f.length+t+1])
+		}
+		first += int32(n)
+	}
+	n := int64(len(source))
+	return torch.HeadLogProb(hidden.IndexSelect(0, s.FromInt32(source, n)), f.m.Head(), s.FromInt32(target, n), tau, 16)
+}
+
+func TestGradients(t *testing.T) {
+	for _, checkpointed := range []bool{false, true} {
+		each(t, fmt.Sprintf("gradients (checkpointed: %v)", checkpointed), func(t *testing.T, f *fixture) {
+			coef := f.unpadded("coef", 1, 1)
+			var loss float64
+			do(t, f.m, func(s *torch.Scope) {
+				grad := s.Zeros(torch.Float32, f.m.Layout.Numel)
+				for i, leaf := range f.m.Leaves() {
+					at := f.m.Layout.Leaves[i]
+					leaf.RequireGrad(true)
+					leaf.SetGrad(grad.Narrow(0, at.Offset, leaf.Numel()).View(at.Shape...))
+				}
+				run := f.m.ForwardBackward
+				if checkpointed {
+					run = f.m.ForwardBackwardCheckpointed
+				}
+				run(s, f.packed(s), func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+					logp, _ := f.logProbs(s, hidden, 1)
+					values, d := floats(logp.Detach()), make([]float32, len(coef))
+					for i, c := range coef {
+						loss -= c * values[i] / float64(len(coef))
+						d[i] = float32(-c / float64(len(coef)))
+					}
+					return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32(d, int64(len(d)))}
+				})
+				if math.Abs(loss-f.expect.Loss) > tolLoss {
+					t.Errorf("loss %v, want %v", loss, f.expect.Loss)
+				}
+				got := floats(grad)
+				for _, p := range f.m.Layout.Parts() {
+					want, ok := f.want["grad."+p.Name]
+					if !ok {
+						t.Fatalf("no golden gradient for %s", p.Name)
+					}
+					largest := 0.0
+					for _, v := range want.Data {
+						largest = max(largest, math.Abs(v))
+					}
+					near(t, "gradient of "+p.Name, got[p.Offset:p.Offset+p.Numel()], want.Data, tolGradient*largest)
+				}
+			})
+		})
+	}
+}
+
+// TestCachedRows decodes the first row token by token and as one prompt, and compares both with the
+// packed pass; the two ways through the cache must agree to the bit.
+func TestCachedRows(t *testing.T) {
+	each(t, "cached", func(t *testing.T, f *fixture) {
+		ids, n := f.want["input_ids"].Int32s(), int(f.lengths[0])
+		cache, err := f.m.NewCache(context.Background(), 2, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cache.Close(context.Background(), f.m.Device)
+		do(t, f.m, func(s *torch.Scope) {
+			step := func(slot, from, to int) []float64 {
+				rows, pos := make([]int32, 0, n), make([]int32, 0, n)
+				length := make([]int32, 0, n)
+				for p := from; p < to; p++ {
+					rows, pos, length = append(rows, int32(slot)), append(pos, int32(p)), append(length, int32(p+1))
+				}
+				k := int64(to - from)
+				r := Rows{Slot: s.FromInt32(rows, k), Pos: s.FromInt32(pos, k), Length: s.FromInt32(length, k)}
+				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), r.Pos, cache.At(r))
+				return floats(torch.Linear(h, f.m.Head(), nil))
+			}
+			prompt := step(0, 0, n)
+			var decoded []float64
+			for p := range n {
+				decoded = append(decoded, step(1, p, p+1)...)
+			}
+			near(t, "token by token against one prompt", decoded, prompt, 0)
+			near(t, "logits", prompt, f.want["logits"].Data[:len(prompt)], tolLogits)
+		})
+	})
+}
+
+func do(t *testing.T, m *Model, f func(s *torch.Scope)) {
+	t.Helper()
+	if err := m.Device.Do(context.Background(), func(s *torch.Scope) error { f(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func floats(x *torch.Tensor) []float64 {
+	v := make([]float32, x.Numel())
+	x.Float32s(v)
+	out := make([]float64, len(v))
+	for i, f := range v {
+		out[i] = float64(f)
+	}
+	return out
+}
+
+func near(t *testing.T, what string, got, want []float64, tol float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if !(math.Abs(got[i]-want[i]) <= tol) {
+			t.Fatalf("%s: [%d] = %v, want %v (tolerance %g)", what, i, got[i], want[i], tol)
+		}
+	}
+}

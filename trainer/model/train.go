@@ -1,0 +1,82 @@
+package model
+
+import "github.com/mgrpo/mgrpo/bindings/torch"
+
+// Packed is a batch of sequences one after the other, without padding.
+type Packed struct {
+	IDs, Pos *torch.Tensor // int32 [T]
+	Cu       *torch.Tensor // int32 [B+1]: sequence b is rows Cu[b] to Cu[b+1]-1
+}
+
+// packedAttention is causal attention within each sequence of a packed batch.
+type packedAttention struct {
+	cu    *torch.Tensor
+	scale float64
+}
+
+func (a packedAttention) Attend(_ int, q, k, v *torch.Tensor) *torch.Tensor {
+	return torch.AttentionPacked(q, k, v, a.cu, a.scale)
+}
+
+func (m *Model) packed(in Packed) Attention {
+	return packedAttention{cu: in.Cu, scale: m.attentionScale()}
+}
+
+// Forward is Hidden over a packed batch.
+func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
+	return m.Hidden(s, in.IDs, in.Pos, m.packed(in))
+}
+
+// Objective turns hidden states [T, Hidden] into tensors to differentiate and the gradient of the loss
+// with respect to each. It runs in grad mode.
+type Objective func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
+
+// ForwardBackward accumulates the gradient of an objective into the leaves' Grad.
+func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) {
+	s.Grad(true, func() {
+		outputs, grads := objective(m.Forward(s, in))
+		torch.Backward(outputs, grads)
+	})
+}
+
+// ForwardBackwardCheckpointed is ForwardBackward holding one hidden state a layer instead of every
+// intermediate: each block runs again just before its backward pass (Chen et al. 2016).
+func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
+	att := m.packed(in)
+	inputs := []*torch.Tensor{torch.Embedding(m.leaf("embed"), in.IDs)}
+	for i := range m.layers {
+		x := inputs[i]
+		var y *torch.Tensor
+		s.Scoped(func() { y = s.Hoist(m.layers[i].forward(i, x, in.Pos, att)) })
+		inputs = append(inputs, y)
+	}
+	grad := m.backBlock(s, inputs[len(m.layers)], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+		return objective(m.finalNorm(x))
+	})
+	for i := len(m.layers) - 1; i >= 0; i-- {
+		dy := grad
+		grad = m.backBlock(s, inputs[i], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+			return []*torch.Tensor{m.layers[i].forward(i, x, in.Pos, att)}, []*torch.Tensor{dy}
+		})
+		dy.Drop()
+		inputs[i+1].Drop()
+	}
+	s.Grad(true, func() {
+		torch.Backward([]*torch.Tensor{torch.Embedding(m.leaf("embed"), in.IDs)}, []*torch.Tensor{grad})
+	})
+}
+
+// backBlock differentiates one block at x, accumulates into the leaves and returns the gradient of x.
+func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, block Objective) *torch.Tensor {
+	var dx *torch.Tensor
+	s.Scoped(func() {
+		s.Grad(true, func() {
+			in := x.Detach()
+			in.RequireGrad(true)
+			outputs, grads := block(in)
+			torch.Backward(outputs, grads)
+			dx = s.Hoist(in.Grad())
+		})
+	})
+	return dx
+}

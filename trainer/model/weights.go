@@ -1,0 +1,81 @@
+package model
+
+import (
+	"context"
+	"strings"
+	"unsafe"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// chunkElements bounds the host buffer through which weights stream in and out (4 MiB of fp32).
+const chunkElements = 1 << 20
+
+// fill sets every parameter, asking read for whole rows of one checkpoint tensor at a time: dst is the
+// part's elements from element `from` on.
+func (m *Model) fill(ctx context.Context, read func(p Part, from int64, dst []float32) error) error {
+	for _, p := range m.Layout.Parts() {
+		cols := p.Numel() / max(p.Shape[0], 1)
+		rows := max(chunkElements/max(cols, 1), 1)
+		err := m.write(ctx, m.Master, p.Offset, p.Numel(), rows*cols, func(from int64, dst []float32) error {
+			return read(p, from, dst)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return m.SyncCompute(ctx)
+}
+
+// WriteFlat fills a flat fp32 buffer laid out like the model's (an optimizer moment) from the host.
+func (m *Model) WriteFlat(ctx context.Context, flat *torch.Tensor, read func(from int64, dst []float32) error) error {
+	return m.write(ctx, flat, 0, flat.Numel(), chunkElements, read)
+}
+
+// write fills flat[offset:offset+n] in runs of `step` elements; read counts from 0.
+func (m *Model) write(ctx context.Context, flat *torch.Tensor, offset, n, step int64, read func(from int64, dst []float32) error) error {
+	buf := make([]float32, min(step, n))
+	for from := int64(0); from < n; from += step {
+		dst := buf[:min(step, n-from)]
+		if err := read(from, dst); err != nil {
+			return err
+		}
+		err := m.Device.Do(ctx, func(*torch.Scope) error {
+			flat.Narrow(0, offset+from, int64(len(dst))).SetBytes(floatBytes(dst), torch.Float32)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReadFlat copies flat[from:from+len(dst)] of a flat fp32 buffer to the host.
+func (m *Model) ReadFlat(ctx context.Context, flat *torch.Tensor, from int64, dst []float32) error {
+	return m.Device.Do(ctx, func(*torch.Scope) error {
+		flat.Narrow(0, from, int64(len(dst))).Float32s(dst)
+		return nil
+	})
+}
+
+// SyncCompute refreshes the bf16 copy after Master was written.
+func (m *Model) SyncCompute(ctx context.Context) error {
+	if m.Compute == m.Master {
+		return nil
+	}
+	return m.Device.Do(ctx, func(*torch.Scope) error {
+		m.Compute.CopyFrom(m.Master)
+		return nil
+	})
+}
+
+func floatBytes(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
+
+// last is the last n dot-separated fields of a checkpoint name.
+func last(name string, n int) string {
+	fields := strings.Split(name, ".")
+	return strings.Join(fields[max(len(fields)-n, 0):], ".")
+}
