@@ -1,0 +1,226 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	for spec, want := range map[string]string{"": `a device is "cpu"`, "tpu": `a device is "cpu"`, "cuda:x": "not a GPU number", "cpu:1": `a device is "cpu"`} {
+		_, err := Open(spec, 1)
+		wantMessage(t, err, want)
+	}
+	_, err := Open("cpu", 0)
+	wantMessage(t, err, "want 1 to 1024")
+	if loadCUDA() != nil {
+		_, err = Open("cuda:0", 1)
+		wantMessage(t, err, `open "cuda:0"`)
+	}
+}
+
+func TestVersionAndFeatures(t *testing.T) {
+	if !strings.HasPrefix(Version(), "2.11.") {
+		t.Errorf("LibTorch %q", Version())
+	}
+	if runtime.GOARCH == "amd64" && CPUFeatures() == "" {
+		t.Log("no vector extensions here")
+	}
+}
+
+func TestDoReturnsErrorsAndRaisesPanics(t *testing.T) {
+	d := open(t)
+	mine := errors.New("mine")
+	if err := d.Do(context.Background(), func(*Scope) error { return mine }); err != mine {
+		t.Errorf("got %v", err)
+	}
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v, want the panic of f", p)
+			}
+		}()
+		_ = d.Do(context.Background(), func(s *Scope) error { s.Zeros(Float32, 3); panic("boom") })
+	}()
+	do(t, d, func(s *Scope) { s.Zeros(Float32, 1) })
+}
+
+func TestDoInsideDoIsAnError(t *testing.T) {
+	d, other := open(t), open(t)
+	do(t, d, func(s *Scope) {
+		wantMessage(t, d.Do(context.Background(), func(*Scope) error { return nil }), "inside Do of the same device")
+		wantMessage(t, d.Close(), "inside Do of the same device")
+		if err := other.Do(context.Background(), func(s *Scope) error { s.Zeros(Float32, 1); return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// testing's FailNow leaves by runtime.Goexit: the caller must leave too and the device must go on.
+func TestGoexitInsideDo(t *testing.T) {
+	d := open(t)
+	var kept *Tensor
+	do(t, d, func(s *Scope) { kept = s.Keep(s.Full(Float32, 3, 1)) })
+	returned := false
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = d.Do(context.Background(), func(*Scope) error { runtime.Goexit(); return nil })
+		returned = true
+	}()
+	<-done
+	if returned {
+		t.Error("Do returned although its function left the goroutine")
+	}
+	do(t, d, func(s *Scope) {
+		if kept.Item() != 3 {
+			t.Error("kept tensor lost")
+		}
+	})
+}
+
+func TestContextEndsTheWait(t *testing.T) {
+	d := open(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := d.Do(ctx, func(*Scope) error { t.Error("ran"); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	do(t, d, func(*Scope) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		waited := make(chan error)
+		go func() { waited <- d.Do(ctx, func(*Scope) error { t.Error("ran"); return nil }) }()
+		if err := <-waited; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestClose(t *testing.T) {
+	before := liveHandles()
+	d, err := Open("cpu", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept *Tensor
+	do(t, d, func(s *Scope) { kept = s.Keep(s.Zeros(Float32, 4)) })
+	for range 2 {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := liveHandles() - before; n != 0 {
+		t.Errorf("%d handles left", n)
+	}
+	if err := d.Do(context.Background(), func(*Scope) error { return nil }); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := d.Memory(context.Background()); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	kept.Drop()
+	wantPanic(t, "outside Do", func() { kept.Sum() })
+}
+
+func wantPanic(t *testing.T, want string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		e, _ := recover().(*Error)
+		if e == nil {
+			t.Fatal("no *Error")
+		}
+		wantMessage(t, e, want)
+	}()
+	f()
+}
+
+func TestManyGoroutines(t *testing.T) {
+	d := open(t)
+	var wait sync.WaitGroup
+	running := 0
+	for i := range 50 {
+		wait.Go(func() {
+			err := d.Do(context.Background(), func(s *Scope) error {
+				running++
+				if running != 1 {
+					t.Error("two run at once")
+				}
+				defer func() { running-- }()
+				if got := s.Full(Float32, float64(i), 8).Sum().Item(); got != float64(8*i) {
+					t.Errorf("sum is %g, want %d", got, 8*i)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+func TestMemoryCountsLiveTensors(t *testing.T) {
+	d := open(t)
+	read := func() Memory {
+		m, err := d.Memory(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	before := read()
+	var kept *Tensor
+	do(t, d, func(s *Scope) { kept = s.Keep(s.Zeros(Float32, 1<<20)) })
+	with := read()
+	if grown := with.Allocated - before.Allocated; grown < 4<<20 || grown > 4<<20+1<<16 {
+		t.Errorf("4 MiB tensor counted as %d bytes", grown)
+	}
+	do(t, d, func(s *Scope) { kept.Drop() })
+	after := read()
+	if after.Allocated != before.Allocated || after.Peak < with.Allocated || after.RSS <= 0 || after.PeakRSS < after.RSS {
+		t.Errorf("before %+v, with %+v, after %+v", before, with, after)
+	}
+}
+
+func BenchmarkDo(b *testing.B) {
+	d := open(b)
+	for b.Loop() {
+		do(b, d, func(*Scope) {})
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	d := open(b)
+	do(b, d, func(s *Scope) {
+		x := s.Full(Float32, 1, 16)
+		for b.Loop() {
+			s.Scoped(func() {
+				for range 100 {
+					x.Add(x)
+				}
+			})
+		}
+	})
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(100*b.N), "ns/add")
+}
+
+func BenchmarkView(b *testing.B) {
+	d := open(b)
+	do(b, d, func(s *Scope) {
+		x := s.Full(Float32, 1, 16)
+		for b.Loop() {
+			s.Scoped(func() {
+				for range 100 {
+					x.View(4, 4)
+				}
+			})
+		}
+	})
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(100*b.N), "ns/view")
+}

@@ -1,0 +1,300 @@
+package torch
+
+import (
+	"math"
+	"slices"
+	"testing"
+)
+
+// layer is an operation with float inputs in[i] of shapes[i], its oracle, and what its output is checked by.
+type layer struct {
+	name   string
+	shapes [][]int64
+	run    func(s *Scope, in []*Tensor) []*Tensor
+	oracle func(in [][]float64) []float64 // the outputs one after the other
+}
+
+func one(t *Tensor) []*Tensor { return []*Tensor{t} }
+
+func layers() []layer {
+	const tau, scale, eps = 0.7, 0.5, 1e-5
+	ids, pos := []int32{2, 0, 2, 4, 1}, []int32{0, 1, 6, 3, 3}
+	cu := []int32{0, 3, 3, 4, 9} // an empty sequence and one of a single row
+	targets := []int32{3, 0, 10, 10, 7}
+	cos, sin := make([]float64, 7*4), make([]float64, 7*4)
+	for i := range cos {
+		angle := float64(i/4) / math.Pow(100, float64(i%4)/4)
+		cos[i], sin[i] = float64(float32(math.Cos(angle))), float64(float32(math.Sin(angle)))
+	}
+	return []layer{
+		{"linear", [][]int64{{5, 6}, {3, 6}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(Linear(in[0], in[1], nil)) },
+			func(in [][]float64) []float64 { return linearOracle(in[0], in[1], nil, 6) }},
+		{"linear with bias", [][]int64{{5, 6}, {3, 6}, {3}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(Linear(in[0], in[1], in[2])) },
+			func(in [][]float64) []float64 { return linearOracle(in[0], in[1], in[2], 6) }},
+		{"embedding", [][]int64{{5, 4}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(Embedding(in[0], s.FromInt32(ids, 5))) },
+			func(in [][]float64) []float64 {
+				var y []float64
+				for _, id := range ids {
+					y = append(y, in[0][4*id:4*id+4]...)
+				}
+				return y
+			}},
+		{"rms norm", [][]int64{{4, 3, 8}, {8}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(RMSNorm(in[0], in[1], eps)) },
+			func(in [][]float64) []float64 { return rmsNormOracle(in[0], in[1], eps) }},
+		{"swiglu", [][]int64{{5, 14}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(SwiGLU(in[0])) },
+			func(in [][]float64) []float64 { return swigluOracle(in[0], 7) }},
+		{"rope", [][]int64{{5, 2, 8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(Rope(in[0], from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)))
+			},
+			func(in [][]float64) []float64 { return ropeOracle(in[0], cos, sin, pos, 2, 8) }},
+		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), scale))
+			},
+			func(in [][]float64) []float64 { return attentionOracle(in[0], in[1], in[2], cu, 4, 2, 8, scale) }},
+		{"head log prob", [][]int64{{5, 6}, {11, 6}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				logp, entropy := HeadLogProb(in[0], in[1], s.FromInt32(targets, 5), tau, 2)
+				return []*Tensor{logp, entropy}
+			},
+			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau) }},
+	}
+}
+
+func inputs(l layer) [][]float64 {
+	in := make([][]float64, len(l.shapes))
+	for i, shape := range l.shapes {
+		in[i] = values(uint64(100+i), product(shape))
+	}
+	return in
+}
+
+func tensors(s *Scope, l layer, in [][]float64, dt DType) []*Tensor {
+	ts := make([]*Tensor, len(in))
+	for i := range in {
+		ts[i] = from(s, in[i], dt, l.shapes[i]...)
+	}
+	return ts
+}
+
+func joined(outs []*Tensor) []float64 {
+	var v []float64
+	for _, out := range outs {
+		v = append(v, float64s(out)...)
+	}
+	return v
+}
+
+// float32 runs our kernels on CPU, float64 and bfloat16 the operators that every other device runs.
+var precisions = []struct {
+	dt                DType
+	forward, backward float64
+}{{Float32, 1e-5, 5e-5}, {Float64, 1e-7, 1e-6}, {BFloat16, 5e-2, 0}}
+
+func TestLayersMatchOracles(t *testing.T) {
+	d := open(t)
+	for _, l := range layers() {
+		for _, p := range precisions {
+			t.Run(l.name+"/"+p.dt.String(), func(t *testing.T) {
+				in := inputs(l)
+				do(t, d, func(s *Scope) {
+					wantClose(t, "no grad", joined(l.run(s, tensors(s, l, in, p.dt))), l.oracle(in), p.forward)
+					s.Grad(true, func() {
+						wantClose(t, "grad mode", joined(l.run(s, tensors(s, l, in, p.dt))), l.oracle(in), p.forward)
+					})
+				})
+			})
+		}
+	}
+}
+
+// The gradient of sum(g * outputs) against central differences of the oracle.
+func TestLayersGradients(t *testing.T) {
+	d := open(t)
+	for _, l := range layers() {
+		for _, p := range precisions {
+			if p.backward == 0 {
+				continue
+			}
+			t.Run(l.name+"/"+p.dt.String(), func(t *testing.T) {
+				in := inputs(l)
+				g := values(7, int64(len(l.oracle(in))))
+				var got [][]float64
+				do(t, d, func(s *Scope) {
+					ts := tensors(s, l, in, p.dt)
+					for _, x := range ts {
+						x.RequireGrad(true)
+					}
+					s.Grad(true, func() {
+						outs := l.run(s, ts)
+						var grads []*Tensor
+						rest := g
+						for _, out := range outs {
+							n := out.Numel()
+							grads = append(grads, from(s, rest[:n], out.DType(), out.Shape()...))
+							rest = rest[n:]
+						}
+						Backward(outs, grads)
+					})
+					for _, x := range ts {
+						got = append(got, float64s(x.Grad()))
+					}
+				})
+				for i := range in {
+					wantClose(t, "gradient", got[i], differences(l.oracle, in, i, g), p.backward)
+				}
+			})
+		}
+	}
+}
+
+func differences(f func([][]float64) []float64, in [][]float64, which int, g []float64) []float64 {
+	const h = 1e-5
+	loss := func() float64 {
+		sum := 0.0
+		for i, y := range f(in) {
+			sum += g[i] * y
+		}
+		return sum
+	}
+	out := make([]float64, len(in[which]))
+	for i, x := range in[which] {
+		in[which][i] = x + h
+		up := loss()
+		in[which][i] = x - h
+		out[i] = (up - loss()) / (2 * h)
+		in[which][i] = x
+	}
+	return out
+}
+
+// Gradients flow into one input alone where only that one requires them.
+func TestHeadLogProbPartialGradients(t *testing.T) {
+	d := open(t)
+	do(t, d, func(s *Scope) {
+		h, w := from(s, values(1, 12), Float32, 3, 4), from(s, values(2, 20), Float32, 5, 4)
+		targets := s.FromInt32([]int32{1, 4, 0}, 3)
+		w.RequireGrad(true)
+		s.Grad(true, func() {
+			logp, _ := HeadLogProb(h, w, targets, 1, 2)
+			Backward([]*Tensor{logp.Sum()}, []*Tensor{nil})
+		})
+		if h.Grad() != nil || w.Grad() == nil {
+			t.Fatal("want a gradient of w and none of h")
+		}
+	})
+}
+
+func TestRowsDoNotDependOnTheBatch(t *testing.T) {
+	d := open(t)
+	const rows, k, n = 37, 96, 130
+	x, w, b := values(1, rows*k), values(2, n*k), values(3, n)
+	targets := make([]int32, rows)
+	do(t, d, func(s *Scope) {
+		X, W, B := from(s, x, Float32, rows, k), from(s, w, Float32, n, k), from(s, b, Float32, n)
+		Y := s.FromInt32(targets, rows)
+		all := float64s(Linear(X, W, B))
+		logp, entropy := HeadLogProb(X, W, Y, 1, 8)
+		for _, part := range [][2]int64{{0, 1}, {5, 1}, {36, 1}, {3, 4}, {8, 16}, {1, 36}} {
+			from, length := part[0], part[1]
+			y := Linear(X.Narrow(0, from, length), W, B)
+			if !slices.Equal(float64s(y), all[from*n:(from+length)*n]) {
+				t.Fatalf("linear: rows %d to %d differ from the same rows in the whole batch", from, from+length)
+			}
+			lp, e := HeadLogProb(X.Narrow(0, from, length), W, Y.Narrow(0, from, length), 1, 5)
+			if !lp.Equal(logp.Narrow(0, from, length)) || !e.Equal(entropy.Narrow(0, from, length)) {
+				t.Fatalf("head: rows %d to %d differ from the same rows in the whole batch", from, from+length)
+			}
+		}
+	})
+}
+
+func TestCachedAttentionMatchesPacked(t *testing.T) {
+	d := open(t)
+	const T, heads, kv, hd, slots, length = 9, 4, 2, 8, 3, 6
+	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
+	cu, slot := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}
+	pos, lengths := []int32{0, 1, 2, 3, 0, 1, 2, 3, 4}, []int32{1, 2, 3, 4, 1, 2, 3, 4, 5}
+	want := attentionOracle(q, k, v, cu, heads, kv, hd, 0.5)
+	for _, p := range precisions {
+		do(t, d, func(s *Scope) {
+			Q, K, V := from(s, q, p.dt, T, heads, hd), from(s, k, p.dt, T, kv, hd), from(s, v, p.dt, T, kv, hd)
+			kc, vc := s.Full(p.dt, math.NaN(), slots, kv, length, hd), s.Full(p.dt, math.NaN(), slots, kv, length, hd)
+			kc.Zero_() // positions past a length may hold anything finite
+			vc.Zero_()
+			S, P, L := s.FromInt32(slot, T), s.FromInt32(pos, T), s.FromInt32(lengths, T)
+			CacheWrite(kc, K, S, P)
+			CacheWrite(vc, V, S, P)
+			out := AttentionCached(Q, kc, vc, S, L, 0.5)
+			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
+			if p.dt != Float32 {
+				return
+			}
+			if !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), 0.5)) {
+				t.Error("cached and packed attention differ in bits")
+			}
+			for r := range int64(T) {
+				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5)
+				if !alone.Equal(out.Narrow(0, r, 1)) {
+					t.Errorf("row %d alone differs from the row in its batch", r)
+				}
+			}
+		})
+	}
+}
+
+func TestLayerErrors(t *testing.T) {
+	d := open(t)
+	for _, c := range []struct {
+		name, want string
+		run        func(s *Scope)
+	}{
+		{"linear", "do not agree on K", func(s *Scope) { Linear(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4, 2), nil) }},
+		{"linear bias", "do not agree on N", func(s *Scope) { Linear(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4, 3), s.Zeros(Float32, 3)) }},
+		{"embedding", "out of range", func(s *Scope) { Embedding(s.Zeros(Float32, 2, 3), s.FromInt32([]int32{2}, 1)) }},
+		{"rms norm", "do not agree on D", func(s *Scope) { RMSNorm(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4), 1e-5) }},
+		{"swiglu", "even", func(s *Scope) { SwiGLU(s.Zeros(Float32, 2, 3)) }},
+		{"rope position", "position", func(s *Scope) {
+			Rope(s.Zeros(Float32, 1, 1, 4), s.Zeros(Float32, 3, 2), s.Zeros(Float32, 3, 2), s.FromInt32([]int32{3}, 1))
+		}},
+		{"rope dtype", "must be int32 [1]", func(s *Scope) {
+			Rope(s.Zeros(Float32, 1, 1, 4), s.Zeros(Float32, 3, 2), s.Zeros(Float32, 3, 2), s.FromInt64([]int64{0}, 1))
+		}},
+		{"attention offsets", "cu must rise from 0", func(s *Scope) {
+			x := s.Zeros(Float32, 4, 2, 8)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), 1)
+		}},
+		{"attention end", "number of rows, 4", func(s *Scope) {
+			x := s.Zeros(Float32, 4, 2, 8)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), 1)
+		}},
+		{"attention groups", "multiple of KV", func(s *Scope) {
+			x := s.Zeros(Float32, 4, 2, 8)
+			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), 1)
+		}},
+		{"cache slot", "inside the cache", func(s *Scope) {
+			CacheWrite(s.Zeros(Float32, 2, 1, 3, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{2}, 1), s.FromInt32([]int32{0}, 1))
+		}},
+		{"cache position", "inside the cache", func(s *Scope) {
+			CacheWrite(s.Zeros(Float32, 2, 1, 3, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{-1}, 1))
+		}},
+		{"cached length", "inside the cache", func(s *Scope) {
+			c := s.Zeros(Float32, 2, 1, 3, 4)
+			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{4}, 1), 1)
+		}},
+		{"head target", "row 1", func(s *Scope) {
+			HeadLogProb(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0, 4}, 2), 1, 2)
+		}},
+		{"head temperature", "tau", func(s *Scope) {
+			HeadLogProb(s.Zeros(Float32, 1, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0}, 1), 0, 2)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { wantMessage(t, failure(t, d, c.run), c.want) })
+	}
+}

@@ -1,0 +1,134 @@
+package torch
+
+import (
+	"math"
+	"slices"
+	"testing"
+)
+
+func TestOps(t *testing.T) {
+	d := open(t)
+	a, b := []float64{1, -2, 3, 4, 5, -6}, []float64{0.5, 2, -1}
+	for _, c := range []struct {
+		name string
+		run  func(s *Scope, a, b *Tensor) *Tensor
+		want []float64
+	}{
+		{"add", func(s *Scope, a, b *Tensor) *Tensor { return a.Add(b) }, []float64{1.5, 0, 2, 4.5, 7, -7}},
+		{"sub", func(s *Scope, a, b *Tensor) *Tensor { return a.Sub(b) }, []float64{0.5, -4, 4, 3.5, 3, -5}},
+		{"mul", func(s *Scope, a, b *Tensor) *Tensor { return a.Mul(b) }, []float64{0.5, -4, -3, 2, 10, 6}},
+		{"scale", func(s *Scope, a, b *Tensor) *Tensor { return a.Scale(-2) }, []float64{-2, 4, -6, -8, -10, 12}},
+		{"matmul", func(s *Scope, a, b *Tensor) *Tensor { return a.MatMul(b.View(3, 1)) }, []float64{-6.5, 18}},
+		{"softmax", func(s *Scope, a, b *Tensor) *Tensor { return a.Scale(0).Softmax(-1) }, []float64{1. / 3, 1. / 3, 1. / 3, 1. / 3, 1. / 3, 1. / 3}},
+		{"silu", func(s *Scope, a, b *Tensor) *Tensor { return b.Silu() }, []float64{silu(0.5), silu(2), silu(-1)}},
+		{"sum", func(s *Scope, a, b *Tensor) *Tensor { return a.Sum() }, []float64{5}},
+		{"norm", func(s *Scope, a, b *Tensor) *Tensor { return a.Norm() }, []float64{math.Sqrt(91)}},
+		{"view", func(s *Scope, a, b *Tensor) *Tensor { return a.View(3, -1) }, a},
+		{"narrow", func(s *Scope, a, b *Tensor) *Tensor { return a.Narrow(1, 1, 2) }, []float64{-2, 3, 5, -6}},
+		{"select", func(s *Scope, a, b *Tensor) *Tensor { return a.Select(0, 1) }, []float64{4, 5, -6}},
+		{"transpose", func(s *Scope, a, b *Tensor) *Tensor { return a.Transpose(0, 1) }, []float64{1, 4, -2, 5, 3, -6}},
+		{"index select", func(s *Scope, a, b *Tensor) *Tensor { return a.IndexSelect(1, s.FromInt32([]int32{2, 0}, 2)) }, []float64{3, 1, -6, 4}},
+		{"index add", func(s *Scope, a, b *Tensor) *Tensor {
+			c := a.Clone()
+			c.IndexAdd_(0, s.FromInt64([]int64{1}, 1), b.View(1, 3))
+			return c
+		}, []float64{1, -2, 3, 4.5, 7, -7}},
+		{"cat", func(s *Scope, a, b *Tensor) *Tensor { return Cat(0, a, b.View(1, 3)) }, append(slices.Clone(a), b...)},
+		{"in place", func(s *Scope, a, b *Tensor) *Tensor {
+			c := a.Clone()
+			c.Add_(b)
+			c.AddScaled_(b, -3)
+			c.Scale_(2)
+			return c
+		}, []float64{0, -12, 10, 6, 2, -8}},
+		{"copy from", func(s *Scope, a, b *Tensor) *Tensor { c := s.Empty(BFloat16, 2, 3); c.CopyFrom(b); return c }, append(slices.Clone(b), b...)},
+		{"set bytes", func(s *Scope, a, b *Tensor) *Tensor {
+			c := s.Full(Float32, 9, 2)
+			c.SetBytes([]byte{1, 0, 255, 255}, Int16)
+			return c
+		}, []float64{1, -1}},
+	} {
+		for _, dt := range []DType{Float32, Float64} {
+			t.Run(c.name+"/"+dt.String(), func(t *testing.T) {
+				do(t, d, func(s *Scope) {
+					wantClose(t, c.name, float64s(c.run(s, from(s, a, dt, 2, 3), from(s, b, dt, 3))), c.want, 1e-6)
+				})
+			})
+		}
+	}
+}
+
+// A float32 running sum would stop at 2^24.
+func TestReductionsAccumulateInFloat64(t *testing.T) {
+	d := open(t)
+	const n = 1<<24 + 1<<20 + 3
+	do(t, d, func(s *Scope) {
+		ones := s.Full(Float32, 1, n)
+		if got := ones.Sum().Item(); got != n {
+			t.Errorf("sum of %d ones is %g", n, got)
+		}
+		if got := ones.Norm().Item(); math.Abs(got-math.Sqrt(n)) > 1e-9 {
+			t.Errorf("norm of %d ones is %g", n, got)
+		}
+	})
+}
+
+func TestCopies(t *testing.T) {
+	d := open(t)
+	do(t, d, func(s *Scope) {
+		f := []float32{1.5, -2, 3e38, 0}
+		x := s.FromFloat32(f, 2, 2)
+		got := make([]float32, 4)
+		x.Transpose(0, 1).Float32s(got)
+		if want := []float32{1.5, 3e38, -2, 0}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		i32, i64 := make([]int32, 3), make([]int64, 3)
+		s.FromInt64([]int64{-1, 1 << 40, 7}, 3).Int64s(i64)
+		s.FromInt32([]int32{-1, 1 << 30, 7}, 3).Int32s(i32)
+		if !slices.Equal(i64, []int64{-1, 1 << 40, 7}) || !slices.Equal(i32, []int32{-1, 1 << 30, 7}) {
+			t.Errorf("got %v and %v", i64, i32)
+		}
+		if empty := s.FromFloat32(nil, 0, 3); empty.Numel() != 0 || len(float64s(empty)) != 0 {
+			t.Error("an empty tensor is not empty")
+		}
+		if s.FromFloat32([]float32{4}).Item() != 4 {
+			t.Error("scalar")
+		}
+		if x.Size(-1) != 2 || x.Dim() != 2 || !slices.Equal(x.Shape(), []int64{2, 2}) || x.DType() != Float32 {
+			t.Error("metadata")
+		}
+		if *(*float32)(x.Ptr()) != 1.5 {
+			t.Error("pointer")
+		}
+	})
+}
+
+func TestOpErrors(t *testing.T) {
+	d := open(t)
+	for _, c := range []struct {
+		name string
+		want []string
+		run  func(s *Scope)
+	}{
+		{"matmul", []string{"torch: matmul: ", "(2x2 and 3x3)", "float32[2 2], float32[3 3]"}, func(s *Scope) {
+			s.Zeros(Float32, 2, 2).MatMul(s.Zeros(Float32, 3, 3))
+		}},
+		{"add", []string{"torch: add: ", "size of tensor a (2)"}, func(s *Scope) { s.Zeros(Float32, 2).Add(s.Zeros(Float32, 3)) }},
+		{"view", []string{"torch: view: ", "float32[2 2]"}, func(s *Scope) { s.Zeros(Float32, 2, 2).View(3) }},
+		{"pointer", []string{"torch: ptr: ", "call Contiguous"}, func(s *Scope) { s.Zeros(Float32, 2, 3).Transpose(0, 1).Ptr() }},
+		{"item", []string{"torch: item: "}, func(s *Scope) { s.Zeros(Float32, 2).Item() }},
+		{"length", []string{"3 values for shape [2 2], which holds 4"}, func(s *Scope) { s.FromFloat32(make([]float32, 3), 2, 2) }},
+		{"overflow", []string{"impossible shape"}, func(s *Scope) { s.FromFloat32(nil, 1<<40, 1<<40, 0) }},
+		{"negative", []string{"impossible shape"}, func(s *Scope) { s.FromFloat32(nil, -1, 0) }},
+		{"allocation", []string{"torch: empty: "}, func(s *Scope) { s.Empty(Float32, 1<<50) }},
+		{"dtype", []string{"torch: empty: "}, func(s *Scope) { s.Empty(DType(99), 1) }},
+		{"dimensions", []string{"at most 8"}, func(s *Scope) { s.Zeros(Float32, 1, 1, 1, 1, 1, 1, 1, 1, 1) }},
+		{"buffer", []string{"slice of 3 for a tensor of 2"}, func(s *Scope) { s.Zeros(Float32, 2).Float32s(make([]float32, 3)) }},
+		{"size", []string{"dimension 2 of a tensor of 2"}, func(s *Scope) { s.Zeros(Float32, 2, 2).Size(2) }},
+		{"cat", []string{"no tensors"}, func(s *Scope) { Cat(0) }},
+		{"nil", []string{"nil tensor"}, func(s *Scope) { s.Zeros(Float32, 2).Add(nil) }},
+	} {
+		t.Run(c.name, func(t *testing.T) { wantMessage(t, failure(t, d, c.run), c.want...) })
+	}
+}

@@ -1,0 +1,113 @@
+package torch
+
+import "math"
+
+// The operations in float64 Go, straight from their definitions.
+
+func linearOracle(x, w, b []float64, k int) []float64 {
+	n := len(w) / k
+	y := make([]float64, len(x)/k*n)
+	for r := range len(x) / k {
+		for j := range n {
+			sum := 0.0
+			if b != nil {
+				sum = b[j]
+			}
+			for i := range k {
+				sum += x[r*k+i] * w[j*k+i]
+			}
+			y[r*n+j] = sum
+		}
+	}
+	return y
+}
+
+func rmsNormOracle(x, w []float64, eps float64) []float64 {
+	d := len(w)
+	y := make([]float64, len(x))
+	for r := 0; r < len(x); r += d {
+		sum := 0.0
+		for i := range d {
+			sum += x[r+i] * x[r+i]
+		}
+		for i := range d {
+			y[r+i] = x[r+i] / math.Sqrt(sum/float64(d)+eps) * w[i]
+		}
+	}
+	return y
+}
+
+func silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
+
+func swigluOracle(x []float64, f int) []float64 {
+	y := make([]float64, len(x)/2)
+	for r := range len(x) / (2 * f) {
+		for i := range f {
+			y[r*f+i] = silu(x[2*f*r+i]) * x[2*f*r+f+i]
+		}
+	}
+	return y
+}
+
+func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd int) []float64 {
+	y := make([]float64, len(x))
+	half := hd / 2
+	for r, p := range pos {
+		for h := range heads {
+			for i := range half {
+				a, b := (r*heads+h)*hd+i, (r*heads+h)*hd+half+i
+				c, s := cos[int(p)*half+i], sin[int(p)*half+i]
+				y[a], y[b] = x[a]*c-x[b]*s, x[b]*c+x[a]*s
+			}
+		}
+	}
+	return y
+}
+
+// attentionOracle attends from each row of q to the rows of k and v from first[r] to r.
+func attentionOracle(q, k, v []float64, cu []int32, heads, kv, hd int, scale float64) []float64 {
+	out := make([]float64, len(q))
+	for b := 1; b < len(cu); b++ {
+		first := int(cu[b-1])
+		for r := first; r < int(cu[b]); r++ {
+			for h := range heads {
+				g := h / (heads / kv)
+				p := make([]float64, r-first+1)
+				sum := 0.0
+				for j := range p {
+					dot := 0.0
+					for i := range hd {
+						dot += q[(r*heads+h)*hd+i] * k[((first+j)*kv+g)*hd+i]
+					}
+					p[j] = math.Exp(scale * dot)
+					sum += p[j]
+				}
+				for j := range p {
+					for i := range hd {
+						out[(r*heads+h)*hd+i] += p[j] / sum * v[((first+j)*kv+g)*hd+i]
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// headOracle returns the log-probabilities of the targets, then the entropies.
+func headOracle(h, w []float64, targets []int32, d int, tau float64) []float64 {
+	logits := linearOracle(h, w, nil, d)
+	n, vocab := len(targets), len(w)/d
+	out := make([]float64, 2*n)
+	for r := range n {
+		z := logits[r*vocab : (r+1)*vocab]
+		sum, mean := 0.0, 0.0
+		for _, l := range z {
+			sum += math.Exp(l / tau)
+		}
+		for _, l := range z {
+			mean += math.Exp(l/tau) / sum * l / tau
+		}
+		out[r], out[n+r] = z[targets[r]]/tau-math.Log(sum), math.Log(sum)-mean
+	}
+	return out
+}
