@@ -64,6 +64,20 @@ func (c MCPConfig) String() string {
 	return address
 }
 
+// Secrets are the values that must not appear in what a tool of this server says: for Limits.Secrets.
+func (c MCPConfig) Secrets() []string {
+	var secrets []string
+	for _, name := range c.Env {
+		secrets = append(secrets, os.Getenv(name))
+	}
+	for _, values := range c.Header {
+		for _, v := range values {
+			secrets = append(secrets, v, strings.TrimPrefix(v, "Bearer "))
+		}
+	}
+	return secrets
+}
+
 func (c MCPConfig) transport() (mcp.Transport, error) {
 	switch {
 	case len(c.Command) > 0 && c.URL == "":
@@ -79,7 +93,7 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 	case len(c.Command) == 0 && c.URL != "":
 		return &mcp.StreamableClientTransport{
 			Endpoint:             c.URL,
-			HTTPClient:           &http.Client{Transport: boundedTransport{c.Header}},
+			HTTPClient:           &http.Client{Transport: boundedTransport{c.Header}, CheckRedirect: refuseRedirect},
 			DisableStandaloneSSE: true, // nothing a server says unasked is of use here
 		}, nil
 	}
@@ -165,6 +179,11 @@ func contentText(r *mcp.CallToolResult) string {
 		}
 	}
 	return strings.Join(parts, "\n")
+}
+
+// refuseRedirect keeps headers that hold keys with the server they were given for.
+func refuseRedirect(r *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
 }
 
 // boundedTransport adds headers and bounds the size of a response.

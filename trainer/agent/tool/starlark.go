@@ -148,7 +148,7 @@ func interpret(r sandboxRequest) sandboxAnswer {
 	}
 	thread.SetMaxExecutionSteps(r.Steps)
 	value, err := run(thread, r.Program)
-	if value != nil && value != starlark.None && out.left > 0 {
+	if value != nil && value != starlark.None {
 		out.write(value.String())
 	}
 	a := sandboxAnswer{Output: out.String()}
@@ -201,17 +201,17 @@ func problem(err error, steps uint64) string {
 type output struct {
 	strings.Builder
 	left int
+	full bool
 }
 
 func (o *output) write(s string) {
-	if o.left <= 0 {
+	if o.full {
 		return
 	}
 	if len(s) > o.left {
+		o.full = true
 		s = strings.ToValidUTF8(s[:o.left], "") + "\n[more output not kept]"
-		o.left = 0
-	} else {
-		o.left -= len(s)
 	}
+	o.left -= len(s)
 	o.WriteString(s)
 }

@@ -1,0 +1,145 @@
+package tool
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const testCorpus = `{"title": "Ada Lovelace", "text": "Ada wrote the first program for the Analytical Engine."}
+{"title": "Charles Babbage", "text": "Babbage designed the Analytical Engine.\n\nHe was born in London."}
+
+{"text": "An entry without a title, about émigrés and 東京."}
+`
+
+func writeCorpus(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "corpus.jsonl")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func newTestSearch(t *testing.T, cfg SearchConfig) *Search {
+	t.Helper()
+	s, err := NewSearch(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func checkTestSearch(t *testing.T, s *Search) {
+	t.Helper()
+	for query, want := range map[string]string{
+		"Lovelace program": "[1] Ada Lovelace\nAda wrote the first program for the Analytical Engine.",
+		"london":           "[1] Charles Babbage\nBabbage designed the Analytical Engine.\n\nHe was born in London.",
+		"émigrés":          "[1] \nAn entry without a title, about émigrés and 東京.",
+		"nowhere":          "nothing found",
+		`+author:/q.*/ "`:  "nothing found",
+		"":                 "error: the query is empty",
+	} {
+		if got := callText(t, s, "query", query); got != want {
+			t.Errorf("%q: got %q, want %q", query, got, want)
+		}
+	}
+	if got := callText(t, s, "query", "Analytical Engine"); strings.Count(got, "Analytical") != 2 || !strings.Contains(got, "[2]") {
+		t.Errorf("two passages fit, got %q", got)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, testCorpus), Results: 3}))
+}
+
+func TestSearchCached(t *testing.T) {
+	cfg := SearchConfig{Corpus: writeCorpus(t, testCorpus), Results: 3, Cache: filepath.Join(t.TempDir(), "cache")}
+	for range 2 {
+		checkTestSearch(t, newTestSearch(t, cfg))
+	}
+	entries, err := os.ReadDir(cfg.Cache)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("the cache holds %v (%v), want one index and nothing half built", entries, err)
+	}
+	if err := os.WriteFile(cfg.Corpus, []byte(`{"text": "changed london"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := callText(t, newTestSearch(t, cfg), "query", "london"); got != "[1] \nchanged london" {
+		t.Errorf("a changed corpus is answered from the old index: %q", got)
+	}
+}
+
+func TestSearchResults(t *testing.T) {
+	s := newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, strings.Repeat(`{"text": "same words"}`+"\n", 20)), Results: 2})
+	first := callText(t, s, "query", "words")
+	if strings.Count(first, "same words") != 2 {
+		t.Errorf("want 2 results: %q", first)
+	}
+}
+
+func TestSearchMarkdown(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"a.md":        "intro\n\n# Rivers\n\nThe Danube is long.",
+		"sub/b.md":    "no heading, mountains here",
+		"ignored.txt": "Danube Danube",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newTestSearch(t, SearchConfig{Corpus: dir, Results: 5})
+	if got, want := callText(t, s, "query", "danube"), "[1] Rivers\nintro\n\n# Rivers\n\nThe Danube is long."; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := callText(t, s, "query", "mountains"); !strings.HasPrefix(got, "[1] b\n") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestSearchBadCorpus(t *testing.T) {
+	for name, tc := range map[string]struct{ content, want string }{
+		"not JSON": {"{\"text\": \"a\"}\n{", "line 2"},
+		"no text":  {`{"title": "a"}`, `no "text"`},
+		"number":   {`{"text": 1}`, "line 1"},
+	} {
+		_, err := NewSearch(t.Context(), SearchConfig{Corpus: writeCorpus(t, tc.content), Results: 1})
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+	if _, err := NewSearch(t.Context(), SearchConfig{Corpus: t.TempDir(), Results: 1}); err == nil {
+		t.Error("an empty folder is a corpus")
+	}
+	if _, err := NewSearch(t.Context(), SearchConfig{Corpus: "/no/such/file", Results: 1}); err == nil {
+		t.Error("a missing file is a corpus")
+	}
+}
+
+func TestPassages(t *testing.T) {
+	long := strings.Repeat("wörter ", 1000)
+	for _, text := range []string{"", "one", "one\n\ntwo", long, strings.Repeat("é", 5000), strings.Repeat("p\n\n", 2000)} {
+		var joined strings.Builder
+		for _, p := range passages(text) {
+			if len(p) > passageMaximum+2 || p == "" {
+				t.Errorf("a passage of %d bytes", len(p))
+			}
+			joined.WriteString(p)
+		}
+		strip := func(s string) string { return strings.Join(strings.Fields(s), "") }
+		if strip(joined.String()) != strip(text) {
+			t.Errorf("passages of %.20q lose text", text)
+		}
+	}
+}
