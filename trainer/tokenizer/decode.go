@@ -93,7 +93,9 @@ func unfinished(b []byte) int {
 
 // surrogateStart says whether b is two thirds of an encoded surrogate. It can no longer become a character,
 // but Python's incremental decoder, whose chunks ours are, waits for the third byte all the same.
-func surrogateStart(b []byte) bool { return len(b) == 2 && b[0] == 0xed && b[1] >= 0xa0 && b[1] <= 0xbf }
+func surrogateStart(b []byte) bool {
+	return len(b) == 2 && b[0] == 0xed && b[1] >= 0xa0 && b[1] <= 0xbf
+}
 
 // validUTF8 replaces each maximal subpart of an ill-formed sequence by one U+FFFD, as WHATWG's decoder,
 // Rust and Python do. strings.ToValidUTF8 replaces each run by one and a range loop each byte by one.
