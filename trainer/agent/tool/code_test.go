@@ -68,7 +68,7 @@ func TestCodeErrors(t *testing.T) {
 
 // Each of these takes few steps and asks for gigabytes; each ends its own interpreter and no other call.
 func TestCodeMemory(t *testing.T) {
-	c := newTestCode(t, CodeConfig{Workers: 1, Memory: 128 << 20})
+	c := newTestCode(t, CodeConfig{Workers: 1, Memory: 32 << 20})
 	limited := Limited(c, Limits{Timeout: 20 * time.Second})
 	for name, program := range map[string]string{
 		"repeat":          `x = "a" * 1000000000`,

@@ -115,7 +115,8 @@ func (w *sandbox) reason(err error) error {
 	switch {
 	case strings.Contains(said, "stack overflow") || strings.Contains(said, "stack exceeds"):
 		return errors.New("the program recurses too deeply")
-	case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
+	// A thread that the runtime cannot start for want of a stack is the same limit.
+	case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") || strings.Contains(said, "pthread_create failed"):
 		return errors.New("the program needs more memory than it may have")
 	}
 	return fmt.Errorf("the interpreter died: %w", err)
