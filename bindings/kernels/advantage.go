@@ -1,0 +1,174 @@
+package kernels
+
+// #include "dispatch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+
+	// gorgonia.org/tensor refuses to start on current Go releases without this promise.
+	_ "go4.org/unsafe/assume-no-moving-gc"
+	"gorgonia.org/tensor"
+)
+
+// Std is what a centred reward is divided by.
+type Std string
+
+// Baseline is what is subtracted from a reward.
+type Baseline string
+
+// The conventions' parts.
+const (
+	StdPopulation Std = "population"
+	StdSample     Std = "sample"
+	StdNone       Std = "none"
+
+	BaselineMean           Baseline = "mean"
+	BaselineLeaveOneOut    Baseline = "leave_one_out"
+	BaselineLeaveOneOutStd Baseline = "leave_one_out_std"
+)
+
+// Convention says how advantages follow from rewards; the paper's is DefaultConvention.
+type Convention struct {
+	Std      Std      `json:"std"`
+	Baseline Baseline `json:"baseline"`
+	Eps      float64  `json:"eps"`       // added to the divisor
+	SigmaMin float64  `json:"sigma_min"` // a group with a population std strictly below is degenerate
+}
+
+// DefaultConvention is M-GRPO's: population std, no epsilon, degenerate below 1e-6 (equations 10 and 13).
+var DefaultConvention = Convention{Std: StdPopulation, Baseline: BaselineMean, SigmaMin: 1e-6}
+
+func (c Convention) encode() (C.mgrpo_convention, error) {
+	std, ok := map[Std]C.int32_t{StdPopulation: C.MGRPO_STD_POPULATION, StdSample: C.MGRPO_STD_SAMPLE, StdNone: C.MGRPO_STD_NONE}[c.Std]
+	if !ok {
+		return C.mgrpo_convention{}, fmt.Errorf("kernels: group_advantage: std %q is not population, sample or none", c.Std)
+	}
+	baseline, ok := map[Baseline]C.int32_t{
+		BaselineMean: C.MGRPO_BASELINE_MEAN, BaselineLeaveOneOut: C.MGRPO_BASELINE_LEAVE_ONE_OUT,
+		BaselineLeaveOneOutStd: C.MGRPO_BASELINE_LEAVE_ONE_OUT_STD,
+	}[c.Baseline]
+	if !ok {
+		return C.mgrpo_convention{}, fmt.Errorf("kernels: group_advantage: baseline %q is not mean, leave_one_out or leave_one_out_std", c.Baseline)
+	}
+	return C.mgrpo_convention{std: std, baseline: baseline, eps: C.double(c.Eps), sigma_min: C.double(c.SigmaMin)}, nil
+}
+
+// GroupStats describe one group of rewards.
+type GroupStats struct {
+	Mean          float64
+	StdPopulation float64
+	WeightSum     float64
+	Degenerate    bool // every advantage is 0 although there are members
+	Empty         bool // no member with a positive weight
+}
+
+// AdvantageError is a reward or weight that must not be trained on.
+type AdvantageError struct {
+	Code  string // "non_finite_reward", "bad_weight" or "non_finite_value"
+	Group int64
+	Index int64 // member within the group; -1 when the group as a whole is meant
+}
+
+func (e *AdvantageError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("kernels: group_advantage: %s: group %d", e.Code, e.Group)
+	}
+	return fmt.Sprintf("kernels: group_advantage: %s: group %d, member %d", e.Code, e.Group, e.Index)
+}
+
+var advantageCodes = map[C.int32_t]string{
+	C.MGRPO_ADVANTAGE_NON_FINITE_REWARD: "non_finite_reward",
+	C.MGRPO_ADVANTAGE_BAD_WEIGHT:        "bad_weight",
+	C.MGRPO_ADVANTAGE_NON_FINITE_VALUE:  "non_finite_value",
+}
+
+// GroupAdvantage normalises ragged groups of rewards in one call, on CPU.
+//
+// rewards is float64 or float32, of any shape, read in row-major order: group g is elements
+// offsets[g]..offsets[g+1]-1. weights is nil (all 1) or float64 with as many elements. The advantages have the
+// rewards' shape and type; sums are float64 either way. Errors: *AdvantageError for refused data, *Error or a
+// description of the mismatch for arguments that do not fit.
+func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention Convention) (*tensor.Dense, []GroupStats, error) {
+	c, err := convention.encode()
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(offsets) == 0 || offsets[len(offsets)-1] != int64(rewards.DataSize()) {
+		return nil, nil, fmt.Errorf("kernels: group_advantage: %d offsets do not end at the %d rewards", len(offsets), rewards.DataSize())
+	}
+	w, err := weightsOf(weights, rewards.DataSize())
+	if err != nil {
+		return nil, nil, err
+	}
+	contiguous, err := rowMajor(rewards)
+	if err != nil {
+		return nil, nil, err
+	}
+	groups := len(offsets) - 1
+	stats := make([]C.mgrpo_group_stats, groups)
+	var refusal C.mgrpo_advantage_error
+	var status C.int32_t
+	var out any
+	switch r := contiguous.Data().(type) {
+	case []float64:
+		a := make([]float64, len(r))
+		out = a
+		status = C.mgrpo_group_advantage_cpu((*C.double)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
+			C.int64_t(groups), &c, (*C.double)(Pointer(a)), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+	case []float32:
+		a := make([]float32, len(r))
+		out = a
+		status = C.mgrpo_group_advantage_f32_cpu((*C.float)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
+			C.int64_t(groups), &c, (*C.float)(Pointer(a)), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+	default:
+		return nil, nil, fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
+	}
+	runtime.KeepAlive(contiguous)
+	if status == C.MGRPO_REFUSED {
+		return nil, nil, &AdvantageError{Code: advantageCodes[refusal.code], Group: int64(refusal.group), Index: int64(refusal.index)}
+	}
+	if status != C.MGRPO_OK {
+		return nil, nil, failure("group_advantage", status)
+	}
+	return tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(out)), groupStats(stats), nil
+}
+
+// rowMajor returns t itself if its elements lie in memory in row-major order, else a copy that does.
+func rowMajor(t *tensor.Dense) (*tensor.Dense, error) {
+	if t.IsMasked() {
+		return nil, fmt.Errorf("kernels: group_advantage: masked tensors are not supported: select the members first")
+	}
+	if !t.RequiresIterator() && !t.DataOrder().IsColMajor() {
+		return t, nil
+	}
+	dense, ok := t.Materialize().(*tensor.Dense)
+	if !ok || dense.RequiresIterator() || dense.DataOrder().IsColMajor() {
+		return nil, fmt.Errorf("kernels: group_advantage: tensor of shape %v is not row-major", t.Shape())
+	}
+	return dense, nil
+}
+
+func weightsOf(t *tensor.Dense, n int) ([]float64, error) {
+	if t == nil {
+		return nil, nil
+	}
+	contiguous, err := rowMajor(t)
+	if err != nil {
+		return nil, err
+	}
+	w, ok := contiguous.Data().([]float64)
+	if !ok || len(w) != n {
+		return nil, fmt.Errorf("kernels: group_advantage: weights are %v with %d elements, want float64 with %d", t.Dtype(), t.DataSize(), n)
+	}
+	return w, nil
+}
+
+func groupStats(stats []C.mgrpo_group_stats) []GroupStats {
+	out := make([]GroupStats, len(stats))
+	for i, s := range stats {
+		out[i] = GroupStats{float64(s.mean), float64(s.std_population), float64(s.weight_sum), s.degenerate != 0, s.empty != 0}
+	}
+	return out
+}

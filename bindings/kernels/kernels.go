@@ -1,0 +1,89 @@
+// Package kernels is the Go side of libmgrpo_kernels: group advantages, token log-probs, the policy loss, AdamW
+// and sampling, on CPU and, in builds with the tag cuda, on a GPU.
+//
+// Arrays of tokens and parameters are raw addresses in the memory of the call's Backend (host memory on CPU,
+// device memory on a GPU); Pointer gives the address of a Go slice. A call keeps no address and returns when
+// its results are there, except AdamW on a GPU, which is ordered by the stream. On CPU the work is shared
+// among the OpenMP threads of the calling OS thread; no result depends on how many there are.
+//
+// Shapes, formulas and sources are in kernels/include/mgrpo.
+package kernels
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../kernels/include
+#cgo LDFLAGS: -L${SRCDIR}/../../build/lib -lmgrpo_kernels -Wl,-rpath,${SRCDIR}/../../build/lib
+#cgo cuda CFLAGS: -DMGRPO_CUDA
+#cgo cuda LDFLAGS: -lmgrpo_kernels_cuda
+#include "dispatch.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// DType is the element type of a raw buffer. The numbers are c10::ScalarType's.
+type DType int32
+
+// The element types that kernels read.
+const (
+	Float32  DType = C.MGRPO_FLOAT32
+	Float64  DType = C.MGRPO_FLOAT64
+	BFloat16 DType = C.MGRPO_BFLOAT16
+)
+
+// Backend is where a call's arrays are and its work is done. The zero value is CPU.
+type Backend struct {
+	c C.mgrpo_backend
+}
+
+// CPU works on host memory.
+var CPU Backend
+
+// Pointer returns the address of s's elements, nil for an empty slice. The slice must be kept alive as long as
+// the address is used, and on a GPU it would be the wrong memory.
+func Pointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+
+// Status is a code of mgrpo/status.h.
+type Status int32
+
+// The codes a caller may tell apart.
+const (
+	InvalidArgument Status = C.MGRPO_INVALID_ARGUMENT
+	NonFinite       Status = C.MGRPO_NON_FINITE
+	OutOfMemory     Status = C.MGRPO_OUT_OF_MEMORY
+	CUDAError       Status = C.MGRPO_CUDA_ERROR
+	Unsupported     Status = C.MGRPO_UNSUPPORTED
+)
+
+func (s Status) String() string { return C.GoString(C.mgrpo_status_string(C.int32_t(s))) }
+
+// Error is a call that a kernel did not carry out, for a reason other than refused data.
+type Error struct {
+	Op     string // the kernel's name
+	Status Status
+	Row    int64 // the offending row; -1 if there is none
+}
+
+func (e *Error) Error() string {
+	if e.Row >= 0 {
+		return fmt.Sprintf("kernels: %s: row %d: %v", e.Op, e.Row, e.Status)
+	}
+	return fmt.Sprintf("kernels: %s: %v", e.Op, e.Status)
+}
+
+// failure turns a status into an error, nil for success.
+func failure(op string, status C.int32_t) error {
+	if status == C.MGRPO_OK {
+		return nil
+	}
+	return &Error{Op: op, Status: Status(status), Row: -1}
+}
+
+func rowFailure(op string, status C.int32_t, row C.int64_t) error {
+	if status == C.MGRPO_OK {
+		return nil
+	}
+	return &Error{Op: op, Status: Status(status), Row: int64(row)}
+}

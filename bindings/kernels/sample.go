@@ -1,0 +1,36 @@
+package kernels
+
+// #include "dispatch.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Sampling is how one row's token is drawn. Filters apply in the order top_k, top_p, min_p to
+// softmax(z / temperature); ties at a cut are all kept.
+type Sampling struct {
+	Temperature float64 // 0: the largest logit, log-probs at temperature 1
+	TopP        float64 // in (0, 1]; 0 or 1 = off
+	MinP        float64 // in [0, 1]; 0 = off
+	TopK        int32   // 0 = off
+	Key         [2]uint32
+	Position    uint64 // the token's position in the stream of Key
+}
+
+// Sampling crosses to C as it is.
+var _ [unsafe.Sizeof(C.mgrpo_sampling{})]byte = [unsafe.Sizeof(Sampling{})]byte{}
+
+// Sample draws one token a row. token int32, logp and truncated float32, each [Rows]; the latter two may be nil.
+// logp is under softmax(z / temperature), truncated under the filtered distribution. A row's result depends on
+// that row alone. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
+func Sample(b Backend, z Logits, rows []Sampling, token, logp, truncated unsafe.Pointer) error {
+	if int64(len(rows)) != z.Rows {
+		return fmt.Errorf("kernels: sample: %d settings for %d rows", len(rows), z.Rows)
+	}
+	var row C.int64_t
+	status := C.sample(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab), C.int64_t(z.Stride),
+		(*C.mgrpo_sampling)(Pointer(rows)), token, logp, truncated, &row)
+	return rowFailure("sample", status, row)
+}
