@@ -43,8 +43,13 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 				return fmt.Errorf("tensor %s is missing from %s, where weight_map puts it", name, shard)
 			}
 		}
-		if n := len(s.tensors) - before; n != len(shardNames[shard]) {
-			return fmt.Errorf("%s holds %d tensors, weight_map lists %d", shard, n, len(shardNames[shard]))
+		if len(s.tensors)-before != len(shardNames[shard]) {
+			for name := range s.tensors {
+				if weightMap[name] == "" {
+					return fmt.Errorf("unexpected tensor %s in %s: weight_map does not list it", name, shard)
+				}
+			}
+			return fmt.Errorf("%s holds tensors that weight_map puts into other files", shard)
 		}
 	}
 	return nil
