@@ -1,0 +1,170 @@
+package learner
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Tolerances of the goldens' README for five steps in float32.
+const (
+	tolLoss  = 3e-4
+	tolNorm  = 1e-3 // relative
+	tolSum   = 2e-2
+	tolSumSq = 5e-4 // relative
+)
+
+// adamwCase is the "adamw" part of a model's expected.json.
+type adamwCase struct {
+	AdamW struct {
+		LR, Beta1, Beta2, Eps float64
+		WeightDecay           float64   `json:"weight_decay"`
+		Clip                  float64   `json:"clip_norm"`
+		Steps                 int       `json:"steps"`
+		Losses                []float64 `json:"losses"`
+		Norms                 []float64 `json:"grad_norms_pre_clip"`
+		After                 float64   `json:"loss_after_last_step"`
+	} `json:"adamw"`
+	Final map[string]struct{ Sum, Sumsq float64 } `json:"checksums_final"`
+}
+
+// TestFiveAdamWSteps trains every golden model for five steps on its batch: losses, gradient norms before
+// clipping and the parameters afterwards.
+func TestFiveAdamWSteps(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "expected.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := 0
+	for _, file := range files {
+		dir := filepath.Dir(file)
+		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); err == nil {
+			continue // loaded through gotch: see bindings/torch/gotchx
+		}
+		cases++
+		t.Run(filepath.Base(dir), func(t *testing.T) { fiveSteps(t, dir) })
+	}
+	if cases == 0 {
+		t.Fatal("no model goldens found")
+	}
+	golden.Count("models/adamw", cases)
+}
+
+func fiveSteps(t *testing.T, dir string) {
+	var want adamwCase
+	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &want); err != nil {
+		t.Fatal(err)
+	}
+	ctx, a := context.Background(), want.AdamW
+	m := loadModel(t, dir)
+	l, err := New(ctx, m, Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close(ctx)
+	batch, coef := goldenBatch(golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors")))
+	for step := range a.Steps {
+		loss := lossAndGradient(t, l, batch, coef)
+		norm, err := l.apply(ctx, a.LR)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(loss-a.Losses[step]) > tolLoss {
+			t.Errorf("step %d: loss %v, want %v", step, loss, a.Losses[step])
+		}
+		if math.Abs(norm-a.Norms[step]) > tolNorm*a.Norms[step] {
+			t.Errorf("step %d: gradient norm %v, want %v", step, norm, a.Norms[step])
+		}
+	}
+	if loss := lossAndGradient(t, l, batch, coef); math.Abs(loss-a.After) > tolLoss {
+		t.Errorf("loss after the last step %v, want %v", loss, a.After)
+	}
+	for _, p := range m.Layout.Parts() {
+		values := make([]float32, p.Numel())
+		if err := m.ReadFlat(ctx, m.Master, p.Offset, values); err != nil {
+			t.Fatal(err)
+		}
+		sum, sumsq := 0.0, 0.0
+		for _, v := range values {
+			sum += float64(v)
+			sumsq += float64(v) * float64(v)
+		}
+		w := want.Final[p.Name]
+		if math.Abs(sum-w.Sum) > tolSum || math.Abs(sumsq-w.Sumsq) > tolSumSq*w.Sumsq {
+			t.Errorf("%s: sum %v, sum of squares %v; want %v, %v", p.Name, sum, sumsq, w.Sum, w.Sumsq)
+		}
+	}
+}
+
+func loadModel(t *testing.T, dir string) *model.Model {
+	t.Helper()
+	ctx := context.Background()
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	src, err := checkpoint.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	m, err := model.Load(ctx, dev, src, model.Options{Compute: torch.Float32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// goldenBatch has every token but the first of a row as trained; coef belongs to them in order.
+func goldenBatch(want golden.Tensors) (batch []*Sequence, coef []float64) {
+	ids, lengths := want["input_ids"].Int32s(), want["lengths"].Int64s()
+	width := want["input_ids"].Shape[1]
+	for row, n := range lengths {
+		q := &Sequence{ID: string(rune('a' + row)), Tokens: ids[int64(row)*width:][:n], Sampled: make([]bool, n)}
+		for i := range q.Sampled {
+			q.Sampled[i] = i > 0
+		}
+		batch = append(batch, q)
+		coef = append(coef, want["coef"].Data[int64(row)*(width-1):][:n-1]...)
+	}
+	return batch, coef
+}
+
+// lossAndGradient is the goldens' loss, -sum(coef · logp)/N, with its gradient in the learner's buffer.
+func lossAndGradient(t *testing.T, l *Learner, batch []*Sequence, coef []float64) (loss float64) {
+	t.Helper()
+	if err := l.zeroGrad(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	err := l.model.Device.Do(context.Background(), func(s *torch.Scope) error {
+		b := pack(s, batch)
+		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			logp, _ := l.head(hidden, b)
+			values, d := make([]float32, b.n), make([]float32, b.n)
+			logp.Detach().Float32s(values)
+			for i, c := range coef {
+				loss -= c * float64(values[i]) / float64(b.n)
+				d[i] = float32(-c / float64(b.n))
+			}
+			return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32(d, int64(b.n))}
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loss
+}

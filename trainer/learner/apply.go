@@ -1,0 +1,39 @@
+package learner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// apply makes one AdamW update from the accumulated gradient and returns the gradient's norm. A norm that
+// is not finite is an error, and then nothing was changed.
+func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err error) {
+	a := l.opt.Adam
+	err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
+		b, n := model.Backend(s), l.grad.Numel()
+		if norm, err = kernels.GradNorm(b, l.grad.Ptr(), n); err != nil {
+			return err
+		}
+		var copied unsafe.Pointer
+		if l.model.Compute != l.model.Master {
+			copied = l.model.Compute.Ptr()
+		}
+		return kernels.AdamW(b, l.model.Master.Ptr(), l.m.Ptr(), l.v.Ptr(), l.grad.Ptr(), copied, n, norm, kernels.AdamWConfig{
+			LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
+		})
+	})
+	var failed *kernels.Error
+	if errors.As(err, &failed) && failed.Status == kernels.NonFinite {
+		return norm, fmt.Errorf("learner: the gradient's norm is %v; the update is void and the weights are as before", norm)
+	}
+	if err == nil {
+		l.steps++
+	}
+	return norm, err
+}

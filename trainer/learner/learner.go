@@ -1,0 +1,170 @@
+// Package learner turns trajectories into an update of the weights: packed micro-batches, the policy
+// loss and its gradient through our kernels, gradients into one flat buffer, AdamW.
+package learner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Options of a learner. Names and defaults are those of the configuration's grpo and optimizer sections.
+type Options struct {
+	Loss             kernels.LossConfig
+	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
+	Temperature      float64
+	Adam             Adam
+	MicroBatchTokens int          // tokens of one forward and backward pass
+	Checkpoint       bool         // recompute activations in the backward pass
+	HeadRows         int64        // rows of logits that exist at once; 0 means 512
+	Reference        *model.Model // of the KL term; nil without one
+}
+
+// Adam are the optimizer's constants; the rate comes with each update.
+type Adam struct {
+	Beta1, Beta2, Eps, WeightDecay float64
+	Clip                           float64 // global gradient norm; 0 is off
+}
+
+// Learner owns the gradient and the optimizer state of one model.
+type Learner struct {
+	model *model.Model
+	opt   Options
+
+	grad  *torch.Tensor // fp32 [Numel]
+	part  *torch.Tensor // the compute type's gradient of one micro-batch, where it is not fp32
+	m, v  *torch.Tensor // fp32 [Numel]: first and second moment
+	steps int64         // updates made; AdamW's bias correction counts them
+}
+
+// New allocates gradient and moments and makes the model's leaves accumulate into the gradient.
+func New(ctx context.Context, mod *model.Model, opt Options) (*Learner, error) {
+	if opt.HeadRows == 0 {
+		opt.HeadRows = 512
+	}
+	l := &Learner{model: mod, opt: opt}
+	n := mod.Layout.Numel
+	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
+		l.grad = s.Keep(s.Zeros(torch.Float32, n))
+		l.m = s.Keep(s.Zeros(torch.Float32, n))
+		l.v = s.Keep(s.Zeros(torch.Float32, n))
+		target := l.grad
+		if mod.Compute.DType() != torch.Float32 {
+			l.part = s.Keep(s.Zeros(mod.Compute.DType(), n))
+			target = l.part
+		}
+		for i, leaf := range mod.Leaves() {
+			at := mod.Layout.Leaves[i]
+			leaf.RequireGrad(true)
+			leaf.SetGrad(target.Narrow(0, at.Offset, leaf.Numel()).View(at.Shape...))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("learner: gradient and optimizer state of %d parameters: %w (set train: false, or a smaller model)", n, err)
+	}
+	return l, nil
+}
+
+// ResetOptimizer forgets moments and update count, as between cold start and training.
+func (l *Learner) ResetOptimizer(ctx context.Context) error {
+	l.steps = 0
+	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+		l.m.Zero_()
+		l.v.Zero_()
+		return nil
+	})
+}
+
+// Report is what one update did. Values are named as in docs/metrics.md.
+type Report struct {
+	Values  map[string]float64
+	Skipped bool // nothing to learn: every advantage is 0 and no KL or entropy term is on
+}
+
+// Prepare computes what the objective needs before the first update of a step: old log-probs where they
+// are recomputed, the reference's where there is a KL term, the sampler's as old ones otherwise.
+func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
+	for _, q := range batch {
+		if err := q.check(l.model.Config.VocabSize); err != nil {
+			return err
+		}
+		q.old = q.Behaviour
+	}
+	if l.opt.Recomputed {
+		if err := l.logProbs(ctx, l.model, batch, func(q *Sequence, v []float32) { q.old = v }); err != nil {
+			return err
+		}
+	}
+	if l.opt.Reference != nil {
+		return l.logProbs(ctx, l.opt.Reference, batch, func(q *Sequence, v []float32) { q.ref = v })
+	}
+	return nil
+}
+
+// Update makes one optimizer step on a minibatch: sequences that Prepare has seen.
+func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64) (Report, error) {
+	batch := byID(minibatch)
+	plan, err := l.planLoss(batch)
+	if errors.Is(err, errNothingToRead) {
+		return Report{Skipped: true}, nil
+	}
+	if err != nil {
+		return Report{}, err
+	}
+	if err := l.zeroGrad(ctx); err != nil {
+		return Report{}, err
+	}
+	for _, run := range microBatches(plan.learning, l.opt.MicroBatchTokens) {
+		if err := l.policyPass(ctx, plan, run, true); err != nil {
+			return Report{}, err
+		}
+	}
+	// Trajectories without advantage have no gradient, but the statistics are over them too.
+	for _, run := range microBatches(plan.observed, l.opt.MicroBatchTokens) {
+		if err := l.policyPass(ctx, plan, run, false); err != nil {
+			return Report{}, err
+		}
+	}
+	r := Report{Values: plan.values(), Skipped: len(plan.learning) == 0}
+	if r.Skipped {
+		return r, nil
+	}
+	norm, err := l.apply(ctx, lr)
+	r.Values["grad_norm"], r.Values["lr"] = norm, lr
+	return r, err
+}
+
+func (l *Learner) zeroGrad(ctx context.Context) error {
+	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+		l.grad.Zero_()
+		return nil
+	})
+}
+
+// Steps is the number of updates made.
+func (l *Learner) Steps() int64 { return l.steps }
+
+// Moments are the optimizer's flat fp32 buffers, for checkpoints.
+func (l *Learner) Moments() (m, v *torch.Tensor) { return l.m, l.v }
+
+// SetSteps continues the count of a checkpoint.
+func (l *Learner) SetSteps(n int64) { l.steps = n }
+
+// Close frees gradient and moments.
+func (l *Learner) Close(ctx context.Context) error {
+	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+		for _, leaf := range l.model.Leaves() {
+			leaf.SetGrad(nil)
+			leaf.RequireGrad(false)
+		}
+		for _, t := range []*torch.Tensor{l.grad, l.part, l.m, l.v} {
+			t.Drop()
+		}
+		return nil
+	})
+}

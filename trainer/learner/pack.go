@@ -1,0 +1,118 @@
+package learner
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Sequence is one trajectory as the learner sees it. Token t is trained where Sampled[t]; its log-prob
+// is a function of the tokens before it, so Sampled[0] is never true.
+type Sequence struct {
+	ID        string
+	Tokens    []int32
+	Sampled   []bool
+	Behaviour []float32 // the sampler's log-prob of each token, read where Sampled
+	Group     int64     // sequences compared with each other: the query
+	Weight    float64   // multiplicity
+	Advantage float64
+
+	old, ref []float32 // as Behaviour; filled by the learner
+}
+
+// trained lists the positions of the sampled tokens.
+func (q *Sequence) trained() []int {
+	var at []int
+	for t, s := range q.Sampled {
+		if s {
+			at = append(at, t)
+		}
+	}
+	return at
+}
+
+func (q *Sequence) check(vocab int) error {
+	if len(q.Sampled) != len(q.Tokens) || (q.Behaviour != nil && len(q.Behaviour) != len(q.Tokens)) {
+		return fmt.Errorf("learner: %s: %d tokens, %d mask entries, %d log-probs", q.ID, len(q.Tokens), len(q.Sampled), len(q.Behaviour))
+	}
+	if len(q.Sampled) > 0 && q.Sampled[0] {
+		return fmt.Errorf("learner: %s: the first token is marked as sampled, but nothing precedes it", q.ID)
+	}
+	for t, id := range q.Tokens {
+		if id < 0 || int(id) >= vocab {
+			return fmt.Errorf("learner: %s: token %d is %d, outside the vocabulary of %d", q.ID, t, id, vocab)
+		}
+	}
+	return nil
+}
+
+// byID makes packing, and with it every rounding, a function of what is trained on and not of the
+// order in which it arrived.
+func byID(batch []*Sequence) []*Sequence {
+	return slices.SortedFunc(slices.Values(batch), func(a, b *Sequence) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// microBatches cuts a batch into runs of at most limit tokens; a longer sequence is a run of its own.
+func microBatches(batch []*Sequence, limit int) [][]*Sequence {
+	var out [][]*Sequence
+	var run []*Sequence
+	tokens := 0
+	for _, q := range batch {
+		if len(run) > 0 && tokens+len(q.Tokens) > limit {
+			out, run, tokens = append(out, run), nil, 0
+		}
+		run = append(run, q)
+		tokens += len(q.Tokens)
+	}
+	if len(run) > 0 {
+		out = append(out, run)
+	}
+	return out
+}
+
+// packed is a micro-batch on the device. Row i of the N trained tokens is predicted by hidden row
+// source[i] and has id target[i].
+type packed struct {
+	in     model.Packed
+	source *torch.Tensor // int32 [N]
+	target *torch.Tensor // int32 [N]
+	n      int
+}
+
+// pack lays sequences end to end, positions counting from 0 in each.
+func pack(s *torch.Scope, run []*Sequence) packed {
+	var ids, pos, source, target []int32
+	cu := []int32{0}
+	for _, q := range run {
+		first := int32(len(ids))
+		for t, id := range q.Tokens {
+			ids = append(ids, id)
+			pos = append(pos, int32(t))
+		}
+		for _, t := range q.trained() {
+			source = append(source, first+int32(t)-1)
+			target = append(target, q.Tokens[t])
+		}
+		cu = append(cu, int32(len(ids)))
+	}
+	vector := func(v []int32) *torch.Tensor { return s.FromInt32(v, int64(len(v))) }
+	return packed{
+		in:     model.Packed{IDs: vector(ids), Pos: vector(pos), Cu: vector(cu)},
+		source: vector(source), target: vector(target), n: len(target),
+	}
+}
+
+// gather concatenates one per-token array of each sequence at its trained positions.
+func gather(run []*Sequence, of func(*Sequence) []float32) []float32 {
+	var out []float32
+	for _, q := range run {
+		values := of(q)
+		for _, t := range q.trained() {
+			out = append(out, values[t])
+		}
+	}
+	return out
+}

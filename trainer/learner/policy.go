@@ -1,0 +1,186 @@
+package learner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// lossPlan is one optimizer batch: the coefficient of every trajectory, which depends on all of them, and
+// the sums that its micro-batches add up.
+type lossPlan struct {
+	coefficient map[*Sequence]float64
+	totals      kernels.LossTotals
+	sums        kernels.LossSums
+	gap, tokens float64 // sum of |new - behaviour| over trained tokens, and their number
+
+	learning []*Sequence // have a gradient
+	observed []*Sequence // advantage 0 and no other term: only the statistics see them
+}
+
+var errNothingToRead = errors.New("no trajectory of positive weight has a trained token")
+
+// planLoss computes the coefficients c_j of the whole batch before it is cut into micro-batches.
+func (l *Learner) planLoss(batch []*Sequence) (*lossPlan, error) {
+	var t kernels.Trajectories
+	for _, q := range batch {
+		t.Group = append(t.Group, q.Group)
+		t.Weight = append(t.Weight, q.Weight)
+		t.Advantage = append(t.Advantage, q.Advantage)
+		t.Trained = append(t.Trained, int64(len(q.trained())))
+	}
+	coefficient, totals, err := kernels.LossCoefficients(l.opt.Loss, t)
+	var refused *kernels.LossError
+	if errors.As(err, &refused) && refused.Code == "empty_batch" {
+		return nil, errNothingToRead
+	}
+	if err != nil {
+		return nil, fmt.Errorf("learner: %w", name(err, batch))
+	}
+	p := &lossPlan{coefficient: map[*Sequence]float64{}, totals: totals}
+	for i, q := range batch {
+		p.coefficient[q] = coefficient[i]
+		switch {
+		case coefficient[i] == 0:
+		case q.Advantage == 0 && l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:
+			p.observed = append(p.observed, q)
+		default:
+			p.learning = append(p.learning, q)
+		}
+	}
+	return p, nil
+}
+
+// policyPass runs one micro-batch: forward, policy loss and, when it learns, backward.
+func (l *Learner) policyPass(ctx context.Context, p *lossPlan, run []*Sequence, learns bool) error {
+	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
+		b := pack(s, run)
+		var err error
+		objective := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			var logp, entropy *torch.Tensor
+			logp, entropy = l.head(hidden, b)
+			outputs = []*torch.Tensor{logp, entropy}
+			grads, err = l.loss(s, p, run, logp.Detach(), entropy.Detach())
+			if err != nil { // nothing is learned from a refused batch
+				grads = []*torch.Tensor{s.Zeros(torch.Float32, int64(b.n)), s.Zeros(torch.Float32, int64(b.n))}
+			}
+			return outputs, grads
+		}
+		switch {
+		case !learns:
+			objective(l.model.Forward(s, b.in))
+		case l.opt.Checkpoint:
+			l.model.ForwardBackwardCheckpointed(s, b.in, objective)
+		default:
+			l.model.ForwardBackward(s, b.in, objective)
+		}
+		if err == nil && learns {
+			l.collectGradient()
+		}
+		return err
+	})
+}
+
+// head computes log-prob and entropy of the trained tokens, from their rows only: a masked row may hold
+// anything and is not read.
+func (l *Learner) head(hidden *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
+	return torch.HeadLogProb(hidden.IndexSelect(0, b.source), l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+}
+
+// loss runs the policy-loss kernel over one micro-batch and returns dL/dlogp and dL/dH.
+func (l *Learner) loss(s *torch.Scope, p *lossPlan, run []*Sequence, logp, entropy *torch.Tensor) ([]*torch.Tensor, error) {
+	n := logp.Numel()
+	behaviour := gather(run, func(q *Sequence) []float32 { return q.Behaviour })
+	batch := kernels.LossBatch{
+		CuSeqlens: []int64{0}, DType: kernels.Float32,
+		LogpNew: logp.Ptr(), Entropy: entropy.Ptr(),
+		Mask:    s.Full(torch.Uint8, 1, n).Ptr(), // rows are those of trained tokens alone
+		LogpOld: s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.old }), n).Ptr(),
+	}
+	if l.opt.Recomputed {
+		batch.LogpBehaviour = s.FromFloat32(behaviour, n).Ptr()
+	}
+	if l.opt.Reference != nil {
+		batch.LogpRef = s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.ref }), n).Ptr()
+	}
+	for _, q := range run {
+		batch.CuSeqlens = append(batch.CuSeqlens, batch.CuSeqlens[len(batch.CuSeqlens)-1]+int64(len(q.trained())))
+		batch.Weight = append(batch.Weight, q.Weight)
+		batch.Advantage = append(batch.Advantage, q.Advantage)
+		batch.Coefficient = append(batch.Coefficient, p.coefficient[q])
+	}
+	dlogp, dentropy := s.Empty(torch.Float32, n), s.Empty(torch.Float32, n)
+	sums, err := kernels.PolicyLoss(model.Backend(s), batch, l.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
+	if err != nil {
+		return nil, fmt.Errorf("learner: %w", name(err, run))
+	}
+	p.sums.Merge(sums)
+	p.measureGap(logp, behaviour)
+	return []*torch.Tensor{dlogp, dentropy}, nil
+}
+
+func (p *lossPlan) measureGap(logp *torch.Tensor, behaviour []float32) {
+	now := make([]float32, len(behaviour))
+	logp.Float32s(now)
+	for i, v := range now {
+		p.gap += math.Abs(float64(v) - float64(behaviour[i]))
+	}
+	p.tokens += float64(len(now))
+}
+
+// collectGradient adds the micro-batch's gradient to the fp32 one where the compute type is not fp32.
+func (l *Learner) collectGradient() {
+	if l.part != nil {
+		l.grad.Add_(l.part.To(torch.Float32))
+		l.part.Zero_()
+	}
+}
+
+// values are the statistics of the update by the names of docs/metrics.md.
+func (p *lossPlan) values() map[string]float64 {
+	v := statistics(p.sums.Stats(p.totals))
+	if p.tokens > 0 {
+		v["gap_mean"] = p.gap / p.tokens
+	}
+	batchTokens := 0
+	for _, q := range p.learning {
+		batchTokens += len(q.Tokens)
+	}
+	v["batch_tokens"] = float64(batchTokens)
+	return v
+}
+
+// statistics flattens the kernel's statistics; one without its input is absent.
+func statistics(st kernels.LossStats) map[string]float64 {
+	v := map[string]float64{
+		"loss": st.Loss, "loss_policy": st.LossPolicy, "loss_kl": st.LossKL, "loss_entropy": st.LossEntropy,
+		"loss_tokens": float64(st.Tokens), "loss_weighted_tokens": st.WeightedTokens,
+		"loss_trajectories": float64(st.Trajectories), "empty_trajectories": float64(st.EmptyTrajectories),
+		"loss_groups": float64(st.Groups), "clip_frac_low": st.ClipFracLow, "clip_frac_high": st.ClipFracHigh,
+		"dual_clip_frac": st.DualClipFrac, "ratio_mean": st.RatioMean, "ratio_min": st.RatioMin, "ratio_max": st.RatioMax,
+		"approx_kl_k1": st.ApproxKLK1, "approx_kl_k3": st.ApproxKLK3, "log_ratio_clamped_frac": st.LogRatioClampedFrac,
+	}
+	for name, x := range map[string]*float64{
+		"entropy_mean": st.EntropyMean, "ref_kl_mean": st.RefKLMean, "tis_mean": st.TISMean, "tis_max": st.TISMax,
+		"tis_truncated_frac": st.TISTruncatedFrac, "behaviour_gap_mean": st.BehaviourGapMean, "behaviour_gap_max": st.BehaviourGapMax,
+	} {
+		if x != nil {
+			v[name] = *x
+		}
+	}
+	return v
+}
+
+// name puts a trajectory's id into a refusal that counts trajectories.
+func name(err error, run []*Sequence) error {
+	var refused *kernels.LossError
+	if errors.As(err, &refused) && refused.Trajectory >= 0 && refused.Trajectory < int64(len(run)) {
+		return fmt.Errorf("%s: %w", run[refused.Trajectory].ID, err)
+	}
+	return err
+}

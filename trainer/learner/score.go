@@ -1,0 +1,35 @@
+package learner
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// logProbs runs a forward pass of m and hands each sequence the log-probs of its tokens, 0 where they are
+// not sampled.
+func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
+	for _, run := range microBatches(byID(batch), l.opt.MicroBatchTokens) {
+		var flat []float32
+		err := m.Device.Do(ctx, func(s *torch.Scope) error {
+			b := pack(s, run)
+			hidden := m.Forward(s, b.in).IndexSelect(0, b.source)
+			logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+			flat = make([]float32, b.n)
+			logp.Float32s(flat)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, q := range run {
+			values := make([]float32, len(q.Tokens))
+			for _, t := range q.trained() {
+				values[t], flat = flat[0], flat[1:]
+			}
+			set(q, values)
+		}
+	}
+	return nil
+}

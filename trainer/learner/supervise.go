@@ -1,0 +1,63 @@
+package learner
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Supervise makes one optimizer step on demonstrations: the mean negative log-prob of the trained tokens
+// of the whole batch. Weight and Advantage are not read.
+func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr float64) (Report, error) {
+	batch := byID(demonstrations)
+	total, tokens := 0, 0
+	for _, q := range batch {
+		if err := q.check(l.model.Config.VocabSize); err != nil {
+			return Report{}, err
+		}
+		total += len(q.trained())
+		tokens += len(q.Tokens)
+	}
+	if total == 0 {
+		return Report{}, fmt.Errorf("learner: %d demonstrations without one trained token", len(batch))
+	}
+	if err := l.zeroGrad(ctx); err != nil {
+		return Report{}, err
+	}
+	loss := 0.0
+	for _, run := range microBatches(batch, l.opt.MicroBatchTokens) {
+		part, err := l.supervisedPass(ctx, run, total)
+		if err != nil {
+			return Report{}, err
+		}
+		loss += part
+	}
+	norm, err := l.apply(ctx, lr)
+	return Report{Values: map[string]float64{
+		"loss": loss, "grad_norm": norm, "lr": lr, "trained_tokens": float64(total), "tokens": float64(tokens),
+	}}, err
+}
+
+// supervisedPass accumulates the gradient of one micro-batch and returns its share of the loss.
+func (l *Learner) supervisedPass(ctx context.Context, run []*Sequence, total int) (loss float64, err error) {
+	err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
+		b := pack(s, run)
+		objective := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			logp, _ := l.head(hidden, b)
+			loss = -logp.Detach().Sum().Item() / float64(total)
+			return []*torch.Tensor{logp}, []*torch.Tensor{s.Full(torch.Float32, -1/float64(total), int64(b.n))}
+		}
+		if l.opt.Checkpoint {
+			l.model.ForwardBackwardCheckpointed(s, b.in, objective)
+		} else {
+			l.model.ForwardBackward(s, b.in, objective)
+		}
+		l.collectGradient()
+		return nil
+	})
+	return loss, err
+}
+
+// SetAdam changes the optimizer's constants, as between cold start and training.
+func (l *Learner) SetAdam(a Adam) { l.opt.Adam = a }

@@ -1,0 +1,297 @@
+// Package local is the rollout engine on our own kernels: continuous batching over slots of a
+// key-value cache, prefixes shared between rollouts and kept between turns.
+//
+// On CPU a sampled token and its log-prob do not depend on what else is in flight, on arrival order, on
+// prefix reuse or on a restart: every row of every kernel depends on that row's inputs alone, and the
+// random number of a token is a function of its key and position.
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+)
+
+// Options of an engine.
+type Options struct {
+	Slots      int                   // sequences in flight at once
+	Context    int                   // tokens a sequence may reach; 0 means the model's limit
+	PassRows   int                   // most rows of one forward pass (decoding rows plus prefill); 0 means 512
+	NoPrefixes bool                  // never reuse a cached prefix
+	TokenBytes func(id int32) []byte // for stop strings; may be nil
+}
+
+// ErrClosed is returned by calls on a closed engine.
+var ErrClosed = errors.New("rollout: engine is closed")
+
+// Engine implements rollout.Engine on one device.
+type Engine struct {
+	dev   *torch.Device
+	model *model.Model
+	cache *model.Cache
+	opt   Options
+
+	mu      sync.Mutex
+	wake    *sync.Cond
+	queue   []*sequence // waiting for a slot, in order of arrival
+	version int64
+	stats   Stats
+	closed  bool
+	failed  error
+	slots   slots
+	running []*sequence
+	done    chan struct{}
+}
+
+var _ rollout.Engine = (*Engine)(nil)
+
+// New allocates the cache and starts the scheduler. The engine reads the model's weights in place: call
+// Refresh after every update of them.
+func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
+	if opt.Context == 0 || opt.Context > m.MaxPosition() {
+		opt.Context = m.MaxPosition()
+	}
+	if opt.PassRows == 0 {
+		opt.PassRows = 512
+	}
+	if opt.Slots < 1 {
+		return nil, fmt.Errorf("rollout: engine.slots is %d; at least 1 is needed", opt.Slots)
+	}
+	cache, err := m.NewCache(ctx, opt.Slots, opt.Context)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{dev: m.Device, model: m, cache: cache, opt: opt, done: make(chan struct{}),
+		slots: slots{all: make([]slot, opt.Slots), sharing: !opt.NoPrefixes}}
+	e.wake = sync.NewCond(&e.mu)
+	e.stats.Batches = map[int]int64{}
+	go e.schedule()
+	return e, nil
+}
+
+// ContextLimit is the most tokens of prompt plus completion.
+func (e *Engine) ContextLimit() int { return e.opt.Context }
+
+// Version is the policy version of the weights in use.
+func (e *Engine) Version() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.version
+}
+
+// Refresh declares that the weights changed and now are `version`: cached keys and values are dropped.
+// No sequence may be in flight.
+func (e *Engine) Refresh(version int64) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := len(e.running) + len(e.queue); n > 0 {
+		return fmt.Errorf("rollout: weights changed to version %d under %d sequences in flight", version, n)
+	}
+	e.slots.forget()
+	e.version = version
+	return nil
+}
+
+// Generate samples one turn; see rollout.Engine.
+func (e *Engine) Generate(ctx context.Context, r rollout.Request) (rollout.Completion, error) {
+	if err := e.check(r); err != nil {
+		return rollout.Completion{}, err
+	}
+	if len(r.Tokens) >= e.opt.Context {
+		return rollout.Completion{Finish: rollout.FinishContext, Version: e.Version()}, nil
+	}
+	q := newSequence(ctx, r)
+	e.mu.Lock()
+	if e.closed || e.failed != nil {
+		err := e.failed
+		e.mu.Unlock()
+		if err == nil {
+			err = ErrClosed
+		}
+		return rollout.Completion{}, err
+	}
+	e.queue = append(e.queue, q)
+	e.wake.Signal()
+	e.mu.Unlock()
+	stop := context.AfterFunc(ctx, e.nudge)
+	defer stop()
+	<-q.done
+	return q.out, q.err
+}
+
+// nudge makes the scheduler look again; it takes the lock so that no wake-up falls between its look and its wait.
+func (e *Engine) nudge() {
+	e.mu.Lock()
+	e.wake.Signal()
+	e.mu.Unlock()
+}
+
+func (e *Engine) check(r rollout.Request) error {
+	s := r.Sampling
+	switch {
+	case len(r.Tokens) == 0:
+		return errors.New("rollout: the prompt is empty; at least one token is needed")
+	case s.MaxNew < 1:
+		return fmt.Errorf("rollout: MaxNew is %d; at least 1 is needed", s.MaxNew)
+	case len(s.StopStrings) > 0 && e.opt.TokenBytes == nil:
+		return errors.New("rollout: stop strings need a tokenizer, and this engine has none")
+	}
+	for i, id := range r.Tokens {
+		if id < 0 || int(id) >= e.model.Config.VocabSize {
+			return fmt.Errorf("rollout: token %d of the prompt is %d, outside the vocabulary of %d", i, id, e.model.Config.VocabSize)
+		}
+	}
+	return nil
+}
+
+// Close stops the scheduler, fails what is in flight with ErrClosed and frees the cache.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.wake.Signal()
+	e.mu.Unlock()
+	<-e.done
+	return e.cache.Close(ctx, e.dev)
+}
+
+// Stats counts what the engine did since it was made.
+type Stats struct {
+	Requests      int64         `json:"requests"`
+	PromptTokens  int64         `json:"prompt_tokens"` // tokens of all prompts, reused ones included
+	ReusedTokens  int64         `json:"reused_tokens"` // prompt tokens whose keys and values were cached
+	SampledTokens int64         `json:"sampled_tokens"`
+	Passes        int64         `json:"passes"`  // forward passes
+	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them
+	MaxInFlight   int           `json:"max_in_flight"`
+}
+
+// Stats returns a copy of the counters.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Batches = map[int]int64{}
+	for k, v := range e.stats.Batches {
+		s.Batches[k] = v
+	}
+	return s
+}
+
+// schedule is the engine's only user of the cache: admit, run a pass, hand out its tokens, repeat.
+func (e *Engine) schedule() {
+	defer close(e.done)
+	for {
+		batch, ok := e.next()
+		if !ok {
+			return
+		}
+		sampled, err := e.pass(batch)
+		e.mu.Lock()
+		if err != nil {
+			e.failed = fmt.Errorf("rollout: %w", err)
+			e.abort(e.failed)
+		} else {
+			e.distribute(batch, sampled)
+		}
+		e.mu.Unlock()
+	}
+}
+
+// next waits for work and plans one pass. ok is false once the engine is closed.
+func (e *Engine) next() (batch *batch, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		if e.closed {
+			e.abort(ErrClosed)
+			return nil, false
+		}
+		e.dropCancelled()
+		copies := e.admit()
+		if len(e.running) > 0 {
+			b := planBatch(e.running, e.opt.PassRows)
+			b.copies = copies
+			return b, true
+		}
+		e.wake.Wait()
+	}
+}
+
+// admit moves waiting sequences into slots and returns the prefixes to copy for them.
+func (e *Engine) admit() (copies []placement) {
+	waiting := e.queue[:0]
+	for _, q := range e.queue {
+		p, ok := e.slots.place(q.tokens)
+		if !ok {
+			waiting = append(waiting, q)
+			continue
+		}
+		q.slot = p.slot
+		q.filled = p.reuse
+		if p.from != p.slot && p.reuse > 0 {
+			copies = append(copies, p)
+		}
+		e.running = append(e.running, q)
+		e.stats.Requests++
+		e.stats.PromptTokens += int64(len(q.tokens))
+		e.stats.ReusedTokens += int64(p.reuse)
+	}
+	clear(e.queue[len(waiting):])
+	e.queue = waiting
+	e.stats.MaxInFlight = max(e.stats.MaxInFlight, len(e.running))
+	return copies
+}
+
+func (e *Engine) dropCancelled() {
+	cancelled := func(q *sequence) bool {
+		if q.ctx.Err() == nil {
+			return false
+		}
+		q.finish(rollout.FinishCancelled, e.version, context.Cause(q.ctx))
+		if q.slot >= 0 {
+			e.slots.release(q.slot)
+		}
+		return true
+	}
+	e.queue = slices.DeleteFunc(e.queue, cancelled)
+	e.running = slices.DeleteFunc(e.running, cancelled)
+}
+
+// distribute gives each sequence the token sampled for it and retires those that ended.
+func (e *Engine) distribute(b *batch, sampled []token) {
+	e.stats.Passes++
+	e.stats.Batches[len(b.ready)]++
+	for _, w := range b.work {
+		w.q.filled += w.rows
+		e.slots.all[w.q.slot].filled = w.q.filled
+	}
+	for i, q := range b.ready {
+		q.accept(sampled[i])
+		e.stats.SampledTokens++
+		st := &e.slots.all[q.slot]
+		st.tokens = append(st.tokens, sampled[i].id)
+		if f, ended := q.ended(&e.opt); ended {
+			q.finish(f, e.version, nil)
+			e.slots.release(q.slot)
+		}
+	}
+	e.running = slices.DeleteFunc(e.running, func(q *sequence) bool { return q.finished })
+}
+
+// abort fails everything in flight.
+func (e *Engine) abort(err error) {
+	for _, q := range append(e.running, e.queue...) {
+		q.finish(rollout.FinishCancelled, e.version, err)
+	}
+	e.running, e.queue = nil, nil
+}

@@ -1,0 +1,294 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testModel is a random model large enough for several rows, heads and passes to matter.
+func testModel(t *testing.T, threads int) *model.Model {
+	t.Helper()
+	ctx := context.Background()
+	dev, err := torch.Open("cpu", threads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	m, err := model.Random(ctx, dev, checkpoint.Config{
+		Family: checkpoint.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true, QKNorm: true,
+	}, 7, model.Options{Compute: torch.Float32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(ctx) })
+	return m
+}
+
+func testEngine(t *testing.T, m *model.Model, opt Options) *Engine {
+	t.Helper()
+	e, err := New(context.Background(), m, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close(context.Background()) })
+	return e
+}
+
+// requests are conversations of two turns each: 4 prompts of different length, 6 rollouts of each.
+func requests() []rollout.Request {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var out []rollout.Request
+	for q := range 4 {
+		prompt := make([]int32, 3+17*q)
+		for i := range prompt {
+			prompt[i] = rng.Int32N(113)
+		}
+		for k := range 6 {
+			out = append(out, rollout.Request{
+				Tokens:   prompt,
+				Sampling: rollout.Sampling{Temperature: 1, MaxNew: 5 + k, StopIDs: []int32{9}},
+				Key:      rollout.Key{RunSeed: 3, Step: 1, Query: fmt.Sprint("q", q), Rollout: k, Agent: "a"},
+			})
+		}
+	}
+	return out
+}
+
+// converse runs a request, appends an observation and runs a second turn.
+func converse(e *Engine, r rollout.Request) ([2]rollout.Completion, error) {
+	first, err := e.Generate(context.Background(), r)
+	if err != nil {
+		return [2]rollout.Completion{}, err
+	}
+	r.Tokens = append(append(append([]int32{}, r.Tokens...), first.Tokens...), 21, 22, int32(23+r.Key.Rollout))
+	second, err := e.Generate(context.Background(), r)
+	return [2]rollout.Completion{first, second}, err
+}
+
+// run holds all conversations with at most `inFlight` at once, in the given order.
+func run(t *testing.T, e *Engine, reqs []rollout.Request, inFlight int, order []int) [][2]rollout.Completion {
+	t.Helper()
+	out := make([][2]rollout.Completion, len(reqs))
+	var wg sync.WaitGroup
+	limit := make(chan struct{}, inFlight)
+	for _, i := range order {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			c, err := converse(e, reqs[i])
+			if err != nil {
+				t.Error(err)
+			}
+			out[i] = c
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func inOrder(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// TestBatchInvariance: tokens and log-probs are the same to the bit at 1, 3 and 16 sequences in flight,
+// with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
+// number of threads and after a restart.
+func TestBatchInvariance(t *testing.T) {
+	reqs := requests()
+	want := run(t, testEngine(t, testModel(t, 1), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
+	shuffled := rand.New(rand.NewPCG(5, 6)).Perm(len(reqs))
+	for _, c := range []struct {
+		name     string
+		threads  int
+		opt      Options
+		inFlight int
+		order    []int
+	}{
+		{"3 in flight", 1, Options{Slots: 16}, 3, inOrder(len(reqs))},
+		{"16 in flight", 1, Options{Slots: 16}, 16, inOrder(len(reqs))},
+		{"16 in flight, shuffled", 1, Options{Slots: 16}, 16, shuffled},
+		{"without prefix sharing", 1, Options{Slots: 16, NoPrefixes: true}, 16, shuffled},
+		{"fewer slots than sequences", 1, Options{Slots: 5}, 16, shuffled},
+		{"prefill in pieces", 1, Options{Slots: 16, PassRows: 20}, 16, inOrder(len(reqs))},
+		{"2 threads", 2, Options{Slots: 16}, 16, shuffled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := testEngine(t, testModel(t, c.threads), c.opt)
+			got := run(t, e, reqs, c.inFlight, c.order)
+			for i := range want {
+				for turn := range want[i] {
+					equal(t, fmt.Sprintf("request %d turn %d", i, turn), got[i][turn], want[i][turn])
+				}
+			}
+			s := e.Stats()
+			if c.inFlight > 1 && s.MaxInFlight < 2 {
+				t.Errorf("at most %d sequences were in flight", s.MaxInFlight)
+			}
+			if reused := s.ReusedTokens > 0; reused == c.opt.NoPrefixes {
+				t.Errorf("reused %d of %d prompt tokens with NoPrefixes %v", s.ReusedTokens, s.PromptTokens, c.opt.NoPrefixes)
+			}
+		})
+	}
+}
+
+func equal(t *testing.T, what string, got, want rollout.Completion) {
+	t.Helper()
+	if got.Finish != want.Finish || len(got.Tokens) != len(want.Tokens) || len(got.LogProbs) != len(want.Tokens) {
+		t.Fatalf("%s: %d tokens, %s; want %d, %s", what, len(got.Tokens), got.Finish, len(want.Tokens), want.Finish)
+	}
+	for i := range want.Tokens {
+		if got.Tokens[i] != want.Tokens[i] || got.LogProbs[i] != want.LogProbs[i] {
+			t.Fatalf("%s, token %d: %d (%v), want %d (%v)", what, i, got.Tokens[i], got.LogProbs[i], want.Tokens[i], want.LogProbs[i])
+		}
+	}
+}
+
+// TestPrefixIsComputedOnce: K rollouts of one prompt run it through the model a single time.
+func TestPrefixIsComputedOnce(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 8})
+	reqs := requests()[18:24] // 6 rollouts of the longest prompt
+	run(t, e, reqs, 6, inOrder(6))
+	s := e.Stats()
+	prompt := int64(len(reqs[0].Tokens))
+	computedOnce := 5 * (prompt - 1) // every rollout but the first reuses all but the last token
+	if s.ReusedTokens < computedOnce {
+		t.Errorf("reused %d prompt tokens, want at least %d", s.ReusedTokens, computedOnce)
+	}
+}
+
+func TestFinishReasons(t *testing.T) {
+	m := testModel(t, 1)
+	e := testEngine(t, m, Options{Slots: 2, Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
+	ask := func(r rollout.Request) rollout.Completion {
+		t.Helper()
+		c, err := e.Generate(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	base := rollout.Request{Tokens: []int32{1, 2, 3}, Sampling: rollout.Sampling{Temperature: 1, MaxNew: 6}}
+	free := ask(base)
+	if free.Finish != rollout.FinishLength || len(free.Tokens) != 6 {
+		t.Errorf("%s after %d tokens, want length after 6", free.Finish, len(free.Tokens))
+	}
+	stop := base
+	stop.Sampling.StopIDs = []int32{free.Tokens[2]}
+	if c := ask(stop); c.Finish != rollout.FinishStop || c.Tokens[len(c.Tokens)-1] != free.Tokens[2] {
+		t.Errorf("stop id: %v", c)
+	}
+	text := base
+	text.Sampling.StopStrings = []string{string([]byte{'a' + byte(free.Tokens[1]%26), 'a' + byte(free.Tokens[2]%26)})}
+	if c := ask(text); c.Finish != rollout.FinishStop || len(c.Tokens) != 3 {
+		t.Errorf("stop string over two tokens: %s after %d tokens", c.Finish, len(c.Tokens))
+	}
+	long := base
+	long.Sampling.MaxNew = 100
+	if c := ask(long); c.Finish != rollout.FinishContext || len(c.Tokens) != 17 {
+		t.Errorf("%s after %d tokens, want context after 17", c.Finish, len(c.Tokens))
+	}
+	long.Tokens = make([]int32, 20)
+	if c := ask(long); c.Finish != rollout.FinishContext || len(c.Tokens) != 0 {
+		t.Errorf("full context: %s after %d tokens", c.Finish, len(c.Tokens))
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
+	for name, r := range map[string]rollout.Request{
+		"empty prompt":          {Sampling: rollout.Sampling{MaxNew: 1}},
+		"token out of range":    {Tokens: []int32{113}, Sampling: rollout.Sampling{MaxNew: 1}},
+		"nothing to sample":     {Tokens: []int32{1}},
+		"strings without bytes": {Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 1, StopStrings: []string{"x"}}},
+	} {
+		if _, err := e.Generate(context.Background(), r); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestCancellation(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
+	ctx, cancel := context.WithCancel(context.Background())
+	long := rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{Temperature: 1, MaxNew: 150}}
+	started := make(chan error, 2)
+	for range 2 { // the second waits for the only slot
+		go func() { _, err := e.Generate(ctx, long); started <- err }()
+	}
+	for e.Stats().SampledTokens == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	for range 2 {
+		if err := <-started; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	}
+	c, err := e.Generate(context.Background(), rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 2}})
+	if err != nil || len(c.Tokens) != 2 {
+		t.Errorf("after a cancelled call: %v, %v", c, err)
+	}
+}
+
+func TestRefreshDropsTheCache(t *testing.T) {
+	m := testModel(t, 1)
+	e := testEngine(t, m, Options{Slots: 2})
+	r := rollout.Request{Tokens: []int32{1, 2, 3, 4, 5, 6}, Sampling: rollout.Sampling{MaxNew: 4}}
+	before, err := e.Generate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = m.Device.Do(context.Background(), func(s *torch.Scope) error {
+		m.Master.Narrow(0, 0, 113*96).Scale_(0.5)
+		m.Master.Narrow(0, 5*96, 96).Scale_(9)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Refresh(1); err != nil {
+		t.Fatal(err)
+	}
+	after, err := e.Generate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := testEngine(t, m, Options{Slots: 2}).Generate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "after Refresh", after, fresh)
+	if after.Version != 1 || after.LogProbs[0] == before.LogProbs[0] {
+		t.Errorf("version %d, log-prob %v, before the update %v", after.Version, after.LogProbs[0], before.LogProbs[0])
+	}
+}
+
+func TestClosedEngine(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
+	if err := e.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.Generate(context.Background(), rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 1}})
+	if !errors.Is(err, ErrClosed) {
+		t.Errorf("error %v, want ErrClosed", err)
+	}
+}
