@@ -16,23 +16,23 @@ namespace {
 
 constexpr int64_t kKeyBlock = 64;
 
-// out[i, 0..16) etc.: M rows x V vectors of  out[i] += sum_t a[i, t] b[t]  over t in [0, n).
+// M rows x V vectors of out[i] += sum_t a[i, t] b[t] over t in [0, n).
 template <int M, int V, class Load, class Store>
 MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n,
                            const float *b, int64_t b_stride, Load at, Store put) {
   Vec acc[M][V];
-  for (int m = 0; m < M; m++)
-    for (int v = 0; v < V; v++) acc[m][v] = at(out + m * out_stride + v * kLanes);
+  MGRPO_UNROLL for (int m = 0; m < M; m++)
+    MGRPO_UNROLL for (int v = 0; v < V; v++) acc[m][v] = at(out + m * out_stride + v * kLanes);
   for (int64_t t = 0; t < n; t++, b += b_stride, a += a_col) {
     Vec bs[V];
-    for (int v = 0; v < V; v++) bs[v] = at(b + v * kLanes);
-    for (int m = 0; m < M; m++) {
+    MGRPO_UNROLL for (int v = 0; v < V; v++) bs[v] = at(b + v * kLanes);
+    MGRPO_UNROLL for (int m = 0; m < M; m++) {
       const Vec as = splat(a[m * a_row]);
-      for (int v = 0; v < V; v++) acc[m][v] = fma(as, bs[v], acc[m][v]);
+      MGRPO_UNROLL for (int v = 0; v < V; v++) acc[m][v] = fma(as, bs[v], acc[m][v]);
     }
   }
-  for (int m = 0; m < M; m++)
-    for (int v = 0; v < V; v++) put(out + m * out_stride + v * kLanes, acc[m][v]);
+  MGRPO_UNROLL for (int m = 0; m < M; m++)
+    MGRPO_UNROLL for (int v = 0; v < V; v++) put(out + m * out_stride + v * kLanes, acc[m][v]);
 }
 
 template <int M>

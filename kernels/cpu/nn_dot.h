@@ -12,6 +12,8 @@ namespace {
 // Rows of x in a tile: with 4 outputs their accumulators and one row of operands fill the registers.
 constexpr int kDotRows = kLanes == 16 ? 5 : 3;
 
+constexpr int64_t kLineFloats = 16;  // of a cache line
+
 struct StridedRows {
   const float *first;
   int64_t stride;
@@ -29,55 +31,109 @@ struct DotOutput {
   const float *b;    // bias of the first column, or null
 };
 
-MGRPO_INLINE void store_quad(Vec4 sums, const DotOutput &o, int row, int64_t n) {
-  float *y = o.y + row * o.y_stride;
-  if (n >= 4) {
-    if (o.b != nullptr) sums += *reinterpret_cast<const Vec4Unaligned *>(o.b);
-    *reinterpret_cast<Vec4Unaligned *>(y) = sums;
-    return;
-  }
-  for (int64_t j = 0; j < n; j++) y[j] = o.b != nullptr ? sums[j] + o.b[j] : sums[j];
+__attribute__((noinline)) void store_part(Vec4 sums, float *y, const float *b, int64_t n) {
+  for (int64_t j = 0; j < n; j++) y[j] = b != nullptr ? sums[j] + b[j] : sums[j];
 }
 
-// M rows x 4 Q outputs, of which n <= 4 Q are stored; the others repeat the last row of w.
-template <int M, int Q, class Rows>
-MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const float *w, int64_t w_stride, int64_t k,
-                           const DotOutput &o, int64_t n) {
-  const float *x[M], *wr[4 * Q];
-  for (int m = 0; m < M; m++) x[m] = rows(first_row + m);
-  for (int j = 0; j < 4 * Q; j++) wr[j] = w + min64(j, n - 1) * w_stride;
+MGRPO_INLINE void store_quad(Vec4 sums, float *y, const float *b, int64_t n) {
+  if (n < 4) return store_part(sums, y, b, n);
+  if (b != nullptr) sums += *reinterpret_cast<const Vec4Unaligned *>(b);
+  *reinterpret_cast<Vec4Unaligned *>(y) = sums;
+}
 
-  Vec acc[M][4 * Q] = {};
+// Memory that a tile asks for while it computes: `pace` floats from `from` on for each step of one float
+// along k, so that the requests are spread evenly.
+struct Prefetch {
+  const float *from;
+  int64_t pace;  // 0: nothing of use
+};
+
+// M rows x 4 Q outputs, of which n are stored; w[j] is the row of output j. Tail says whether k has a
+// remainder: code without masked loads keeps the accumulators in registers throughout.
+template <int M, int Q, bool Tail, class Rows>
+MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const float *const *w, int64_t k,
+                           const DotOutput &o, int64_t n, Prefetch ahead) {
+  const float *x[M];
+  for (int m = 0; m < M; m++) x[m] = rows(first_row + m);
+
+  Vec acc[M][4 * Q];
+  MGRPO_UNROLL for (int m = 0; m < M; m++)
+    MGRPO_UNROLL for (int j = 0; j < 4 * Q; j++) acc[m][j] = Vec{};
   const auto step = [&](auto load_at) MGRPO_LAMBDA_INLINE {
     Vec xs[M];
-    for (int m = 0; m < M; m++) xs[m] = load_at(x[m]);
-    for (int j = 0; j < 4 * Q; j++) {
-      const Vec ws = load_at(wr[j]);
-      for (int m = 0; m < M; m++) acc[m][j] = fma(xs[m], ws, acc[m][j]);
+    MGRPO_UNROLL for (int m = 0; m < M; m++) xs[m] = load_at(x[m]);
+    MGRPO_UNROLL for (int j = 0; j < 4 * Q; j++) {
+      const Vec ws = load_at(w[j]);
+      MGRPO_UNROLL for (int m = 0; m < M; m++) acc[m][j] = fma(xs[m], ws, acc[m][j]);
     }
   };
   int64_t i = 0;
-  for (; i + kLanes <= k; i += kLanes) step([i](const float *p) MGRPO_LAMBDA_INLINE { return load(p + i); });
-  if (i < k) step([i, k](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, k - i); });
+  for (; i + kLanes <= k; i += kLanes) {
+    __builtin_prefetch(ahead.from + i * ahead.pace, 0, 2);
+    __builtin_prefetch(ahead.from + i * ahead.pace + kLineFloats, 0, 2);
+    step([i](const float *p) MGRPO_LAMBDA_INLINE { return load(p + i); });
+  }
+  if (Tail) step([i, k](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, k - i); });
 
-  for (int q = 0; q < Q; q++)
-    for (int m = 0; m < M; m++) {
+  MGRPO_UNROLL for (int q = 0; q < Q; q++)
+    MGRPO_UNROLL for (int m = 0; m < M; m++) {
       const Vec4 sums = sum_lanes4(acc[m][4 * q], acc[m][4 * q + 1], acc[m][4 * q + 2], acc[m][4 * q + 3]);
-      if (n > 4 * q) store_quad(sums, {o.y + 4 * q, o.y_stride, o.b ? o.b + 4 * q : nullptr}, m, n - 4 * q);
+      store_quad(sums, o.y + m * o.y_stride + 4 * q, o.b != nullptr ? o.b + 4 * q : nullptr, n - 4 * q);
     }
 }
 
-template <class Rows>
-MGRPO_INLINE void dot_row_tile(int m, const Rows &rows, int64_t first_row, const float *w, int64_t w_stride,
-                               int64_t k, const DotOutput &o, int64_t n) {
-  switch (m) {
-    case 2: return dot_tile<2, 1>(rows, first_row, w, w_stride, k, o, n);
-    case 3: return dot_tile<3, 1>(rows, first_row, w, w_stride, k, o, n);
+// How m rows are cut into tiles: `higher` tiles of low + 1 rows, then tiles of low rows.
+struct TilePlan {
+  int64_t tiles, low, higher;
+};
+
+MGRPO_INLINE TilePlan plan_tiles(int64_t m) {
+  const int64_t tiles = (m + kDotRows - 1) / kDotRows;  // of nearly equal height: 3 + 3 + 2 + 2, not 3 + 3 + 3 + 1
+  return {tiles, m / tiles, m % tiles};
+}
+
+// All rows against the n <= 4 rows of w from w[0] on. The first tiles ask for the 4 k floats at
+// `next`, which may be null.
+template <bool Tail, class Rows>
+MGRPO_INLINE void dot_quad(const Rows &rows, const TilePlan &plan, const float *w, int64_t w_stride,
+                           const float *next, int64_t k, const DotOutput &o, int64_t n) {
+  const float *wr[4];
+  for (int j = 0; j < 4; j++) wr[j] = w + min64(j, n - 1) * w_stride;
+  const int64_t pace = next == nullptr ? 0 : plan.tiles >= 4 ? 1 : plan.tiles >= 2 ? 2 : 4;
+  int64_t i = 0;
+  for (int64_t t = 0; t < plan.tiles; t++) {
+    const DotOutput at{o.y + i * o.y_stride, o.y_stride, o.b};
+    const Prefetch ahead = t * pace < 4 && pace > 0 ? Prefetch{next + t * pace * k, pace} : Prefetch{wr[0], 0};
+    const int64_t size = plan.low + (t < plan.higher);
+    switch (size) {
+      case 1: dot_tile<1, 1, Tail>(rows, i, wr, k, at, n, ahead); break;
+      case 2: dot_tile<2, 1, Tail>(rows, i, wr, k, at, n, ahead); break;
+      case 3: dot_tile<3, 1, Tail>(rows, i, wr, k, at, n, ahead); break;
 #if defined(__AVX512F__)
-    case 4: return dot_tile<4, 1>(rows, first_row, w, w_stride, k, o, n);
-    case 5: return dot_tile<5, 1>(rows, first_row, w, w_stride, k, o, n);
+      case 4: dot_tile<4, 1, Tail>(rows, i, wr, k, at, n, ahead); break;
+      case 5: dot_tile<5, 1, Tail>(rows, i, wr, k, at, n, ahead); break;
 #endif
-    default: return dot_tile<1, 1>(rows, first_row, w, w_stride, k, o, n);
+    }
+    i += size;
+  }
+}
+
+template <bool Tail, class Rows>
+MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const float *w, int64_t w_stride, int64_t n, int64_t k,
+                          const float *b, float *y, int64_t y_stride) {
+  int64_t j = 0;
+  if (m == 1)  // eight outputs at once: one row with four has too few independent sums
+    for (; j + 8 <= n; j += 8) {
+      const float *wr[8];
+      for (int i = 0; i < 8; i++) wr[i] = w + (j + i) * w_stride;
+      dot_tile<1, 2, Tail>(rows, 0, wr, k, {y + j, y_stride, b != nullptr ? b + j : nullptr}, 8, {wr[0], 0});
+    }
+  const TilePlan plan = plan_tiles(m);
+  for (; j < n; j += 4) {
+    const float *wj = w + j * w_stride;
+    const float *next = j + 8 <= n && w_stride == k ? wj + 4 * k : nullptr;
+    dot_quad<Tail>(rows, plan, wj, w_stride, next, k, {y + j, y_stride, b != nullptr ? b + j : nullptr},
+                   min64(n - j, 4));
   }
 }
 
@@ -85,22 +141,9 @@ MGRPO_INLINE void dot_row_tile(int m, const Rows &rows, int64_t first_row, const
 template <class Rows>
 void dot_block(const Rows &rows, int64_t m, const float *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
                float *y, int64_t y_stride) {
-  const int outputs = m == 1 ? 8 : 4;
-  const int64_t tiles = (m + kDotRows - 1) / kDotRows;
-  for (int64_t j = 0; j < n; j += outputs) {
-    const float *wj = w + j * w_stride;
-    const float *bj = b != nullptr ? b + j : nullptr;
-    if (m == 1) {
-      dot_tile<1, 2>(rows, 0, wj, w_stride, k, {y + j, y_stride, bj}, n - j < 8 ? n - j : 8);
-      continue;
-    }
-    int64_t i = 0;
-    for (int64_t left = tiles; left > 0; left--) {  // equal tiles: 3 + 3 + 2 + 2 rather than 3 + 3 + 3 + 1
-      const int size = static_cast<int>((m - i + left - 1) / left);
-      dot_row_tile(size, rows, i, wj, w_stride, k, {y + i * y_stride + j, y_stride, bj}, min64(n - j, 4));
-      i += size;
-    }
-  }
+  if (m < 1) return;
+  if (k % kLanes == 0) return dot_all<false>(rows, m, w, w_stride, n, k, b, y, y_stride);
+  dot_all<true>(rows, m, w, w_stride, n, k, b, y, y_stride);
 }
 
 // x rows that stay in the second-level cache while all of w passes by.

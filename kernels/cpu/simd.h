@@ -30,6 +30,8 @@ typedef float Vec4 __attribute__((vector_size(16)));
 typedef float Vec4Unaligned __attribute__((vector_size(16), aligned(4), may_alias));
 
 #define MGRPO_INLINE inline __attribute__((always_inline))
+// Loops over an array of vectors are unrolled, or the array would live in memory.
+#define MGRPO_UNROLL _Pragma("GCC unroll 16")
 #define MGRPO_LAMBDA_INLINE __attribute__((always_inline))
 
 MGRPO_INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
