@@ -3,8 +3,8 @@
 // gradients and weights never do. The protocol is written down in docs/protocol.md.
 //
 // A Store is a connection; a Member is one agent's place in the run. One process may hold several
-// members of one Store (mgrpo train, embedded or not) or one (mgrpo worker): the code path is the
-// same, and so is the server's view of it.
+// members of one Store (mgrpo train) or one (mgrpo worker): the code path is the same, and so is
+// what the server sees.
 //
 // Every write is a Lua script that is idempotent by id, checks that the writer's epoch is the newest
 // of its agent, and announces itself on one stream of events. A Store reads that stream on one
@@ -12,6 +12,203 @@
 // is announced, and looks again.
 package store
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
 // ProtocolVersion is the version of keys, values and scripts. Workers of different versions refuse
 // to meet.
 const ProtocolVersion = 1
+
+// Options says which store to open and how long to wait.
+type Options struct {
+	Run string // name of the run, which names its keys
+	URL string // redis://, rediss:// or unix://; "": an embedded store of this process, which ends with Close
+
+	Username, Password           string
+	CAFile, CertFile, KeyFile    string // PEM files for rediss://
+	ServerName                   string // name in the server's certificate; "": the URL's host
+	AllowInsecure, AllowVolatile bool   // the configuration said so in words
+
+	Lease   time.Duration // how long a silent worker is taken for alive; 0: 15 s
+	Timeout time.Duration // longest wait for another agent; 0: 30 min
+}
+
+// Store is a connection to what the agents of one run share. Its methods may be called from any
+// number of goroutines.
+type Store struct {
+	opts     Options
+	embedded *miniredis.Miniredis // nil with a real server
+	rdb      redis.UniversalClient
+	reader   redis.UniversalClient // blocking reads of the events, on a connection of its own
+	topics   topics
+
+	ctx    context.Context // ends with the run, or with Close
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	agents []string // all agents of the run, known from the first Join on
+}
+
+// Open connects to a store, or starts an embedded one, and checks that it will do.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if err := checkName("a run", o.Run); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if o.Lease == 0 {
+		o.Lease = 15 * time.Second
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 30 * time.Minute
+	}
+	s := &Store{opts: o}
+	if o.URL == "" {
+		s.embedded = miniredis.NewMiniRedis()
+		s.embedded.ClockTTL(true)
+		if err := s.embedded.StartAddr("127.0.0.1:0"); err != nil {
+			return nil, fmt.Errorf("store: embedded: %w", err)
+		}
+		o.URL = "redis://" + s.embedded.Addr()
+	}
+	if err := s.connect(ctx, o, s.embedded == nil); err != nil {
+		if s.embedded != nil {
+			s.embedded.Close()
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect opens the connections and starts the reader of events; check says whether the server has to
+// prove that it will do.
+func (s *Store) connect(ctx context.Context, o Options, check bool) error {
+	opts, err := clientOptions(o)
+	if err != nil {
+		return err
+	}
+	s.rdb = redis.NewUniversalClient(opts)
+	if check {
+		if err := checkServer(ctx, s.rdb, o.AllowVolatile); err != nil {
+			return errors.Join(err, s.rdb.Close())
+		}
+	}
+	last, err := s.lastEvent(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("store: cannot read the events: %w", err), s.rdb.Close())
+	}
+	blocking := *opts
+	blocking.PoolSize = 1
+	s.reader = redis.NewUniversalClient(&blocking)
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.wg.Go(func() { s.readEvents(last) })
+	return nil
+}
+
+// Close ends all waits and closes the connection; an embedded store and all it held are gone. Members
+// should Leave before, or their places stay taken until their leases run out.
+func (s *Store) Close() error {
+	s.cancel(ErrClosed)
+	err := s.reader.Close()
+	s.wg.Wait()
+	err = errors.Join(err, s.rdb.Close())
+	if s.embedded != nil {
+		s.embedded.Close()
+	}
+	return err
+}
+
+// Done is closed when the run stops or fails, or the Store is closed; Err says which.
+func (s *Store) Done() <-chan struct{} { return s.ctx.Done() }
+
+// Err is nil while the run goes on, then a *StopError or ErrClosed.
+func (s *Store) Err() error { return context.Cause(s.ctx) }
+
+// key names a key of the run. The braces are Redis Cluster's hash tag: all keys of a run lie on one
+// node, so scripts may use several.
+func (s *Store) key(parts ...string) string {
+	return "mgrpo:{" + s.opts.Run + "}:" + strings.Join(parts, ":")
+}
+
+// run evaluates a script that writes for a member, and repeats it while the server cannot be reached,
+// up to the store's timeout. what names the written thing in errors.
+func (m *Member) run(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
+	args = append([]any{m.agent, m.epochText()}, args...)
+	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
+		reply, err = script.Run(ctx, m.rdb, append([]string{m.key("epochs")}, keys...), args...).Slice()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch word(reply, 0) {
+	case "fenced":
+		err := &FencedError{Agent: m.agent, Epoch: m.epoch, Now: word(reply, 1)}
+		m.cancel(err)
+		return nil, err
+	case "conflict":
+		return nil, &ConflictError{What: what}
+	}
+	return reply, nil
+}
+
+// word is an element of a script's reply as text, "" if it is not there.
+func word(reply []any, i int) string {
+	if i >= len(reply) {
+		return ""
+	}
+	switch x := reply[i].(type) {
+	case string:
+		return x
+	case int64:
+		return fmt.Sprint(x)
+	}
+	return ""
+}
+
+// retry repeats an idempotent operation while it fails because the server cannot be reached.
+func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Context) error) error {
+	since := time.Now()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := op(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return s.waitError(ctx, whom, what, since, err)
+		}
+		if !s.alive() {
+			return context.Cause(s.ctx)
+		}
+		if !transient(err) {
+			return fmt.Errorf("store: %s: %w", what, err)
+		}
+		if time.Since(since) > s.opts.Timeout {
+			return &TimeoutError{Whom: whom, What: what, Since: since, After: time.Since(since), Last: err}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return s.waitError(ctx, whom, what, since, err)
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	}
+}
+
+// waitError is what a wait returns whose context has ended: a deadline becomes a TimeoutError, a
+// cancellation its cause.
+func (s *Store) waitError(ctx context.Context, whom, what string, since time.Time, last error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &TimeoutError{Whom: whom, What: what, Since: since, After: time.Since(since), Last: last}
+	}
+	return context.Cause(ctx)
+}

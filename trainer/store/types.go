@@ -8,8 +8,8 @@ import (
 // Phase is one round of rollouts: a training step or an evaluation. Everything that belongs to it in
 // the store carries its name.
 type Phase struct {
-	Kind string // "step" or "eval"
-	Step int64  // training: the version being trained from, eval: the version evaluated
+	Kind string `json:"kind"` // "step" or "eval"
+	Step int64  `json:"step"` // training: the version being trained from, eval: the version evaluated
 }
 
 // Train is the phase of training step n, counted from 0.
@@ -23,9 +23,9 @@ func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step,
 
 // Hello is what the workers of a run must agree on, and the version this one starts from.
 type Hello struct {
-	ConfigDigest string   // digest of the configuration, without the keys that may differ
-	Agents       []string // names of all agents that take part, main first
-	Version      int64    // training steps this agent's weights have seen: 0, or a checkpoint's
+	Config  map[string]string // every setting on which they must agree, by key; no secrets
+	Agents  []string          // names of all agents that take part, main first
+	Version int64             // training steps this agent's weights have seen: 0, or a checkpoint's
 }
 
 // Invocation is one call of a sub-agent within a rollout.

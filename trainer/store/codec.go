@@ -1,0 +1,258 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds on what is read from the store and written to it.
+const (
+	MaxText  = 1 << 20  // bytes of one text: a sub-task, an answer
+	MaxID    = 512      // bytes of a query id
+	maxValue = 16 << 20 // bytes of one encoded value
+)
+
+// encode writes a value canonically: equal values have equal bytes, which is how a repeated write is
+// told from a conflicting one.
+func encode(v any) (string, error) {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return "", err
+	}
+	if b.Len() > maxValue {
+		return "", fmt.Errorf("%d bytes; at most %d fit", b.Len(), maxValue)
+	}
+	return strings.TrimSuffix(b.String(), "\n"), nil
+}
+
+// checked is a value that knows its own bounds.
+type checked interface{ check() error }
+
+// decode reads a value that may have been written by anything: unknown fields, trailing text and
+// values out of bounds are a MalformedError.
+func decode[T any, P interface {
+	*T
+	checked
+}](key, text string) (T, error) {
+	var v T
+	bad := func(err error) (T, error) {
+		var zero T
+		return zero, &MalformedError{Key: key, Msg: err.Error()}
+	}
+	if len(text) > maxValue {
+		return bad(fmt.Errorf("%d bytes", len(text)))
+	}
+	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&v); err != nil {
+		return bad(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return bad(errors.New("text after the value"))
+	}
+	if err := P(&v).check(); err != nil {
+		return bad(err)
+	}
+	return v, nil
+}
+
+func (p *Phase) check() error {
+	if (p.Kind != "step" && p.Kind != "eval") || p.Step < 0 {
+		return fmt.Errorf("%q is not a phase", p.String())
+	}
+	return nil
+}
+
+func checkID(query string, numbers ...int) error {
+	if query == "" || len(query) > MaxID {
+		return fmt.Errorf("a query id of %d bytes; 1 to %d are possible", len(query), MaxID)
+	}
+	for _, n := range numbers {
+		if n < 0 || n > math.MaxInt32 {
+			return fmt.Errorf("%d is not an index", n)
+		}
+	}
+	return nil
+}
+
+func checkText(what, s string) error {
+	if len(s) > MaxText {
+		return fmt.Errorf("%s of %d bytes; at most %d travel", what, len(s), MaxText)
+	}
+	return nil
+}
+
+func checkName(what, s string) error {
+	if s == "" || len(s) > 64 || strings.IndexFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
+	}) >= 0 {
+		return fmt.Errorf("%q is not the name of %s: 1 to 64 letters, digits, dashes and underscores", s, what)
+	}
+	return nil
+}
+
+func (v *Invocation) check() error {
+	return errors.Join(v.Phase.check(), checkID(v.Query, v.Rollout, v.Index), checkName("an agent", v.Agent), checkText("a sub-task", v.Task))
+}
+
+func (r *Result) check() error {
+	return errors.Join(checkText("an answer", r.Text), checkText("a reason", r.Failed))
+}
+
+func (o *Outcome) check() error {
+	err := errors.Join(checkID(o.Query, o.Rollout), checkText("an answer", o.Answer), checkText("a reason", o.Failed))
+	for _, x := range []float64{o.Correct, o.Reward} {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a score; report the rollout as failed", o.ID(), x))
+		}
+	}
+	for agent, n := range o.Calls {
+		err = errors.Join(err, checkName("an agent", agent), checkID(o.Query, n))
+	}
+	return err
+}
+
+func (p *Plan) check() error {
+	if p.Rollouts < 1 || p.Rollouts > math.MaxInt32 {
+		return fmt.Errorf("%d rollouts of a query", p.Rollouts)
+	}
+	for i, q := range p.Queries {
+		if err := checkID(q); err != nil {
+			return fmt.Errorf("query %d: %w", i, err)
+		}
+	}
+	sorted := slices.Sorted(slices.Values(p.Queries))
+	for i := 1; i < len(sorted); i++ {
+		if sorted[i] == sorted[i-1] {
+			return fmt.Errorf("query %q is there twice; a query visited again needs a new id", sorted[i])
+		}
+	}
+	return nil
+}
+
+// holding is the encoded form of the trajectories an agent holds.
+type holding []string
+
+func (h *holding) check() error {
+	for i, id := range *h {
+		if id == "" || len(id) > MaxID+128 {
+			return fmt.Errorf("id %d has %d bytes", i, len(id))
+		}
+	}
+	return nil
+}
+
+// statistics is the encoded form of an agent's numbers. Unlike plain JSON it holds NaN and the
+// infinities, because that is what an undefined mean or a diverged loss is.
+type statistics map[string]number
+
+type number float64
+
+func (x number) MarshalJSON() ([]byte, error) {
+	if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
+		return strconv.AppendQuote(nil, strconv.FormatFloat(f, 'g', -1, 64)), nil
+	}
+	return json.Marshal(float64(x))
+}
+
+func (x *number) UnmarshalJSON(b []byte) error {
+	switch string(b) {
+	case `"NaN"`:
+		*x = number(math.NaN())
+	case `"+Inf"`:
+		*x = number(math.Inf(1))
+	case `"-Inf"`:
+		*x = number(math.Inf(-1))
+	default:
+		var f *float64
+		if err := json.Unmarshal(b, &f); err != nil {
+			return err
+		}
+		if f == nil {
+			return errors.New("null is not a number")
+		}
+		*x = number(*f)
+	}
+	return nil
+}
+
+func (s *statistics) check() error {
+	if len(*s) > 10000 {
+		return fmt.Errorf("%d statistics", len(*s))
+	}
+	for name := range *s {
+		if name == "" || len(name) > MaxID {
+			return fmt.Errorf("a statistic whose name has %d bytes", len(name))
+		}
+	}
+	return nil
+}
+
+// greeting is the encoded form of what workers must agree on.
+type greeting struct {
+	Protocol int               `json:"protocol"`
+	Agents   []string          `json:"agents"`
+	Config   map[string]string `json:"config"`
+}
+
+func (g *greeting) check() error {
+	if len(g.Agents) == 0 || len(g.Agents) > 1000 {
+		return fmt.Errorf("%d agents", len(g.Agents))
+	}
+	for i, a := range g.Agents {
+		if err := checkName("an agent", a); err != nil {
+			return err
+		}
+		if slices.Contains(g.Agents[:i], a) {
+			return fmt.Errorf("agent %s is there twice", a)
+		}
+	}
+	return nil
+}
+
+// differences says what two greetings differ in, "" if they are equal.
+func (g *greeting) differences(other *greeting) string {
+	var out []string
+	if g.Protocol != other.Protocol {
+		out = append(out, fmt.Sprintf("protocol version %d here, %d there", g.Protocol, other.Protocol))
+	}
+	if !slices.Equal(g.Agents, other.Agents) {
+		out = append(out, fmt.Sprintf("agents %v here, %v there", g.Agents, other.Agents))
+	}
+	keys := map[string]bool{}
+	for k := range g.Config {
+		keys[k] = true
+	}
+	for k := range other.Config {
+		keys[k] = true
+	}
+	var names []string
+	for k := range keys {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		here, a := g.Config[k]
+		there, b := other.Config[k]
+		if a != b || here != there {
+			out = append(out, fmt.Sprintf("%s: %s here, %s there", k, orAbsent(here, a), orAbsent(there, b)))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func orAbsent(s string, there bool) string {
+	if !there {
+		return "absent"
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// mainAgent is the agent that begins and ends phases, as a list for messages: the first of Hello.
+func (s *Store) mainAgent() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.agents[:min(1, len(s.agents))]
+}
+
+func (s *Store) allAgents() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.agents
+}
+
+// writeOnce publishes one value of a phase.
+func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v any, topic, what string) error {
+	if err := p.check(); err != nil {
+		return fmt.Errorf("store: %s: %w", what, err)
+	}
+	value, err := encode(v)
+	if err != nil {
+		return fmt.Errorf("store: %s: %w", what, err)
+	}
+	_, err = m.run(ctx, writeScript, what+" of "+p.String(), []string{m.key("events"), m.key(kind, p.String()), m.key("phases")},
+		field, value, topic+"/"+p.String(), p.String(), p.Step)
+	return err
+}
+
+// Begin publishes what a phase consists of.
+func (m *Member) Begin(ctx context.Context, p Phase, plan Plan) error {
+	if err := plan.check(); err != nil {
+		return fmt.Errorf("store: plan of %s: %w", p, err)
+	}
+	return m.writeOnce(ctx, p, "plan", "plan", plan, "plan", "the plan")
+}
+
+// Plan waits for a phase to begin.
+func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
+	var plan Plan
+	key := s.key("plan", p.String())
+	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
+		text, err := s.rdb.HGet(ctx, key, "plan").Result()
+		if errors.Is(err, redis.Nil) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		plan, err = decode[Plan](key, text)
+		return err == nil, err
+	}, func() ([]string, string) { return s.mainAgent(), "the beginning of " + p.String() }, "plan/"+p.String())
+	return plan, err
+}
+
+// End says that all rollouts of a phase have ended: no answer is awaited any more, and Claim returns
+// ErrEnded to everyone.
+func (m *Member) End(ctx context.Context, p Phase) error {
+	return m.writeOnce(ctx, p, "plan", "ended", true, "plan", "the end")
+}
+
+// PublishOutcome publishes a rollout's outcome, once.
+func (m *Member) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
+	if err := o.check(); err != nil {
+		return fmt.Errorf("store: outcome %s: %w", o.ID(), err)
+	}
+	return m.writeOnce(ctx, p, "outcome", o.ID(), o, "outcome", "outcome "+o.ID())
+}
+
+// Outcomes waits until a phase has n outcomes and returns them ordered by query id and rollout.
+func (s *Store) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error) {
+	var there int64
+	var out []Outcome
+	key := s.key("outcome", p.String())
+	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
+		var err error
+		if there, err = s.rdb.HLen(ctx, key).Result(); err != nil || there < int64(n) {
+			return false, err
+		}
+		out, err = s.readOutcomes(ctx, key)
+		return err == nil, err
+	}, func() ([]string, string) {
+		return s.mainAgent(), fmt.Sprintf("the outcomes of %s, %d of %d are there", p, there, n)
+	}, "outcome/"+p.String())
+	if err != nil {
+		return nil, err
+	}
+	if len(out) != n {
+		return nil, &MalformedError{Key: key, Msg: fmt.Sprintf("%d outcomes where %d were expected", len(out), n)}
+	}
+	return out, nil
+}
+
+func (s *Store) readOutcomes(ctx context.Context, key string) ([]Outcome, error) {
+	texts, err := s.rdb.HGetAll(ctx, key).Result()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Outcome, 0, len(texts))
+	for id, text := range texts {
+		o, err := decode[Outcome](key+" "+clip(id), text)
+		if err != nil {
+			return nil, err
+		}
+		if o.ID() != id {
+			return nil, &MalformedError{Key: key + " " + clip(id), Msg: "it is the outcome of " + o.ID()}
+		}
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b Outcome) int {
+		return cmp.Or(cmp.Compare(a.Query, b.Query), cmp.Compare(a.Rollout, b.Rollout))
+	})
+	return out, nil
+}
+
+// PublishHolding says which trajectories of a phase the member's agent holds, once. The order of ids
+// does not matter.
+func (m *Member) PublishHolding(ctx context.Context, p Phase, ids []string) error {
+	h := holding(slices.Sorted(slices.Values(ids)))
+	if h == nil {
+		h = holding{}
+	}
+	if err := h.check(); err != nil {
+		return fmt.Errorf("store: holding: %w", err)
+	}
+	return m.writeOnce(ctx, p, "holding", m.agent, h, "holding", "the holding of "+m.agent)
+}
+
+// Holdings waits until every agent has said what it holds of a phase: agent to sorted ids.
+func (s *Store) Holdings(ctx context.Context, p Phase) (map[string][]string, error) {
+	out := map[string][]string{}
+	key := s.key("holding", p.String())
+	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
+		texts, err := s.rdb.HGetAll(ctx, key).Result()
+		if err != nil {
+			return false, err
+		}
+		for agent, text := range texts {
+			h, err := decode[holding](key+" "+clip(agent), text)
+			if err != nil {
+				return false, err
+			}
+			out[agent] = h
+		}
+		return len(lacking(s.allAgents(), out)) == 0, nil
+	}, func() ([]string, string) {
+		return lacking(s.allAgents(), out), "the list of trajectories it holds of " + p.String()
+	}, "holding/"+p.String())
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// lacking lists the agents that a map has nothing for.
+func lacking[T any](agents []string, there map[string]T) []string {
+	var out []string
+	for _, a := range agents {
+		if _, ok := there[a]; !ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,304 @@
+package store
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// backend is a server that stores can be opened on.
+type backend struct {
+	open func(t *testing.T, o Options) *Store
+	raw  *redis.Client // for looking at keys, and for spoiling them
+}
+
+// backends runs a test on the embedded server and on a redis-server process.
+func backends(t *testing.T, test func(t *testing.T, b backend)) {
+	t.Run("embedded", func(t *testing.T) { test(t, embeddedBackend(t)) })
+	t.Run("redis-server", func(t *testing.T) { test(t, redisBackend(t)) })
+}
+
+func embeddedBackend(t *testing.T) backend {
+	t.Helper()
+	server := miniredis.NewMiniRedis()
+	server.ClockTTL(true)
+	if err := server.StartAddr("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	url := "redis://" + server.Addr()
+	return backend{
+		raw: rawClient(t, &redis.Options{Addr: server.Addr()}),
+		open: func(t *testing.T, o Options) *Store {
+			t.Helper()
+			o = withDefaults(o)
+			o.URL = url
+			s := &Store{opts: o}
+			if err := s.connect(t.Context(), o, false); err != nil { // it does not say what checkServer asks
+				t.Fatal(err)
+			}
+			closeAfter(t, s)
+			return s
+		},
+	}
+}
+
+func redisBackend(t *testing.T) backend {
+	t.Helper()
+	socket := startRedis(t, "--appendonly", "yes")
+	return backend{
+		raw: rawClient(t, &redis.Options{Network: "unix", Addr: socket}),
+		open: func(t *testing.T, o Options) *Store {
+			t.Helper()
+			o = withDefaults(o)
+			o.URL = "unix://" + socket
+			s, err := Open(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAfter(t, s)
+			return s
+		},
+	}
+}
+
+func withDefaults(o Options) Options {
+	if o.Run == "" {
+		o.Run = "test"
+	}
+	if o.Lease == 0 {
+		o.Lease = 2 * time.Second
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	return o
+}
+
+func closeAfter(t *testing.T, s *Store) {
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
+func rawClient(t *testing.T, o *redis.Options) *redis.Client {
+	c := redis.NewClient(o)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// startRedis starts a redis-server on a unix socket in a folder of the test's and waits until it
+// answers.
+func startRedis(t *testing.T, args ...string) (socket string) {
+	t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Fatal("redis-server is not installed: make setup installs it, or: apt-get install redis-server")
+	}
+	dir, err := os.MkdirTemp("", "redis") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "s")
+	cmd := exec.Command(binary, append([]string{"--port", "0", "--unixsocket", socket, "--dir", dir, "--save", ""}, args...)...)
+	var log strings.Builder
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		os.RemoveAll(dir)
+	})
+	for range 500 {
+		if c, err := net.Dial("unix", socket); err == nil {
+			c.Close()
+			return socket
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	t.Fatalf("redis-server does not answer:\n%s", log.String())
+	return ""
+}
+
+var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}}
+
+// join takes a place, and leaves it at the test's end.
+func join(t *testing.T, s *Store, agent string) *Member {
+	t.Helper()
+	m, err := s.Join(t.Context(), agent, team)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := m.Leave(ctx); err != nil && s.alive() {
+			t.Errorf("leave: %v", err)
+		}
+	})
+	return m
+}
+
+// pair is a main agent and a sub-agent, each on a connection of its own.
+func pair(t *testing.T, b backend, o Options) (boss, help *Member) {
+	t.Helper()
+	return join(t, b.open(t, o), "boss"), join(t, b.open(t, o), "help")
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func call(i int) Invocation {
+	return Invocation{Phase: Train(0), Query: fmt.Sprintf("q-%d", i/10), Rollout: i % 10, Agent: "help", Task: fmt.Sprintf("task %d", i)}
+}
+
+// Open on its own is the embedded store: what mgrpo train uses.
+func TestEmbedded(t *testing.T) {
+	s, err := Open(t.Context(), Options{Run: "alone"})
+	must(t, err)
+	boss, err := s.Join(t.Context(), "boss", team)
+	must(t, err)
+	help, err := s.Join(t.Context(), "help", team)
+	must(t, err)
+	must(t, boss.Submit(t.Context(), call(0)))
+	v, err := help.Claim(t.Context(), Train(0))
+	must(t, err)
+	must(t, help.Complete(t.Context(), v, Result{Text: "yes"}))
+	if r, err := boss.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
+		t.Errorf("answer %+v, %v", r, err)
+	}
+	must(t, boss.Leave(t.Context()))
+	must(t, help.Leave(t.Context()))
+	must(t, s.Close())
+	if _, err := s.Plan(t.Context(), Train(0)); err != ErrClosed {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestServerIsChecked(t *testing.T) {
+	socket := startRedis(t, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
+	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
+	want := `store: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	s, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket, AllowVolatile: true})
+	must(t, err)
+	must(t, s.Close())
+}
+
+func TestInsecureStoreIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		o  Options
+		ok bool
+	}{
+		{Options{URL: "redis://10.0.0.5:6379/0"}, false},
+		{Options{URL: "redis://redis.example"}, false},
+		{Options{URL: "redis://localhost.example"}, false},
+		{Options{URL: "redis://10.0.0.5:6379/0", AllowInsecure: true}, true},
+		{Options{URL: "redis://10.0.0.5:6379/0", Password: "x"}, true},
+		{Options{URL: "rediss://10.0.0.5:6379/0"}, true},
+		{Options{URL: "redis://127.0.0.1:6379/0"}, true},
+		{Options{URL: "redis://[::1]:6379"}, true},
+		{Options{URL: "unix:///tmp/s"}, true},
+		{Options{URL: "http://127.0.0.1"}, false},
+		{Options{URL: "redis://127.0.0.1/0?evict=yes"}, false},
+		{Options{URL: "redis://127.0.0.1/x"}, false},
+	} {
+		if _, err := clientOptions(test.o); (err == nil) != test.ok {
+			t.Errorf("%+v: %v", test.o, err)
+		}
+	}
+	opts, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2:2", Password: "p"})
+	must(t, err)
+	if opts.MasterName != "m" || len(opts.Addrs) != 2 || opts.Username != "u" || opts.Password != "p" || opts.DB != 2 || opts.TLSConfig == nil {
+		t.Errorf("%+v", opts)
+	}
+}
+
+// A store behind TLS and an ACL user lets in who has both, and nobody else.
+func TestTLSAndACL(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := writeCertificate(t, dir)
+	port := freePort(t)
+	startRedis(t, "--appendonly", "yes", "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no",
+		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "+@all", "-@admin", "+info")
+	o := Options{Run: "r", URL: "rediss://trainer@127.0.0.1:" + port, Password: "geheim", CAFile: cert, Timeout: 5 * time.Second}
+	s, err := Open(t.Context(), o)
+	must(t, err)
+	closeAfter(t, s)
+	m := join(t, s, "boss")
+	must(t, m.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+
+	for name, spoil := range map[string]func(*Options){
+		"password":  func(o *Options) { o.Password = "falsch" },
+		"authority": func(o *Options) { o.CAFile = "" },
+		"plaintext": func(o *Options) { o.URL = "redis://trainer@127.0.0.1:" + port },
+	} {
+		bad := o
+		spoil(&bad)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if s, err := Open(ctx, bad); err == nil {
+			t.Errorf("opened with a wrong %s", name)
+			s.Close()
+		} else if strings.Contains(err.Error(), bad.Password) {
+			t.Errorf("the error holds the password: %v", err)
+		}
+		cancel()
+	}
+}
+
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	return port
+}
+
+func writeCertificate(t *testing.T, dir string) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	must(t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	must(t, err)
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+	return cert, key
+}

@@ -1,0 +1,131 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+)
+
+// PublishVersion says that the member's agent has committed a step: its weights are at version, one
+// more than before. stats are its numbers of that step, for whoever reports them.
+func (m *Member) PublishVersion(ctx context.Context, version int64, stats map[string]float64) error {
+	what := fmt.Sprintf("version %d of %s", version, m.agent)
+	numbers := make(statistics, len(stats))
+	for name, x := range stats {
+		numbers[name] = number(x)
+	}
+	if err := numbers.check(); err != nil {
+		return fmt.Errorf("store: %s: %w", what, err)
+	}
+	value, err := encode(numbers)
+	if err != nil {
+		return fmt.Errorf("store: %s: %w", what, err)
+	}
+	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("stats")}, strconv.FormatInt(version, 10), value, "version")
+	if err == nil && word(reply, 0) == "order" {
+		return fmt.Errorf("store: %s cannot follow version %s", what, clip(word(reply, 1)))
+	}
+	return err
+}
+
+// Versions are the versions of all agents that have joined.
+func (s *Store) Versions(ctx context.Context) (map[string]int64, error) {
+	texts, err := s.rdb.HGetAll(ctx, s.key("versions")).Result()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]int64, len(texts))
+	for agent, text := range texts {
+		v, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || v < 0 {
+			return nil, &MalformedError{Key: s.key("versions") + " " + clip(agent), Msg: fmt.Sprintf("%q is not a version", clip(text))}
+		}
+		out[agent] = v
+	}
+	return out, nil
+}
+
+// Barrier waits until every agent has reached a version.
+func (s *Store) Barrier(ctx context.Context, version int64) error {
+	var there map[string]int64
+	behind := func() []string {
+		var out []string
+		for _, a := range s.allAgents() {
+			if v, ok := there[a]; !ok || v < version {
+				out = append(out, a)
+			}
+		}
+		return out
+	}
+	return s.wait(ctx, func(ctx context.Context) (bool, error) {
+		var err error
+		there, err = s.Versions(ctx)
+		return err == nil && len(behind()) == 0, err
+	}, func() ([]string, string) {
+		return behind(), fmt.Sprintf("version %d", version)
+	}, "version")
+}
+
+// Statistics waits until every agent has published a version and returns their numbers of it, by
+// agent.
+func (s *Store) Statistics(ctx context.Context, version int64) (map[string]map[string]float64, error) {
+	out := map[string]map[string]float64{}
+	key := s.key("stats")
+	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
+		agents := s.allAgents()
+		fields := make([]string, len(agents))
+		for i, a := range agents {
+			fields[i] = strconv.FormatInt(version, 10) + "/" + a
+		}
+		texts, err := s.rdb.HMGet(ctx, key, fields...).Result()
+		if err != nil {
+			return false, err
+		}
+		for i, text := range texts {
+			if text, ok := text.(string); ok {
+				numbers, err := decode[statistics](key+" "+fields[i], text)
+				if err != nil {
+					return false, err
+				}
+				out[agents[i]] = numbers.floats()
+			}
+		}
+		return len(lacking(agents, out)) == 0, nil
+	}, func() ([]string, string) {
+		return lacking(s.allAgents(), out), fmt.Sprintf("the statistics of version %d", version)
+	}, "version")
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (s statistics) floats() map[string]float64 {
+	out := make(map[string]float64, len(s))
+	for name, x := range s {
+		out[name] = float64(x)
+	}
+	return out
+}
+
+// Fail ends the run for all agents, for a reason that is an error. The first reason stands.
+func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, "1") }
+
+// Stop ends the run for all agents, because it was asked for or is over. The first reason stands.
+func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, "0") }
+
+func (m *Member) stop(ctx context.Context, reason, failed string) error {
+	_, err := m.run(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), failed)
+	return err
+}
+
+// Trim deletes the phases up to step, and the statistics of versions up to it. It is for when every
+// agent's checkpoint holds what came of them.
+func (m *Member) Trim(ctx context.Context, step int64) error {
+	args := []any{step, m.key("")}
+	for _, a := range m.allAgents() {
+		args = append(args, a)
+	}
+	_, err := m.run(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases"), m.key("stats")}, args...)
+	return err
+}
