@@ -95,10 +95,11 @@ func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention 
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(offsets) == 0 || offsets[len(offsets)-1] != int64(rewards.DataSize()) {
-		return nil, nil, fmt.Errorf("kernels: group_advantage: %d offsets do not end at the %d rewards", len(offsets), rewards.DataSize())
+	n := rewards.Shape().TotalSize() // of a view, DataSize counts its whole window
+	if len(offsets) == 0 || offsets[len(offsets)-1] != int64(n) {
+		return nil, nil, fmt.Errorf("kernels: group_advantage: %d offsets do not end at the %d rewards", len(offsets), n)
 	}
-	w, err := weightsOf(weights, rewards.DataSize())
+	w, err := weightsOf(weights, n)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,7 +161,7 @@ func weightsOf(t *tensor.Dense, n int) ([]float64, error) {
 	}
 	w, ok := contiguous.Data().([]float64)
 	if !ok || len(w) != n {
-		return nil, fmt.Errorf("kernels: group_advantage: weights are %v with %d elements, want float64 with %d", t.Dtype(), t.DataSize(), n)
+		return nil, fmt.Errorf("kernels: group_advantage: weights are %v with %d elements, want float64 with %d", t.Dtype(), t.Shape().TotalSize(), n)
 	}
 	return w, nil
 }

@@ -8,6 +8,22 @@
 
 namespace mgrpo {
 
+// A sum that also carries what rounding dropped (Neumaier 1974): rewards of 1e8 and -1e8 leave the small ones intact.
+struct CompensatedSum {
+  double sum = 0, dropped = 0;
+
+  MGRPO_HOST_DEVICE void add(double x) {
+    const double next = sum + x;
+    dropped += fabs(sum) >= fabs(x) ? (sum - next) + x : (x - next) + sum;
+    sum = next;
+  }
+  MGRPO_HOST_DEVICE void merge(const CompensatedSum &o) {
+    add(o.sum);
+    dropped += o.dropped;
+  }
+  MGRPO_HOST_DEVICE double value() const { return sum + dropped; }
+};
+
 struct GroupMoments {
   double weight_sum;  // W over members with w > 0
   double mean;

@@ -33,17 +33,18 @@ mgrpo_advantage_error check(const mgrpo_convention &c, const Group<T> &g, int64_
 template <class T>
 GroupMoments moments(const Group<T> &g) {
   GroupMoments m{0, 0, 0, true};
-  double sum = 0, first = 0;
+  CompensatedSum sum;
+  double first = 0;
   for (int64_t i = 0; i < g.n; i++) {
     const double w = g.weight(i), r = g.rewards[i];
     if (w == 0) continue;
     if (m.weight_sum == 0) first = r;
     m.identical = m.identical && r == first;
     m.weight_sum += w;
-    sum += w * (r - first);  // relative to a member: exact where all are equal
+    sum.add(w * r);
   }
   if (m.weight_sum == 0) return m;
-  m.mean = first + sum / m.weight_sum;
+  m.mean = m.identical ? first : sum.value() / m.weight_sum;
   for (int64_t i = 0; i < g.n; i++) {
     const double w = g.weight(i), centred = g.rewards[i] - m.mean;
     if (w > 0) m.squares += w * centred * centred;

@@ -1,0 +1,208 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"gorgonia.org/tensor"
+)
+
+type goldenGroup struct {
+	Rewards       []number `json:"rewards"`
+	Weights       []number `json:"weights"`
+	Empty         bool     `json:"empty"`
+	Mean          *number  `json:"mean"`
+	StdPopulation *number  `json:"std_population"`
+	WeightSum     number   `json:"weight_sum"`
+	Degenerate    bool     `json:"degenerate"`
+	Advantage     []number `json:"advantage"`
+	F32OK         bool     `json:"f32_ok"`
+}
+
+// pack concatenates groups; weights are nil if no group has any.
+func pack[T float](groups []goldenGroup) (rewards, weights *tensor.Dense, offsets []int64) {
+	var r []T
+	var w []float64
+	weighted := false
+	offsets = []int64{0}
+	for _, g := range groups {
+		r = append(r, convert[T](g.Rewards)...)
+		for i := range g.Rewards {
+			if g.Weights != nil {
+				weighted = true
+				w = append(w, float64(g.Weights[i]))
+			} else {
+				w = append(w, 1)
+			}
+		}
+		offsets = append(offsets, int64(len(r)))
+	}
+	rewards = tensor.New(tensor.WithShape(len(r)), tensor.WithBacking(r))
+	if weighted {
+		weights = tensor.New(tensor.WithShape(len(w)), tensor.WithBacking(w))
+	}
+	return rewards, weights, offsets
+}
+
+func compareGroups[T float](t *testing.T, groups []goldenGroup, tol tolerances) {
+	t.Helper()
+	rewards, weights, offsets := pack[T](groups)
+	if rewards.DataSize() == 0 {
+		return
+	}
+	advantages, stats, err := GroupAdvantage(rewards, weights, offsets, DefaultConvention)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := advantages.Data().([]T)
+	for i, g := range groups {
+		if tol.name == inFloat32.name && !g.F32OK {
+			continue
+		}
+		if stats[i].Empty != g.Empty || stats[i].Degenerate != g.Degenerate {
+			t.Errorf("group %d: empty %t degenerate %t, want %t %t", i, stats[i].Empty, stats[i].Degenerate, g.Empty, g.Degenerate)
+		}
+		near(t, fmt.Sprintf("group %d weight_sum", i), stats[i].WeightSum, float64(g.WeightSum), 1e-12)
+		if g.Mean != nil {
+			near(t, fmt.Sprintf("group %d mean", i), stats[i].Mean, float64(*g.Mean), tol.groupMean)
+			near(t, fmt.Sprintf("group %d std", i), stats[i].StdPopulation, float64(*g.StdPopulation), tol.groupMean)
+		}
+		for j, want := range g.Advantage {
+			near(t, fmt.Sprintf("group %d member %d", i, j), float64(got[int(offsets[i])+j]), float64(want), tol.advantage)
+		}
+	}
+}
+
+func TestGoldenAdvantages(t *testing.T) {
+	var file struct {
+		Cases []struct {
+			Name   string        `json:"name"`
+			Groups []goldenGroup `json:"groups"`
+		} `json:"cases"`
+		Errors []struct {
+			Name    string   `json:"name"`
+			Rewards []number `json:"rewards"`
+			Weights []number `json:"weights"`
+			Error   struct {
+				Code  string `json:"code"`
+				Index int64  `json:"index"`
+			} `json:"error"`
+		} `json:"errors"`
+	}
+	load(t, "advantages.json", &file)
+	for _, c := range file.Cases {
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, c.Groups, inFloat64) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, c.Groups, inFloat32) })
+	}
+	for _, c := range file.Errors {
+		t.Run(c.Name, func(t *testing.T) {
+			// A good group in front shows that indices are counted within the group.
+			groups := []goldenGroup{{Rewards: []number{0, 1}}, {Rewards: c.Rewards, Weights: c.Weights}}
+			rewards, weights, offsets := pack[float64](groups)
+			_, _, err := GroupAdvantage(rewards, weights, offsets, DefaultConvention)
+			want := AdvantageError{Code: c.Error.Code, Group: 1, Index: c.Error.Index}
+			var got *AdvantageError
+			if !errors.As(err, &got) || *got != want {
+				t.Errorf("got %v, want %v", err, want)
+			}
+		})
+	}
+	golden.Count("advantages", len(file.Cases)+len(file.Errors))
+}
+
+func TestGoldenAdvantagesLarge(t *testing.T) {
+	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "advantages_large.safetensors"))
+	offsets := a["offsets"].Int64s()
+	rewards := tensor.New(tensor.WithShape(len(a["rewards"].Data)), tensor.WithBacking(a["rewards"].Data))
+	advantages, stats, err := GroupAdvantage(rewards, nil, offsets, DefaultConvention)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range a["advantage"].Data {
+		near(t, fmt.Sprintf("advantage %d", i), advantages.Data().([]float64)[i], want, inFloat64.advantage)
+	}
+	for g, s := range stats {
+		near(t, fmt.Sprintf("mean %d", g), s.Mean, a["mean"].Data[g], inFloat64.groupMean)
+		near(t, fmt.Sprintf("std %d", g), s.StdPopulation, a["std_population"].Data[g], inFloat64.groupMean)
+		if want := a["degenerate"].Data[g] != 0; s.Degenerate != want {
+			t.Errorf("group %d: degenerate %t, want %t", g, s.Degenerate, want)
+		}
+	}
+	golden.Count("advantages_large", len(stats))
+}
+
+func TestGoldenPeers(t *testing.T) {
+	type peerCase struct {
+		Rewards   []number            `json:"rewards"`
+		Weights   []number            `json:"weights"`
+		Advantage map[string][]number `json:"advantage"`
+	}
+	var file struct {
+		Conventions map[string]Convention `json:"conventions"`
+		Unit        []peerCase            `json:"unit"`
+		Weighted    []peerCase            `json:"weighted"`
+	}
+	load(t, "peers.json", &file)
+	compared := 0
+	for i, c := range append(file.Unit, file.Weighted...) {
+		rewards, weights, offsets := pack[float64]([]goldenGroup{{Rewards: c.Rewards, Weights: c.Weights}})
+		for name, want := range c.Advantage {
+			got, _, err := GroupAdvantage(rewards, weights, offsets, file.Conventions[name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j := range want {
+				near(t, fmt.Sprintf("case %d %s member %d", i, name, j), got.Data().([]float64)[j], float64(want[j]), inFloat64.advantage)
+			}
+			compared++
+		}
+	}
+	golden.Count("peers", compared)
+}
+
+// A view's backing is the window of the tensor it was cut from, so it must be copied before its address is used.
+func TestGroupAdvantageOfView(t *testing.T) {
+	matrix := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]float64{1, 9, 0, 0, 9, 1}))
+	view, err := matrix.Slice(nil, tensor.S(0, 3, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := GroupAdvantage(view.(*tensor.Dense), nil, []int64{0, 2, 4}, DefaultConvention)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nearAll(t, "advantages", got.Data().([]float64), []float64{1, -1, -1, 1}, 1e-12)
+	if !got.Shape().Eq(tensor.Shape{2, 2}) {
+		t.Errorf("shape %v", got.Shape())
+	}
+}
+
+func TestGroupAdvantageMismatch(t *testing.T) {
+	rewards := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float64{0, 1}))
+	for name, call := range map[string]func() error{
+		"offsets short":  func() error { _, _, err := GroupAdvantage(rewards, nil, []int64{0, 1}, DefaultConvention); return err },
+		"offsets absent": func() error { _, _, err := GroupAdvantage(rewards, nil, nil, DefaultConvention); return err },
+		"offsets fall": func() error {
+			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 3, 2}, DefaultConvention)
+			return err
+		},
+		"weights short": func() error {
+			_, _, err := GroupAdvantage(rewards, tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{1})), []int64{0, 2}, DefaultConvention)
+			return err
+		},
+		"integers": func() error {
+			_, _, err := GroupAdvantage(tensor.New(tensor.WithShape(2), tensor.WithBacking([]int{0, 1})), nil, []int64{0, 2}, DefaultConvention)
+			return err
+		},
+		"unknown std": func() error {
+			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 2}, Convention{Std: "x", Baseline: BaselineMean})
+			return err
+		},
+	} {
+		if call() == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// goldenHead is the end of a model: rows of logits, or hidden rows and a weight matrix, with the batch they belong to.
+type goldenHead struct {
+	Name        string          `json:"name"`
+	Batch       goldenBatch     `json:"batch"`
+	Config      LossConfig      `json:"config"`
+	Temperature float64         `json:"temperature"`
+	Targets     []int32         `json:"targets"`
+	Logits      [][]number      `json:"logits"`
+	Hidden      [][]number      `json:"hidden"`
+	Weight      [][]number      `json:"weight"`
+	Expect      headExpectation `json:"expect"`
+}
+
+type headExpectation struct {
+	goldenLoss
+	LogpNew []number   `json:"logp_new"`
+	Entropy []number   `json:"entropy"`
+	Dlogits [][]number `json:"dlogits"`
+	Dhidden [][]number `json:"dhidden"`
+	Dweight [][]number `json:"dweight"`
+}
+
+func flatten(rows [][]number) []number {
+	var out []number
+	for _, r := range rows {
+		out = append(out, r...)
+	}
+	return out
+}
+
+// read is the mask of the rows that are read: unmasked tokens of trajectories with a positive weight.
+func (b goldenBatch) read() []uint8 {
+	mask := b.mask()
+	for j, w := range b.Weight {
+		if w == 0 {
+			clear(mask[b.CuSeqlens[j]:b.CuSeqlens[j+1]])
+		}
+	}
+	return mask
+}
+
+// padding is how many columns beyond the vocabulary the tests' logits have; they hold NaN.
+const padding = 3
+
+func pad[T float](rows []T, vocab int) []T {
+	var out []T
+	for i := 0; i < len(rows); i += vocab {
+		out = append(out, rows[i:i+vocab]...)
+		for range padding {
+			out = append(out, T(math.NaN()))
+		}
+	}
+	return out
+}
+
+// unpad is the inverse of pad and checks that nothing was written to the padding.
+func unpad[T float](t *testing.T, rows []T, vocab int) []T {
+	t.Helper()
+	var out []T
+	for i := 0; i < len(rows); i += vocab + padding {
+		out = append(out, rows[i:i+vocab]...)
+		for p, x := range rows[i+vocab : i+vocab+padding] {
+			if x == x {
+				t.Errorf("padding column %d of row %d was written", p, i/(vocab+padding))
+			}
+		}
+	}
+	return out
+}
+
+type headResult[T float] struct {
+	result[T]
+	logp, entropy, dlogits []T
+}
+
+// runHead takes logits [rows, vocab] to the loss and back to their gradient.
+func runHead[T float](t *testing.T, h goldenHead, logits []T, vocab int) (headResult[T], error) {
+	t.Helper()
+	rows := len(h.Targets)
+	buffer := pad(logits, vocab)
+	z := Logits{Data: Pointer(buffer), DType: dtypeOf[T](), Rows: int64(rows), Vocab: int64(vocab), Stride: int64(vocab + padding)}
+	mask := h.Batch.read()
+	r := headResult[T]{logp: make([]T, rows), entropy: make([]T, rows)}
+	err := TokenLogProb(CPU, z, Pointer(h.Targets), Pointer(mask), h.Temperature, Pointer(r.logp), Pointer(r.entropy))
+	if err != nil {
+		return r, err
+	}
+	batch := h.Batch
+	batch.LogpNew, batch.Entropy = convert[number](r.logp), convert[number](r.entropy)
+	if r.result, err = evaluate[T](batch, h.Config, len(batch.Weight)); err != nil {
+		return r, err
+	}
+	err = TokenLogProbBackward(CPU, z, Pointer(h.Targets), Pointer(mask), h.Temperature, Pointer(r.dlogpNew), Pointer(r.dentropy))
+	r.dlogits = unpad(t, buffer, vocab)
+	return r, err
+}
+
+// matmul is a [m,k] times b [k,n], given by their elements; sums are float64. Zeros of a are skipped, so a row
+// that is not read stays 0 whatever the other factor holds.
+func matmul[T float](m, n, k int, a, b func(i, j int) T) []T {
+	out := make([]T, m*n)
+	for i := range m {
+		for j := range n {
+			sum := 0.0
+			for l := range k {
+				if x := float64(a(i, l)); x != 0 {
+					sum += x * float64(b(l, j))
+				}
+			}
+			out[i*n+j] = T(sum)
+		}
+	}
+	return out
+}
+
+type linearResult[T float] struct {
+	headResult[T]
+	dhidden, dweight []T
+}
+
+// runLinear takes hidden [rows, d] and weight [vocab, d] to the loss and back.
+func runLinear[T float](t *testing.T, h goldenHead, hidden, weight []T, d int) (r linearResult[T], err error) {
+	t.Helper()
+	rows, vocab := len(hidden)/d, len(weight)/d
+	mask := h.Batch.read()
+	readRow := func(i, l int) T {
+		if mask[i] == 0 {
+			return 0
+		}
+		return hidden[i*d+l]
+	}
+	logits := matmul(rows, vocab, d, readRow, func(l, v int) T { return weight[v*d+l] })
+	if r.headResult, err = runHead(t, h, logits, vocab); err != nil {
+		return r, err
+	}
+	r.dhidden = matmul(rows, d, vocab, func(i, v int) T { return r.dlogits[i*vocab+v] }, func(v, l int) T { return weight[v*d+l] })
+	r.dweight = matmul(vocab, d, rows, func(v, i int) T { return r.dlogits[i*vocab+v] }, func(i, l int) T { return hidden[i*d+l] })
+	return r, nil
+}
+
+func compareHead[T float](t *testing.T, h goldenHead, got headResult[T], tol tolerances) {
+	t.Helper()
+	for i, read := range h.Batch.read() {
+		if read == 0 {
+			continue
+		}
+		near(t, fmt.Sprintf("logp_new %d", i), float64(got.logp[i]), float64(h.Expect.LogpNew[i]), tol.rowValue)
+		if h.Expect.Entropy != nil {
+			near(t, fmt.Sprintf("entropy %d", i), float64(got.entropy[i]), float64(h.Expect.Entropy[i]), tol.rowValue)
+		}
+	}
+	near(t, "loss", got.stats.Loss, float64(h.Expect.Loss), tol.loss)
+	if h.Expect.Stats != nil {
+		compareResult(t, "", got.result, h.Expect.goldenLoss, tol.loss, tol.gradient)
+	}
+	if h.Expect.Dlogits != nil {
+		nearAll(t, "dlogits", got.dlogits, flatten(h.Expect.Dlogits), tol.head)
+	}
+}
+
+func compareLogits[T float](t *testing.T, h goldenHead, tol tolerances) {
+	t.Helper()
+	got, err := runHead(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareHead(t, h, got, tol)
+}
+
+func compareLinear[T float](t *testing.T, h goldenHead, tol tolerances) {
+	t.Helper()
+	got, err := runLinear(t, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Logits from float32 products carry the rounding of the products.
+	loose := tol
+	if dtypeOf[T]() == Float32 {
+		loose.rowValue = tol.loss
+	}
+	compareHead(t, h, got.headResult, loose)
+	nearAll(t, "dhidden", got.dhidden, flatten(h.Expect.Dhidden), tol.head)
+	nearAll(t, "dweight", got.dweight, flatten(h.Expect.Dweight), tol.head)
+}
+
+func TestGoldenHead(t *testing.T) {
+	var file struct {
+		Logits []goldenHead `json:"logits"`
+		Linear []goldenHead `json:"linear"`
+	}
+	load(t, "head.json", &file)
+	for _, h := range file.Logits {
+		t.Run("logits/"+h.Name+"/float64", func(t *testing.T) { compareLogits[float64](t, h, inFloat64) })
+		t.Run("logits/"+h.Name+"/float32", func(t *testing.T) { compareLogits[float32](t, h, inFloat32) })
+	}
+	for _, h := range file.Linear {
+		t.Run("linear/"+h.Name+"/float64", func(t *testing.T) { compareLinear[float64](t, h, inFloat64) })
+		t.Run("linear/"+h.Name+"/float32", func(t *testing.T) { compareLinear[float32](t, h, inFloat32) })
+	}
+	golden.Count("head", len(file.Logits)+len(file.Linear))
+}
+
+// rowsOf cuts a matrix into its rows.
+func rowsOf(a golden.Tensor) [][]number {
+	var out [][]number
+	width := int(a.Shape[1])
+	for i := 0; i < len(a.Data); i += width {
+		out = append(out, convert[number](a.Data[i:i+width]))
+	}
+	return out
+}
+
+func TestGoldenHeadLarge(t *testing.T) {
+	var h goldenHead
+	load(t, "head_large.json", &h)
+	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "head_large.safetensors"))
+	h.Batch, h.Targets = tensorBatch(a), a["targets"].Int32s()
+	h.Hidden, h.Weight = rowsOf(a["hidden"]), rowsOf(a["weight_matrix"])
+	h.Expect.LogpNew, h.Expect.Entropy = convert[number](a["logp_new"].Data), convert[number](a["entropy"].Data)
+	h.Expect.DlogpNew = convert[number](a["dlogp_new"].Data)
+	h.Expect.Dhidden, h.Expect.Dweight = rowsOf(a["dhidden"]), rowsOf(a["dweight"])
+	t.Run("float64", func(t *testing.T) { compareLinear[float64](t, h, inFloat64) })
+	t.Run("float32", func(t *testing.T) { compareLinear[float32](t, h, inFloat32) })
+	golden.Count("head_large", 1)
+}
+
+type headEdit struct {
+	Array  string `json:"array"`
+	Row    int    `json:"row"`
+	Column int    `json:"column"`
+	Value  number `json:"value"`
+}
+
+type nonFiniteHead struct {
+	goldenHead
+	Batch       goldenBatch `json:"batch"`
+	BatchLinear goldenBatch `json:"batch_linear"`
+	Cases       []struct {
+		Name   string          `json:"name"`
+		Kind   string          `json:"kind"`
+		Edits  []headEdit      `json:"edits"`
+		Expect headExpectation `json:"expect"`
+	} `json:"cases"`
+}
+
+// attribute turns a kernel's row error into the refusal of the specification: the input that holds the value.
+func (h goldenHead) attribute(err error) error {
+	var row *Error
+	if !errors.As(err, &row) || row.Status != NonFinite {
+		return err
+	}
+	if h.Hidden == nil {
+		return &LossError{Code: "non_finite_input", Field: "logits", Trajectory: -1, Token: row.Row}
+	}
+	hidden := convert[float64](h.Hidden[row.Row])
+	if at, _, _ := FirstNonFinite(CPU, Pointer(hidden), Float64, int64(len(hidden))); at >= 0 {
+		return &LossError{Code: "non_finite_input", Field: "hidden", Trajectory: -1, Token: row.Row}
+	}
+	return &LossError{Code: "non_finite_input", Field: "weight", Trajectory: -1, Token: -1}
+}
+
+func TestGoldenNonFiniteHead(t *testing.T) {
+	var file nonFiniteFile
+	load(t, "nonfinite.json", &file)
+	for i, c := range file.Head.Cases {
+		var fresh nonFiniteFile // edits change arrays in place
+		load(t, "nonfinite.json", &fresh)
+		h := fresh.Head.goldenHead
+		h.Batch, h.Expect = fresh.Head.Batch, c.Expect
+		if c.Kind == "linear" {
+			h.Batch, h.Logits = fresh.Head.BatchLinear, nil
+		} else {
+			h.Hidden, h.Weight = nil, nil
+		}
+		for _, e := range c.Edits {
+			rows := map[string][][]number{"": h.Logits, "hidden": h.Hidden, "weight": h.Weight}[e.Array]
+			rows[e.Row][e.Column] = e.Value
+		}
+		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) { compareNonFinite[float64](t, h, inFloat64) })
+		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) { compareNonFinite[float32](t, h, inFloat32) })
+	}
+	golden.Count("nonfinite head", len(file.Head.Cases))
+}
+
+func compareNonFinite[T float](t *testing.T, h goldenHead, tol tolerances) {
+	t.Helper()
+	if h.Expect.Error == nil {
+		if h.Hidden == nil {
+			compareLogits[T](t, h, tol)
+		} else {
+			compareLinear[T](t, h, tol)
+		}
+		return
+	}
+	var err error
+	if h.Hidden == nil {
+		_, err = runHead(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	} else {
+		_, err = runLinear(t, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
+	}
+	var got *LossError
+	if err = h.attribute(err); !errors.As(err, &got) {
+		t.Fatalf("got %v, want %+v", err, *h.Expect.Error)
+	}
+	// The head's cases name neither trajectory nor count.
+	bare := *got
+	bare.Trajectory, bare.Count = -1, 0
+	if !h.Expect.Error.matches(&bare) {
+		t.Errorf("got %v, want %+v", err, *h.Expect.Error)
+	}
+}

@@ -1,0 +1,94 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+type rowExpectation struct {
+	Logp     number   `json:"logp"`
+	Entropy  number   `json:"entropy"`
+	Dlogp    []number `json:"dlogp"`    // gradient of the log-prob with respect to the logits
+	Dentropy []number `json:"dentropy"` // of the entropy
+}
+
+type goldenRow struct {
+	Name        string         `json:"name"`
+	Logits      []number       `json:"logits"`
+	Target      int32          `json:"target"`
+	Temperature float64        `json:"temperature"`
+	Expect      rowExpectation `json:"expect"`
+}
+
+func TestGoldenHeadRows(t *testing.T) {
+	var file struct {
+		Rows []goldenRow `json:"rows"`
+	}
+	load(t, "head.json", &file)
+	for _, c := range file.Rows {
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareRow[float64](t, c, inFloat64) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareRow[float32](t, c, inFloat32) })
+	}
+	golden.Count("head rows", len(file.Rows))
+}
+
+func compareRow[T float](t *testing.T, c goldenRow, tol tolerances) {
+	t.Helper()
+	vocab, target := int64(len(c.Logits)), Pointer([]int32{c.Target})
+	row := func() ([]T, Logits) {
+		values := convert[T](c.Logits)
+		return values, Logits{Data: Pointer(values), DType: dtypeOf[T](), Rows: 1, Vocab: vocab, Stride: vocab}
+	}
+	out := make([]T, 2)
+	_, z := row()
+	if err := TokenLogProb(CPU, z, target, nil, c.Temperature, Pointer(out[:1]), Pointer(out[1:])); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "logp", float64(out[0]), float64(c.Expect.Logp), tol.rowValue)
+	near(t, "entropy", float64(out[1]), float64(c.Expect.Entropy), tol.rowValue)
+	for _, g := range []struct {
+		name            string
+		dlogp, dentropy T
+		want            []number
+	}{{"dlogp", 1, 0, c.Expect.Dlogp}, {"dentropy", 0, 1, c.Expect.Dentropy}} {
+		dz, z := row()
+		if err := TokenLogProbBackward(CPU, z, target, nil, c.Temperature, Pointer([]T{g.dlogp}), Pointer([]T{g.dentropy})); err != nil {
+			t.Fatal(err)
+		}
+		for v, want := range g.want {
+			near(t, fmt.Sprintf("%s %d", g.name, v), float64(dz[v]), float64(want), tol.rowGradient/c.Temperature)
+		}
+	}
+}
+
+func TestTokenLogProbRefusals(t *testing.T) {
+	nan := math.NaN()
+	logp, entropy := make([]float64, 2), make([]float64, 2)
+	for _, c := range []struct {
+		name    string
+		logits  []float64
+		targets []int32
+		mask    []uint8
+		want    *Error
+	}{
+		{"NaN", []float64{0, 0, 0, nan}, []int32{0, 0}, nil, &Error{"token_logprob", NonFinite, 1}},
+		{"+Inf", []float64{math.Inf(1), 0, 0, nan}, []int32{0, 0}, nil, &Error{"token_logprob", NonFinite, 0}},
+		{"target", []float64{0, 0, 0, 0}, []int32{0, 2}, nil, &Error{"token_logprob", InvalidArgument, 1}},
+		{"masked", []float64{0, 0, nan, 0}, []int32{0, -5}, []uint8{1, 0}, nil},
+	} {
+		z := Logits{Data: Pointer(c.logits), DType: Float64, Rows: 2, Vocab: 2, Stride: 2}
+		err := TokenLogProb(CPU, z, Pointer(c.targets), Pointer(c.mask), 1, Pointer(logp), Pointer(entropy))
+		var got *Error
+		if errors.As(err, &got) != (c.want != nil) || (got != nil && *got != *c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+		}
+	}
+	z := Logits{DType: Float64, Rows: 2, Vocab: 3, Stride: 2}
+	if TokenLogProb(CPU, z, nil, nil, 1, nil, nil) == nil {
+		t.Error("a vocabulary wider than the stride: no error")
+	}
+}

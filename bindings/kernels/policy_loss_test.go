@@ -1,0 +1,337 @@
+package kernels
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+	"unsafe"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// goldenBatch is a packed batch as the goldens write it; absent token fields are nil.
+type goldenBatch struct {
+	CuSeqlens []int64  `json:"cu_seqlens"`
+	Group     []int64  `json:"group"`
+	Weight    []number `json:"weight"`
+	Advantage []number `json:"advantage"`
+	Mask      []number `json:"mask"`
+
+	LogpNew       []number `json:"logp_new"`
+	LogpOld       []number `json:"logp_old"`
+	LogpBehaviour []number `json:"logp_behaviour"`
+	LogpRef       []number `json:"logp_ref"`
+	Entropy       []number `json:"entropy"`
+}
+
+// field returns the array that a golden names.
+func (b *goldenBatch) field(name string) *[]number {
+	return map[string]*[]number{
+		"weight": &b.Weight, "advantage": &b.Advantage, "mask": &b.Mask, "logp_new": &b.LogpNew, "logp_old": &b.LogpOld,
+		"logp_behaviour": &b.LogpBehaviour, "logp_ref": &b.LogpRef, "entropy": &b.Entropy,
+	}[name]
+}
+
+func (b goldenBatch) mask() []uint8 {
+	mask := make([]uint8, len(b.Mask))
+	for i, u := range b.Mask {
+		mask[i] = uint8(u)
+	}
+	return mask
+}
+
+func (b goldenBatch) trajectories() Trajectories {
+	t := Trajectories{Group: b.Group, Weight: convert[float64](b.Weight), Advantage: convert[float64](b.Advantage)}
+	for j := range b.Weight {
+		trained := int64(0)
+		for _, u := range b.Mask[b.CuSeqlens[j]:b.CuSeqlens[j+1]] {
+			trained += int64(u)
+		}
+		t.Trained = append(t.Trained, trained)
+	}
+	return t
+}
+
+// result of a whole batch.
+type result[T float] struct {
+	stats              LossStats
+	coefficient        []float64
+	dlogpNew, dentropy []T
+}
+
+// slice is trajectories from..to-1 as a micro-batch.
+func microBatch[T float](b goldenBatch, coefficient []float64, from, to int) (LossBatch, int64, int64) {
+	begin, end := b.CuSeqlens[from], b.CuSeqlens[to]
+	cu := make([]int64, 0, to-from+1)
+	for _, c := range b.CuSeqlens[from : to+1] {
+		cu = append(cu, c-begin)
+	}
+	tokens := func(field []number) unsafe.Pointer {
+		if field == nil {
+			return nil
+		}
+		return Pointer(convert[T](field[begin:end]))
+	}
+	return LossBatch{
+		CuSeqlens: cu, Weight: convert[float64](b.Weight[from:to]), Advantage: convert[float64](b.Advantage[from:to]),
+		Coefficient: coefficient[from:to], Mask: Pointer(b.mask()[begin:end]), DType: dtypeOf[T](),
+		LogpNew: tokens(b.LogpNew), LogpOld: tokens(b.LogpOld), LogpBehaviour: tokens(b.LogpBehaviour),
+		LogpRef: tokens(b.LogpRef), Entropy: tokens(b.Entropy),
+	}, begin, end
+}
+
+// evaluate runs a batch cut into micro-batches of so many trajectories.
+func evaluate[T float](b goldenBatch, config LossConfig, size int) (r result[T], err error) {
+	coefficient, totals, err := LossCoefficients(config, b.trajectories())
+	if err != nil {
+		return r, err
+	}
+	r = result[T]{coefficient: coefficient, dlogpNew: make([]T, len(b.Mask)), dentropy: make([]T, len(b.Mask))}
+	var sums LossSums
+	for from := 0; from < len(b.Weight); from += size {
+		batch, begin, end := microBatch[T](b, coefficient, from, min(from+size, len(b.Weight)))
+		part, err := PolicyLoss(CPU, batch, config, Pointer(r.dlogpNew[begin:end]), Pointer(r.dentropy[begin:end]))
+		if err != nil {
+			return r, err
+		}
+		sums.Merge(part)
+	}
+	r.stats = sums.Stats(totals)
+	return r, nil
+}
+
+type goldenError struct {
+	Code       string `json:"code"`
+	Field      string `json:"field"`
+	Trajectory *int64 `json:"trajectory"`
+	Token      *int64 `json:"token"`
+	Count      int64  `json:"count"`
+}
+
+func (e goldenError) matches(err error) bool {
+	var got *LossError
+	position := func(p *int64) int64 {
+		if p == nil {
+			return -1
+		}
+		return *p
+	}
+	return errors.As(err, &got) && *got == LossError{e.Code, e.Field, position(e.Trajectory), position(e.Token), e.Count}
+}
+
+type goldenLoss struct {
+	Loss        number            `json:"loss"`
+	LossPolicy  number            `json:"loss_policy"`
+	LossKL      number            `json:"loss_kl"`
+	LossEntropy number            `json:"loss_entropy"`
+	TokenCoef   []number          `json:"token_coef"`
+	DlogpNew    []number          `json:"dlogp_new"`
+	Dentropy    []number          `json:"dentropy"`
+	Stats       map[string]number `json:"stats"`
+	Error       *goldenError      `json:"error"`
+}
+
+func compareLoss[T float](t *testing.T, b goldenBatch, config LossConfig, want goldenLoss, loss, gradient float64) {
+	t.Helper()
+	for _, size := range []int{len(b.Weight), 3} {
+		got, err := evaluate[T](b, config, size)
+		if want.Error != nil {
+			// Positions count within a micro-batch, so only the whole batch can be compared.
+			if size == len(b.Weight) && !want.Error.matches(err) {
+				t.Errorf("got %v, want %+v", err, *want.Error)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		compareResult(t, fmt.Sprintf("micro-batches of %d: ", size), got, want, loss, gradient)
+	}
+}
+
+func compareResult[T float](t *testing.T, what string, got result[T], want goldenLoss, loss, gradient float64) {
+	t.Helper()
+	near(t, what+"loss", got.stats.Loss, float64(want.Loss), loss)
+	near(t, what+"loss_policy", got.stats.LossPolicy, float64(want.LossPolicy), loss)
+	near(t, what+"loss_kl", got.stats.LossKL, float64(want.LossKL), loss)
+	near(t, what+"loss_entropy", got.stats.LossEntropy, float64(want.LossEntropy), loss)
+	if want.TokenCoef != nil {
+		nearAll(t, what+"token_coef", got.coefficient, want.TokenCoef, loss)
+	}
+	if want.DlogpNew != nil {
+		nearAll(t, what+"dlogp_new", got.dlogpNew, want.DlogpNew, gradient)
+	}
+	if want.Dentropy != nil {
+		nearAll(t, what+"dentropy", got.dentropy, want.Dentropy, gradient)
+	}
+	compareStats(t, what, got.stats, want.Stats, loss)
+}
+
+// compareStats checks that exactly the expected statistics are reported.
+func compareStats(t *testing.T, what string, got LossStats, want map[string]number, tolerance float64) {
+	t.Helper()
+	b, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]float64
+	if err := json.Unmarshal(b, &fields); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"loss", "loss_policy", "loss_kl", "loss_entropy"} {
+		delete(fields, part)
+	}
+	for name, value := range want {
+		if _, ok := fields[name]; !ok {
+			t.Errorf("%sstatistic %s is missing", what, name)
+		}
+		near(t, what+name, fields[name], float64(value), tolerance)
+	}
+	if len(fields) != len(want) {
+		t.Errorf("%s%d statistics, want %d", what, len(fields), len(want))
+	}
+}
+
+func TestGoldenLosses(t *testing.T) {
+	var file struct {
+		Batches map[string]goldenBatch `json:"batches"`
+		Cases   []struct {
+			Name   string     `json:"name"`
+			Batch  string     `json:"batch"`
+			Config LossConfig `json:"config"`
+			Expect goldenLoss `json:"expect"`
+		} `json:"cases"`
+	}
+	load(t, "losses.json", &file)
+	for _, c := range file.Cases {
+		t.Run(c.Name+"/float64", func(t *testing.T) {
+			compareLoss[float64](t, file.Batches[c.Batch], c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
+		})
+		t.Run(c.Name+"/float32", func(t *testing.T) {
+			compareLoss[float32](t, file.Batches[c.Batch], c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
+		})
+	}
+	golden.Count("losses", len(file.Cases))
+}
+
+// tensorBatch reads a batch from the arrays of a safetensors file.
+func tensorBatch(a golden.Tensors) goldenBatch {
+	return goldenBatch{
+		CuSeqlens: a["cu_seqlens"].Int64s(), Group: a["group"].Int64s(), Weight: convert[number](a["weight"].Data),
+		Advantage: convert[number](a["advantage"].Data), Mask: convert[number](a["mask"].Data), LogpNew: convert[number](a["logp_new"].Data),
+		LogpOld: convert[number](a["logp_old"].Data), LogpBehaviour: convert[number](a["logp_behaviour"].Data),
+		LogpRef: convert[number](a["logp_ref"].Data), Entropy: convert[number](a["entropy"].Data),
+	}
+}
+
+func TestGoldenLossesLong(t *testing.T) {
+	var file struct {
+		Cases map[string]struct {
+			Config LossConfig `json:"config"`
+			Expect goldenLoss `json:"expect"`
+		} `json:"cases"`
+	}
+	load(t, "losses_long.json", &file)
+	arrays := golden.ReadTensors(t, golden.File(t, "mgrpo", "losses_long.safetensors"))
+	batch := tensorBatch(arrays)
+	for name, c := range file.Cases {
+		c.Expect.DlogpNew = convert[number](arrays["dlogp_new."+name].Data)
+		t.Run(name+"/float64", func(t *testing.T) {
+			compareLoss[float64](t, batch, c.Config, c.Expect, inFloat64.long, inFloat64.long)
+		})
+		t.Run(name+"/float32", func(t *testing.T) {
+			compareLoss[float32](t, batch, c.Config, c.Expect, inFloat32.long, inFloat32.long)
+		})
+	}
+	golden.Count("losses_long", len(file.Cases))
+}
+
+type nonFiniteFile struct {
+	Base  goldenBatch `json:"base"`
+	Cases []struct {
+		Name   string     `json:"name"`
+		Config LossConfig `json:"config"`
+		Edits  []struct {
+			Field string `json:"field"`
+			Index int    `json:"index"`
+			Value number `json:"value"`
+		} `json:"edits"`
+		Absent string     `json:"absent"`
+		Expect goldenLoss `json:"expect"`
+	} `json:"cases"`
+	Head nonFiniteHead `json:"head"`
+}
+
+func TestGoldenNonFinite(t *testing.T) {
+	var file nonFiniteFile
+	load(t, "nonfinite.json", &file)
+	for i, c := range file.Cases {
+		var fresh nonFiniteFile // edits change arrays in place
+		load(t, "nonfinite.json", &fresh)
+		batch := fresh.Base
+		for _, e := range c.Edits {
+			(*batch.field(e.Field))[e.Index] = e.Value
+		}
+		if c.Absent != "" {
+			*batch.field(c.Absent) = nil
+		}
+		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) {
+			compareLoss[float64](t, batch, c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
+		})
+		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) {
+			compareLoss[float32](t, batch, c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
+		})
+	}
+	golden.Count("nonfinite", len(file.Cases))
+}
+
+// Merging is exact where the order of addition is: halves of a batch give the statistics of the whole.
+func TestEmptyMicroBatchIsNeutral(t *testing.T) {
+	config := DefaultLossConfig()
+	batch := LossBatch{CuSeqlens: []int64{0, 2}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{0},
+		Mask: Pointer([]uint8{0, 0}), DType: Float64, LogpNew: Pointer([]float64{math.NaN(), 1}), LogpOld: Pointer([]float64{0, 0})}
+	gradient := []float64{7, 7}
+	empty, err := PolicyLoss(CPU, batch, config, Pointer(gradient), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gradient[0] != 0 || gradient[1] != 0 {
+		t.Errorf("gradient %v, want zeros", gradient)
+	}
+	batch.Mask, batch.Coefficient = Pointer([]uint8{0, 1}), []float64{1}
+	batch.LogpNew = Pointer([]float64{0, -1})
+	full, err := PolicyLoss(CPU, batch, config, Pointer(gradient), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := empty
+	merged.Merge(full)
+	if got, want := merged.Stats(LossTotals{}), full.Stats(LossTotals{}); !reflect.DeepEqual(got, want) {
+		t.Errorf("merged %+v, want %+v", got, want)
+	}
+}
+
+func TestLossConfigRefusals(t *testing.T) {
+	for name, edit := range map[string]func(*LossConfig){
+		"ratio":       func(c *LossConfig) { c.Ratio = "x" },
+		"aggregation": func(c *LossConfig) { c.Aggregation = "" },
+		"kl":          func(c *LossConfig) { c.KL = "k4" },
+		"dual_clip 1": func(c *LossConfig) { c.DualClip = new(1.0) },
+		"dual_clip 0": func(c *LossConfig) { c.DualClip = new(0.0) },
+		"clamp 89":    func(c *LossConfig) { c.LogRatioClamp = new(89.0) },
+		"tis_cap NaN": func(c *LossConfig) { c.TISCap = new(math.NaN()) },
+		"kl_coef":     func(c *LossConfig) { c.KLCoef = 1 },
+		"constant":    func(c *LossConfig) { c.Aggregation = ConstantLength },
+		"eps_low":     func(c *LossConfig) { c.EpsLow = math.Inf(1) },
+	} {
+		config := DefaultLossConfig()
+		edit(&config)
+		_, _, err := LossCoefficients(config, Trajectories{Group: []int64{0}, Weight: []float64{1}, Advantage: []float64{1}, Trained: []int64{1}})
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
