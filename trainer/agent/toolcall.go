@@ -34,6 +34,9 @@ func ParseToolCalls(text string) []ParsedCall {
 	for {
 		_, block, found := strings.Cut(text, callOpen)
 		if !found {
+			if len(calls) == 0 && strings.Contains(text, callClose) {
+				calls = append(calls, ParsedCall{Problem: callClose + " without " + callOpen + ". " + callFormatHint})
+			}
 			return calls
 		}
 		call, rest := parseBlock(block)

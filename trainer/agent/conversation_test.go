@@ -1,0 +1,439 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// stage is a conversation in SmolLM2's dialect with a solver to ask and a calculator.
+type stage struct {
+	tok    *tokenizer.Tokenizer
+	chat   *Chat
+	engine *scripted
+	spec   Spec
+	env    Env
+}
+
+func newStage(t *testing.T, turns ...scriptedTurn) *stage {
+	t.Helper()
+	tok := goldenTokenizer(t, "smollm2")
+	s := &stage{tok: tok, engine: &scripted{t: t, turns: turns}}
+	s.chat = newTestChat(t, ChatConfig{Tokenizer: tok, Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})
+	s.spec = Spec{Key: rollout.Key{Query: "q7", Rollout: 3, Agent: "planner"}, Main: true, Task: "What is 2 + 2?", Dialect: s.chat}
+	s.env = Env{
+		Engine: s.engine,
+		Tools:  map[string]tool.Tool{"calculator": tool.Calculator()},
+		Delegate: func(_ context.Context, agent string, index int, task string) (string, error) {
+			return fmt.Sprintf("%s[%d] on %s", agent, index, task), nil
+		},
+	}
+	return s
+}
+
+// says is a turn that ends with the end-of-turn token.
+func says(t *testing.T, text string) scriptedTurn {
+	t.Helper()
+	return scriptedTurn{tokens: goldenTokenizer(t, "smollm2").Encode(text + "<|im_end|>")}
+}
+
+func delegation(task string) string {
+	return `<tool_call>{"name": "solver", "arguments": {"task": "` + task + `"}}</tool_call>`
+}
+
+func calculation(expression string) string {
+	return `<tool_call>{"name": "calculator", "arguments": {"expression": "` + expression + `"}}</tool_call>`
+}
+
+// run holds the conversation and checks what must hold of every trajectory.
+func (s *stage) run(t *testing.T) Trajectory {
+	t.Helper()
+	traj, err := Run(t.Context(), s.spec, s.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.check(t, traj)
+	return traj
+}
+
+func (s *stage) check(t *testing.T, traj Trajectory) {
+	t.Helper()
+	if err := traj.Check(); err != nil {
+		t.Fatal(err)
+	}
+	var sampled []int32
+	for i, turn := range traj.Turns {
+		if turn.Sampled != (i%2 == 1) {
+			t.Errorf("turn %d: sampled=%v", i, turn.Sampled)
+		}
+		if got := s.tok.Decode(traj.Tokens[turn.From:turn.To], false); got != turn.Text {
+			t.Errorf("turn %d reads %q, its tokens %q", i, turn.Text, got)
+		}
+		if turn.Sampled {
+			sampled = append(sampled, traj.Tokens[turn.From:turn.To]...)
+		}
+	}
+	var scripted []int32
+	for n := range min(len(s.engine.requests), len(s.engine.turns)) {
+		scripted = append(scripted, s.engine.turns[n].tokens...)
+	}
+	if len(sampled) > len(scripted) || !slices.Equal(sampled, scripted[:len(sampled)]) {
+		t.Error("the sampled tokens are not those of the engine")
+	}
+	for i, isSampled := range traj.Sampled {
+		if (traj.LogProbs[i] != 0) != isSampled {
+			t.Fatalf("token %d: sampled=%v, log-prob %v", i, isSampled, traj.LogProbs[i])
+		}
+	}
+	b, err := json.Marshal(traj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Trajectory
+	if err := json.Unmarshal(b, &back); err != nil || back.ID != traj.ID || !slices.Equal(back.LogProbs, traj.LogProbs) {
+		t.Errorf("does not come back from JSON: %v", err)
+	}
+}
+
+func TestRunAnswersAtOnce(t *testing.T) {
+	s := newStage(t, says(t, "It is 4."))
+	traj := s.run(t)
+	if traj.ID != "q7/3" || traj.Answer != "It is 4." || !traj.FormatValid || traj.Finish != FinishAnswer || len(traj.Turns) != 2 {
+		t.Errorf("%+v", traj)
+	}
+	last := traj.Turns[1]
+	if end := traj.Tokens[last.To-1]; !slices.Contains(s.chat.stops, end) || !traj.Sampled[last.To-1] {
+		t.Errorf("the stop token %d is not a sampled one", end)
+	}
+	if traj.LogProbs[last.From] != -1 || traj.LogProbs[last.From+1] != -1-1.0/64 {
+		t.Errorf("log-probs %v are not the engine's", traj.LogProbs[last.From:last.To])
+	}
+}
+
+func TestRunSubAgentID(t *testing.T) {
+	s := newStage(t, says(t, "4"))
+	s.spec.Main, s.spec.Key.Agent, s.spec.Key.Invocation = false, "solver", 2
+	if traj := s.run(t); traj.ID != "q7/3/solver/2" || traj.Invocation != 2 {
+		t.Errorf("%s, invocation %d", traj.ID, traj.Invocation)
+	}
+}
+
+func TestRunSeveralTurns(t *testing.T) {
+	s := newStage(t, says(t, delegation("first")+calculation("2 + 2")), says(t, "Hm. "+delegation("second")), says(t, "4"))
+	traj := s.run(t)
+	if traj.Calls["solver"] != 2 || traj.Malformed != 0 || traj.Answer != "4" || len(traj.Turns) != 6 {
+		t.Fatalf("%+v", traj)
+	}
+	first := traj.Turns[2].Text
+	if i, j := strings.Index(first, "solver[0] on first"), strings.Index(first, "<tool_response>\n4\n"); i < 0 || j < i {
+		t.Errorf("answers of the first turn: %q", first)
+	}
+	if second := traj.Turns[4].Text; !strings.Contains(second, "solver[1] on second") {
+		t.Errorf("answer of the second turn: %q", second)
+	}
+	for n, r := range s.engine.requests {
+		if r.Key != s.spec.Key {
+			t.Errorf("request %d has key %+v", n, r.Key)
+		}
+	}
+}
+
+// Calls of a turn run at once: each waits for all others to have started. Answers come in the order of
+// the calls although the calls end in the opposite one.
+func TestRunCallsConcurrentlyInOrder(t *testing.T) {
+	const n = 3
+	s := newStage(t, says(t, delegation("a")+delegation("b")+delegation("c")), says(t, "done"))
+	var started sync.WaitGroup
+	started.Add(n)
+	ended := make([]chan struct{}, n+1)
+	for i := range ended {
+		ended[i] = make(chan struct{})
+	}
+	close(ended[n])
+	s.env.Delegate = func(_ context.Context, _ string, index int, task string) (string, error) {
+		started.Done()
+		started.Wait()
+		<-ended[index+1]
+		close(ended[index])
+		return fmt.Sprintf("answer %d to %s", index, task), nil
+	}
+	observed := s.run(t).Turns[2].Text
+	a, b, c := strings.Index(observed, "answer 0 to a"), strings.Index(observed, "answer 1 to b"), strings.Index(observed, "answer 2 to c")
+	if a < 0 || b < a || c < b {
+		t.Errorf("answers out of order: %q", observed)
+	}
+}
+
+func TestRunMalformedCalls(t *testing.T) {
+	turns := []scriptedTurn{
+		says(t, `<tool_call>{"name": "solver"`),
+		says(t, `<tool_call>{"name": "oracle", "arguments": {}}</tool_call>`+calculation("1 + 1")),
+		says(t, "2"),
+	}
+	for _, strict := range []bool{false, true} {
+		s := newStage(t, turns...)
+		s.spec.Strict = strict
+		traj := s.run(t)
+		if traj.Malformed != 2 || traj.Finish != FinishAnswer || traj.FormatValid == strict {
+			t.Errorf("strict=%v: malformed %d, finish %s, valid %v", strict, traj.Malformed, traj.Finish, traj.FormatValid)
+		}
+		if text := traj.Turns[2].Text; !strings.Contains(text, "error: the tool call is not valid JSON") {
+			t.Errorf("answer to bad JSON: %q", text)
+		}
+		text := traj.Turns[4].Text
+		if i, j := strings.Index(text, `error: there is no tool "oracle"`), strings.Index(text, "<tool_response>\n2\n"); i < 0 || j < i {
+			t.Errorf("answers to one bad and one good call: %q", text)
+		}
+	}
+}
+
+func TestRunToolErrorIsText(t *testing.T) {
+	s := newStage(t, says(t, calculation("1 / 0")), says(t, "sorry"))
+	traj := s.run(t)
+	if !strings.Contains(traj.Turns[2].Text, "error: division by zero") || !traj.FormatValid || traj.Malformed != 0 {
+		t.Errorf("%+v", traj)
+	}
+}
+
+func TestRunEmptyAnswerIsInvalid(t *testing.T) {
+	if traj := newStage(t, says(t, " \n")).run(t); traj.FormatValid || traj.Finish != FinishAnswer {
+		t.Errorf("valid=%v finish=%s", traj.FormatValid, traj.Finish)
+	}
+}
+
+func TestRunLimits(t *testing.T) {
+	call := delegation("x")
+	prompt, _, err := newStage(t).chat.Prompt("What is 2 + 2?")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		limits  Limits
+		context int
+		turns   []string
+		finish  string
+		sampled int // turns
+	}{
+		"turns":        {Limits{Turns: 2}, 0, []string{call, call, "4"}, FinishTurns, 2},
+		"calls":        {Limits{Calls: 3}, 0, []string{call + call, call + call, "4"}, FinishCalls, 2},
+		"calls, just":  {Limits{Calls: 2}, 0, []string{call + call, "4"}, FinishAnswer, 2},
+		"turn tokens":  {Limits{TurnTokens: 3}, 0, []string{"one two three four five"}, FinishLength, 1},
+		"tokens":       {Limits{Tokens: len(prompt) + 3}, 0, []string{"one two three four five"}, FinishTokens, 1},
+		"no tokens":    {Limits{Tokens: len(prompt)}, 0, []string{"one"}, FinishTokens, 0},
+		"context":      {Limits{}, len(prompt) + 3, []string{"one two three four five"}, FinishContext, 1},
+		"no context":   {Limits{}, len(prompt) - 1, []string{"one"}, FinishContext, 0},
+		"context next": {Limits{}, len(prompt) + 30, []string{call, "4"}, FinishContext, 1},
+		"none reached": {Limits{Turns: 2, Calls: 1, TurnTokens: 50, Tokens: 1000, Wall: time.Hour}, 0, []string{call, "4"}, FinishAnswer, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			for _, text := range tc.turns {
+				s.engine.turns = append(s.engine.turns, says(t, text))
+			}
+			s.engine.limit, s.spec.Limits = tc.context, tc.limits
+			traj, err := Run(t.Context(), s.spec, s.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := traj.Check(); err != nil {
+				t.Fatal(err)
+			}
+			sampled := 0
+			for _, turn := range traj.Turns {
+				if turn.Sampled {
+					sampled++
+				}
+			}
+			if traj.Finish != tc.finish || traj.FormatValid != (tc.finish == FinishAnswer) || sampled != tc.sampled {
+				t.Errorf("finish %s after %d turns, valid=%v; want %s after %d", traj.Finish, sampled, traj.FormatValid, tc.finish, tc.sampled)
+			}
+			if traj.Finish != FinishAnswer && traj.Answer != "" {
+				t.Errorf("a conversation that was cut has the answer %q", traj.Answer)
+			}
+			if max := tc.limits.Tokens; max > 0 && traj.Finish == FinishTokens && len(traj.Tokens) > max {
+				t.Errorf("%d tokens, limit %d", len(traj.Tokens), max)
+			}
+		})
+	}
+}
+
+func TestRunCallsPerTurn(t *testing.T) {
+	s := newStage(t, says(t, strings.Repeat(calculation("1"), 5)), says(t, "1"))
+	s.spec.Limits.CallsPerTurn = 2
+	traj := s.run(t)
+	text := traj.Turns[2].Text
+	if strings.Count(text, "<tool_response>") != 3 || !strings.Contains(text, "error: 3 call(s) not executed: at most 2 calls a turn") || traj.Malformed != 3 {
+		t.Errorf("malformed %d, observed %q", traj.Malformed, text)
+	}
+}
+
+func TestRunWallTime(t *testing.T) {
+	t.Run("sampling", func(t *testing.T) {
+		turn := says(t, "slow slow slow")
+		turn.wait = true
+		s := newStage(t, turn)
+		s.spec.Limits.Wall = 20 * time.Millisecond
+		if traj := s.run(t); traj.Finish != FinishWall || traj.FormatValid || traj.SampledTokens() != len(turn.tokens) {
+			t.Errorf("%+v", traj)
+		}
+	})
+	t.Run("delegation", func(t *testing.T) {
+		s := newStage(t, says(t, delegation("slow")))
+		s.spec.Limits.Wall = 20 * time.Millisecond
+		s.env.Delegate = func(ctx context.Context, _ string, _ int, _ string) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		if traj := s.run(t); traj.Finish != FinishWall || traj.Calls["solver"] != 1 {
+			t.Errorf("%+v", traj)
+		}
+	})
+	t.Run("tool", func(t *testing.T) {
+		s := newStage(t, says(t, calculation("1")))
+		s.spec.Limits.Wall = 20 * time.Millisecond
+		s.env.Tools["calculator"] = tool.Func("calculator", "", "expression", "", func(ctx context.Context, _ string) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+		if traj := s.run(t); traj.Finish != FinishWall || len(traj.Turns) != 2 {
+			t.Errorf("%+v", traj)
+		}
+	})
+}
+
+func TestRunCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newStage(t, says(t, delegation("a")+delegation("b")))
+	s.spec.Limits.Wall = time.Hour
+	var once sync.Once
+	s.env.Delegate = func(ctx context.Context, _ string, _ int, _ string) (string, error) {
+		once.Do(cancel)
+		<-ctx.Done()
+		return "", ctx.Err()
+	}
+	traj, err := Run(ctx, s.spec, s.env)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if traj.Finish != "" || traj.FormatValid {
+		t.Errorf("a cancelled conversation is finished: %+v", traj)
+	}
+	s.check(t, traj)
+}
+
+func TestRunErrorsOfTheMachinery(t *testing.T) {
+	broken := errors.New("device lost")
+	with := func(edit func(*scriptedTurn)) scriptedTurn {
+		turn := says(t, "some words")
+		edit(&turn)
+		return turn
+	}
+	completion := func(edit func(*rollout.Completion)) scriptedTurn {
+		return with(func(s *scriptedTurn) { s.edit = edit })
+	}
+	for name, tc := range map[string]struct {
+		turns []scriptedTurn
+		want  string
+	}{
+		"engine":            {[]scriptedTurn{{err: broken}}, "device lost"},
+		"NaN":               {[]scriptedTurn{completion(func(c *rollout.Completion) { c.LogProbs[1] = float32(math.NaN()) })}, "log-prob of sampled token 1 is NaN"},
+		"positive":          {[]scriptedTurn{completion(func(c *rollout.Completion) { c.LogProbs[0] = 0.1 })}, "log-prob"},
+		"lengths":           {[]scriptedTurn{completion(func(c *rollout.Completion) { c.LogProbs = c.LogProbs[1:] })}, "log-probs"},
+		"stopped on none":   {[]scriptedTurn{completion(func(c *rollout.Completion) { c.Tokens, c.LogProbs = nil, nil })}, "without sampling"},
+		"unknown finish":    {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = "bored" })}, "bored"},
+		"cancelled by none": {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = rollout.FinishCancelled })}, "nobody cancelled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, tc.turns...)
+			if _, err := Run(t.Context(), s.spec, s.env); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "q7/3") {
+				t.Errorf("error %v, want one with %q and the conversation's id", err, tc.want)
+			}
+		})
+	}
+	t.Run("store", func(t *testing.T) {
+		s := newStage(t, says(t, delegation("a")))
+		s.env.Delegate = func(context.Context, string, int, string) (string, error) { return "", broken }
+		if _, err := Run(t.Context(), s.spec, s.env); !errors.Is(err, broken) {
+			t.Error(err)
+		}
+	})
+	t.Run("nobody to delegate to", func(t *testing.T) {
+		s := newStage(t, says(t, delegation("a")))
+		s.env.Delegate = nil
+		if _, err := Run(t.Context(), s.spec, s.env); err == nil {
+			t.Error("no error")
+		}
+	})
+	t.Run("not while waiting", func(t *testing.T) {
+		s := newStage(t, scriptedTurn{err: broken})
+		s.spec.Limits.Wall = time.Nanosecond
+		time.Sleep(time.Millisecond)
+		if _, err := Run(t.Context(), s.spec, s.env); err != nil && !errors.Is(err, broken) {
+			t.Error(err)
+		}
+	})
+	t.Run("nothing to talk to", func(t *testing.T) {
+		if _, err := Run(t.Context(), Spec{}, Env{}); err == nil {
+			t.Error("no error")
+		}
+	})
+}
+
+func TestRunVersions(t *testing.T) {
+	for _, tc := range []struct {
+		first, second, lag int64
+		fails              bool
+	}{{4, 4, 0, false}, {4, 5, 0, true}, {5, 4, 0, true}, {4, 5, 1, false}, {4, 6, 1, true}} {
+		a, b := says(t, delegation("x")), says(t, "4")
+		a.version, b.version = tc.first, tc.second
+		s := newStage(t, a, b)
+		s.spec.MaxLag = tc.lag
+		traj, err := Run(t.Context(), s.spec, s.env)
+		if (err != nil) != tc.fails {
+			t.Errorf("versions %d, %d with lag %d: %v", tc.first, tc.second, tc.lag, err)
+		}
+		if err != nil {
+			if !strings.Contains(err.Error(), "max_lag") {
+				t.Error(err)
+			}
+			continue
+		}
+		if traj.Version != min(tc.first, tc.second) {
+			t.Errorf("version %d of turns %d and %d", traj.Version, tc.first, tc.second)
+		}
+	}
+}
+
+func TestTrajectoryCheck(t *testing.T) {
+	good := func() Trajectory {
+		return Trajectory{Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1},
+			Turns: []Turn{{From: 0, To: 1}, {From: 1, To: 2, Sampled: true}}}
+	}
+	if tr := good(); tr.Check() != nil {
+		t.Fatal(tr.Check())
+	}
+	for name, spoil := range map[string]func(*Trajectory){
+		"mask":    func(t *Trajectory) { t.Sampled = t.Sampled[:1] },
+		"gap":     func(t *Trajectory) { t.Turns[1].From = 2 },
+		"beyond":  func(t *Trajectory) { t.Turns[1].To = 9 },
+		"short":   func(t *Trajectory) { t.Turns = t.Turns[:1] },
+		"kind":    func(t *Trajectory) { t.Turns[1].Sampled = false },
+		"reverse": func(t *Trajectory) { t.Turns[0].To = -1 },
+	} {
+		tr := good()
+		if spoil(&tr); tr.Check() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

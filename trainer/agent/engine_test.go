@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+)
+
+func TestMain(m *testing.M) {
+	// bleve, behind the search tool, keeps a pool of analysers from its init on.
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+}
+
+// scripted is an engine whose model says what the test wrote down: turn after turn, whatever is asked.
+// It checks what a real engine relies on: each request goes on where the one before ended.
+type scripted struct {
+	t     testing.TB
+	turns []scriptedTurn
+	limit int // context limit; 0: plenty
+
+	mu       sync.Mutex
+	requests []rollout.Request
+}
+
+type scriptedTurn struct {
+	tokens  []int32
+	finish  rollout.Finish // "" is FinishStop
+	version int64
+	err     error
+	wait    bool // sample until ctx ends, then answer as cancelled
+	edit    func(*rollout.Completion)
+}
+
+func (e *scripted) ContextLimit() int {
+	if e.limit == 0 {
+		return 1 << 20
+	}
+	return e.limit
+}
+
+func (e *scripted) Version() int64 { return 0 }
+
+func (e *scripted) Generate(ctx context.Context, r rollout.Request) (rollout.Completion, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := len(e.requests)
+	if n > 0 {
+		last := slices.Concat(e.requests[n-1].Tokens, e.turns[n-1].tokens)
+		if len(r.Tokens) < len(last) || !slices.Equal(r.Tokens[:len(last)], last) {
+			e.t.Errorf("request %d does not continue request %d and what was sampled then", n, n-1)
+		}
+	}
+	r.Tokens = slices.Clone(r.Tokens)
+	e.requests = append(e.requests, r)
+	if n >= len(e.turns) {
+		return rollout.Completion{}, fmt.Errorf("the script has %d turns, turn %d was asked for", len(e.turns), n)
+	}
+	turn := e.turns[n]
+	if turn.err != nil {
+		return rollout.Completion{}, turn.err
+	}
+	out := rollout.Completion{Tokens: slices.Clone(turn.tokens), Finish: turn.finish, Version: turn.version}
+	if turn.wait {
+		<-ctx.Done()
+		out.Finish = rollout.FinishCancelled
+	}
+	if out.Finish == "" {
+		out.Finish = rollout.FinishStop
+	}
+	if room := r.Sampling.MaxNew; len(out.Tokens) > room { // as a real engine would
+		out.Tokens, out.Finish = out.Tokens[:room], rollout.FinishLength
+	}
+	for i := range out.Tokens {
+		out.LogProbs = append(out.LogProbs, -float32(n+1)-float32(i)/64)
+	}
+	if turn.edit != nil {
+		turn.edit(&out)
+	}
+	return out, nil
+}

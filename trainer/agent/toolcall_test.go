@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestParseToolCalls(t *testing.T) {
+	type want struct{ name, arguments, problem string }
+	for text, wants := range map[string][]want{
+		"":               nil,
+		"just an answer": nil,
+		`<tool_call>{"name": "a", "arguments": {"x": 1}}</tool_call>`:                                          {{"a", `{"x": 1}`, ""}},
+		"I look.\n<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call> then":                        {{"a", `{}`, ""}},
+		`<tool_call>{"arguments": {"x": [1, {"y": 2}]}, "name": "a", "id": 7}</tool_call>`:                     {{"a", `{"x": [1, {"y": 2}]}`, ""}},
+		`<tool_call>{"name": "a", "arguments": "{\"x\": 1}"}</tool_call>`:                                      {{"a", `{"x": 1}`, ""}},
+		`<tool_call>{"name": "a", "arguments": {"x": "</tool_call>"}}</tool_call>`:                             {{"a", `{"x": "</tool_call>"}`, ""}},
+		`<tool_call>{"name":"a","arguments":{}}</tool_call><tool_call>{"name":"b","arguments":{}}</tool_call>`: {{"a", `{}`, ""}, {"b", `{}`, ""}},
+		`<tool_call>{bad}</tool_call><tool_call>{"name":"b","arguments":{}}</tool_call>`:                       {{"", "", "not valid JSON"}, {"b", `{}`, ""}},
+		`<tool_call>{"name": "a", "arguments": {}}`:                                                            {{"", "", "not followed by </tool_call>"}},
+		`<tool_call>{"name": "a", "arguments": {}} <tool_call>{"name":"b","arguments":{}}</tool_call>`:         {{"", "", "not followed by"}, {"b", `{}`, ""}},
+		`<tool_call>{"name": "a", "arguments": {}} more </tool_call>x`:                                         {{"", "", "not followed by"}},
+		`<tool_call>{"name": "a"`:                                         {{"", "", "ends too early"}},
+		`<tool_call>`:                                                     {{"", "", "ends too early"}},
+		`<tool_call>[1]</tool_call>`:                                      {{"", "", "not a JSON object"}},
+		`<tool_call>null</tool_call>`:                                     {{"", "", "not a JSON object"}},
+		`<tool_call>{"Name": "a", "arguments": {}}</tool_call>`:           {{"", "", `no "name"`}},
+		`<tool_call>{"name": 5, "arguments": {}}</tool_call>`:             {{"", "", `no "name"`}},
+		`<tool_call>{"name": "a"}</tool_call>`:                            {{"a", "", `no "arguments" object`}},
+		`<tool_call>{"name": "a", "arguments": null}</tool_call>`:         {{"a", "", `no "arguments" object`}},
+		`<tool_call>{"name": "a", "arguments": "plain text"}</tool_call>`: {{"a", "", `no "arguments" object`}},
+		`{"name": "a", "arguments": {}}</tool_call>`:                      {{"", "", "without <tool_call>"}},
+	} {
+		calls := ParseToolCalls(text)
+		if len(calls) != len(wants) {
+			t.Errorf("%q: %d calls %+v, want %d", text, len(calls), calls, len(wants))
+			continue
+		}
+		for i, w := range wants {
+			c := calls[i]
+			if c.Name != w.name || string(c.Arguments) != w.arguments || (c.Problem == "") != (w.problem == "") || !strings.Contains(c.Problem, w.problem) {
+				t.Errorf("%q, call %d: got %+v, want %+v", text, i, c, w)
+			}
+		}
+	}
+}
+
+func TestWithoutThinking(t *testing.T) {
+	for _, tc := range []struct {
+		text   string
+		opened bool
+		want   string
+	}{
+		{"answer", false, "answer"},
+		{"<think>\nhm\n</think>\n\nanswer", false, "\n\nanswer"},
+		{"hm</think>answer", true, "answer"},
+		{"<think>never ends", false, ""},
+		{"never ends", true, ""},
+		{"a<think>b</think>c<think>d", false, "c"},
+		{"<think>x</think>y</think>z", false, "z"},
+	} {
+		if got := withoutThinking(tc.text, tc.opened); got != tc.want {
+			t.Errorf("%q (opened %v): %q, want %q", tc.text, tc.opened, got, tc.want)
+		}
+	}
+}
+
+// A call is either executable, with a name and a JSON object, or says what is wrong; and what was
+// written as a call is read as that call.
+func FuzzParseToolCalls(f *testing.F) {
+	for _, seed := range []string{
+		"", "<tool_call>", `<tool_call>{"name":"a","arguments":{}}</tool_call>`, "<tool_call><tool_call>{</tool_call>",
+		`<tool_call>{"name":"a","arguments":"{}"}</tool_call></tool_call>`, "<tool_call>\"\\ud800\"</tool_call>",
+		"<tool_call>" + strings.Repeat("[", 20000), "<think></tool_call></think>",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		calls := ParseToolCalls(text)
+		if max := strings.Count(text, callOpen) + 1; len(calls) > max {
+			t.Fatalf("%d calls out of %d opening tags", len(calls), max-1)
+		}
+		for _, c := range calls {
+			if c.Problem != "" {
+				continue
+			}
+			var object map[string]json.RawMessage
+			if c.Name == "" || json.Unmarshal(c.Arguments, &object) != nil || object == nil {
+				t.Fatalf("call without problem: %+v", c)
+			}
+		}
+		arguments, err := json.Marshal(map[string]string{"task": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := ParseToolCalls(callOpen + `{"name": "n", "arguments": ` + string(arguments) + "}" + callClose)
+		if len(again) != 1 || again[0].Problem != "" || string(again[0].Arguments) != string(arguments) {
+			t.Fatalf("a call with the text %q as its task reads as %+v", text, again)
+		}
+	})
+}
