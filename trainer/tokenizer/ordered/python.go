@@ -11,6 +11,24 @@ import (
 	"unicode/utf8"
 )
 
+// Tuple is a Python tuple. JSON has none; templates make them.
+type Tuple []any
+
+// String is the tuple's repr, or what is wrong with it.
+func (t Tuple) String() string {
+	s, err := Repr(t)
+	if err != nil {
+		return err.Error()
+	}
+	return s
+}
+
+// MaxText is how many bytes Dumps, Str and Repr write at most. Lists that hold a list twice, again and
+// again, have a text that is exponentially longer than they are.
+const MaxText = 64 << 20
+
+var errText = fmt.Errorf("the text of a value is longer than %d MiB", MaxText>>20)
+
 // TypeName is Python's name of a value's type, for messages.
 func TypeName(v any) string {
 	switch v.(type) {
@@ -26,6 +44,8 @@ func TypeName(v any) string {
 		return "str"
 	case []any:
 		return "list"
+	case Tuple:
+		return "tuple"
 	case *Object:
 		return "dict"
 	}
@@ -68,6 +88,9 @@ func (w *dumper) value(v any, depth int) error {
 	if depth > 2*MaxDepth {
 		return fmt.Errorf("json: nested deeper than %d", 2*MaxDepth)
 	}
+	if w.Len() > MaxText {
+		return errText
+	}
 	switch v := v.(type) {
 	case nil:
 		w.WriteString("null")
@@ -82,6 +105,8 @@ func (w *dumper) value(v any, depth int) error {
 	case string:
 		w.quote(v)
 	case []any:
+		return w.list(v, depth+1)
+	case Tuple:
 		return w.list(v, depth+1)
 	case *Object:
 		return w.object(v, depth+1)
@@ -227,6 +252,9 @@ func repr(w *strings.Builder, v any, depth int) error {
 	if depth > 2*MaxDepth {
 		return fmt.Errorf("value nested deeper than %d", 2*MaxDepth)
 	}
+	if w.Len() > MaxText {
+		return errText
+	}
 	switch v := v.(type) {
 	case nil:
 		w.WriteString("None")
@@ -245,7 +273,12 @@ func repr(w *strings.Builder, v any, depth int) error {
 	case string:
 		w.WriteString(StringRepr(v))
 	case []any:
-		return reprList(w, v, depth)
+		return reprList(w, v, depth, "[", "]")
+	case Tuple:
+		if len(v) == 1 {
+			return reprList(w, v, depth, "(", ",)")
+		}
+		return reprList(w, v, depth, "(", ")")
 	case *Object:
 		return reprObject(w, v, depth)
 	case fmt.Stringer:
@@ -256,8 +289,8 @@ func repr(w *strings.Builder, v any, depth int) error {
 	return nil
 }
 
-func reprList(w *strings.Builder, list []any, depth int) error {
-	w.WriteByte('[')
+func reprList(w *strings.Builder, list []any, depth int, open, end string) error {
+	w.WriteString(open)
 	for i, e := range list {
 		if i > 0 {
 			w.WriteString(", ")
@@ -266,7 +299,7 @@ func reprList(w *strings.Builder, list []any, depth int) error {
 			return err
 		}
 	}
-	w.WriteByte(']')
+	w.WriteString(end)
 	return nil
 }
 
