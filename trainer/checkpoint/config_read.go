@@ -148,17 +148,17 @@ func familyOf(k *keys) (string, error) {
 	case k.err != nil:
 		return "", k.err
 	case family == "" && len(named) > 0:
-		return "", fmt.Errorf("architectures %v is not supported: use LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM", named)
+		return "", fmt.Errorf("architectures %s is not supported: use LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM", show(named))
 	case family == "":
 		return "", errors.New("model_type is missing")
 	case strings.Contains(family, "moe") || family == "mixtral":
-		return "", fmt.Errorf("model_type %q is a mixture of experts, which is not supported: use llama, qwen2 or qwen3", family)
+		return "", fmt.Errorf("model_type %q is a mixture of experts, which is not supported: use llama, qwen2 or qwen3", brief(family))
 	case !supported:
-		return "", fmt.Errorf("model_type %q is not supported: use llama, qwen2 or qwen3", family)
+		return "", fmt.Errorf("model_type %q is not supported: use llama, qwen2 or qwen3", brief(family))
 	}
 	for _, a := range named {
 		if a != want {
-			return "", fmt.Errorf("architectures names %v where model_type %q needs %s", a, family, want)
+			return "", fmt.Errorf("architectures names %s where model_type %q needs %s", show(a), family, want)
 		}
 	}
 	return family, nil
@@ -169,7 +169,7 @@ func (k *keys) refuseUnimplemented() {
 	activation, partial, sliding := "silu", 1.0, false
 	k.text("hidden_act", &activation)
 	if activation != "silu" && activation != "swish" {
-		k.fail("hidden_act %q is not supported: only silu", activation)
+		k.fail("hidden_act %q is not supported: only silu", brief(activation))
 	}
 	k.float("partial_rotary_factor", &partial)
 	if partial != 1 {
@@ -182,7 +182,7 @@ func (k *keys) refuseUnimplemented() {
 	if layers, ok := k.values["layer_types"].([]any); ok {
 		for i, l := range layers {
 			if l != "full_attention" {
-				k.fail("layer_types[%d] is %v: only full_attention is supported", i, l)
+				k.fail("layer_types[%d] is %s: only full_attention is supported", i, show(l))
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func (k *keys) rope() (theta float64, scaling *RopeLlama3) {
 		in.float("high_freq_factor", &scaling.HighFreqFactor)
 		in.integer("original_max_position_embeddings", &scaling.OriginalMaxPosition)
 	default:
-		in.fail("rope_type %q is not supported: only default and llama3", kind)
+		in.fail("rope_type %q is not supported: only default and llama3", brief(kind))
 	}
 	if k.err == nil {
 		k.err = in.err
@@ -360,16 +360,4 @@ func (k *keys) idsOr(key string, absent []int32) []int32 {
 		return absent
 	}
 	return k.ids(key)
-}
-
-// show prints a JSON value for an error message, shortened.
-func show(v any) string {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Sprintf("%v", v)
-	}
-	if len(text) > 80 {
-		return string(text[:80]) + "..."
-	}
-	return string(text)
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -45,9 +46,11 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","vocab_size":5,"vocab_size":6}`, []string{"vocab_size", "twice"}},
 		{"{\"model_type\":\"\xff\"}", []string{"UTF-8"}},
 		{strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100), []string{"nested"}},
+		{`{"` + strings.Repeat("k", 2000) + `":1}`, []string{"2000 bytes"}},
 		{`{}`, []string{"model_type"}},
 		{`{"Model_Type":"llama"}`, []string{"model_type"}},
 		{`{"model_type":"gpt2"}`, []string{"model_type", "gpt2"}},
+		{`{"model_type":"` + strings.Repeat("x", 5000) + `"}`, []string{"model_type"}},
 		{`{"model_type":"qwen3_moe"}`, []string{"qwen3_moe", "mixture"}},
 		{`{"model_type":"llama","num_local_experts":8}`, []string{"num_local_experts"}},
 		{`{"model_type":"llama","architectures":["LlamaForSequenceClassification"]}`, []string{"LlamaForSequenceClassification"}},
@@ -75,6 +78,9 @@ func TestConfigRefused(t *testing.T) {
 	} {
 		_, err := ParseConfig([]byte(c.json))
 		wantError(t, err, append(c.want, "config.json")...)
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("an error of %d bytes", len(err.Error()))
+		}
 	}
 }
 
@@ -116,6 +122,9 @@ func TestHFJSON(t *testing.T) {
 		}
 		if !strings.Contains(string(data), `"torch_dtype": "bfloat16"`) {
 			t.Errorf("no torch_dtype in %s", data)
+		}
+		if !regexp.MustCompile(`"rope_theta": \d+\.0,`).Match(data) {
+			t.Errorf("rope_theta is not written as a float: %s", data)
 		}
 		if cfg.Raw != nil && !strings.Contains(string(data), "initializer_range") {
 			t.Errorf("initializer_range of the source is lost")

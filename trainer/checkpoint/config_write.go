@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 var torchNames = map[DType]string{F32: "float32", BF16: "bfloat16", F16: "float16"}
@@ -17,7 +19,7 @@ func (c Config) HFJSON(dtype DType) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("weights are written as F32, BF16 or F16, not %s", dtype)
 	}
-	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": 0.0}
+	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
 	if c.Raw != nil {
 		var err error
 		if object, err = parseObject(c.Raw); err != nil {
@@ -46,9 +48,9 @@ func (c Config) hfKeys() map[string]any {
 		"head_dim":                c.HeadDim,
 		"intermediate_size":       c.FFN,
 		"hidden_act":              "silu",
-		"rms_norm_eps":            c.RMSEps,
+		"rms_norm_eps":            decimal(c.RMSEps),
 		"max_position_embeddings": c.MaxPosition,
-		"rope_theta":              c.RopeTheta,
+		"rope_theta":              decimal(c.RopeTheta),
 		"rope_scaling":            nil,
 		"tie_word_embeddings":     c.Tied,
 		"bos_token_id":            oneOrList(c.BOS),
@@ -56,8 +58,8 @@ func (c Config) hfKeys() map[string]any {
 		"pad_token_id":            oneOrList(c.Pad),
 	}
 	if r := c.RopeScaling; r != nil {
-		object["rope_scaling"] = map[string]any{"rope_type": "llama3", "factor": r.Factor, "low_freq_factor": r.LowFreqFactor,
-			"high_freq_factor": r.HighFreqFactor, "original_max_position_embeddings": r.OriginalMaxPosition}
+		object["rope_scaling"] = map[string]any{"rope_type": "llama3", "factor": decimal(r.Factor), "low_freq_factor": decimal(r.LowFreqFactor),
+			"high_freq_factor": decimal(r.HighFreqFactor), "original_max_position_embeddings": r.OriginalMaxPosition}
 	}
 	switch c.Family {
 	case Llama:
@@ -91,4 +93,17 @@ func oneOrList(ids []int32) any {
 		return ids[0]
 	}
 	return ids
+}
+
+// decimal writes a number so that Python reads a float, which transformers insists on in places.
+func decimal(v float64) json.Number {
+	format := byte('f')
+	if v < 1e-4 || v >= 1e15 {
+		format = 'g'
+	}
+	text := strconv.FormatFloat(v, format, -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return json.Number(text)
 }

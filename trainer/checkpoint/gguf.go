@@ -172,11 +172,11 @@ func (r *ggufReader) str() string {
 
 func (r *ggufReader) keyValue(meta map[string]any) error {
 	key := r.str()
+	if len(key) > maxKeyBytes || !utf8.ValidString(key) {
+		r.fail("a key is not UTF-8 or longer than %d bytes", maxKeyBytes)
+	}
 	if _, twice := meta[key]; twice {
 		r.fail("key %q occurs twice", key)
-	}
-	if len(key) > math.MaxUint16 || !utf8.ValidString(key) {
-		r.fail("a key is not a short UTF-8 string")
 	}
 	kind := r.u32()
 	if kind == ggufArray {
@@ -280,6 +280,9 @@ func collect[T any](r *ggufReader, kind uint32, key string, n uint64) []T {
 
 func (r *ggufReader) tensorInfo() ggufTensor {
 	t := ggufTensor{name: r.str()}
+	if len(t.name) > maxKeyBytes {
+		r.fail("tensor name of %d bytes: at most %d", len(t.name), maxKeyBytes)
+	}
 	dims := r.u32()
 	if dims > 4 {
 		r.fail("tensor %q has %d dimensions: at most 4", t.name, dims)

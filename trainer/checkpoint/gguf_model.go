@@ -100,7 +100,7 @@ func ggufConfig(meta map[string]any, tensors []ggufTensor) (Config, error) {
 	var family string
 	m.text("general.architecture", &family)
 	if m.err == nil && family != Llama && family != Qwen2 && family != Qwen3 {
-		m.fail("general.architecture %q is not supported: use llama, qwen2 or qwen3", family)
+		m.fail("general.architecture %q is not supported: use llama, qwen2 or qwen3", brief(family))
 	}
 	if m.err != nil {
 		return Config{}, m.err
@@ -185,7 +185,7 @@ func (m *ggufMeta) refuseUnimplemented(c Config) {
 	m.text(arch+"rope.scaling.type", &scaling)
 	m.float(arch+"rope.scale_linear", &linear)
 	if scaling != "none" || linear != 1 {
-		m.fail("%srope.scaling.type %q (scale_linear %g) is not supported", arch, scaling, linear)
+		m.fail("%srope.scaling.type %q (scale_linear %g) is not supported", arch, brief(scaling), linear)
 	}
 }
 

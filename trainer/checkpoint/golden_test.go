@@ -55,6 +55,9 @@ func readJSON(t *testing.T, path string, to any) {
 func modelCases(t *testing.T) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "expected.json"))
+	if _, foreign := os.LookupEnv(golden.Env); err == nil && len(found) == 0 && foreign {
+		t.Skip("golden: models: no folder with an expected.json")
+	}
 	if err != nil || len(found) == 0 {
 		t.Fatalf("no model cases: %v", err)
 	}

@@ -95,6 +95,8 @@ func parseIndex(data []byte, ext string) (map[string]string, error) {
 // checkShardName admits plain names of files inside the checkpoint's folder.
 func checkShardName(name, ext string) error {
 	switch {
+	case len(name) > maxKeyBytes:
+		return fmt.Errorf("file name of %d bytes", len(name))
 	case filepath.IsAbs(name) || strings.HasPrefix(name, `\`) || len(name) > 1 && name[1] == ':':
 		return fmt.Errorf("%s is an absolute path, outside the checkpoint directory", name)
 	case strings.ContainsAny(name, `/\`) || name == ".." || strings.ContainsRune(name, 0):

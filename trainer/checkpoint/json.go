@@ -17,6 +17,7 @@ const (
 	maxHeaderBytes = 16 << 20 // safetensors headers and shard indexes: room for maxTensors names
 	maxTensors     = 100_000
 	maxJSONDepth   = 32
+	maxKeyBytes    = 1024 // of keys, tensor names among them
 )
 
 // readSmallFile reads a regular file of at most limit bytes.
@@ -99,7 +100,7 @@ func (r jsonReader) object(member func(key string) error) error {
 		return err
 	}
 	if t != json.Delim('{') {
-		return fmt.Errorf("expected an object, found %v", t)
+		return fmt.Errorf("expected an object, found %s", show(t))
 	}
 	return r.members(member)
 }
@@ -113,7 +114,10 @@ func (r jsonReader) members(member func(key string) error) error {
 		}
 		key, ok := t.(string)
 		if !ok {
-			return fmt.Errorf("expected a key, found %v", t)
+			return fmt.Errorf("expected a key, found %s", show(t))
+		}
+		if len(key) > maxKeyBytes {
+			return fmt.Errorf("key of %d bytes: at most %d", len(key), maxKeyBytes)
 		}
 		if _, twice := seen[key]; twice {
 			return fmt.Errorf("key %q occurs twice", key)
@@ -134,7 +138,7 @@ func (r jsonReader) integers(max int) ([]int64, error) {
 		return nil, err
 	}
 	if t != json.Delim('[') {
-		return nil, fmt.Errorf("expected an array, found %v", t)
+		return nil, fmt.Errorf("expected an array, found %s", show(t))
 	}
 	values := []int64{}
 	for r.dec.More() {
@@ -146,11 +150,11 @@ func (r jsonReader) integers(max int) ([]int64, error) {
 		}
 		number, ok := t.(json.Number)
 		if !ok {
-			return nil, fmt.Errorf("expected an integer, found %v", t)
+			return nil, fmt.Errorf("expected an integer, found %s", show(t))
 		}
 		v, err := number.Int64()
 		if err != nil || v < 0 || number.String()[0] == '-' {
-			return nil, fmt.Errorf("%s is not an integer from 0 to 2^63-1", number)
+			return nil, fmt.Errorf("%s is not an integer from 0 to 2^63-1", brief(number.String()))
 		}
 		values = append(values, v)
 	}
@@ -165,7 +169,7 @@ func (r jsonReader) text() (string, error) {
 	}
 	s, ok := t.(string)
 	if !ok {
-		return "", fmt.Errorf("expected a string, found %v", t)
+		return "", fmt.Errorf("expected a string, found %s", show(t))
 	}
 	return s, nil
 }
@@ -200,4 +204,24 @@ func (r jsonReader) value(depth int) (any, error) {
 		return array, err
 	}
 	return t, nil
+}
+
+// brief shortens text from a file for an error message.
+func brief(text string) string {
+	if len(text) > 200 {
+		return text[:200] + "..."
+	}
+	return text
+}
+
+// show prints a JSON value for an error message, shortened.
+func show(v any) string {
+	if delim, ok := v.(json.Delim); ok {
+		return delim.String()
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return brief(fmt.Sprint(v))
+	}
+	return brief(string(text))
 }

@@ -256,6 +256,9 @@ func (p *pickleScanner) persistent() error {
 	_, okLocation := id[3].(string)
 	size, okSize := id[4].(int64)
 	dtype, okType := storageTypes[class]
+	if len(key) > maxKeyBytes {
+		return fmt.Errorf("storage key of %d bytes", len(key))
+	}
 	if !okClass || !okKey || !okLocation || !okSize || !okType || size < 0 || size > math.MaxInt64/8 {
 		return errors.New("persistent id is not a storage of F32, F16 or BF16")
 	}
@@ -396,6 +399,8 @@ func (p *pickleScanner) result() ([]scannedTensor, error) {
 		switch {
 		case !isText:
 			return nil, errors.New("pickle: a key of the state dict is not a string")
+		case len(name) > maxKeyBytes:
+			return nil, fmt.Errorf("pickle: tensor name of %d bytes: at most %d", len(name), maxKeyBytes)
 		case !isTensor:
 			return nil, fmt.Errorf("pickle: %s is not a tensor", name)
 		case seen[name]:

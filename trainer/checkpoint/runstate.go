@@ -123,6 +123,18 @@ func (f *folder) writeAgent(a AgentState) error {
 	return f.createBytes(stateFile, state)
 }
 
+// ReadState returns the state.json of an agent's folder.
+func ReadState(agentDir string) (json.RawMessage, error) {
+	data, err := readSmallFile(filepath.Join(agentDir, stateFile), maxManifestBytes)
+	if err == nil && !json.Valid(data) {
+		err = errors.New("not JSON")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: %s: %w", agentDir, stateFile, err)
+	}
+	return data, nil
+}
+
 // prepareStep makes the step's folder, which must not be committed.
 func (r Run) prepareStep(step int64) error {
 	if step < 0 {

@@ -151,7 +151,7 @@ func TestSaveAndLoad(t *testing.T) {
 	if _, ok := m.Agent("x"); ok {
 		t.Error("agent x")
 	}
-	state, err := os.ReadFile(filepath.Join(r.AgentDir(20, "planner"), stateFile))
+	state, err := ReadState(r.AgentDir(20, "planner"))
 	if err != nil || string(state) != `{"version":20}` {
 		t.Errorf("%s %v", state, err)
 	}

@@ -136,7 +136,7 @@ func parseEntry(r jsonReader, name string) (headerEntry, error) {
 func (e headerEntry) checkSize() error {
 	bits, known := safetensorsBits[e.dtype]
 	if !known {
-		return fmt.Errorf("dtype %s is unknown", e.dtype)
+		return fmt.Errorf("dtype %s is unknown", brief(e.dtype))
 	}
 	if e.begin > e.end {
 		return fmt.Errorf("data_offsets [%d, %d] are reversed", e.begin, e.end)
