@@ -125,7 +125,8 @@ void attend(const float *const *q, const int64_t *length, int rows, const float 
   }
   for (int64_t first = 0; first < longest; first += kKeyBlock) {
     const int64_t keys = min64(kKeyBlock, longest - first);
-    dot_block(PointerRows{q}, rows, k + first * kv_stride, kv_stride, keys, hd, nullptr, scores, kKeyBlock);
+    dot_block(PointerRows{q}, rows, k + first * kv_stride, kv_stride, keys, hd, nullptr, scores, kKeyBlock,
+              v + first * kv_stride);
     int64_t n[kAttentionTile];
     for (int i = 0; i < rows; i++) {
       n[i] = max64(0, min64(keys, length[i] - first));
@@ -177,8 +178,10 @@ void attend_bwd_rows(const AttentionSequence &s, const AttentionGradients &g, in
 
   for (int64_t key = 0; key < first + rows; key += kKeyBlock) {
     const int64_t keys = min64(kKeyBlock, first + rows - key), at = key * s.kv_stride;
-    dot_block(StridedRows{q, s.q_stride}, rows, s.k + at, s.kv_stride, keys, s.hd, nullptr, prob, kKeyBlock);
-    dot_block(StridedRows{dout, s.q_stride}, rows, s.v + at, s.kv_stride, keys, s.hd, nullptr, dprob, kKeyBlock);
+    dot_block(StridedRows{q, s.q_stride}, rows, s.k + at, s.kv_stride, keys, s.hd, nullptr, prob, kKeyBlock,
+              nullptr);
+    dot_block(StridedRows{dout, s.q_stride}, rows, s.v + at, s.kv_stride, keys, s.hd, nullptr, dprob, kKeyBlock,
+              nullptr);
     for (int64_t i = 0; i < rows; i++)
       score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, keys, first + i + 1 - key, s.scale,
                       lse[i * lse_stride], delta[i]);

@@ -120,7 +120,7 @@ MGRPO_INLINE void dot_quad(const Rows &rows, const TilePlan &plan, const float *
 
 template <bool Tail, class Rows>
 MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const float *w, int64_t w_stride, int64_t n, int64_t k,
-                          const float *b, float *y, int64_t y_stride) {
+                          const float *b, float *y, int64_t y_stride, const float *ahead) {
   int64_t j = 0;
   if (m == 1)  // eight outputs at once: one row with four has too few independent sums
     for (; j + 8 <= n; j += 8) {
@@ -131,19 +131,20 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const float *w, int64_t w
   const TilePlan plan = plan_tiles(m);
   for (; j < n; j += 4) {
     const float *wj = w + j * w_stride;
-    const float *next = j + 8 <= n && w_stride == k ? wj + 4 * k : nullptr;
+    const float *next = ahead != nullptr && w_stride == k && j + 8 <= n ? ahead + j * k : nullptr;
     dot_quad<Tail>(rows, plan, wj, w_stride, next, k, {y + j, y_stride, b != nullptr ? b + j : nullptr},
                    min64(n - j, 4));
   }
 }
 
-// y[i, j] = rows(i) . w[j] + b[j] for i < m, j < n: four rows of w at a time, read once for all m.
+// y[i, j] = rows(i) . w[j] + b[j] for i < m, j < n: four rows of w at a time, read once for all m. Where w is
+// dense, as many floats from `ahead` on are fetched into the cache on the way, unless it is null.
 template <class Rows>
 void dot_block(const Rows &rows, int64_t m, const float *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
-               float *y, int64_t y_stride) {
+               float *y, int64_t y_stride, const float *ahead) {
   if (m < 1) return;
-  if (k % kLanes == 0) return dot_all<false>(rows, m, w, w_stride, n, k, b, y, y_stride);
-  dot_all<true>(rows, m, w, w_stride, n, k, b, y, y_stride);
+  if (k % kLanes == 0) return dot_all<false>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
+  dot_all<true>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
 }
 
 // x rows that stay in the second-level cache while all of w passes by.
@@ -154,7 +155,7 @@ void linear(const float *x, int64_t x_stride, const float *w, int64_t w_stride, 
   const int64_t block = max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows;
   for (int64_t r = 0; r < rows; r += block)
     dot_block(StridedRows{x + r * x_stride, x_stride}, min64(block, rows - r), w, w_stride, n, k, b,
-              y + r * y_stride, y_stride);
+              y + r * y_stride, y_stride, w + 4 * k);
 }
 
 }  // namespace

@@ -107,11 +107,24 @@ MGRPO_INLINE Vec4 sum_lanes4(Vec a, Vec b, Vec c, Vec d) {
 #endif
 MGRPO_INLINE float sum_lanes(Vec a) { return sum_lanes4(a, Vec{}, Vec{}, Vec{})[0]; }
 
-MGRPO_INLINE float max_lanes(Vec a) {
-  float m = a[0];
-  for (int i = 1; i < kLanes; i++) m = a[i] > m || a[i] != a[i] ? a[i] : m;
-  return m;
+// The largest lane; a NaN may be passed over.
+MGRPO_INLINE float max_lanes(Vec4 a) {
+  const Vec4 halves = __builtin_shufflevector(a, a, 2, 3, 0, 1), m = a > halves ? a : halves;
+  return m[0] > m[1] ? m[0] : m[1];
 }
+#if defined(__AVX2__)
+MGRPO_INLINE float max_lanes(Vec8 a) {
+  const Vec4 low = __builtin_shufflevector(a, a, 0, 1, 2, 3), high = __builtin_shufflevector(a, a, 4, 5, 6, 7);
+  return max_lanes(low > high ? low : high);
+}
+#endif
+#if defined(__AVX512F__)
+MGRPO_INLINE float max_lanes(Vec a) {
+  const Vec8 low = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7);
+  const Vec8 high = __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+  return max_lanes(low > high ? low : high);
+}
+#endif
 
 // e^x. Range reduction by multiples of ln 2 in two parts and the degree-6 polynomial of the Cephes
 // library (S. Moshier, expf): at most 2 units in the last place from the exact value, 1 at x = 0,
