@@ -1,0 +1,139 @@
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const testKey = "sk-very-secret"
+
+// judge starts a server that answers with the given handler, and a verifier that asks it.
+func judge(t *testing.T, s JudgeSettings, handler http.HandlerFunc) Verifier {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	t.Setenv("MGRPO_TEST_JUDGE_KEY", testKey)
+	s.URL, s.Model, s.KeyEnv = server.URL+"/v1", "grader", "MGRPO_TEST_JUDGE_KEY"
+	v, err := New(Settings{Kind: Judge, Judge: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func say(w http.ResponseWriter, content string) {
+	json.NewEncoder(w).Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"role": "assistant", "content": content}}}})
+}
+
+func TestJudgeRequest(t *testing.T) {
+	v := judge(t, JudgeSettings{Scale: 10}, func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Model    string
+			Messages []judgeMessage
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Model != "grader" || len(body.Messages) != 1 {
+			t.Errorf("body %+v: %v", body, err)
+		}
+		for _, part := range []string{"what?", "this", "{reference} trick", "to 10"} {
+			if !strings.Contains(body.Messages[0].Content, part) {
+				t.Errorf("the prompt lacks %q:\n%s", part, body.Messages[0].Content)
+			}
+		}
+		if strings.Count(body.Messages[0].Content, "this") != 1 {
+			t.Error("a placeholder inside the answer was filled in")
+		}
+		if r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer "+testKey {
+			t.Errorf("path %s, authorization %s", r.URL.Path, r.Header.Get("Authorization"))
+		}
+		say(w, "Score: 7")
+	})
+	got, err := v.Score(context.Background(), Case{Question: "what?", Reference: "this", Answer: "{reference} trick"})
+	if err != nil || got != 0.7 {
+		t.Errorf("score %v, %v", got, err)
+	}
+}
+
+func TestJudgeReplies(t *testing.T) {
+	for reply, want := range map[string]float64{
+		"Score: 5": 0.5, "5": 0.5, "Reasoning.\n**Score:** 10": 1, `{"score": 2.5}`: 0.25, "score=0": 0, "Score: 3. Then again, score: 4.": 0.4, " 10 \n": 1,
+	} {
+		v := judge(t, JudgeSettings{Scale: 10}, func(w http.ResponseWriter, _ *http.Request) { say(w, reply) })
+		if got, err := v.Score(context.Background(), Case{}); err != nil || got != want {
+			t.Errorf("%q: %v, %v; want %v", reply, got, err, want)
+		}
+	}
+	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 7/10", "Score: 70%", "I count 5 errors", "Score: NaN"} {
+		v := judge(t, JudgeSettings{Scale: 10}, func(w http.ResponseWriter, _ *http.Request) { say(w, reply) })
+		if got, err := v.Score(context.Background(), Case{}); err == nil {
+			t.Errorf("%q is read as %v", reply, got)
+		}
+	}
+}
+
+func TestJudgeRetriesWhenBusy(t *testing.T) {
+	var calls atomic.Int32
+	v := judge(t, JudgeSettings{}, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			http.Error(w, "slow down", http.StatusTooManyRequests)
+			return
+		}
+		say(w, "Score: 1")
+	})
+	if got, err := v.Score(context.Background(), Case{}); err != nil || got != 1 || calls.Load() != 2 {
+		t.Errorf("%v, %v after %d calls", got, err, calls.Load())
+	}
+}
+
+func TestJudgeFailures(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"refused": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "bad key "+testKey, http.StatusUnauthorized)
+		},
+		"not JSON":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>"+testKey) },
+		"no choice": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"choices":[]}`) },
+		"too long":  func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxJudgeReply+2)) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/elsewhere", http.StatusTemporaryRedirect)
+		},
+		"echoes the key": func(w http.ResponseWriter, _ *http.Request) { say(w, "no: "+testKey) },
+	} {
+		var calls atomic.Int32
+		v := judge(t, JudgeSettings{}, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); handler(w, r) })
+		got, err := v.Score(context.Background(), Case{})
+		if err == nil {
+			t.Errorf("%s: score %v", name, got)
+			continue
+		}
+		if strings.Contains(err.Error(), testKey) {
+			t.Errorf("%s: the key is in the error: %v", name, err)
+		}
+		if calls.Load() != 1 {
+			t.Errorf("%s: asked %d times", name, calls.Load())
+		}
+	}
+}
+
+func TestJudgeHonoursContextAndTimeout(t *testing.T) {
+	silent := func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) // a server notices that its client left only after the body
+		<-r.Context().Done()
+	}
+	v := judge(t, JudgeSettings{Timeout: 20 * time.Millisecond}, silent)
+	if _, err := v.Score(context.Background(), Case{}); err == nil {
+		t.Error("a silent judge gives a score")
+	}
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	v = judge(t, JudgeSettings{}, silent)
+	if _, err := v.Score(cancelled, Case{}); err == nil {
+		t.Error("a cancelled context gives a score")
+	}
+}

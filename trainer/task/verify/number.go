@@ -1,0 +1,174 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/big"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// numericVerifier compares exact rationals.
+type numericVerifier struct{ tolerance *big.Rat }
+
+func newNumeric(tolerance float64) (Verifier, error) {
+	if !(tolerance >= 0) || math.IsInf(tolerance, 0) {
+		return nil, fmt.Errorf("verifier: tolerance %v: must be a finite number, 0 or more", tolerance)
+	}
+	return numericVerifier{new(big.Rat).SetFloat64(tolerance)}, nil
+}
+
+func (v numericVerifier) Score(_ context.Context, c Case) (float64, error) {
+	want, ok := ParseNumber(c.Reference)
+	if !ok {
+		return 0, fmt.Errorf("verifier: numeric: the reference %.80q holds no number", c.Reference)
+	}
+	got, ok := ParseNumber(c.Answer)
+	return scoreOf(ok && v.equal(got, want)), nil
+}
+
+// equal compares the values, and the figures as written if just one side carries a per cent sign: "50%"
+// answers both 0.5 and 50.
+func (v numericVerifier) equal(got, want Number) bool {
+	return v.near(got.Value(), want.Value()) || (got.Percent != want.Percent && v.near(got.Figure, want.Figure))
+}
+
+func (v numericVerifier) near(a, b *big.Rat) bool {
+	d := new(big.Rat).Sub(a, b)
+	return d.Abs(d).Cmp(v.tolerance) <= 0
+}
+
+// Number is a figure as written.
+type Number struct {
+	Figure  *big.Rat
+	Percent bool
+}
+
+// Value is the figure, divided by 100 under a per cent sign.
+func (n Number) Value() *big.Rat {
+	if !n.Percent {
+		return n.Figure
+	}
+	return new(big.Rat).Quo(n.Figure, big.NewRat(100, 1))
+}
+
+// ParseNumber reads the number that an answer states: the only one in the last \boxed{} or after the last
+// ####, else the last one in the text. Thousands separators, signs, currencies, per cent, decimals,
+// exponents, fractions and mixed fractions are read; a figure that is not written properly (1,23 or 3-5
+// or 1/0), a root or a power, and two numbers after a mark are no number at all.
+func ParseNumber(s string) (Number, bool) {
+	if len(s) > maxAnswer {
+		s = strings.ToValidUTF8(s[len(s)-maxAnswer:], "")
+	}
+	content, isMarked := marked(s)
+	if !isMarked {
+		content = s
+	}
+	found := scanNumbers(plain(content))
+	if len(found) == 0 || (isMarked && (len(found) > 1 || strings.ContainsAny(plain(content), `^√π`) || symbolic.MatchString(content))) {
+		return Number{}, false
+	}
+	last := found[len(found)-1]
+	return last, last.Figure != nil
+}
+
+const (
+	maxAnswer = 1 << 20
+	maxFigure = 400 // characters of one figure
+)
+
+var (
+	figure   = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_-]*\d)?|\.\d+)(?:[eE][+-]?\d{1,3}\b)?`)
+	decimal  = regexp.MustCompile(`^(?:\d*\.)?\d+(?:[eE][+-]?\d{1,3})?$`)
+	grouped  = regexp.MustCompile(`^\d{1,3}(?:,\d{3})+(?:\.\d+)?$`)
+	percent  = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
+	symbolic = regexp.MustCompile(`\\(?:sqrt|pi|log|ln|sin|cos|tan|infty)\b`)
+
+	latexFraction = regexp.MustCompile(`\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}`)
+	afterDigit    = regexp.MustCompile(`(\d)\\([dt]?frac)`)
+	spacedSlash   = regexp.MustCompile(`(\d) ?/ ?(\d)`)
+	scientific    = regexp.MustCompile(`(\d)\s*(?:×|\\times|\\cdot|\*|x)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\b\s*\}?`)
+	latexText     = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}`)
+	latexNoise    = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `^\circ`, "", `^{\circ}`, "",
+		"°", "", `\left`, "", `\right`, "", "−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
+)
+
+// plain rewrites LaTeX and typographic forms as plain ones.
+func plain(s string) string {
+	s = latexText.ReplaceAllString(latexNoise.Replace(s), " $1 ")
+	s = afterDigit.ReplaceAllString(s, `$1 \$2`)
+	s = latexFraction.ReplaceAllString(s, "$1/$2")
+	s = scientific.ReplaceAllString(s, "${1}e$2")
+	return spacedSlash.ReplaceAllString(s, "$1/$2")
+}
+
+// scanNumbers lists the numbers of a plain text in order; one that cannot be read has no figure.
+func scanNumbers(s string) (found []Number) {
+	for _, at := range figure.FindAllStringIndex(s, -1) {
+		before := s[:at[0]]
+		r, _ := utf8.DecodeLastRuneInString(before)
+		if unicode.IsLetter(r) || r == '_' {
+			continue // part of a name, as in H2O
+		}
+		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(s[at[1]:])}
+		if strings.HasSuffix(strings.TrimRight(before, "{ "), "^") {
+			n.Figure = nil
+		}
+		if n.Figure != nil && negative(before) {
+			n.Figure.Neg(n.Figure)
+		}
+		found = append(found, n)
+	}
+	return found
+}
+
+// negative reports a minus sign at the end of the text before a figure, on either side of a currency. A
+// minus after a digit, a letter or a bracket subtracts.
+func negative(before string) bool {
+	before = strings.TrimRight(before, "$€£¥₹")
+	if !strings.HasSuffix(before, "-") {
+		return false
+	}
+	before = strings.TrimRight(before[:len(before)-1], "$€£¥₹")
+	r, _ := utf8.DecodeLastRuneInString(before)
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != ')' && r != '-'
+}
+
+// readFigure is the value of a decimal, a fraction or a mixed fraction, nil if it is none.
+func readFigure(s string) *big.Rat {
+	if len(s) > maxFigure {
+		return nil
+	}
+	if whole, rest, mixed := strings.Cut(s, " "); mixed {
+		a, b := readFigure(whole), readFigure(strings.TrimSpace(rest))
+		if a == nil || b == nil {
+			return nil
+		}
+		return a.Add(a, b)
+	}
+	if numerator, denominator, isFraction := strings.Cut(s, "/"); isFraction {
+		a, b := readDecimal(numerator), readDecimal(denominator)
+		if a == nil || b == nil || b.Sign() == 0 {
+			return nil
+		}
+		return a.Quo(a, b)
+	}
+	return readDecimal(s)
+}
+
+func readDecimal(s string) *big.Rat {
+	if grouped.MatchString(s) {
+		s = strings.ReplaceAll(s, ",", "")
+	}
+	if !decimal.MatchString(s) {
+		return nil
+	}
+	value, ok := new(big.Rat).SetString(s)
+	if !ok {
+		return nil
+	}
+	return value
+}

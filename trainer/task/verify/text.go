@@ -1,0 +1,147 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+)
+
+// textVerifier compares both texts after the same treatment.
+type textVerifier func(string) string
+
+func (treat textVerifier) Score(_ context.Context, c Case) (float64, error) {
+	want, got := treat(c.Reference), treat(c.Answer)
+	if want == "" { // nothing is left to compare, as of the reference "?"
+		want, got = strings.TrimSpace(c.Reference), strings.TrimSpace(c.Answer)
+	}
+	return scoreOf(got == want), nil
+}
+
+// normalize folds case and compatibility forms, drops articles, and turns punctuation into spaces, but for
+// what changes a meaning: a sign before a number, a point inside one, the per cent sign and the hash.
+func normalize(s string) string {
+	runes := []rune(cases.Fold().String(norm.NFKC.String(s)))
+	digit := func(i int) bool { return i >= 0 && i < len(runes) && unicode.IsDigit(runes[i]) }
+	var b strings.Builder
+	for i, r := range runes {
+		switch {
+		case r == '\'' || r == '’':
+		case r == ',' && digit(i-1) && digit(i+3) && !digit(i+4): // thousands
+		case r == '.' && digit(i-1) && digit(i+1), r == '%', r == '#':
+			b.WriteRune(r)
+		case (r == '-' || r == '−') && digit(i+1) && (i == 0 || unicode.IsSpace(runes[i-1])):
+			b.WriteRune('-')
+		case unicode.IsPunct(r):
+			b.WriteRune(' ')
+		default:
+			b.WriteRune(r)
+		}
+	}
+	words := slices.DeleteFunc(strings.Fields(b.String()), func(w string) bool { return w == "a" || w == "an" || w == "the" })
+	return strings.Join(words, " ")
+}
+
+// regexVerifier compares the last match, since an answer ends with its conclusion.
+type regexVerifier struct{ pattern *regexp.Regexp }
+
+func (v regexVerifier) Score(_ context.Context, c Case) (float64, error) {
+	matches := v.pattern.FindAllStringSubmatch(c.Answer, -1)
+	if len(matches) == 0 {
+		return 0, nil
+	}
+	last := matches[len(matches)-1]
+	found := last[min(1, len(last)-1)]
+	return scoreOf(strings.TrimSpace(found) == strings.TrimSpace(c.Reference)), nil
+}
+
+// choiceVerifier compares the chosen letters, or the texts that they stand for.
+type choiceVerifier struct{}
+
+func (choiceVerifier) Score(_ context.Context, c Case) (float64, error) {
+	want, ok := chosen(c.Reference, c.Choices)
+	if !ok {
+		return 0, fmt.Errorf("verifier: choice: the reference %.80q is not one of %d choices", c.Reference, len(c.Choices))
+	}
+	got, ok := chosen(conclusion(c.Answer), c.Choices)
+	return scoreOf(ok && got == want), nil
+}
+
+var (
+	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
+	leadingLetter = regexp.MustCompile(`^\s*(?:\(([A-Za-z])\)|([A-Za-z])[).:])`)
+	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
+	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is)?\s*[:=]?\s*`)
+)
+
+// chosen reads a choice as its number from 0. Two different letters are no choice.
+func chosen(text string, choices []string) (int, bool) {
+	for i, choice := range choices {
+		if normalize(text) == normalize(choice) && normalize(choice) != "" {
+			return i, true
+		}
+	}
+	n := len(choices)
+	if n == 0 {
+		n = 26
+	}
+	for _, pattern := range []*regexp.Regexp{soleLetter, leadingLetter, bracketed} {
+		found := -1
+		for _, m := range pattern.FindAllStringSubmatch(text, -1) {
+			letter := strings.ToUpper(strings.Join(m[1:], ""))
+			i := int(letter[0] - 'A')
+			if i >= n || (found >= 0 && i != found) {
+				return 0, false
+			}
+			found = i
+		}
+		if found >= 0 {
+			return found, true
+		}
+	}
+	return 0, false
+}
+
+// conclusion is the part of an answer that states its result: the last \boxed{}, ####, or what follows
+// the last "answer is"; else all of it.
+func conclusion(answer string) string {
+	if marked, ok := marked(answer); ok {
+		return marked
+	}
+	if at := announced.FindAllStringIndex(answer, -1); len(at) > 0 {
+		return answer[at[len(at)-1][1]:]
+	}
+	return answer
+}
+
+// marked is the content of the last \boxed{} or the rest of the line after the last ####, whichever
+// comes later.
+func marked(s string) (string, bool) {
+	boxed, hashes := strings.LastIndex(s, `\boxed{`), strings.LastIndex(s, "####")
+	switch {
+	case boxed < 0 && hashes < 0:
+		return "", false
+	case hashes > boxed:
+		line, _, _ := strings.Cut(strings.TrimLeft(s[hashes:], "#"), "\n")
+		return line, true
+	}
+	body := s[boxed+len(`\boxed{`):]
+	depth := 1
+	for i, r := range body {
+		switch r {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		if depth == 0 {
+			return body[:i], true
+		}
+	}
+	return "", true // never closed: marked, but with nothing readable
+}

@@ -1,0 +1,137 @@
+package verify
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+type verdict struct {
+	reference, answer string
+	want              float64
+}
+
+func check(t *testing.T, s Settings, choices []string, cases []verdict) {
+	t.Helper()
+	v, err := New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		got, err := v.Score(context.Background(), Case{Reference: c.reference, Answer: c.answer, Choices: choices})
+		if err != nil || got != c.want {
+			t.Errorf("%s: %q against %q scores %v, %v; want %v", s.Kind, c.answer, c.reference, got, err, c.want)
+		}
+	}
+}
+
+func TestExact(t *testing.T) {
+	check(t, Settings{Kind: Exact}, nil, []verdict{
+		{"Paris", " Paris\n", 1}, {"Paris", "paris", 0}, {"Paris", "Paris.", 0}, {"Paris", "", 0}, {"", "", 1}, {"", "x", 0},
+	})
+}
+
+func TestNormalized(t *testing.T) {
+	check(t, Settings{Kind: Normalized}, nil, []verdict{
+		{"The Eiffel Tower", "eiffel  tower.", 1}, {"Paris", "Paris, France", 0}, {"don't", "dont", 1},
+		{"STRASSE", "straße", 1}, {"ﬁne", "fine", 1}, {"3.5", "35", 0}, {"3.5", "3.5.", 1}, {"-5", "5", 0}, {"-5", "−5", 1},
+		{"1,000", "1000", 1}, {"5%", "5", 0}, {"C#", "C", 0}, {"C++", "C", 0}, {"well-known", "well known", 1},
+		{"the", "", 0}, {"the", "the", 1}, {"?", "!", 0}, {"", "the", 0}, {"yes", "yes and no", 0}, {"a b", "ab", 0},
+	})
+}
+
+func TestNumeric(t *testing.T) {
+	check(t, Settings{Kind: Numeric}, nil, []verdict{
+		// as stated
+		{"72", "72", 1}, {"72", "The answer is 72.", 1}, {"72", "#### 72", 1}, {"72", `so \boxed{72}`, 1}, {"72", "72.0", 1},
+		{"72", "**72**", 1}, {"72", "(72)", 1}, {"72", "x=72", 1}, {"72", "73", 0}, {"72", "", 0}, {"72", "seventy-two", 0},
+		{"72", "72 apples", 1}, {"72", "72kg", 1}, {"72", "72-hour", 1}, {"2", "H2O", 0}, {"1", "x1", 0},
+		// the last number, or the marked one
+		{"7", "10 - 3 = 7", 1}, {"7", "10-3=7", 1}, {"7", `\boxed{7} because 3+4, see step 12`, 1}, {"12", `\boxed{7} because 12`, 0},
+		{"7", "#### 8\n#### 7", 1}, {"7", `\boxed{8} no: #### 7`, 1}, {"7", `#### 8, or rather \boxed{7}`, 1}, {"7", "#### 7 dollars\nChecked in 2 ways.", 1},
+		// hedging inside a mark
+		{"7", "#### 7 or 8", 0}, {"8", "#### 7 or 8", 0}, {"7", `\boxed{6, 7, 8}`, 0}, {"7", `\boxed{}`, 0}, {"7", `\boxed{7`, 0}, {"7", "7 ####", 0},
+		{"2", `\boxed{\sqrt{2}}`, 0}, {"3", `\boxed{3\pi}`, 0}, {"10", `\boxed{2^{10}}`, 0}, {"10", "it is 2^10", 0}, {"7", `\boxed{x = 7}`, 1}, {"7", `\boxed{7\text{ apples}}`, 1},
+		{"90", `\boxed{90^\circ}`, 1}, {"7", `\boxed{\boxed{7}}`, 1}, {"7", `\boxed{\text{seven}}`, 0},
+		// separators and decimals
+		{"1234567.89", "1,234,567.89", 1}, {"1000", `\boxed{1{,}000}`, 1}, {"1000", `1\,000`, 1}, {"109,200,000", "109200000", 1},
+		{"23", "1,23", 0}, {"1", "1,23", 0}, {"3", "x = 1,2,3", 0}, {".5", "0.5", 1}, {"0.5", "it is .5", 1}, {"5", "3.4.5", 0}, {"5", "3-5", 0}, {"30", "12:30", 0},
+		{"72", "72, 72, and again 72,", 1}, {"1", "0.9999999999", 0}, {"1500", "1.5e3", 1}, {"1500", `1.5 \times 10^{3}`, 1}, {"0.0015", "1.5e-3", 1},
+		// signs and currency
+		{"-5", "-5", 1}, {"-5", "−5", 1}, {"5", "-5", 0}, {"-5", "5", 0}, {"-5", "x=-5", 1}, {"-5", "-$5", 1}, {"-5", "$-5", 1}, {"5", "+5", 1}, {"5", "--5", 1}, {"12", "$12", 1}, {"12", `\$12.00`, 1}, {"12", "€12", 1}, {"19", "covid-19", 1},
+		// fractions
+		{"0.5", "1/2", 1}, {"1/2", "0.5", 1}, {"1/2", `\boxed{\frac{1}{2}}`, 1}, {"1/2", `\dfrac{2}{4}`, 1}, {"-1/2", `-\frac{1}{2}`, 1}, {"-3/4", `\frac{-3}{4}`, 1},
+		{"1.5", "1 1/2", 1}, {"1.5", `1\frac{1}{2}`, 1}, {"7", "14 / 2", 1}, {"1/3", "0.3333", 0}, {"1", "1/0", 0}, {"0", "1/0", 0}, {"6", "2024/05/06", 0}, {"1/2", "½", 0},
+		// per cent
+		{"50%", "50%", 1}, {"50%", "50", 1}, {"50", "50%", 1}, {"0.5", "50%", 1}, {"50%", "0.5", 1}, {"50", "0.5", 0}, {"0.5", "50", 0}, {"50", `50\%`, 1}, {"50", "50 percent", 1}, {"50%", "5000%", 0},
+		// floods
+		{"1", strings.Repeat("9", 2000), 0}, {"7", strings.Repeat("1 ", 1<<20) + "7", 1}, {"7", strings.Repeat(`\boxed{`, 1<<16) + "7", 0}, {"5", "1e999", 0},
+		{"7", "\xff\xfe7", 1}, {"7", "٧", 0},
+	})
+	check(t, Settings{Kind: Numeric, Tolerance: 0.01}, nil, []verdict{{"1/3", "0.333", 1}, {"1/3", "0.35", 0}, {"5", "5.01", 1}, {"5", "5.011", 0}})
+	v, _ := New(Settings{Kind: Numeric})
+	if _, err := v.Score(context.Background(), Case{Reference: "none", Answer: "1"}); err == nil {
+		t.Error("a reference without a number is accepted")
+	}
+}
+
+func TestChoice(t *testing.T) {
+	choices := []string{"Mercury", "Venus", "Earth", "A big Mars"}
+	check(t, Settings{Kind: Choice}, choices, []verdict{
+		{"B", "B", 1}, {"B", "b", 1}, {"B", "(B)", 1}, {"B", "B.", 1}, {"B", "**B**", 1}, {"B", "Venus", 1}, {"Venus", "B", 1}, {"Venus", "venus.", 1},
+		{"B", "B) Venus", 1}, {"B", "The answer is B.", 1}, {"B", "The answer is (B) because A is too hot.", 1}, {"B", "Not A. Answer: B", 1}, {"B", `\boxed{B}`, 1}, {"B", "#### B", 1},
+		{"B", "A", 0}, {"B", "", 0}, {"B", "(A) or (B)", 0}, {"B", "A B C D", 0}, {"B", "I think a planet", 0}, {"A", "A planet it is", 0}, {"B", "E", 0}, {"B", "The answer is (A). The answer is (C).", 0},
+		{"B", "The answer is (A). Wait, the answer is (B).", 1}, {"D", "a big mars", 1},
+	})
+	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}})
+	v, _ := New(Settings{Kind: Choice})
+	if _, err := v.Score(context.Background(), Case{Reference: "Pluto", Answer: "A", Choices: choices}); err == nil {
+		t.Error("a reference outside the choices is accepted")
+	}
+}
+
+func TestRegex(t *testing.T) {
+	check(t, Settings{Kind: Regex, Pattern: `ANSWER\[(.*?)\]`}, nil, []verdict{
+		{"x", "ANSWER[x]", 1}, {"x", "ANSWER[ x ]", 1}, {"x", "ANSWER[y] ANSWER[x]", 1}, {"x", "ANSWER[x] ANSWER[y]", 0}, {"x", "x", 0}, {"", "no match", 0},
+	})
+	check(t, Settings{Kind: Regex, Pattern: `\d+`}, nil, []verdict{{"12", "a 12 b", 1}, {"12", "121", 0}})
+}
+
+func TestNewNamesTheSetting(t *testing.T) {
+	for want, s := range map[string]Settings{
+		"kind":        {Kind: "bleu"},
+		"pattern":     {Kind: Regex, Pattern: "("},
+		"tolerance":   {Kind: Numeric, Tolerance: -1},
+		"judge url":   {Kind: Judge, Judge: JudgeSettings{URL: "file:///etc/passwd", Model: "m"}},
+		"judge model": {Kind: Judge, Judge: JudgeSettings{URL: "http://host"}},
+		"judge scale": {Kind: Judge, Judge: JudgeSettings{URL: "http://host", Model: "m", Scale: -1}},
+		"MGRPO_UNSET": {Kind: Judge, Judge: JudgeSettings{URL: "http://host", Model: "m", KeyEnv: "MGRPO_UNSET"}},
+	} {
+		if _, err := New(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v does not name %q", s, err, want)
+		}
+	}
+}
+
+// No answer, however malformed, makes a verifier panic or score outside [0,1].
+func FuzzVerifiers(f *testing.F) {
+	for _, s := range []string{"#### 1/2", `\boxed{\frac{1}{0}}`, "-$1,000.5%", "1 1/2", "(B) or A", "９", "1e-999", "^{3"} {
+		f.Add(s)
+	}
+	var all []Verifier
+	for _, s := range []Settings{{Kind: Exact}, {Kind: Normalized}, {Kind: Numeric}, {Kind: Choice}, {Kind: Regex, Pattern: `(\d+)?`}} {
+		v, err := New(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	f.Fuzz(func(t *testing.T, answer string) {
+		for _, v := range all {
+			got, err := v.Score(context.Background(), Case{Reference: "1", Answer: answer, Choices: []string{"1", "2"}})
+			if err != nil || (got != 0 && got != 1) {
+				t.Errorf("%q: %v, %v", answer, got, err)
+			}
+		}
+	})
+}
