@@ -1,0 +1,56 @@
+// Package gotchx joins bindings/torch to gotch: tensors of one are tensors of the other, sharing storage, so
+// a gotch module can be a reward model or a custom head, and PyTorch's own checkpoint files come in through
+// gotch's reader. It is the only package that imports gotch; building it needs the environment that env.sh
+// prints.
+package gotchx
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/sugarme/gotch"
+	"github.com/sugarme/gotch/ts"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// FromGotch returns a tensor of the scope that shares t's storage and gradient history. t stays the
+// caller's: it may be dropped while the result lives. A tensor on another device is an error.
+func FromGotch(s *torch.Scope, t *ts.Tensor) *torch.Tensor {
+	shared := s.Adopt(t.Ctensor())
+	runtime.KeepAlive(t)
+	return shared
+}
+
+// ToGotch returns a gotch tensor that shares t's storage and gradient history, for the caller to drop; it
+// may outlive t. Use it inside Do of t's device: gotch reports errors by the calling thread.
+func ToGotch(t *torch.Tensor) *ts.Tensor { return ts.FromCtensor(t.Share()) }
+
+// ToDType returns gotch's name of a dtype; the numbers are the same.
+func ToDType(dt torch.DType) gotch.DType { return gotch.DType(dt) }
+
+// FromDType returns our name of a gotch dtype, or an error for one that tensors of this project never have.
+func FromDType(dt gotch.DType) (torch.DType, error) {
+	if dt >= 0 && dt <= gotch.BFloat16 {
+		if ours := torch.DType(dt); ours.Size() > 0 {
+			return ours, nil
+		}
+	}
+	return 0, fmt.Errorf("gotchx: dtype %v is not supported", dt)
+}
+
+// ToDevice returns gotch's name of a device.
+func ToDevice(d *torch.Device) gotch.Device {
+	if d.IsCUDA() {
+		return gotch.CudaBuilder(uint(d.Index()))
+	}
+	return gotch.CPU
+}
+
+// FromDevice returns the specification that torch.Open takes for a gotch device, "cpu" or "cuda:N".
+func FromDevice(d gotch.Device) string {
+	if d.IsCuda() {
+		return fmt.Sprintf("cuda:%d", d.Value)
+	}
+	return "cpu"
+}

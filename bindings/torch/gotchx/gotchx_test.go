@@ -1,0 +1,126 @@
+package gotchx
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/sugarme/gotch"
+	"github.com/sugarme/gotch/nn"
+	"github.com/sugarme/gotch/ts"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+func do(t *testing.T, f func(s *torch.Scope)) {
+	t.Helper()
+	d, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Do(context.Background(), func(s *torch.Scope) error { f(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStorageIsSharedBothWays(t *testing.T) {
+	do(t, func(s *torch.Scope) {
+		ours := s.FromFloat32([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
+		theirs := ToGotch(ours)
+		if size := theirs.MustSize(); len(size) != 2 || size[0] != 2 || size[1] != 3 || theirs.DType() != gotch.Float {
+			t.Errorf("gotch sees %v %v", size, theirs.DType())
+		}
+		if err := theirs.Fill_(ts.FloatScalar(7)); err != nil {
+			t.Fatal(err)
+		}
+		if got := ours.Sum().Item(); got != 42 {
+			t.Errorf("gotch wrote 7s, our sum is %g", got)
+		}
+		ours.Drop()
+		if v := theirs.Float64Values(); len(v) != 6 || v[5] != 7 {
+			t.Errorf("gotch sees %v after our tensor was dropped", v)
+		}
+
+		back := FromGotch(s, theirs)
+		theirs.MustDrop()
+		back.Fill_(2)
+		if got := back.Sum().Item(); got != 12 {
+			t.Errorf("sum is %g after gotch's tensor was dropped", got)
+		}
+	})
+}
+
+// A user's gotch network scores our tensor; the gradient with respect to our tensor comes back.
+func TestGotchModuleAsRewardModel(t *testing.T) {
+	const in, hidden = 4, 3
+	do(t, func(s *torch.Scope) {
+		vs := nn.NewVarStore(gotch.CPU)
+		root := vs.Root()
+		first := nn.NewLinear(root.Sub("first"), in, hidden, nn.DefaultLinearConfig())
+		second := nn.NewLinear(root.Sub("second"), hidden, 1, nn.DefaultLinearConfig())
+		a, c := first.Ws.Float64Values(), first.Bs.Float64Values()
+		w, b := second.Ws.Float64Values(), second.Bs.Float64Values()
+		score := func(x []float64) float64 {
+			sum := b[0]
+			for h := range hidden {
+				z := c[h]
+				for i := range in {
+					z += a[h*in+i] * x[i]
+				}
+				sum += w[h] * math.Tanh(z)
+			}
+			return sum
+		}
+
+		x := s.FromFloat32([]float32{0.5, -1, 2, 0.25}, 1, in)
+		x.RequireGrad(true)
+		s.Grad(true, func() {
+			theirs := ToGotch(x)
+			defer theirs.MustDrop()
+			out := second.Forward(first.Forward(theirs).MustTanh(true))
+			defer out.MustDrop()
+			reward := FromGotch(s, out)
+			if want, got := score([]float64{0.5, -1, 2, 0.25}), reward.Item(); math.Abs(got-want) > 1e-5 {
+				t.Errorf("score %g, want %g", got, want)
+			}
+			torch.Backward([]*torch.Tensor{reward}, []*torch.Tensor{s.Full(torch.Float32, 2, 1, 1)})
+		})
+		got := make([]float32, in)
+		x.Grad().Float32s(got)
+		for i := range in {
+			v := []float64{0.5, -1, 2, 0.25}
+			v[i] += 1e-6
+			up := score(v)
+			v[i] -= 2e-6
+			want := 2 * (up - score(v)) / 2e-6
+			if math.Abs(float64(got[i])-want) > 1e-4 {
+				t.Errorf("gradient %d is %g, want %g", i, got[i], want)
+			}
+		}
+		if weight := FromGotch(s, first.Ws).Grad(); weight == nil || weight.Norm().Item() == 0 {
+			t.Error("the network's own weights got no gradient")
+		}
+	})
+}
+
+func TestNames(t *testing.T) {
+	for _, dt := range []torch.DType{torch.Uint8, torch.Int8, torch.Int16, torch.Int32, torch.Int64, torch.Float16, torch.Float32, torch.Float64, torch.Bool, torch.BFloat16} {
+		if back, err := FromDType(ToDType(dt)); err != nil || back != dt {
+			t.Errorf("%v became %v, %v", dt, back, err)
+		}
+	}
+	for _, dt := range []gotch.DType{gotch.Invalid, gotch.ComplexFloat, gotch.QInt8, gotch.Bits16} {
+		if _, err := FromDType(dt); err == nil {
+			t.Errorf("dtype %d was accepted", dt)
+		}
+	}
+	if FromDevice(gotch.CPU) != "cpu" || FromDevice(gotch.CudaBuilder(3)) != "cuda:3" {
+		t.Error("device names")
+	}
+	do(t, func(s *torch.Scope) {
+		if ToDevice(s.Device()) != gotch.CPU {
+			t.Error("device of a scope")
+		}
+	})
+}
