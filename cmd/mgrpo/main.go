@@ -1,0 +1,44 @@
+// Command mgrpo trains teams of language-model agents with M-GRPO.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the linker to the commit.
+var version = "unknown"
+
+// cli is the command line: one field and one file a command.
+type cli struct {
+	Train   trainCmd   `cmd:"" help:"Train every agent of a team in this process."`
+	Worker  workerCmd  `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
+	Version versionCmd `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
+}
+
+func main() {
+	var c cli
+	parser := kong.Must(&c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+	command, err := parser.Parse(os.Args[1:])
+	parser.FatalIfErrorf(err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// The first signal asks for a clean stop; restoring the default makes the second end the process.
+	context.AfterFunc(ctx, stop)
+	command.BindTo(ctx, (*context.Context)(nil))
+	if err := command.Run(); err != nil {
+		if errors.Is(err, context.Canceled) {
+			fmt.Fprintln(os.Stderr, "mgrpo: stopped")
+			os.Exit(130)
+		}
+		fmt.Fprintf(os.Stderr, "mgrpo: %v\n", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,78 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// coldStart teaches the agent from demonstrations before the first step: supervised, with the packing,
+// the mask and the optimizer of the training. Agents do it side by side and need nothing of each other.
+func (w *Worker) coldStart(ctx context.Context) error {
+	set := w.agent.ColdStart
+	if set.Steps == 0 || w.cfg.ColdStart.Demonstrations == "none" || w.learner == nil {
+		return nil
+	}
+	demos, err := w.demonstrations()
+	if err != nil {
+		return fmt.Errorf("cold start: %w", err)
+	}
+	if len(demos) == 0 {
+		return fmt.Errorf("cold start: no demonstrations for %s: set its cold_start.steps to 0, or give some", w.name)
+	}
+	schedule := scheduleOf(set.Optimizer, set.Steps)
+	order := newDealer(len(demos), w.cfg.Run.Seed, w.name)
+	w.learner.SetAdam(adamOf(set.Optimizer))
+	clock := w.stopwatch()
+	var loss, tokens mean
+	for i := range set.Steps {
+		batch := make([]*learner.Sequence, 0, set.Batch)
+		for range set.Batch {
+			batch = append(batch, demos[order.next()])
+		}
+		r, err := w.learner.Supervise(ctx, batch, schedule.At(i))
+		if err != nil {
+			return fmt.Errorf("cold start, update %d: %w", i+1, err)
+		}
+		tokens.add(r.Values["tokens"])
+		if i >= set.Steps-min(set.Steps, 20) {
+			loss.add(r.Values["loss"])
+		}
+		w.observer.Progress(w.name, "cold start", int(i+1), int(set.Steps))
+	}
+	clock.lap("learn")
+	w.learner.SetAdam(adamOf(w.agent.Optimizer))
+	record := metrics.Record{Kind: metrics.KindColdStart, Agent: w.name, Values: map[string]float64{
+		"loss": loss.value(), "updates": float64(set.Steps), "trained_tokens": tokens.sum,
+		"learn_seconds": clock.laps["learn"], "learn_tokens_per_second": tokens.sum / clock.laps["learn"],
+	}}
+	w.observer.Report(record)
+	return w.learner.ResetOptimizer(ctx)
+}
+
+// dealer deals out indices, reshuffled for every pass over them: a function of the seed.
+type dealer struct {
+	rng  *rand.Rand
+	perm []int
+	at   int
+}
+
+func newDealer(n int, seed uint64, name string) *dealer {
+	d := &dealer{rng: rand.New(rand.NewPCG(seed, hash(name))), perm: make([]int, n), at: n}
+	for i := range d.perm {
+		d.perm[i] = i
+	}
+	return d
+}
+
+func (d *dealer) next() int {
+	if d.at == len(d.perm) {
+		d.rng.Shuffle(len(d.perm), func(i, j int) { d.perm[i], d.perm[j] = d.perm[j], d.perm[i] })
+		d.at = 0
+	}
+	d.at++
+	return d.perm[d.at-1]
+}

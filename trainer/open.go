@@ -1,0 +1,221 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Setup is what a worker is made of beside its own agent.
+type Setup struct {
+	Config   *config.Config
+	Dir      string // run.dir, resolved
+	Task     task.Task
+	Store    *store.Store
+	Observer metrics.Observer
+	From     *checkpoint.Manifest // the checkpoint to continue; nil starts afresh
+	Local    int                  // agents in this process, among which its cores are shared out; 0 means 1
+	Frozen   bool                 // no learner at all: evaluation
+}
+
+// Open loads the agent's model, allocates its engine and learner and joins the run.
+func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
+	a := s.Config.Agent(name)
+	if a == nil {
+		return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, agentNames(s.Config))
+	}
+	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
+		task: s.Task, dir: s.Dir, run: checkpoint.Run{Dir: checkpointsDir(s.Dir)}}
+	defer func() {
+		if err != nil {
+			w.Close(context.WithoutCancel(ctx))
+			w, err = nil, fmt.Errorf("agent %s: %w", name, err)
+		}
+	}()
+	w.settings()
+	if w.device, err = torch.Open(a.Device, threads(s)); err != nil {
+		return w, err
+	}
+	if err = w.load(ctx, s); err != nil {
+		return w, err
+	}
+	if err = w.speak(ctx); err != nil {
+		return w, err
+	}
+	if !s.Frozen && w.cfg.Learns(a) {
+		if err = w.openLearner(ctx); err != nil {
+			return w, err
+		}
+	}
+	w.inFlight = w.slots()
+	w.engine, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: w.contextLength(), TokenBytes: w.tokenizer.TokenBytes})
+	if err != nil {
+		return w, err
+	}
+	version := int64(0)
+	if s.From != nil {
+		version = s.From.Step
+		if w.learner != nil {
+			if err = w.restore(ctx, agentDir(w.run, version, name)); err != nil {
+				return w, err
+			}
+		}
+	}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: w.agentNames(), Version: version}
+	w.member, err = s.Store.Join(ctx, name, hello)
+	return w, err
+}
+
+// settings derives what the worker computes with from the configuration.
+func (w *Worker) settings() {
+	g := w.cfg.GRPO
+	w.weights = mgrpo.RewardWeights{
+		Main: mgrpo.MainWeights{Format: g.Reward.Main.Format, Correct: g.Reward.Main.Correct},
+		Sub:  mgrpo.SubWeights{Format: g.Reward.Sub.Format, Main: g.Reward.Sub.Main, Expert: g.Reward.Sub.Expert},
+	}
+	w.align = mgrpo.Align{Mode: mgrpo.AlignMode(g.Align.Mode), D: w.agent.Align.D}
+	w.convention = conventionOf(g)
+	w.schedule = scheduleOf(w.agent.Optimizer, w.cfg.Run.Steps)
+	w.limits = limitsOf(w.agent.Limits)
+}
+
+// load brings the weights in: of the checkpoint to continue, the configured folder or file, or random ones.
+func (w *Worker) load(ctx context.Context, s Setup) error {
+	opt := model.Options{Compute: w.computeType(), MaxPosition: w.agent.Engine.Context}
+	path := ""
+	switch {
+	case s.From != nil:
+		path = agentDir(w.run, s.From.Step, w.name)
+	case w.agent.Model.Shape == nil:
+		path = w.cfg.Resolve(w.agent.Model.Path)
+	}
+	if path == "" {
+		return w.initialise(ctx, opt)
+	}
+	src, err := checkpoint.Open(path)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if w.tokenizer, err = LoadTokenizer(path, src); err != nil {
+		return err
+	}
+	w.model, err = model.Load(ctx, w.device, src, opt)
+	return err
+}
+
+func (w *Worker) initialise(ctx context.Context, opt model.Options) (err error) {
+	shape := w.agent.Model.Shape
+	if w.tokenizer, err = shapeTokenizer(w.cfg, shape); err != nil {
+		return err
+	}
+	cfg, err := shapeConfig(shape, w.tokenizer)
+	if err != nil {
+		return err
+	}
+	seed := shape.InitSeed
+	if seed == 0 {
+		seed = w.cfg.Run.Seed ^ hash(w.name)
+	}
+	w.model, err = model.Random(ctx, w.device, cfg, seed, opt)
+	return err
+}
+
+func (w *Worker) openLearner(ctx context.Context) (err error) {
+	opt := learner.Options{
+		Loss: lossOf(w.cfg.GRPO), Recomputed: w.cfg.GRPO.Old == "recomputed", Temperature: w.cfg.GRPO.Temperature,
+		Adam: adamOf(w.agent.Optimizer), MicroBatchTokens: w.agent.Engine.MicroBatchTokens,
+		Checkpoint: w.agent.Engine.CheckpointActivations,
+	}
+	if w.cfg.GRPO.KL != "none" {
+		if opt.Reference, err = w.reference(ctx); err != nil {
+			return err
+		}
+	}
+	w.learner, err = learner.New(ctx, w.model, opt)
+	return err
+}
+
+// slots is how many conversations are held at once: as many as a step has rollouts, unless configured.
+func (w *Worker) slots() int {
+	if n := w.agent.Engine.Slots; n > 0 {
+		return n
+	}
+	const most = 128
+	return min(w.cfg.Task.QueriesPerStep*w.cfg.GRPO.Rollouts, most)
+}
+
+func (w *Worker) contextLength() int {
+	limit := w.model.MaxPosition()
+	for _, n := range []int{w.agent.Engine.Context, w.agent.Limits.MaxTokens} {
+		if n > 0 {
+			limit = min(limit, n)
+		}
+	}
+	return limit
+}
+
+func (w *Worker) computeType() torch.DType {
+	switch {
+	case w.agent.DType == "bf16", w.agent.DType == "auto" && w.device.IsCUDA():
+		return torch.BFloat16
+	}
+	return torch.Float32
+}
+
+// threads shares the cores out: every agent on the CPU has its own.
+func threads(s Setup) int {
+	n := s.Config.Run.Threads
+	if n == 0 {
+		n = runtime.NumCPU()
+	}
+	return max(n/max(s.Local, 1), 1)
+}
+
+// agentNames are the agents that take part in the configured arm, main first.
+func agentNames(cfg *config.Config) []string {
+	names := []string{cfg.Main().Name}
+	if cfg.Run.Arm != "single" {
+		for _, a := range cfg.Subs() {
+			names = append(names, a.Name)
+		}
+	}
+	return names
+}
+
+func (w *Worker) agentNames() []string { return agentNames(w.cfg) }
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
+
+// reference loads the weights of the KL term: those configured, else the ones the run starts from.
+func (w *Worker) reference(ctx context.Context) (*model.Model, error) {
+	path := w.cfg.Resolve(w.agent.Reference)
+	if path == "" && w.agent.Model.Shape == nil {
+		path = w.cfg.Resolve(w.agent.Model.Path)
+	}
+	if path == "" {
+		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", w.cfg.GRPO.KL, w.name)
+	}
+	src, err := checkpoint.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	return model.Load(ctx, w.device, src, model.Options{Compute: w.computeType(), MaxPosition: w.agent.Engine.Context})
+}

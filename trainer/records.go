@@ -1,0 +1,200 @@
+package trainer
+
+import (
+	"context"
+	"maps"
+	"math"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// stepRecord sums up one step of this agent. docs/metrics.md says what each name means.
+func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, complete map[string][]store.Outcome,
+	groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage, l learned, clock *stopwatch) metrics.Record {
+	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
+	w.describeRollouts(&r, held, outcomes, clock)
+	kept := 0
+	for _, o := range complete {
+		kept += len(o)
+	}
+	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
+	totals := mgrpo.Count(advantages)
+	r.Values["groups"] = float64(totals.Groups)
+	r.Values["groups_degenerate"] = float64(totals.Degenerate)
+	r.Values["groups_empty"] = float64(totals.Empty)
+	rewards := mean{}
+	for _, g := range groups {
+		for _, m := range g.Members {
+			rewards.add(m.Reward)
+		}
+	}
+	rewards.into(r.Values, "reward_mean")
+	describeLearning(&r, l)
+	if s := clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
+		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
+	}
+	w.describeMemory(&r)
+	return r
+}
+
+func (w *Worker) evalRecord(version int64, held *holding, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
+	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
+	w.describeRollouts(&r, held, outcomes, clock)
+	if w.main {
+		describePassAtK(&r, outcomes, held.plan.Rollouts)
+	}
+	return r
+}
+
+// describeRollouts: what the conversations of a phase were like, for this agent.
+func (w *Worker) describeRollouts(r *metrics.Record, held *holding, outcomes []store.Outcome, clock *stopwatch) {
+	var format, turns, tokens, sampled, malformed, expert, correct mean
+	for _, t := range held.trajectories {
+		format.addBool(t.FormatValid)
+		turns.add(float64(len(t.Turns)))
+		tokens.add(float64(len(t.Tokens)))
+		sampled.add(float64(t.SampledTokens()))
+		malformed.add(float64(t.Malformed))
+		if !w.main {
+			expert.add(orZero(t.expert))
+		}
+	}
+	for _, o := range outcomes {
+		if o.Failed == "" {
+			correct.add(o.Correct)
+		}
+		r.Values["rollouts_failed"] += b2f(o.Failed != "")
+	}
+	format.into(r.Values, "format_valid")
+	turns.into(r.Values, "turns_mean")
+	tokens.into(r.Values, "tokens_mean")
+	malformed.into(r.Values, "malformed_mean")
+	expert.into(r.Values, "expert_mean")
+	if w.main {
+		correct.into(r.Values, "accuracy")
+	}
+	r.Values["trajectories"] = float64(len(held.trajectories))
+	r.Values["tokens"] = tokens.sum
+	r.Values["sampled_tokens"] = sampled.sum
+	if s := clock.laps["rollout"]; s > 0 {
+		r.Values["rollout_seconds"] = s
+		r.Values["rollout_tokens_per_second"] = sampled.sum / s
+	}
+	w.describeCalls(r, outcomes)
+}
+
+// describeCalls is the distribution of d_k: for the main agent of all its calls, for a sub-agent of the
+// calls to it.
+func (w *Worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
+	calls, histogram := mean{}, map[string]int64{}
+	for _, o := range outcomes {
+		d := o.Calls[w.name]
+		if w.main {
+			d = 0
+			for _, c := range o.Calls {
+				d += c
+			}
+		}
+		calls.add(float64(d))
+		histogram[strconv.Itoa(d)]++
+	}
+	calls.into(r.Values, "calls_mean")
+	r.Counts = map[string]map[string]int64{"calls": histogram}
+}
+
+// describePassAtK: the share of queries of which at least one sample was right, estimated without bias
+// from n samples for k = n (Chen et al. 2021, Codex), and the spread of accuracy over the samples.
+func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
+	right := map[string]int{}
+	runs := make([]mean, samples)
+	for _, o := range outcomes {
+		right[o.Query] += int(b2f(o.Failed == "" && o.Correct >= 1))
+		if o.Rollout < samples {
+			runs[o.Rollout].add(o.Correct)
+		}
+	}
+	solved := mean{}
+	for _, n := range right {
+		solved.addBool(n > 0)
+	}
+	solved.into(r.Values, "pass_at_"+strconv.Itoa(samples))
+	var all mean
+	for _, run := range runs {
+		all.add(run.value())
+	}
+	if samples > 1 {
+		squares := 0.0
+		for _, run := range runs {
+			squares += (run.value() - all.value()) * (run.value() - all.value())
+		}
+		r.Values["accuracy_std"] = math.Sqrt(squares / float64(samples-1))
+	}
+}
+
+// describeLearning merges the updates of a step: means over updates, the largest of maxima.
+func describeLearning(r *metrics.Record, l learned) {
+	merged := map[string]mean{}
+	for _, u := range l.reports {
+		r.Values["updates_skipped"] += b2f(u.Skipped)
+		for name, v := range u.Values {
+			m := merged[name]
+			m.add(v)
+			merged[name] = m
+		}
+	}
+	for name, m := range merged {
+		r.Values[name] = m.value()
+	}
+	r.Values["updates"] = float64(len(l.reports))
+	if len(l.reports) > 0 {
+		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) })
+		r.Values["trained_tokens"] = 0
+		for _, u := range l.reports {
+			r.Values["trained_tokens"] += u.Values["batch_tokens"]
+		}
+	}
+}
+
+func (w *Worker) describeMemory(r *metrics.Record) {
+	m, err := w.device.Memory(context.Background())
+	if err != nil {
+		return // a figure that is not known is absent
+	}
+	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
+}
+
+// mean accumulates an average.
+type mean struct {
+	sum float64
+	n   int
+}
+
+func (m *mean) add(v float64) { m.sum += v; m.n++ }
+
+func (m *mean) addBool(b bool) { m.add(b2f(b)) }
+
+func (m *mean) value() float64 { return m.sum / float64(m.n) }
+
+// into leaves a value that is not known absent.
+func (m *mean) into(values map[string]float64, name string) {
+	if m.n > 0 {
+		values[name] = m.value()
+	}
+}
+
+func b2f(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func orZero(v *float64) float64 {
+	if v == nil {
+		return 0
+	}
+	return *v
+}

@@ -1,0 +1,227 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// rollOut is the first half of a phase, training step and evaluation alike.
+func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
+	if !w.main {
+		return w.serve(ctx, p)
+	}
+	queries, rollouts := w.queriesOf(p)
+	return w.hold(ctx, p, queries, rollouts)
+}
+
+// queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
+func (w *Worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
+	if p.Kind == store.Eval(0).Kind {
+		for i := range min(w.cfg.Eval.Queries, w.task.EvalSize()) {
+			queries = append(queries, w.task.Eval(i))
+		}
+		return queries, w.cfg.Eval.Samples
+	}
+	n := int64(w.cfg.Task.QueriesPerStep)
+	for i := range n {
+		queries = append(queries, w.task.Train(p.Step*n+i))
+	}
+	return queries, w.cfg.GRPO.Rollouts
+}
+
+// hold runs every rollout of a phase as the main agent and publishes its outcome.
+func (w *Worker) hold(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*holding, error) {
+	plan := store.Plan{Rollouts: rollouts}
+	for _, q := range queries {
+		plan.Queries = append(plan.Queries, q.ID)
+	}
+	if err := w.member.Begin(ctx, p, plan); err != nil {
+		return nil, err
+	}
+	c := w.collect(p, plan)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(w.inFlight)
+	for _, q := range queries {
+		for k := range rollouts {
+			g.Go(func() error { return w.attempt(gctx, c, q, k) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return c.held, w.member.End(ctx, p)
+}
+
+// attempt is one rollout: the main agent's conversation, the answer's verification, the outcome.
+func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int) error {
+	t, err := w.converse(ctx, c.phase, q, k, 0, q.Text, func(ctx context.Context, name string, i int, text string) (string, error) {
+		return w.delegate(ctx, store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: name, Index: i, Task: text})
+	})
+	if err != nil {
+		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+	}
+	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls}
+	if err := w.score(ctx, q, &o); err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		o.Failed = err.Error() // no score, no reward: the rollout is void for every agent
+	}
+	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
+		return err
+	}
+	c.add(&trajectory{Trajectory: t, task: q.Text})
+	return nil
+}
+
+// delegate hands a sub-task to another server and waits for its answer.
+func (w *Worker) delegate(ctx context.Context, v store.Invocation) (string, error) {
+	if err := w.member.Submit(ctx, v); err != nil {
+		return "", err
+	}
+	r, err := w.member.Await(ctx, v)
+	return r.Text, err
+}
+
+// score verifies the main agent's answer and computes its reward.
+func (w *Worker) score(ctx context.Context, q task.Query, o *store.Outcome) (err error) {
+	if o.Format {
+		if o.Correct, err = w.task.VerifyMain(ctx, q, o.Answer); err != nil {
+			return err
+		}
+	}
+	o.Reward, err = w.weights.MainReward(o.Format, &o.Correct)
+	return err
+}
+
+// serve answers the calls made to this sub-agent until the main agent ends the phase.
+func (w *Worker) serve(ctx context.Context, p store.Phase) (*holding, error) {
+	plan, err := w.member.Plan(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	c := w.collect(p, plan)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(w.inFlight)
+	for {
+		v, err := w.member.Claim(gctx, p)
+		if errors.Is(err, store.ErrEnded) {
+			return c.held, g.Wait()
+		}
+		if err != nil {
+			return nil, errors.Join(g.Wait(), err)
+		}
+		g.Go(func() error { return w.answer(gctx, c, v) })
+	}
+}
+
+// answer is one invocation: this agent's conversation, its expert score, the text for the caller. The
+// trajectory stays here.
+func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
+	q, err := w.task.Lookup(v.Query)
+	if err != nil {
+		return w.member.Complete(ctx, v, store.Result{Failed: err.Error()})
+	}
+	t, err := w.converse(ctx, c.phase, q, v.Rollout, v.Index, v.Task, nil)
+	if err != nil {
+		return fmt.Errorf("invocation %s: %w", v.ID(), err)
+	}
+	held := &trajectory{Trajectory: t, task: v.Task}
+	r := store.Result{Text: t.Answer}
+	if t.FormatValid {
+		score, err := w.task.VerifySub(ctx, q, w.name, v.Task, t.Answer)
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		if err != nil { // not held: the rollout is removed for every agent
+			r.Failed = err.Error()
+			return w.member.Complete(ctx, v, r)
+		}
+		held.expert = &score
+	} else {
+		r.Text = fmt.Sprintf("(no answer: %s)", t.Finish)
+	}
+	c.add(held)
+	return w.member.Complete(ctx, v, r)
+}
+
+// converse holds one conversation of this worker's agent.
+func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
+	delegate func(context.Context, string, int, string) (string, error)) (agent.Trajectory, error) {
+	dialect, err := w.dialect()
+	if err != nil {
+		return agent.Trajectory{}, err
+	}
+	spec := agent.Spec{
+		Key:     rollout.Key{RunSeed: w.cfg.Run.Seed, Step: samplingStep(p), Query: q.ID, Rollout: k, Agent: w.name, Invocation: i},
+		Main:    w.main,
+		Task:    text,
+		Dialect: dialect,
+		Limits:  w.limits,
+		Strict:  true,
+		MaxLag:  w.cfg.GRPO.MaxLag,
+	}
+	spec.Sampling = w.sampling(p)
+	return agent.Run(ctx, spec, agent.Env{Engine: w.engine, Tools: w.toolsFor(q), Delegate: delegate})
+}
+
+// samplingStep keys the random numbers of a phase. Evaluations all use 0, so that two versions are
+// compared on the same numbers and `mgrpo eval` repeats what a run printed; held-out queries have ids of
+// their own, so nothing coincides with training step 0.
+func samplingStep(p store.Phase) int64 {
+	if p.Kind == store.Eval(0).Kind {
+		return 0
+	}
+	return p.Step
+}
+
+func (w *Worker) sampling(p store.Phase) rollout.Sampling {
+	if p.Kind == store.Eval(0).Kind {
+		e := w.cfg.Eval
+		return rollout.Sampling{Temperature: e.Temperature, TopK: e.TopK, TopP: e.TopP, MinP: e.MinP}
+	}
+	return rollout.Sampling{Temperature: w.cfg.GRPO.Temperature}
+}
+
+// collector gathers the trajectories of a phase from its goroutines.
+type collector struct {
+	w     *Worker
+	phase store.Phase
+	mu    sync.Mutex
+	held  *holding
+}
+
+func (w *Worker) collect(p store.Phase, plan store.Plan) *collector {
+	return &collector{w: w, phase: p, held: &holding{plan: plan, trajectories: map[string]*trajectory{}}}
+}
+
+// add keeps a trajectory. An invocation given out twice has equal trajectories; the first is kept.
+func (c *collector) add(t *trajectory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, again := c.held.trajectories[t.ID]; again {
+		return
+	}
+	c.held.trajectories[t.ID] = t
+	expected := 0
+	if c.w.main {
+		expected = total(c.held.plan)
+	}
+	c.w.observer.Progress(c.w.name, c.phase.String(), len(c.held.trajectories), expected)
+}
+
+func trajectoryID(query string, k int, name string, i int, main bool) string {
+	return agent.TrajectoryID(rollout.Key{Query: query, Rollout: k, Agent: name, Invocation: i}, main)
+}
+
+// total is how many rollouts a phase has.
+func total(p store.Plan) int { return len(p.Queries) * p.Rollouts }

@@ -1,0 +1,153 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// step is training step n as one agent's worker lives it. All workers run the same code; they differ in
+// the first line only, where the main agent's worker holds the rollouts and a sub-agent's serves the
+// calls made in them. Beside it: algorithm 1 of the paper.
+func (w *Worker) step(ctx context.Context, n int64) error {
+	phase := store.Train(n)
+	clock := w.stopwatch()
+
+	// 1-2. Roll out: trajectories stay here, only texts and outcomes went through the store.
+	held, err := w.rollOut(ctx, phase)
+	if err != nil {
+		return err
+	}
+	outcomes, err := w.member.Outcomes(ctx, phase, total(held.plan))
+	if err != nil {
+		return err
+	}
+	clock.lap("rollout")
+
+	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
+	complete, err := w.agree(ctx, phase, held, outcomes)
+	if err != nil {
+		return err
+	}
+
+	// 4. Align, group, normalise: one kernel call for all ragged groups.
+	groups := w.groups(held, complete)
+	advantages, err := w.normalise(groups)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", n, err)
+	}
+
+	// 5. Learn: packed batches, fused loss, AdamW.
+	sequences := w.sequences(held, groups, advantages)
+	learned, err := w.learn(ctx, n, held.plan, sequences)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", n, err)
+	}
+	clock.lap("learn")
+
+	// 6. Version + 1, published; the step ends for everyone when all have.
+	if err := w.engine.Refresh(n + 1); err != nil {
+		return err
+	}
+	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
+	if err := w.member.PublishVersion(ctx, n+1, record.Values); err != nil {
+		return err
+	}
+	w.observer.Report(record)
+	w.saveTrajectories(phase, held, groups, advantages)
+	return w.member.Barrier(ctx, n+1)
+}
+
+// holding is what one agent's worker keeps of a phase: its own trajectories, by id.
+type holding struct {
+	plan         store.Plan
+	trajectories map[string]*trajectory
+}
+
+// trajectory is one conversation with what its reward is made of.
+type trajectory struct {
+	agent.Trajectory
+	task   string   // the question or sub-task it started from
+	expert *float64 // a sub-agent's own score; nil where the format is invalid
+}
+
+// agree publishes what this worker holds and returns, by query, the outcomes of the rollouts that are
+// complete: verified, and with every trajectory held by the agent it belongs to.
+func (w *Worker) agree(ctx context.Context, p store.Phase, held *holding, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
+	ids := make([]string, 0, len(held.trajectories))
+	for id := range held.trajectories {
+		ids = append(ids, id)
+	}
+	if err := w.member.PublishHolding(ctx, p, ids); err != nil {
+		return nil, err
+	}
+	byAgent, err := w.member.Holdings(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	for _, ids := range byAgent {
+		for _, id := range ids {
+			known[id] = true
+		}
+	}
+	complete := map[string][]store.Outcome{}
+	for _, o := range outcomes {
+		if o.Failed == "" && allHeld(o, w.mainName(), known) {
+			complete[o.Query] = append(complete[o.Query], o)
+		}
+	}
+	return complete, nil
+}
+
+func allHeld(o store.Outcome, main string, known map[string]bool) bool {
+	if !known[trajectoryID(o.Query, o.Rollout, main, 0, true)] {
+		return false
+	}
+	for name, calls := range o.Calls {
+		for i := range calls {
+			if !known[trajectoryID(o.Query, o.Rollout, name, i, false)] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// groups forms this agent's group of every query, in the order of the plan.
+func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) []mgrpo.Group {
+	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
+	for _, q := range held.plan.Queries {
+		var rewards []mgrpo.RolloutRewards
+		for _, o := range complete[q] {
+			rewards = append(rewards, mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: w.rewards(held, o)})
+		}
+		if w.main {
+			groups = append(groups, mgrpo.MainGroup(q, w.name, rewards))
+		} else {
+			groups = append(groups, w.align.Group(w.cfg.Run.Seed, q, w.name, rewards))
+		}
+	}
+	return groups
+}
+
+// rewards are this agent's rewards in one complete rollout, in the order of issue. A refusal cannot occur
+// here: a trajectory without what its reward needs is not held, so its rollout is not complete.
+func (w *Worker) rewards(held *holding, o store.Outcome) []float64 {
+	if w.main {
+		return []float64{o.Reward}
+	}
+	out := make([]float64, o.Calls[w.name])
+	for i := range out {
+		t := held.trajectories[trajectoryID(o.Query, o.Rollout, w.name, i, false)]
+		r, err := w.weights.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert)
+		if err != nil {
+			panic(fmt.Sprintf("trainer: complete rollout with a refused reward: %v", err))
+		}
+		out[i] = r
+	}
+	return out
+}
