@@ -1,6 +1,7 @@
 // Package gotchx joins bindings/torch to gotch: tensors of one are tensors of the other, sharing storage, so
 // a gotch module can be a reward model or a custom head, and PyTorch's own checkpoint files come in through
-// gotch's reader. It is the only package that imports gotch; building it needs the environment that env.sh
+// gotch's reader. Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their
+// weights once, and what was not recorded gets no gradient. It is the only package that imports gotch; building it needs the environment that env.sh
 // prints.
 package gotchx
 

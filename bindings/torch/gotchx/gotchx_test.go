@@ -3,6 +3,7 @@ package gotchx
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/sugarme/gotch"
@@ -51,22 +52,26 @@ func TestStorageIsSharedBothWays(t *testing.T) {
 	})
 }
 
-// A user's gotch network scores our tensor; the gradient with respect to our tensor comes back.
+// A user's gotch network scores our tensor; the gradients with respect to our tensor and to the network's
+// weights come back.
 func TestGotchModuleAsRewardModel(t *testing.T) {
 	const in, hidden = 4, 3
+	input := []float64{0.5, -1, 2, 0.25}
 	do(t, func(s *torch.Scope) {
 		vs := nn.NewVarStore(gotch.CPU)
-		root := vs.Root()
-		first := nn.NewLinear(root.Sub("first"), in, hidden, nn.DefaultLinearConfig())
-		second := nn.NewLinear(root.Sub("second"), hidden, 1, nn.DefaultLinearConfig())
-		a, c := first.Ws.Float64Values(), first.Bs.Float64Values()
-		w, b := second.Ws.Float64Values(), second.Bs.Float64Values()
+		var first, second *nn.Linear
+		s.Grad(true, func() { // gotch transposes the weights here: recorded, or they get no gradient
+			first = nn.NewLinear(vs.Root().Sub("first"), in, hidden, nn.DefaultLinearConfig())
+			second = nn.NewLinear(vs.Root().Sub("second"), hidden, 1, nn.DefaultLinearConfig())
+		})
+		a, c := first.Ws.MustDetach(false).Float64Values(), first.Bs.Float64Values()
+		w, b := second.Ws.MustDetach(false).Float64Values(), second.Bs.Float64Values()
 		score := func(x []float64) float64 {
 			sum := b[0]
 			for h := range hidden {
 				z := c[h]
 				for i := range in {
-					z += a[h*in+i] * x[i]
+					z += a[i*hidden+h] * x[i] // gotch keeps the weights transposed, [in, hidden]
 				}
 				sum += w[h] * math.Tanh(z)
 			}
@@ -81,7 +86,7 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 			out := second.Forward(first.Forward(theirs).MustTanh(true))
 			defer out.MustDrop()
 			reward := FromGotch(s, out)
-			if want, got := score([]float64{0.5, -1, 2, 0.25}), reward.Item(); math.Abs(got-want) > 1e-5 {
+			if want, got := score(input), reward.Item(); math.Abs(got-want) > 1e-5 {
 				t.Errorf("score %g, want %g", got, want)
 			}
 			torch.Backward([]*torch.Tensor{reward}, []*torch.Tensor{s.Full(torch.Float32, 2, 1, 1)})
@@ -89,17 +94,17 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 		got := make([]float32, in)
 		x.Grad().Float32s(got)
 		for i := range in {
-			v := []float64{0.5, -1, 2, 0.25}
-			v[i] += 1e-6
-			up := score(v)
-			v[i] -= 2e-6
-			want := 2 * (up - score(v)) / 2e-6
-			if math.Abs(float64(got[i])-want) > 1e-4 {
+			const h = 1e-6
+			up, down := slices.Clone(input), slices.Clone(input)
+			up[i], down[i] = up[i]+h, down[i]-h
+			if want := 2 * (score(up) - score(down)) / (2 * h); math.Abs(float64(got[i])-want) > 1e-4 {
 				t.Errorf("gradient %d is %g, want %g", i, got[i], want)
 			}
 		}
-		if weight := FromGotch(s, first.Ws).Grad(); weight == nil || weight.Norm().Item() == 0 {
-			t.Error("the network's own weights got no gradient")
+		for _, weight := range vs.TrainableVariables() {
+			if g := FromGotch(s, weight).Grad(); g == nil || g.Norm().Item() == 0 {
+				t.Errorf("weight %v of the network got no gradient", weight.MustSize())
+			}
 		}
 	})
 }

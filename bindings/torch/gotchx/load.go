@@ -1,8 +1,10 @@
 package gotchx
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"slices"
 	"unsafe"
@@ -51,6 +53,9 @@ func readStateDict(path string) (tensors map[string]*pickle.StorageTensor, err e
 			tensors, err = nil, fmt.Errorf("malformed or unsupported: %v", p)
 		}
 	}()
+	if err := checkZip(path); err != nil {
+		return nil, err
+	}
 	root, err := pickle.LoadWithUnpickler(path, func(r io.Reader) pickle.Unpickler { return pickle.NewUnpickler(r) })
 	if err != nil {
 		return nil, err
@@ -82,6 +87,21 @@ func readStateDict(path string) (tensors map[string]*pickle.StorageTensor, err e
 		return nil, fmt.Errorf("it holds a %T, not a state dict", root)
 	}
 	return tensors, nil
+}
+
+// checkZip refuses what is not a zip archive: on the format before PyTorch 1.6, gotch's reader does not
+// return from some files.
+func checkZip(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var magic [4]byte
+	if _, err := io.ReadFull(f, magic[:]); err != nil || string(magic[:]) != "PK\x03\x04" {
+		return errors.New("not a zip archive as torch.save writes since PyTorch 1.6; load it there and save it again")
+	}
+	return nil
 }
 
 // elements returns t's part of its storage as bytes in row-major order, sharing memory where it lies so.
@@ -125,26 +145,26 @@ func layout(t *pickle.StorageTensor, length int64) (numel int64, contiguous bool
 		return 0, false, outside
 	}
 	numel, contiguous = 1, true
-	last := t.StorageOffset
 	for i := len(t.Size) - 1; i >= 0; i-- {
 		n, stride := t.Size[i], t.Stride[i]
-		if n < 0 || stride < 0 {
+		if n < 0 || stride < 0 || (n > 0 && numel > (1<<62)/n) {
 			return 0, false, outside
 		}
 		contiguous = contiguous && (n <= 1 || stride == numel)
-		if n > 1 && stride > 0 {
-			if stride > (length-last)/(n-1) {
-				return 0, false, outside
-			}
-			last += (n - 1) * stride
-		}
-		if n > 0 && numel > (1<<62)/n {
-			return 0, false, outside
-		}
 		numel *= n
 	}
-	// Stride 0 repeats elements: bounded like any other copy by what the file itself holds.
-	if numel > 0 && (last >= length || numel > length) {
+	if numel == 0 {
+		return 0, true, nil
+	}
+	last := t.StorageOffset
+	for i, n := range t.Size {
+		if n > 1 && t.Stride[i] > (length-last)/(n-1) {
+			return 0, false, outside
+		}
+		last += (n - 1) * t.Stride[i]
+	}
+	// Stride 0 repeats elements: no more of them than the file itself holds.
+	if last >= length || numel > length {
 		return 0, false, outside
 	}
 	return numel, contiguous, nil
