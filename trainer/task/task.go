@@ -59,8 +59,12 @@ type Demonstration struct {
 type Segment struct {
 	Role    string // "system", "user", "assistant" or "tool"
 	Text    string
-	Sampled bool // written by the agent itself; ends with the stop token where the dialect has one
+	Sampled bool        // written by the agent itself; ends with the stop token where the dialect has one
+	Call    *Delegation // of a sampled segment: a call of a sub-agent after Text, for the dialect to write
 }
+
+// Delegation is a call of a sub-agent.
+type Delegation struct{ Agent, Subtask string }
 
 // VisitID is the id of a visit of a row: epochs count from 0 and the first visit keeps the row's name.
 func VisitID(row string, epoch int64) string {

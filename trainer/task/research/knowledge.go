@@ -2,15 +2,36 @@ package research
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
+// Shape is how knowledge bases are drawn.
+type Shape struct {
+	Hops     int     // most hops of a question, 1 to 3; each count from 1 is equally likely
+	Alias    float64 // probability that a hop's subject is filed under an alias
+	Outdated float64 // probability that a hop's fact has an outdated twin
+}
+
+// DefaultShape is the quickstart's.
+func DefaultShape() Shape { return Shape{Hops: maxHops, Alias: 0.25, Outdated: 0.5} }
+
+func (h Shape) validate() error {
+	if h.Hops < 1 || h.Hops > maxHops {
+		return fmt.Errorf("research: hops %d: must be from 1 to %d", h.Hops, maxHops)
+	}
+	for key, p := range map[string]float64{"alias": h.Alias, "outdated": h.Outdated} {
+		if !(p >= 0 && p <= 1) {
+			return fmt.Errorf("research: %s %v: must be a probability", key, p)
+		}
+	}
+	return nil
+}
+
 const (
-	pAlias              = 0.25
-	pOutdated           = 0.5
 	maxHops             = 3
 	namesPerKB          = 26
 	restNames           = 8 // the tail of the drawn names, never part of the chain
@@ -45,8 +66,8 @@ type KB struct {
 }
 
 // makeKB draws a knowledge base.
-func makeKB(s *task.Stream) KB {
-	hops := 1 + s.IntN(maxHops)
+func makeKB(shape Shape, s *task.Stream) KB {
+	hops := 1 + s.IntN(shape.Hops)
 	pool := slices.Clone(names)
 	task.Shuffle(s, pool)
 	pool = pool[:namesPerKB]
@@ -58,13 +79,13 @@ func makeKB(s *task.Stream) KB {
 	draw := func() (name string) { name, fresh = fresh[0], fresh[1:]; return name }
 	for i, r := range kb.Relations {
 		subject := kb.Chain[i]
-		if s.Chance(pAlias) {
+		if s.Chance(shape.Alias) {
 			other := draw()
 			kb.add(Fact{subject, alias, other, true})
 			subject = other
 		}
 		kb.add(Fact{subject, r, kb.Chain[i+1], true})
-		if s.Chance(pOutdated) {
+		if s.Chance(shape.Outdated) {
 			kb.add(Fact{subject, r, draw(), false})
 		}
 	}

@@ -19,8 +19,9 @@ const SearchTool = "search"
 // Settings of the task.
 type Settings struct {
 	Seed     uint64
-	EvalSize int   // held-out queries
-	Noise    Noise // of the scripted experts that demonstrate
+	EvalSize int    // held-out queries
+	Noise    Noise  // of the scripted experts that demonstrate
+	Shape    *Shape // of the knowledge bases; nil: DefaultShape
 }
 
 // DefaultSettings are the quickstart's: 192 held-out queries and the sloppy experts.
@@ -29,7 +30,10 @@ func DefaultSettings(seed uint64) Settings {
 }
 
 // Task implements task.Task, task.Environment and task.Demonstrator. Query.Data is a *KB.
-type Task struct{ settings Settings }
+type Task struct {
+	settings Settings
+	shape    Shape
+}
 
 var (
 	_ task.Task         = (*Task)(nil)
@@ -45,7 +49,14 @@ func New(s Settings) (*Task, error) {
 	if err := s.Noise.validate(); err != nil {
 		return nil, err
 	}
-	return &Task{settings: s}, nil
+	shape := DefaultShape()
+	if s.Shape != nil {
+		shape = *s.Shape
+	}
+	if err := shape.validate(); err != nil {
+		return nil, err
+	}
+	return &Task{s, shape}, nil
 }
 
 // Name is "research".
@@ -118,7 +129,7 @@ func (t *Task) Tool(_ context.Context, q task.Query, name, args string) (string,
 }
 
 func (t *Task) query(split string, i int64) task.Query {
-	kb := makeKB(task.NewStream(t.settings.Seed, "research."+split, i))
+	kb := makeKB(t.shape, task.NewStream(t.settings.Seed, "research."+split, i))
 	id := rowID(split, i)
 	return task.Query{ID: id, Row: id, Text: kb.Question(), Answer: kb.Answer(), Data: &kb}
 }

@@ -1,0 +1,134 @@
+// Package gsm8k is the task of the GSM8K files as published: grade-school word problems whose solutions
+// end in "#### value".
+package gsm8k
+
+import (
+	"fmt"
+	"iter"
+	"regexp"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+)
+
+// Settings of the task.
+type Settings struct {
+	Train, Eval string
+	Seed        uint64
+	Main, Sub   verify.Verifier // nil: numeric; Sub nil: as Main
+	Delegates   []string        // sub-agents that the main agent's demonstrations call, in turn
+	Delegate    float64         // share of the main agent's demonstrations that delegate
+}
+
+// Task implements task.Task and task.Demonstrator.
+type Task struct {
+	*jsonl.Task
+	settings  Settings
+	questions []problem // of the training file
+}
+
+type problem struct{ id, question, solution, value string }
+
+var (
+	_ task.Task         = (*Task)(nil)
+	_ task.Demonstrator = (*Task)(nil)
+)
+
+// Open reads both files. An error names the file and the row.
+func Open(s Settings) (*Task, error) {
+	if !(s.Delegate >= 0 && s.Delegate <= 1) {
+		return nil, fmt.Errorf("gsm8k: delegate %v: must be a share from 0 to 1", s.Delegate)
+	}
+	if s.Main == nil {
+		numeric, err := verify.New(verify.Settings{Kind: verify.Numeric})
+		if err != nil {
+			return nil, err
+		}
+		s.Main = numeric
+	}
+	train, problems, err := read(s.Train)
+	if err != nil {
+		return nil, err
+	}
+	eval, _, err := read(s.Eval)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := jsonl.New("gsm8k", train, eval, jsonl.Settings{Seed: s.Seed, Main: s.Main, Sub: s.Sub})
+	if err != nil {
+		return nil, err
+	}
+	return &Task{Task: rows, settings: s, questions: problems}, nil
+}
+
+// calculation is a calculator mark of the published solutions, as in "48/2 = <<48/2=24>>24".
+var calculation = regexp.MustCompile(`<<[^<>]*>>`)
+
+// read splits each published answer into the solution, without its calculator marks, and the value.
+func read(path string) ([]jsonl.Row, []problem, error) {
+	rows, err := jsonl.ReadRows(path, jsonl.Fields{Question: "question", Answer: "answer"})
+	if err != nil {
+		return nil, nil, err
+	}
+	problems := make([]problem, len(rows))
+	for i, r := range rows {
+		solution, value, ok := strings.Cut(r.Answer, "####")
+		value = strings.TrimSpace(value)
+		if _, isNumber := verify.ParseNumber(value); !ok || !isNumber {
+			return nil, nil, fmt.Errorf("gsm8k: %s: %s: the answer does not end in \"#### number\"", path, r.ID)
+		}
+		rows[i].Answer = value
+		problems[i] = problem{
+			id: "train-" + r.ID, question: r.Question, value: value,
+			solution: strings.TrimSpace(calculation.ReplaceAllString(solution, "")),
+		}
+	}
+	return rows, problems, nil
+}
+
+// Demonstrations yields conversations on n training problems in an order of the seed: for a delegate the
+// published solution; for any other name the main agent's, which hands the problem to a delegate and
+// states the value it gets back, or solves it alone.
+func (t *Task) Demonstrations(agent string, n int) iter.Seq[task.Demonstration] {
+	isDelegate := false
+	for _, d := range t.settings.Delegates {
+		isDelegate = isDelegate || d == agent
+	}
+	return func(yield func(task.Demonstration) bool) {
+		order := task.NewOrder(t.settings.Seed, len(t.questions))
+		for i := range int64(n) {
+			row, _ := order.At(i)
+			d := task.Demonstration{Query: t.questions[row].id, Agent: agent}
+			if isDelegate {
+				d.Segments = t.questions[row].solved()
+			} else {
+				d.Segments = t.mainSegments(i, t.questions[row])
+			}
+			if !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+func (t *Task) mainSegments(i int64, p problem) []task.Segment {
+	s := task.NewStream(t.settings.Seed, "gsm8k.demonstration", i)
+	if len(t.settings.Delegates) == 0 || !s.Chance(t.settings.Delegate) {
+		return p.solved()
+	}
+	delegate := t.settings.Delegates[s.IntN(len(t.settings.Delegates))]
+	return []task.Segment{
+		{Role: "user", Text: p.question},
+		{Role: "assistant", Sampled: true, Call: &task.Delegation{Agent: delegate, Subtask: p.question}},
+		{Role: "tool", Text: p.full()},
+		{Role: "assistant", Text: "#### " + p.value, Sampled: true},
+	}
+}
+
+func (p problem) solved() []task.Segment {
+	return []task.Segment{{Role: "user", Text: p.question}, {Role: "assistant", Text: p.full(), Sampled: true}}
+}
+
+func (p problem) full() string { return p.solution + "\n#### " + p.value }

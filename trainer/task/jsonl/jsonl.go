@@ -1,0 +1,143 @@
+// Package jsonl is the task of one's own questions and answers: two files of one JSON object a line, one to
+// train on and one held out.
+package jsonl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+)
+
+// Settings of the task.
+type Settings struct {
+	Train, Eval string // files
+	Fields      Fields
+	Seed        uint64          // of the training order
+	Main        verify.Verifier // scores the main agent's answer
+	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: as the main agent's
+}
+
+// Task implements task.Task.
+type Task struct {
+	name        string
+	train, eval []Row
+	order       *task.Order
+	main, sub   verify.Verifier
+	byID        map[string]place
+}
+
+// place is where a row stands.
+type place struct {
+	split string
+	index int
+}
+
+var _ task.Task = (*Task)(nil)
+
+const (
+	splitTrain = "train"
+	splitEval  = "eval"
+)
+
+// Open reads both files.
+func Open(s Settings) (*Task, error) {
+	train, err := ReadRows(s.Train, s.Fields)
+	if err != nil {
+		return nil, err
+	}
+	eval, err := ReadRows(s.Eval, s.Fields)
+	if err != nil {
+		return nil, err
+	}
+	return New("jsonl", train, eval, s)
+}
+
+// New builds a task from rows already read. The files and fields of the settings are not used.
+func New(name string, train, eval []Row, s Settings) (*Task, error) {
+	if len(train) == 0 || len(eval) == 0 {
+		return nil, fmt.Errorf("%s: needs rows to train on and rows held out, has %d and %d", name, len(train), len(eval))
+	}
+	if s.Main == nil {
+		return nil, fmt.Errorf("%s: no verifier", name)
+	}
+	t := &Task{name: name, train: train, eval: eval, order: task.NewOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
+	if t.sub == nil {
+		t.sub = t.main
+	}
+	for split, rows := range map[string][]Row{splitTrain: train, splitEval: eval} {
+		for i, r := range rows {
+			t.byID[split+"-"+r.ID] = place{split, i}
+		}
+	}
+	return t, nil
+}
+
+// Name of the task.
+func (t *Task) Name() string { return t.name }
+
+// Train returns the i-th query: every row once an epoch, each epoch in its own order.
+func (t *Task) Train(i int64) task.Query {
+	row, epoch := t.order.At(i)
+	q := query(splitTrain, t.train[row])
+	q.ID = task.VisitID(q.Row, epoch)
+	return q
+}
+
+// Eval returns held-out row i.
+func (t *Task) Eval(i int) task.Query { return query(splitEval, t.eval[i]) }
+
+// EvalSize is the number of held-out rows.
+func (t *Task) EvalSize() int { return len(t.eval) }
+
+// Lookup finds the row of a query's id and keeps the visit.
+func (t *Task) Lookup(id string) (task.Query, error) {
+	row, err := task.RowOf(id)
+	if err != nil {
+		return task.Query{}, err
+	}
+	at, ok := t.byID[row]
+	if !ok {
+		return task.Query{}, fmt.Errorf("%s: no row %.150q: do all servers read the same files?", t.name, row)
+	}
+	rows := t.train
+	if at.split == splitEval {
+		rows = t.eval
+	}
+	q := query(at.split, rows[at.index])
+	q.ID = id
+	return q, nil
+}
+
+// VerifyMain scores an answer to the question.
+func (t *Task) VerifyMain(ctx context.Context, q task.Query, answer string) (float64, error) {
+	return t.score(ctx, t.main, q, q.Text, answer)
+}
+
+// VerifySub scores an answer to a sub-task of the question, against the question's reference: a row has
+// no other.
+func (t *Task) VerifySub(ctx context.Context, q task.Query, _, subtask, answer string) (float64, error) {
+	return t.score(ctx, t.sub, q, subtask, answer)
+}
+
+func (t *Task) score(ctx context.Context, v verify.Verifier, q task.Query, question, answer string) (float64, error) {
+	choices, _ := q.Data.([]string)
+	score, err := v.Score(ctx, verify.Case{Question: question, Reference: q.Answer, Answer: answer, Choices: choices})
+	if err != nil {
+		return 0, fmt.Errorf("%s: query %s: %w", t.name, q.ID, err)
+	}
+	return score, nil
+}
+
+// query shows the choices below the question, under the letters that the choice verifier reads.
+func query(split string, r Row) task.Query {
+	id := split + "-" + r.ID
+	var text strings.Builder
+	text.WriteString(r.Question)
+	for i, choice := range r.Choices {
+		fmt.Fprintf(&text, "\n(%c) %s", 'A'+i, choice)
+	}
+	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Data: r.Choices}
+}

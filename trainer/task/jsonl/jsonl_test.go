@@ -1,0 +1,132 @@
+package jsonl
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+)
+
+func write(t testing.TB, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rows.jsonl")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, train, eval, kind string) *Task {
+	t.Helper()
+	v, err := verify.New(verify.Settings{Kind: kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := Open(Settings{Train: write(t, train), Eval: write(t, eval), Fields: DefaultFields(), Seed: 4, Main: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+func TestReadRows(t *testing.T) {
+	rows, err := ReadRows(write(t, `{"question":"a?","answer":"b"}
+
+{"id":"x-1","question":"c?","answer":4.50,"choices":["p","q"],"other":{}}
+{"id":7,"question":"d?","answer":true}`), DefaultFields())
+	want := []Row{
+		{"row-000001", "a?", "b", nil}, {"x-1", "c?", "4.50", []string{"p", "q"}}, {"7", "d?", "true", nil},
+	}
+	if err != nil || !reflect.DeepEqual(rows, want) {
+		t.Errorf("%+v, %v; want %+v", rows, err, want)
+	}
+	renamed, err := ReadRows(write(t, `{"id":"same","q":"a?","a":"b"}`+"\n"+`{"id":"same","q":"a?","a":"b"}`), Fields{Question: "q", Answer: "a"})
+	if err != nil || renamed[1].ID != "row-000002" || renamed[1].Answer != "b" {
+		t.Errorf("%+v, %v", renamed, err)
+	}
+}
+
+func TestReadRowsNamesFileAndLine(t *testing.T) {
+	good := `{"question":"a","answer":"b"}` + "\n"
+	for name, bad := range map[string]string{
+		"not JSON": "{", "a list": "[]", "null": "null", "no question": `{"answer":"b"}`, "no answer": `{"question":"a"}`, "empty question": `{"question":"","answer":"b"}`,
+		"nested answer": `{"question":"a","answer":{}}`, "null answer": `{"question":"a","answer":null}`, "bad choices": `{"question":"a","answer":"b","choices":[1]}`,
+		"separator in id": `{"id":"a#b","question":"a","answer":"b"}`, "slash in id": `{"id":"a/b","question":"a","answer":"b"}`, "empty id": `{"id":"","question":"a","answer":"b"}`,
+		"long": `{"question":"` + strings.Repeat("x", maxLine) + `"}`, "not UTF-8": "{\"question\":\"\xff\",\"answer\":\"b\"}",
+		"id of the first": `{"id":"row-000001","question":"a","answer":"b"}`, "two objects": `{"question":"a","answer":"b"} {}`,
+		"choices": `{"question":"a","answer":"b","choices":["` + strings.Repeat(`x","`, 27) + `"]}`,
+	} {
+		path := write(t, good+bad)
+		if _, err := ReadRows(path, DefaultFields()); err == nil || !strings.Contains(err.Error(), path+":2: ") {
+			t.Errorf("%s: %v does not name %s:2", name, err, path)
+		}
+	}
+	for name, path := range map[string]string{"empty": write(t, "\n"), "absent": "/nonexistent/rows.jsonl"} {
+		if _, err := ReadRows(path, DefaultFields()); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTask(t *testing.T) {
+	var train strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&train, `{"question":"%d?","answer":"%d"}`+"\n", i, i)
+	}
+	task := open(t, train.String(), `{"question":"which?","answer":"B","choices":["p","q"]}`, verify.Normalized)
+	visits := map[string]int{}
+	for i := range int64(60) {
+		q := task.Train(i)
+		visits[q.ID]++
+		again, err := task.Lookup(q.ID)
+		if err != nil || !reflect.DeepEqual(again, q) {
+			t.Errorf("%s is rebuilt as %+v, %v", q.ID, again, err)
+		}
+		if want := i >= 20; strings.Contains(q.ID, "#epoch=") != want {
+			t.Errorf("query %d is %s", i, q.ID)
+		}
+		if got, err := task.VerifyMain(t.Context(), q, " "+strings.TrimSuffix(q.Text, "?")+"."); err != nil || got != 1 {
+			t.Errorf("%s: %v, %v", q.ID, got, err)
+		}
+		if got, err := task.VerifySub(t.Context(), q, "s", "sub", "none"); err != nil || got != 0 {
+			t.Errorf("%s: %v, %v", q.ID, got, err)
+		}
+	}
+	if len(visits) != 60 || visits["train-row-000001#epoch=3"] != 1 {
+		t.Errorf("%d ids of 60 visits", len(visits))
+	}
+	if q := task.Eval(0); task.EvalSize() != 1 || q.ID != "eval-row-000001" || q.Text != "which?\n(A) p\n(B) q" {
+		t.Errorf("%+v", q)
+	}
+	for _, id := range []string{"row-000001", "train-row-000099", "eval-row-000001#epoch=1", ""} {
+		if _, err := task.Lookup(id); err == nil {
+			t.Errorf("%q is found", id)
+		}
+	}
+}
+
+func TestChoicesReachTheVerifier(t *testing.T) {
+	row := `{"question":"which?","answer":"q","choices":["p","q"]}`
+	task := open(t, row, row, verify.Choice)
+	for answer, want := range map[string]float64{"The answer is (B).": 1, "q": 1, "A": 0} {
+		if got, err := task.VerifyMain(t.Context(), task.Eval(0), answer); err != nil || got != want {
+			t.Errorf("%q: %v, %v", answer, got, err)
+		}
+	}
+}
+
+func FuzzReadRows(f *testing.F) {
+	for _, s := range []string{`{"question":"a","answer":"b"}`, `{"id":1e9,"question":1,"answer":-0,"choices":null}`, "\xef\xbb\xbf{}", "{\"question\":\"\\ud800\",\"answer\":\"\"}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		rows, err := ReadRows(write(t, content), DefaultFields())
+		if (err == nil) != (len(rows) > 0) {
+			t.Errorf("%d rows, %v", len(rows), err)
+		}
+	})
+}
