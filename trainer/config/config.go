@@ -59,7 +59,7 @@ type Store struct {
 	TLS           TLS           `yaml:"tls" doc:"Certificates for rediss://. Absent: the system's authorities."`
 	AllowInsecure string        `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to use a store on another machine with neither TLS nor password."`
 	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction."`
-	Timeout       time.Duration `yaml:"timeout" default:"10m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for."`
+	Timeout       time.Duration `yaml:"timeout" default:"30m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for."`
 	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker that has not been heard of for this long is taken for dead and its work is given out again."`
 }
 

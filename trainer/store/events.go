@@ -62,49 +62,26 @@ func (t *topics) announce(name string) {
 	}
 }
 
-// lastEvent is the id of the newest event.
-func (s *Store) lastEvent(ctx context.Context) (string, error) {
-	newest, err := s.rdb.XRevRangeN(ctx, s.key("events"), "+", "-", 1).Result()
-	if err != nil || len(newest) == 0 {
-		return "0-0", err
-	}
-	return newest[0].ID, nil
-}
-
-// readEvents passes events on to those who wait, until the Store is closed. It is the only blocking
-// read of a Store.
-func (s *Store) readEvents(last string) {
-	for s.alive() {
-		streams, err := s.reader.XRead(s.ctx, &redis.XReadArgs{Streams: []string{s.key("events"), last}, Count: 1000, Block: 2 * time.Second}).Result()
-		switch {
-		case errors.Is(err, redis.Nil):
-			continue
-		case err != nil:
-			// Whatever was announced meanwhile is found by looking.
+// readEvents passes what is announced on to those who wait, until the Store is closed. It is the only
+// connection that blocks. Announcements that are missed while the connection is down cost nothing but
+// a look: everyone is woken when it is up again.
+func (s *Store) readEvents() {
+	for message := range s.channel.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
+		switch message := message.(type) {
+		case *redis.Subscription:
 			s.topics.announce("")
-			select {
-			case <-time.After(200 * time.Millisecond):
-			case <-s.ctx.Done():
-			}
-			if newest, err := s.lastEvent(s.ctx); err == nil {
-				last = newest // the server may have been replaced by one that counts anew
-				s.topics.announce("")
+			s.checkStop()
+		case *redis.Message:
+			if message.Payload == "stop" {
 				s.checkStop()
-			}
-			continue
-		}
-		for _, event := range streams[0].Messages {
-			last = event.ID
-			topic, _ := event.Values["t"].(string)
-			if topic == "stop" {
-				s.checkStop()
-			} else if topic != "" {
-				s.topics.announce(topic)
+			} else {
+				s.topics.announce(message.Payload)
 			}
 		}
 	}
 }
 
+// alive says whether the run goes on and the Store is open.
 func (s *Store) alive() bool { return s.ctx.Err() == nil }
 
 // checkStop ends the Store's context if the run has been stopped.

@@ -4,15 +4,14 @@ import "github.com/redis/go-redis/v9"
 
 // Every write is one of these scripts: atomic, and safe to repeat when its reply was lost. KEYS[1] is
 // always the hash of epochs and ARGV[1], ARGV[2] the writer and its epoch; a writer whose epoch is
-// not the newest changes nothing. Replies are arrays whose first word says what happened.
+// not the newest changes nothing. KEYS[2] of those that announce something is the channel. Replies are
+// arrays whose first word says what happened.
 
 // fence begins every script but join.
 const fence = `
 local now = redis.call('HGET', KEYS[1], ARGV[1])
 if now ~= ARGV[2] then return {'fenced', now or ''} end
-local function announce(stream, topic)
-  redis.call('XADD', stream, 'MAXLEN', '~', '10000', '*', 't', topic)
-end
+local function announce(channel, topic) redis.call('PUBLISH', channel, topic) end
 `
 
 // write puts a value where nothing was, remembers the phase for Trim and announces it.
@@ -50,17 +49,16 @@ var claimScript = redis.NewScript(fence + `
 if redis.call('HGET', KEYS[2], 'ended') then return {'ended'} end
 if redis.call('EXISTS', KEYS[3]) == 0 then return {'none'} end
 redis.pcall('XGROUP', 'CREATE', KEYS[3], 'workers', '0')
-local entry = nil
 local lost = redis.call('XAUTOCLAIM', KEYS[3], 'workers', ARGV[3], ARGV[4], '0-0', 'COUNT', '1')
-if lost[2] and lost[2][1] then
-  entry = lost[2][1]
-else
-  local fresh = redis.call('XREADGROUP', 'GROUP', 'workers', ARGV[3], 'COUNT', '1', 'STREAMS', KEYS[3], '>')
-  if fresh and fresh[1] then entry = fresh[1][2][1] end
+local entry = lost[2] and lost[2][1]
+if entry then
+  local held = redis.call('XPENDING', KEYS[3], 'workers', entry[1], entry[1], '1')
+  return {'entry', entry[1], entry[2][2], held[1][4]}
 end
-if not entry then return {'none'} end
-local held = redis.call('XPENDING', KEYS[3], 'workers', entry[1], entry[1], '1')
-return {'entry', entry[1], entry[2][2], held[1] and held[1][4] or 1}
+local fresh = redis.call('XREADGROUP', 'GROUP', 'workers', ARGV[3], 'COUNT', '1', 'STREAMS', KEYS[3], '>')
+if not (fresh and fresh[1]) then return {'none'} end
+entry = fresh[1][2][1]
+return {'entry', entry[1], entry[2][2], 1}
 `)
 
 // complete writes an answer once and takes the entry off its agent's hands.
@@ -179,6 +177,5 @@ else
 end
 local epoch = redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
 redis.call('SET', KEYS[8], ARGV[2], 'PX', ARGV[3])
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', '10000', '*', 't', 'join')
 return {'joined', tostring(epoch), redis.call('HGET', KEYS[3], 'nonce')}
 `)

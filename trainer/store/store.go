@@ -7,8 +7,8 @@
 // what the server sees.
 //
 // Every write is a Lua script that is idempotent by id, checks that the writer's epoch is the newest
-// of its agent, and announces itself on one stream of events. A Store reads that stream on one
-// connection, whatever number of goroutines wait: each wait looks at its key, sleeps until its topic
+// of its agent, and announces itself on the run's channel. A Store listens to that on one connection,
+// whatever number of goroutines wait: each wait looks at its key, sleeps until its topic
 // is announced, and looks again.
 package store
 
@@ -48,7 +48,7 @@ type Store struct {
 	opts     Options
 	embedded *miniredis.Miniredis // nil with a real server
 	rdb      redis.UniversalClient
-	reader   redis.UniversalClient // blocking reads of the events, on a connection of its own
+	channel  *redis.PubSub // what is announced, on a connection of its own
 	topics   topics
 
 	ctx    context.Context // ends with the run, or with Close
@@ -101,15 +101,12 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 			return errors.Join(err, s.rdb.Close())
 		}
 	}
-	last, err := s.lastEvent(ctx)
-	if err != nil {
-		return errors.Join(fmt.Errorf("store: cannot read the events: %w", err), s.rdb.Close())
+	s.channel = s.rdb.Subscribe(ctx, s.key("events"))
+	if _, err := s.channel.Receive(ctx); err != nil {
+		return errors.Join(fmt.Errorf("store: cannot listen to %s: %w", s.key("events"), err), s.channel.Close(), s.rdb.Close())
 	}
-	blocking := *opts
-	blocking.PoolSize = 1
-	s.reader = redis.NewUniversalClient(&blocking)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.wg.Go(func() { s.readEvents(last) })
+	s.wg.Go(s.readEvents)
 	return nil
 }
 
@@ -117,7 +114,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 // should Leave before, or their places stay taken until their leases run out.
 func (s *Store) Close() error {
 	s.cancel(ErrClosed)
-	err := s.reader.Close()
+	err := s.channel.Close()
 	s.wg.Wait()
 	err = errors.Join(err, s.rdb.Close())
 	if s.embedded != nil {

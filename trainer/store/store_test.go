@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -64,7 +65,7 @@ func embeddedBackend(t *testing.T) backend {
 
 func redisBackend(t *testing.T) backend {
 	t.Helper()
-	socket := startRedis(t, "--appendonly", "yes")
+	socket := startRedis(t, "--appendonly", "yes").socket
 	return backend{
 		raw: rawClient(t, &redis.Options{Network: "unix", Addr: socket}),
 		open: func(t *testing.T, o Options) *Store {
@@ -108,41 +109,56 @@ func rawClient(t *testing.T, o *redis.Options) *redis.Client {
 	return c
 }
 
-// startRedis starts a redis-server on a unix socket in a folder of the test's and waits until it
-// answers.
-func startRedis(t *testing.T, args ...string) (socket string) {
+// redisServer is a redis-server process on a unix socket, in a folder of its own.
+type redisServer struct {
+	dir, socket string
+	args        []string
+	cmd         *exec.Cmd
+	log         strings.Builder
+}
+
+// startRedis starts a redis-server that ends with the test.
+func startRedis(t *testing.T, args ...string) *redisServer {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "redis") // t.TempDir's names are too long for a socket
+	must(t, err)
+	r := &redisServer{dir: dir, socket: filepath.Join(dir, "s")}
+	r.args = append([]string{"--port", "0", "--unixsocket", r.socket, "--dir", dir, "--save", ""}, args...)
+	t.Cleanup(func() {
+		r.kill()
+		os.RemoveAll(dir)
+	})
+	r.start(t)
+	return r
+}
+
+// start starts the process and waits until it answers.
+func (r *redisServer) start(t *testing.T) {
 	t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatal("redis-server is not installed: make setup installs it, or: apt-get install redis-server")
 	}
-	dir, err := os.MkdirTemp("", "redis") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket = filepath.Join(dir, "s")
-	cmd := exec.Command(binary, append([]string{"--port", "0", "--unixsocket", socket, "--dir", dir, "--save", ""}, args...)...)
-	var log strings.Builder
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		os.RemoveAll(dir)
-	})
+	r.cmd = exec.Command(binary, r.args...)
+	r.cmd.Stdout, r.cmd.Stderr = &r.log, &r.log
+	must(t, r.cmd.Start())
 	for range 500 {
-		if c, err := net.Dial("unix", socket); err == nil {
+		if c, err := net.Dial("unix", r.socket); err == nil {
 			c.Close()
-			return socket
+			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	t.Fatalf("redis-server does not answer:\n%s", log.String())
-	return ""
+	r.kill()
+	t.Fatalf("redis-server does not answer:\n%s", r.log.String())
+}
+
+func (r *redisServer) kill() {
+	if r.cmd != nil {
+		r.cmd.Process.Kill()
+		r.cmd.Wait()
+		r.cmd = nil
+	}
 }
 
 var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}}
@@ -205,7 +221,7 @@ func TestEmbedded(t *testing.T) {
 }
 
 func TestServerIsChecked(t *testing.T) {
-	socket := startRedis(t, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
+	socket := startRedis(t, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").socket
 	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
 	want := `store: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
 	if err == nil || err.Error() != want {
@@ -245,13 +261,65 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 	}
 }
 
+// A server that is killed and started again is waited for: what was written is there, and waits and
+// writes go on.
+func TestServerRestart(t *testing.T) {
+	server := startRedis(t, "--appendonly", "yes")
+	open := func() *Store {
+		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket}))
+		must(t, err)
+		closeAfter(t, s)
+		return s
+	}
+	boss, help := join(t, open(), "boss"), join(t, open(), "help")
+	must(t, boss.Submit(t.Context(), call(0)))
+	v, err := help.Claim(t.Context(), Train(0))
+	must(t, err)
+	answer := make(chan Result, 1)
+	go func() {
+		r, err := boss.Await(t.Context(), v)
+		if err != nil {
+			t.Errorf("await: %v", err)
+		}
+		answer <- r
+	}()
+	server.kill()
+	written := make(chan error, 1)
+	go func() { written <- help.Complete(t.Context(), v, Result{Text: "after"}) }()
+	server.start(t)
+	must(t, <-written)
+	if r := <-answer; r.Text != "after" {
+		t.Errorf("answer %+v", r)
+	}
+}
+
+// A server that stays away is an error that says so.
+func TestServerGone(t *testing.T) {
+	server := startRedis(t, "--appendonly", "yes")
+	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket, Timeout: time.Second}))
+	must(t, err)
+	closeAfter(t, s)
+	boss, err := s.Join(t.Context(), "boss", team)
+	must(t, err)
+	server.kill()
+	var late *TimeoutError
+	if err := boss.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
+		t.Errorf("wait: %v", err)
+	}
+	boss.cancel(ErrClosed)
+	boss.beats.Wait()
+}
+
 // A store behind TLS and an ACL user lets in who has both, and nobody else.
 func TestTLSAndACL(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := writeCertificate(t, dir)
 	port := freePort(t)
 	startRedis(t, "--appendonly", "yes", "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no",
-		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "+@all", "-@admin", "+info")
+		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "&mgrpo:*", "+@all", "-@admin", "+info")
 	o := Options{Run: "r", URL: "rediss://trainer@127.0.0.1:" + port, Password: "geheim", CAFile: cert, Timeout: 5 * time.Second}
 	s, err := Open(t.Context(), o)
 	must(t, err)
