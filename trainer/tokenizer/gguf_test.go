@@ -77,7 +77,7 @@ func compareOnGolden(t *testing.T, name string, files map[string][]byte) {
 		Text string  `json:"text"`
 		IDs  []int32 `json:"ids"`
 	}
-	rows(t, golden.File(t, "tokenizer", name), "cases", func(t *testing.T, line int, r row) {
+	eachRow(t, golden.File(t, "tokenizer", name), "cases", func(t *testing.T, line int, r row) {
 		if ids := got.Encode(r.Text); !slices.Equal(ids, r.IDs) {
 			t.Errorf("line %d: Encode(%.100q)\n got %v\nwant %v", line, r.Text, clip(ids), clip(r.IDs))
 		}
@@ -156,7 +156,7 @@ func TestRealGGUF(t *testing.T) {
 	}
 	compareOnGolden(t, "smollm2", files)
 	tok, _ := Parse(files)
-	rows(t, golden.File(t, "tokenizer", "smollm2"), "chat", func(t *testing.T, line int, r chatRow) {
+	eachRow(t, golden.File(t, "tokenizer", "smollm2"), "chat", func(t *testing.T, line int, r chatRow) {
 		if got, err := tok.Render(r.Chat); err != nil || got != r.Rendered {
 			t.Errorf("line %d: Render: got %q, %v, want %q", line, got, err, r.Rendered)
 		}

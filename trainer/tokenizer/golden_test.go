@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
@@ -46,12 +47,19 @@ func goldenTokenizer(t testing.TB, name string) *Tokenizer {
 	return loadGolden(t, golden.File(t, "tokenizer", name))
 }
 
+// loaded keeps tokenizers between tests: reading one takes a good part of a second.
+var loaded sync.Map // by folder
+
 func loadGolden(t testing.TB, dir string) *Tokenizer {
 	t.Helper()
+	if tok, ok := loaded.Load(dir); ok {
+		return tok.(*Tokenizer)
+	}
 	tok, err := Parse(goldenFiles(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
+	loaded.Store(dir, tok)
 	return tok
 }
 
@@ -90,6 +98,13 @@ func readGzip(path string) ([]byte, error) {
 
 // rows calls f for each line of a JSON lines file, decoded into a new T, and prints how many there were.
 func rows[T any](t *testing.T, dir, name string, f func(t *testing.T, line int, row T)) {
+	t.Helper()
+	golden.Count("tokenizer/"+filepath.Base(dir)+"/"+name, eachRow(t, dir, name, f))
+}
+
+// eachRow is rows without the print, for tests that use the goldens for something else.
+func eachRow[T any](t *testing.T, dir, name string, f func(t *testing.T, line int, row T)) int {
+	t.Helper()
 	path := filepath.Join(dir, name+".jsonl")
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) && os.Getenv(golden.Env) != "" {
@@ -119,7 +134,7 @@ func rows[T any](t *testing.T, dir, name string, f func(t *testing.T, line int, 
 	if n == 0 {
 		t.Fatalf("%s: no rows", path)
 	}
-	golden.Count("tokenizer/"+filepath.Base(dir)+"/"+name, n)
+	return n
 }
 
 func TestGoldenCases(t *testing.T) {

@@ -285,7 +285,7 @@ func (r *renderer) evalSlice(n *nodes.GetSlice, s *scope) (any, error) {
 		runes, err := slice(r, []rune(text), bounds)
 		return string(runes), err
 	}
-	return undefined{"a slice of '" + typeName(object) + " object'"}, nil
+	return nil, fmt.Errorf("'%s' object cannot be sliced", typeName(object))
 }
 
 // slice is Python's list[start:stop:step].

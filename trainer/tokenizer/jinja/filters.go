@@ -576,7 +576,7 @@ func absFilter(r *renderer, v any, args arguments) (any, error) {
 	return small(new(big.Int).Abs(b)), nil
 }
 
-// roundFilter gives a float, ties to even, unless a method is named.
+// roundFilter rounds ties to even unless a method is named. An integer stays one then.
 func roundFilter(r *renderer, v any, args arguments) (any, error) {
 	f, ok := float(v)
 	places, okPlaces := integer(args.at(0, "precision", int64(0)))
@@ -586,6 +586,9 @@ func roundFilter(r *renderer, v any, args arguments) (any, error) {
 	scale := math.Pow(10, float64(places))
 	switch m := args.at(1, "method", "common"); m {
 	case "common":
+		if isInteger(v) && places >= 0 {
+			return v, nil
+		}
 		if places < 0 {
 			return math.RoundToEven(f*scale) / scale, nil
 		}

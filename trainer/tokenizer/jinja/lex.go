@@ -123,7 +123,7 @@ func (l *lexer) comment(body string) error {
 
 func (l *lexer) raw(opening, body string) error {
 	l.line += strings.Count(opening, "\n")
-	l.after(body[strings.Index(body, "%}")+2:], body[0], true)
+	l.after(body[strings.Index(body, "%}")+2:], body[0], false)
 	body = l.rest
 	for at := 0; ; {
 		i := strings.Index(body[at:], "{%")

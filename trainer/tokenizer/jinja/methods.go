@@ -285,7 +285,7 @@ func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error
 		for s = strings.TrimRightFunc(s, isSpace); s != ""; s = strings.TrimRightFunc(s, isSpace) {
 			i := strings.LastIndexFunc(s, isSpace)
 			if limit == 0 || i < 0 {
-				parts = append(parts, strings.TrimLeftFunc(s, isSpace))
+				parts = append(parts, s)
 				break
 			}
 			_, n := utf8.DecodeRuneInString(s[i:])

@@ -180,10 +180,7 @@ func (r *renderer) forTag(n *forTag, s *scope) error {
 	if len(items) == 0 && n.empty != nil {
 		return r.nodes(n.empty.Nodes, s.inner())
 	}
-	l := &loop{items: items, depth: 1}
-	if outer, ok := s.get("loop").(*loop); ok {
-		l.depth = outer.depth + 1
-	}
+	l := &loop{items: items}
 	r.loops++
 	defer func() { r.loops-- }()
 	for i, item := range items {
@@ -363,10 +360,10 @@ func (l *loop) attribute(name string) any {
 		return i == n-1
 	case "length":
 		return n
-	case "depth":
-		return int64(l.depth)
+	case "depth": // of recursive loops, which there are none
+		return int64(1)
 	case "depth0":
-		return int64(l.depth - 1)
+		return int64(0)
 	case "previtem":
 		if i > 0 {
 			return l.items[i-1]

@@ -143,12 +143,14 @@ func parseSet(p, args *parser.Parser) (nodes.ControlStructure, error) {
 		if err != nil {
 			return nil, err
 		}
-		switch target.(type) {
+		switch target := target.(type) {
 		case *nodes.Name, *nodes.GetAttribute:
+			tag.targets = append(tag.targets, target)
+		case *nodes.Tuple:
+			tag.targets = append(tag.targets, target.Val...)
 		default:
 			return nil, args.Error("set: the target is neither a name nor an attribute of a namespace", args.Current())
 		}
-		tag.targets = append(tag.targets, target)
 		if args.Match(tokens.Comma) == nil {
 			break
 		}

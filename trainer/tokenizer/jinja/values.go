@@ -25,7 +25,6 @@ type (
 	loop struct {
 		items   []any
 		index   int // from 0
-		depth   int // from 1
 		changed []any
 	}
 
