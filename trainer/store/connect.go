@@ -17,6 +17,13 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
+// silence keeps the client from writing to standard error: what it has to say is in the errors too.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+func init() { redis.SetLogger(silence{}) }
+
 // clientOptions turns Options into those of the Redis client, and refuses a store that anyone on the
 // network could read and write.
 func clientOptions(o Options) (*redis.UniversalOptions, error) {
@@ -48,6 +55,7 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	opts.DisableIdentity = true
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	opts.PoolTimeout = 30 * time.Second
+	opts.DialerRetries = 1 // what fails is repeated by Store.retry and Store.wait, within their deadlines
 	return opts, nil
 }
 

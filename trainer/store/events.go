@@ -125,7 +125,9 @@ func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, erro
 		case err != nil && ctx.Err() == nil && !transient(err):
 			return err
 		}
-		last = err
+		if err == nil || !overdue(err) {
+			last = err
+		}
 		select {
 		case <-wake:
 		case <-again.C:
@@ -136,17 +138,14 @@ func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, erro
 				return context.Cause(ctx)
 			}
 			agents, what := whomWhat()
-			return s.waitError(ctx, s.liveliness(agents), what, since, unlessContext(last))
+			return s.waitError(ctx, s.liveliness(agents), what, since, last)
 		}
 	}
 }
 
-// unlessContext leaves out failures that only say that the wait is over.
-func unlessContext(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+// overdue says that an operation failed only because the wait for it was over.
+func overdue(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // liveliness lists agents and whether each has a worker that is alive, for a message.

@@ -13,7 +13,8 @@ import (
 )
 
 // Member is one agent's place in the run. Writes are made through it and carry its epoch; once
-// another worker has taken the place, they fail with a FencedError and change nothing.
+// another worker has taken the place, they fail with a FencedError and change nothing. Waits should be
+// given contexts made from Context, so that they end with the place.
 type Member struct {
 	*Store
 	agent string
