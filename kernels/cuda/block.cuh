@@ -1,0 +1,57 @@
+// What a block of threads does together. Every function here is called by all threads of the block, and its
+// order of operations is fixed by the thread numbers: no atomics on floating point, the same bits each time.
+#pragma once
+#include <cstdint>
+
+namespace mgrpo::cuda {
+
+// Room for one T a thread in shared memory, which can hold no type with a constructor.
+template <class T, int kThreads>
+struct Storage {
+  alignas(T) unsigned char bytes[sizeof(T) * kThreads];
+  __device__ T *get() { return reinterpret_cast<T *>(bytes); }
+};
+
+// Merges one value a thread by a binary tree and gives the result to every thread. shared: [kThreads].
+template <int kThreads, class T, class Merge>
+__device__ T block_reduce(T value, T *shared, const Merge &merge) {
+  static_assert((kThreads & (kThreads - 1)) == 0, "the tree needs a power of two");
+  shared[threadIdx.x] = value;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) merge(shared[threadIdx.x], shared[threadIdx.x + half]);
+    __syncthreads();
+  }
+  const T result = shared[0];
+  __syncthreads();  // the next call may overwrite shared
+  return result;
+}
+
+template <int kThreads, class T>
+__device__ T block_sum(T value, T *shared) {
+  return block_reduce<kThreads>(value, shared, [](T &a, const T &b) { a += b; });
+}
+
+// Inclusive prefix sums over the threads: sums[i] = value of threads 0..i. sums: [2 * kThreads]; the half that
+// holds the result is returned.
+template <int kThreads>
+__device__ const double *block_scan(double value, double *sums) {
+  double *from = sums, *to = sums + kThreads;
+  from[threadIdx.x] = value;
+  __syncthreads();
+  for (int offset = 1; offset < kThreads; offset *= 2) {
+    to[threadIdx.x] = threadIdx.x >= offset ? from[threadIdx.x - offset] + from[threadIdx.x] : from[threadIdx.x];
+    __syncthreads();
+    double *const swap = from;
+    from = to;
+    to = swap;
+  }
+  return from;
+}
+
+// The smallest non-negative number seen; -1 = none.
+__device__ inline void report_least(int64_t *least, int64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long *>(least), static_cast<unsigned long long>(value));
+}
+
+}  // namespace mgrpo::cuda

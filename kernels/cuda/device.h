@@ -1,0 +1,95 @@
+// Host side of the GPU kernels: errors, stream-ordered scratch, copies and launches.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "mgrpo/dtype.h"
+#include "mgrpo/status.h"
+
+namespace mgrpo::cuda {
+
+// Remembers the message of a failed runtime call; returns the status for it.
+int32_t report(cudaError_t error, const char *call);
+
+#define MGRPO_CUDA_TRY(call)                                                        \
+  do {                                                                              \
+    const cudaError_t mgrpo_cuda_error_ = (call);                                   \
+    if (mgrpo_cuda_error_ != cudaSuccess) return ::mgrpo::cuda::report(mgrpo_cuda_error_, #call); \
+  } while (0)
+
+#define MGRPO_TRY(expression)                                       \
+  do {                                                              \
+    const int32_t mgrpo_status_ = (expression);                     \
+    if (mgrpo_status_ != MGRPO_OK) return mgrpo_status_;            \
+  } while (0)
+
+// The most blocks a launch asks for; kernels stride over the rest.
+constexpr int64_t kMaxBlocks = 1 << 20;
+
+inline unsigned block_count(int64_t items) { return static_cast<unsigned>(items < kMaxBlocks ? items : kMaxBlocks); }
+
+inline cudaStream_t stream_of(void *stream) { return static_cast<cudaStream_t>(stream); }
+
+// Device memory that is allocated and freed in the order of a stream.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(cudaStream_t stream) : stream_(stream) {}
+  Scratch(const Scratch &) = delete;
+  Scratch &operator=(const Scratch &) = delete;
+  ~Scratch() {
+    if (data_) cudaFreeAsync(data_, stream_);
+  }
+
+  int32_t allocate(int64_t n) {
+    void *p = nullptr;
+    const cudaError_t error = cudaMallocAsync(&p, static_cast<size_t>(n > 0 ? n : 1) * sizeof(T), stream_);
+    if (error != cudaSuccess) return report(error, "cudaMallocAsync");
+    data_ = static_cast<T *>(p);
+    return MGRPO_OK;
+  }
+  // Allocates n elements and fills them from host memory.
+  int32_t upload(const T *host, int64_t n) {
+    MGRPO_TRY(allocate(n));
+    MGRPO_CUDA_TRY(cudaMemcpyAsync(data_, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, stream_));
+    return MGRPO_OK;
+  }
+  // Copies n elements to host memory and waits for the stream.
+  int32_t download(T *host, int64_t n) const {
+    MGRPO_CUDA_TRY(cudaMemcpyAsync(host, data_, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToHost, stream_));
+    MGRPO_CUDA_TRY(cudaStreamSynchronize(stream_));
+    return MGRPO_OK;
+  }
+  // Fills n elements with bytes 0xFF: -1, or the largest unsigned number.
+  int32_t allocate_ones(int64_t n) {
+    MGRPO_TRY(allocate(n));
+    MGRPO_CUDA_TRY(cudaMemsetAsync(data_, 0xFF, static_cast<size_t>(n) * sizeof(T), stream_));
+    return MGRPO_OK;
+  }
+  T *get() const { return data_; }
+
+ private:
+  cudaStream_t stream_;
+  T *data_ = nullptr;
+};
+
+// A kernel's launch error. Errors of its execution come with the next wait.
+inline int32_t launched() {
+  MGRPO_CUDA_TRY(cudaGetLastError());
+  return MGRPO_OK;
+}
+
+// f(), with a failed host allocation as a status: nothing is thrown across the C ABI.
+template <class F>
+int32_t guarded(const F &f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc &) {
+    return MGRPO_OUT_OF_MEMORY;
+  }
+}
+
+}  // namespace mgrpo::cuda
