@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "mgrpo/nn.h"
+
 namespace mgrpo::cpu {
 namespace {
 
@@ -26,3 +28,5 @@ const NnOps &nn_ops() {
 }
 
 }  // namespace mgrpo::cpu
+
+const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::nn_ops().name; }

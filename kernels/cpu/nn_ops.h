@@ -28,7 +28,6 @@ struct AttentionGradients {
 
 struct NnOps {
   const char *name;
-  int64_t lanes;
 
   // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
   void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y,

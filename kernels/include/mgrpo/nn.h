@@ -12,6 +12,10 @@
 #pragma once
 #include "mgrpo/status.h"
 
+// The instruction set in use: "avx512", "avx2" or "portable". It is the best one of the CPU unless the
+// environment variable MGRPO_CPU_ISA names a lower one before the first call.
+MGRPO_API const char *mgrpo_cpu_isa(void);
+
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], w [n, k], b [n] or null, y [rows, n].
 // w is read as it is, without a packed copy.
 MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
@@ -67,7 +71,7 @@ MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int3
 
 // Row r attends to the first length[r] positions of slot[r].  q, out [rows, heads, hd]; k_cache, v_cache
 // [slots, kv_heads, max_len, hd]; slot [rows] in [0, slots), length [rows] in [0, max_len], else
-// MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. Positions from length[r] on are not read.
+// MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. Positions from length[r] on do not matter.
 // hd in [1, 256]. Decoding passes one row a slot, prefill passes a prompt's rows one after the other
 // with lengths that grow by one: consecutive rows of a slot share the reading of its keys and values.
 MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
