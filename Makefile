@@ -9,7 +9,7 @@ VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 CMAKE     := cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE)
 # gotch is C++ behind cgo: its flags, and nothing else's, come from this script. Every go command goes
 # through it, so that the build cache sees the same flags always.
-GO        := source bindings/torch/gotchx/env.sh $(CURDIR)/$(SITE) && go
+GO        := eval "$$(bindings/torch/gotchx/env.sh $(SITE))" && go
 # The program finds its libraries beside itself, wherever the folder is moved.
 RPATH     := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib
 LDFLAGS    = -X main.version=$(VERSION) -extldflags "$(RPATH)"
@@ -53,7 +53,7 @@ lint: build ## vet, gofmt, staticcheck
 	$(GO) vet ./...
 
 env: ## what a go command outside make needs
-	@bindings/torch/gotchx/env.sh $(CURDIR)/$(SITE)
+	@bindings/torch/gotchx/env.sh $(SITE)
 
 clean: ## everything that was built (LibTorch stays)
 	rm -rf bin build/cmake build/lib build/test

@@ -1,0 +1,149 @@
+package model
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// Tolerances of the goldens' README for the 135M model in float32.
+const (
+	tolSmolLogits   = 1e-3
+	tolSmolLogProbs = 3e-4
+)
+
+type smolPrompt struct {
+	Name string  `json:"name"`
+	IDs  []int32 `json:"ids"`
+	Next struct {
+		IDs    []int32   `json:"top20_ids"`
+		Logits []float64 `json:"top20_logits"`
+	} `json:"next_token"`
+	Continuation struct {
+		IDs     []int32   `json:"ids"`
+		LogP1   []float64 `json:"logprobs_t1_f64"`
+		LogP07  []float64 `json:"logprobs_t07_f64"`
+		Entropy []float64 `json:"entropy_t1_f64"`
+	} `json:"continuation"`
+	Greedy struct {
+		IDs []int32 `json:"ids"`
+	} `json:"greedy"`
+}
+
+// TestSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation and a
+// greedy continuation through the key-value cache.
+func TestSmolLM2(t *testing.T) {
+	var want struct {
+		Prompts []smolPrompt `json:"prompts"`
+	}
+	raw, err := os.ReadFile(golden.File(t, "models", "smollm2-expected.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &want); err != nil {
+		t.Fatal(err)
+	}
+	m := openSmolLM2(t)
+	for _, p := range want.Prompts {
+		t.Run(p.Name, func(t *testing.T) {
+			cache, err := m.NewCache(context.Background(), 1, len(p.IDs)+len(p.Greedy.IDs))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cache.Close(context.Background(), m.Device)
+			do(t, m, func(s *torch.Scope) {
+				logits := appendRows(s, m, cache, p.IDs, 0)
+				for i, id := range p.Next.IDs {
+					if got := float64(logits[id]); math.Abs(got-p.Next.Logits[i]) > tolSmolLogits {
+						t.Errorf("logit of %d is %v, want %v", id, got, p.Next.Logits[i])
+					}
+				}
+				for i, want := range p.Greedy.IDs {
+					if got := argmax(logits); got != want {
+						t.Fatalf("greedy token %d is %d, want %d", i, got, want)
+					}
+					s.Scoped(func() { logits = appendRows(s, m, cache, []int32{want}, len(p.IDs)+i) })
+				}
+			})
+			checkContinuation(t, m, p)
+		})
+	}
+	golden.Count("models/smollm2", len(want.Prompts))
+}
+
+func checkContinuation(t *testing.T, m *Model, p smolPrompt) {
+	do(t, m, func(s *torch.Scope) {
+		all := append(append([]int32{}, p.IDs...), p.Continuation.IDs...)
+		pos := make([]int32, len(all))
+		for i := range pos {
+			pos[i] = int32(i)
+		}
+		n := int64(len(all))
+		hidden := m.Forward(s, Packed{IDs: s.FromInt32(all, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
+		k := int64(len(p.Continuation.IDs))
+		rows, target := hidden.Narrow(0, int64(len(p.IDs))-1, k).Contiguous(), s.FromInt32(p.Continuation.IDs, k)
+		logp, entropy := torch.HeadLogProb(rows, m.Head(), target, 1, 64)
+		near(t, "log-probs", floats(logp), p.Continuation.LogP1, tolSmolLogProbs)
+		near(t, "entropy", floats(entropy), p.Continuation.Entropy, tolSmolLogProbs)
+		logp, _ = torch.HeadLogProb(rows, m.Head(), target, 0.7, 64)
+		near(t, "log-probs at 0.7", floats(logp), p.Continuation.LogP07, tolSmolLogProbs)
+	})
+}
+
+// appendRows feeds tokens at positions from `from` on and returns the last row's logits.
+func appendRows(s *torch.Scope, m *Model, c *Cache, ids []int32, from int) []float32 {
+	slot, pos, length := make([]int32, len(ids)), make([]int32, len(ids)), make([]int32, len(ids))
+	for i := range ids {
+		pos[i], length[i] = int32(from+i), int32(from+i+1)
+	}
+	n := int64(len(ids))
+	r := Rows{Slot: s.FromInt32(slot, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
+	hidden := m.Hidden(s, s.FromInt32(ids, n), r.Pos, c.At(r))
+	logits := make([]float32, m.Config.VocabSize)
+	torch.Linear(hidden.Narrow(0, n-1, 1), m.Head(), nil).Float32s(logits)
+	return logits
+}
+
+func argmax(v []float32) int32 {
+	best := 0
+	for i := range v {
+		if v[i] > v[best] {
+			best = i
+		}
+	}
+	return int32(best)
+}
+
+// openSmolLM2 skips, by name, where the model was not fetched.
+func openSmolLM2(t *testing.T) *Model {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	path := filepath.Join(filepath.Dir(file), "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("models/%s is not here: examples/gsm8k/fetch.sh brings it", filepath.Base(path))
+	}
+	dev, err := torch.Open("cpu", runtime.NumCPU())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	src, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	m, err := Load(context.Background(), dev, src, Options{Compute: torch.Float32, MaxPosition: 256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(context.Background()) })
+	return m
+}
