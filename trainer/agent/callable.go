@@ -31,6 +31,7 @@ type callables struct {
 	names       []string // in the order offered
 	byName      map[string]callable
 	definitions []json.RawMessage // OpenAI function definitions, in the order offered
+	example     string            // a call of the first one, as a model writes it
 }
 
 type callable struct {
@@ -80,10 +81,32 @@ func (c *callables) add(name, description string, schema json.RawMessage, delega
 	if err != nil {
 		return fmt.Errorf("tool %s: %w", name, err)
 	}
+	if len(c.names) == 0 {
+		if c.example, err = exampleCall(name, parsed.Required); err != nil {
+			return fmt.Errorf("tool %s: %w", name, err)
+		}
+	}
 	c.names = append(c.names, name)
 	c.byName[name] = callable{delegate, resolved}
 	c.definitions = append(c.definitions, definition)
 	return nil
+}
+
+// exampleCall writes a call with its required arguments left open.
+func exampleCall(name string, required []string) (string, error) {
+	quoted, err := marshalPlain(name)
+	if err != nil {
+		return "", err
+	}
+	arguments := make([]string, len(required))
+	for i, r := range required {
+		key, err := marshalPlain(r)
+		if err != nil {
+			return "", err
+		}
+		arguments[i] = string(key) + `: "..."`
+	}
+	return fmt.Sprintf(`{"name": %s, "arguments": {%s}}`, quoted, strings.Join(arguments, ", ")), nil
 }
 
 // call turns what the model wrote into a Call, with a Problem if it cannot be executed.

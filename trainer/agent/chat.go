@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -94,7 +93,7 @@ func (c *Chat) placeTools() error {
 		return err
 	}
 	c.tools = nil
-	c.system = strings.TrimSpace(c.system + "\n\n" + toolsPrompt(c.callables.definitions))
+	c.system = strings.TrimSpace(c.system + "\n\n" + c.callables.prompt())
 	return nil
 }
 
@@ -113,15 +112,16 @@ func (c *Chat) render(messages []tokenizer.Message, tools []any) (string, error)
 	return text, nil
 }
 
-func toolsPrompt(definitions []json.RawMessage) string {
+// prompt describes the callables and how to call them, for a template that does not.
+func (c *callables) prompt() string {
 	var b strings.Builder
 	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
-	for _, d := range definitions {
+	for _, d := range c.definitions {
 		b.Write(d)
 		b.WriteByte('\n')
 	}
-	b.WriteString("</tools>\n\nTo call one, write a JSON object with its name and arguments:\n" +
-		callOpen + "\n" + `{"name": <function-name>, "arguments": <args-json-object>}` + "\n" + callClose +
+	b.WriteString("</tools>\n\nTo call one, write its name and arguments like this:\n" +
+		callOpen + "\n" + c.example + "\n" + callClose +
 		"\nThe answer comes between " + responseOpen + " and " + responseClose + ". Without a call, what you write is your final answer.")
 	return b.String()
 }

@@ -212,6 +212,15 @@ func TestChatTools(t *testing.T) {
 	})
 }
 
+// A model that is told of its tools by the system prompt is shown a call, which is one.
+func TestChatExampleIsACall(t *testing.T) {
+	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
+	calls := ParseToolCalls(c.system)
+	if len(calls) != 1 || c.callables.call(calls[0]).Problem != "" || c.callables.call(calls[0]).Task != "..." {
+		t.Errorf("the example reads as %+v", calls)
+	}
+}
+
 func TestChatParse(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	c := newTestChat(t, ChatConfig{Tokenizer: tok, Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})

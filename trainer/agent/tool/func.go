@@ -9,11 +9,16 @@ import (
 
 // Func is a tool of one string argument made from a function; a task's own tools are made this way.
 func Func(name, description, argument, meaning string, call func(ctx context.Context, argument string) (string, error)) Tool {
-	schema, err := json.Marshal(map[string]any{
-		"type":       "object",
-		"properties": map[string]any{argument: map[string]string{"type": "string", "description": meaning}},
-		"required":   []string{argument},
-	})
+	type property struct {
+		Type        string `json:"type"`
+		Description string `json:"description,omitempty"`
+	}
+	// A struct, for the usual order of keys: models read the schema as text.
+	schema, err := json.Marshal(struct {
+		Type       string              `json:"type"`
+		Properties map[string]property `json:"properties"`
+		Required   []string            `json:"required"`
+	}{"object", map[string]property{argument: {"string", meaning}}, []string{argument}})
 	if err != nil { // strings always marshal
 		schema = json.RawMessage(`{"type":"object"}`)
 	}

@@ -69,3 +69,10 @@ func TestFuncWrongArguments(t *testing.T) {
 		}
 	}
 }
+
+func TestNamed(t *testing.T) {
+	sums := Limited(Named(Calculator(), "sums"), Limits{})
+	if sums.Name() != "sums" || callText(t, sums, "expression", "1+1") != "2" {
+		t.Errorf("%s", sums.Name())
+	}
+}

@@ -119,7 +119,7 @@ func (w *sandbox) reason(err error) error {
 	case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") || strings.Contains(said, "pthread_create failed"):
 		return errors.New("the program needs more memory than it may have")
 	}
-	return fmt.Errorf("the interpreter died: %w", err)
+	return fmt.Errorf("the program ended its interpreter (%w): most likely it needs more memory than it may have", err)
 }
 
 // kill ends the process and waits for it. It may be called more than once and returns when it is over.

@@ -15,3 +15,13 @@ type Tool interface {
 	Schema() json.RawMessage // JSON Schema of the arguments, an object
 	Call(ctx context.Context, args json.RawMessage) (string, error)
 }
+
+// Named is t under another name: two corpora, two search tools.
+func Named(t Tool, name string) Tool { return named{t, name} }
+
+type named struct {
+	Tool
+	name string
+}
+
+func (n named) Name() string { return n.name }
