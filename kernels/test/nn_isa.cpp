@@ -12,8 +12,12 @@ TEST(Isa, EnvironmentLowersIt) {
   EXPECT_TRUE(isa == "avx512" || isa == "avx2" || isa == "portable") << isa;
   const char *limit = std::getenv("MGRPO_CPU_ISA");
   if (limit == nullptr) return;
-  if (std::string(limit) == "portable") EXPECT_EQ(isa, "portable");
-  if (std::string(limit) == "avx2") EXPECT_NE(isa, "avx512");
+  if (std::string(limit) == "portable") {
+    EXPECT_EQ(isa, "portable");
+  }
+  if (std::string(limit) == "avx2") {
+    EXPECT_NE(isa, "avx512");
+  }
 }
 
 }  // namespace

@@ -105,9 +105,13 @@ TEST(Linear, NonFiniteInputsStayInTheirRow) {
   x[2 * k + 19] = NAN;
   mgrpo_linear_cpu(x.data(), w.data(), nullptr, dirty.begin(), 5, k, n);
   for (int64_t r = 0; r < 5; r++)
-    for (int64_t j = 0; j < n; j++)
-      if (r == 2) EXPECT_TRUE(std::isnan(dirty[r * n + j]));
-      else EXPECT_EQ(dirty[r * n + j], clean[r * n + j]);
+    for (int64_t j = 0; j < n; j++) {
+      if (r == 2) {
+        EXPECT_TRUE(std::isnan(dirty[r * n + j]));
+      } else {
+        EXPECT_EQ(dirty[r * n + j], clean[r * n + j]);
+      }
+    }
 }
 
 }  // namespace
