@@ -76,8 +76,8 @@ func ParseNumber(s string) (Number, bool) {
 }
 
 const (
-	maxAnswer = 1 << 20
-	maxFigure = 400 // characters of one figure
+	maxAnswer = 64 << 10 // bytes read from the end of an answer
+	maxFigure = 400      // characters of one figure
 )
 
 var (
