@@ -114,7 +114,8 @@ func TestLayersMatchOracles(t *testing.T) {
 	}
 }
 
-// The gradient of sum(g * outputs) against central differences of the oracle.
+// The gradient of sum(g * outputs) against central differences of the oracle: into gradients that autograd
+// makes, and added to gradients that are there, where they are.
 func TestLayersGradients(t *testing.T) {
 	d := open(t)
 	for _, l := range layers() {
@@ -125,33 +126,47 @@ func TestLayersGradients(t *testing.T) {
 			t.Run(l.name+"/"+p.dt.String(), func(t *testing.T) {
 				in := inputs(l)
 				g := values(7, int64(len(l.oracle(in))))
-				var got [][]float64
+				want := make([][]float64, len(in))
+				for i := range in {
+					want[i] = differences(l.oracle, in, i, g)
+				}
 				do(t, d, func(s *Scope) {
 					ts := tensors(s, l, in, p.dt)
 					for _, x := range ts {
 						x.RequireGrad(true)
 					}
-					s.Grad(true, func() {
-						outs := l.run(s, ts)
-						var grads []*Tensor
-						rest := g
-						for _, out := range outs {
-							n := out.Numel()
-							grads = append(grads, from(s, rest[:n], out.DType(), out.Shape()...))
-							rest = rest[n:]
-						}
-						Backward(outs, grads)
-					})
-					for _, x := range ts {
-						got = append(got, float64s(x.Grad()))
+					backward(s, l, ts, g)
+					for i, x := range ts {
+						wantClose(t, "gradient", float64s(x.Grad()), want[i], p.backward)
+						x.SetGrad(s.Full(p.dt, 3, x.Shape()...))
+					}
+					buffer := ts[0].Grad().Ptr()
+					backward(s, l, ts, g)
+					for i, x := range ts {
+						added := x.Grad().Sub(s.Full(p.dt, 3, 1))
+						wantClose(t, "gradient added", float64s(added), want[i], p.backward)
+					}
+					if ts[0].Grad().Ptr() != buffer {
+						t.Error("the gradient moved")
 					}
 				})
-				for i := range in {
-					wantClose(t, "gradient", got[i], differences(l.oracle, in, i, g), p.backward)
-				}
 			})
 		}
 	}
+}
+
+// backward runs l on ts and back from the output gradients g, one after the other.
+func backward(s *Scope, l layer, ts []*Tensor, g []float64) {
+	s.Grad(true, func() {
+		outs := l.run(s, ts)
+		var grads []*Tensor
+		for _, out := range outs {
+			n := out.Numel()
+			grads = append(grads, from(s, g[:n], out.DType(), out.Shape()...))
+			g = g[n:]
+		}
+		Backward(outs, grads)
+	})
 }
 
 func differences(f func([][]float64) []float64, in [][]float64, which int, g []float64) []float64 {

@@ -16,6 +16,7 @@
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
+#include "leaf.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/nn.h"
 
@@ -114,7 +115,9 @@ struct Head : torch::autograd::Function<Head> {
     auto dlogp = grads[0].contiguous(), dentropy = grads[1].contiguous();
     at::Tensor dh, dw;
     if (for_h) dh = at::empty_like(h);
-    if (for_w) dw = at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));  // sums over chunks in full precision
+    // Half-precision weights: the sum over chunks is in float32 and rounded once.
+    bool in_place = for_w && dlogp.scalar_type() == w.scalar_type() && gradient_in_place(w).defined();
+    if (for_w) dw = in_place ? w.grad() : at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));
     Chunks{h, w, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
       log_prob_backward(logits, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
       if (for_h) {
@@ -126,7 +129,7 @@ struct Head : torch::autograd::Function<Head> {
       else if (for_w)
         dw.add_(at::mm(logits.t(), rows));
     });
-    return {dh, for_w ? dw.to(w.scalar_type()) : dw, {}, {}, {}};
+    return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}};
   }
 };
 

@@ -15,7 +15,7 @@ bool cpu_fp32(const at::Tensor &t, const T &...rest) {
 // Whether an operation on these has to leave a trace for the backward pass.
 template <class... T>
 bool recorded(const T &...t) {
-  return at::GradMode::is_enabled() && (t.requires_grad() || ...);
+  return at::GradMode::is_enabled() && ((t.defined() && t.requires_grad()) || ...);
 }
 
 inline void check_status(int32_t status, const char *hint = "") {

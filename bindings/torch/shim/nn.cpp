@@ -5,9 +5,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros_like.h>
@@ -15,6 +17,7 @@
 
 #include "guard.h"
 #include "kernel.h"
+#include "leaf.h"
 
 namespace {
 
@@ -37,6 +40,46 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
                                 rows_of(x), x.size(-1), w.size(0)));
   return y;
 }
+
+struct Linear : torch::autograd::Function<Linear> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
+    ctx->save_for_backward({x, w});
+    ctx->saved_data["biased"] = b.has_value();
+    return at::linear(x, w, b);
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &x = saved[0], &w = saved[1];
+    auto dy = grads[0].reshape({-1, w.size(0)});
+    at::Tensor dx, dw, db;
+    if (ctx->needs_input_grad(0)) dx = at::mm(dy, w).view(x.sizes());
+    if (ctx->needs_input_grad(1)) {
+      auto rows = x.reshape({-1, w.size(1)});
+      if (auto total = gradient_in_place(w); total.defined())
+        total.addmm_(dy.t(), rows);
+      else
+        dw = at::mm(dy.t(), rows);
+    }
+    if (ctx->saved_data["biased"].toBool() && ctx->needs_input_grad(2)) db = dy.sum(0);
+    return {dx, dw, db};
+  }
+};
+
+struct Embedding : torch::autograd::Function<Embedding> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &w, const at::Tensor &ids) {
+    ctx->save_for_backward({w, ids});
+    return at::embedding(w, ids);
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &w = saved[0], &ids = saved[1];
+    // On a GPU index_add_ adds in no fixed order; the dense form does.
+    auto total = w.is_cpu() ? gradient_in_place(w) : at::Tensor();
+    if (!total.defined()) return {at::embedding_dense_backward(grads[0], ids, w.size(0), -1, false), {}};
+    total.index_add_(0, ids, grads[0]);
+    return {at::Tensor(), {}};
+  }
+};
 
 at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
   auto y = at::empty_like(x);
@@ -123,14 +166,16 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 2 && X.size(-1) == W.size(1), "x [..., K] and w [N, K] do not agree on K");
     TORCH_CHECK(!B.defined() || (B.dim() == 1 && B.size(0) == W.size(0)), "w [N, K] and b [N] do not agree on N");
     if (!at::GradMode::is_enabled() && cpu_fp32(X, W) && (!B.defined() || cpu_fp32(B))) return linear(X, W, B);
-    return B.defined() ? at::linear(X, W, B) : at::linear(X, W);
+    std::optional<at::Tensor> bias;
+    if (B.defined()) bias = B;
+    return recorded(X, W, B) ? Linear::apply(X, W, bias) : at::linear(X, W, bias);
   });
 }
 
 mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids) {
   return make(d, [&] {
     TORCH_CHECK(ref(w).dim() == 2 && ref(ids).dim() == 1, "w must be [V, D] and ids [T]");
-    return at::embedding(ref(w), ref(ids));
+    return recorded(ref(w)) ? Embedding::apply(ref(w), ref(ids)) : at::embedding(ref(w), ref(ids));
   });
 }
 
