@@ -50,13 +50,14 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape) (*tokenizer.Tokenizer, 
 
 // speak gives the agent its tools and its dialect.
 func (w *Worker) speak(ctx context.Context) (err error) {
-	if w.tools, err = w.openTools(ctx); err != nil {
-		return err
-	}
 	if w.speaksCompact() {
+		w.tools = &toolbox{} // the task brings its own
 		role := w.role()
 		w.dialect = func() (agent.Dialect, error) { return compact.New(role, w.tokenizer) }
 		_, err := w.dialect()
+		return err
+	}
+	if w.tools, err = openTools(ctx, w.cfg, w.agent.Tools); err != nil {
 		return err
 	}
 	chat, err := w.chat()
@@ -91,14 +92,11 @@ func (w *Worker) chat() (*agent.Chat, error) {
 		}
 		system = string(text)
 	}
-	c := agent.ChatConfig{Tokenizer: w.tokenizer, System: system}
+	c := agent.ChatConfig{Tokenizer: w.tokenizer, System: system, Tools: w.tools.all}
 	if w.main && w.cfg.Run.Arm != "single" {
 		for _, sub := range w.colleagues() {
 			c.Colleagues = append(c.Colleagues, agent.Colleague{Name: sub.Name, Description: sub.Describe})
 		}
-	}
-	for _, name := range w.agent.Tools {
-		c.Tools = append(c.Tools, w.tools[name])
 	}
 	return agent.NewChat(c)
 }
@@ -114,24 +112,11 @@ func (w *Worker) colleagues() []*config.Agent {
 	return out
 }
 
-// openTools makes the tools of this agent that do not depend on the query.
-func (w *Worker) openTools(ctx context.Context) (map[string]tool.Tool, error) {
-	tools := map[string]tool.Tool{}
-	for _, name := range w.agent.Tools {
-		t, err := OpenTool(ctx, w.cfg, name)
-		if err != nil {
-			return nil, fmt.Errorf("tools.%s: %w", name, err)
-		}
-		tools[name] = t
-	}
-	return tools, nil
-}
-
 // toolsFor adds the tools that the task binds to a query.
 func (w *Worker) toolsFor(q task.Query) map[string]tool.Tool {
 	env, ok := w.task.(task.Environment)
 	if !ok || !w.speaksCompact() {
-		return w.tools
+		return w.tools.byName
 	}
 	search := tool.Func(research.SearchTool, "Search the knowledge base of the question.", compact.QueryArgument, "names or relations",
 		func(ctx context.Context, words string) (string, error) {

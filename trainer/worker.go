@@ -9,7 +9,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -39,7 +38,7 @@ type Worker struct {
 	learner   *learner.Learner // nil for a frozen agent
 	tokenizer *tokenizer.Tokenizer
 	dialect   func() (agent.Dialect, error) // a conversation's own
-	tools     map[string]tool.Tool
+	tools     *toolbox
 	limits    agent.Limits
 	inFlight  int // conversations held at once
 
@@ -145,6 +144,9 @@ func (w *Worker) Close(ctx context.Context) error {
 		if err != nil && first == nil {
 			first = fmt.Errorf("%s: closing %s: %w", w.name, what, err)
 		}
+	}
+	if w.tools != nil {
+		note("tools", w.tools.Close())
 	}
 	if w.engine != nil {
 		note("engine", w.engine.Close(ctx))

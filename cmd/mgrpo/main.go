@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
 // version is set by the linker to the commit.
@@ -23,6 +25,7 @@ type cli struct {
 }
 
 func main() {
+	tool.ServeSandbox() // the code tool runs this program again, inside limits
 	var c cli
 	parser := kong.Must(&c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
 		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
