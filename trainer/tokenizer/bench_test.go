@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
 )
@@ -29,6 +31,15 @@ func benchText(b *testing.B) string {
 	return text.String()
 }
 
+// cpuTime is what the process has used, of all cores: what a busy machine does not change.
+func cpuTime(b *testing.B) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
 func BenchmarkEncode(b *testing.B) {
 	text := benchText(b)
 	for _, name := range []string{"smollm2", "qwen3"} {
@@ -36,9 +47,11 @@ func BenchmarkEncode(b *testing.B) {
 			tok := goldenTokenizer(b, name)
 			b.SetBytes(int64(len(text)))
 			b.ResetTimer()
+			start := cpuTime(b)
 			for b.Loop() {
 				tok.Encode(text)
 			}
+			b.ReportMetric(float64(len(text))*float64(b.N)/1e6/(cpuTime(b)-start).Seconds(), "MB/cpu-s")
 		})
 	}
 }

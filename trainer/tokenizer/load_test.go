@@ -1,0 +1,192 @@
+package tokenizer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+)
+
+// small is a byte-level tokenizer.json of which tests change parts.
+const small = `{"version":"1.0","truncation":null,"padding":null,
+"added_tokens":[{"id":3,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
+"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
+"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},
+"model":{"type":"BPE","unk_token":null,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`
+
+// hostile files and the error that each has to give.
+var hostile = []struct{ name, tokenizer, config, want string }{
+	{"empty", "", "{}", "ends in the middle"},
+	{"cut short", small[:len(small)-9], "{}", "ends in the middle"},
+	{"trailing", small + "{}", "{}", "something follows"},
+	{"not an object", "[]", "{}", "want an object"},
+	{"duplicate key", strings.Replace(small, `"padding":null`, `"version":"2"`, 1), "{}", `"version" occurs twice`},
+	{"duplicate token", strings.Replace(small, `"b":1`, `"a":1`, 1), "{}", `"a" occurs twice`},
+	{"duplicate id", strings.Replace(small, `"b":1`, `"b":0`, 1), "{}", "have the same id 0"},
+	{"id too large", strings.Replace(small, `"b":1`, `"b":2097152`, 1), "{}", "not an integer between"},
+	{"id gap", strings.Replace(small, `"b":1`, `"b":2000000`, 1), "{}", "the largest id is 2000000"},
+	{"id negative", strings.Replace(small, `"b":1`, `"b":-1`, 1), "{}", "not an integer between"},
+	{"id float", strings.Replace(small, `"b":1`, `"b":1.0`, 1), "{}", "not an integer between"},
+	{"merge out of vocabulary", strings.Replace(small, `"a b"`, `"a c"`, 1), "{}", "merge 0"},
+	{"merge of three", strings.Replace(small, `"a b"`, `"a b a"`, 1), "{}", "not a pair"},
+	{"merge result", strings.Replace(small, `"a b"`, `"b a"`, 1), "{}", "merge 0"},
+	{"merge a number", strings.Replace(small, `"a b"`, `7`, 1), "{}", "want a string or an array"},
+	{"no merges", strings.Replace(small, `,"merges":["a b"]`, ``, 1), "{}", "no merges"},
+	{"no vocabulary", strings.Replace(small, `{"a":0,"b":1,"ab":2}`, `{}`, 1), "{}", "vocabulary is empty"},
+	{"unk unknown", strings.Replace(small, `"unk_token":null`, `"unk_token":"u"`, 1), "{}", `unk_token "u"`},
+	{"dropout", strings.Replace(small, `"unk_token":null`, `"dropout":0.1`, 1), "{}", "dropout"},
+	{"suffix", strings.Replace(small, `"unk_token":null`, `"end_of_word_suffix":"</w>"`, 1), "{}", "end_of_word_suffix"},
+	{"model type", strings.Replace(small, `"BPE"`, `"Unigram"`, 1), "{}", `"Unigram" is not supported`},
+	{"unknown key", strings.Replace(small, `"version"`, `"verison"`, 1), "{}", "verison: unknown key"},
+	{"normalizer", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"NFKC"}`, 1), "{}", `normalizer "NFKC"`},
+	{"pre-tokenizer", strings.Replace(small, `{"type":"ByteLevel","add_prefix_space":false`, `{"type":"Metaspace","add_prefix_space":false`, 1), "{}", "without a final ByteLevel"},
+	{"prefix space", strings.Replace(small, `"add_prefix_space":false`, `"add_prefix_space":true`, 1), "{}", "add_prefix_space true"},
+	{"pattern", strings.Replace(small, `"pre_tokenizer":{`, `"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"\\d"},"behavior":"Isolated","invert":false}]},"x":{`, 1), "{}", "unknown key"},
+	{"decoder", strings.Replace(small, `"decoder":{"type":"ByteLevel"`, `"decoder":{"type":"WordPiece"`, 1), "{}", `decoder "WordPiece"`},
+	{"post-processor", strings.Replace(small, `"post_processor":null`, `"post_processor":{"type":"BertProcessing"}`, 1), "{}", `"BertProcessing"`},
+	{"added id", strings.Replace(small, `"id":3`, `"id":1`, 1), "{}", "have the same id 1"},
+	{"added twice", strings.Replace(small, `"added_tokens":[`, `"added_tokens":[{"id":4,"content":"<e>"},`, 1), "{}", "occurs twice"},
+	{"added contradicts", strings.Replace(small, `"content":"<e>"`, `"content":"b"`, 1), "{}", "1 in the vocabulary"},
+	{"added far", small, `{"added_tokens_decoder":{"2000000":{"content":"<f>","special":true}}}`, "far beyond"},
+	{"added decoder contradicts", small, `{"added_tokens_decoder":{"9":{"content":"<e>","special":true}}}`, "the id 3 here and 9"},
+	{"config not an object", small, `[]`, "tokenizer_config.json"},
+	{"token of a wrong type", small, `{"eos_token":7}`, "eos_token"},
+	{"template malformed", small, `{"chat_template":"{% if %}"}`, "chat template"},
+	{"template includes", small, `{"chat_template":"{% include '/etc/passwd' %}"}`, "include"},
+	{"deep", `{"normalizer":` + strings.Repeat("[", 5000), "{}", "nested deeper"},
+}
+
+func TestHostileFiles(t *testing.T) {
+	if _, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range hostile {
+		_, err := Parse(map[string][]byte{fileTokenizer: []byte(h.tokenizer), fileConfig: []byte(h.config)})
+		if err == nil || !strings.Contains(err.Error(), h.want) {
+			t.Errorf("%s: got %v, want an error with %q", h.name, err, h.want)
+		}
+	}
+	if _, err := Parse(nil); err == nil || !strings.Contains(err.Error(), "no tokenizer.json") {
+		t.Errorf("no files: got %v", err)
+	}
+}
+
+func parseSmall(t *testing.T, config string, replacements ...string) *Tokenizer {
+	t.Helper()
+	text := strings.NewReplacer(replacements...).Replace(small)
+	tok, err := LoadFS(fstest.MapFS{fileTokenizer: {Data: []byte(text)}, fileConfig: {Data: []byte(config)},
+		fileGeneration: {Data: []byte(`{"eos_token_id":[3,1]}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+func TestUnknownBytes(t *testing.T) {
+	for _, c := range []struct {
+		name, model string
+		want        []int32
+	}{
+		{"dropped", `"unk_token":null`, []int32{2, 0}},
+		{"unk", `"unk_token":"b"`, []int32{2, 1, 1, 0}},
+		{"fused unk", `"unk_token":"b","fuse_unk":true`, []int32{2, 1, 0}},
+	} {
+		tok := parseSmall(t, "{}", `"unk_token":null`, c.model)
+		if got := tok.Encode("abxya"); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	// a missing byte whose character's UTF-8 is there as <0x..> tokens: x is one byte, 78
+	tok := parseSmall(t, "{}", `"unk_token":null`, `"unk_token":"b","byte_fallback":true`, `"ab":2`, `"ab":2,"<0x78>":4`)
+	if got, want := tok.Encode("axy"), []int32{0, 4, 1}; !slices.Equal(got, want) {
+		t.Errorf("byte fallback: got %v, want %v", got, want)
+	}
+}
+
+func TestIgnoreMerges(t *testing.T) {
+	vocab := []string{`"ab":2`, `"ab":2,"aba":4`}
+	if got := parseSmall(t, "{}", vocab...).Encode("aba"); !slices.Equal(got, []int32{2, 0}) {
+		t.Errorf("merging: got %v", got)
+	}
+	ignoring := append(vocab, `"unk_token":null`, `"ignore_merges":true`)
+	if got := parseSmall(t, "{}", ignoring...).Encode("aba"); !slices.Equal(got, []int32{4}) {
+		t.Errorf("ignore_merges: got %v", got)
+	}
+}
+
+func TestAddedTokens(t *testing.T) {
+	flags := `"single_word":false,"lstrip":false,"rstrip":false,"normalized":false`
+	for _, c := range []struct {
+		name, flags, text string
+		want              []int32
+	}{
+		{"plain", flags, "a<e>b", []int32{0, 3, 1}},
+		{"lstrip", strings.Replace(flags, `"lstrip":false`, `"lstrip":true`, 1), "a \n<e>b", []int32{0, 3, 1}},
+		{"rstrip", strings.Replace(flags, `"rstrip":false`, `"rstrip":true`, 1), "a<e> \u3000b", []int32{0, 3, 1}},
+		{"single word", strings.Replace(flags, `"single_word":false`, `"single_word":true`, 1), "a<e> <e>b<e>", []int32{0, 1}},
+		{"single word alone", strings.Replace(flags, `"single_word":false`, `"single_word":true`, 1), "a <e> b", []int32{0, 3, 1}},
+	} {
+		tok := parseSmall(t, "{}", flags, c.flags)
+		if got := tok.Encode(c.text); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNormalizedAddedToken(t *testing.T) {
+	tok := parseSmall(t, "{}", `"normalizer":null`, `"normalizer":{"type":"NFC"}`, `"content":"<e>"`, `"content":"e\u0301"`,
+		`"normalized":false`, `"normalized":true`)
+	if got, want := tok.Encode("a\u00e9be\u0301"), []int32{0, 3, 1, 3}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestConfigNamesAndFlags(t *testing.T) {
+	tok := parseSmall(t, `{"eos_token":{"content":"<e>"},"pad_token":"ab","bos_token":null,"unk_token":"<new>",
+		"added_tokens_decoder":{"3":{"content":"<e>","special":false,"normalized":false}}}`)
+	if tok.EOS() != 3 || tok.Pad() != 2 || tok.BOS() != NoID || tok.Unk() != 4 || tok.VocabSize() != 5 {
+		t.Errorf("eos %d, pad %d, bos %d, unk %d, size %d", tok.EOS(), tok.Pad(), tok.BOS(), tok.Unk(), tok.VocabSize())
+	}
+	if !tok.Special(3) || !tok.Special(2) || tok.Special(0) || tok.Special(-1) || tok.Special(99) {
+		t.Error("named tokens are special, others are not")
+	}
+	if got := tok.StopIDs(); !slices.Equal(got, []int32{3, 1}) {
+		t.Errorf("StopIDs: got %v", got)
+	}
+	if got := tok.Encode("b<new>"); !slices.Equal(got, []int32{1, 4}) {
+		t.Errorf("a named token that only the config has: got %v", got)
+	}
+}
+
+func TestTemplateProcessing(t *testing.T) {
+	tok := parseSmall(t, "{}", `"post_processor":null`, `"post_processor":{"type":"Sequence","processors":[
+		{"type":"ByteLevel","trim_offsets":false},{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<e>","type_id":0}},
+		{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"z","type_id":0}}],"pair":[],
+		"special_tokens":{"<e>":{"id":"<e>","ids":[3],"tokens":["<e>"]},"z":{"id":"z","ids":[0,1],"tokens":["a","b"]}}}]}`)
+	if got, want := tok.EncodeWithSpecial("ab"), []int32{3, 2, 0, 1}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	tok := byteComplete(t)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 200 {
+				text := fmt.Sprintf("the %d abab %d é", i%17, g)
+				if got := tok.Decode(tok.Encode(text), true); got != text {
+					t.Errorf("got %q, want %q", got, text)
+					return
+				}
+				if _, err := tok.Render(Chat{Messages: Messages(Message{Content: text})}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
