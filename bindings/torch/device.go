@@ -211,7 +211,7 @@ func (d *Device) do(j *job) {
 // ends the wait for the thread, f itself is not interrupted. Tensors that f makes are dropped when it ends
 // unless kept. Grad mode starts off. An operation that fails inside f ends f and Do returns its *Error;
 // any other panic of f goes on in the goroutine that called Do. Do inside a Do of the same device is an
-// error.
+// error; of another device it is allowed, but two devices must not wait for each other.
 func (d *Device) Do(ctx context.Context, f func(s *Scope) error) error {
 	if d.onThread() {
 		return &Error{Op: "do", Message: "called inside Do of the same device: use the scope at hand"}

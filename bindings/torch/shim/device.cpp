@@ -7,6 +7,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <dlfcn.h>
 #include <malloc.h>
+#include <omp.h>
 #include <torch/version.h>
 
 #include <cstdlib>
@@ -20,6 +21,13 @@ std::atomic<int64_t> mgt_handles{0};
 const cuda_part *the_cuda_part = nullptr;
 
 namespace {
+
+// For the calling thread: LibTorch's OpenMP and MKL, and the OpenMP of our kernels, which a LibTorch that
+// brings an OpenMP library under a name of its own does not share.
+void set_threads(int n) {
+  at::set_num_threads(n);
+  omp_set_num_threads(n);
+}
 
 // LibTorch's own CPU allocation with a count of live bytes, as the C library rounds them.
 struct CountingAllocator final : c10::Allocator {
@@ -126,7 +134,7 @@ mgt_pointer mgt_device_open(int cuda, int index, int threads) {
   r.error = guard([&] {
     static std::once_flag once;
     std::call_once(once, [] { c10::SetCPUAllocator(&counting); });
-    at::set_num_threads(threads);  // of this thread's OpenMP and MKL
+    set_threads(threads);
     c10::Device device(c10::kCPU);
     if (cuda) {
       TORCH_CHECK(the_cuda_part, "the CUDA part is not loaded");
@@ -146,7 +154,7 @@ void mgt_device_close(mgt_device *d) { delete d; }
 char *mgt_device_move(mgt_device *d) {
   return guard([&] {
     d->thread = mgt_thread();
-    at::set_num_threads(d->threads);
+    set_threads(d->threads);
     if (d->device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(d->device);
   });
 }
