@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/redis/go-redis/v9"
 )
 
 // 300 rollouts wait for answers at once, over one reader of events, while a worker has many of their
@@ -164,7 +165,18 @@ func TestSlowWorkerKeepsItsClaim(t *testing.T) {
 		if again, err := help.Claim(ctx, Train(0)); err == nil {
 			t.Errorf("handed out again while it was worked on: %+v", again)
 		}
+		pending := func() []redis.XPendingExt {
+			p, err := b.raw.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: help.key("stream", "step-0", "help"), Group: "workers", Start: "-", End: "+", Count: 10}).Result()
+			must(t, err)
+			return p
+		}
+		if p := pending(); len(p) != 1 || p[0].RetryCount != 1 {
+			t.Errorf("while it is worked on, the server has %+v; want one delivery", p)
+		}
 		must(t, help.Complete(t.Context(), v, Result{Text: "slow"}))
+		if p := pending(); len(p) != 0 {
+			t.Errorf("completed, and still pending: %+v", p)
+		}
 	})
 }
 
