@@ -303,8 +303,11 @@ func TestLayerErrors(t *testing.T) {
 			c := s.Zeros(Float32, 2, 1, 3, 4)
 			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{4}, 1), 1)
 		}},
-		{"head target", "row 1", func(s *Scope) {
-			HeadLogProb(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0, 4}, 2), 1, 2)
+		{"head target", "row 4: invalid argument; is its target", func(s *Scope) {
+			HeadLogProb(s.Zeros(Float32, 5, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0, 1, 2, 3, 4}, 5), 1, 2)
+		}},
+		{"head logits", "row 0: non-finite", func(s *Scope) {
+			HeadLogProb(s.Full(Float32, math.Inf(1), 1, 3), s.Full(Float32, 1, 4, 3), s.FromInt32([]int32{0}, 1), 1, 2)
 		}},
 		{"head temperature", "tau", func(s *Scope) {
 			HeadLogProb(s.Zeros(Float32, 1, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0}, 1), 0, 2)

@@ -9,7 +9,7 @@ struct cuda_part {
   int (*device_count)();
   void *(*stream)(int index);
   void (*memory)(int index, mgt_memory_stats *stats);
-  // As mgrpo_token_logprob_cuda and its backward pass (logits.h of the kernels), on the current stream.
+  // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream.
   void (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy);
   void (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy);
 };

@@ -29,18 +29,19 @@ bool kernel_dtype(const at::Tensor &t) {
   return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kDouble;
 }
 
-void check_row(int32_t status, int64_t bad_row) {
-  TORCH_CHECK(status == MGRPO_OK, mgrpo_status_string(status), bad_row >= 0 ? " in a row of the chunk: row " : "",
-              bad_row >= 0 ? std::to_string(bad_row) : "");
+// bad_row counts from the chunk's first row.
+void check_row(int32_t status, int64_t first, int64_t bad_row) {
+  TORCH_CHECK(status == MGRPO_OK, "row ", first + std::max<int64_t>(bad_row, 0), ": ", mgrpo_status_string(status),
+              status == MGRPO_INVALID_ARGUMENT ? "; is its target inside the vocabulary?" : "; the logits are NaN or infinite");
 }
 
-void log_prob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor logp, at::Tensor entropy) {
+void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets, double tau, at::Tensor logp, at::Tensor entropy) {
   if (logits.is_cpu() && kernel_dtype(logits)) {
     int64_t bad_row = -1;
     int32_t status = mgrpo_token_logprob_cpu(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
                                              logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau,
                                              logp.mutable_data_ptr(), entropy.mutable_data_ptr(), &bad_row);
-    return check_row(status, bad_row);
+    return check_row(status, first, bad_row);
   }
   if (logits.is_cuda() && the_cuda_part->token_logprob && kernel_dtype(logits))
     return the_cuda_part->token_logprob(logits, targets, tau, logp, entropy);
@@ -50,13 +51,13 @@ void log_prob(const at::Tensor &logits, const at::Tensor &targets, double tau, a
 }
 
 // Overwrites the logits by their gradient.
-void log_prob_backward(at::Tensor logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy) {
+void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy) {
   if (logits.is_cpu() && kernel_dtype(logits)) {
     int64_t bad_row = -1;
     int32_t status = mgrpo_token_logprob_bwd_cpu(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
                                                  logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau,
                                                  dlogp.const_data_ptr(), dentropy.const_data_ptr(), &bad_row);
-    return check_row(status, bad_row);
+    return check_row(status, first, bad_row);
   }
   if (logits.is_cuda() && the_cuda_part->token_logprob_bwd && kernel_dtype(logits))
     return the_cuda_part->token_logprob_bwd(logits, targets, tau, dlogp, dentropy);
@@ -94,7 +95,7 @@ variable_list head(const at::Tensor &h, const at::Tensor &w, const at::Tensor &t
   auto options = h.options().dtype(h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   auto logp = at::empty({h.size(0)}, options), entropy = at::empty({h.size(0)}, options);
   Chunks{h, w, chunk, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
-    log_prob(logits, targets.narrow(0, from, n), tau, logp.narrow(0, from, n), entropy.narrow(0, from, n));
+    log_prob(logits, from, targets.narrow(0, from, n), tau, logp.narrow(0, from, n), entropy.narrow(0, from, n));
   });
   return {logp, entropy};
 }
@@ -119,7 +120,7 @@ struct Head : torch::autograd::Function<Head> {
     bool in_place = for_w && dlogp.scalar_type() == w.scalar_type() && gradient_in_place(w).defined();
     if (for_w) dw = in_place ? w.grad() : at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));
     Chunks{h, w, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
-      log_prob_backward(logits, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
+      log_prob_backward(logits, from, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
       if (for_h) {
         auto out = dh.narrow(0, from, n);
         at::mm_out(out, logits, w);
