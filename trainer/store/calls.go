@@ -86,9 +86,7 @@ func (m *Member) tryClaim(ctx context.Context, p Phase, v *Invocation) (found, a
 	}
 	switch word(reply, 0) {
 	case "ended":
-		m.mu.Lock()
-		maps.DeleteFunc(m.inFlight, func(_, s string) bool { return s == stream })
-		m.mu.Unlock()
+		m.forget(func(c claim) bool { return c.stream == stream })
 		return false, false, ErrEnded
 	case "none":
 		return false, false, nil
@@ -107,7 +105,9 @@ func (m *Member) tryClaim(ctx context.Context, p Phase, v *Invocation) (found, a
 	}
 	m.mu.Lock()
 	_, mine := m.inFlight[entry]
-	m.inFlight[entry] = stream
+	if !mine {
+		m.inFlight[entry] = claim{stream, v.Delivery}
+	}
 	m.mu.Unlock()
 	if mine {
 		return false, true, nil // this worker was silent for a lease, but it is at work on it
@@ -142,22 +142,33 @@ func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 	return err
 }
 
-// renewClaims tells the server that the claimed invocations are being worked on.
+// claim is what is remembered of an invocation that is being worked on.
+type claim struct {
+	stream   string
+	delivery int64
+}
+
+// renewClaims tells the server that the claimed invocations are being worked on. The count of
+// deliveries is given with each, because the embedded server would count a renewal as one.
 func (m *Member) renewClaims(ctx context.Context) {
 	m.mu.Lock()
-	byStream := map[string][]string{}
-	for entry, stream := range m.inFlight {
-		byStream[stream] = append(byStream[stream], entry)
+	groups := map[claim][]any{}
+	for entry, c := range m.inFlight {
+		groups[c] = append(groups[c], entry)
 	}
 	m.mu.Unlock()
-	for stream, entries := range byStream {
-		err := m.rdb.XClaimJustID(ctx, &redis.XClaimArgs{Stream: stream, Group: "workers", Consumer: m.consumer(), Messages: entries}).Err()
-		if err != nil && !transient(err) { // the stream is gone: its phase has been trimmed
-			m.mu.Lock()
-			for _, e := range entries {
-				delete(m.inFlight, e)
-			}
-			m.mu.Unlock()
+	for c, entries := range groups {
+		args := append([]any{"XCLAIM", c.stream, "workers", m.consumer(), 0}, entries...)
+		err := m.rdb.Do(ctx, append(args, "RETRYCOUNT", c.delivery, "JUSTID")...).Err()
+		if err != nil && ctx.Err() == nil && !transient(err) { // the stream is gone: its phase has been trimmed
+			m.forget(func(claimed claim) bool { return claimed.stream == c.stream })
 		}
 	}
+}
+
+// forget gives up claims that nobody will ask for any more.
+func (m *Member) forget(these func(claim) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.inFlight, func(_ string, c claim) bool { return these(c) })
 }

@@ -27,7 +27,7 @@ type Member struct {
 	beats  sync.WaitGroup
 
 	mu       sync.Mutex
-	inFlight map[string]string // stream entry claimed and not completed -> its stream
+	inFlight map[string]claim // by stream entry: claimed and not completed
 }
 
 // Join takes an agent's place in the run. The first worker to join while none is alive begins the
@@ -49,7 +49,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello) (*Member, error
 	if err != nil {
 		return nil, fmt.Errorf("store: the greeting: %w", err)
 	}
-	m := &Member{Store: s, agent: agent, token: rand.Text(), inFlight: map[string]string{}}
+	m := &Member{Store: s, agent: agent, token: rand.Text(), inFlight: map[string]claim{}}
 	patience := time.Now().Add(s.opts.Lease + s.opts.Lease/4)
 	for left := int64(math.MaxInt64); ; {
 		refusal, ttl, err := m.tryJoin(ctx, h, g, hello)
