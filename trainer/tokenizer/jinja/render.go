@@ -11,8 +11,8 @@ import (
 
 // Limits on one rendering.
 const (
-	maxSteps  = 20e6      // nodes visited, elements compared
-	maxBytes  = 512 << 20 // of all strings and lists made on the way
+	maxSteps  = 5e6      // nodes visited, elements compared
+	maxBytes  = 256 << 20 // of all strings and lists made on the way
 	maxOutput = 64 << 20
 	maxCalls  = 60 // macros within macros
 )
