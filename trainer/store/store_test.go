@@ -264,7 +264,7 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 // A server that is killed and started again is waited for: what was written is there, and waits and
 // writes go on.
 func TestServerRestart(t *testing.T) {
-	server := startRedis(t, "--appendonly", "yes")
+	server := startRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	open := func() *Store {
 		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket}))
 		must(t, err)
