@@ -1,0 +1,166 @@
+#include <omp.h>
+
+#include "backend.h"
+
+namespace {
+using namespace conformance;
+
+const mgrpo_adamw_config kConfig{.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1, .step = 1};
+
+struct State {
+  std::vector<float> p, m, v;
+};
+
+class AdamW : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(AdamW);
+
+// Runs `steps` updates on the same gradient; status of the last.
+int32_t run(const Backend &b, State &s, const std::vector<float> &gradient, mgrpo_adamw_config config, int steps,
+            std::vector<uint16_t> *bf16 = nullptr) {
+  Buffer<float> p(b, s.p), m(b, s.m), v(b, s.v), g(b, gradient);
+  Buffer<uint16_t> copy(b, s.p.size());
+  const auto n = static_cast<int64_t>(s.p.size());
+  int32_t status = MGRPO_OK;
+  for (int i = 0; i < steps; i++) {
+    double norm = -1;
+    EXPECT_EQ(b.grad_norm(g.get(), n, &norm), MGRPO_OK);
+    status = b.adamw(p.get(), m.get(), v.get(), g.get(), bf16 ? copy.get() : nullptr, n, norm, &config);
+    config.step++;
+  }
+  s = {p.values(), m.values(), v.values()};
+  if (bf16) *bf16 = copy.values();
+  return status;
+}
+
+State zeros(size_t n, unsigned seed) { return {cast<float>(normals(n, seed)), std::vector<float>(n), std::vector<float>(n)}; }
+
+TEST_P(AdamW, MatchesTheUpdateRuleInFloat64) {
+  const size_t n = 1000;
+  State s = zeros(n, 1);
+  const auto gradient = cast<float>(normals(n, 2));
+  std::vector<double> p = cast<double>(s.p), m(n), v(n);
+  double norm = 0;
+  for (float g : gradient) norm += static_cast<double>(g) * g;
+  norm = std::sqrt(norm);
+  ASSERT_GT(norm, 1);
+  for (int step = 1; step <= 5; step++)
+    for (size_t i = 0; i < n; i++) {
+      const double g = gradient[i] * std::min(1.0, 1 / (norm + 1e-6));
+      m[i] = 0.9 * m[i] + 0.1 * g;
+      v[i] = 0.95 * v[i] + 0.05 * g * g;
+      p[i] *= 1 - 1e-2 * 0.1;
+      p[i] -= 1e-2 * (m[i] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1 - std::pow(0.95, step))) + 1e-8);
+    }
+  ASSERT_EQ(run(backend(), s, gradient, kConfig, 5), MGRPO_OK);
+  expect_near(s.p, p, 2e-6, "p");
+  expect_near(s.m, m, 1e-7, "m");
+  expect_near(s.v, v, 1e-7, "v");
+}
+
+TEST_P(AdamW, BitsEqualTheCPUs) {
+  State here = zeros(5000, 3), there = here;
+  const auto gradient = cast<float>(normals(5000, 4, 1e-3));  // below the clip, where the norm's last bits do not matter
+  run(backend(), here, gradient, kConfig, 3);
+  run(cpu(), there, gradient, kConfig, 3);
+  EXPECT_EQ(here.p, there.p);
+  EXPECT_EQ(here.m, there.m);
+  EXPECT_EQ(here.v, there.v);
+}
+
+TEST_P(AdamW, NonFiniteGradientsTouchNothing) {
+  for (const double bad : {kNaN, kInf, -kInf}) {
+    State s = zeros(300, 5);
+    const State before = s;
+    auto gradient = cast<float>(normals(300, 6));
+    gradient[177] = static_cast<float>(bad);
+    EXPECT_EQ(run(backend(), s, gradient, kConfig, 1), MGRPO_NON_FINITE);
+    EXPECT_EQ(s.p, before.p);
+    EXPECT_EQ(s.m, before.m);
+    EXPECT_EQ(s.v, before.v);
+  }
+}
+
+TEST_P(AdamW, BFloat16CopyRoundsToNearestEven) {
+  State s{{1.00390625f, 1.01171875f, -3.0f, 0.0f}, {0, 0, 0, 0}, {0, 0, 0, 0}};  // ties: to 1.0 and to 1.015625
+  std::vector<uint16_t> copy;
+  mgrpo_adamw_config still = kConfig;
+  still.lr = 0;
+  ASSERT_EQ(run(backend(), s, {1, 1, 1, 1}, still, 1, &copy), MGRPO_OK);
+  EXPECT_EQ(copy, (std::vector<uint16_t>{0x3F80, 0x3F82, 0xC040, 0x0000}));
+}
+
+TEST_P(AdamW, NoClippingWithoutMaxNorm) {
+  State clipped = zeros(10, 7), free = clipped;
+  mgrpo_adamw_config config = kConfig;
+  run(backend(), clipped, std::vector<float>(10, 100.0f), config, 1);
+  config.max_norm = 0;
+  run(backend(), free, std::vector<float>(10, 100.0f), config, 1);
+  EXPECT_EQ(free.m[0], 0.1f * 100.0f);
+  EXPECT_LT(clipped.m[0], 0.04f);
+}
+
+TEST_P(AdamW, RejectsImpossibleSettings) {
+  for (auto edit : std::vector<void (*)(mgrpo_adamw_config &)>{
+           [](mgrpo_adamw_config &c) { c.step = 0; }, [](mgrpo_adamw_config &c) { c.beta1 = 1; },
+           [](mgrpo_adamw_config &c) { c.eps = 0; }, [](mgrpo_adamw_config &c) { c.lr = -1; },
+           [](mgrpo_adamw_config &c) { c.max_norm = kNaN; }}) {
+    State s = zeros(4, 1);
+    mgrpo_adamw_config config = kConfig;
+    edit(config);
+    EXPECT_EQ(run(backend(), s, {1, 1, 1, 1}, config, 1), MGRPO_INVALID_ARGUMENT);
+  }
+}
+
+TEST_P(AdamW, EmptyBuffers) {
+  double norm = -1;
+  EXPECT_EQ(backend().grad_norm(nullptr, 0, &norm), MGRPO_OK);
+  EXPECT_EQ(norm, 0);
+  EXPECT_EQ(backend().adamw(nullptr, nullptr, nullptr, nullptr, nullptr, 0, 0, &kConfig), MGRPO_OK);
+}
+
+TEST_P(AdamW, NormOfManyBlocks) {
+  const auto gradient = cast<float>(normals(300001, 8));
+  long double want = 0;
+  for (float g : gradient) want += static_cast<long double>(g) * g;
+  Buffer<float> g(backend(), gradient);
+  double norm;
+  ASSERT_EQ(backend().grad_norm(g.get(), static_cast<int64_t>(gradient.size()), &norm), MGRPO_OK);
+  EXPECT_NEAR(norm, static_cast<double>(std::sqrt(want)), 1e-11);
+}
+
+TEST(AdamWThreads, SameBits) {
+  const size_t n = 300001;
+  const auto gradient = cast<float>(normals(n, 9));
+  State one = zeros(n, 10), four = one;
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  run(cpu(), one, gradient, kConfig, 2);
+  omp_set_num_threads(4);
+  run(cpu(), four, gradient, kConfig, 2);
+  omp_set_num_threads(before);
+  EXPECT_EQ(one.p, four.p);
+  EXPECT_EQ(one.v, four.v);
+}
+
+class FirstNonFinite : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(FirstNonFinite);
+
+TEST_P(FirstNonFinite, FindsTheFirstAndCounts) {
+  auto values = normals(40000, 11);
+  Buffer<double> clean(backend(), values);
+  int64_t index, count;
+  ASSERT_EQ(backend().first_non_finite(clean.get(), MGRPO_FLOAT64, 40000, &index, &count), MGRPO_OK);
+  EXPECT_EQ(index, -1);
+  EXPECT_EQ(count, 0);
+  values[39999] = kNaN;
+  values[20000] = -kInf;
+  Buffer<float> dirty(backend(), cast<float>(values));
+  ASSERT_EQ(backend().first_non_finite(dirty.get(), MGRPO_FLOAT32, 40000, &index, &count), MGRPO_OK);
+  EXPECT_EQ(index, 20000);
+  EXPECT_EQ(count, 2);
+  Buffer<uint16_t> half(backend(), std::vector<uint16_t>{0x3F80, 0x7F7F, 0x7FC0});
+  ASSERT_EQ(backend().first_non_finite(half.get(), MGRPO_BFLOAT16, 3, &index, &count), MGRPO_OK);
+  EXPECT_EQ(index, 2);
+}
+
+}  // namespace

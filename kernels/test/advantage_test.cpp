@@ -1,0 +1,196 @@
+#include <omp.h>
+
+#include <functional>
+
+#include "backend.h"
+
+namespace {
+using namespace conformance;
+
+const mgrpo_convention kPaper{MGRPO_STD_POPULATION, MGRPO_BASELINE_MEAN, 0, 1e-6};
+
+struct Groups {
+  std::vector<double> rewards, weights;
+  std::vector<int64_t> offsets{0};
+
+  void add(std::vector<double> r, std::vector<double> w = {}) {
+    if (w.empty()) w.assign(r.size(), 1);
+    rewards.insert(rewards.end(), r.begin(), r.end());
+    weights.insert(weights.end(), w.begin(), w.end());
+    offsets.push_back(static_cast<int64_t>(rewards.size()));
+  }
+  size_t count() const { return offsets.size() - 1; }
+};
+
+struct Result {
+  int32_t status;
+  std::vector<double> advantages;
+  std::vector<mgrpo_group_stats> stats;
+  mgrpo_advantage_error error;
+};
+
+Result run(const Backend &b, const Groups &in, const mgrpo_convention &convention = kPaper) {
+  Buffer<double> rewards(b, in.rewards), weights(b, in.weights), advantages(b, in.rewards.size());
+  Buffer<int64_t> offsets(b, in.offsets);
+  Buffer<mgrpo_group_stats> stats(b, std::vector<mgrpo_group_stats>(in.count()));
+  Result r;
+  r.status = b.group_advantage(rewards.get(), weights.get(), offsets.get(), static_cast<int64_t>(in.count()), &convention,
+                               advantages.get(), stats.get(), &r.error);
+  r.advantages = advantages.values();
+  r.stats = stats.values();
+  return r;
+}
+
+// The definition, in long double, copies written out as the members they stand for.
+std::vector<double> oracle(const std::vector<double> &rewards, const std::vector<double> &weights) {
+  long double w = 0, mean = 0, variance = 0;
+  for (size_t i = 0; i < rewards.size(); i++) w += weights[i], mean += static_cast<long double>(weights[i]) * rewards[i];
+  mean /= w;
+  for (size_t i = 0; i < rewards.size(); i++) variance += weights[i] * (rewards[i] - mean) * (rewards[i] - mean);
+  const long double sigma = std::sqrt(variance / w);
+  std::vector<double> out;
+  for (size_t i = 0; i < rewards.size(); i++)
+    out.push_back(weights[i] == 0 || sigma < 1e-6L ? 0 : static_cast<double>((rewards[i] - mean) / sigma));
+  return out;
+}
+
+class Advantage : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(Advantage);
+
+TEST_P(Advantage, RaggedGroupsMatchTheDefinition) {
+  Groups in;
+  std::vector<double> want;
+  std::mt19937 generator(1);
+  for (unsigned g = 0; g < 300; g++) {
+    const size_t n = 1 + generator() % 40;
+    auto rewards = normals(n, g);
+    std::vector<double> weights;
+    for (size_t i = 0; i < n; i++) weights.push_back(static_cast<double>(generator() % 4));
+    weights[0] = 1;
+    const auto expected = oracle(rewards, weights);
+    want.insert(want.end(), expected.begin(), expected.end());
+    in.add(rewards, weights);
+  }
+  const Result r = run(backend(), in);
+  ASSERT_EQ(r.status, MGRPO_OK);
+  expect_near(r.advantages, want, 1e-9, "advantage");
+}
+
+TEST_P(Advantage, EmptySingletonAndIdenticalGroups) {
+  Groups in;
+  in.add({});
+  in.add({0.7});
+  in.add({0.1, 0.1, 0.1});
+  in.add({1, 5, 1}, {1, 0, 2});
+  in.add({3, 4}, {0, 0});
+  in.add({0, 1});
+  const Result r = run(backend(), in);
+  ASSERT_EQ(r.status, MGRPO_OK);
+  const std::vector<double> want{0, 0, 0, 0, 0, 0, 0, 0, 0, -1, 1};
+  EXPECT_EQ(r.advantages, want);
+  const int degenerate[] = {0, 1, 1, 1, 0, 0}, empty[] = {1, 0, 0, 0, 1, 0};
+  for (size_t g = 0; g < in.count(); g++) {
+    EXPECT_EQ(r.stats[g].degenerate, degenerate[g]) << g;
+    EXPECT_EQ(r.stats[g].empty, empty[g]) << g;
+  }
+  EXPECT_EQ(r.stats[3].mean, 1);
+  EXPECT_EQ(r.stats[3].weight_sum, 3);
+}
+
+TEST_P(Advantage, NoGroupsAtAll) { EXPECT_EQ(run(backend(), Groups{}).status, MGRPO_OK); }
+
+TEST_P(Advantage, SmallDeviationsSurviveALargeMean) {
+  Groups in;
+  in.add({1e8, -1e8, 1, 0, 0, 0, 0});
+  in.add({1e8 + 1, 1e8 - 1});
+  const Result r = run(backend(), in);
+  ASSERT_EQ(r.status, MGRPO_OK);
+  EXPECT_NEAR(r.stats[0].mean, 1.0 / 7, 1e-12);
+  EXPECT_NEAR(r.advantages[7], 1, 1e-9);
+}
+
+TEST_P(Advantage, MultiplicityEqualsCopies) {
+  Groups weighted, copied;
+  weighted.add({1, 0, 0.5}, {2, 1, 1});
+  copied.add({1, 1, 0, 0.5});
+  for (const mgrpo_convention &c : {kPaper, mgrpo_convention{MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-6, 0},
+                                    mgrpo_convention{MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0}}) {
+    const Result a = run(backend(), weighted, c), b = run(backend(), copied, c);
+    EXPECT_NEAR(a.advantages[0], b.advantages[0], 1e-14);
+    EXPECT_NEAR(a.advantages[1], b.advantages[2], 1e-14);
+    EXPECT_NEAR(a.advantages[2], b.advantages[3], 1e-14);
+  }
+}
+
+TEST_P(Advantage, LeaveOneOutStdDividesByTheOthers) {
+  Groups in;
+  in.add({1, 0, 0, 1});
+  in.add({1, 0, 0, 0});
+  in.add({1, 0});
+  const Result r = run(backend(), in, {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0});
+  ASSERT_EQ(r.status, MGRPO_OK);
+  const double s = std::sqrt(1.0 / 3), a = (2.0 / 3) / (s + 1e-6), b = (1.0 / 3) / (s + 1e-6);
+  expect_near(r.advantages, {a, -a, -a, a, 1, -b, -b, -b, 1, -1}, 1e-12, "advantage");
+}
+
+TEST_P(Advantage, RefusalsNameTheFirstMember) {
+  const auto refused = [&](std::vector<double> rewards, std::vector<double> weights, const mgrpo_convention &c = kPaper) {
+    Groups in;
+    in.add({0, 1});
+    in.add(rewards, weights);
+    in.add({kNaN});
+    return run(backend(), in, c);
+  };
+  for (const auto &[rewards, weights, code, index] :
+       std::vector<std::tuple<std::vector<double>, std::vector<double>, int32_t, int64_t>>{
+           {{0, kInf, kNaN}, {}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, 1},
+           {{0, 1, kNaN}, {1, 1, 0}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, 2},
+           {{0, 1}, {1, -1}, MGRPO_ADVANTAGE_BAD_WEIGHT, 1},
+           {{0, 1}, {kNaN, 1}, MGRPO_ADVANTAGE_BAD_WEIGHT, 0},
+           {{1e308, -1e308}, {}, MGRPO_ADVANTAGE_NON_FINITE_VALUE, -1}}) {
+    const Result r = refused(rewards, weights);
+    EXPECT_EQ(r.status, MGRPO_REFUSED);
+    EXPECT_EQ(r.error.code, code);
+    EXPECT_EQ(r.error.group, 1);
+    EXPECT_EQ(r.error.index, index);
+  }
+  const Result two = refused({0, 1}, {2, 1}, {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0});
+  EXPECT_EQ(two.error.code, MGRPO_ADVANTAGE_BAD_WEIGHT);
+}
+
+TEST_P(Advantage, AGroupsBitsDoNotDependOnTheOthers) {
+  Groups all;
+  for (unsigned g = 0; g < 2000; g++) all.add(normals(1 + g % 33, g));
+  const Result together = run(backend(), all);
+  for (size_t g : {0u, 7u, 32u, 999u, 1999u}) {
+    Groups one;
+    one.add({all.rewards.begin() + all.offsets[g], all.rewards.begin() + all.offsets[g + 1]});
+    const Result alone = run(backend(), one);
+    for (size_t i = 0; i < alone.advantages.size(); i++)
+      EXPECT_EQ(alone.advantages[i], together.advantages[static_cast<size_t>(all.offsets[g]) + i]);
+  }
+}
+
+TEST(AdvantageThreads, SameBits) {
+  Groups in;
+  for (unsigned g = 0; g < 5000; g++) in.add(normals(8 + g % 5, g));
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const Result one = run(cpu(), in);
+  omp_set_num_threads(4);
+  const Result four = run(cpu(), in);
+  omp_set_num_threads(before);
+  EXPECT_EQ(one.advantages, four.advantages);
+}
+
+TEST_P(Advantage, Float32ReadsAndWritesFloat32WithFloat64Sums) {
+  const std::vector<double> rewards = normals(64, 3);
+  Buffer<float> in(backend(), cast<float>(rewards)), out(backend(), 64);
+  Buffer<int64_t> offsets(backend(), std::vector<int64_t>{0, 64});
+  Buffer<mgrpo_group_stats> stats(backend(), std::vector<mgrpo_group_stats>(1));
+  mgrpo_advantage_error error;
+  ASSERT_EQ(backend().group_advantage_f32(in.get(), nullptr, offsets.get(), 1, &kPaper, out.get(), stats.get(), &error), MGRPO_OK);
+  expect_near(out.values(), oracle(cast<double>(cast<float>(rewards)), std::vector<double>(64, 1)), 1e-6, "advantage");
+}
+
+}  // namespace

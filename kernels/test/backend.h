@@ -1,0 +1,141 @@
+// The conformance suite's backends: every test that takes a Backend runs once for the CPU and once for a GPU, where
+// one was built for and is there.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "mgrpo/adamw.h"
+#include "mgrpo/advantage.h"
+#include "mgrpo/finite.h"
+#include "mgrpo/logprob.h"
+#include "mgrpo/policy_loss.h"
+#include "mgrpo/sample.h"
+
+namespace conformance {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Where a backend's arrays live and its calls; the stream is the default one.
+struct Backend {
+  std::string name;
+  bool (*available)();
+  void *(*allocate)(size_t bytes);
+  void (*release)(void *);
+  void (*upload)(void *to, const void *from, size_t bytes);
+  void (*download)(void *to, const void *from, size_t bytes);
+
+  decltype(&mgrpo_group_advantage_cpu) group_advantage;
+  decltype(&mgrpo_group_advantage_f32_cpu) group_advantage_f32;
+  decltype(&mgrpo_token_logprob_cpu) token_logprob;
+  decltype(&mgrpo_token_logprob_bwd_cpu) token_logprob_bwd;
+  decltype(&mgrpo_policy_loss_cpu) policy_loss;
+  decltype(&mgrpo_grad_norm_cpu) grad_norm;
+  decltype(&mgrpo_adamw_cpu) adamw;
+  decltype(&mgrpo_sample_cpu) sample;
+  decltype(&mgrpo_first_non_finite_cpu) first_non_finite;
+};
+
+const Backend &cpu();
+std::vector<const Backend *> backends();
+
+// n elements in a backend's memory between two guards; the destructor fails the test if a guard was written.
+// The guards make the address odd in units of 16 bytes, as a slice of a larger array would be.
+template <class T>
+class Buffer {
+ public:
+  Buffer(const Backend &backend, const std::vector<T> &values) : backend_(backend), n_(values.size()) {
+    std::vector<T> all(n_ + 2 * kGuard);
+    std::memset(static_cast<void *>(all.data()), kMark, bytes());
+    std::copy(values.begin(), values.end(), all.begin() + kGuard);
+    memory_ = static_cast<T *>(backend_.allocate(bytes()));
+    backend_.upload(memory_, all.data(), bytes());
+  }
+  // An output, filled with a pattern that no kernel writes.
+  Buffer(const Backend &backend, size_t n) : Buffer(backend, std::vector<T>(n, T(-77))) {}
+  Buffer(const Buffer &) = delete;
+  Buffer &operator=(const Buffer &) = delete;
+  ~Buffer() {
+    std::vector<T> all(n_ + 2 * kGuard);
+    backend_.download(all.data(), memory_, bytes());
+    const auto *raw = reinterpret_cast<const unsigned char *>(all.data());
+    for (size_t i = 0; i < kGuard * sizeof(T); i++) {
+      EXPECT_EQ(raw[i], kMark) << "written before the buffer";
+      EXPECT_EQ(raw[bytes() - 1 - i], kMark) << "written after the buffer";
+    }
+    backend_.release(memory_);
+  }
+
+  T *get() { return memory_ + kGuard; }
+  std::vector<T> values() const {
+    std::vector<T> out(n_);
+    backend_.download(out.data(), memory_ + kGuard, n_ * sizeof(T));
+    return out;
+  }
+
+ private:
+  static constexpr size_t kGuard = 17;
+  static constexpr unsigned char kMark = 0xA5;
+  size_t bytes() const { return (n_ + 2 * kGuard) * sizeof(T); }
+
+  const Backend &backend_;
+  size_t n_;
+  T *memory_;
+};
+
+class OnEveryBackend : public testing::TestWithParam<const Backend *> {
+ protected:
+  void SetUp() override {
+    if (!GetParam()->available()) GTEST_SKIP() << GetParam()->name << ": no device";
+  }
+  const Backend &backend() const { return *GetParam(); }
+};
+
+#define MGRPO_EVERY_BACKEND(Suite)                                                                                \
+  INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(conformance::backends()),                                    \
+                           [](const testing::TestParamInfo<const conformance::Backend *> &info) { return info.param->name; })
+
+inline uint16_t to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+inline float from_bf16(uint16_t value) {
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+inline std::vector<double> normals(size_t n, unsigned seed, double scale = 1) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<double> draw(0, scale);
+  std::vector<double> out(n);
+  for (double &v : out) v = draw(generator);
+  return out;
+}
+
+template <class To, class From>
+std::vector<To> cast(const std::vector<From> &in) {
+  return std::vector<To>(in.begin(), in.end());
+}
+
+// The largest difference relative to max(1, |want|).
+template <class T>
+void expect_near(const std::vector<T> &got, const std::vector<double> &want, double tolerance, const char *what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < want.size(); i++) {
+    const double g = static_cast<double>(got[i]);
+    if (g == want[i]) continue;
+    ASSERT_LE(std::abs(g - want[i]) / std::max(1.0, std::abs(want[i])), tolerance) << what << " " << i << ": " << g << ", want " << want[i];
+  }
+}
+
+}  // namespace conformance
