@@ -2,51 +2,43 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"sort"
-	"strings"
-	"sync"
-	"time"
+	"errors"
+	"os"
+
+	"golang.org/x/term"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
+// train runs a training with everything that watches one: the terminal and the run's files.
 func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
-	opt.Observer = &plain{start: time.Now()}
-	return trainer.Train(ctx, cfg, opt)
+	dir := trainer.RunDir(cfg)
+	console := newConsole(cfg, opt.Agents)
+	lines, events := metrics.NewJSONL(dir), metrics.NewTensorBoard(dir)
+	opt.Observer = metrics.Observers{console, lines, events}
+	err := trainer.Train(ctx, cfg, opt)
+	console.Summary()
+	return errors.Join(err, lines.Close(), events.Close())
 }
 
-type plain struct {
-	mu    sync.Mutex
-	start time.Time
-	last  time.Time
-}
-
-func (p *plain) Progress(agent, phase string, done, total int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.last) < 2*time.Second {
-		return
+// newConsole writes to standard output. agents are those that run here; nil means all.
+func newConsole(cfg *config.Config, agents []string) *metrics.Console {
+	opt := metrics.ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
+	if agents == nil {
+		opt.Agents = append(opt.Agents, cfg.Main().Name)
+		for _, a := range cfg.Subs() {
+			if cfg.Run.Arm != "single" {
+				opt.Agents = append(opt.Agents, a.Name)
+			}
+		}
 	}
-	p.last = time.Now()
-	fmt.Printf("%6.1fs %s %s %d/%d\n", time.Since(p.start).Seconds(), agent, phase, done, total)
-}
-
-func (p *plain) Note(agent, text string) { fmt.Println(agent, text) }
-
-func (p *plain) Report(r metrics.Record) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var keys []string
-	for k := range r.Values {
-		keys = append(keys, k)
+	out := int(os.Stdout.Fd())
+	if term.IsTerminal(out) && os.Getenv("TERM") != "dumb" {
+		opt.Terminal = true
+		opt.Color = os.Getenv("NO_COLOR") == ""
+		opt.Width, _, _ = term.GetSize(out)
 	}
-	sort.Strings(keys)
-	var b strings.Builder
-	for _, k := range keys {
-		fmt.Fprintf(&b, " %s=%.4g", k, r.Values[k])
-	}
-	fmt.Printf("%6.1fs %s %d %s:%s\n", time.Since(p.start).Seconds(), r.Kind, r.Step, r.Agent, b.String())
+	return metrics.NewConsole(os.Stdout, opt)
 }

@@ -1,4 +1,5 @@
-// Package metrics is where a run's numbers go: JSON lines, TensorBoard events, the terminal and the report.
+// Package metrics is where a run's numbers go: JSON lines, TensorBoard events and the terminal. What a
+// number means is in values.go, from which docs/metrics.md is made.
 package metrics
 
 // Kinds of a Record.
@@ -19,6 +20,18 @@ type Record struct {
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 }
 
+// place orders what an agent reports in the course of a run: cold start, evaluation 0, step 1,
+// evaluation 1, step 2 and so on. Evaluation n is of the weights that step n left.
+func (r Record) place() int64 {
+	switch r.Kind {
+	case KindStep:
+		return 2*r.Step - 1
+	case KindEval:
+		return 2 * r.Step
+	}
+	return -1
+}
+
 // Observer is told what a run does. Its methods are called from several goroutines.
 type Observer interface {
 	// Progress reports that `done` of `total` units of a phase are through; total 0: not known.
@@ -27,4 +40,25 @@ type Observer interface {
 	Report(r Record)
 	// Note is a line for people: a warning, a skipped update, a checkpoint that was written.
 	Note(agent, text string)
+}
+
+// Observers passes everything on to each of several observers, in order.
+type Observers []Observer
+
+func (o Observers) Progress(agent, phase string, done, total int) {
+	for _, x := range o {
+		x.Progress(agent, phase, done, total)
+	}
+}
+
+func (o Observers) Report(r Record) {
+	for _, x := range o {
+		x.Report(r)
+	}
+}
+
+func (o Observers) Note(agent, text string) {
+	for _, x := range o {
+		x.Note(agent, text)
+	}
 }

@@ -1,0 +1,277 @@
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ConsoleOptions say what a Console writes to and what it can expect.
+type ConsoleOptions struct {
+	Agents   []string // whose records arrive here, main first: a step's table is printed when all are in
+	Steps    int64    // of the whole run; 0: not known
+	Terminal bool     // the output is a terminal: one progress line, redrawn in place
+	Color    bool     // use colours; set it for a terminal only, and not where NO_COLOR is set
+	Width    int      // columns of the terminal; 0 means 80
+	Now      func() time.Time
+}
+
+// How often progress is shown: redrawn on a terminal, a line of its own elsewhere.
+const (
+	redrawEvery = 100 * time.Millisecond
+	lineEvery   = 5 * time.Second
+)
+
+// Console shows a run to people: progress while a phase runs, a table of 79 columns a step, a line an
+// evaluation, a cold start and a note.
+type Console struct {
+	out io.Writer
+	opt ConsoleOptions
+
+	mu       sync.Mutex
+	start    time.Time
+	shown    time.Time         // when progress was last shown
+	status   bool              // a progress line stands at the cursor
+	progress map[string]string // by agent
+	pending  map[string]*table // by kind and step, until every agent has reported
+	order    []string          // keys of pending, oldest first
+
+	steps, sampled, trained float64
+	heldOut                 []Record // evaluations that have an accuracy
+}
+
+// table is the records of one step or evaluation so far, by agent.
+type table struct {
+	kind    string
+	step    int64
+	records map[string]Record
+}
+
+// NewConsole returns an Observer that writes to out.
+func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
+	if opt.Width == 0 {
+		opt.Width = 80
+	}
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	return &Console{out: out, opt: opt, start: opt.Now(), progress: map[string]string{}, pending: map[string]*table{}}
+}
+
+// Progress shows how far an agent's phase is, not more often than is useful.
+func (c *Console) Progress(agent, phase string, done, total int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := fmt.Sprintf("%s %s", agent, phase)
+	switch {
+	case total > 0:
+		text += fmt.Sprintf(" %d/%d", done, total)
+	case done > 0:
+		text += fmt.Sprintf(" %d", done)
+	}
+	c.progress[agent] = text
+	now := c.opt.Now()
+	every := lineEvery
+	if c.opt.Terminal {
+		every = redrawEvery
+	}
+	if now.Sub(c.shown) < every {
+		return
+	}
+	c.shown = now
+	c.showProgress(now)
+}
+
+func (c *Console) showProgress(now time.Time) {
+	line := clock(now.Sub(c.start)) + "  " + strings.Join(c.running(), "  ")
+	if !c.opt.Terminal {
+		fmt.Fprintln(c.out, line)
+		return
+	}
+	fmt.Fprintf(c.out, "\r\x1b[K%s", c.paint(dim, fit(line, c.opt.Width-1)))
+	c.status = true
+}
+
+// running are the agents' phases: in the order of the agents, others after them.
+func (c *Console) running() []string {
+	var out []string
+	for _, name := range c.opt.Agents {
+		if text := c.progress[name]; text != "" {
+			out = append(out, text)
+		}
+	}
+	for _, name := range sortedKeys(c.progress) {
+		if !slices.Contains(c.opt.Agents, name) {
+			out = append(out, c.progress[name])
+		}
+	}
+	return out
+}
+
+// Report prints a record: a cold start at once, a step or an evaluation when all agents have reported it.
+func (c *Console) Report(r Record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.progress, r.Agent)
+	c.count(r)
+	if r.Kind == KindColdStart {
+		c.print(c.coldStart(r))
+		return
+	}
+	key := fmt.Sprint(r.Kind, r.Step)
+	t := c.pending[key]
+	if t == nil {
+		t = &table{kind: r.Kind, step: r.Step, records: map[string]Record{}}
+		c.pending[key], c.order = t, append(c.order, key)
+	}
+	t.records[r.Agent] = r
+	for _, name := range c.opt.Agents {
+		if _, here := t.records[name]; !here {
+			return
+		}
+	}
+	c.finish(key)
+}
+
+// count adds a record to what the summary says.
+func (c *Console) count(r Record) {
+	c.sampled += r.Values["sampled_tokens"]
+	c.trained += r.Values["trained_tokens"]
+	if _, ok := r.Values["accuracy"]; ok && r.Kind == KindEval {
+		c.heldOut = append(c.heldOut, r)
+	}
+}
+
+// finish prints a table and forgets it.
+func (c *Console) finish(key string) {
+	t := c.pending[key]
+	delete(c.pending, key)
+	c.order = slices.DeleteFunc(c.order, func(k string) bool { return k == key })
+	if t.kind == KindEval {
+		c.print(c.evaluation(t))
+		return
+	}
+	c.steps++
+	c.print(c.stepTable(t))
+}
+
+// Note prints a line of an agent: what starts with "warning" stands out.
+func (c *Console) Note(agent, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text = printable(text)
+	if agent != "" {
+		text = agent + ": " + text
+	}
+	if strings.Contains(text, "warning") {
+		text = c.paint(yellow, text)
+	}
+	c.print(text + "\n")
+}
+
+// Summary prints what is left and how the run went. Say how it ended before or after it.
+func (c *Console) Summary() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.order) > 0 {
+		c.finish(c.order[0])
+	}
+	if c.steps == 0 && len(c.heldOut) == 0 {
+		c.print("")
+		return
+	}
+	parts := []string{fmt.Sprintf("%.0f steps in %s", c.steps, clock(c.opt.Now().Sub(c.start)))}
+	if n := len(c.heldOut); n > 0 {
+		best := slices.MaxFunc(c.heldOut, func(a, b Record) int { return sign(a.Values["accuracy"] - b.Values["accuracy"]) })
+		parts = append(parts, fmt.Sprintf("held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
+			c.heldOut[0].Values["accuracy"], c.heldOut[n-1].Values["accuracy"], best.Values["accuracy"], best.Step))
+	}
+	c.print(strings.Join(parts, "; ") + "\n")
+	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", count(c.sampled), count(c.trained)))
+}
+
+func sign(x float64) int {
+	switch {
+	case x < 0:
+		return -1
+	case x > 0:
+		return 1
+	}
+	return 0
+}
+
+// print writes finished lines in place of the progress line.
+func (c *Console) print(lines string) {
+	if c.status {
+		fmt.Fprint(c.out, "\r\x1b[K")
+		c.status = false
+		c.shown = time.Time{} // the next progress is shown at once
+	}
+	io.WriteString(c.out, lines)
+}
+
+// Colours, as ANSI attributes.
+const (
+	dim    = "2"
+	bold   = "1"
+	yellow = "33"
+	green  = "32"
+)
+
+func (c *Console) paint(attribute, text string) string {
+	if !c.opt.Color {
+		return text
+	}
+	return "\x1b[" + attribute + "m" + text + "\x1b[0m"
+}
+
+// printable keeps text of others from steering the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// fit shortens text to a number of columns.
+func fit(s string, columns int) string {
+	if utf8.RuneCountInString(s) <= columns {
+		return s
+	}
+	return string([]rune(s)[:max(columns-1, 0)]) + "…"
+}
+
+// clock is a duration as m:ss or h:mm:ss.
+func clock(d time.Duration) string {
+	s := int(d.Seconds())
+	if s >= 3600 {
+		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
+	}
+	return fmt.Sprintf("%d:%02d", s/60, s%60)
+}
+
+// count is a number of at most five columns: 7, 940, 12.3k, 4.5M.
+func count(v float64) string {
+	for _, unit := range []string{"", "k", "M", "G"} {
+		switch {
+		case v < 1000 && unit == "":
+			return fmt.Sprintf("%.0f", v)
+		case v < 99.95:
+			return fmt.Sprintf("%.1f%s", v, unit)
+		case v < 999.5:
+			return fmt.Sprintf("%.0f%s", v, unit)
+		}
+		v /= 1000
+	}
+	return fmt.Sprintf("%.0fT", v)
+}

@@ -1,0 +1,156 @@
+package metrics
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// column is one number of an agent's row.
+type column struct {
+	title  string
+	width  int
+	values []string // the first that the record has is shown
+	format func(float64) string
+}
+
+// columns and the agent's name take 79 columns of the terminal.
+var columns = []column{
+	{"reward", 7, []string{"reward_mean"}, fixed(3)},
+	{"score", 6, []string{"accuracy", "expert_mean"}, fixed(3)},
+	{"form", 5, []string{"format_valid"}, fixed(2)},
+	{"d_k", 5, []string{"calls_mean"}, fixed(2)},
+	{"entropy", 8, []string{"entropy_mean"}, fixed(3)},
+	{"clip-", 6, []string{"clip_frac_low"}, fixed(3)},
+	{"clip+", 6, []string{"clip_frac_high"}, fixed(3)},
+	{"|grad|", 7, []string{"grad_norm"}, short},
+	{"gap", 7, []string{"gap_mean"}, short},
+	{"roll/s", 7, []string{"rollout_tokens_per_second"}, count},
+	{"learn/s", 8, []string{"learn_tokens_per_second"}, count},
+}
+
+const nameWidth = 10
+
+func fixed(digits int) func(float64) string {
+	return func(v float64) string { return fmt.Sprintf("%.*f", digits, v) }
+}
+
+// short is a number of three significant digits in at most six columns.
+func short(v float64) string {
+	switch size := math.Abs(v); {
+	case v == 0:
+		return "0"
+	case size < 0.001 || size >= 1000:
+		return strings.NewReplacer("e-0", "e-", "e+0", "e").Replace(fmt.Sprintf("%.0e", v))
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%#.3g", v), ".")
+}
+
+// stepTable is a line of the team and a row an agent.
+func (c *Console) stepTable(t *table) string {
+	var b strings.Builder
+	b.WriteString(c.paint(bold, c.stepTitle(t)) + "\n")
+	head := strings.Repeat(" ", nameWidth)
+	for _, col := range columns {
+		head += fmt.Sprintf("%*s", col.width, col.title)
+	}
+	b.WriteString(c.paint(dim, head) + "\n")
+	for _, r := range c.sorted(t) {
+		fmt.Fprintf(&b, "%-*s", nameWidth, fit(r.Agent, nameWidth))
+		for _, col := range columns {
+			fmt.Fprintf(&b, "%*s", col.width, cell(r.Values, col))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func cell(values map[string]float64, col column) string {
+	for _, name := range col.values {
+		if v, ok := values[name]; ok {
+			return col.format(v)
+		}
+	}
+	return "-"
+}
+
+// stepTitle is the team's line: the step, what it cost, and what is unusual about it.
+func (c *Console) stepTitle(t *table) string {
+	title := fmt.Sprintf("step %d", t.step)
+	if c.opt.Steps > 0 {
+		title += fmt.Sprintf("/%d", c.opt.Steps)
+	}
+	var seconds, sampled, trained, removed, failed, skipped float64
+	for _, r := range t.records {
+		seconds = max(seconds, r.Values["rollout_seconds"]+LearnSeconds(r.Values))
+		sampled += r.Values["sampled_tokens"]
+		trained += r.Values["trained_tokens"]
+		removed = max(removed, r.Values["rollouts_removed"])
+		failed = max(failed, r.Values["rollouts_failed"])
+		skipped += r.Values["updates_skipped"]
+	}
+	title += fmt.Sprintf("  %.1fs  %s tokens sampled, %s learned from", seconds, count(sampled), count(trained))
+	for _, odd := range []struct {
+		n    float64
+		what string
+	}{{failed, "failed"}, {removed, "removed"}, {skipped, "updates skipped"}} {
+		if odd.n > 0 {
+			title += fmt.Sprintf(", %.0f %s", odd.n, odd.what)
+		}
+	}
+	clock := clock(c.opt.Now().Sub(c.start))
+	room := 79 - len(clock) - 1
+	return fmt.Sprintf("%-*s %s", room, fit(title, room), clock)
+}
+
+// sorted are a table's records in the order of the agents, others after them.
+func (c *Console) sorted(t *table) []Record {
+	var out []Record
+	for _, name := range c.opt.Agents {
+		if r, here := t.records[name]; here {
+			out = append(out, r)
+		}
+	}
+	for _, name := range sortedKeys(t.records) {
+		if !slices.Contains(c.opt.Agents, name) {
+			out = append(out, t.records[name])
+		}
+	}
+	return out
+}
+
+// evaluation is a line of the team's held-out accuracy, if the main agent is here, and of each sub-agent.
+func (c *Console) evaluation(t *table) string {
+	var parts []string
+	seconds := 0.0
+	for _, r := range c.sorted(t) {
+		seconds = max(seconds, r.Values["rollout_seconds"])
+		if accuracy, ok := r.Values["accuracy"]; ok {
+			parts = append(parts, c.paint(green, fmt.Sprintf("held-out accuracy %.3f", accuracy))+passAt(r.Values)+
+				fmt.Sprintf(", d_k %.2f", r.Values["calls_mean"]))
+		} else if expert, ok := r.Values["expert_mean"]; ok {
+			parts = append(parts, fmt.Sprintf("%s %.3f", r.Agent, expert))
+		}
+	}
+	when := fmt.Sprintf("after step %d", t.step)
+	if t.step == 0 {
+		when = "before step 1"
+	}
+	return fmt.Sprintf("%s: %s  (%.1fs)\n", c.paint(bold, when), strings.Join(parts, "; "), seconds)
+}
+
+func passAt(values map[string]float64) string {
+	for _, name := range sortedKeys(values) {
+		if n, ok := strings.CutPrefix(name, "pass_at_"); ok {
+			return fmt.Sprintf(", pass@%s %.3f", n, values[name])
+		}
+	}
+	return ""
+}
+
+func (c *Console) coldStart(r Record) string {
+	v := r.Values
+	return fmt.Sprintf("cold start of %s: loss %.3f after %.0f updates, %s tokens in %.1fs\n",
+		r.Agent, v["loss"], v["updates"], count(v["trained_tokens"]), v["learn_seconds"])
+}

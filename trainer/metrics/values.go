@@ -1,0 +1,167 @@
+package metrics
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Value documents one name of Record.Values or Record.Counts.
+type Value struct {
+	Name    string
+	Unit    string
+	Kinds   string // kinds of record that have it
+	Meaning string
+}
+
+// Section is the values that come from one part of the program.
+type Section struct {
+	Title  string
+	Source string // where the numbers come from
+	Values []Value
+}
+
+const (
+	inStep    = "step"
+	inPhase   = "step, eval"
+	inTrained = "cold_start, step"
+)
+
+// Sections lists every value there is. A value in here that a run does not have is one that its settings
+// do not produce.
+var Sections = []Section{
+	{"Rollouts", "the conversations of one agent in one phase (`trainer/records.go`)", []Value{
+		{"accuracy", "0 to 1", inPhase, "Mean correctness of the main agent's answers over the rollouts that could be verified; an answer in an invalid format is worth 0. Main agent only. In evaluations: the held-out accuracy."},
+		{"accuracy_std", "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
+		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main agent only."},
+		{"reward_mean", "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation, each counted once whatever its alignment weight."},
+		{"expert_mean", "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts 0. Sub-agents only."},
+		{"format_valid", "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
+		{"malformed_mean", "calls", inPhase, "Calls a trajectory made that could not be understood and were answered with an error."},
+		{"calls_mean", "calls", inPhase, "d_k, delegations a rollout. Main agent: to all sub-agents; sub-agent: to it."},
+		{"turns_mean", "turns", inPhase, "Turns a trajectory, the prompt and observed ones included."},
+		{"tokens_mean", "tokens", inPhase, "Tokens a trajectory, the prompt and observed ones included."},
+		{"trajectories", "count", inPhase, "Trajectories this agent holds of the phase."},
+		{"tokens", "tokens", inPhase, "Tokens of all of them."},
+		{"sampled_tokens", "tokens", inPhase, "Those of them that the policy sampled."},
+		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score, because the verifier failed."},
+		{"rollouts_removed", "rollouts", inStep, "Rollouts left out of training for all agents: failed, or an agent does not hold all its trajectories."},
+	}},
+	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{
+		{"groups", "count", inStep, "Groups of this agent, one a query."},
+		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal: every advantage is 0."},
+		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
+	}},
+	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); of a step with several updates, the mean over the updates", []Value{
+		{"loss", "nats", inTrained, "What is minimised. In a cold start: mean negative log-prob of the demonstrations' trained tokens over the last 20 updates."},
+		{"loss_policy", "nats", inStep, "Its clipped policy-gradient term. The three terms add up to loss."},
+		{"loss_kl", "nats", inStep, "Its KL term, scaled by grpo.kl_coef."},
+		{"loss_entropy", "nats", inStep, "Its entropy term, scaled by grpo.entropy_coef."},
+		{"entropy_mean", "nats", inStep, "Entropy of the policy at the trained tokens."},
+		{"clip_frac_low", "share", inStep, "Tokens of negative advantage whose ratio is below 1 - grpo.eps_low (CISPO: below its bound, any advantage)."},
+		{"clip_frac_high", "share", inStep, "Tokens of positive advantage whose ratio is above 1 + grpo.eps_high (CISPO: above its bound, any advantage)."},
+		{"dual_clip_frac", "share", inStep, "Tokens of negative advantage whose ratio is above grpo.dual_clip."},
+		{"ratio_mean", "ratio", inStep, "Mean of new over old probability, token or sequence as grpo.ratio says."},
+		{"ratio_min", "ratio", inStep, "Smallest ratio."},
+		{"ratio_max", "ratio", inStep, "Largest ratio."},
+		{"log_ratio_clamped_frac", "share", inStep, "Tokens whose log-ratio was clamped to grpo.log_ratio_clamp."},
+		{"approx_kl_k1", "nats", inStep, "Estimate of KL(old || new): mean of minus the log-ratio. May be negative."},
+		{"approx_kl_k3", "nats", inStep, "Estimate of KL(old || new) of low variance, never negative: mean of ratio - 1 - log-ratio."},
+		{"ref_kl_mean", "nats", inStep, "KL to the reference policy, not scaled. Present with grpo.kl."},
+		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob|. Before the first update of a step both are of the same weights, and grpo.gap_warn and gap_stop judge that one; later updates add what the policy has moved."},
+		{"behaviour_gap_mean", "nats", inStep, "Mean of |old - sampler's log-prob|. Present with grpo.old: recomputed."},
+		{"behaviour_gap_max", "nats", inStep, "Largest of it."},
+		{"tis_mean", "ratio", inStep, "Mean truncated importance weight. Present with grpo.tis_cap."},
+		{"tis_max", "ratio", inStep, "Largest of them."},
+		{"tis_truncated_frac", "share", inStep, "Tokens whose importance weight was truncated."},
+		{"loss_tokens", "tokens", inStep, "Trained tokens of an update, each trajectory counted once."},
+		{"loss_weighted_tokens", "tokens", inStep, "The same, each counted as often as alignment weighs it."},
+		{"loss_trajectories", "count", inStep, "Trajectories of positive weight with a trained token."},
+		{"empty_trajectories", "count", inStep, "Trajectories of positive weight without one."},
+		{"loss_groups", "count", inStep, "Groups of an update."},
+	}},
+	{"Optimizer", "AdamW (`trainer/learner`)", []Value{
+		{"lr", "", inStep, "Learning rate."},
+		{"grad_norm", "", inStep, "Norm of the whole gradient before clipping."},
+		{"updates", "count", inTrained, "Optimizer updates: epochs x minibatches, skipped ones included."},
+		{"updates_skipped", "count", inStep, "Updates not made because no advantage differs from 0 and no KL or entropy term is on."},
+		{"batch_tokens", "tokens", inStep, "Tokens of the trajectories with a gradient, prompts and observations included; mean over the updates."},
+		{"trained_tokens", "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
+	}},
+	{"Costs", "the clock and the device", []Value{
+		{"rollout_seconds", "s", inPhase, "From the start of the phase until every outcome is there, waiting for other agents included."},
+		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
+		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, waiting for what other agents hold included."},
+		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over the seconds they took."},
+		{"memory_bytes", "bytes", inStep, "In live tensors: on a CPU of the whole process, on a GPU of this process there."},
+		{"memory_peak_bytes", "bytes", inStep, "The most of it since the process started."},
+	}},
+}
+
+// Histograms lists the names of Record.Counts.
+var Histograms = Section{"Counts", "histograms: how often each integer occurred", []Value{
+	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
+	{"decode_batch", "passes", inPhase, "Forward passes of the engine by the number of sequences that decoded together in them."},
+}}
+
+const docIntro = `# Metrics
+
+<!-- Generated from trainer/metrics/values.go: go test ./trainer/metrics -update -->
+
+Every agent reports a record a training step, a held-out evaluation and a cold start. The same numbers go to
+three places in the run's folder, and to the terminal:
+
+| where | what |
+|---|---|
+| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries a ` + "`text`" + ` instead. |
+| ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
+| ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | What was said, with masks, log-probs, rewards and advantages. |
+
+` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file.
+
+Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
+training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
+sampled them. A value that is not known is absent, never 0.
+
+A run that is resumed appends. A record of an agent takes the place of what that agent reported of the same step
+and of later ones before; readers of the file keep the last.
+`
+
+// Doc is docs/metrics.md.
+func Doc() string {
+	var b strings.Builder
+	b.WriteString(docIntro)
+	for _, s := range append(Sections[:len(Sections):len(Sections)], Histograms) {
+		fmt.Fprintf(&b, "\n## %s\n\nSource: %s.\n\n| name | unit | records | meaning |\n|---|---|---|---|\n", s.Title, s.Source)
+		for _, v := range s.Values {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.Name, v.Unit, v.Kinds, strings.ReplaceAll(v.Meaning, "|", `\|`))
+		}
+	}
+	return b.String()
+}
+
+// Documented says whether a name of Record.Values has an entry.
+func Documented(name string) bool {
+	if rest, ok := strings.CutPrefix(name, "pass_at_"); ok && rest != "" {
+		name = "pass_at_N"
+	}
+	for _, s := range Sections {
+		for _, v := range s.Values {
+			if v.Name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// LearnSeconds is how long a step learned: learn_seconds or, where it is absent, what the tokens and
+// their rate make.
+func LearnSeconds(values map[string]float64) float64 {
+	if s, ok := values["learn_seconds"]; ok {
+		return s
+	}
+	if rate := values["learn_tokens_per_second"]; rate > 0 {
+		return values["trained_tokens"] / rate
+	}
+	return 0
+}
