@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"bytes"
-	"sort"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -56,7 +55,7 @@ type matcher struct {
 }
 
 type trieNode struct {
-	keys  []byte // sorted
+	keys  []byte
 	nodes []int32
 	token int32 // index of the token that ends here, -1 for none
 }
@@ -76,13 +75,11 @@ func (m *matcher) add(t addedToken) {
 
 func (m *matcher) child(at int32, b byte) int32 {
 	n := &m.nodes[at]
-	i := sort.Search(len(n.keys), func(i int) bool { return n.keys[i] >= b })
-	if i < len(n.keys) && n.keys[i] == b {
+	if i := bytes.IndexByte(n.keys, b); i >= 0 {
 		return n.nodes[i]
 	}
 	created := int32(len(m.nodes))
-	n.keys = append(n.keys[:i], append([]byte{b}, n.keys[i:]...)...)
-	n.nodes = append(n.nodes[:i], append([]int32{created}, n.nodes[i:]...)...)
+	n.keys, n.nodes = append(n.keys, b), append(n.nodes, created)
 	m.nodes = append(m.nodes, trieNode{token: -1})
 	return created
 }

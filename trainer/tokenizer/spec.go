@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -117,7 +118,7 @@ func (s *spec) readMerges(r *ordered.Reader) error {
 			return err
 		}
 		if isString {
-			pair = splitMerge(text)
+			pair = strings.Split(text, " ")
 		}
 		if len(pair) != 2 {
 			return fmt.Errorf("merge %d is not a pair of tokens", len(s.merges))
@@ -125,14 +126,6 @@ func (s *spec) readMerges(r *ordered.Reader) error {
 		s.merges = append(s.merges, [2]string{pair[0], pair[1]})
 		return nil
 	})
-}
-
-func splitMerge(s string) []string {
-	var parts []string
-	for _, p := range bytes.Split([]byte(s), []byte(" ")) {
-		parts = append(parts, string(p))
-	}
-	return parts
 }
 
 func readAdded(r *ordered.Reader) ([]addedToken, error) {

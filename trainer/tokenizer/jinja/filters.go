@@ -42,15 +42,12 @@ func init() { // map looks filters up itself
 	}
 }
 
-// soft is Jinja's soft_str: text as it is, anything else printed.
-func soft(v any) (string, error) { return str(v) }
-
 func textFilter(f func(string) string) filterFunc {
 	return func(r *renderer, v any, args arguments) (any, error) {
 		if err := args.count(0, 0); err != nil {
 			return nil, err
 		}
-		s, err := soft(v)
+		s, err := str(v)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +121,7 @@ func trimFilter(r *renderer, v any, args arguments) (any, error) {
 	if err := args.count(0, 1); err != nil {
 		return nil, err
 	}
-	s, err := soft(v)
+	s, err := str(v)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +132,7 @@ func trimFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func stringFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := soft(v)
+	s, err := str(v)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +140,7 @@ func stringFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func safeFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := soft(v)
+	s, err := str(v)
 	return markup(s), err
 }
 
@@ -151,7 +148,7 @@ func escapeFilter(r *renderer, v any, args arguments) (any, error) {
 	if m, ok := v.(markup); ok {
 		return m, nil
 	}
-	s, err := soft(v)
+	s, err := str(v)
 	if err != nil {
 		return nil, err
 	}
@@ -415,7 +412,7 @@ func joinFilter(r *renderer, v any, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	sep, err := soft(args.at(0, "d", ""))
+	sep, err := str(args.at(0, "d", ""))
 	if err != nil {
 		return nil, err
 	}
@@ -426,7 +423,7 @@ func joinFilter(r *renderer, v any, args arguments) (any, error) {
 				return nil, err
 			}
 		}
-		if parts[i], err = soft(item); err != nil {
+		if parts[i], err = str(item); err != nil {
 			return nil, err
 		}
 		if err := r.spend(len(parts[i])); err != nil {
@@ -445,7 +442,7 @@ func defaultFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func replaceFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := soft(v)
+	s, err := str(v)
 	if err != nil {
 		return nil, err
 	}
@@ -456,7 +453,7 @@ func replaceFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func indentFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := soft(v)
+	s, err := str(v)
 	if err != nil {
 		return nil, err
 	}
@@ -487,7 +484,7 @@ func indentFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func wordcountFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := soft(v)
+	s, err := str(v)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 // Limits on one rendering.
 const (
-	maxSteps  = 5e6      // nodes visited, elements compared
+	maxSteps  = 5e6       // nodes visited, elements compared
 	maxBytes  = 256 << 20 // of all strings and lists made on the way
 	maxOutput = 64 << 20
 	maxCalls  = 60 // macros within macros
