@@ -25,10 +25,14 @@ func OpenTask(cfg *config.Config) (task.Task, error) {
 	t := cfg.Task
 	if t.Kind == "research" {
 		r := t.Research
-		return research.New(research.Settings{Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries, Noise: research.Noise{
-			OneWord: r.Keyword, Outdated: r.Was, RandomQuote: r.Random, GiveUp: r.GiveUp,
-			WrongRelation: r.WrongRel, StopEarly: r.Early, AskAgain: r.Reask,
-		}})
+		return research.New(research.Settings{
+			Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries,
+			Shape: &research.Shape{Hops: r.Hops, Alias: r.Alias, Outdated: r.Outdated},
+			Noise: research.Noise{
+				OneWord: r.Keyword, Outdated: r.Was, RandomQuote: r.Random, GiveUp: r.GiveUp,
+				WrongRelation: r.WrongRel, StopEarly: r.Early, AskAgain: r.Reask,
+			},
+		})
 	}
 	answer, err := openVerifier(cfg, t.Verifier)
 	if err != nil {

@@ -167,7 +167,13 @@ func (w *Worker) teach(d task.Demonstration) (*learner.Sequence, error) {
 	}
 	var turn []int32
 	for i, s := range d.Segments {
-		ids := w.tokenizer.Encode(s.Text)
+		text := s.Text
+		if s.Call != nil {
+			if text, err = agent.ToolCallText(s.Call.Agent, s.Call.Subtask); err != nil {
+				return nil, err
+			}
+		}
+		ids := w.tokenizer.Encode(text)
 		switch {
 		case s.Sampled:
 			if !w.speaksCompact() {
