@@ -1,0 +1,69 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// Timer measures the GPU time between two points of a stream.
+type Timer struct {
+	index       int
+	stream      cu.Stream
+	start, stop cu.Event
+}
+
+// NewTimer returns a timer for work on the given CUDA stream (nil: the default stream) of GPU index.
+func NewTimer(index int, stream unsafe.Pointer) (*Timer, error) {
+	t := &Timer{index: index, stream: streamOf(stream)}
+	err := onDevice(index, func() (err error) {
+		if t.start, err = cu.MakeEvent(cu.DefaultEvent); err != nil {
+			return err
+		}
+		if t.stop, err = cu.MakeEvent(cu.DefaultEvent); err != nil {
+			return errors.Join(err, cu.DestroyEvent(&t.start))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// streamOf returns a stream made elsewhere, for which cu has no constructor: a cu.Stream holds a CUstream and
+// nothing else, or this does not compile.
+func streamOf(stream unsafe.Pointer) cu.Stream {
+	var _ [unsafe.Sizeof(cu.Stream{})]byte = [unsafe.Sizeof(stream)]byte{}
+	return *(*cu.Stream)(unsafe.Pointer(&stream))
+}
+
+// Start marks the beginning.
+func (t *Timer) Start() error {
+	return onDevice(t.index, func() error { return t.start.Record(t.stream) })
+}
+
+// Stop marks the end, waits for the work before it and returns the time since Start.
+func (t *Timer) Stop() (elapsed time.Duration, err error) {
+	err = onDevice(t.index, func() error {
+		if err := t.stop.Record(t.stream); err != nil {
+			return err
+		}
+		if err := t.stop.Synchronize(); err != nil {
+			return err
+		}
+		ms, err := t.start.Elapsed(t.stop)
+		elapsed = time.Duration(ms * float64(time.Millisecond))
+		return err
+	})
+	return elapsed, err
+}
+
+// Close frees the timer.
+func (t *Timer) Close() error {
+	return onDevice(t.index, func() error { return errors.Join(cu.DestroyEvent(&t.start), cu.DestroyEvent(&t.stop)) })
+}
