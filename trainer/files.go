@@ -83,7 +83,7 @@ type state struct {
 // checkpoint writes this agent's files of a version and, as the main agent, the manifest that makes the
 // version complete once every agent has named its files.
 func (w *Worker) checkpoint(ctx context.Context, version int64) error {
-	phase := store.Phase{Kind: "checkpoint", Step: version}
+	phase := store.Checkpoint(version)
 	w.observer.Progress(w.name, phase.String(), 0, 0)
 	files, err := w.run.SaveAgent(version, w.agentState(ctx, version))
 	if err != nil {

@@ -66,7 +66,7 @@ func decode[T any, P interface {
 }
 
 func (p *Phase) check() error {
-	if (p.Kind != "step" && p.Kind != "eval") || p.Step < 0 {
+	if (p.Kind != "step" && p.Kind != "eval" && p.Kind != "checkpoint") || p.Step < 0 {
 		return fmt.Errorf("%q is not a phase", p.String())
 	}
 	return nil

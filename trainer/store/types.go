@@ -18,6 +18,9 @@ func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
 // Eval is the phase of the evaluation made at version n.
 func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 
+// Checkpoint is the phase in which the agents name their files of version n.
+func Checkpoint(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
+
 // String is the phase's name in keys and messages, such as step-12 or eval-20.
 func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
 
