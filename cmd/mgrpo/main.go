@@ -21,6 +21,7 @@ var version = "unknown"
 type cli struct {
 	Train   trainCmd   `cmd:"" help:"Train every agent of a team in this process."`
 	Worker  workerCmd  `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
+	Report  reportCmd  `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
 	Version versionCmd `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
 }
 

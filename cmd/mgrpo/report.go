@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics/report"
+)
+
+type reportCmd struct {
+	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME. Where agents ran on servers of their own: the folders of all of them."`
+	Out       string   `short:"o" placeholder:"FILE" help:"File to write; absent: report.html in the first folder."`
+	Steps     int      `default:"5" help:"Training steps to include trajectories of."`
+	Queries   int      `default:"6" help:"Queries of each of them."`
+	Megabytes int      `default:"4" help:"Most that all trajectories together may take."`
+}
+
+// Run writes the report and prints where it is.
+func (c *reportCmd) Run() error {
+	for name, n := range map[string]int{"--steps": c.Steps, "--queries": c.Queries, "--megabytes": c.Megabytes} {
+		if n < 1 {
+			return fmt.Errorf("%s %d: want 1 or more", name, n)
+		}
+	}
+	path := c.Out
+	if path == "" {
+		path = filepath.Join(c.Runs[0], "report.html")
+	}
+	if err := writeReport(path, c.Runs, report.Options{Steps: c.Steps, Queries: c.Queries, Bytes: c.Megabytes << 20}); err != nil {
+		return err
+	}
+	fmt.Println(path)
+	return nil
+}
+
+// writeReport replaces the file only by a complete one.
+func writeReport(path string, runs []string, opt report.Options) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	out := bufio.NewWriter(f)
+	err = report.Write(out, runs, opt)
+	if err := errors.Join(err, out.Flush(), f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,272 @@
+package report
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+//go:embed page.html
+var pageText string
+
+//go:embed page.css
+var styleText string
+
+//go:embed page.js
+var scriptText string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
+
+// page is what page.html shows.
+type page struct {
+	Name, Subtitle  string
+	Agents          []namedClass
+	Tiles           []tile
+	Missing         []string
+	Outcome, Learn  []card
+	Calls, Costs    []card
+	Evals, Totals   table
+	Notes           []note
+	Warnings        int
+	Config          string
+	Reading         string // which trajectories are included
+	HasTrajectories bool
+
+	Policy string // Content-Security-Policy
+	Style  template.CSS
+	Script template.JS
+	Data   template.JS
+}
+
+type namedClass struct{ Name, Class, Role string }
+
+type tile struct{ Label, Value, Detail string }
+
+type card struct {
+	Title, Note string
+	Legend      []legend
+	SVG         template.HTML
+}
+
+type legend struct{ Name, Class, Style, Last string }
+
+type table struct {
+	Head []string
+	Rows [][]string
+}
+
+type note struct{ Time, Agent, Text string }
+
+func write(w io.Writer, r *run, read reading) error {
+	data, err := json.Marshal(read) // escapes <, >, &, U+2028 and U+2029, so that no text ends the script
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	digest := sha256.Sum256([]byte(scriptText))
+	p := page{
+		Name: r.name, Subtitle: r.subtitle(), Agents: r.namedAgents(), Tiles: r.tiles(), Missing: r.missing,
+		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: r.cards(r.costCharts()),
+		Calls: r.callCards(), Evals: r.evaluations(), Totals: r.totals(), Config: r.config,
+		Reading: read.describe(), HasTrajectories: len(read.Rollouts) > 0,
+		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) + "'; base-uri 'none'; form-action 'none'",
+		Style:  template.CSS(styleText), Script: template.JS(scriptText), Data: template.JS(data),
+	}
+	p.Notes, p.Warnings = r.lastNotes()
+	return pageTemplate.Execute(w, p)
+}
+
+// class is an agent's colour.
+func (r *run) class(agent string) string {
+	for i, name := range r.agents {
+		if name == agent {
+			return fmt.Sprintf("c%d", i%8)
+		}
+	}
+	return "c7"
+}
+
+func (r *run) namedAgents() []namedClass {
+	var out []namedClass
+	for _, name := range r.agents {
+		role := "sub-agent"
+		if name == r.main {
+			role = "main agent"
+		}
+		out = append(out, namedClass{name, r.class(name), role})
+	}
+	return out
+}
+
+func (r *run) subtitle() string {
+	parts := []string{}
+	switch last := r.lastStep(); {
+	case last == 0:
+	case r.steps == 0:
+		parts = append(parts, fmt.Sprintf("%d steps", last))
+	case last < r.steps:
+		parts = append(parts, fmt.Sprintf("step %d of %d", last, r.steps))
+	default:
+		parts = append(parts, fmt.Sprintf("all %d steps", r.steps))
+	}
+	if n := len(r.records); n > 0 {
+		parts = append(parts, "last record "+r.records[n-1].Time.UTC().Format("2 January 2006, 15:04 UTC"))
+	}
+	return strings.Join(parts, " · ")
+}
+
+// perAgent draws one curve an agent.
+func (r *run) perAgent(kind, value string, agents []string) []curve {
+	var out []curve
+	for _, name := range agents {
+		out = append(out, curve{Name: name, Class: r.class(name), points: r.series(kind, name, value)})
+	}
+	return out
+}
+
+var unset = math.NaN()
+
+func (r *run) outcomeCharts() []chart {
+	held := chart{Title: "Held-out accuracy", Note: "mean over all samples; dots are evaluations", floor: 0, ceil: unset}
+	for _, c := range r.perAgent(metrics.KindEval, "accuracy", r.agents) {
+		c.Dots = true
+		held.Curves = append(held.Curves, c)
+	}
+	for _, c := range r.perAgent(metrics.KindEval, "expert_mean", r.agents) {
+		c.Dots, c.Style, c.Name = true, "dashed", c.Name+" (expert)"
+		held.Curves = append(held.Curves, c)
+	}
+	train := chart{Title: "Training accuracy", Note: "main: verified answers; sub-agents: expert score", floor: 0, ceil: unset}
+	train.Curves = append(r.perAgent(metrics.KindStep, "accuracy", r.agents), r.perAgent(metrics.KindStep, "expert_mean", r.agents)...)
+	return []chart{
+		{Title: "Reward", Note: "mean per trajectory, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "reward_mean", r.agents)},
+		held, train,
+		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, "format_valid", r.agents)},
+	}
+}
+
+func (r *run) learningCharts() []chart {
+	clip := chart{Title: "Clipped tokens", Note: "share; solid: above, dashed: below the trust region", floor: 0, ceil: unset}
+	clip.Curves = r.perAgent(metrics.KindStep, "clip_frac_high", r.agents)
+	for _, c := range r.perAgent(metrics.KindStep, "clip_frac_low", r.agents) {
+		c.Style, c.Name = "dashed", c.Name+" (below)"
+		clip.Curves = append(clip.Curves, c)
+	}
+	one := func(title, note, value string) chart {
+		return chart{Title: title, Note: note, floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, value, r.agents)}
+	}
+	loss := one("Loss", "what is minimised, mean over the step's updates", "loss")
+	loss.floor = unset
+	return []chart{
+		one("Entropy", "nats per trained token", "entropy_mean"),
+		one("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),
+		one("KL to the reference", "nats per token", "ref_kl_mean"),
+		clip,
+		one("Gradient norm", "before clipping", "grad_norm"),
+		one("Log-prob gap", "mean |trainer − sampler|, nats", "gap_mean"),
+		loss,
+		one("Degenerate groups", "groups whose rewards are all equal", "groups_degenerate"),
+	}
+}
+
+func (r *run) costCharts() []chart {
+	seconds := chart{Title: "Seconds a step", Note: "solid: rollout, dashed: learning", floor: 0, ceil: unset}
+	seconds.Curves = r.perAgent(metrics.KindStep, "rollout_seconds", r.agents)
+	memory := chart{Title: "Memory", Note: "MiB of tensors, highest so far", floor: 0, ceil: unset}
+	for _, name := range r.agents {
+		seconds.Curves = append(seconds.Curves, curve{Name: name + " (learning)", Class: r.class(name), Style: "dashed",
+			points: r.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
+				s := metrics.LearnSeconds(v)
+				return s, s > 0
+			})})
+		memory.Curves = append(memory.Curves, curve{Name: name, Class: r.class(name),
+			points: r.computed(metrics.KindStep, name, func(v map[string]float64) (float64, bool) {
+				b, ok := v["memory_peak_bytes"]
+				return b / (1 << 20), ok
+			})})
+	}
+	one := func(title, note, value string) chart {
+		return chart{Title: title, Note: note, floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, value, r.agents)}
+	}
+	return []chart{
+		seconds,
+		one("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
+		one("Learning throughput", "trained tokens per second", "learn_tokens_per_second"),
+		one("Trajectory length", "mean tokens", "tokens_mean"),
+		memory,
+	}
+}
+
+// cards draws the charts that have something to show, all over the same steps.
+func (r *run) cards(charts []chart) []card {
+	from, to := 0.0, math.Max(float64(r.lastStep()), 1)
+	var out []card
+	for _, c := range charts {
+		if c.Empty() {
+			continue
+		}
+		x := card{Title: c.Title, Note: c.Note, SVG: c.svg(from, to)}
+		for _, v := range c.Drawn() {
+			x.Legend = append(x.Legend, legend{v.Name, v.Class, v.Style, v.Last()})
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// callCards are the histograms of d_k: of the main agent's calls and, where there are several sub-agents,
+// of the calls to each; and of what the engines decoded together.
+func (r *run) callCards() []card {
+	var out []card
+	subs := len(r.agents) - 1
+	for _, name := range r.agents {
+		h := r.calls(name)
+		h.Class = r.class(name)
+		if name == r.main || r.main == "" {
+			h.Title, h.Note = "Delegations d_k", "share of rollouts with d calls, by step"
+		} else if subs > 1 {
+			h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
+		} else if r.hasCalls(r.main) {
+			continue // the same as the main agent's
+		} else {
+			h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
+		}
+		if !h.Empty() {
+			out = append(out, card{Title: h.Title, Note: h.Note, SVG: h.svg()})
+		}
+	}
+	return append(out, r.batchCards()...)
+}
+
+func (r *run) hasCalls(agent string) bool { return !r.calls(agent).Empty() }
+
+func (r *run) lastNotes() (out []note, warnings int) {
+	const most = 200
+	notes := r.notes
+	if len(notes) > most {
+		notes = notes[len(notes)-most:]
+	}
+	for _, l := range notes {
+		if strings.Contains(l.Text, "warning") {
+			warnings++
+		}
+		out = append(out, note{l.Time.UTC().Format(time.TimeOnly), l.Agent, clip(l.Text)})
+	}
+	return out, warnings
+}
+
+func (d reading) describe() string {
+	if len(d.Rollouts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run without looking at what they say. More: mgrpo report --steps, --queries, --megabytes.",
+		len(d.Rollouts), d.queries, d.of, d.steps)
+}

@@ -1,0 +1,200 @@
+"use strict";
+// Everything that came from a model is put in with textContent, never as markup.
+function el(tag, attrs, ...children) {
+  const e = document.createElement(tag);
+  for (const [k, v] of Object.entries(attrs || {})) {
+    if (k === "class") e.className = v;
+    else if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
+    else if (v !== undefined && v !== null) e.setAttribute(k, v);
+  }
+  for (const c of children.flat()) if (c !== null && c !== undefined) e.append(c);
+  return e;
+}
+const byId = (id) => document.getElementById(id);
+const num = (v, digits) => v.toFixed(digits === undefined ? 2 : digits).replace("-", "−");
+const signed = (v) => (v > 0 ? "+" : "") + num(v);
+
+// Curves: the values at the step under the pointer, or chosen with the arrow keys.
+const tip = byId("tip");
+for (const svg of document.querySelectorAll("svg.chart")) {
+  const curves = JSON.parse(svg.dataset.curves);
+  const [x0, x1, left, right] = svg.dataset.x.split(" ").map(Number);
+  const [, , , top] = svg.dataset.y.split(" ").map(Number);
+  const bottom = Number(svg.dataset.y.split(" ")[2]);
+  const steps = [...new Set(curves.flatMap((c) => c.p.map((p) => p[0])))].sort((a, b) => a - b);
+  const hair = svg.querySelector(".hair");
+  let at = -1;
+  const show = (i) => {
+    at = Math.max(0, Math.min(steps.length - 1, i));
+    const step = steps[at];
+    const x = left + (x1 > x0 ? (step - x0) / (x1 - x0) : .5) * (right - left);
+    hair.setAttribute("d", `M${x} ${top}V${bottom}`);
+    tip.replaceChildren(el("b", {}, "step " + step), ...curves.flatMap((c) => {
+      const p = c.p.find((p) => p[0] === step);
+      return p ? [el("div", {}, el("span", {}, c.n), el("b", {}, String(p[1])))] : [];
+    }));
+    tip.hidden = false;
+    const box = svg.getBoundingClientRect();
+    const px = box.left + (x / 400) * box.width;
+    tip.style.left = window.scrollX + Math.min(px + 12, document.documentElement.clientWidth - tip.offsetWidth - 8) + "px";
+    tip.style.top = window.scrollY + box.top + 4 + "px";
+  };
+  const hide = () => { hair.setAttribute("d", ""); tip.hidden = true; };
+  svg.addEventListener("pointermove", (e) => {
+    const box = svg.getBoundingClientRect();
+    const step = x0 + (((e.clientX - box.left) / box.width) * 400 - left) / (right - left) * (x1 - x0);
+    let best = 0;
+    steps.forEach((s, i) => { if (Math.abs(s - step) < Math.abs(steps[best] - step)) best = i; });
+    show(best);
+  });
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("blur", hide);
+  svg.addEventListener("keydown", (e) => {
+    if (e.key !== "ArrowLeft" && e.key !== "ArrowRight") return;
+    show(at + (e.key === "ArrowRight" ? 1 : -1));
+    e.preventDefault();
+    e.stopPropagation();
+  });
+}
+
+// Trajectories: a list of rollouts, filtered, one of them shown.
+const data = JSON.parse(byId("data").textContent);
+function reader() {
+  const controls = ["phase", "query", "reward", "find"].map(byId);
+  const [phase, query, reward, find] = controls;
+  const shade = byId("shade");
+  let list = [], at = 0;
+
+  data.phases.forEach((label, i) => phase.append(el("option", { value: i }, label)));
+  phase.prepend(el("option", { value: "" }, "all"));
+  const fillQueries = () => {
+    const kept = query.value;
+    const ids = [...new Set(data.rollouts.filter((r) => phase.value === "" || r.phase === +phase.value).map((r) => r.query))];
+    query.replaceChildren(el("option", { value: "" }, "all"), ...ids.map((id) => el("option", { value: id }, id)));
+    if (ids.includes(kept)) query.value = kept;
+  };
+
+  const rewardOf = (r) => (r.main || (r.subs || [])[0] || {}).reward;
+  const texts = (t) => [t.task, t.answer, ...t.turns.map((u) => u.text || (u.tokens || []).map((k) => k[0]).join(""))];
+  const haystack = (r) => [r.query, ...[r.main, ...(r.subs || [])].filter(Boolean).flatMap(texts)].join("\n").toLowerCase();
+  const fits = {
+    "": () => true, none: (v) => v === undefined,
+    high: (v) => v !== undefined && v >= .5, low: (v) => v !== undefined && v < .5,
+  };
+  const filter = () => {
+    const shown = list[at], needle = find.value.trim().toLowerCase();
+    list = data.rollouts.filter((r) => (phase.value === "" || r.phase === +phase.value) &&
+      (query.value === "" || r.query === query.value) && fits[reward.value](rewardOf(r)) &&
+      (needle === "" || haystack(r).includes(needle)));
+    at = Math.max(0, list.indexOf(shown));
+    draw();
+  };
+
+  const go = (i) => { if (i >= 0 && i < list.length) { at = i; draw(); } };
+  const open = (r) => {
+    if (!list.includes(r)) { reward.value = ""; find.value = ""; filter(); }
+    go(list.indexOf(r));
+  };
+
+  const draw = () => {
+    const r = list[at];
+    byId("count").textContent = r ? `${at + 1} of ${list.length}` : "none";
+    byId("prev").disabled = at <= 0;
+    byId("next").disabled = at >= list.length - 1;
+    byId("rollout").replaceChildren(...(r ? [group(r), pair(r)] : [el("p", { class: "empty" }, "No rollout fits. Widen the filters.")]));
+    if (r) history.replaceState(null, "", "#" + address(r));
+  };
+  const address = (r) => "t/" + [r.phase, encodeURIComponent(r.query), r.k].join("/");
+
+  // The rollouts of a query are compared with each other: all of them, with reward and advantage.
+  const group = (r) => {
+    const peers = data.rollouts.filter((o) => o.phase === r.phase && o.query === r.query);
+    return el("div", { class: "group" }, el("span", {}, data.phases[r.phase]), el("b", {}, r.query), el("span", {}, "rollouts, with reward:"),
+      el("div", { class: "attempts" }, peers.map((o) => {
+        const v = rewardOf(o), main = o.main || {};
+        const b = el("button", { onclick: () => open(o), title: "rollout " + o.k + (main.adv ? ", advantage " + signed(main.adv) : "") }, v === undefined ? "#" + o.k : num(v));
+        if (main.adv) b.style.background = tint(main.adv);
+        if (o === r) b.setAttribute("aria-current", "true");
+        return b;
+      })));
+  };
+
+  const pair = (r) => {
+    const main = r.main ? talk(r.main, r) : el("p", { class: "empty" }, "The main agent's trajectory is in another folder.");
+    const subs = (r.subs || []).map((t) => talk(t, r));
+    const absent = Object.entries((r.main && r.main.calls) || {}).flatMap(([name, n]) => {
+      const here = (r.subs || []).filter((t) => data.agents[t.agent] === name).length;
+      return here < n ? [el("p", { class: "empty" }, `${n - here} of ${n} trajectories of ${name} are not here.`)] : [];
+    });
+    const right = subs.concat(absent);
+    return el("div", { class: "pair" }, el("div", { class: "column" }, main),
+      el("div", { class: "column" }, right.length ? right : el("p", { class: "empty" }, "Nothing was delegated.")));
+  };
+
+  const talk = (t, r) => {
+    const name = data.agents[t.agent], sub = t !== r.main;
+    const trained = t.reward !== undefined;
+    const chips = [
+      trained && chip("reward " + num(t.reward)),
+      trained && t.weight > 0 && chip("advantage " + signed(t.adv), t.adv > 0 ? "plus" : t.adv < 0 ? "minus" : ""),
+      trained && sub && t.weight !== 1 && chip(t.weight === 0 ? "dropped by alignment" : "× " + +t.weight.toFixed(2)),
+      t.expert !== undefined && chip("expert " + num(t.expert)),
+      !t.valid && chip("invalid format", "minus"),
+      t.malformed && chip(t.malformed + " malformed"),
+      chip("ends: " + t.finish), chip(`${t.sampled} of ${t.tokens} tokens sampled`),
+    ];
+    return el("article", { class: "talk", "aria-label": name },
+      el("h3", { class: "c" + (t.agent % 8) }, el("span", {}, name + (sub ? " · call " + (t.i + 1) : "")), chips.filter(Boolean)),
+      t.turns.map((u) => turn(u, t)));
+  };
+  const chip = (text, kind) => el("span", { class: "chip " + (kind || "") }, text);
+
+  const turn = (u, t) => {
+    const sampled = u.role === "assistant";
+    const what = el("div", { class: "what" });
+    if (u.tokens) u.tokens.forEach(([text, logp]) => what.append(token(text, t, logp)));
+    else what.append(sampled ? token(u.text || "", t) : u.text || "");
+    if (u.cut) what.append(el("span", { class: "more" }, ` … ${u.cut} more`));
+    return el("div", { class: "turn " + (sampled ? "said" : "read") },
+      el("div", { class: "who" }, { prompt: "prompt", assistant: "says", observed: "reads" }[u.role] || u.role), what);
+  };
+
+  const token = (text, t, logp) => {
+    const trained = t.reward !== undefined && t.weight > 0;
+    const e = el("span", { class: "t" }, text);
+    if (shade.value === "surprise" && logp !== undefined) e.style.background = `rgba(var(--odd), ${Math.min(.7, -logp * .16).toFixed(3)})`;
+    else if (shade.value === "advantage" && trained) {
+      e.style.background = tint(t.adv);
+      if (t.adv < 0) e.classList.add("minus");
+    }
+    const facts = [];
+    if (logp !== undefined) facts.push("log p " + num(logp, 3), "p " + num(Math.exp(logp), 3));
+    if (trained) facts.push("advantage " + signed(t.adv));
+    if (facts.length) e.title = facts.join(", ");
+    return e;
+  };
+  const tint = (adv) => `rgba(var(--${adv < 0 ? "minus" : "plus"}), ${Math.min(.55, Math.abs(adv) * .28).toFixed(3)})`;
+
+  phase.addEventListener("change", () => { fillQueries(); filter(); });
+  [query, reward].forEach((c) => c.addEventListener("change", filter));
+  find.addEventListener("input", filter);
+  shade.addEventListener("change", draw);
+  byId("prev").addEventListener("click", () => go(at - 1));
+  byId("next").addEventListener("click", () => go(at + 1));
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName)) return;
+    if (e.key === "ArrowLeft" || e.key === "k") go(at - 1);
+    else if (e.key === "ArrowRight" || e.key === "j") go(at + 1);
+  });
+
+  // Begin where the address says, else with a rollout of the last step that is worth reading: one of a
+  // group with advantages that delegated.
+  fillQueries();
+  const wanted = decodeURIComponent(location.hash);
+  const named = data.rollouts.find((r) => "#t/" + [r.phase, r.query, r.k].join("/") === wanted);
+  const telling = data.rollouts.filter((r) => r.main && r.main.adv && (r.subs || []).length);
+  list = data.rollouts;
+  at = Math.max(0, list.indexOf(named || telling[telling.length - 1]));
+  draw();
+}
+if (byId("rollout")) reader();

@@ -1,0 +1,213 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+)
+
+// reading is the trajectories of the report, as its script reads them.
+type reading struct {
+	Agents   []string  `json:"agents"`
+	Phases   []string  `json:"phases"` // labels
+	Rollouts []rollout `json:"rollouts"`
+
+	steps   int // training steps and
+	queries int // queries that are included
+	of      int // queries there are
+}
+
+// rollout is one attempt of the team.
+type rollout struct {
+	Phase int          `json:"phase"` // index into Phases
+	Query string       `json:"query"`
+	K     int          `json:"k"`
+	Main  *trajectory  `json:"main,omitempty"` // absent where the main agent ran elsewhere
+	Subs  []trajectory `json:"subs,omitempty"`
+}
+
+// trajectory is what is shown of one.
+type trajectory struct {
+	Agent      int            `json:"agent"` // index into Agents
+	Invocation int            `json:"i"`
+	Task       string         `json:"task"`
+	Reward     *float64       `json:"reward,omitempty"`
+	Expert     *float64       `json:"expert,omitempty"`
+	Weight     float64        `json:"weight"`
+	Advantage  float64        `json:"adv"`
+	Valid      bool           `json:"valid"`
+	Malformed  int            `json:"malformed,omitempty"`
+	Finish     string         `json:"finish"`
+	Answer     string         `json:"answer"`
+	Calls      map[string]int `json:"calls,omitempty"`
+	Version    int64          `json:"version"`
+	Tokens     int            `json:"tokens"`
+	Sampled    int            `json:"sampled"`
+	Turns      []turn         `json:"turns"`
+}
+
+// turn is text and, of a sampled turn whose tokens could be told apart, each token with its log-prob.
+type turn struct {
+	Role   string  `json:"role"`
+	Text   string  `json:"text,omitempty"`
+	Tokens []token `json:"tokens,omitempty"`
+	Cut    int     `json:"cut,omitempty"` // characters, or tokens, left out at the end
+}
+
+// token is marshalled as [text, log-prob].
+type token struct {
+	text    string
+	logProb float32
+}
+
+func (t token) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{t.text, json.Number(fmt.Sprintf("%.3f", t.logProb))})
+}
+
+// sample chooses trajectories: a few steps, first and last among them, and the first and last evaluation;
+// of each some queries, spread evenly, with all their rollouts, until the bytes are used up. The choice
+// does not look at what the trajectories say, so that they show the run as it was.
+func (r *run) sample(opt Options) (reading, error) {
+	out := reading{Agents: r.agents, Rollouts: []rollout{}, Phases: []string{}}
+	files, err := r.trajectoryFiles()
+	if err != nil {
+		return out, err
+	}
+	if len(files) == 0 {
+		r.lacks("There are no trajectories.")
+		return out, nil
+	}
+	byPhase := map[phase][]trajectoryFile{}
+	for _, f := range files {
+		byPhase[f.phase] = append(byPhase[f.phase], f)
+	}
+	left, speakers := opt.Bytes, r.speakers()
+	for _, p := range choosePhases(byPhase, opt.Steps) {
+		rollouts, queries, all, err := r.rolloutsOf(byPhase[p], opt.Queries, speakers)
+		if err != nil {
+			return out, err
+		}
+		out.of += all
+		for _, q := range queries {
+			size := 0
+			for _, x := range rollouts[q] {
+				text, err := json.Marshal(x)
+				if err != nil {
+					return out, fmt.Errorf("trajectories of %s: %w", p.label(), err)
+				}
+				size += len(text)
+			}
+			if size > left {
+				continue
+			}
+			left -= size
+			out.queries++
+			for _, x := range rollouts[q] {
+				x.Phase = len(out.Phases)
+				out.Rollouts = append(out.Rollouts, x)
+			}
+		}
+		out.Phases = append(out.Phases, p.label())
+		out.steps++
+	}
+	r.noteSpeakers(speakers)
+	return out, nil
+}
+
+// choosePhases spreads n training steps evenly and adds the first and the last evaluation, in the order of
+// the run. A folder without a file of the main agent or of any is never chosen before one that has more.
+func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
+	var steps, evals []phase
+	for p := range byPhase {
+		if p.eval {
+			evals = append(evals, p)
+		} else {
+			steps = append(steps, p)
+		}
+	}
+	inOrder := func(a, b phase) int { return int(a.n - b.n) }
+	slices.SortFunc(steps, inOrder)
+	slices.SortFunc(evals, inOrder)
+	out := append(spread(steps, n), spread(evals, 2)...)
+	slices.SortFunc(out, func(a, b phase) int {
+		if a.n != b.n {
+			return int(a.n - b.n)
+		}
+		if a.eval == b.eval {
+			return 0
+		}
+		if a.eval { // the evaluation of version n comes before the step that changes it
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// spread takes n of a list, first and last among them, at even distances.
+func spread[T any](list []T, n int) []T {
+	if len(list) <= n {
+		return list
+	}
+	if n == 1 {
+		return list[len(list)-1:]
+	}
+	out := make([]T, n)
+	for i := range out {
+		out[i] = list[i*(len(list)-1)/(n-1)]
+	}
+	return out
+}
+
+// rolloutsOf reads a phase: n queries of it in order, their rollouts by query, and how many queries it has.
+func (r *run) rolloutsOf(files []trajectoryFile, n int, speakers *speakers) (byQuery map[string][]rollout, queries []string, all int, err error) {
+	for _, f := range files {
+		found, err := queriesIn(f.path)
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		queries = append(queries, found...)
+	}
+	slices.Sort(queries)
+	queries = slices.Compact(queries)
+	all = len(queries)
+	queries = spread(queries, n)
+	attempts := map[string]*rollout{}
+	at := func(l line) *rollout {
+		id := fmt.Sprintf("%s/%d", l.Query, l.Rollout)
+		if attempts[id] == nil {
+			attempts[id] = &rollout{Query: l.Query, K: l.Rollout}
+		}
+		return attempts[id]
+	}
+	for _, f := range files {
+		lines, damaged, err := trajectoriesOf(f, queries)
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		if damaged > 0 {
+			r.lacks("%s: %d trajectories of %s are damaged and left out.", f.phase.label(), damaged, f.agent)
+		}
+		for _, l := range lines {
+			shown := speakers.show(l, slices.Index(r.agents, l.Agent))
+			if l.isMain() {
+				at(l).Main = &shown
+			} else {
+				at(l).Subs = append(at(l).Subs, shown)
+			}
+		}
+	}
+	byQuery = map[string][]rollout{}
+	for _, a := range attempts {
+		sort.Slice(a.Subs, func(i, j int) bool {
+			x, y := a.Subs[i], a.Subs[j]
+			return x.Agent < y.Agent || x.Agent == y.Agent && x.Invocation < y.Invocation
+		})
+		byQuery[a.Query] = append(byQuery[a.Query], *a)
+	}
+	for _, list := range byQuery {
+		slices.SortFunc(list, func(a, b rollout) int { return a.K - b.K })
+	}
+	return byQuery, queries, all, nil
+}

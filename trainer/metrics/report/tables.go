@@ -1,0 +1,168 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// tiles are the figures at the top.
+func (r *run) tiles() []tile {
+	var out []tile
+	if held := r.series(metrics.KindEval, r.main, "accuracy"); len(held) > 0 {
+		first, last := held[0], held[len(held)-1]
+		best := slices.MaxFunc(held, func(a, b point) int { return int(math.Copysign(1, a.y-b.y)) })
+		out = append(out,
+			tile{"Held-out accuracy", fmt.Sprintf("%.2f → %.2f", first.y, last.y), fmt.Sprintf("step %g → step %g", first.x, last.x)},
+			tile{"Best held-out", fmt.Sprintf("%.2f", best.y), fmt.Sprintf("after step %g", best.x)})
+	}
+	for i, name := range r.agents {
+		if reward := r.series(metrics.KindStep, name, "reward_mean"); len(reward) > 1 && i < 2 {
+			out = append(out, tile{"Reward of " + name, fmt.Sprintf("%.2f → %.2f", reward[0].y, reward[len(reward)-1].y), "first → last step"})
+		}
+	}
+	var sampled, trained float64
+	for _, l := range r.records {
+		sampled += l.Values["sampled_tokens"]
+		trained += l.Values["trained_tokens"]
+	}
+	if sampled > 0 {
+		out = append(out, tile{"Tokens sampled", number(sampled), number(trained) + " learned from"})
+	}
+	if n := len(r.records); n > 1 {
+		first, last := r.records[0].Time, r.records[n-1].Time
+		out = append(out, tile{"Wall time", last.Sub(first).Round(time.Second).String(), "first to last record"})
+	}
+	return out
+}
+
+// evaluations is a row an evaluation.
+func (r *run) evaluations() table {
+	t := table{Head: []string{"after step", "accuracy", "± over samples", "pass@N", "d_k", "valid format"}}
+	subs := slices.DeleteFunc(slices.Clone(r.agents), func(name string) bool { return name == r.main })
+	for _, name := range subs {
+		t.Head = append(t.Head, name+" expert")
+	}
+	bySubStep := map[string]map[int64]float64{}
+	for _, name := range subs {
+		bySubStep[name] = map[int64]float64{}
+		for _, p := range r.series(metrics.KindEval, name, "expert_mean") {
+			bySubStep[name][int64(p.x)] = p.y
+		}
+	}
+	for _, l := range r.records {
+		accuracy, ok := l.Values["accuracy"]
+		if l.Kind != metrics.KindEval || !ok {
+			continue
+		}
+		row := []string{fmt.Sprint(l.Step), fmt.Sprintf("%.3f", accuracy), known(l.Values, "accuracy_std", 3), passAt(l.Values),
+			known(l.Values, "calls_mean", 2), known(l.Values, "format_valid", 3)}
+		for _, name := range subs {
+			if v, ok := bySubStep[name][l.Step]; ok {
+				row = append(row, fmt.Sprintf("%.3f", v))
+			} else {
+				row = append(row, "–")
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+func known(values map[string]float64, name string, digits int) string {
+	if v, ok := values[name]; ok {
+		return fmt.Sprintf("%.*f", digits, v)
+	}
+	return "–"
+}
+
+func passAt(values map[string]float64) string {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if n, ok := strings.CutPrefix(name, "pass_at_"); ok {
+			return fmt.Sprintf("%.3f (N = %s)", values[name], n)
+		}
+	}
+	return "–"
+}
+
+// totals is a row an agent: what the whole run cost.
+func (r *run) totals() table {
+	t := table{Head: []string{"agent", "trajectories", "tokens", "sampled", "learned from", "updates", "rollout", "learning", "peak memory"}}
+	for _, name := range r.agents {
+		sum := map[string]float64{}
+		learning, peak := 0.0, 0.0
+		for _, l := range r.records {
+			if l.Agent != name {
+				continue
+			}
+			for k, v := range l.Values {
+				sum[k] += v
+			}
+			learning += metrics.LearnSeconds(l.Values)
+			peak = max(peak, l.Values["memory_peak_bytes"])
+		}
+		t.Rows = append(t.Rows, []string{name, number(sum["trajectories"]), number(sum["tokens"]), number(sum["sampled_tokens"]),
+			number(sum["trained_tokens"]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]), fmt.Sprintf("%.1f s", sum["rollout_seconds"]),
+			fmt.Sprintf("%.1f s", learning), fmt.Sprintf("%.0f MiB", peak/(1<<20))})
+	}
+	return t
+}
+
+// batchCards draw how many sequences the engines decoded together.
+func (r *run) batchCards() []card {
+	var out []card
+	for _, name := range r.agents {
+		total := map[int64]int64{}
+		for _, l := range r.records {
+			_, counts := metrics.Integers(l.Counts["decode_batch"])
+			if l.Agent == name {
+				for k, c := range counts {
+					total[k] += c
+				}
+			}
+		}
+		delete(total, 0) // passes of prompts alone
+		if len(total) > 0 {
+			out = append(out, card{Title: "Decode batches of " + name, Note: fmt.Sprintf("forward passes by sequences in them; %d compositions", len(total)), SVG: bars(total, r.class(name), name)})
+		}
+	}
+	return out
+}
+
+// bars draws counts of integers, in at most maxColumns ranges of equal width.
+func bars(counts map[int64]int64, class, name string) template.HTML {
+	largest, most := slices.Max(slices.Collect(maps.Keys(counts))), int64(0)
+	width := max(1, (largest+maxColumns-1)/maxColumns)
+	sums := make([]int64, (largest+width-1)/width)
+	for k, c := range counts {
+		if k > 0 {
+			sums[(k-1)/width] += c
+		}
+	}
+	most = slices.Max(sums)
+	x, y := scale(0, float64(len(sums)), chartLeft, chartWidth-chartRight), scale(0, float64(most), base, chartTop)
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="heat %s" viewBox="0 0 %g %g" role="img" aria-label="%s">`, class, chartWidth, chartHeight, html.EscapeString("Decode batches of "+name))
+	for i, c := range sums {
+		fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%d–%d sequences: %d passes</title></rect>`,
+			x(float64(i)), y(float64(c)), max(x(1)-x(0)-1, 0.5), base-y(float64(c)), int64(i)*width+1, int64(i+1)*width, c)
+	}
+	for _, t := range niceTicks(0, float64(most)) {
+		if t <= float64(most) {
+			fmt.Fprintf(&b, `<text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, chartLeft-6, y(t)+3.5, number(t))
+		}
+	}
+	every := max(1, len(sums)/8)
+	for i := 0; i < len(sums); i += every {
+		fmt.Fprintf(&b, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%d</text>`, (x(float64(i))+x(float64(i+1)))/2, base+15, int64(i)*width+1)
+	}
+	fmt.Fprintf(&b, `<path class="axis" d="M%g %gH%g"/></svg>`, chartLeft, base, chartWidth-chartRight)
+	return template.HTML(b.String())
+}

@@ -1,0 +1,151 @@
+package report
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+)
+
+// line is one line of trajectories/PHASE/AGENT.jsonl, as package trainer writes it.
+type line struct {
+	agent.Trajectory
+	Task      string   `json:"task"`
+	Expert    *float64 `json:"expert"`
+	Reward    *float64 `json:"reward"`
+	Weight    float64  `json:"weight"`
+	Advantage float64  `json:"advantage"`
+}
+
+// trajectoryFile is one agent's file of one phase.
+type trajectoryFile struct {
+	path  string
+	phase phase
+	agent string
+}
+
+// phase is a folder of trajectories: step-N was sampled by version N of the weights, so it is the data of
+// training step N+1; eval-N is the evaluation after step N.
+type phase struct {
+	eval bool
+	n    int64
+}
+
+func (p phase) label() string {
+	switch {
+	case !p.eval:
+		return fmt.Sprintf("step %d", p.n+1)
+	case p.n == 0:
+		return "held out, before step 1"
+	}
+	return fmt.Sprintf("held out, after step %d", p.n)
+}
+
+var phaseName = regexp.MustCompile(`^(step|eval)-([0-9]{1,15})$`)
+
+func (r *run) trajectoryFiles() ([]trajectoryFile, error) {
+	var out []trajectoryFile
+	for _, dir := range r.dirs {
+		root := filepath.Join(dir, "trajectories")
+		phases, err := os.ReadDir(root)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, p := range phases {
+			match := phaseName.FindStringSubmatch(p.Name())
+			if match == nil {
+				continue
+			}
+			n, _ := strconv.ParseInt(match[2], 10, 64) // at most 15 digits
+			files, err := os.ReadDir(filepath.Join(root, p.Name()))
+			if err != nil {
+				return nil, err
+			}
+			for _, f := range files {
+				if name, ok := strings.CutSuffix(f.Name(), ".jsonl"); ok {
+					out = append(out, trajectoryFile{filepath.Join(root, p.Name(), f.Name()), phase{match[1] == "eval", n}, name})
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// maxTrajectoryBytes bounds one line; a trajectory of 100 thousand tokens has some three million bytes.
+const maxTrajectoryBytes = 32 << 20
+
+// readLines calls f for each line of a file and returns how many were no trajectories.
+func readLines(path string, f func(text []byte) error) (damaged int, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	in := bufio.NewScanner(file)
+	in.Buffer(make([]byte, 0, 1<<16), maxTrajectoryBytes)
+	for in.Scan() {
+		if len(in.Bytes()) > 0 && f(in.Bytes()) != nil {
+			damaged++
+		}
+	}
+	if errors.Is(in.Err(), bufio.ErrTooLong) {
+		return damaged + 1, nil // and what follows it
+	}
+	if in.Err() != nil && !errors.Is(in.Err(), io.EOF) {
+		return damaged, in.Err()
+	}
+	return damaged, nil
+}
+
+// queriesIn lists the queries of a file in the order of their first line.
+func queriesIn(path string) ([]string, error) {
+	var out []string
+	seen := map[string]bool{}
+	_, err := readLines(path, func(text []byte) error {
+		var l struct {
+			Query string `json:"query"`
+		}
+		if err := json.Unmarshal(text, &l); err != nil {
+			return err
+		}
+		if !seen[l.Query] {
+			seen[l.Query] = true
+			out = append(out, l.Query)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// trajectoriesOf reads the checked trajectories of some queries.
+func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int, err error) {
+	damaged, err = readLines(f.path, func(text []byte) error {
+		var l line
+		if err := json.Unmarshal(text, &l); err != nil {
+			return err
+		}
+		if !slices.Contains(queries, l.Query) {
+			return nil
+		}
+		if err := l.Check(); err != nil {
+			return err
+		}
+		l.Agent = f.agent
+		out = append(out, l)
+		return nil
+	})
+	return out, damaged, err
+}
+
+// isMain says whether a trajectory is a main agent's: its id names no invocation.
+func (l *line) isMain() bool { return l.ID == l.Query+"/"+strconv.Itoa(l.Rollout) }
