@@ -91,12 +91,14 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:9: store.url: holds a password; put it in an environment variable and name that in store.password_env"},
 		{name: "words", text: team + "store: {allow_insecure: yes please}\n",
 			want: "f.yaml:3:25: store.allow_insecure: \"yes please\" is not possible; the only word is \"anyone may read and write\""},
-		{name: "combinations", text: team + "grpo: {aggregation: constant, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1}\n", sets: []string{"run.deterministic=true"},
+		{name: "combinations", text: team + "grpo: {aggregation: constant, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1, resample: 2}\n", sets: []string{"run.deterministic=true"},
 			want: "f.yaml:3:1: grpo.max_length: missing; aggregation constant divides by it\n" +
 				"f.yaml:3:1: grpo.gap_stop: must be at least grpo.gap_warn, 1\n" +
 				"f.yaml:3:31: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
 				"f.yaml:3:45: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:57: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
+				"f.yaml:3:87: grpo.max_lag: not supported yet: agents step together; leave it at 0\n" +
+				"f.yaml:3:99: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0\n" +
 				"--set run.deterministic=true: run.deterministic: must be false with grpo.max_lag above 0: what arrives late depends on time"},
 		{name: "task files", text: team + "task: {kind: gsm8k, train: a.jsonl, verifier: {kind: regex, pattern: \"(\"}, expert: {kind: judge}}\n",
 			want: "f.yaml:3:1: task.eval: missing; the task gsm8k reads its held-out queries from this file\n" +

@@ -132,6 +132,12 @@ func (c *Config) validateGRPO(d *decoder) {
 	if g.Minibatches > c.Task.QueriesPerStep {
 		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
 	}
+	if g.MaxLag > 0 {
+		d.failAt("grpo.max_lag", "not supported yet: agents step together; leave it at 0")
+	}
+	if g.Resample > 0 {
+		d.failAt("grpo.resample", "not supported yet: groups of equal rewards stay as they are; leave it at 0")
+	}
 	if g.GapStop < g.GapWarn {
 		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
 	}
