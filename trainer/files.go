@@ -2,16 +2,20 @@ package trainer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
+	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -21,6 +25,8 @@ import (
 const (
 	checkpointsFolder  = "checkpoints"
 	trajectoriesFolder = "trajectories"
+	failedFolder       = "failed"
+	configFile         = "config.yaml"
 )
 
 // Line is one line of trajectories/PHASE/AGENT.jsonl.
@@ -37,10 +43,8 @@ type Line struct {
 // noted and does not stop the run.
 func (w *Worker) saveTrajectories(p store.Phase, held *holding, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) {
 	lines := map[string]*Line{}
-	ids := make([]string, 0, len(held.trajectories))
 	for id, t := range held.trajectories {
 		lines[id] = &Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert}
-		ids = append(ids, id)
 	}
 	for i, g := range groups {
 		for j, m := range g.Members {
@@ -48,14 +52,38 @@ func (w *Worker) saveTrajectories(p store.Phase, held *holding, groups []mgrpo.G
 			l.Reward, l.Weight, l.Advantage = &m.Reward, m.Weight, advantages[i].Advantage[j]
 		}
 	}
-	sort.Strings(ids)
 	path := filepath.Join(w.dir, trajectoriesFolder, p.String(), w.name+".jsonl")
-	if err := writeLines(path, ids, lines); err != nil {
+	sorted := slices.SortedFunc(maps.Values(lines), func(a, b *Line) int { return cmp.Compare(a.ID, b.ID) })
+	if err := writeLines(path, sorted); err != nil {
 		w.observer.Note(w.name, fmt.Sprintf("warning: trajectories of %s are not saved: %v", p, err))
 	}
 }
 
-func writeLines(path string, ids []string, lines map[string]*Line) (err error) {
+// badSequence is a line of a refused batch. Numbers are text, since JSON knows neither NaN nor infinity.
+type badSequence struct {
+	ID        string   `json:"id"`
+	Group     int64    `json:"group"`
+	Weight    string   `json:"weight"`
+	Advantage string   `json:"advantage"`
+	Tokens    []int32  `json:"tokens"`
+	Sampled   []bool   `json:"sampled"`
+	Behaviour []string `json:"behaviour"` // the sampler's log-probs
+}
+
+// saveBatch writes the batch of a refused update, a JSON line a sequence.
+func saveBatch(path string, batch []*learner.Sequence) error {
+	text := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+	lines := make([]badSequence, len(batch))
+	for i, q := range batch {
+		lines[i] = badSequence{ID: q.ID, Group: q.Group, Weight: text(q.Weight), Advantage: text(q.Advantage), Tokens: q.Tokens, Sampled: q.Sampled}
+		for _, v := range q.Behaviour {
+			lines[i].Behaviour = append(lines[i].Behaviour, text(float64(v)))
+		}
+	}
+	return writeLines(path, lines)
+}
+
+func writeLines[T any](path string, lines []T) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -66,8 +94,8 @@ func writeLines(path string, ids []string, lines map[string]*Line) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	buf := bufio.NewWriterSize(f, 1<<16)
 	enc := json.NewEncoder(buf)
-	for _, id := range ids {
-		if err := enc.Encode(lines[id]); err != nil {
+	for _, line := range lines {
+		if err := enc.Encode(line); err != nil {
 			return err
 		}
 	}
@@ -83,6 +111,9 @@ type state struct {
 // checkpoint writes this agent's files of a version and, as the main agent, the manifest that makes the
 // version complete once every agent has named its files.
 func (w *Worker) checkpoint(ctx context.Context, version int64) error {
+	if version == w.saved {
+		return nil
+	}
 	phase := store.Checkpoint(version)
 	w.observer.Progress(w.name, phase.String(), 0, 0)
 	files, err := w.run.SaveAgent(version, w.agentState(ctx, version))
@@ -93,10 +124,15 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 		return err
 	}
 	held, err := w.member.Holdings(ctx, phase)
-	if err != nil || !w.main {
+	if err != nil {
 		return err
 	}
+	w.saved = version
+	if !w.main {
+		return nil
+	}
 	m := checkpoint.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), CPUFeatures: cpuFeatures()}
+	m.Ledger, _ = json.Marshal(w.ledger) // two finite numbers: cannot fail
 	for _, name := range w.agentNames() {
 		files, err := parseFiles(name, held[name])
 		if err != nil {
@@ -108,7 +144,35 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 		return fmt.Errorf("checkpoint %d: %w", version, err)
 	}
 	w.observer.Note(w.name, fmt.Sprintf("checkpoint %s", w.run.StepDir(version)))
-	return w.run.Prune(w.cfg.Run.Keep, w.best.version)
+	if w.ledger.Best == nil {
+		return w.run.Prune(w.cfg.Run.Keep)
+	}
+	return w.run.Prune(w.cfg.Run.Keep, w.ledger.Best.Version)
+}
+
+// ledger is where the run stands, beside what each agent knows of itself; a manifest carries it. Every
+// worker keeps the same one, from the outcomes that all of them see.
+type ledger struct {
+	Best *best `json:"best,omitempty"`
+}
+
+// best is the version with the highest held-out accuracy, the first of several.
+type best struct {
+	Version  int64   `json:"version"`
+	Accuracy float64 `json:"accuracy"`
+}
+
+// note counts an evaluation in. An accuracy of 0 is no achievement.
+func (l *ledger) note(version int64, outcomes []store.Outcome) {
+	var correct mean
+	for _, o := range outcomes {
+		if o.Failed == "" {
+			correct.add(o.Correct)
+		}
+	}
+	if a := correct.value(); a > 0 && (l.Best == nil || a > l.Best.Accuracy) {
+		l.Best = &best{version, a}
+	}
 }
 
 // listFiles is what a worker says it holds of a checkpoint: "SHA256 SIZE PATH" for each file.
@@ -166,18 +230,25 @@ func (w *Worker) reader(ctx context.Context) func(name string, dst []float32) er
 	}
 }
 
-// restore continues the optimizer and the counters of a checkpoint; the weights are loaded already.
-func (w *Worker) restore(ctx context.Context, agentDir string) error {
-	data, err := os.ReadFile(filepath.Join(agentDir, "state.json"))
+// restore continues the ledger, the optimizer and the counters of a checkpoint; the weights are loaded
+// already.
+func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
+	agentDir := agentDir(w.run, from.Step, w.name)
+	if len(from.Ledger) > 0 {
+		if err := json.Unmarshal(from.Ledger, &w.ledger); err != nil {
+			return fmt.Errorf("checkpoint %d: its ledger: %w", from.Step, err)
+		}
+	}
+	if w.learner == nil {
+		return nil
+	}
+	data, err := checkpoint.ReadState(agentDir)
 	if err != nil {
 		return err
 	}
 	var st state
 	if err := json.Unmarshal(data, &st); err != nil {
 		return fmt.Errorf("%s/state.json: %w", agentDir, err)
-	}
-	if w.learner == nil {
-		return nil
 	}
 	f, err := checkpoint.OpenOptimizer(agentDir)
 	if err != nil {

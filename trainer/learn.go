@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -49,6 +50,7 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 		return out, err
 	}
 	total := w.cfg.GRPO.Epochs * w.cfg.GRPO.Minibatches
+	measured := false
 	for epoch := range w.cfg.GRPO.Epochs {
 		for _, queries := range w.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
@@ -56,16 +58,47 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 			if err != nil {
 				return out, fmt.Errorf("update %d of %d: %w", len(out.reports)+1, total, err)
 			}
-			if len(out.reports) == 0 {
-				if err := w.checkGap(r); err != nil {
+			out.reports = append(out.reports, r)
+			if gap, known := r.Values["gap_mean"]; known && !measured {
+				measured = true
+				if err := w.checkGap(gap); err != nil {
 					return out, err
 				}
 			}
-			out.reports = append(out.reports, r)
+			if r.Refused != nil {
+				w.noteRefusal(n, len(out.reports), batch, r.Refused)
+			}
 			w.observer.Progress(w.name, "learn", len(out.reports), total)
 		}
 	}
-	return out, nil
+	return out, w.countRefusals(out)
+}
+
+// noteRefusal reports an update that was not made and keeps its batch for whoever looks for the reason.
+func (w *Worker) noteRefusal(n int64, update int, batch []*learner.Sequence, refused error) {
+	path := filepath.Join(w.dir, failedFolder, fmt.Sprintf("step-%d-%s-update-%d.jsonl", n, w.name, update))
+	kept := "its batch is in " + path
+	if err := saveBatch(path, batch); err != nil {
+		kept = fmt.Sprintf("its batch could not be kept: %v", err)
+	}
+	w.observer.Note(w.name, fmt.Sprintf("warning: update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
+}
+
+// maxRefusedSteps in a row end the run: one may be an accident of its batch, several are not.
+const maxRefusedSteps = 3
+
+// countRefusals ends the run when it no longer learns.
+func (w *Worker) countRefusals(l learned) error {
+	i := slices.IndexFunc(l.reports, func(r learner.Report) bool { return r.Refused != nil })
+	if i < 0 {
+		w.refused = 0
+		return nil
+	}
+	if w.refused++; w.refused < maxRefusedSteps {
+		return nil
+	}
+	return fmt.Errorf("updates were refused in %d steps in a row (batches in %s), last: %w",
+		w.refused, filepath.Join(w.dir, failedFolder), l.reports[i].Refused)
 }
 
 // learned is what the updates of one step reported, in order.
@@ -89,10 +122,8 @@ func (w *Worker) minibatches(n int64, epoch int, queries []string) [][]string {
 
 // checkGap compares the sampler's log-probs with the trainer's before the first update of a step. They are
 // of the same weights, so a gap means that the two forward passes disagree.
-func (w *Worker) checkGap(r learner.Report) error {
-	gap, known := r.Values["gap_mean"]
+func (w *Worker) checkGap(gap float64) error {
 	switch {
-	case !known:
 	case gap > w.cfg.GRPO.GapStop:
 		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run the same policy", gap, w.cfg.GRPO.GapStop)
 	case gap > w.cfg.GRPO.GapWarn:

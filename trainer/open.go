@@ -28,6 +28,7 @@ type Setup struct {
 	From     *checkpoint.Manifest // the checkpoint to continue; nil starts afresh
 	Local    int                  // agents in this process, among which its cores are shared out; 0 means 1
 	Frozen   bool                 // no learner at all: evaluation
+	Stop     <-chan struct{}      // closed to ask for a clean stop; may be nil
 }
 
 // Open loads the agent's model, allocates its engine and learner and joins the run.
@@ -37,7 +38,7 @@ func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
 		return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, agentNames(s.Config))
 	}
 	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
-		task: s.Task, dir: s.Dir, run: checkpoint.Run{Dir: checkpointsDir(s.Dir)}}
+		task: s.Task, dir: s.Dir, run: checkpoint.Run{Dir: checkpointsDir(s.Dir)}, saved: -1, stop: s.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))
@@ -66,11 +67,9 @@ func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
 	}
 	version := int64(0)
 	if s.From != nil {
-		version = s.From.Step
-		if w.learner != nil {
-			if err = w.restore(ctx, agentDir(w.run, version, name)); err != nil {
-				return w, err
-			}
+		version, w.saved = s.From.Step, s.From.Step
+		if err = w.restore(ctx, s.From); err != nil {
+			return w, err
 		}
 	}
 	hello := store.Hello{Config: s.Config.Shared(), Agents: w.agentNames(), Version: version}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -83,7 +85,9 @@ func (w *Worker) describeRollouts(r *metrics.Record, held *holding, outcomes []s
 		r.Values["rollout_seconds"] = s
 		r.Values["rollout_tokens_per_second"] = sampled.sum / s
 	}
+	r.Counts = map[string]map[string]int64{}
 	w.describeCalls(r, outcomes)
+	w.describeBatches(r)
 }
 
 // describeCalls is the distribution of d_k: for the main agent of all its calls, for a sub-agent of the
@@ -102,7 +106,21 @@ func (w *Worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 		histogram[strconv.Itoa(d)]++
 	}
 	calls.into(r.Values, "calls_mean")
-	r.Counts = map[string]map[string]int64{"calls": histogram}
+	r.Counts["calls"] = histogram
+}
+
+// describeBatches is how many sequences decoded together in the engine's passes since the last record.
+func (w *Worker) describeBatches(r *metrics.Record) {
+	s := w.engine.Stats()
+	histogram := map[string]int64{}
+	for size, passes := range s.Batches {
+		if n := passes - w.decoded[size]; n > 0 {
+			histogram[strconv.Itoa(size)] = n
+		}
+	}
+	w.decoded = s.Batches
+	r.Counts["decode_batch"] = histogram
+	r.Values["in_flight_max"] = float64(s.MaxInFlight)
 }
 
 // describePassAtK: the share of queries of which at least one sample was right, estimated without bias
@@ -134,23 +152,36 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	}
 }
 
-// describeLearning merges the updates of a step: means over updates, the largest of maxima.
+// describeLearning merges the updates of a step: means, the smallest of minima, the largest of maxima. The
+// gap between sampler and trainer is that of the first update alone, before which both are of the same weights.
 func describeLearning(r *metrics.Record, l learned) {
-	merged := map[string]mean{}
+	merged := map[string][]float64{}
 	for _, u := range l.reports {
 		r.Values["updates_skipped"] += b2f(u.Skipped)
+		r.Values["updates_failed"] += b2f(u.Refused != nil)
 		for name, v := range u.Values {
-			m := merged[name]
-			m.add(v)
-			merged[name] = m
+			merged[name] = append(merged[name], v)
 		}
 	}
-	for name, m := range merged {
-		r.Values[name] = m.value()
+	for name, values := range merged {
+		switch {
+		case name == "gap_mean":
+			r.Values[name] = values[0]
+		case strings.HasSuffix(name, "_min"):
+			r.Values[name] = slices.Min(values)
+		case strings.HasSuffix(name, "_max"):
+			r.Values[name] = slices.Max(values)
+		default:
+			var m mean
+			for _, v := range values {
+				m.add(v)
+			}
+			r.Values[name] = m.value()
+		}
 	}
 	r.Values["updates"] = float64(len(l.reports))
 	if len(l.reports) > 0 {
-		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) })
+		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 		r.Values["trained_tokens"] = 0
 		for _, u := range l.reports {
 			r.Values["trained_tokens"] += u.Values["batch_tokens"]

@@ -19,6 +19,13 @@ func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
 	if !w.main {
 		return w.serve(ctx, p)
 	}
+	stop, err := w.stopAsked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if stop {
+		return nil, errors.Join(w.member.Begin(ctx, p, store.Plan{Rollouts: 1}), errStopping)
+	}
 	queries, rollouts := w.queriesOf(p)
 	return w.hold(ctx, p, queries, rollouts)
 }
@@ -108,6 +115,9 @@ func (w *Worker) serve(ctx context.Context, p store.Phase) (*holding, error) {
 	plan, err := w.member.Plan(ctx, p)
 	if err != nil {
 		return nil, err
+	}
+	if len(plan.Queries) == 0 {
+		return nil, errStopping
 	}
 	c := w.collect(p, plan)
 	g, gctx := errgroup.WithContext(ctx)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // Options of a run beside its configuration.
@@ -20,7 +23,12 @@ type Options struct {
 	Agents   []string // agents to run in this process; nil means all
 	Resume   bool     // go on from the newest complete checkpoint
 	Observer metrics.Observer
+	Task     task.Task       // in place of the configured one; nil: that
+	Stop     <-chan struct{} // closed to end the run, all its agents, with a checkpoint after the step in flight
 }
+
+// ErrStopped is a run that ended before its last step because it was asked to, with a checkpoint.
+var ErrStopped = errors.New("stopped before the last step, as asked; --resume goes on")
 
 // Train runs agents of a team until the configured last step. With every agent in one process and no
 // store.url the store is embedded; else it is the Redis that the agents share.
@@ -33,7 +41,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), cfg.Dump(), 0o644); err != nil {
+	if err := replaceFile(filepath.Join(dir, configFile), cfg.Dump()); err != nil {
 		return err
 	}
 	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir, From: from})
@@ -45,6 +53,9 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 		version = from.Step
 	}
 	err = team.each(ctx, func(ctx context.Context, w *Worker) error { return w.Run(ctx, version) })
+	if err == nil && slices.ContainsFunc(team.workers, func(w *Worker) bool { return w.stopped }) {
+		err = ErrStopped
+	}
 	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
@@ -74,9 +85,11 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 	if names == nil {
 		names = agentNames(cfg)
 	}
-	t, err := OpenTask(cfg)
-	if err != nil {
-		return nil, err
+	t, err := opt.Task, error(nil)
+	if t == nil {
+		if t, err = OpenTask(cfg); err != nil {
+			return nil, err
+		}
 	}
 	options, err := storeOptions(cfg)
 	if err != nil {
@@ -89,7 +102,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 	if out.store, err = store.Open(ctx, options); err != nil {
 		return nil, err
 	}
-	s.Config, s.Task, s.Store, s.Observer, s.Local = cfg, t, out.store, opt.Observer, len(names)
+	s.Config, s.Task, s.Store, s.Observer, s.Local, s.Stop = cfg, t, out.store, opt.Observer, len(names), opt.Stop
 	for _, name := range names {
 		w, err := Open(ctx, s, name)
 		if err != nil {
@@ -101,22 +114,60 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 }
 
 // each runs f for every worker side by side; the first error stops the others, here and on other servers.
+// Of several errors it returns the one that is not the consequence of another.
 func (t *team) each(ctx context.Context, f func(context.Context, *Worker) error) error {
 	g, gctx := errgroup.WithContext(ctx)
-	for _, w := range t.workers {
+	errs := make([]error, len(t.workers))
+	for i, w := range t.workers {
 		g.Go(func() error {
-			err := f(gctx, w)
-			if err == nil {
+			errs[i] = w.inPlace(gctx, f)
+			if errs[i] == nil {
 				return w.member.Leave(ctx)
 			}
-			err = fmt.Errorf("agent %s: %w", w.name, err)
-			if gctx.Err() == nil || ctx.Err() != nil { // the first to fail says why
-				_ = w.member.Fail(context.WithoutCancel(ctx), err.Error())
-			}
-			return err
+			errs[i] = fmt.Errorf("agent %s: %w", w.name, errs[i])
+			w.breakOff(ctx, errs[i])
+			return errs[i]
 		})
 	}
-	return g.Wait()
+	err := g.Wait()
+	var told *store.StopError // what others hear of an error, perhaps of one in this very process
+	if !errors.As(err, &told) {
+		return err
+	}
+	for _, e := range errs {
+		if e != nil && !errors.As(e, &told) {
+			return e
+		}
+	}
+	return err
+}
+
+// inPlace runs f with a context that ends with the run and with the worker's place in it.
+func (w *Worker) inPlace(ctx context.Context, f func(context.Context, *Worker) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	place := w.member.Context()
+	defer context.AfterFunc(place, func() { cancel(context.Cause(place)) })()
+	err := f(ctx, w)
+	if errors.Is(err, context.Canceled) { // what was interrupted does not know why
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+	}
+	return err
+}
+
+// breakOff ends the run for the others, who are told why, and leaves it.
+func (w *Worker) breakOff(ctx context.Context, err error) {
+	const patience = 5 * time.Second
+	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if ctx.Err() != nil {
+		_ = w.member.Stop(told, "interrupted")
+	} else {
+		_ = w.member.Fail(told, err.Error())
+	}
+	_ = w.member.Leave(told)
 }
 
 func (t *team) close(ctx context.Context) error {
@@ -156,7 +207,7 @@ func startingPoint(cfg *config.Config, dir string, opt Options) (*checkpoint.Man
 	if err != nil {
 		return nil, fmt.Errorf("--resume: %w", err)
 	}
-	if err := unchanged(cfg, filepath.Join(dir, "config.yaml")); err != nil {
+	if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
 		return nil, err
 	}
 	if m.Step >= cfg.Run.Steps {
@@ -171,8 +222,38 @@ func unchanged(cfg *config.Config, path string) error {
 	if err != nil {
 		return fmt.Errorf("--resume: the configuration the run began with: %w", err)
 	}
+	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
 		return fmt.Errorf("--resume: these keys differ from the run's own and may not: %v", keys)
+	}
+	return nil
+}
+
+// keepDecay gives schedules that end with the run the end they had when it began: raising run.steps
+// prolongs a run and does not change the rates of the steps it has made.
+func keepDecay(cfg, old *config.Config) {
+	for i := range cfg.Agents {
+		a := &cfg.Agents[i]
+		before := old.Agent(a.Name)
+		if before != nil && a.Optimizer.DecaySteps == cfg.Run.Steps && before.Optimizer.DecaySteps == old.Run.Steps {
+			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
+		}
+	}
+}
+
+// replaceFile writes a file that other workers of the run may be reading or writing too.
+func replaceFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
 }

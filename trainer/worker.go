@@ -4,7 +4,9 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -47,17 +49,24 @@ type Worker struct {
 	convention mgrpo.Convention
 	schedule   learner.Schedule
 
-	dir  string // the run's folder
-	run  checkpoint.Run
-	best struct { // the version with the highest held-out accuracy so far
-		version  int64
-		accuracy float64
-	}
+	dir     string // the run's folder
+	run     checkpoint.Run
+	saved   int64 // version of the newest checkpoint; -1: there is none yet
+	ledger  ledger
+	refused int           // steps in a row in which an update was refused
+	decoded map[int]int64 // the engine's passes by size of the decode batch, up to the last record
+
+	stop    <-chan struct{} // closed when this process is asked for a clean stop
+	stopped bool            // Run ended because of it, here or elsewhere
 }
 
-// Run trains from the version of the weights at hand to the last step.
+// Run trains from the version of the weights at hand to the last step, or to the version at which the run
+// is asked to stop; a checkpoint of it is there when Run returns.
 func (w *Worker) Run(ctx context.Context, from int64) error {
-	if from == 0 {
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	go w.passStopOn(ctx)
+	if w.saved < 0 {
 		if err := w.coldStart(ctx); err != nil {
 			return err
 		}
@@ -65,33 +74,84 @@ func (w *Worker) Run(ctx context.Context, from int64) error {
 	if err := w.engine.Refresh(from); err != nil {
 		return err
 	}
-	for n := from; n < w.cfg.Run.Steps; n++ {
+	err := w.train(ctx, from)
+	if w.stopped = errors.Is(err, errStopping); err == nil || w.stopped {
+		return w.checkpoint(ctx, w.engine.Version())
+	}
+	return err
+}
+
+// train lives through evaluations, steps and checkpoints until the last one, or until errStopping.
+func (w *Worker) train(ctx context.Context, from int64) error {
+	for n := from; ; n++ {
+		if every := w.cfg.Run.CheckpointEvery; every > 0 && n > from && n < w.cfg.Run.Steps && n%every == 0 {
+			if err := w.checkpoint(ctx, n); err != nil {
+				return err
+			}
+		}
 		if w.evaluatesAt(n) {
 			if err := w.evaluate(ctx, n); err != nil {
 				return err
 			}
+			if best := w.ledger.Best; best != nil && best.Version == n && (n > 0 || w.teaches()) {
+				if err := w.checkpoint(ctx, n); err != nil {
+					return err
+				}
+			}
+		}
+		if n == w.cfg.Run.Steps {
+			return nil
 		}
 		if err := w.step(ctx, n); err != nil {
 			return err
 		}
-		if every := w.cfg.Run.CheckpointEvery; every > 0 && (n+1)%every == 0 && n+1 < w.cfg.Run.Steps {
-			if err := w.checkpoint(ctx, n+1); err != nil {
-				return err
-			}
-		}
 	}
-	if err := w.evaluate(ctx, w.cfg.Run.Steps); err != nil {
-		return err
-	}
-	return w.checkpoint(ctx, w.cfg.Run.Steps)
 }
 
-// evaluatesAt says whether version n is evaluated before step n; the last version always is, by Run.
+// evaluatesAt says whether version n is evaluated before step n. The last version always is; nothing is
+// where the task holds no queries out.
 func (w *Worker) evaluatesAt(n int64) bool {
-	if n == 0 {
+	switch {
+	case w.task.EvalSize() == 0:
+		return false
+	case n == w.cfg.Run.Steps:
+		return true
+	case n == 0:
 		return w.cfg.Eval.Before
 	}
 	return w.cfg.Eval.Every > 0 && n%w.cfg.Eval.Every == 0
+}
+
+// teaches says whether any agent has a cold start, after which version 0 is worth a checkpoint.
+func (w *Worker) teaches() bool {
+	return w.cfg.ColdStart.Demonstrations != "none" &&
+		slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return a.ColdStart.Steps > 0 })
+}
+
+// errStopping is what a phase without queries means: the run ends at the version it was to begin from. The
+// main agent's worker begins one when somebody has asked for a stop, so that all workers end alike.
+var errStopping = errors.New("the run was asked to stop")
+
+// passStopOn asks the main agent, wherever it works, to stop when this process is asked to.
+func (w *Worker) passStopOn(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-w.stop:
+		if err := w.member.AskStop(ctx); err != nil && ctx.Err() == nil {
+			w.observer.Note(w.name, fmt.Sprintf("warning: the others cannot be asked to stop: %v", err))
+		}
+	}
+}
+
+// stopAsked says whether a phase is to begin no more.
+func (w *Worker) stopAsked(ctx context.Context) (bool, error) {
+	select {
+	case <-w.stop:
+		return true, nil
+	default:
+	}
+	by, err := w.member.StopAsked(ctx)
+	return by != "", err
 }
 
 // evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.
@@ -108,9 +168,7 @@ func (w *Worker) evaluate(ctx context.Context, version int64) error {
 	}
 	clock.lap("rollout")
 	record := w.evalRecord(version, held, outcomes, clock)
-	if accuracy, ok := record.Values["accuracy"]; ok && accuracy > w.best.accuracy {
-		w.best.version, w.best.accuracy = version, accuracy
-	}
+	w.ledger.note(version, outcomes)
 	w.observer.Report(record)
 	w.saveTrajectories(p, held, nil, nil)
 	return nil

@@ -30,7 +30,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	})
 	var failed *kernels.Error
 	if errors.As(err, &failed) && failed.Status == kernels.NonFinite {
-		return norm, fmt.Errorf("learner: the gradient's norm is %v; the update is void and the weights are as before", norm)
+		return norm, fmt.Errorf("learner: the gradient's norm is %v: %w", norm, err)
 	}
 	if err == nil {
 		l.steps++

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -83,7 +84,8 @@ func (l *Learner) ResetOptimizer(ctx context.Context) error {
 // Report is what one update did. Values are named as in docs/metrics.md.
 type Report struct {
 	Values  map[string]float64
-	Skipped bool // nothing to learn: every advantage is 0 and no KL or entropy term is on
+	Skipped bool  // nothing to learn: every advantage is 0 and no KL or entropy term is on
+	Refused error // why the update was not made, though there was something to learn: a value that cannot be
 }
 
 // Prepare computes what the objective needs before the first update of a step: old log-probs where they
@@ -106,9 +108,27 @@ func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 	return nil
 }
 
-// Update makes one optimizer step on a minibatch: sequences that Prepare has seen.
+// Update makes one optimizer step on a minibatch: sequences that Prepare has seen. A refused update is in
+// the report and leaves weights, moments and count as they were; an error is one of the machinery.
 func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64) (Report, error) {
-	batch := byID(minibatch)
+	r, err := l.update(ctx, byID(minibatch), lr)
+	if refused(err) {
+		r.Refused, err = err, nil
+	}
+	return r, err
+}
+
+// refused tells a batch or gradient that must not be learned from, section 7 of the specification, from a
+// failure of the machinery.
+func refused(err error) bool {
+	var loss *kernels.LossError
+	var kernel *kernels.Error
+	var op *torch.Error
+	return errors.As(err, &loss) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||
+		(errors.As(err, &op) && strings.Contains(op.Message, kernels.NonFinite.String())) // logits, through the head's C++
+}
+
+func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Report, error) {
 	plan, err := l.planLoss(batch)
 	if errors.Is(err, errNothingToRead) {
 		return Report{Skipped: true}, nil
@@ -142,6 +162,9 @@ func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64)
 func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		l.grad.Zero_()
+		if l.part != nil {
+			l.part.Zero_() // a refused micro-batch may have left something
+		}
 		return nil
 	})
 }

@@ -102,6 +102,12 @@ announce(KEYS[2], 'stop')
 return {'new'}
 `)
 
+// ask remembers who was the first to ask for a stop. KEYS: epochs, meta. ARGV: agent, epoch.
+var askScript = redis.NewScript(fence + `
+redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
+return {'new'}
+`)
+
 // trim deletes the phases and statistics up to a step.
 // KEYS: epochs, phases, stats. ARGV: agent, epoch, step, key prefix, agents...
 var trimScript = redis.NewScript(fence + drop + `
@@ -162,6 +168,7 @@ end
 ` + drop + `
 if alive == '' then
   redis.call('DEL', KEYS[7], KEYS[4])
+  redis.call('HDEL', KEYS[3], 'asked')
   redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
   for i = 8, #ARGV do redis.call('HSET', KEYS[4], ARGV[i], ARGV[5]) end
   dropPhases(ARGV[6], KEYS[5], ARGV[5], '+inf', 8)

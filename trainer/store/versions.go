@@ -2,8 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // PublishVersion says that the member's agent has committed a step: its weights are at version, one
@@ -117,6 +120,25 @@ func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(
 func (m *Member) stop(ctx context.Context, reason, failed string) error {
 	_, err := m.run(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), failed)
 	return err
+}
+
+// AskStop asks the main agent to end the run at its next phase. It is remembered until the run is begun
+// anew, and it stops nobody by itself.
+func (m *Member) AskStop(ctx context.Context) error {
+	_, err := m.run(ctx, askScript, "asking for a stop", []string{m.key("meta")})
+	return err
+}
+
+// StopAsked is the agent that was the first to ask for a stop, "" if none has.
+func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
+	err = s.retry(ctx, "the store", "whether a stop was asked for", func(ctx context.Context) error {
+		agent, err = s.rdb.HGet(ctx, s.key("meta"), "asked").Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	return clip(agent), err
 }
 
 // Trim deletes the phases up to step, and the statistics of versions up to it. It is for when every

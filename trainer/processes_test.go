@@ -1,0 +1,136 @@
+package trainer
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// TestOneProcessEqualsSeveral is the promise of the store: the team in one process, as two workers and as
+// two operating-system processes on a real server earns the same rewards and ends with the same bits.
+func TestOneProcessEqualsSeveral(t *testing.T) {
+	dir := t.TempDir()
+	alone := mustTrain(t, load(t, dir), Options{})
+	want, wantNumbers := digests(t, dir, 3), alone.numbers()
+	url := startRedis(t)
+	t.Run("workers", func(t *testing.T) {
+		dir := t.TempDir()
+		var g errgroup.Group
+		seen := &recorder{}
+		for _, name := range []string{"researcher", "planner"} {
+			g.Go(func() error {
+				cfg := load(t, dir, "store.url="+url, "run.name=workers")
+				return Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: seen})
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		sameWeights(t, digests(t, dir, 3), want)
+		sameNumbers(t, seen.numbers(), wantNumbers)
+	})
+	t.Run("processes", func(t *testing.T) {
+		dir := t.TempDir()
+		cfg := load(t, dir, "store.url="+url, "run.name=processes", "run.threads=1")
+		got := map[string]float64{}
+		for _, out := range runWorkers(t, cfg.Dump(), "researcher", "planner") {
+			maps.Copy(got, parseNumbers(t, out))
+		}
+		sameWeights(t, digests(t, dir, 3), want)
+		sameNumbers(t, got, wantNumbers)
+	})
+}
+
+// startRedis runs a server as mgrpo asks for it, on a port that was free a moment ago.
+func startRedis(t *testing.T) (url string) {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("redis-server is not installed")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().(*net.TCPAddr)
+	l.Close()
+	cmd := exec.Command(path, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "",
+		"--appendonly", "yes", "--maxmemory-policy", "noeviction", "--dir", t.TempDir())
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for range 200 {
+		c, err := net.Dial("tcp", addr.String())
+		if err == nil {
+			c.Close()
+			return "redis://" + addr.String() + "/0"
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("redis-server does not answer: %s", log.String())
+	return ""
+}
+
+// runWorkers starts this test binary once an agent and returns what each printed.
+func runWorkers(t *testing.T, cfg []byte, agents ...string) []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	if err := os.WriteFile(file, cfg, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]string, len(agents))
+	var g errgroup.Group
+	for i, name := range agents {
+		g.Go(func() error {
+			cmd := exec.CommandContext(t.Context(), self)
+			cmd.Env = append(os.Environ(), workerEnv+"="+name, workerConfigEnv+"="+file)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err := cmd.Run()
+			out[i] = stdout.String()
+			if err != nil {
+				return fmt.Errorf("worker of %s: %w: %s", name, err, stderr.String())
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// parseNumbers reads back what workerMain prints; hexadecimal keeps every bit.
+func parseNumbers(t *testing.T, text string) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out[name] = v
+	}
+	return out
+}

@@ -1,0 +1,215 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+const quickstart = "../examples/quickstart/team.yaml"
+
+// small makes the quickstart a matter of seconds: enough of a cold start that the planner delegates and
+// groups are not all degenerate, and a few steps of 16 rollouts.
+var small = []string{
+	"run.steps=3", "run.checkpoint_every=2", "run.threads=2",
+	"task.queries_per_step=4", "grpo.rollouts=4",
+	"eval.every=2", "eval.queries=12", "eval.samples=2",
+	"cold_start.queries=64", "agents.planner.cold_start.steps=40", "agents.researcher.cold_start.steps=60",
+	"agents.planner.cold_start.optimizer.warmup=5", "agents.researcher.cold_start.optimizer.warmup=5",
+	"agents.planner.cold_start.batch=16", "agents.researcher.cold_start.batch=16",
+}
+
+// untaught is the small team without its cold start: nobody says anything in a valid format.
+var untaught = []string{"cold_start.demonstrations=none", "eval.before=false", "eval.every=0", "eval.queries=2"}
+
+// load reads the quickstart's configuration with the small overrides and then the given ones.
+func load(t *testing.T, dir string, sets ...string) *config.Config {
+	t.Helper()
+	cfg, err := config.Load(quickstart, slices.Concat(small, []string{"run.dir=" + dir}, sets))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// mustTrain runs a team to its end and returns what it reported.
+func mustTrain(t *testing.T, cfg *config.Config, opt Options) *recorder {
+	t.Helper()
+	seen := &recorder{}
+	opt.Observer = seen
+	if err := Train(t.Context(), cfg, opt); err != nil {
+		t.Fatalf("training: %v\nnotes: %s", err, seen)
+	}
+	return seen
+}
+
+// recorder is an Observer that keeps everything.
+type recorder struct {
+	mu      sync.Mutex
+	records []metrics.Record
+	notes   []string
+	on      func(agent, phase string, done int) // called with every progress; may be nil
+}
+
+func (r *recorder) Progress(agent, phase string, done, _ int) {
+	if r.on != nil {
+		r.on(agent, phase, done)
+	}
+}
+
+func (r *recorder) Report(x metrics.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = append(r.records, x)
+}
+
+func (r *recorder) Note(agent, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes = append(r.notes, agent+": "+text)
+}
+
+func (r *recorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.notes, "\n")
+}
+
+// find returns a record that must have been reported.
+func (r *recorder) find(t *testing.T, kind string, step int64, agent string) metrics.Record {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, x := range r.records {
+		if x.Kind == kind && x.Step == step && x.Agent == agent {
+			return x
+		}
+	}
+	t.Fatalf("%s did not report %s %d", agent, kind, step)
+	return metrics.Record{}
+}
+
+// clocked are the values that depend on the clock, the machine or the batches that happened to form.
+func clocked(name string) bool {
+	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
+		strings.HasPrefix(name, "memory_") || name == "in_flight_max"
+}
+
+// numbers are all reported values but the clocked ones, by "kind step agent name".
+func (r *recorder) numbers() map[string]float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]float64{}
+	for _, x := range r.records {
+		at := fmt.Sprintf("%s %d %s ", x.Kind, x.Step, x.Agent)
+		for name, v := range x.Values {
+			if !clocked(name) {
+				out[at+name] = v
+			}
+		}
+		for k, n := range x.Counts["calls"] {
+			out[at+"calls "+k] = float64(n)
+		}
+	}
+	return out
+}
+
+// sameNumbers compares what two runs reported, bit for bit.
+func sameNumbers(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		if g, ok := got[k]; !ok || g != want[k] {
+			t.Errorf("%s: %v (reported: %v), want %v", k, g, ok, want[k])
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[k]; !ok {
+			t.Errorf("%s: %v, which the other run did not report", k, got[k])
+		}
+	}
+}
+
+// digests are the SHA-256 of every file of a committed checkpoint, read anew, by "agent/file".
+func digests(t *testing.T, dir string, step int64) map[string]string {
+	t.Helper()
+	m, err := checkpoint.Verify(checkpoint.Run{Dir: checkpointsDir(dir)}.StepDir(step))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, a := range m.Agents {
+		for _, f := range a.Files {
+			out[a.Name+"/"+f.Path] = f.SHA256
+		}
+	}
+	return out
+}
+
+// sameWeights demands bit-equal weights and optimizer states of every agent.
+func sameWeights(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	compared := 0
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if filepath.Ext(name) != ".safetensors" {
+			continue
+		}
+		compared++
+		if got[name] != want[name] {
+			t.Errorf("%s differs", name)
+		}
+	}
+	if compared < 2 || len(got) != len(want) {
+		t.Errorf("%d files of %d against %d were compared", compared, len(got), len(want))
+	}
+}
+
+// steps lists a run's committed checkpoints.
+func steps(t *testing.T, dir string) []int64 {
+	t.Helper()
+	s, err := checkpoint.Run{Dir: checkpointsDir(dir)}.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestMain runs one agent of a team and nothing else where a test has started this binary again for that.
+func TestMain(m *testing.M) {
+	os.Setenv("OMP_NUM_THREADS", "1")
+	if name := os.Getenv(workerEnv); name != "" {
+		os.Exit(workerMain(name))
+	}
+	os.Exit(m.Run())
+}
+
+// Environment of a test binary that is a worker.
+const (
+	workerEnv       = "MGRPO_TEST_WORKER"        // name of its agent
+	workerConfigEnv = "MGRPO_TEST_WORKER_CONFIG" // configuration file
+)
+
+func workerMain(name string) int {
+	cfg, err := config.Load(os.Getenv(workerConfigEnv), nil)
+	if err == nil {
+		seen := &recorder{}
+		err = Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen})
+		for k, v := range seen.numbers() {
+			fmt.Printf("%s=%x\n", k, v)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
