@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -187,22 +188,12 @@ func (c *Console) Summary() {
 	}
 	parts := []string{fmt.Sprintf("%.0f steps in %s", c.steps, clock(c.opt.Now().Sub(c.start)))}
 	if n := len(c.heldOut); n > 0 {
-		best := slices.MaxFunc(c.heldOut, func(a, b Record) int { return sign(a.Values["accuracy"] - b.Values["accuracy"]) })
+		best := slices.MaxFunc(c.heldOut, func(a, b Record) int { return cmp.Compare(a.Values["accuracy"], b.Values["accuracy"]) })
 		parts = append(parts, fmt.Sprintf("held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
 			c.heldOut[0].Values["accuracy"], c.heldOut[n-1].Values["accuracy"], best.Values["accuracy"], best.Step))
 	}
 	c.print(strings.Join(parts, "; ") + "\n")
 	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", count(c.sampled), count(c.trained)))
-}
-
-func sign(x float64) int {
-	switch {
-	case x < 0:
-		return -1
-	case x > 0:
-		return 1
-	}
-	return 0
 }
 
 // print writes finished lines in place of the progress line.

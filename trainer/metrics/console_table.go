@@ -17,17 +17,17 @@ type column struct {
 
 // columns and the agent's name take 79 columns of the terminal.
 var columns = []column{
-	{"reward", 7, []string{"reward_mean"}, fixed(3)},
+	{"reward", 6, []string{"reward_mean"}, fixed(3)},
 	{"score", 6, []string{"accuracy", "expert_mean"}, fixed(3)},
 	{"form", 5, []string{"format_valid"}, fixed(2)},
 	{"d_k", 5, []string{"calls_mean"}, fixed(2)},
-	{"entropy", 8, []string{"entropy_mean"}, fixed(3)},
+	{"entr", 7, []string{"entropy_mean"}, fixed(3)},
 	{"clip-", 6, []string{"clip_frac_low"}, fixed(3)},
 	{"clip+", 6, []string{"clip_frac_high"}, fixed(3)},
 	{"|grad|", 7, []string{"grad_norm"}, short},
 	{"gap", 7, []string{"gap_mean"}, short},
 	{"roll/s", 7, []string{"rollout_tokens_per_second"}, count},
-	{"learn/s", 8, []string{"learn_tokens_per_second"}, count},
+	{"lrn/s", 7, []string{"learn_tokens_per_second"}, count},
 }
 
 const nameWidth = 10
@@ -41,7 +41,7 @@ func short(v float64) string {
 	switch size := math.Abs(v); {
 	case v == 0:
 		return "0"
-	case size < 0.001 || size >= 1000:
+	case size < 0.01 || size >= 1000:
 		return strings.NewReplacer("e-0", "e-", "e+0", "e").Replace(fmt.Sprintf("%.0e", v))
 	}
 	return strings.TrimSuffix(fmt.Sprintf("%#.3g", v), ".")
@@ -81,7 +81,7 @@ func (c *Console) stepTitle(t *table) string {
 	if c.opt.Steps > 0 {
 		title += fmt.Sprintf("/%d", c.opt.Steps)
 	}
-	var seconds, sampled, trained, removed, failed, skipped float64
+	var seconds, sampled, trained, removed, failed, skipped, refused float64
 	for _, r := range t.records {
 		seconds = max(seconds, r.Values["rollout_seconds"]+LearnSeconds(r.Values))
 		sampled += r.Values["sampled_tokens"]
@@ -89,12 +89,13 @@ func (c *Console) stepTitle(t *table) string {
 		removed = max(removed, r.Values["rollouts_removed"])
 		failed = max(failed, r.Values["rollouts_failed"])
 		skipped += r.Values["updates_skipped"]
+		refused += r.Values["updates_failed"]
 	}
-	title += fmt.Sprintf("  %.1fs  %s tokens sampled, %s learned from", seconds, count(sampled), count(trained))
+	title += fmt.Sprintf("  %.1fs  %s tokens sampled, %s trained", seconds, count(sampled), count(trained))
 	for _, odd := range []struct {
 		n    float64
 		what string
-	}{{failed, "failed"}, {removed, "removed"}, {skipped, "updates skipped"}} {
+	}{{failed, "failed"}, {removed, "removed"}, {refused, "refused"}, {skipped, "skipped"}} {
 		if odd.n > 0 {
 			title += fmt.Sprintf(", %.0f %s", odd.n, odd.what)
 		}

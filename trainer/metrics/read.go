@@ -3,6 +3,7 @@ package metrics
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ func Read(dir string) (Log, error) {
 
 func read(r io.Reader) (Log, error) {
 	var log Log
+	var kept history
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, maxLineBytes)
 	for in.Scan() {
@@ -48,12 +50,16 @@ func read(r io.Reader) (Log, error) {
 			continue
 		}
 		var l Line
-		if err := json.Unmarshal(text, &l); err != nil || !known(l) {
+		switch err := json.Unmarshal(text, &l); {
+		case err != nil || !known(l):
 			log.Damaged++
-			continue
+		case l.Kind == KindNote:
+			log.Notes = append(log.Notes, l)
+		default:
+			kept.add(l)
 		}
-		log.add(l)
 	}
+	log.Records = kept.lines()
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
 		return log, fmt.Errorf("a line is longer than %d bytes: this is not a file of metrics", maxLineBytes)
 	}
@@ -68,23 +74,42 @@ func known(l Line) bool {
 	return l.Kind == KindNote
 }
 
-func (g *Log) add(l Line) {
-	if l.Kind == KindNote {
-		g.Notes = append(g.Notes, l)
-		return
+// history is the records that count so far.
+type history struct {
+	read    int
+	byAgent map[string][]placed // in order of Line.place
+}
+
+type placed struct {
+	Line
+	at int // position in the file
+}
+
+// add appends a record to its agent's, in place of those that are not before it in the course of a run.
+func (h *history) add(l Line) {
+	if h.byAgent == nil {
+		h.byAgent = map[string][]placed{}
 	}
-	// Lines of an agent that count are in order, so what l supersedes is at the end: look no further.
-	for i := len(g.Records) - 1; i >= 0; i-- {
-		old := g.Records[i]
-		if old.Agent != l.Agent {
-			continue
-		}
-		if old.place() < l.place() {
-			break
-		}
-		g.Records = slices.Delete(g.Records, i, i+1)
+	h.read++
+	list := h.byAgent[l.Agent]
+	for len(list) > 0 && list[len(list)-1].place() >= l.place() {
+		list = list[:len(list)-1]
 	}
-	g.Records = append(g.Records, l)
+	h.byAgent[l.Agent] = append(list, placed{l, h.read})
+}
+
+// lines are the records of all agents in the order of the file.
+func (h *history) lines() []Line {
+	var all []placed
+	for _, list := range h.byAgent {
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+	out := make([]Line, len(all))
+	for i, p := range all {
+		out[i] = p.Line
+	}
+	return out
 }
 
 // HeldOut reads the held-out accuracy of a run's first and of its last evaluation. It is an error if there

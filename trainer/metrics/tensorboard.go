@@ -100,7 +100,7 @@ type event struct {
 
 func (e event) encode() []byte {
 	var b []byte
-	b = appendDouble(b, 1, float64(e.at.UnixNano())/1e9)
+	b = appendDouble(b, 1, float64(e.at.Unix())+float64(e.at.Nanosecond())/1e9)
 	if e.step != 0 {
 		b = appendVarint(b, 2, uint64(e.step))
 	}
@@ -153,7 +153,9 @@ func histogram(counts map[string]int64) []byte {
 	}
 	var b []byte
 	for field, v := range []float64{float64(lowest), float64(highest), n, sum, squares} {
-		b = appendDouble(b, protowire.Number(field+1), v)
+		if v != 0 { // as proto3 has it
+			b = appendDouble(b, protowire.Number(field+1), v)
+		}
 	}
 	return appendBytes(appendBytes(b, 6, limits), 7, buckets)
 }

@@ -51,7 +51,7 @@ var Sections = []Section{
 		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal: every advantage is 0."},
 		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
 	}},
-	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); of a step with several updates, the mean over the updates", []Value{
+	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); of a step with several updates, the mean over the updates, of minima the smallest and of maxima the largest", []Value{
 		{"loss", "nats", inTrained, "What is minimised. In a cold start: mean negative log-prob of the demonstrations' trained tokens over the last 20 updates."},
 		{"loss_policy", "nats", inStep, "Its clipped policy-gradient term. The three terms add up to loss."},
 		{"loss_kl", "nats", inStep, "Its KL term, scaled by grpo.kl_coef."},
@@ -67,7 +67,7 @@ var Sections = []Section{
 		{"approx_kl_k1", "nats", inStep, "Estimate of KL(old || new): mean of minus the log-ratio. May be negative."},
 		{"approx_kl_k3", "nats", inStep, "Estimate of KL(old || new) of low variance, never negative: mean of ratio - 1 - log-ratio."},
 		{"ref_kl_mean", "nats", inStep, "KL to the reference policy, not scaled. Present with grpo.kl."},
-		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob|. Before the first update of a step both are of the same weights, and grpo.gap_warn and gap_stop judge that one; later updates add what the policy has moved."},
+		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, when both are of the same weights. grpo.gap_warn and grpo.gap_stop judge it."},
 		{"behaviour_gap_mean", "nats", inStep, "Mean of |old - sampler's log-prob|. Present with grpo.old: recomputed."},
 		{"behaviour_gap_max", "nats", inStep, "Largest of it."},
 		{"tis_mean", "ratio", inStep, "Mean truncated importance weight. Present with grpo.tis_cap."},
@@ -84,12 +84,14 @@ var Sections = []Section{
 		{"grad_norm", "", inStep, "Norm of the whole gradient before clipping."},
 		{"updates", "count", inTrained, "Optimizer updates: epochs x minibatches, skipped ones included."},
 		{"updates_skipped", "count", inStep, "Updates not made because no advantage differs from 0 and no KL or entropy term is on."},
+		{"updates_failed", "count", inStep, "Updates refused because a number was not finite; the weights stayed as they were."},
 		{"batch_tokens", "tokens", inStep, "Tokens of the trajectories with a gradient, prompts and observations included; mean over the updates."},
 		{"trained_tokens", "tokens", inTrained, "Tokens that went through forward and backward, summed over the updates."},
 	}},
 	{"Costs", "the clock and the device", []Value{
 		{"rollout_seconds", "s", inPhase, "From the start of the phase until every outcome is there, waiting for other agents included."},
 		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
+		{"in_flight_max", "count", inPhase, "Most conversations that the engine has held at once since it was made."},
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, waiting for what other agents hold included."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over the seconds they took."},
 		{"memory_bytes", "bytes", inStep, "In live tensors: on a CPU of the whole process, on a GPU of this process there."},
@@ -100,7 +102,7 @@ var Sections = []Section{
 // Histograms lists the names of Record.Counts.
 var Histograms = Section{"Counts", "histograms: how often each integer occurred", []Value{
 	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
-	{"decode_batch", "passes", inPhase, "Forward passes of the engine by the number of sequences that decoded together in them."},
+	{"decode_batch", "passes", inPhase, "Forward passes of the engine since the record before, by the number of sequences that decoded together in them; 0: prompts alone."},
 }}
 
 const docIntro = `# Metrics

@@ -67,7 +67,7 @@ func (c chart) Drawn() []curve {
 }
 
 // Last is the newest value of a curve, for the legend.
-func (c curve) Last() string { return number(c.points[len(c.points)-1].y) }
+func (c curve) Last() string { return brief(c.points[len(c.points)-1].y) }
 
 // svg draws the chart over steps from..to.
 func (c chart) svg(from, to float64) template.HTML {
@@ -215,6 +215,14 @@ func fmax(a, b float64) float64 {
 		return b
 	}
 	return a
+}
+
+// brief is number with three significant digits.
+func brief(v float64) string {
+	if size := math.Abs(v); size >= 1e-3 && size < 1e3 {
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	return number(v)
 }
 
 // number is short enough for an axis: 0.05, 1.25, 12.5k, 3.4M, 2e-06.

@@ -147,9 +147,10 @@ func (r *run) outcomeCharts() []chart {
 	train := chart{Title: "Training accuracy", Note: "main: verified answers; sub-agents: expert score", floor: 0, ceil: unset}
 	train.Curves = append(r.perAgent(metrics.KindStep, "accuracy", r.agents), r.perAgent(metrics.KindStep, "expert_mean", r.agents)...)
 	return []chart{
-		{Title: "Reward", Note: "mean per trajectory, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "reward_mean", r.agents)},
+		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "reward_mean", r.agents)},
 		held, train,
 		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, "format_valid", r.agents)},
+		{Title: "Trajectory length", Note: "mean tokens, read and written", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "tokens_mean", r.agents)},
 	}
 }
 
@@ -200,7 +201,6 @@ func (r *run) costCharts() []chart {
 		seconds,
 		one("Rollout throughput", "sampled tokens per second", "rollout_tokens_per_second"),
 		one("Learning throughput", "trained tokens per second", "learn_tokens_per_second"),
-		one("Trajectory length", "mean tokens", "tokens_mean"),
 		memory,
 	}
 }
@@ -230,14 +230,11 @@ func (r *run) callCards() []card {
 	for _, name := range r.agents {
 		h := r.calls(name)
 		h.Class = r.class(name)
-		if name == r.main || r.main == "" {
-			h.Title, h.Note = "Delegations d_k", "share of rollouts with d calls, by step"
-		} else if subs > 1 {
-			h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
-		} else if r.hasCalls(r.main) {
+		h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
+		if name == r.main {
+			h.Title = "Delegations d_k"
+		} else if subs == 1 && !r.calls(r.main).Empty() {
 			continue // the same as the main agent's
-		} else {
-			h.Title, h.Note = "Calls to "+name, "share of rollouts with d calls, by step"
 		}
 		if !h.Empty() {
 			out = append(out, card{Title: h.Title, Note: h.Note, SVG: h.svg()})
@@ -245,8 +242,6 @@ func (r *run) callCards() []card {
 	}
 	return append(out, r.batchCards()...)
 }
-
-func (r *run) hasCalls(agent string) bool { return !r.calls(agent).Empty() }
 
 func (r *run) lastNotes() (out []note, warnings int) {
 	const most = 200

@@ -67,6 +67,7 @@ function reader() {
 
   data.phases.forEach((label, i) => phase.append(el("option", { value: i }, label)));
   phase.prepend(el("option", { value: "" }, "all"));
+  phase.value = "";
   const fillQueries = () => {
     const kept = query.value;
     const ids = [...new Set(data.rollouts.filter((r) => phase.value === "" || r.phase === +phase.value).map((r) => r.query))];
@@ -187,12 +188,13 @@ function reader() {
     else if (e.key === "ArrowRight" || e.key === "j") go(at + 1);
   });
 
-  // Begin where the address says, else with a rollout of the last step that is worth reading: one of a
-  // group with advantages that delegated.
+  // Begin where the address says, else with what reads well: a delegating rollout of the last step that was
+  // better than its group, with few calls.
   fillQueries();
   const wanted = decodeURIComponent(location.hash);
   const named = data.rollouts.find((r) => "#t/" + [r.phase, r.query, r.k].join("/") === wanted);
-  const telling = data.rollouts.filter((r) => r.main && r.main.adv && (r.subs || []).length);
+  const telling = data.rollouts.filter((r) => r.main && r.main.adv > 0 && r.main.valid && (r.subs || []).length)
+    .sort((a, b) => a.phase - b.phase || rewardOf(a) - rewardOf(b) || b.subs.length - a.subs.length);
   list = data.rollouts;
   at = Math.max(0, list.indexOf(named || telling[telling.length - 1]));
   draw();

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -93,6 +94,8 @@ func (r *run) readConfig() {
 	r.lacks("There is no config.yaml: the number of steps that was configured is not known.")
 }
 
+const maxAgents = 64
+
 // nameAgents lists the agents, main first, then by name.
 func (r *run) nameAgents() error {
 	known := map[string]bool{}
@@ -110,21 +113,16 @@ func (r *run) nameAgents() error {
 		known[f.agent] = true
 	}
 	delete(known, "")
+	if len(known) > maxAgents {
+		return fmt.Errorf("%d agents, more than %d: this is not a run", len(known), maxAgents)
+	}
 	for name := range known {
 		r.agents = append(r.agents, name)
 	}
-	slices.SortFunc(r.agents, func(a, b string) int {
-		if (a == r.main) != (b == r.main) {
-			if a == r.main {
-				return -1
-			}
-			return 1
-		}
-		if a < b {
-			return -1
-		}
-		return 1
-	})
+	slices.Sort(r.agents)
+	if i := slices.Index(r.agents, r.main); i > 0 {
+		r.agents = slices.Insert(slices.Delete(r.agents, i, i+1), 0, r.main)
+	}
 	return nil
 }
 
@@ -182,6 +180,6 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 			out = append(out, point{float64(l.Step), y})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b point) int { return int(a.x - b.x) })
+	slices.SortStableFunc(out, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 	return out
 }

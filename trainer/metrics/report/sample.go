@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -116,7 +117,7 @@ func (r *run) sample(opt Options) (reading, error) {
 }
 
 // choosePhases spreads n training steps evenly and adds the first and the last evaluation, in the order of
-// the run. A folder without a file of the main agent or of any is never chosen before one that has more.
+// the run.
 func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 	var steps, evals []phase
 	for p := range byPhase {
@@ -126,13 +127,13 @@ func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 			steps = append(steps, p)
 		}
 	}
-	inOrder := func(a, b phase) int { return int(a.n - b.n) }
+	inOrder := func(a, b phase) int { return cmp.Compare(a.n, b.n) }
 	slices.SortFunc(steps, inOrder)
 	slices.SortFunc(evals, inOrder)
 	out := append(spread(steps, n), spread(evals, 2)...)
 	slices.SortFunc(out, func(a, b phase) int {
 		if a.n != b.n {
-			return int(a.n - b.n)
+			return cmp.Compare(a.n, b.n)
 		}
 		if a.eval == b.eval {
 			return 0

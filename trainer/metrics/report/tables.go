@@ -1,11 +1,11 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"html/template"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +18,7 @@ func (r *run) tiles() []tile {
 	var out []tile
 	if held := r.series(metrics.KindEval, r.main, "accuracy"); len(held) > 0 {
 		first, last := held[0], held[len(held)-1]
-		best := slices.MaxFunc(held, func(a, b point) int { return int(math.Copysign(1, a.y-b.y)) })
+		best := slices.MaxFunc(held, func(a, b point) int { return cmp.Compare(a.y, b.y) })
 		out = append(out,
 			tile{"Held-out accuracy", fmt.Sprintf("%.2f → %.2f", first.y, last.y), fmt.Sprintf("step %g → step %g", first.x, last.x)},
 			tile{"Best held-out", fmt.Sprintf("%.2f", best.y), fmt.Sprintf("after step %g", best.x)})
@@ -115,6 +115,8 @@ func (r *run) totals() table {
 	return t
 }
 
+const maxBatch = 1 << 16 // sequences
+
 // batchCards draw how many sequences the engines decoded together.
 func (r *run) batchCards() []card {
 	var out []card
@@ -124,11 +126,12 @@ func (r *run) batchCards() []card {
 			_, counts := metrics.Integers(l.Counts["decode_batch"])
 			if l.Agent == name {
 				for k, c := range counts {
-					total[k] += c
+					if 0 < k && k <= maxBatch { // 0: passes of prompts alone
+						total[k] += c
+					}
 				}
 			}
 		}
-		delete(total, 0) // passes of prompts alone
 		if len(total) > 0 {
 			out = append(out, card{Title: "Decode batches of " + name, Note: fmt.Sprintf("forward passes by sequences in them; %d compositions", len(total)), SVG: bars(total, r.class(name), name)})
 		}

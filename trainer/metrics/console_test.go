@@ -1,0 +1,140 @@
+package metrics
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// clockwork is a clock that the test moves.
+type clockwork struct{ now time.Time }
+
+func (c *clockwork) pass(d time.Duration) { c.now = c.now.Add(d) }
+
+func newTestConsole(opt ConsoleOptions) (*Console, *bytes.Buffer, *clockwork) {
+	var out bytes.Buffer
+	c := &clockwork{time.Unix(0, 0)}
+	opt.Now = func() time.Time { return c.now }
+	return NewConsole(&out, opt), &out, c
+}
+
+// play is a small run of two agents whose records come in disorder.
+func play(c *Console, clock *clockwork) {
+	c.Progress("planner", "cold start", 1, 300)
+	clock.pass(2 * time.Second)
+	c.Report(Record{Kind: KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 0.4312, "updates": 300, "trained_tokens": 412345, "learn_seconds": 12.3}})
+	c.Report(Record{Kind: KindEval, Step: 0, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{"expert_mean": 0.41, "rollout_seconds": 2.5}})
+	c.Report(Record{Kind: KindEval, Step: 0, Agent: "planner", Values: map[string]float64{"accuracy": 0.3112, "pass_at_4": 0.61, "calls_mean": 1.3, "rollout_seconds": 2.6}})
+	for n := range int64(2) {
+		clock.pass(3 * time.Second)
+		c.Progress("planner", "step-0", 12, 128)
+		c.Progress("a-researcher-with-a-long-name", "step-0", 17, 0)
+		c.Report(Record{Kind: KindStep, Step: n + 1, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{
+			"reward_mean": 0.4, "expert_mean": 0.52, "format_valid": 1, "calls_mean": 1.31, "entropy_mean": 10.123, "clip_frac_low": 0.012,
+			"clip_frac_high": 0.001, "grad_norm": 123.456, "gap_mean": 0.00001234, "rollout_tokens_per_second": 12345, "learn_tokens_per_second": 1234567,
+			"sampled_tokens": 1200, "trained_tokens": 7000, "rollouts_removed": 3}})
+		c.Report(Record{Kind: KindStep, Step: n + 1, Agent: "planner", Values: map[string]float64{
+			"reward_mean": 0.3456, "accuracy": 0.25, "format_valid": 0.51, "calls_mean": 1.31, "sampled_tokens": 900, "updates_skipped": 4}})
+	}
+	c.Note("planner", "warning: text of a model \x1b[31m\r\x07 is not trusted\n")
+	c.Report(evaluation(2, 0.84))
+	c.Report(Record{Kind: KindStep, Step: 3, Agent: "planner", Values: map[string]float64{"reward_mean": 0.5}}) // its team never reports
+	c.Summary()
+}
+
+func TestConsole(t *testing.T) {
+	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"planner", "a-researcher-with-a-long-name"}, Steps: 30})
+	play(c, clock)
+	path := filepath.Join("testdata", "console.txt")
+	if *update {
+		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || out.String() != string(want) {
+		t.Errorf("%v; got\n%s\nwant\n%s", err, out, want)
+	}
+	for _, line := range strings.Split(out.String(), "\n") {
+		if strings.HasPrefix(line, "planner: ") || strings.Contains(line, "/128") {
+			continue // notes and progress are as long as they are
+		}
+		if n := utf8.RuneCountInString(line); n > 80 && !strings.HasPrefix(line, "before") {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if strings.ContainsAny(out.String(), "\x1b\r\x07") {
+		t.Error("control characters where there is no terminal")
+	}
+}
+
+// TestTableWaitsForAll: the table of a step appears when its last agent has reported, once.
+func TestTableWaitsForAll(t *testing.T) {
+	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"a", "b"}})
+	c.Report(step("a", 1, 1))
+	c.Report(step("a", 2, 1))
+	if out.Len() > 0 {
+		t.Errorf("printed early:\n%s", out)
+	}
+	c.Report(step("b", 1, 1))
+	if !strings.Contains(out.String(), "step 1 ") || strings.Contains(out.String(), "step 2 ") {
+		t.Errorf("after all of step 1:\n%s", out)
+	}
+	c.Report(step("b", 2, 1))
+	if n := strings.Count(out.String(), "\nb "); n != 2 {
+		t.Errorf("b is there %d times, want 2:\n%s", n, out)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"a"}, Terminal: true, Color: true, Width: 40})
+	for i := range 50 {
+		c.Progress("a", strings.Repeat("long", 20), i, 50)
+		clock.pass(10 * time.Millisecond)
+	}
+	redrawn := strings.Count(out.String(), "\r\x1b[K")
+	if redrawn < 4 || redrawn > 6 {
+		t.Errorf("redrawn %d times in half a second", redrawn)
+	}
+	if strings.Contains(out.String(), "\n") {
+		t.Error("progress began a new line")
+	}
+	out.Reset()
+	c.Note("", "done")
+	if out.String() != "\r\x1b[Kdone\n" {
+		t.Errorf("a note over the progress line: %q", out)
+	}
+	play(c, clock)
+	if !strings.Contains(out.String(), "\x1b[1mstep 1") {
+		t.Error("no bold title")
+	}
+}
+
+// TestPlainProgress: without a terminal a line now and then.
+func TestPlainProgress(t *testing.T) {
+	c, out, clock := newTestConsole(ConsoleOptions{})
+	for i := range 120 {
+		c.Progress("a", "step-1", i, 120)
+		clock.pass(100 * time.Millisecond)
+	}
+	if n := strings.Count(out.String(), "\n"); n < 2 || n > 4 {
+		t.Errorf("%d lines in 12 seconds:\n%s", n, out)
+	}
+}
+
+func TestCount(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 7: "7", 999: "999", 1000: "1.0k", 12345: "12.3k", 99960: "100k", 999499: "999k", 1234567: "1.2M", 5e9: "5.0G", 4e12: "4T"} {
+		if got := count(v); got != want {
+			t.Errorf("count(%v) = %s, want %s", v, got, want)
+		}
+	}
+	for v, want := range map[float64]string{0: "0", 0.05: "0.0500", 1.26: "1.26", 123.456: "123", 0.00399: "4e-3", 0.00001234: "1e-5", 12345: "1e4", -0.5: "-0.500"} {
+		if got := short(v); got != want {
+			t.Errorf("short(%v) = %s, want %s", v, got, want)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package metrics
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func step(agent string, n int64, reward float64) Record {
+	return Record{Kind: KindStep, Step: n, Agent: agent, Values: map[string]float64{"reward_mean": reward}}
+}
+
+func evaluation(n int64, accuracy float64) Record {
+	return Record{Kind: KindEval, Step: n, Agent: "planner", Values: map[string]float64{"accuracy": accuracy}}
+}
+
+func report(t *testing.T, dir string, records ...Record) {
+	t.Helper()
+	j := NewJSONL(dir)
+	for _, r := range records {
+		j.Report(r)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustRead(t *testing.T, dir string) Log {
+	t.Helper()
+	log, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// TestResume: what a resumed run reports again replaces what it had reported, later steps included, for
+// that agent only.
+func TestResume(t *testing.T) {
+	dir := t.TempDir()
+	report(t, dir, evaluation(0, .1), step("planner", 1, .1), step("solver", 1, .1), step("planner", 2, .2),
+		evaluation(2, .2), step("planner", 3, .3), step("solver", 2, .2))
+	report(t, dir, evaluation(2, .25), step("planner", 3, .35))
+	got := map[string]float64{}
+	for _, l := range mustRead(t, dir).Records {
+		key := l.Kind + l.Agent + string(rune('0'+l.Step))
+		if _, twice := got[key]; twice {
+			t.Errorf("%s is there twice", key)
+		}
+		got[key] = max(l.Values["reward_mean"], l.Values["accuracy"])
+		if l.Time.IsZero() {
+			t.Errorf("%s has no time", key)
+		}
+	}
+	want := map[string]float64{"evalplanner0": .1, "stepplanner1": .1, "stepplanner2": .2, "evalplanner2": .25,
+		"stepplanner3": .35, "stepsolver1": .1, "stepsolver2": .2}
+	if len(got) != len(want) {
+		t.Errorf("records %v, want %v", got, want)
+	}
+	for k, v := range want {
+		if got[k] != v {
+			t.Errorf("%s: %v, want %v", k, got[k], v)
+		}
+	}
+	report(t, dir, evaluation(0, .5)) // started over
+	if n := len(mustRead(t, dir).Records); n != 3 {
+		t.Errorf("%d records after the main agent started over, want its evaluation and 2 of the solver", n)
+	}
+}
+
+// TestInterrupted: a line that a crash cut off costs itself only.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	report(t, dir, step("planner", 1, .1))
+	path := filepath.Join(dir, FileName)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(text, text[:20]...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	report(t, dir, step("planner", 2, .2))
+	log := mustRead(t, dir)
+	if len(log.Records) != 2 || log.Damaged != 1 {
+		t.Errorf("%d records and %d damaged, want 2 and 1", len(log.Records), log.Damaged)
+	}
+}
+
+// TestSeveralWriters: agents of their own processes may share a folder.
+func TestSeveralWriters(t *testing.T) {
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for _, name := range []string{"a", "b", "c"} {
+		all.Go(func() {
+			j := NewJSONL(dir)
+			for n := range int64(50) {
+				j.Report(step(name, n+1, 1))
+				j.Note(name, strings.Repeat("x", 500))
+			}
+			if err := j.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if log := mustRead(t, dir); len(log.Records) != 150 || len(log.Notes) != 150 || log.Damaged != 0 {
+		t.Errorf("%d records, %d notes, %d damaged: want 150, 150, 0", len(log.Records), len(log.Notes), log.Damaged)
+	}
+}
+
+func TestNotFiniteIsAbsent(t *testing.T) {
+	dir := t.TempDir()
+	report(t, dir, Record{Kind: KindStep, Step: 1, Agent: "a", Values: map[string]float64{"x": math.NaN(), "y": math.Inf(1), "z": 2}})
+	if v := mustRead(t, dir).Records[0].Values; len(v) != 1 || v["z"] != 2 {
+		t.Errorf("values %v, want z alone", v)
+	}
+}
+
+func TestNothingToWriteCreatesNothing(t *testing.T) {
+	dir := t.TempDir()
+	report(t, filepath.Join(dir, "run"))
+	if _, err := os.Stat(filepath.Join(dir, "run")); !os.IsNotExist(err) {
+		t.Errorf("the folder is there: %v", err)
+	}
+}
+
+func TestWriteFailureIsTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	j := NewJSONL(path) // a file where the folder should be
+	j.Report(step("a", 1, 1))
+	if err := j.Close(); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestHeldOut(t *testing.T) {
+	dir := t.TempDir()
+	report(t, dir, evaluation(0, .25))
+	if _, _, err := HeldOut(dir); err == nil || !strings.Contains(err.Error(), "eval.before") {
+		t.Errorf("one evaluation: %v", err)
+	}
+	report(t, dir, evaluation(10, .5), evaluation(20, .75))
+	before, after, err := HeldOut(dir)
+	if err != nil || before != .25 || after != .75 {
+		t.Errorf("%v -> %v, %v; want 0.25 -> 0.75", before, after, err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(`{"time":"2026-01-02T03:04:05Z","kind":"step","step":1,"agent":"a","values":{"x":1},"counts":{"calls":{"1":2}}}`)
+	f.Add("{\"kind\":\"eval\",\"step\":-9223372036854775808}\n\x00\n[]\n{\"kind\":\"note\",\"text\":\"\\u2028\"}")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		log, _ := read(strings.NewReader(text))
+		for i, l := range log.Records {
+			for _, m := range log.Records[:i] {
+				if m.Agent == l.Agent && m.place() >= l.place() {
+					t.Fatalf("%s: %d after %d", l.Agent, l.place(), m.place())
+				}
+			}
+		}
+	})
+}
