@@ -2,58 +2,115 @@
 # make test         set up, build, run every test
 # make help         the rest
 SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
+MAKEFLAGS += --no-print-directory
 
 SITE      := build/site
-VERSION   := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-CMAKE     := cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE)
-# gotch is C++ behind cgo: its flags, and nothing else's, come from this script. Every go command goes
-# through it, so that the build cache sees the same flags always.
-GO        := eval "$$(bindings/torch/gotchx/env.sh $(SITE))" && go
-# The program finds its libraries beside itself, wherever the folder is moved.
-RPATH     := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib
-LDFLAGS    = -X main.version=$(VERSION) -extldflags "$(RPATH)"
-# Packages that may run with the race detector: all but those that link gotch.
-RACE      := ./trainer/store/... ./trainer/agent/... ./trainer/rollout/... ./trainer/config/... ./trainer/metrics/...
+CUDA_SITE := build/site-cuda
+VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help setup site native build test quickstart bench lint fmt env clean
+# Every go command gets the flags of gotch and of gorgonia/cu, also where it builds neither: Go compiles C++
+# again whenever flags change, and gotch's takes minutes. The tests of several packages run at once, and
+# OpenMP threads that wait for a share of a core cost more than they do.
+ENV   := bindings/torch/gotchx/env.sh $(SITE) && cuda/env.sh
+FLAGS := env=$$($(ENV)) && eval "$$env"
+GO    := $(FLAGS) && OMP_NUM_THREADS=1 go
+
+# The program finds its libraries beside itself, wherever the folder is moved.
+RPATH   := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib
+LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
+BUILD    = $(GO) build -buildvcs=false -ldflags '$(LDFLAGS)'
+
+# Packages that may run with the race detector: all but those that link gotch, whose C++ would be built again.
+RACE := ./trainer/store/... ./trainer/agent/... ./trainer/rollout/... ./trainer/config/... ./trainer/metrics/...
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart gsm8k interop lint fmt env clean
 
 help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
 
 setup: ## system packages, LibTorch, Go modules
 	@.ci/setup.sh
 	@bindings/torch/libtorch.sh $(SITE)
 	@go mod download
+ifdef CUDA
+	@bindings/torch/libtorch.sh $(CUDA_SITE) $$([ -e /dev/nvidiactl ] && echo cuda-run || echo cuda)
+endif
 
-site:
-	@bindings/torch/libtorch.sh $(SITE)
-
+# CMake is asked once; ninja asks it again when a CMakeLists.txt or a list of sources changes. Once CUDA=1 was
+# built it stays part of the build, until make clean.
 native: setup
-	@test -f build/cmake/build.ninja || $(CMAKE) >/dev/null
-	@ninja -C build/cmake --quiet
+ifdef CUDA
+	@grep -qs MGRPO_CUDA:BOOL=ON build/cmake/CMakeCache.txt || { \
+	  $(FLAGS) && cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) \
+	    -DMGRPO_CUDA=ON -DTORCH_CUDA_SITE=$(CURDIR)/$(CUDA_SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
+else
+	@test -f build/cmake/build.ninja || { mkdir -p build; \
+	  cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
+endif
+	@ninja -C build/cmake --quiet | sed '/no work to do/d'
 
 build: native ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 	@mkdir -p bin
-	@$(GO) build -ldflags '$(LDFLAGS)' -o bin/mgrpo ./cmd/mgrpo
+	@$(BUILD) -o bin/mgrpo ./cmd/mgrpo
+ifdef CUDA
+	@$(MAKE) build/stubs/libcuda.so
+	@$(BUILD) -tags cuda -o bin/mgrpo-cuda ./cmd/mgrpo
+endif
+
+# What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
+build/stubs/libcuda.so: cuda/stub/libcuda.c
+	@mkdir -p build/stubs
+	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
+	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
 test: build ## every test
 	build/test/kernels_test --gtest_brief=1
 	$(GO) test ./...
 	$(GO) test -race $(RACE)
 
+test-goldens: build ## the golden tests against GOLDENS=dir, laid out like testdata/
+	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with mgrpo/, models/ or tokenizer/ in it'; exit 2; }
+	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
+
+test-asan: setup ## the kernels' tests with address and undefined-behaviour sanitisers
+	@test -f build/asan/build.ninja || cmake -G Ninja -S . -B build/asan -DMGRPO_SANITIZE=ON \
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
+	@ninja -C build/asan --quiet | sed '/no work to do/d'
+	build/asan/test/kernels_test --gtest_brief=1
+
+# Where no driver is installed the stub stands in: 0 GPUs.
+test-cuda: ## what the CUDA build tests, with or without a GPU
+	@$(MAKE) build CUDA=1
+	build/test/kernels_test --gtest_brief=1
+	@ldconfig -p | grep -q libcuda.so.1 || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs; \
+	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
+	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
+
 quickstart: build ## train the built-in team and show the report
 	bin/mgrpo train -c examples/quickstart/team.yaml
 
-fmt: ## format Go and C++
-	gofmt -w $(shell git ls-files '*.go')
+gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
+	@.ci/setup.sh
+	@examples/gsm8k/fetch.sh
+	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
 
-lint: build ## vet, gofmt, staticcheck
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+interop: build ## compare what mgrpo wrote with transformers (downloads 2.6 GB once)
+	@bench/interop/run.sh
+
+lint: build ## gofmt, vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
 
-env: ## what a go command outside make needs
-	@bindings/torch/gotchx/env.sh $(SITE)
+fmt: ## format Go
+	gofmt -w $$(git ls-files '*.go')
 
-clean: ## everything that was built (LibTorch stays)
-	rm -rf bin build/cmake build/lib build/test
+env: ## what a go command outside make needs: eval "$(make env)"
+	@$(ENV)
+
+clean: ## remove everything that was built (LibTorch and downloads stay)
+	rm -rf bin build/cmake build/asan build/lib build/test build/stubs build/cxx

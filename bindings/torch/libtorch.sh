@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# libtorch.sh SITE [cpu|cuda]: makes SITE hold torch/ and nvidia/, LibTorch 2.11.0 as its wheel unpacks.
+# libtorch.sh SITE [cpu|cuda|cuda-run]: makes SITE hold torch/ and nvidia/, LibTorch 2.11.0 as its wheel unpacks.
 #   LIBTORCH=DIR           use that torch folder (lib/, include/) instead; another version is an error
 #   an importable torch    of the same version is used instead of a download
-# `cuda` adds the compiler and headers that the CUDA kernels are built with; no GPU is needed.
+# `cuda` adds the compiler and headers that the CUDA kernels are built with; no GPU is needed. `cuda-run` adds
+# the libraries that LibTorch's CUDA part needs to run.
 set -euo pipefail
 site=$1 kind=${2:-cpu} want=2.11.0
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,6 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 version_of() { sed -n "s/^__version__ = '\([^']*\)'/\1/p" "$1/version.py" 2>/dev/null || true; }
 link() {  # a torch folder found elsewhere, and the nvidia folder beside it
   mkdir -p "$site"
+  if [ ! -L "$site/torch" ]; then rm -rf "$site/torch" "$site/nvidia" "$site"/.*-"$want"; fi
   ln -sfn "$(realpath "$1")" "$site/torch"
   if [ -d "$1/../nvidia" ]; then ln -sfn "$(realpath "$1/../nvidia")" "$site/nvidia"; fi
 }
@@ -23,7 +25,15 @@ if [ -n "${LIBTORCH:-}" ]; then
   check "$LIBTORCH" LIBTORCH
   [ "$kind" = cpu ] && { link "$LIBTORCH"; exit 0; }
 fi
-if [ -e "$site/.$kind-$want" ] || { [ "$kind" = cpu ] && [ -e "$site/.cuda-$want" ]; }; then exit 0; fi
+case $kind in  # each holds the ones before it
+  cpu) size=0.54 enough='cpu cuda cuda-run' ;;
+  cuda) size=0.84 enough='cuda cuda-run' ;;
+  cuda-run) size=2.6 enough=cuda-run ;;
+  *) echo "libtorch: $kind is not cpu, cuda or cuda-run" >&2; exit 1 ;;
+esac
+for have in $enough; do
+  if [ -e "$site/.$have-$want" ]; then exit 0; fi
+done
 
 if [ "$kind" = cpu ]; then
   installed=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' 2>/dev/null || true)
@@ -34,7 +44,7 @@ if [ "$kind" = cpu ]; then
   fi
 fi
 
-echo "libtorch: downloading $want ($kind: $([ "$kind" = cpu ] && echo 0.54 || echo 0.84) GB) into $site"
+echo "libtorch: downloading $want ($kind: $size GB) into $site"
 rm -rf "$site.part"
 python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile --require-hashes --target "$site.part" \
   --only-binary=:all: --implementation cp --python-version 3.11 \

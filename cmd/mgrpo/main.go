@@ -11,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
@@ -27,6 +28,7 @@ type cli struct {
 
 func main() {
 	tool.ServeSandbox() // the code tool runs this program again, inside limits
+	cpuOnly = handOver()
 	var c cli
 	parser := kong.Must(&c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
 		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
@@ -34,10 +36,14 @@ func main() {
 	parser.FatalIfErrorf(err)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal asks for a clean stop; restoring the default makes the second end the process.
+	// The first signal ends a command; the second, its default restored, the process. A training has its own way: stop.go.
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {
+		if errors.Is(err, trainer.ErrStopped) {
+			fmt.Fprintf(os.Stderr, "mgrpo: %v\n", trainer.ErrStopped)
+			os.Exit(130)
+		}
 		if errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, "mgrpo: stopped")
 			os.Exit(130)

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The linker of bin/mgrpo, for go build -ldflags "-extld=.ci/link.sh": g++ without the run paths that the
+# bindings name for tests. Those are folders of this machine; the program finds its libraries beside itself.
+set -euo pipefail
+arguments=()
+for a in "$@"; do
+  case $a in
+    -Wl,-rpath,/*) ;;
+    *) arguments+=("$a") ;;
+  esac
+done
+exec g++ "${arguments[@]}"

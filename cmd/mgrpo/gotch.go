@@ -1,0 +1,26 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+)
+
+// PyTorch's own checkpoint files come in through gotch, after package checkpoint has scanned them.
+func init() { checkpoint.SetBinLoader(loadBin) }
+
+var binDTypes = map[torch.DType]checkpoint.DType{
+	torch.Float32: checkpoint.F32, torch.Float16: checkpoint.F16, torch.BFloat16: checkpoint.BF16,
+}
+
+func loadBin(path string, visit func(name string, shape []int64, dtype checkpoint.DType, data []byte) error) error {
+	return gotchx.LoadBin(path, func(name string, shape []int64, dtype torch.DType, data []byte) error {
+		known, ok := binDTypes[dtype]
+		if !ok {
+			return fmt.Errorf("%s: tensor %q is %v; weights are float32, float16 or bfloat16", path, name, dtype)
+		}
+		return visit(name, shape, known, data)
+	})
+}
