@@ -21,7 +21,7 @@ type Options struct {
 	Adam             Adam
 	MicroBatchTokens int          // tokens of one forward and backward pass
 	Checkpoint       bool         // recompute activations in the backward pass
-	HeadRows         int64        // rows of logits that exist at once; 0 means 512
+	HeadRows         int64        // rows of logits that exist at once; 0 means DefaultHeadRows
 	Reference        *model.Model // of the KL term; nil without one
 }
 
@@ -30,6 +30,9 @@ type Adam struct {
 	Beta1, Beta2, Eps, WeightDecay float64
 	Clip                           float64 // global gradient norm; 0 is off
 }
+
+// DefaultHeadRows bounds the logits held at once to what fits a GEMM well and memory easily.
+const DefaultHeadRows = 512
 
 // Learner owns the gradient and the optimizer state of one model.
 type Learner struct {
@@ -45,7 +48,7 @@ type Learner struct {
 // New allocates gradient and moments and makes the model's leaves accumulate into the gradient.
 func New(ctx context.Context, mod *model.Model, opt Options) (*Learner, error) {
 	if opt.HeadRows == 0 {
-		opt.HeadRows = 512
+		opt.HeadRows = DefaultHeadRows
 	}
 	l := &Learner{model: mod, opt: opt}
 	n := mod.Layout.Numel

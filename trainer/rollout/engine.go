@@ -43,6 +43,10 @@ type Request struct {
 	Tokens   []int32
 	Sampling Sampling
 	Key      Key
+
+	// OnToken, if set, is called with each sampled token, in order, before Generate returns. It runs on the
+	// engine's goroutine: it must neither block nor call the engine.
+	OnToken func(id int32)
 }
 
 // Completion is one sampled turn. The three slices have equal length: one entry a sampled token.

@@ -18,6 +18,7 @@ type sequence struct {
 	prompt   int
 	slot     int // -1 while waiting
 	filled   int // tokens whose keys and values are in the cache
+	onToken  func(id int32)
 	tail     []byte
 	out      rollout.Completion
 	err      error
@@ -34,7 +35,7 @@ type token struct {
 func newSequence(ctx context.Context, r rollout.Request) *sequence {
 	k := r.Key
 	return &sequence{
-		ctx: ctx, sampling: r.Sampling, slot: -1, prompt: len(r.Tokens), done: make(chan struct{}),
+		ctx: ctx, sampling: r.Sampling, slot: -1, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Invocation),
 		tokens: slices.Clone(r.Tokens),
 	}
@@ -44,6 +45,9 @@ func (q *sequence) accept(t token) {
 	q.tokens = append(q.tokens, t.id)
 	q.out.LogProbs = append(q.out.LogProbs, t.logProb)
 	q.out.TruncatedLogProbs = append(q.out.TruncatedLogProbs, t.truncated)
+	if q.onToken != nil {
+		q.onToken(t.id)
+	}
 }
 
 // ended tells whether the token just accepted was the last, and why.

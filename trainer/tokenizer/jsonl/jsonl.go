@@ -21,7 +21,7 @@ const MaxLine = 64 << 20
 func Tokenize(t *tokenizer.Tokenizer, r io.Reader, w io.Writer, decode bool) error {
 	return each(r, w, func(row *ordered.Object) (*ordered.Object, error) {
 		if decode {
-			ids, err := readIDs(row)
+			ids, err := ReadIDs(row)
 			if err != nil {
 				return nil, err
 			}
@@ -137,7 +137,8 @@ func field[T any](row *ordered.Object, key string, fallback *T) (T, error) {
 	return t, nil
 }
 
-func readIDs(row *ordered.Object) ([]int32, error) {
+// ReadIDs takes the token ids out of a line: "ids", integers from 0 to 2^31-1.
+func ReadIDs(row *ordered.Object) ([]int32, error) {
 	list, err := field[[]any](row, "ids", nil)
 	if err != nil {
 		return nil, err

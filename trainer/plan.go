@@ -1,0 +1,117 @@
+package trainer
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/learner"
+)
+
+// AgentPlan is the memory that one agent will need, in bytes.
+type AgentPlan struct {
+	Agent  string
+	Device string // "cpu", "cuda", "cuda:N"
+	checkpoint.MemoryPlan
+	Reference  int64 // weights of the KL term, 0 without one; part of Total
+	Checkpoint int64 // its files on disk, one checkpoint
+}
+
+// MemoryPlan says, before anything is allocated, what the named agents (nil: all that take part) will need.
+// It reads the headers of checkpoints and no weights.
+func MemoryPlan(cfg *config.Config, names []string) ([]AgentPlan, error) {
+	if names == nil {
+		names = agentNames(cfg)
+	}
+	var plans []AgentPlan
+	for _, name := range names {
+		a := cfg.Agent(name)
+		if a == nil {
+			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, agentNames(cfg))
+		}
+		arch, err := architecture(cfg, a)
+		if err != nil {
+			return nil, fmt.Errorf("agents.%s.model: %w", name, err)
+		}
+		plans = append(plans, planAgent(cfg, a, arch))
+	}
+	return plans, nil
+}
+
+// architecture is what the agent's model will be.
+func architecture(cfg *config.Config, a *config.Agent) (checkpoint.Config, error) {
+	if s := a.Model.Shape; s != nil {
+		tok, err := shapeTokenizer(cfg, s)
+		if err != nil {
+			return checkpoint.Config{}, err
+		}
+		return shapeConfig(s, tok)
+	}
+	src, err := checkpoint.Open(cfg.Resolve(a.Model.Path))
+	if err != nil {
+		return checkpoint.Config{}, err
+	}
+	defer src.Close()
+	return src.Config(), nil
+}
+
+func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) AgentPlan {
+	learns, parameters := cfg.Learns(a), arch.Parameters()
+	compute := checkpoint.F32
+	if computesBF16(a) {
+		compute = checkpoint.BF16
+	}
+	p := AgentPlan{Agent: a.Name, Device: a.Device}
+	p.MemoryPlan = checkpoint.Plan(arch, checkpoint.PlanOptions{
+		ComputeDType: compute, Slots: int64(slotsOf(cfg, a)), ContextLen: int64(contextOf(a, arch.MaxPosition)),
+		Train: learns, Checkpointing: a.Engine.CheckpointActivations,
+		MicroBatchTokens: int64(a.Engine.MicroBatchTokens), LogitRows: learner.DefaultHeadRows,
+	})
+	p.Checkpoint = 4 * parameters
+	extra := int64(0)
+	if compute != checkpoint.F32 {
+		if learns {
+			p.Gradients += 2 * parameters // those of one micro-batch, in bf16
+			extra += 2 * parameters
+		} else {
+			p.Weights += 4 * parameters // the fp32 master is held all the same
+			extra += 4 * parameters
+		}
+	}
+	if learns {
+		p.Checkpoint += 8 * parameters // AdamW's moments
+		if cfg.GRPO.KL != "none" {
+			p.Reference = 4 * parameters
+			if compute != checkpoint.F32 {
+				p.Reference += 2 * parameters
+			}
+		}
+	}
+	p.Total += extra + p.Reference
+	return p
+}
+
+// slotsOf is how many conversations an agent's engine holds at once: as many as a step has rollouts, unless
+// configured.
+func slotsOf(cfg *config.Config, a *config.Agent) int {
+	if n := a.Engine.Slots; n > 0 {
+		return n
+	}
+	const most = 128
+	return min(cfg.Task.QueriesPerStep*cfg.GRPO.Rollouts, most)
+}
+
+// contextOf is how many tokens a conversation may reach with a model of so many positions.
+func contextOf(a *config.Agent, positions int) int {
+	for _, n := range []int{a.Engine.Context, a.Limits.MaxTokens} {
+		if n > 0 {
+			positions = min(positions, n)
+		}
+	}
+	return positions
+}
+
+// computesBF16 says in which precision an agent's weights are used.
+func computesBF16(a *config.Agent) bool {
+	return a.DType == "bf16" || a.DType == "auto" && a.Device != "cpu"
+}

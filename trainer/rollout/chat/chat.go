@@ -1,0 +1,184 @@
+// Package chat is the logic of `mgrpo chat`: a person and a model take turns, and the model's words appear
+// as they are sampled.
+package chat
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Session is one conversation. Every turn is rendered anew from the messages so far; what the engine
+// already holds of it is not computed again.
+type Session struct {
+	Engine    rollout.Engine
+	Tokenizer *tokenizer.Tokenizer // with a chat template
+	System    string               // system message; "": none, or the template's own
+	Sampling  rollout.Sampling
+	Seed      uint64
+
+	Prompt string // written before a person's turn, such as "> "; "" where nobody is looking
+	Out    io.Writer
+	Notes  io.Writer // what is said about the conversation, not in it
+
+	messages []tokenizer.Message
+	turn     int64
+}
+
+const help = "/reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer short"
+
+// Run reads one message a line from in until its end, /exit, or the end of ctx. A value on interrupts cuts
+// the answer short that is being given.
+func (s *Session) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
+	if !s.Tokenizer.HasTemplate() {
+		return tokenizer.ErrNoTemplate
+	}
+	s.reset()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	lines, ended := readLines(ctx, in)
+	for {
+		fmt.Fprint(s.Out, s.Prompt)
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return <-ended
+			}
+			if done, err := s.take(ctx, line, interrupts); done || err != nil {
+				return err
+			}
+		case <-interrupts:
+			fmt.Fprintln(s.Notes, "\n("+help+")")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// take handles one line from the person.
+func (s *Session) take(ctx context.Context, line string, interrupts <-chan os.Signal) (done bool, err error) {
+	switch command := strings.TrimSpace(line); {
+	case command == "":
+		return false, nil
+	case command == "/exit":
+		return true, nil
+	case command == "/reset":
+		s.reset()
+		fmt.Fprintln(s.Notes, "(the conversation starts over)")
+		return false, nil
+	case strings.HasPrefix(command, "/"):
+		fmt.Fprintf(s.Notes, "(there is no %s: %s)\n", command, help)
+		return false, nil
+	}
+	return false, s.answer(ctx, line, interrupts)
+}
+
+func (s *Session) reset() {
+	s.messages = nil
+	if s.System != "" {
+		s.messages = []tokenizer.Message{{Role: "system", Content: s.System}}
+	}
+}
+
+// answer samples the model's turn. One without room in the context is not kept, nor is the question.
+func (s *Session) answer(ctx context.Context, question string, interrupts <-chan os.Signal) error {
+	asked := append(s.messages[:len(s.messages):len(s.messages)], tokenizer.Message{Role: "user", Content: question})
+	prompt, err := s.Tokenizer.Render(tokenizer.Chat{Messages: tokenizer.Messages(asked...), AddGenerationPrompt: true})
+	if err != nil {
+		return err
+	}
+	tokens := s.Tokenizer.Encode(prompt)
+	if limit := s.Engine.ContextLimit(); len(tokens) >= limit {
+		fmt.Fprintf(s.Notes, "(%d tokens so far, and the context is %d: /reset starts over, --context makes it longer)\n", len(tokens), limit)
+		return nil
+	}
+	text, finish, err := s.sample(ctx, tokens, interrupts)
+	if err != nil {
+		return err
+	}
+	switch finish {
+	case rollout.FinishLength:
+		fmt.Fprintf(s.Notes, "(cut at %d tokens: --max-new allows more)\n", s.Sampling.MaxNew)
+	case rollout.FinishContext:
+		fmt.Fprintf(s.Notes, "(the context of %d tokens is full: /reset starts over)\n", s.Engine.ContextLimit())
+	case rollout.FinishCancelled:
+		fmt.Fprintln(s.Notes, "(cut short)")
+	}
+	s.messages = append(asked, tokenizer.Message{Role: "assistant", Content: text})
+	return nil
+}
+
+// sample writes the turn while the engine samples it.
+func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan os.Signal) (string, rollout.Finish, error) {
+	turn, cut := context.WithCancel(ctx)
+	defer cut()
+	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit())) // room for all: the engine must not wait for a terminal
+	var out rollout.Completion
+	var err error
+	go func() {
+		defer close(sampled)
+		s.turn++
+		out, err = s.Engine.Generate(turn, rollout.Request{
+			Tokens: tokens, Sampling: s.Sampling, Key: rollout.Key{RunSeed: s.Seed, Step: s.turn, Query: "chat"},
+			OnToken: func(id int32) { sampled <- id },
+		})
+	}()
+	var text strings.Builder
+	say := func(piece string) {
+		text.WriteString(piece)
+		fmt.Fprint(s.Out, piece)
+	}
+	stream := s.Tokenizer.NewStream(true)
+	for open := true; open; {
+		var id int32
+		select {
+		case id, open = <-sampled:
+			if open {
+				say(stream.Push(id))
+			}
+		case <-interrupts:
+			cut()
+		}
+	}
+	say(stream.Flush())
+	fmt.Fprintln(s.Out)
+	if err != nil && turn.Err() != nil && ctx.Err() == nil {
+		return text.String(), rollout.FinishCancelled, nil
+	}
+	return text.String(), out.Finish, err
+}
+
+// maxMessage bounds one message, in bytes.
+const maxMessage = 1 << 20
+
+// readLines sends the lines of r, then what reading ended with. It ends with ctx, but for a Read that
+// blocks: that one ends when r does.
+func readLines(ctx context.Context, r io.Reader) (<-chan string, <-chan error) {
+	lines, ended := make(chan string), make(chan error, 1)
+	go func() {
+		defer close(lines)
+		in := bufio.NewScanner(r)
+		in.Buffer(nil, maxMessage)
+		for in.Scan() {
+			select {
+			case lines <- in.Text():
+			case <-ctx.Done():
+				ended <- ctx.Err()
+				return
+			}
+		}
+		err := in.Err()
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("a message is longer than %d MiB", maxMessage>>20)
+		}
+		ended <- err
+	}()
+	return lines, ended
+}

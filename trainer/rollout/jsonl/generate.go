@@ -1,0 +1,130 @@
+package jsonl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+)
+
+// GenerateOptions say how Generate samples.
+type GenerateOptions struct {
+	Sampling rollout.Sampling
+	Seed     uint64
+	InFlight int       // lines worked on at once; more than the engine's slots, so that they are never idle
+	Progress *Progress // may be nil
+}
+
+// completion is the reply of Generate.
+type completion struct {
+	ID           json.RawMessage `json:"id,omitempty"`
+	IDs          []int32         `json:"ids"`
+	Text         *string         `json:"text,omitempty"` // absent without a tokenizer
+	LogProbs     []float32       `json:"logprobs"`
+	FinishReason rollout.Finish  `json:"finish_reason"`
+}
+
+// Generate continues the prompt of every line of r: {"ids"|"text"|"messages"} gives {"ids", "text",
+// "logprobs", "finish_reason"} of what was sampled. A stop token is among the ids; the text is without it and other
+// special tokens. An "id"
+// is given back. What a line gets is a function of its number, the seed and the prompt alone. The error is
+// one of reading, writing or the engine; lines that were refused are counted in the Tally.
+func Generate(ctx context.Context, p *policy.Policy, engine rollout.Engine, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
+	ctx, stop := context.WithCancel(ctx)
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer stop()
+	g := generator{p, engine, opt}
+	lines, ended := readLines(ctx, r, 0)
+	pending := make(chan chan answer, max(opt.InFlight-1, 1))
+	calls.Go(func() {
+		defer close(pending)
+		for {
+			in, ok := receive(ctx, lines)
+			if !ok {
+				return
+			}
+			reply := make(chan answer, 1)
+			select {
+			case pending <- reply:
+			case <-ctx.Done():
+				return
+			}
+			calls.Go(func() { reply <- g.answer(ctx, in) })
+		}
+	})
+	out := newOutput(w)
+	for reply := range pending {
+		a := <-reply
+		if err := ctx.Err(); err != nil {
+			return out.tally, err
+		}
+		if a.fatal != nil {
+			return out.tally, a.fatal
+		}
+		if err := out.write(a.line, a.id, a.completion, a.err); err != nil {
+			return out.tally, err
+		}
+		opt.Progress.add(1, len(a.completion.IDs))
+		if len(pending) == 0 {
+			if err := out.buf.Flush(); err != nil {
+				return out.tally, err
+			}
+		}
+	}
+	if err := out.buf.Flush(); err != nil {
+		return out.tally, err
+	}
+	if err := ctx.Err(); err != nil {
+		return out.tally, err
+	}
+	return out.tally, <-ended
+}
+
+// answer is a reply in the making.
+type answer struct {
+	line       int
+	id         json.RawMessage
+	completion completion
+	err        error // this line's
+	fatal      error // the engine's
+}
+
+type generator struct {
+	policy *policy.Policy
+	engine rollout.Engine
+	opt    GenerateOptions
+}
+
+func (g generator) answer(ctx context.Context, in input) answer {
+	a := answer{line: in.number}
+	q, err := parseRequest(g.policy, in, true)
+	a.id, a.err = q.id, err
+	if err != nil {
+		return a
+	}
+	if limit := g.engine.ContextLimit(); len(q.ids) >= limit {
+		a.err = fmt.Errorf("a prompt of %d tokens leaves no room in a context of %d", len(q.ids), limit)
+		return a
+	}
+	c, err := g.engine.Generate(ctx, rollout.Request{Tokens: q.ids, Sampling: g.opt.Sampling,
+		Key: rollout.Key{RunSeed: g.opt.Seed, Query: fmt.Sprintf("line-%d", in.number)}})
+	if err != nil {
+		a.fatal = fmt.Errorf("line %d: %w", in.number, err)
+		return a
+	}
+	a.completion = completion{ID: q.id, IDs: c.Tokens, LogProbs: c.LogProbs, FinishReason: c.Finish}
+	if t := g.policy.Tokenizer; t != nil {
+		ids := c.Tokens
+		if n := len(ids) - 1; n >= 0 && slices.Contains(g.opt.Sampling.StopIDs, ids[n]) {
+			ids = ids[:n]
+		}
+		a.completion.Text = new(t.Decode(ids, true))
+	}
+	return a
+}

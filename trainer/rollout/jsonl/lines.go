@@ -1,0 +1,132 @@
+// Package jsonl is the logic of `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the
+// order of the input. A line that cannot be answered is answered {"error"}, and the others go on.
+package jsonl
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// MaxLine is the length of the longest line taken, in bytes.
+const MaxLine = 16 << 20
+
+// Tally says how the lines of an input fared.
+type Tally struct {
+	Lines, Failed int
+	First         error // why the first one failed
+}
+
+// Err is an error if a line failed.
+func (t Tally) Err() error {
+	if t.Failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d lines failed, the first: %w", t.Failed, t.Lines, t.First)
+}
+
+// input is one line: its number from 1, and its bytes or why there are none.
+type input struct {
+	number int
+	data   []byte
+	err    error
+}
+
+// readLines sends the lines of r that are not blank, and then what reading ended with (nil at the end of
+// the input) on the second channel. It ends with ctx, but for a Read that blocks: that one ends when r does.
+func readLines(ctx context.Context, r io.Reader, ahead int) (<-chan input, <-chan error) {
+	lines, ended := make(chan input, ahead), make(chan error, 1)
+	go func() {
+		defer close(lines)
+		buf := bufio.NewReaderSize(r, 1<<16)
+		for n := 1; ; n++ {
+			data, long, err := readLine(buf)
+			in := input{number: n, data: data}
+			if long {
+				in.err = fmt.Errorf("longer than %d MiB", MaxLine>>20)
+			}
+			if long || len(bytes.TrimSpace(data)) > 0 {
+				select {
+				case lines <- in:
+				case <-ctx.Done():
+					ended <- ctx.Err()
+					return
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				ended <- nil
+				return
+			}
+			if err != nil {
+				ended <- fmt.Errorf("reading line %d: %w", n, err)
+				return
+			}
+		}
+	}()
+	return lines, ended
+}
+
+// receive takes the next line; ok is false at the end of the input or of ctx.
+func receive(ctx context.Context, lines <-chan input) (in input, ok bool) {
+	select {
+	case in, ok = <-lines:
+		return in, ok
+	case <-ctx.Done():
+		return in, false
+	}
+}
+
+// readLine reads up to a newline; of a line that is too long nothing is kept.
+func readLine(r *bufio.Reader) (line []byte, long bool, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if long = long || len(line)+len(part) > MaxLine; long {
+			line = nil
+		} else {
+			line = append(line, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, long, err
+		}
+	}
+}
+
+// output writes replies.
+type output struct {
+	buf   *bufio.Writer
+	enc   *json.Encoder
+	tally Tally
+}
+
+func newOutput(w io.Writer) *output {
+	o := &output{buf: bufio.NewWriterSize(w, 1<<16)}
+	o.enc = json.NewEncoder(o.buf)
+	o.enc.SetEscapeHTML(false)
+	return o
+}
+
+// failure is the reply to a line that cannot be answered.
+type failure struct {
+	ID    json.RawMessage `json:"id,omitempty"`
+	Error string          `json:"error"`
+}
+
+// write answers a line with a reply, or with why there is none.
+func (o *output) write(line int, id json.RawMessage, reply any, err error) error {
+	o.tally.Lines++
+	if err != nil {
+		err = fmt.Errorf("line %d: %w", line, err)
+		if o.tally.Failed++; o.tally.Failed == 1 {
+			o.tally.First = err
+		}
+		reply = failure{ID: id, Error: err.Error()}
+	}
+	if err := o.enc.Encode(reply); err != nil {
+		return fmt.Errorf("writing the answer to line %d: %w", line, err)
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package jsonl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+)
+
+// ScoreOptions say how Score computes.
+type ScoreOptions struct {
+	Temperature float64   // > 0
+	BatchTokens int       // tokens of one forward pass; a longer sequence is one of its own
+	Progress    *Progress // may be nil
+}
+
+// score is the reply of Score.
+type score struct {
+	ID       json.RawMessage `json:"id,omitempty"`
+	IDs      []int32         `json:"ids,omitempty"` // where the line gave text
+	LogProbs []float32       `json:"logprobs"`
+	Entropy  []float32       `json:"entropy"`
+}
+
+// headRows is how many rows of logits exist at once.
+const headRows = 512
+
+// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}: for each id but the first, in
+// nats, its log-prob under softmax(logits / temperature) given those before it, and that distribution's
+// entropy. Lines that are there already share a forward pass, packed without padding. The error is one of
+// reading, writing or the device; lines that were refused are counted in the Tally.
+func Score(ctx context.Context, p *policy.Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	lines, ended := readLines(ctx, r, 64)
+	s := scorer{policy: p, opt: opt}
+	out := newOutput(w)
+	for in, ok := receive(ctx, lines); ok; in, ok = receive(ctx, lines) {
+		batch := s.gather(in, lines)
+		if err := s.score(ctx, batch); err != nil {
+			return out.tally, err
+		}
+		for _, l := range batch {
+			if err := out.write(l.number, l.id, l.reply, l.err); err != nil {
+				return out.tally, err
+			}
+			opt.Progress.add(1, len(l.ids))
+		}
+		if err := out.buf.Flush(); err != nil {
+			return out.tally, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return out.tally, err
+	}
+	return out.tally, <-ended
+}
+
+// scored is one line on its way.
+type scored struct {
+	request
+	number int
+	reply  score
+	err    error
+}
+
+type scorer struct {
+	policy *policy.Policy
+	opt    ScoreOptions
+}
+
+// gather starts a batch with a line and adds what can be had without waiting and fits.
+func (s *scorer) gather(first input, lines <-chan input) []*scored {
+	batch := []*scored{s.parse(first)}
+	tokens := len(batch[0].ids)
+	for tokens < s.opt.BatchTokens {
+		select {
+		case in, ok := <-lines:
+			if !ok {
+				return batch
+			}
+			l := s.parse(in)
+			batch = append(batch, l)
+			tokens += len(l.ids)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+func (s *scorer) parse(in input) *scored {
+	l := &scored{number: in.number}
+	l.request, l.err = parseRequest(s.policy, in, false)
+	if limit := s.policy.Model.MaxPosition(); l.err == nil && len(l.ids) > limit {
+		l.err = fmt.Errorf("%d tokens, more than the context of %d", len(l.ids), limit)
+	}
+	if l.err != nil {
+		l.ids = nil
+	}
+	return l
+}
+
+// score fills in the replies of a batch, its sequences one after the other in forward passes of
+// opt.BatchTokens.
+func (s *scorer) score(ctx context.Context, batch []*scored) error {
+	var run []*scored
+	tokens := 0
+	flush := func() error {
+		defer func() { run, tokens = nil, 0 }()
+		return s.pass(ctx, run)
+	}
+	for _, l := range batch {
+		if l.err != nil {
+			continue
+		}
+		if tokens > 0 && tokens+len(l.ids) > s.opt.BatchTokens {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		run = append(run, l)
+		tokens += len(l.ids)
+	}
+	return flush()
+}
+
+// pass is one forward pass.
+func (s *scorer) pass(ctx context.Context, run []*scored) error {
+	var ids, pos, target, row []int32
+	cu := []int32{0}
+	for _, l := range run {
+		for t, id := range l.ids {
+			if t > 0 {
+				target = append(target, id)
+				row = append(row, int32(len(ids)-1))
+			}
+			ids = append(ids, id)
+			pos = append(pos, int32(t))
+		}
+		cu = append(cu, int32(len(ids)))
+	}
+	logp, entropy := make([]float32, len(row)), make([]float32, len(row))
+	if len(row) > 0 {
+		err := s.policy.Model.Device.Do(ctx, func(sc *torch.Scope) error {
+			t, n := int64(len(ids)), int64(len(row))
+			in := model.Packed{IDs: sc.FromInt32(ids, t), Pos: sc.FromInt32(pos, t), Cu: sc.FromInt32(cu, int64(len(cu)))}
+			hidden := s.policy.Model.Forward(sc, in).IndexSelect(0, sc.FromInt32(row, n))
+			lp, en := torch.HeadLogProb(hidden, s.policy.Model.Head(), sc.FromInt32(target, n), s.opt.Temperature, headRows)
+			lp.Float32s(logp)
+			en.Float32s(entropy)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("scoring line %d: %w", run[0].number, err)
+		}
+	}
+	for _, l := range run {
+		n := len(l.ids) - 1
+		l.reply = score{ID: l.id, LogProbs: logp[:n:n], Entropy: entropy[:n:n]}
+		if l.text {
+			l.reply.IDs = l.ids
+		}
+		logp, entropy = logp[n:], entropy[n:]
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+package local
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// Each caller is handed its own tokens, all of them, in order, whatever else is in flight.
+func TestOnToken(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 5})
+	var wg sync.WaitGroup
+	for _, r := range requests() {
+		wg.Go(func() {
+			var seen []int32
+			r.OnToken = func(id int32) { seen = append(seen, id) }
+			c, err := e.Generate(context.Background(), r)
+			if err != nil || !slices.Equal(seen, c.Tokens) {
+				t.Errorf("%v: saw %v, completion has %v (%v)", r.Key, seen, c.Tokens, err)
+			}
+		})
+	}
+	wg.Wait()
+}

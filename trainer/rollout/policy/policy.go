@@ -1,0 +1,135 @@
+// Package policy opens one checkpoint for use outside training: its weights on a device and, where its
+// files have one, its tokenizer.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Options says where and how a policy is held.
+type Options struct {
+	Device  string // "cpu", "cuda" or "cuda:N"
+	Threads int    // CPU threads; 0 means one a core
+	DType   string // "fp32", "bf16", or "auto": fp32 on the CPU, bf16 on a GPU
+	Context int    // tokens of the longest sequence; 0 means the model's limit
+}
+
+// Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
+type Policy struct {
+	Model     *model.Model
+	Tokenizer *tokenizer.Tokenizer // nil for a model without one: token ids in, token ids out
+
+	device *torch.Device
+	path   string
+}
+
+// Open loads the checkpoint at path: a Hugging Face folder or a GGUF file. A folder without a
+// tokenizer.json gives a policy without a tokenizer; a tokenizer that cannot be read is an error.
+func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
+	src, err := checkpoint.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	p = &Policy{path: path}
+	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
+		if p.Tokenizer, err = loadTokenizer(path, src); err != nil {
+			return nil, err
+		}
+	}
+	threads := opt.Threads
+	if threads == 0 {
+		threads = runtime.NumCPU()
+	}
+	if p.device, err = torch.Open(opt.Device, threads); err != nil {
+		return nil, err
+	}
+	hold := model.Options{Compute: computeType(opt.DType, p.device), MaxPosition: opt.Context}
+	if p.Model, err = model.Load(ctx, p.device, src, hold); err != nil {
+		return nil, errors.Join(err, p.device.Close())
+	}
+	return p, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func computeType(name string, d *torch.Device) torch.DType {
+	if name == "bf16" || name == "auto" && d.IsCUDA() {
+		return torch.BFloat16
+	}
+	return torch.Float32
+}
+
+// LoadTokenizer reads the tokenizer of a checkpoint without its weights: that of a folder, which need hold
+// no weights, or that in a GGUF file's metadata.
+func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return loadTokenizer(path, nil)
+	}
+	src, err := checkpoint.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	return loadTokenizer(path, src)
+}
+
+func loadTokenizer(path string, src *checkpoint.Source) (*tokenizer.Tokenizer, error) {
+	if src == nil || src.GGUFMeta() == nil {
+		return tokenizer.Load(path)
+	}
+	files, err := tokenizer.FromGGUF(src.GGUFMeta())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return tokenizer.Parse(files)
+}
+
+// Engine starts a rollout engine of so many slots over the policy's weights. Close it before the policy.
+func (p *Policy) Engine(ctx context.Context, slots int) (*local.Engine, error) {
+	opt := local.Options{Slots: slots}
+	if p.Tokenizer != nil {
+		opt.TokenBytes = p.Tokenizer.TokenBytes
+	}
+	return local.New(ctx, p.Model, opt)
+}
+
+// StopIDs are the tokens that end a turn: those of the tokenizer's files and of the model's configuration.
+func (p *Policy) StopIDs() []int32 {
+	ids := slices.Clone(p.Model.Config.EOS)
+	if p.Tokenizer != nil {
+		ids = append(ids, p.Tokenizer.StopIDs()...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// NoTokenizer is the error for text where the policy has token ids only.
+func (p *Policy) NoTokenizer() error {
+	return fmt.Errorf("%s has no tokenizer.json: give token ids, or put the tokenizer's files beside the weights", p.path)
+}
+
+// Close frees the weights and the device.
+func (p *Policy) Close(ctx context.Context) error {
+	return errors.Join(p.Model.Close(ctx), p.device.Close())
+}
