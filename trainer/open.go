@@ -55,13 +55,13 @@ func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
 	if err = w.speak(ctx); err != nil {
 		return w, err
 	}
-	if !s.Frozen && w.cfg.Learns(a) {
+	if !s.Frozen && (w.cfg.Learns(a) || s.From == nil && coldStarts(w.cfg, a)) {
 		if err = w.openLearner(ctx); err != nil {
 			return w, err
 		}
 	}
-	w.inFlight = w.slots()
-	w.engine, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: w.contextLength(), TokenBytes: w.tokenizer.TokenBytes})
+	w.inFlight = slotsOf(w.cfg, w.agent)
+	w.engine, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: contextOf(w.agent, w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes})
 	if err != nil {
 		return w, err
 	}
@@ -147,28 +147,8 @@ func (w *Worker) openLearner(ctx context.Context) (err error) {
 	return err
 }
 
-// slots is how many conversations are held at once: as many as a step has rollouts, unless configured.
-func (w *Worker) slots() int {
-	if n := w.agent.Engine.Slots; n > 0 {
-		return n
-	}
-	const most = 128
-	return min(w.cfg.Task.QueriesPerStep*w.cfg.GRPO.Rollouts, most)
-}
-
-func (w *Worker) contextLength() int {
-	limit := w.model.MaxPosition()
-	for _, n := range []int{w.agent.Engine.Context, w.agent.Limits.MaxTokens} {
-		if n > 0 {
-			limit = min(limit, n)
-		}
-	}
-	return limit
-}
-
 func (w *Worker) computeType() torch.DType {
-	switch {
-	case w.agent.DType == "bf16", w.agent.DType == "auto" && w.device.IsCUDA():
+	if computesBF16(w.agent) {
 		return torch.BFloat16
 	}
 	return torch.Float32

@@ -146,7 +146,7 @@ func (w *Worker) demonstrations() ([]*learner.Sequence, error) {
 			return nil, fmt.Errorf("demonstration %d: %w", len(out)+1, err)
 		}
 		q.ID = fmt.Sprintf("demonstration-%06d", len(out))
-		if len(q.Tokens) <= w.contextLength() {
+		if len(q.Tokens) <= contextOf(w.agent, w.model.MaxPosition()) {
 			out = append(out, q)
 		}
 	}
