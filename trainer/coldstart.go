@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -13,7 +14,7 @@ import (
 // the mask and the optimizer of the training. Agents do it side by side and need nothing of each other.
 func (w *Worker) coldStart(ctx context.Context) error {
 	set := w.agent.ColdStart
-	if set.Steps == 0 || w.cfg.ColdStart.Demonstrations == "none" || w.learner == nil {
+	if !coldStarts(w.cfg, w.agent) {
 		return nil
 	}
 	demos, err := w.demonstrations()
@@ -50,7 +51,17 @@ func (w *Worker) coldStart(ctx context.Context) error {
 		"learn_seconds": clock.laps["learn"], "learn_tokens_per_second": tokens.sum / clock.laps["learn"],
 	}}
 	w.observer.Report(record)
+	if !w.cfg.Learns(w.agent) { // frozen from here on
+		err := w.learner.Close(ctx)
+		w.learner = nil
+		return err
+	}
 	return w.learner.ResetOptimizer(ctx)
+}
+
+// coldStarts says whether an agent has a cold start; one that is frozen afterwards may.
+func coldStarts(cfg *config.Config, a *config.Agent) bool {
+	return a.ColdStart.Steps > 0 && cfg.ColdStart.Demonstrations != "none"
 }
 
 // dealer deals out indices, reshuffled for every pass over them: a function of the seed.

@@ -124,8 +124,7 @@ func (w *Worker) evaluatesAt(n int64) bool {
 
 // teaches says whether any agent has a cold start, after which version 0 is worth a checkpoint.
 func (w *Worker) teaches() bool {
-	return w.cfg.ColdStart.Demonstrations != "none" &&
-		slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return a.ColdStart.Steps > 0 })
+	return slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return coldStarts(w.cfg, &a) })
 }
 
 // errStopping is what a phase without queries means: the run ends at the version it was to begin from. The

@@ -18,6 +18,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	console := newConsole(cfg, opt.Agents)
 	lines, events := metrics.NewJSONL(dir), metrics.NewTensorBoard(dir)
 	opt.Observer = metrics.Observers{console, lines, events}
+	ctx, stop, done := untilStopped(ctx)
+	defer done()
+	opt.Stop = stop
 	err := trainer.Train(ctx, cfg, opt)
 	console.Summary()
 	return errors.Join(err, lines.Close(), events.Close())
