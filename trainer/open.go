@@ -20,15 +20,16 @@ import (
 
 // Setup is what a worker is made of beside its own agent.
 type Setup struct {
-	Config   *config.Config
-	Dir      string // run.dir, resolved
-	Task     task.Task
-	Store    *store.Store
-	Observer metrics.Observer
-	From     *checkpoint.Manifest // the checkpoint to continue; nil starts afresh
-	Local    int                  // agents in this process, among which its cores are shared out; 0 means 1
-	Frozen   bool                 // no learner at all: evaluation
-	Stop     <-chan struct{}      // closed to ask for a clean stop; may be nil
+	Config      *config.Config
+	Dir         string // run.dir, resolved
+	Task        task.Task
+	Store       *store.Store
+	Observer    metrics.Observer
+	From        *checkpoint.Manifest // the checkpoint to continue; nil starts afresh
+	Checkpoints string               // folder of the run's checkpoints; "": within Dir
+	Local       int                  // agents in this process, among which its cores are shared out; 0 means 1
+	Frozen      bool                 // no learner at all: evaluation
+	Stop        <-chan struct{}      // closed to ask for a clean stop; may be nil
 }
 
 // Open loads the agent's model, allocates its engine and learner and joins the run.
@@ -37,8 +38,11 @@ func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
 	if a == nil {
 		return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, agentNames(s.Config))
 	}
+	if s.Checkpoints == "" {
+		s.Checkpoints = checkpointsDir(s.Dir)
+	}
 	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
-		task: s.Task, dir: s.Dir, run: checkpoint.Run{Dir: checkpointsDir(s.Dir)}, saved: -1, stop: s.Stop}
+		task: s.Task, dir: s.Dir, run: checkpoint.Run{Dir: s.Checkpoints}, saved: -1, stop: s.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))

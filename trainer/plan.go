@@ -56,7 +56,7 @@ func architecture(cfg *config.Config, a *config.Agent) (checkpoint.Config, error
 }
 
 func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) AgentPlan {
-	learns, parameters := cfg.Learns(a), arch.Parameters()
+	learns, parameters := cfg.Learns(a) || coldStarts(cfg, a), arch.Parameters()
 	compute := checkpoint.F32
 	if computesBF16(a) {
 		compute = checkpoint.BF16

@@ -123,32 +123,38 @@ func (w *Worker) describeBatches(r *metrics.Record) {
 	r.Values["in_flight_max"] = float64(s.MaxInFlight)
 }
 
-// describePassAtK: the share of queries of which at least one sample was right, estimated without bias
-// from n samples for k = n (Chen et al. 2021, Codex), and the spread of accuracy over the samples.
+// describePassAtK: by how many of their samples queries were answered right, the share of queries with at
+// least one right sample, and the spread of accuracy over the samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
 	runs := make([]mean, samples)
 	for _, o := range outcomes {
 		right[o.Query] += int(b2f(o.Failed == "" && o.Correct >= 1))
-		if o.Rollout < samples {
+		if o.Failed == "" && o.Rollout < samples {
 			runs[o.Rollout].add(o.Correct)
 		}
 	}
-	solved := mean{}
+	solved, histogram := mean{}, map[string]int64{}
 	for _, n := range right {
 		solved.addBool(n > 0)
+		histogram[strconv.Itoa(n)]++
 	}
 	solved.into(r.Values, "pass_at_"+strconv.Itoa(samples))
+	r.Counts["right_samples"] = histogram
 	var all mean
 	for _, run := range runs {
-		all.add(run.value())
+		if run.n > 0 {
+			all.add(run.value())
+		}
 	}
-	if samples > 1 {
+	if all.n > 1 {
 		squares := 0.0
 		for _, run := range runs {
-			squares += (run.value() - all.value()) * (run.value() - all.value())
+			if run.n > 0 {
+				squares += (run.value() - all.value()) * (run.value() - all.value())
+			}
 		}
-		r.Values["accuracy_std"] = math.Sqrt(squares / float64(samples-1))
+		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.n-1))
 	}
 }
 

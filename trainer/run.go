@@ -59,21 +59,6 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
-// Evaluate holds out once with the given checkpoint and returns the records of all agents.
-func Evaluate(ctx context.Context, cfg *config.Config, from checkpoint.Manifest, dir string, opt Options) error {
-	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir, From: &from, Frozen: true})
-	if err != nil {
-		return err
-	}
-	err = team.each(ctx, func(ctx context.Context, w *Worker) error {
-		if err := w.engine.Refresh(from.Step); err != nil {
-			return err
-		}
-		return w.evaluate(ctx, from.Step)
-	})
-	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
-}
-
 // team is the workers of this process and what they share.
 type team struct {
 	store   *store.Store

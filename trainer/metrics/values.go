@@ -102,6 +102,7 @@ var Sections = []Section{
 // Histograms lists the names of Record.Counts.
 var Histograms = Section{"Counts", "histograms: how often each integer occurred", []Value{
 	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
+	{"right_samples", "queries", "eval", "Queries by how many of their eval.samples samples were answered correctly (correctness 1). Main agent only."},
 	{"decode_batch", "passes", inPhase, "Forward passes of the engine since the record before, by the number of sequences that decoded together in them; 0: prompts alone."},
 }}
 

@@ -1,0 +1,184 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// Evaluation is what Evaluate found.
+type Evaluation struct {
+	StepDir string           // the checkpoint
+	Dir     string           // where the trajectories are
+	Records []metrics.Record // one an agent, main first
+	Samples int              // rollouts of each query
+}
+
+// Evaluate holds out once with a checkpoint of a run: the folder of a step, or "" for the newest complete
+// one. It plays the rollouts that the run itself plays when it evaluates that version, all agents in this
+// process and away from the run's store, so the numbers are the same.
+func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer metrics.Observer) (Evaluation, error) {
+	if stepDir == "" {
+		m, _, err := checkpoint.Run{Dir: checkpointsDir(RunDir(cfg))}.Latest()
+		if err != nil {
+			return Evaluation{}, err
+		}
+		stepDir = checkpoint.Run{Dir: checkpointsDir(RunDir(cfg))}.StepDir(m.Step)
+	}
+	from, err := checkpointOf(cfg, stepDir, observer)
+	if err != nil {
+		return Evaluation{}, err
+	}
+	alone := *cfg
+	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease}
+	e := Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples,
+		Dir: filepath.Join(RunDir(cfg), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
+	records := &collected{Observer: observer}
+	team, err := openTeam(ctx, &alone, Options{Observer: records},
+		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), From: &from, Frozen: true})
+	if err != nil {
+		return e, err
+	}
+	err = team.each(ctx, func(ctx context.Context, w *Worker) error {
+		if err := w.engine.Refresh(from.Step); err != nil {
+			return err
+		}
+		return w.evaluate(ctx, from.Step)
+	})
+	for _, name := range agentNames(cfg) {
+		if r, ok := records.byAgent[name]; ok {
+			e.Records = append(e.Records, r)
+		}
+	}
+	return e, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+}
+
+// checkpointOf verifies a step's files and that they are of this team.
+func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer) (checkpoint.Manifest, error) {
+	m, err := checkpoint.Verify(stepDir)
+	if err != nil {
+		return m, err
+	}
+	if want := (checkpoint.Run{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
+		return m, fmt.Errorf("%s holds step %d: give the folder its name %s back", stepDir, m.Step, filepath.Base(want))
+	}
+	for _, name := range agentNames(cfg) {
+		if _, ok := m.Agent(name); !ok {
+			return m, fmt.Errorf("%s holds no agent %q of this configuration", stepDir, name)
+		}
+	}
+	if m.ConfigDigest != cfg.Digest() {
+		observer.Note("", "the checkpoint's run had another configuration: numbers may differ from its own")
+	}
+	return m, nil
+}
+
+// collected keeps the records that pass by.
+type collected struct {
+	metrics.Observer
+	mu      sync.Mutex
+	byAgent map[string]metrics.Record
+}
+
+func (r *collected) Report(record metrics.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byAgent == nil {
+		r.byAgent = map[string]metrics.Record{}
+	}
+	r.byAgent[record.Agent] = record
+}
+
+// PassAtK estimates without bias the probability that at least one of k samples of a query is right, from
+// how many of its n samples were (Chen et al. 2021), averaged over the queries: right[c] is how many
+// queries had c right ones.
+func PassAtK(right map[int]int64, n, k int) float64 {
+	var sum float64
+	var queries int64
+	for c, count := range right {
+		missed := 1.0 // C(n-c, k) / C(n, k)
+		for i := n - c + 1; i <= n; i++ {
+			missed *= max(1-float64(k)/float64(i), 0)
+		}
+		sum += float64(count) * (1 - missed)
+		queries += count
+	}
+	return sum / float64(queries)
+}
+
+// String is the evaluation as a table of at most 80 columns.
+func (e Evaluation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
+	for _, r := range e.Records {
+		accuracy, ok := r.Values["accuracy"]
+		if !ok {
+			continue
+		}
+		right, queries := map[int]int64{}, int64(0)
+		for c, n := range r.Counts["right_samples"] {
+			if c, err := strconv.Atoi(c); err == nil {
+				right[c] = n
+				queries += n
+			}
+		}
+		fmt.Fprintf(&b, "held out      %d queries x %d samples\n", queries, e.Samples)
+		fmt.Fprintf(&b, "accuracy      %.4f", accuracy)
+		if std, ok := r.Values["accuracy_std"]; ok {
+			fmt.Fprintf(&b, "  (standard deviation over the samples %.4f)", std)
+		}
+		fmt.Fprintln(&b)
+		for k := 1; k <= e.Samples; k = nextK(k, e.Samples) {
+			fmt.Fprintf(&b, "%-13s %.4f\n", fmt.Sprintf("pass@%d", k), PassAtK(right, e.Samples, k))
+		}
+		if n := r.Values["rollouts_failed"]; n > 0 {
+			fmt.Fprintf(&b, "without score %.0f rollouts: their verifier failed\n", n)
+		}
+	}
+	b.WriteByte('\n')
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "agent\ttrajectories\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
+	for _, r := range e.Records {
+		score, ok := r.Values["accuracy"]
+		if !ok {
+			score, ok = r.Values["expert_mean"]
+		}
+		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], figure(score, ok, 3))
+		for _, c := range []struct {
+			name   string
+			digits int
+		}{{"format_valid", 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
+			v, ok := r.Values[c.name]
+			fmt.Fprint(t, "\t", figure(v, ok, c.digits))
+		}
+		fmt.Fprintln(t)
+	}
+	t.Flush()
+	fmt.Fprintf(&b, "\ntrajectories  %s\n", filepath.Join(e.Dir, trajectoriesFolder))
+	return b.String()
+}
+
+// nextK goes through the powers of two and the number of samples itself.
+func nextK(k, samples int) int {
+	if k == samples {
+		return samples + 1
+	}
+	return min(2*k, samples)
+}
+
+// figure is a number that may be unknown.
+func figure(v float64, known bool, digits int) string {
+	if !known {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64)
+}
