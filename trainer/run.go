@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,7 +77,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 			return nil, err
 		}
 	}
-	options, err := storeOptions(cfg)
+	options, err := StoreOptions(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -198,8 +199,29 @@ func startingPoint(cfg *config.Config, dir string, opt Options) (*checkpoint.Man
 	if m.Step >= cfg.Run.Steps {
 		return nil, fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: nothing is left to train; raise run.steps", m.Step, cfg.Run.Steps)
 	}
+	if opt.Agents == nil || slices.Contains(opt.Agents, cfg.Main().Name) {
+		if err := setAside(run, skipped); err != nil {
+			return nil, fmt.Errorf("--resume: %w", err)
+		}
+	}
 	opt.Observer.Note("", fmt.Sprintf("resuming from %s, step %d of %d", run.StepDir(m.Step), m.Step, cfg.Run.Steps))
 	return &m, nil
+}
+
+// setAside renames checkpoints that were passed over: their steps are about to be made again, and what is
+// damaged may still be looked at.
+func setAside(run checkpoint.Run, skipped []checkpoint.Skipped) error {
+	for _, s := range skipped {
+		from := run.StepDir(s.Step)
+		to := from + ".damaged"
+		if err := os.RemoveAll(to); err != nil {
+			return err
+		}
+		if err := os.Rename(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 func unchanged(cfg *config.Config, path string) error {

@@ -160,8 +160,8 @@ func (b *toolbox) Close() error {
 	return errors.Join(errs...)
 }
 
-// storeOptions reads the secrets that the configuration only names.
-func storeOptions(cfg *config.Config) (store.Options, error) {
+// StoreOptions are what the store is opened with; it reads the secrets that the configuration only names.
+func StoreOptions(cfg *config.Config) (store.Options, error) {
 	c := cfg.Store
 	o := store.Options{
 		Run: cfg.Run.Name, URL: c.URL, Username: c.Username, CAFile: cfg.Resolve(c.TLS.CA), CertFile: cfg.Resolve(c.TLS.Cert),
