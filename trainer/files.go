@@ -48,7 +48,7 @@ func (w *Worker) saveTrajectories(p store.Phase, held *holding, groups []mgrpo.G
 	}
 	for i, g := range groups {
 		for j, m := range g.Members {
-			l := lines[trajectoryID(g.Query, m.Rollout, w.name, m.Invocation, w.main)]
+			l := lines[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
 			l.Reward, l.Weight, l.Advantage = &m.Reward, m.Weight, advantages[i].Advantage[j]
 		}
 	}

@@ -30,8 +30,8 @@ func (w *Worker) sequences(held *holding, groups []mgrpo.Group, advantages []mgr
 			if m.Weight == 0 {
 				continue
 			}
-			t := held.trajectories[trajectoryID(g.Query, m.Rollout, w.name, m.Invocation, w.main)]
-			out[g.Query] = append(out[g.Query], &learner.Sequence{
+			t := held.trajectories[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
+			out[m.Query] = append(out[m.Query], &learner.Sequence{
 				ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled, Behaviour: t.LogProbs,
 				Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j],
 			})

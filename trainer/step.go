@@ -117,7 +117,8 @@ func allHeld(o store.Outcome, main string, known map[string]bool) bool {
 	return true
 }
 
-// groups forms this agent's group of every query, in the order of the plan.
+// groups forms this agent's group of every query, in the order of the plan; or, of a sub-agent where the
+// configuration says so, one group of the whole step.
 func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) []mgrpo.Group {
 	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
 	for _, q := range held.plan.Queries {
@@ -130,6 +131,9 @@ func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) []mg
 		} else {
 			groups = append(groups, w.align.Group(w.cfg.Run.Seed, q, w.name, rewards))
 		}
+	}
+	if !w.main && w.cfg.GRPO.SubGroup == "batch" {
+		return []mgrpo.Group{mgrpo.Pool(w.name, groups)}
 	}
 	return groups
 }

@@ -127,6 +127,7 @@ type Research struct {
 type GRPO struct {
 	Rollouts      int      `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
 	Align         Align    `yaml:"align" doc:"How ragged sub-agent groups are made comparable."`
+	SubGroup      string   `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: those of one query, as in the paper, or all of a step."`
 	Convention    string   `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"What an advantage is divided by, or which baseline it is against."`
 	StdEps        float64  `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
 	SigmaMin      float64  `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`

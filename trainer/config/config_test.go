@@ -38,7 +38,7 @@ var equal = cmp.Options{cmpopts.IgnoreUnexported(Config{}), cmpopts.EquateEmpty(
 func TestDefaults(t *testing.T) {
 	c := mustParse(t, minimal)
 	want := GRPO{
-		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, Convention: "population", SigmaMin: 1e-6,
+		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, SubGroup: "query", Convention: "population", SigmaMin: 1e-6,
 		Ratio: "token", EpsLow: 0.2, EpsHigh: 0.28, CISPOHigh: 4, LogRatioClamp: Optional{true, 20},
 		Aggregation: "trajectory_mean", KL: "none", Old: "behaviour", Epochs: 1, Minibatches: 1,
 		Temperature: 1, GapWarn: 0.05, GapStop: 0.2,

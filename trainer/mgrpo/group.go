@@ -2,6 +2,7 @@ package mgrpo
 
 // Member is one trajectory of a group.
 type Member struct {
+	Query      string
 	Rollout    int // the rollout's own number k
 	Invocation int // order in which the rollout issued its calls; 0 for the main agent
 	Reward     float64
@@ -11,7 +12,7 @@ type Member struct {
 // Group holds the trajectories that are compared with each other: the K rollouts of a query for the main
 // agent, all aligned invocations of one sub-agent kind for the same query otherwise.
 type Group struct {
-	Query, Agent string
+	Query, Agent string // Query "": the group spans all queries of a step
 	Members      []Member
 	Rollouts     int     // K': rollouts that contribute rows
 	WeightSum    float64 // W
@@ -61,9 +62,21 @@ func (a Align) Group(runSeed uint64, query, agent string, rollouts []RolloutRewa
 		g.Rollouts++
 		weights := a.Weights(runSeed, query, r.Rollout, agent, len(r.Rewards))
 		for i, reward := range r.Rewards {
-			g.Members = append(g.Members, Member{Rollout: r.Rollout, Invocation: i, Reward: reward, Weight: weights[i]})
+			g.Members = append(g.Members, Member{Query: query, Rollout: r.Rollout, Invocation: i, Reward: reward, Weight: weights[i]})
 			g.WeightSum += weights[i]
 		}
 	}
 	return g
+}
+
+// Pool makes one group of the groups of all queries of a step: every invocation of a sub-agent kind is then
+// compared with all others. This is not the paper's group (equations 12, 13), but a baseline to compare it with.
+func Pool(agent string, groups []Group) Group {
+	pool := Group{Agent: agent}
+	for _, g := range groups {
+		pool.Members = append(pool.Members, g.Members...)
+		pool.Rollouts += g.Rollouts
+		pool.WeightSum += g.WeightSum
+	}
+	return pool
 }

@@ -1,0 +1,62 @@
+package trainer
+
+import (
+	"bufio"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestSubGroupOfTheBatch compares all of a step's invocations with each other: one group, whose advantages
+// have weighted mean 0 and deviation 1 over the whole step, while the planner's groups stay those of queries.
+func TestSubGroupOfTheBatch(t *testing.T) {
+	dir := t.TempDir()
+	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.sub_group=batch"), Options{})
+	if r := seen.find(t, "step", 1, "researcher"); r.Values["groups"] != 1 || r.Values["groups_degenerate"] != 0 {
+		t.Errorf("the researcher has %v groups, %v of them degenerate; want one", r.Values["groups"], r.Values["groups_degenerate"])
+	}
+	if r := seen.find(t, "step", 1, "planner"); r.Values["groups"] != 4 {
+		t.Errorf("the planner has %v groups, want one of every query", r.Values["groups"])
+	}
+	var weight, sum, squares float64
+	rewards := map[float64]float64{} // advantage of every reward: one group has one
+	queries := map[string]bool{}
+	for _, l := range readLines(t, filepath.Join(dir, "trajectories", "step-0", "researcher.jsonl")) {
+		weight += l.Weight
+		sum += l.Weight * l.Advantage
+		squares += l.Weight * l.Advantage * l.Advantage
+		if l.Weight == 0 {
+			continue
+		}
+		queries[l.Query] = true
+		if a, again := rewards[*l.Reward]; again && a != l.Advantage {
+			t.Errorf("reward %v has advantages %v and %v", *l.Reward, a, l.Advantage)
+		}
+		rewards[*l.Reward] = l.Advantage
+	}
+	if len(queries) < 2 || len(rewards) < 2 {
+		t.Fatalf("%d queries and %d different rewards do not tell a group of the batch from one of a query", len(queries), len(rewards))
+	}
+	if mean, variance := sum/weight, squares/weight; math.Abs(mean) > 1e-9 || math.Abs(variance-1) > 1e-9 {
+		t.Errorf("advantages of the step have mean %v and variance %v", mean, variance)
+	}
+}
+
+func readLines(t *testing.T, path string) (lines []Line) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for dec := json.NewDecoder(bufio.NewReader(f)); dec.More(); {
+		var l Line
+		if err := dec.Decode(&l); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
