@@ -211,7 +211,14 @@ func startingPoint(cfg *config.Config, dir string, opt Options) (*checkpoint.Man
 // setAside renames checkpoints that were passed over: their steps are about to be made again, and what is
 // damaged may still be looked at.
 func setAside(run checkpoint.Run, skipped []checkpoint.Skipped) error {
+	committed, err := run.List()
+	if err != nil {
+		return err
+	}
 	for _, s := range skipped {
+		if !slices.Contains(committed, s.Step) {
+			continue // unfinished: it is simply written again
+		}
 		from := run.StepDir(s.Step)
 		to := from + ".damaged"
 		if err := os.RemoveAll(to); err != nil {

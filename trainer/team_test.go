@@ -23,6 +23,8 @@ const quickstart = "../examples/quickstart/team.yaml"
 var small = []string{
 	"run.steps=3", "run.checkpoint_every=2", "run.threads=2",
 	"task.queries_per_step=4", "grpo.rollouts=4",
+	"agents.planner.optimizer.decay_steps=0", "agents.researcher.optimizer.decay_steps=0",
+	"agents.planner.optimizer.warmup=1", "agents.researcher.optimizer.warmup=1",
 	"eval.every=2", "eval.queries=12", "eval.samples=2",
 	"cold_start.queries=64", "agents.planner.cold_start.steps=40", "agents.researcher.cold_start.steps=60",
 	"agents.planner.cold_start.optimizer.warmup=5", "agents.researcher.cold_start.optimizer.warmup=5",
@@ -189,7 +191,9 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(workerEnv); name != "" {
 		os.Exit(workerMain(name))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(wholeRun.dir)
+	os.Exit(code)
 }
 
 // Environment of a test binary that is a worker.

@@ -1,0 +1,258 @@
+package trainer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// whole is a run of four steps that nothing interrupted, made once: its folder and what it reported.
+func whole(t *testing.T) (dir string, numbers map[string]float64) {
+	t.Helper()
+	wholeRun.Do(func() {
+		if wholeRun.dir, wholeRun.err = os.MkdirTemp("", "mgrpo-whole-"); wholeRun.err == nil {
+			wholeRun.numbers = mustTrain(t, load(t, wholeRun.dir, "run.steps=4"), Options{}).numbers()
+		}
+	})
+	if wholeRun.err != nil || wholeRun.numbers == nil {
+		t.Fatalf("the uninterrupted run failed: %v", wholeRun.err)
+	}
+	return wholeRun.dir, wholeRun.numbers
+}
+
+var wholeRun struct {
+	sync.Once
+	dir     string
+	numbers map[string]float64
+	err     error
+}
+
+// interrupt returns a context that ends when an agent makes progress in a phase.
+func interrupt(t *testing.T, seen *recorder, agent, phase string) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	seen.on = func(a, p string, _ int) {
+		if a == agent && p == phase {
+			cancel()
+		}
+	}
+	return ctx
+}
+
+// TestResumeEqualsUninterrupted interrupts a run in its third step and goes on from the checkpoint of the
+// second: what is reported and the last weights and optimizer states are those of a run left alone.
+func TestResumeEqualsUninterrupted(t *testing.T) {
+	wholeDir, wantNumbers := whole(t)
+	dir := t.TempDir()
+	first := &recorder{}
+	err := Train(interrupt(t, first, "researcher", "step-2"), load(t, dir, "run.steps=4"), Options{Observer: first})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	if got := steps(t, dir); got[len(got)-1] != 2 {
+		t.Fatalf("checkpoints %v", got)
+	}
+	second := mustTrain(t, load(t, dir, "run.steps=4"), Options{Resume: true})
+	numbers := first.numbers()
+	maps.Copy(numbers, second.numbers())
+	sameNumbers(t, numbers, wantNumbers)
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+	if got, want := readLedger(t, dir, 4), readLedger(t, wholeDir, 4); got != want {
+		t.Errorf("ledger %s, want %s", got, want)
+	}
+}
+
+// TestWorkersResume interrupts one of two workers: the other is told, both leave, and both go on.
+func TestWorkersResume(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir, url := t.TempDir(), startRedis(t)
+	both := func(opt Options, ctxOf func(name string) context.Context) (errs map[string]error) {
+		errs = map[string]error{}
+		var mu sync.Mutex
+		var g errgroup.Group
+		for _, name := range []string{"planner", "researcher"} {
+			g.Go(func() error {
+				opt := opt
+				opt.Agents = []string{name}
+				err := Train(ctxOf(name), load(t, dir, "run.steps=4", "store.url="+url), opt)
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+				return nil
+			})
+		}
+		_ = g.Wait()
+		return errs
+	}
+	seen := &recorder{}
+	interrupted := interrupt(t, seen, "researcher", "step-2")
+	errs := both(Options{Observer: seen}, func(name string) context.Context {
+		if name == "researcher" {
+			return interrupted
+		}
+		return t.Context()
+	})
+	var told *store.StopError
+	if !errors.As(errs["planner"], &told) || told.Agent != "researcher" || told.Failed {
+		t.Fatalf("the planner heard: %v", errs["planner"])
+	}
+	if !errors.Is(errs["researcher"], context.Canceled) {
+		t.Fatalf("the researcher ended with: %v", errs["researcher"])
+	}
+	for name, err := range both(Options{Observer: seen, Resume: true}, func(string) context.Context { return t.Context() }) {
+		if err != nil {
+			t.Fatalf("%s, resumed: %v", name, err)
+		}
+	}
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
+
+// copyRun makes a copy of a run's folder to do harm to.
+func copyRun(t *testing.T, dir string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "run")
+	if err := os.CopyFS(out, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestResumeRefuses(t *testing.T) {
+	dir, _ := whole(t)
+	for _, c := range []struct {
+		name   string
+		sets   []string
+		resume bool
+		want   []string
+	}{
+		{"a fresh start over checkpoints", []string{"run.steps=4"}, false, []string{"--resume", "already holds checkpoints of steps"}},
+		{"a changed key", []string{"run.steps=5", "grpo.eps_low=0.1"}, true, []string{"grpo.eps_low: 0.2 -> 0.1"}},
+		{"another seed and another model", []string{"run.steps=5", "run.seed=7", "agents.planner.model.width=32"}, true,
+			[]string{"run.seed: 0 -> 7", "agents.planner.model.width: 64 -> 32"}},
+		{"nothing left", []string{"run.steps=4"}, true, []string{"nothing is left to train", "raise run.steps"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			seen := &recorder{}
+			err := Train(t.Context(), load(t, dir, c.sets...), Options{Resume: c.resume, Observer: seen})
+			if err == nil {
+				t.Fatal("it trained")
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q is not in: %v", w, err)
+				}
+			}
+		})
+	}
+	t.Run("an empty folder", func(t *testing.T) {
+		err := Train(t.Context(), load(t, t.TempDir()), Options{Resume: true, Observer: &recorder{}})
+		if !errors.Is(err, checkpoint.ErrNoCheckpoint) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestResumePassesDamageOver flips one bit of the newest checkpoint: the one before it is continued, the
+// reason is told, and the end is the same.
+func TestResumePassesDamageOver(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir := copyRun(t, wholeDir)
+	file := filepath.Join(checkpoint.Run{Dir: checkpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-3] ^= 1
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	seen := &recorder{}
+	err = Train(t.Context(), load(t, dir, "run.steps=4"), Options{Resume: true, Observer: seen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := seen.String(); !strings.Contains(notes, "checkpoint of step 4 is passed over") || !strings.Contains(notes, "researcher/model.safetensors: is altered") {
+		t.Errorf("notes: %s", notes)
+	}
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
+
+// TestResumeProlongs raises run.steps: the learning rates of the schedule stay those of the run as begun.
+func TestResumeProlongs(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir := copyRun(t, wholeDir)
+	seen := mustTrain(t, load(t, dir, "run.steps=5"), Options{Resume: true})
+	floor := 5e-4 * 0.1 // the linear schedule ended at step 4
+	if lr := seen.find(t, "step", 5, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
+		t.Errorf("learning rate %v after the schedule's end, want %v", lr, floor)
+	}
+}
+
+// TestBestSurvives resumes a run whose ledger says that version 1 was better than anything to come: the
+// ledgers of later checkpoints say so too, and the best checkpoint is not pruned.
+func TestBestSurvives(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir := copyRun(t, wholeDir)
+	run := checkpoint.Run{Dir: checkpointsDir(dir)}
+	if err := os.RemoveAll(run.StepDir(4)); err != nil {
+		t.Fatal(err)
+	}
+	from, err := checkpoint.Verify(run.StepDir(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := from
+	early.Step = 1
+	if err := os.CopyFS(run.StepDir(1), os.DirFS(run.StepDir(2))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(run.StepDir(1), "manifest.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Commit(early); err != nil {
+		t.Fatal(err)
+	}
+	from.Ledger = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
+	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}}, Setup{Dir: dir, From: &from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = team.each(t.Context(), func(ctx context.Context, w *Worker) error { return w.Run(ctx, 2) })
+	if err = errors.Join(err, team.close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if got := readLedger(t, dir, 4); got != `{"best":{"version":1,"accuracy":0.9999}}` {
+		t.Errorf("the last ledger is %s", got)
+	}
+	if got := steps(t, dir); !slices.Equal(got, []int64{1, 3, 4}) {
+		t.Errorf("checkpoints %v, want the best and the newest two", got)
+	}
+}
+
+// readLedger is the ledger of a checkpoint in one line.
+func readLedger(t *testing.T, dir string, step int64) string {
+	t.Helper()
+	m, err := checkpoint.Verify(checkpoint.Run{Dir: checkpointsDir(dir)}.StepDir(step))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := json.Compact(&out, m.Ledger); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}

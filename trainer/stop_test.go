@@ -1,0 +1,102 @@
+package trainer
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// stopIn returns a channel that is closed when an agent makes progress in a phase.
+func stopIn(seen *recorder, agent, phase string) <-chan struct{} {
+	stop := make(chan struct{})
+	var once sync.Once
+	seen.on = func(a, p string, _ int) {
+		if a == agent && p == phase {
+			once.Do(func() { close(stop) })
+		}
+	}
+	return stop
+}
+
+// TestStop asks for a stop in the second step: it is finished, a checkpoint of version 2 is there, nothing
+// of the third has begun, and the run goes on to the same end.
+func TestStop(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir, seen := t.TempDir(), &recorder{}
+	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=0")
+	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "researcher", "step-1")})
+	if !errors.Is(err, ErrStopped) {
+		t.Fatalf("stopped: %v", err)
+	}
+	if got := steps(t, dir); got[len(got)-1] != 2 {
+		t.Errorf("checkpoints %v", got)
+	}
+	for _, r := range seen.records {
+		if r.Step > 2 || (r.Kind == "eval" && r.Step == 2) {
+			t.Errorf("%s %d of %s was reported after the stop", r.Kind, r.Step, r.Agent)
+		}
+	}
+	mustTrain(t, cfg, Options{Resume: true})
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
+
+// TestStopInColdStart stops before there was a step: the cold start is kept and not done again.
+func TestStopInColdStart(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir, seen := t.TempDir(), &recorder{}
+	cfg := load(t, dir, "run.steps=4")
+	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "planner", "cold start")})
+	if !errors.Is(err, ErrStopped) {
+		t.Fatalf("stopped: %v", err)
+	}
+	if got := steps(t, dir); !slices.Equal(got, []int64{0}) {
+		t.Fatalf("checkpoints %v, want one of version 0", got)
+	}
+	again := mustTrain(t, cfg, Options{Resume: true})
+	for _, r := range again.records {
+		if r.Kind == "cold_start" {
+			t.Errorf("%s had its cold start again", r.Agent)
+		}
+	}
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
+
+// TestStopReachesTheOthers asks the sub-agent's worker alone: both stop at the same version.
+func TestStopReachesTheOthers(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
+	stop := stopIn(seen, "researcher", "step-0")
+	run := func(resume bool) error {
+		var g errgroup.Group
+		for _, name := range []string{"planner", "researcher"} {
+			g.Go(func() error {
+				opt := Options{Agents: []string{name}, Observer: seen, Resume: resume}
+				if name == "researcher" && !resume {
+					opt.Stop = stop
+				}
+				err := Train(t.Context(), load(t, dir, "run.steps=4", "store.url="+url), opt)
+				if !resume && !errors.Is(err, ErrStopped) {
+					t.Errorf("%s ended with: %v", name, err)
+				} else if resume && err != nil {
+					return err
+				}
+				return nil
+			})
+		}
+		return g.Wait()
+	}
+	if err := run(false); err != nil {
+		t.Fatal(err)
+	}
+	got := steps(t, dir)
+	if last := got[len(got)-1]; last < 1 || last > 3 {
+		t.Fatalf("checkpoints %v", got)
+	}
+	if err := run(true); err != nil { // the stop is forgotten
+		t.Fatal(err)
+	}
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
