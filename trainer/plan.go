@@ -13,6 +13,7 @@ type AgentPlan struct {
 	Agent  string
 	Device string // "cpu", "cuda", "cuda:N"
 	checkpoint.MemoryPlan
+	Slots      int   // conversations held at once
 	Reference  int64 // weights of the KL term, 0 without one; part of Total
 	Checkpoint int64 // its files on disk, one checkpoint
 }
@@ -62,8 +63,9 @@ func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) Agen
 		compute = checkpoint.BF16
 	}
 	p := AgentPlan{Agent: a.Name, Device: a.Device}
+	p.Slots = slotsOf(cfg, a)
 	p.MemoryPlan = checkpoint.Plan(arch, checkpoint.PlanOptions{
-		ComputeDType: compute, Slots: int64(slotsOf(cfg, a)), ContextLen: int64(contextOf(a, arch.MaxPosition)),
+		ComputeDType: compute, Slots: int64(p.Slots), ContextLen: int64(contextOf(a, arch.MaxPosition)),
 		Train: learns, Checkpointing: a.Engine.CheckpointActivations,
 		MicroBatchTokens: int64(a.Engine.MicroBatchTokens), LogitRows: learner.DefaultHeadRows,
 	})

@@ -23,7 +23,17 @@ type cli struct {
 	Train   trainCmd   `cmd:"" help:"Train every agent of a team in this process."`
 	Worker  workerCmd  `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
 	Report  reportCmd  `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
+	Init    initCmd    `cmd:"" help:"Write a commented configuration to start from."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what is here, what is not, and what to do about it."`
+	Eval    evalCmd    `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
+	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
 	Version versionCmd `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
+
+	Generate   generateCmd   `cmd:"" group:"lines" help:"Continue prompts."`
+	Score      scoreCmd      `cmd:"" group:"lines" help:"Log-probs and entropies of token ids."`
+	Tokenize   tokenizeCmd   `cmd:"" group:"lines" help:"Text to token ids, or back."`
+	Render     renderCmd     `cmd:"" group:"lines" help:"Chats to prompts, through the model's template."`
+	Advantages advantagesCmd `cmd:"" group:"lines" help:"Group advantages and alignment draws."`
 }
 
 func main() {
@@ -31,7 +41,8 @@ func main() {
 	cpuOnly = handOver()
 	var c cli
 	parser := kong.Must(&c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		kong.ExplicitGroups([]kong.Group{{Key: "lines", Title: "JSON lines in, JSON lines out:"}}))
 	command, err := parser.Parse(os.Args[1:])
 	parser.FatalIfErrorf(err)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -9,11 +9,15 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/doctor"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // train runs a training with everything that watches one: the terminal and the run's files.
 func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
+	if err := doctor.Preflight(os.Stdout, cfg, opt.Agents); err != nil {
+		return err
+	}
 	dir := trainer.RunDir(cfg)
 	console := newConsole(cfg, opt.Agents)
 	lines, events := metrics.NewJSONL(dir), metrics.NewTensorBoard(dir)

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"io"
+
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+type advantagesCmd struct{ fileFlags }
+
+func (advantagesCmd) Help() string {
+	return `Lines {"groups": [{"rewards", "weights"?}], "convention"?} are answered with {"groups": [{"advantage", "mean",
+"std_population", "degenerate"}]}, computed by the kernel that training uses; lines {"run_seed", "query",
+"rollout", "agent", "d", "d_k"} with the alignment's {"multiplicity", "draws"}. A line that is refused gets
+{"error"}.
+
+  echo '{"groups": [{"rewards": [1, 0, 0.5]}]}' | mgrpo advantages`
+}
+
+func (c *advantagesCmd) Run() error {
+	return c.run(func(r io.Reader, w io.Writer) error { return mgrpo.AdvantagesJSONL(r, w, learner.Normalise) })
+}

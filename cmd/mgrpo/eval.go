@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer"
+)
+
+type evalCmd struct {
+	configFlags
+	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
+	Queries    int    `placeholder:"N" help:"Held-out queries, in place of eval.queries."`
+	Samples    int    `placeholder:"N" help:"Rollouts of each, in place of eval.samples."`
+}
+
+func (evalCmd) Help() string {
+	return `Plays the rollouts that the run itself plays when it evaluates this version, with the same random numbers, and so
+gives the same figures. Other sampling than the run's: --set eval.temperature=0 and the like.`
+}
+
+func (c *evalCmd) Run(ctx context.Context) error {
+	for key, n := range map[string]int{"queries": c.Queries, "samples": c.Samples} {
+		if n != 0 {
+			c.Set = append(c.Set, "eval."+key+"="+strconv.Itoa(n))
+		}
+	}
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	console := newConsole(cfg, nil)
+	e, err := trainer.Evaluate(ctx, cfg, c.Checkpoint, console)
+	if err != nil {
+		return err
+	}
+	fmt.Print(e)
+	return nil
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout/jsonl"
+)
+
+type generateCmd struct {
+	modelFlags
+	samplingFlags
+	fileFlags
+	Slots   int `default:"8" help:"Lines sampled at once."`
+	Context int `default:"2048" help:"Tokens of prompt and answer, up to the model's own limit; 0: that limit."`
+}
+
+func (generateCmd) Help() string {
+	return `Every input line is {"ids": [...]}, {"text": "..."} or {"messages": [...]}, where messages may come with the
+chat template's other inputs ("tools", "enable_thinking", "template_kwargs"). It is answered, in order, with
+{"ids", "text", "logprobs", "finish_reason"}; an "id" is given back. A line that cannot be answered gets
+{"error"} and makes the exit status 1. Answers depend on the seed, the line's number and its prompt alone.
+
+  echo '{"text": "Once upon a time"}' | mgrpo generate --model DIR --max-new 32`
+}
+
+func (c *generateCmd) Run(ctx context.Context) (err error) {
+	sampling, err := c.sampling()
+	if err != nil {
+		return err
+	}
+	p, err := c.open(ctx, c.Context)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
+	if len(sampling.StopStrings) > 0 && p.Tokenizer == nil {
+		return p.NoTokenizer()
+	}
+	sampling.StopIDs = p.StopIDs()
+	engine, err := p.Engine(ctx, c.Slots)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
+	progress := jsonl.StartProgress(os.Stderr, "sampled", progressAfter)
+	defer progress.Stop()
+	return c.run(func(r io.Reader, w io.Writer) error {
+		opt := jsonl.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
+		tally, err := jsonl.Generate(ctx, p, engine, opt, r, w)
+		return errors.Join(err, tally.Err())
+	})
+}
+
+// progressAfter is how long a run over lines may be silent.
+const progressAfter = 2 * time.Second

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+)
+
+// modelFlags are shared by the commands that compute with one checkpoint.
+type modelFlags struct {
+	Model   string `required:"" placeholder:"DIR|GGUF" help:"Hugging Face folder or GGUF file."`
+	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
+	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16" help:"auto: fp32 on the CPU, bf16 on a GPU."`
+	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`
+}
+
+func (f modelFlags) open(ctx context.Context, length int) (*policy.Policy, error) {
+	if f.Threads < 0 || length < 0 {
+		return nil, errors.New("--threads and --context are 0 or more")
+	}
+	return policy.Open(ctx, f.Model, policy.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length})
+}
+
+// samplingFlags say how tokens are drawn.
+type samplingFlags struct {
+	Temperature float64  `default:"1" help:"Divides the logits; 0 is greedy."`
+	TopK        int      `placeholder:"K" help:"Sample from the K likeliest tokens."`
+	TopP        float64  `placeholder:"P" help:"Sample from the smallest set of tokens of probability P."`
+	MinP        float64  `placeholder:"P" help:"Leave out tokens less likely than P times the likeliest."`
+	MaxNew      int      `default:"512" help:"Most tokens of an answer."`
+	Stop        []string `sep:"none" placeholder:"TEXT" help:"End an answer at TEXT too. May be repeated."`
+	Seed        uint64   `help:"Seed of the random numbers." default:"0"`
+}
+
+// sampling checks the flags before a model is loaded; stop tokens are the model's own.
+func (f samplingFlags) sampling() (rollout.Sampling, error) {
+	for _, c := range []struct {
+		ok         bool
+		flag, want string
+	}{
+		{f.Temperature >= 0 && f.Temperature <= 1e6, "--temperature", "0 (greedy) or more"},
+		{f.TopK >= 0 && f.TopK < 1<<31, "--top-k", "0 (off) or more"},
+		{f.TopP >= 0 && f.TopP <= 1, "--top-p", "from 0 (off) to 1"},
+		{f.MinP >= 0 && f.MinP <= 1, "--min-p", "from 0 (off) to 1"},
+		{f.MaxNew >= 1 && f.MaxNew <= 1<<24, "--max-new", "1 or more"},
+	} {
+		if !c.ok {
+			return rollout.Sampling{}, fmt.Errorf("%s is out of range: want %s", c.flag, c.want)
+		}
+	}
+	for _, s := range f.Stop {
+		if s == "" {
+			return rollout.Sampling{}, errors.New("--stop is empty: want the text that ends an answer")
+		}
+	}
+	return rollout.Sampling{Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP, MaxNew: f.MaxNew, StopStrings: f.Stop}, nil
+}
+
+// fileFlags are shared by the commands that turn JSON lines into JSON lines.
+type fileFlags struct {
+	Input  string `short:"i" default:"-" placeholder:"FILE" help:"Read JSON lines from FILE instead of standard input."`
+	Output string `short:"o" default:"-" placeholder:"FILE" help:"Write JSON lines to FILE instead of standard output."`
+}
+
+// run opens both ends and closes them after f.
+func (f fileFlags) run(work func(r io.Reader, w io.Writer) error) (err error) {
+	in, out := os.Stdin, os.Stdout
+	if f.Input != "-" {
+		if in, err = os.Open(f.Input); err != nil {
+			return err
+		}
+		defer in.Close()
+	}
+	if f.Output != "-" {
+		if out, err = os.Create(f.Output); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, out.Close()) }()
+	}
+	return work(in, out)
+}

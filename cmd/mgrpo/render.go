@@ -1,0 +1,26 @@
+package main
+
+import (
+	"io"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
+)
+
+type renderCmd struct {
+	tokenizerFlag
+	fileFlags
+}
+
+func (renderCmd) Help() string {
+	return `Turns lines {"messages": [...]} into {"text", "ids"} with the model's chat template. A line may also hold
+"tools", "add_generation_prompt", "enable_thinking" and "template_kwargs".`
+}
+
+func (c *renderCmd) Run() error {
+	t, err := policy.LoadTokenizer(c.Model)
+	if err != nil {
+		return err
+	}
+	return c.run(func(r io.Reader, w io.Writer) error { return jsonl.Render(t, r, w) })
+}

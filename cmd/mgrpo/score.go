@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout/jsonl"
+)
+
+type scoreCmd struct {
+	modelFlags
+	fileFlags
+	Temperature float64 `default:"1" help:"Divides the logits."`
+	BatchTokens int     `default:"4096" help:"Tokens of one forward pass."`
+}
+
+func (scoreCmd) Help() string {
+	return `Every input line is {"ids": [...]}, for which the weights are enough, or {"text": "..."}. It is answered, in
+order, with {"logprobs", "entropy"} in nats, one entry for each id but the first; an "id" is given back. A
+line that cannot be answered gets {"error"} and makes the exit status 1.
+
+  echo '{"ids": [5, 17, 9]}' | mgrpo score --model DIR`
+}
+
+func (c *scoreCmd) Run(ctx context.Context) (err error) {
+	if !(c.Temperature > 0 && c.Temperature <= 1e6) || c.BatchTokens < 1 {
+		return errors.New("--temperature must be above 0 and --batch-tokens at least 1")
+	}
+	p, err := c.open(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
+	progress := jsonl.StartProgress(os.Stderr, "scored", progressAfter)
+	defer progress.Stop()
+	return c.run(func(r io.Reader, w io.Writer) error {
+		opt := jsonl.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
+		tally, err := jsonl.Score(ctx, p, opt, r, w)
+		return errors.Join(err, tally.Err())
+	})
+}

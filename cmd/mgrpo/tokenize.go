@@ -1,0 +1,32 @@
+package main
+
+import (
+	"io"
+
+	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
+)
+
+// tokenizerFlag names a model of which the tokenizer's files are enough.
+type tokenizerFlag struct {
+	Model string `required:"" placeholder:"DIR|GGUF" help:"Folder with a tokenizer.json, or GGUF file."`
+}
+
+type tokenizeCmd struct {
+	tokenizerFlag
+	fileFlags
+	Decode bool `help:"Turn ids into text."`
+}
+
+func (tokenizeCmd) Help() string {
+	return `Turns lines {"text": "..."} into {"ids": [...]}, with --decode the other way round. Nothing is added before or
+after a text; added tokens in it, such as <|im_end|>, are recognised.`
+}
+
+func (c *tokenizeCmd) Run() error {
+	t, err := policy.LoadTokenizer(c.Model)
+	if err != nil {
+		return err
+	}
+	return c.run(func(r io.Reader, w io.Writer) error { return jsonl.Tokenize(t, r, w, c.Decode) })
+}

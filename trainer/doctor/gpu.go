@@ -1,0 +1,68 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/cuda"
+)
+
+// gpus is what the driver offers this process.
+type gpus struct {
+	devices []cuda.Device
+	free    map[int]int64 // bytes by index
+	err     error
+}
+
+func seeGPUs() (g gpus) {
+	g.free = map[int]int64{}
+	if g.devices, g.err = cuda.Devices(); g.err != nil {
+		return g
+	}
+	for _, d := range g.devices {
+		m, err := cuda.MemoryOf(d.Index)
+		if err != nil {
+			g.err = err
+			return g
+		}
+		g.free[d.Index] = m.Free
+	}
+	return g
+}
+
+// findings are a line a GPU, and a failure for every agent whose GPU is not there.
+func (g gpus) findings(o Options) (out []Finding) {
+	switch {
+	case g.err != nil:
+		out = append(out, Finding{Fail, "GPU", oneLine(g.err), "check the driver with nvidia-smi"})
+	case o.CPUOnly != "":
+		out = append(out, Finding{OK, "GPU", "not in use: " + o.CPUOnly, ""})
+	case len(g.devices) == 0:
+		out = append(out, Finding{OK, "GPU", "none that this process may use", ""})
+	}
+	for _, d := range g.devices {
+		out = append(out, Finding{OK, "GPU", fmt.Sprintf("%v, %s free, driver %s", d, size(g.free[d.Index]), cuda.Driver()), ""})
+	}
+	if o.Config == nil {
+		return out
+	}
+	for _, a := range o.Config.Agents {
+		if index, ok := gpuIndex(a.Device); ok {
+			if _, here := g.free[index]; !here {
+				out = append(out, Finding{Fail, "GPU", fmt.Sprintf("agents.%s.device is %s, which is not here", a.Name, a.Device),
+					"name a device that is, such as cpu, or run this agent's worker on the server that has it"})
+			}
+		}
+	}
+	return out
+}
+
+// gpuIndex is N of "cuda:N", 0 of "cuda"; ok is false for the CPU.
+func gpuIndex(device string) (index int, ok bool) {
+	rest, ok := strings.CutPrefix(device, "cuda")
+	if n, err := strconv.Atoi(strings.TrimPrefix(rest, ":")); err == nil {
+		index = n
+	}
+	return index, ok
+}

@@ -1,0 +1,98 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+func libTorch() Finding { return Finding{OK, "LibTorch", torch.Version(), ""} }
+
+func processor() Finding {
+	isa := kernels.ISA()
+	f := Finding{OK, "CPU", fmt.Sprintf("%d cores, %s; kernels use %s", runtime.NumCPU(), torch.CPUFeatures(), isa), ""}
+	if isa == "portable" {
+		f.Status, f.Advice = Warn, "without AVX2 training on this CPU is many times slower"
+		if os.Getenv("MGRPO_CPU_ISA") != "" {
+			f.Advice += "; MGRPO_CPU_ISA asks for it"
+		}
+	}
+	return f
+}
+
+// redisPatience bounds how long a store may take to answer.
+const redisPatience = 10 * time.Second
+
+// redis looks at the store of the configuration or, without one, whether a server could be started here.
+func redis(ctx context.Context, cfg *config.Config) Finding {
+	if cfg == nil || cfg.Store.URL == "" {
+		if path, err := exec.LookPath("redis-server"); err == nil {
+			return Finding{OK, "Redis", path + "; `mgrpo train` without store.url needs none", ""}
+		}
+		return Finding{OK, "Redis", "no redis-server here; `mgrpo train` without store.url needs none, workers on several servers do", ""}
+	}
+	where := cfg.Store.URL
+	if u, err := url.Parse(where); err == nil {
+		where = u.Redacted()
+	}
+	fail := func(err error) Finding {
+		return Finding{Fail, "Redis", fmt.Sprintf("%s: %v", where, err), "start the server, or correct the store section; without it all agents share one process"}
+	}
+	options, err := trainer.StoreOptions(cfg)
+	if err != nil {
+		return fail(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, redisPatience)
+	defer cancel()
+	s, err := store.Open(ctx, options)
+	if err != nil {
+		return fail(err)
+	}
+	if err := s.Close(); err != nil {
+		return fail(err)
+	}
+	if options.AllowVolatile {
+		return Finding{Warn, "Redis", where + " answers; whether it keeps its data was not asked (store.allow_volatile)", "set appendonly yes and maxmemory-policy noeviction"}
+	}
+	return Finding{OK, "Redis", where + " answers, is new enough, has appendonly yes and noeviction", ""}
+}
+
+// disk compares the space where dir is, or will be, with what is needed.
+func disk(dir string, needed int64) Finding {
+	at := dir
+	var stat syscall.Statfs_t
+	err := syscall.Statfs(at, &stat)
+	for errors.Is(err, syscall.ENOENT) && filepath.Dir(at) != at {
+		at = filepath.Dir(at)
+		err = syscall.Statfs(at, &stat)
+	}
+	if err != nil {
+		return Finding{Fail, "disk", fmt.Sprintf("%s: %v", dir, err), "choose another run.dir"}
+	}
+	free := int64(stat.Bavail) * stat.Bsize
+	f := Finding{OK, "disk", fmt.Sprintf("%s free for %s", size(free), dir), ""}
+	if needed > 0 {
+		f.Found += fmt.Sprintf("; checkpoints take up to %s", size(needed))
+	}
+	if free < needed {
+		f.Status, f.Advice = Fail, "free some, choose another run.dir, or lower run.keep"
+	}
+	return f
+}
+
+// oneLine is an error that spans lines, such as a list of mistakes, on one.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

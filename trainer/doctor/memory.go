@@ -1,0 +1,111 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Memory is host memory in bytes.
+type Memory struct {
+	Total     int64
+	Available int64 // what this process can still get: free, or held by caches that give way
+}
+
+// HostMemory reads what the kernel says below root ("/"; another in tests): the machine's memory, and the
+// limit of the control group this process is in where that is less.
+func HostMemory(root string) (Memory, error) {
+	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		return m, err
+	}
+	limit, free := groupMemory(filepath.Join(root, "sys/fs/cgroup"))
+	return Memory{min(m.Total, limit), min(m.Available, free)}, nil
+}
+
+func machineMemory(path string) (Memory, error) {
+	fields, err := numbers(path, ":")
+	if err != nil {
+		return Memory{}, err
+	}
+	total, available := fields["MemTotal"], fields["MemAvailable"]
+	if total <= 0 {
+		return Memory{}, fmt.Errorf("%s has no MemTotal", path)
+	}
+	return Memory{total << 10, available << 10}, nil // given in KiB
+}
+
+// groupMemory is the limit of the control group and what is left of it; without a limit both are unbounded.
+// What the group's file cache holds and has not used of late gives way, so it counts as left.
+func groupMemory(dir string) (limit, free int64) {
+	for _, v := range []struct{ limit, used, stat, cache string }{
+		{"memory.max", "memory.current", "memory.stat", "inactive_file"},                                              // version 2
+		{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"}, // version 1
+	} {
+		limit, err := number(filepath.Join(dir, v.limit))
+		if err != nil {
+			continue // "max", or not this version
+		}
+		used, err := number(filepath.Join(dir, v.used))
+		if err != nil {
+			continue
+		}
+		stat, err := numbers(filepath.Join(dir, v.stat), " ")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		return limit, max(limit-used+stat[v.cache], 0)
+	}
+	return math.MaxInt64, math.MaxInt64
+}
+
+func number(path string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// numbers reads lines of a name, a separator and a number; others are passed over.
+func numbers(path, separator string) (map[string]int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for line := range strings.Lines(string(text)) {
+		name, rest, _ := strings.Cut(line, separator)
+		if words := strings.Fields(rest); len(words) > 0 {
+			if n, err := strconv.ParseInt(words[0], 10, 64); err == nil {
+				out[name] = n
+			}
+		}
+	}
+	return out, nil
+}
+
+func memoryFinding(m Memory, err error) Finding {
+	if err != nil {
+		return Finding{Warn, "memory", "unknown: " + err.Error(), "plans are not compared with it"}
+	}
+	return Finding{OK, "memory", fmt.Sprintf("%s, %s available", size(m.Total), size(m.Available)), ""}
+}
+
+// size is a number of bytes for people.
+func size(bytes int64) string {
+	value, unit := float64(bytes), 0
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}
