@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# goldens.sh DIR: runs the tests that compare with expected numbers on those under DIR, laid out like testdata/
+# (mgrpo/, models/, tokenizer/; any may be absent). Prints how many cases of each kind were compared and what
+# was skipped; fails if a test does, or if there was nothing to compare.
+set -euo pipefail
+[ -d "$1" ] || { echo "goldens: no folder $1" >&2; exit 2; }
+export MGRPO_GOLDENS=$1 OMP_NUM_THREADS=1
+cd "$(dirname "$0")/.."
+log=build/goldens.log
+mapfile -t packages < <(grep -rl --include='*_test.go' '"github.com/mgrpo/mgrpo/trainer/golden"' bindings cmd trainer | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+status=0
+go test -v -count=1 "${packages[@]}" >"$log" 2>&1 || status=$?
+awk '
+  $1 == "golden:" && $NF == "cases" { kind = $0; sub(/^golden: /, "", kind); sub(/: [0-9]+ cases$/, "", kind); seen[kind] += $(NF - 1) }
+  /golden: .*absent/ { sub(/^.*golden: /, ""); skipped[$0] }
+  /^(ok|FAIL)[ \t].*github.com/ {
+    result = $1; package = $2; sub(/^.*mgrpo\/mgrpo\//, "", package)
+    for (kind in seen) { printf "%-22s %-34s %6d cases\n", package, kind, seen[kind] | "sort"; total += seen[kind] }
+    close("sort"); split("", seen)
+    if (result == "FAIL") failed = failed " " package
+  }
+  END {
+    for (s in skipped) print "skipped: " s | "sort"
+    close("sort")
+    printf "goldens: %d cases%s\n", total, failed ? "; FAILED in" failed : ""
+    exit !total
+  }' "$log" || { echo "goldens: nothing under $MGRPO_GOLDENS was compared" >&2; status=${status/#0/1}; }
+if [ "$status" != 0 ]; then
+  grep -E '^ *(--- FAIL|panic:)|_test\.go:[0-9]+:' "$log" | head -50 >&2 || true
+  echo "goldens: the whole log is $log" >&2
+fi
+exit "$status"

@@ -1,0 +1,213 @@
+package trainer_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The rules that keep the rooms of docs/architecture.md apart, and what a repository must not hold.
+
+const module = "github.com/mgrpo/mgrpo/"
+
+// notOurs are folders at the root that builds and runs fill.
+var notOurs = []string{".git", "bin", "build", "runs", "models", "data"}
+
+// eachFile visits every file of the repository by its slash-separated path from the root.
+func eachFile(t *testing.T, visit func(path string, content []byte)) {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := 0
+	err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		path, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		path = filepath.ToSlash(path)
+		if entry.IsDir() {
+			if slices.Contains(notOurs, path) || entry.Name() == "__pycache__" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !entry.Type().IsRegular() {
+			return nil
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		files++
+		visit(path, content)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 100 {
+		t.Fatalf("only %d files below %s: this is not the repository", files, root)
+	}
+}
+
+// eachImport visits every import of every Go file.
+func eachImport(t *testing.T, visit func(file, imported string)) {
+	t.Helper()
+	eachFile(t, func(path string, content []byte) {
+		if !strings.HasSuffix(path, ".go") {
+			return
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, content, parser.ImportsOnly)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, i := range parsed.Imports {
+			imported, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+			visit(path, imported)
+		}
+	})
+}
+
+func within(path string, rooms ...string) bool {
+	return slices.ContainsFunc(rooms, func(room string) bool { return strings.HasPrefix(path, room+"/") })
+}
+
+func TestImports(t *testing.T) {
+	eachImport(t, func(file, imported string) {
+		test := strings.HasSuffix(file, "_test.go")
+		refuse := func(why string) { t.Errorf("%s imports %q: %s", file, imported, why) }
+		switch {
+		case imported == "C" && !within(file, "bindings", "cuda"):
+			refuse("only bindings/ and cuda/ speak to C")
+		case within(file, "trainer/mgrpo") && strings.HasPrefix(imported, module) && !test:
+			refuse("the algorithm needs the standard library alone")
+		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):
+			refuse("gotch is built by bindings/torch/gotchx alone")
+		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo"):
+			refuse("what imports gotchx is built with gotch, which takes minutes")
+		case within(imported+"/", "gorgonia.org/cu") && !within(file, "cuda"):
+			refuse("gorgonia/cu ends the process where no driver is: only cuda/, behind its build tag")
+		}
+	})
+}
+
+func TestNoCUDAWithoutTag(t *testing.T) {
+	eachImport(t, func(file, imported string) {
+		if !within(imported+"/", "gorgonia.org/cu") {
+			return
+		}
+		content, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.HasPrefix(content, []byte("//go:build cuda\n")) {
+			t.Errorf("%s imports %s without the build tag cuda", file, imported)
+		}
+	})
+}
+
+func TestKernelsKnowNoFramework(t *testing.T) {
+	include := regexp.MustCompile(`(?m)^\s*#\s*include\s*[<"](torch|ATen|c10|caffe2)/`)
+	eachFile(t, func(path string, content []byte) {
+		if within(path, "kernels") && include.Match(content) {
+			t.Errorf("%s includes LibTorch: %s", path, include.Find(content))
+		}
+	})
+}
+
+// large are the files above the limit, each with its reason.
+var large = map[string]string{
+	"testdata/gsm8k/train.jsonl": "the GSM8K training questions",
+}
+
+func TestFileSizes(t *testing.T) {
+	const limit = 2 << 20
+	eachFile(t, func(path string, content []byte) {
+		if len(content) > limit && large[path] == "" {
+			t.Errorf("%s has %d bytes; more than %d belong in a download, or in the list with a reason", path, len(content), limit)
+		}
+	})
+}
+
+func TestNoMachinePaths(t *testing.T) {
+	// In two parts, so that this file does not contain what it looks for.
+	folder := regexp.MustCompile(`(?:^|[\s"'=(:])` + `/(` + `home|root|Users|work|mnt)/[A-Za-z0-9._-]+`)
+	eachFile(t, func(path string, content []byte) {
+		if within(path, "testdata") || strings.Contains(path, "/testdata/") || strings.HasSuffix(path, ".sum") {
+			return
+		}
+		for i, line := range bytes.Split(content, []byte("\n")) {
+			if m := folder.Find(line); m != nil {
+				t.Errorf("%s:%d: %q is a folder of one machine", path, i+1, bytes.TrimSpace(m))
+			}
+		}
+	})
+}
+
+// Links of Markdown files to files of the repository lead somewhere.
+func TestMarkdownLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)(?:\s+"[^"]*")?\)`)
+	fence := regexp.MustCompile("(?ms)^```.*?^```|`[^`\n]*`")
+	eachFile(t, func(path string, content []byte) {
+		if !strings.HasSuffix(path, ".md") || within(path, "testdata") {
+			return
+		}
+		for _, m := range link.FindAllSubmatch(fence.ReplaceAll(content, nil), -1) {
+			if err := checkLink(path, string(m[1])); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	})
+}
+
+func checkLink(from, link string) error {
+	target, anchor, _ := strings.Cut(link, "#")
+	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+		return nil
+	}
+	file := filepath.Join("..", filepath.FromSlash(from))
+	if target != "" {
+		file = filepath.Join(filepath.Dir(file), filepath.FromSlash(target))
+	}
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("link %q: %v", link, err)
+	}
+	if anchor == "" || !strings.HasSuffix(file, ".md") {
+		return nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(content)) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && line[0] == '#' && slug(title) == anchor {
+			return nil
+		}
+	}
+	return fmt.Errorf("link %q: no such heading", link)
+}
+
+// slug is the anchor of a heading as Markdown viewers make it.
+func slug(title string) string {
+	title = strings.ToLower(strings.TrimSpace(title))
+	title = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(title, "")
+	return strings.ReplaceAll(title, " ", "-")
+}
