@@ -32,6 +32,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
 
+# .ci/run gives the documented commands a copy of the tree that links to what is built.
+ifdef PREBUILT
+setup native build:
+else
 setup: ## system packages, LibTorch, Go modules
 	@.ci/setup.sh
 	@bindings/torch/libtorch.sh $(SITE)
@@ -59,6 +63,8 @@ build: native ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 ifdef CUDA
 	@$(MAKE) build/stubs/libcuda.so
 	@$(BUILD) -tags cuda -o bin/mgrpo-cuda ./cmd/mgrpo
+endif
+
 endif
 
 # What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
@@ -90,8 +96,8 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
 
-quickstart: build ## train the built-in team and show the report
-	bin/mgrpo train -c examples/quickstart/team.yaml
+quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
+	bin/mgrpo train -c examples/quickstart/team.yaml $(ARGS)
 
 gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@.ci/setup.sh
