@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <memory>
 #include <new>
 #include <vector>
 
@@ -36,9 +36,9 @@ struct Draw {
 template <class T>
 class Row {
  public:
-  Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, float *exps, double *block_sums)
+  Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, float *exps, double *block_sums, float *descending)
       : z_(z), vocab_(vocab), settings_(settings), tau_(settings.temperature == 0 ? 1 : settings.temperature), exps_(exps),
-        block_sums_(block_sums) {
+        block_sums_(block_sums), descending_(descending) {
     const RowTrace trace{exps, block_sums};
     sums_ = row_ops().sums(z, vocab, static_cast<float>(1 / tau_), &trace);
   }
@@ -49,8 +49,8 @@ class Row {
     double kept = sums_.sum;
     if (truncates(settings_)) kept = truncate();
     const int32_t token = settings_.temperature == 0 ? greedy() : invert(kept);
-    const double exponent = (static_cast<double>(to_float(z_[token])) - sums_.max) / tau_;
-    return {token, static_cast<float>(exponent - std::log(sums_.sum)), static_cast<float>(exponent - std::log(kept))};
+    const double d = exponent(to_float(z_[token]));
+    return {token, static_cast<float>(d - std::log(sums_.sum)), static_cast<float>(d - std::log(kept))};
   }
 
  private:
@@ -62,7 +62,8 @@ class Row {
 
   // Zeroes the exponentials outside the filters, recomputes block_sums and returns the mass kept.
   double truncate() {
-    const uint32_t cut = top_p_cut(top_k_cut());
+    for (int64_t v = 0; v < vocab_; v++) descending_[v] = to_float(z_[v]);
+    const float cut = top_p_cut(top_k_cut());
     const double least_exponent = settings_.min_p > 0 ? std::log(settings_.min_p) : -kInf;
     double total = 0;
     for (int64_t begin = 0; begin < vocab_; begin += kRowBlock) {
@@ -70,7 +71,7 @@ class Row {
       double block = 0;
       for (int64_t v = begin; v < end; v++) {
         const float z = to_float(z_[v]);
-        if (order_key(z) < cut || (static_cast<double>(z) - sums_.max) / tau_ < least_exponent) exps_[v] = 0;
+        if (z < cut || exponent(z) < least_exponent) exps_[v] = 0;
         block += exps_[v];
       }
       block_sums_[begin / kRowBlock] = block;
@@ -79,29 +80,36 @@ class Row {
     return total;
   }
 
-  uint32_t top_k_cut() const {
-    if (settings_.top_k == 0 || settings_.top_k >= vocab_) return 0;
-    return least_key([&](uint32_t key) {
-      int64_t above = 0;
-      for (int64_t v = 0; v < vocab_; v++) above += order_key(to_float(z_[v])) > key;
-      return above < settings_.top_k;
-    });
+  double exponent(float z) const { return (static_cast<double>(z) - sums_.max) / tau_; }
+
+  // Sorts as much of descending_ as the first n need.
+  void sort_first(int64_t n) {
+    if (n <= sorted_) return;
+    const auto begin = descending_ + sorted_, end = descending_ + vocab_;
+    if (n < vocab_) std::nth_element(begin, descending_ + n, end, std::greater<float>());
+    std::sort(begin, descending_ + n, std::greater<float>());
+    sorted_ = n;
   }
 
-  uint32_t top_p_cut(uint32_t top_k) const {
+  float top_k_cut() {
+    if (settings_.top_k == 0 || settings_.top_k >= vocab_) return -kInf;
+    sort_first(settings_.top_k);
+    return descending_[settings_.top_k - 1];
+  }
+
+  float top_p_cut(float top_k) {
     if (settings_.top_p == 0 || settings_.top_p == 1) return top_k;
-    const double budget = settings_.top_p * mass([&](uint32_t key) { return key >= top_k; });
-    const uint32_t cut = least_key([&](uint32_t at) { return mass([&](uint32_t key) { return key > at; }) < budget; });
-    return std::max(cut, top_k);
-  }
-
-  template <class Keep>
-  double mass(const Keep &keep) const {
-    double lane[8] = {};
-    for (int64_t v = 0; v < vocab_; v++) lane[v % 8] += keep(order_key(to_float(z_[v]))) ? exps_[v] : 0.0f;
-    double sum = 0;
-    for (double s : lane) sum += s;
-    return sum;
+    double budget = 0;
+    for (int64_t v = 0; v < vocab_; v++) budget += to_float(z_[v]) >= top_k ? exps_[v] : 0.0f;
+    budget *= settings_.top_p;
+    double above = 0;  // mass of the i largest
+    for (int64_t i = 0; i < vocab_; i++) {
+      if (i == sorted_) sort_first(std::min(vocab_, std::max<int64_t>(64, 8 * sorted_)));
+      if (descending_[i] < top_k) break;
+      if (i > 0 && descending_[i] != descending_[i - 1] && above >= budget) return descending_[i - 1];
+      above += std::exp(exponent(descending_[i]));
+    }
+    return top_k;
   }
 
   // The first token at which the running sum of exponentials exceeds u * kept.
@@ -137,6 +145,8 @@ class Row {
   double tau_;
   float *exps_;
   double *block_sums_;
+  float *descending_;   // [vocab] where a filter is on: the logits, the first sorted_ of them in order
+  int64_t sorted_ = 0;
   RowSums sums_;
 };
 
@@ -159,13 +169,16 @@ int64_t sample(const T *logits, int64_t rows, int64_t vocab, int64_t ld, const m
   const int64_t blocks = (vocab + kRowBlock - 1) / kRowBlock;
   std::vector<float> exps(static_cast<size_t>(threads * vocab));
   std::vector<double> block_sums(static_cast<size_t>(threads * blocks));
+  const bool filtered = std::any_of(sampling, sampling + rows, truncates);
+  std::vector<float> descending(static_cast<size_t>(filtered ? threads * vocab : 0));
   std::vector<int64_t> bad(static_cast<size_t>(threads), std::numeric_limits<int64_t>::max());
 #pragma omp parallel num_threads(threads)
   {
     const int64_t t = omp_get_thread_num();
 #pragma omp for schedule(dynamic, 1)
     for (int64_t r = 0; r < rows; r++) {
-      Row<T> row(logits + r * ld, vocab, sampling[r], exps.data() + t * vocab, block_sums.data() + t * blocks);
+      Row<T> row(logits + r * ld, vocab, sampling[r], exps.data() + t * vocab, block_sums.data() + t * blocks,
+                 filtered ? descending.data() + t * vocab : nullptr);
       if (!row.readable()) bad[t] = std::min(bad[t], r);
       out.store(r, row.readable() ? row.draw() : Draw{-1, kNaN, kNaN});
     }
