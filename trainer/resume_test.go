@@ -87,7 +87,7 @@ func TestWorkersResume(t *testing.T) {
 			g.Go(func() error {
 				opt := opt
 				opt.Agents = []string{name}
-				err := Train(ctxOf(name), load(t, dir, "run.steps=4", "store.url="+url), opt)
+				err := Train(ctxOf(name), load(t, dir, "run.steps=4", "run.threads=1", "store.url="+url), opt)
 				mu.Lock()
 				defer mu.Unlock()
 				errs[name] = err

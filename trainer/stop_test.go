@@ -77,7 +77,7 @@ func TestStopReachesTheOthers(t *testing.T) {
 				if name == "researcher" && !resume {
 					opt.Stop = stop
 				}
-				err := Train(t.Context(), load(t, dir, "run.steps=4", "store.url="+url), opt)
+				err := Train(t.Context(), load(t, dir, "run.steps=4", "run.threads=1", "store.url="+url), opt)
 				if !resume && !errors.Is(err, ErrStopped) {
 					t.Errorf("%s ended with: %v", name, err)
 				} else if resume && err != nil {

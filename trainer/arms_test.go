@@ -1,0 +1,168 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// TestMainOnly freezes the researcher after its cold start: its weights keep every bit and it has no
+// optimizer, but it works and its versions advance with the planner's, who learns.
+func TestMainOnly(t *testing.T) {
+	dir := t.TempDir()
+	seen := mustTrain(t, load(t, dir, "run.arm=main_only", "run.checkpoint_every=1", "run.keep=9"), Options{})
+	first, last := digests(t, dir, 1), digests(t, dir, 3)
+	if first["researcher/model.safetensors"] != last["researcher/model.safetensors"] {
+		t.Error("the frozen researcher changed")
+	}
+	if first["planner/model.safetensors"] == last["planner/model.safetensors"] {
+		t.Error("the planner did not change")
+	}
+	if _, ok := last["researcher/optimizer.safetensors"]; ok {
+		t.Error("a frozen agent has an optimizer state")
+	}
+	if loss := seen.find(t, "cold_start", 0, "researcher").Values["loss"]; !(loss > 0) {
+		t.Errorf("the researcher's cold start ended at %v", loss)
+	}
+	if calls := seen.find(t, "step", 3, "researcher").Values["calls_mean"]; calls == 0 {
+		t.Error("nobody called the researcher")
+	}
+}
+
+// TestFrozenBySetting is the same by train: false, resumed halfway.
+func TestFrozenBySetting(t *testing.T) {
+	dir, seen := t.TempDir(), &recorder{}
+	cfg := load(t, dir, "agents.researcher.train=false")
+	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "planner", "step-0")})
+	if !errors.Is(err, ErrStopped) {
+		t.Fatal(err)
+	}
+	before := digests(t, dir, 1)
+	mustTrain(t, cfg, Options{Resume: true})
+	if digests(t, dir, 3)["researcher/model.safetensors"] != before["researcher/model.safetensors"] {
+		t.Error("the frozen researcher changed")
+	}
+}
+
+// TestSingle is the baseline of one agent with the search tool: no sub-agent takes part, it learns from
+// demonstrations of its own, and it searches.
+func TestSingle(t *testing.T) {
+	dir := t.TempDir()
+	seen := mustTrain(t, load(t, dir, "run.arm=single", "run.steps=2", "run.threads=1", "agents.planner.cold_start.steps=60"), Options{})
+	files := digests(t, dir, 2)
+	for name := range files {
+		if !strings.HasPrefix(name, "planner/") {
+			t.Errorf("%s is in the checkpoint", name)
+		}
+	}
+	for _, r := range seen.records {
+		if r.Agent != "planner" {
+			t.Errorf("a record of %s", r.Agent)
+		}
+	}
+	searched := false
+	for _, l := range readTrajectories(t, dir, "step-1", "planner") {
+		for _, turn := range l.Turns {
+			searched = searched || strings.HasPrefix(turn.Text, "<docs>")
+		}
+		if len(l.Calls) > 0 {
+			t.Errorf("%s delegated", l.ID)
+		}
+	}
+	if !searched {
+		t.Error("no trajectory has seen the result of a search")
+	}
+}
+
+// routed speaks the planner's grammar but spreads its calls over two sub-agents, by what they ask.
+type routed struct{ agent.Dialect }
+
+func (r routed) Parse(turn []int32) agent.Action {
+	a := r.Dialect.Parse(turn)
+	for i := range a.Calls {
+		h := fnv.New32a()
+		h.Write([]byte(a.Calls[i].Task))
+		if a.Calls[i].Delegate && h.Sum32()%2 == 1 {
+			a.Calls[i].Name = "librarian"
+		}
+	}
+	return a
+}
+
+// TestThreeAgents has two kinds of sub-agents, each with groups of its own; in one process and as three
+// workers they end with the same bits.
+func TestThreeAgents(t *testing.T) {
+	text, err := os.ReadFile(quickstart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, researcher, found := strings.Cut(string(text), "\n  researcher:\n")
+	if !found {
+		t.Fatal("the quickstart has no researcher at its end")
+	}
+	text = append(text, "\n  librarian:\n"+researcher...)
+	run := func(dir string, sets []string, names ...[]string) *recorder {
+		t.Helper()
+		seen := &recorder{}
+		var wg sync.WaitGroup
+		for _, agents := range names {
+			wg.Go(func() {
+				all := slices.Concat(small, []string{"run.dir=" + dir, "run.steps=2",
+					"agents.librarian.cold_start.steps=60", "agents.librarian.cold_start.batch=16", "agents.librarian.cold_start.optimizer.warmup=5",
+					"agents.librarian.optimizer.decay_steps=0", "agents.librarian.optimizer.warmup=1"}, sets)
+				cfg, err := config.Parse(quickstart, text, all)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := trainRouted(t.Context(), cfg, dir, Options{Agents: agents, Observer: seen}); err != nil {
+					t.Errorf("%v: %v", agents, err)
+				}
+			})
+		}
+		wg.Wait()
+		return seen
+	}
+	one, several := t.TempDir(), t.TempDir()
+	seen := run(one, nil, nil)
+	again := run(several, []string{"store.url=" + startRedis(t), "run.threads=1"}, []string{"librarian"}, []string{"planner"}, []string{"researcher"})
+	if t.Failed() {
+		return
+	}
+	for _, name := range []string{"researcher", "librarian"} {
+		if v := seen.find(t, "step", 1, name).Values; v["calls_mean"] == 0 || v["calls_mean"] >= seen.find(t, "step", 1, "planner").Values["calls_mean"] {
+			t.Errorf("%s was called %v times a rollout", name, v["calls_mean"])
+		}
+	}
+	got := digests(t, several, 2)
+	sameWeights(t, got, digests(t, one, 2))
+	sameNumbers(t, again.numbers(), seen.numbers())
+	if got["researcher/model.safetensors"] == got["librarian/model.safetensors"] {
+		t.Error("the two sub-agents are one")
+	}
+}
+
+func trainRouted(ctx context.Context, cfg *config.Config, dir string, opt Options) error {
+	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir})
+	if err != nil {
+		return err
+	}
+	for _, w := range team.workers {
+		if plain := w.dialect; w.main {
+			w.dialect = func() (agent.Dialect, error) {
+				d, err := plain()
+				return routed{d}, err
+			}
+		}
+	}
+	err = team.each(ctx, func(ctx context.Context, w *Worker) error { return w.Run(ctx, 0) })
+	return errors.Join(err, team.close(ctx))
+}

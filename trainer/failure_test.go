@@ -1,0 +1,230 @@
+package trainer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/research"
+)
+
+// TestOneAgentsErrorEndsTheRun poisons the planner's weights: its worker says what is wrong, and the
+// researcher's, on a connection of its own, ends with an error that names the planner and the reason.
+func TestOneAgentsErrorEndsTheRun(t *testing.T) {
+	dir, url := t.TempDir(), startRedis(t)
+	errs := map[string]error{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, name := range []string{"planner", "researcher"} {
+		wg.Go(func() {
+			cfg := load(t, dir, append(untaught, "store.url="+url)...)
+			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}}, Setup{Dir: dir})
+			if err == nil && name == "planner" {
+				w := team.workers[0]
+				err = w.model.WriteFlat(t.Context(), w.model.Master, func(_ int64, dst []float32) error {
+					for i := range dst {
+						dst[i] = float32(math.NaN())
+					}
+					return nil
+				})
+			}
+			if err == nil {
+				err = team.each(t.Context(), func(ctx context.Context, w *Worker) error { return w.Run(ctx, 0) })
+				err = errors.Join(err, team.close(t.Context()))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			errs[name] = err
+		})
+	}
+	wg.Wait()
+	if err := errs["planner"]; err == nil || !strings.HasPrefix(err.Error(), "agent planner: ") || !strings.Contains(err.Error(), "non-finite") {
+		t.Errorf("planner: %v", err)
+	}
+	var told *store.StopError
+	if err := errs["researcher"]; !errors.As(err, &told) || told.Agent != "planner" || !told.Failed || !strings.Contains(told.Reason, "non-finite") {
+		t.Errorf("researcher: %v", err)
+	}
+}
+
+// flaky is the research task with a verifier that fails twice in training: for one main answer to a query
+// of an even number, and for one sub-answer in a query of an odd one.
+type flaky struct {
+	*research.Task
+	mu        sync.Mutex
+	main, sub string // the queries concerned
+}
+
+var errFlaky = errors.New("the judge is out")
+
+// fails says whether this is the first call for a training query of the given parity.
+func (f *flaky) fails(q task.Query, parity byte, concerned *string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if *concerned != "" || !strings.HasPrefix(q.ID, "train-") || q.ID[len(q.ID)-1]%2 != parity {
+		return false
+	}
+	*concerned = q.ID
+	return true
+}
+
+func (f *flaky) VerifyMain(ctx context.Context, q task.Query, answer string) (float64, error) {
+	if f.fails(q, 0, &f.main) {
+		return 0, errFlaky
+	}
+	return f.Task.VerifyMain(ctx, q, answer)
+}
+
+func (f *flaky) VerifySub(ctx context.Context, q task.Query, name, subtask, answer string) (float64, error) {
+	if f.fails(q, 1, &f.sub) {
+		return 0, errFlaky
+	}
+	return f.Task.VerifySub(ctx, q, name, subtask, answer)
+}
+
+// TestUnverifiedRolloutsAreRemovedWhole lets one answer and one sub-answer, of different queries, go
+// unverified: both rollouts are left out by both agents, and nothing else is.
+func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
+	dir := t.TempDir()
+	cfg := load(t, dir, "run.steps=1", "eval.before=false")
+	real, err := OpenTask(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &flaky{Task: real.(*research.Task)}
+	seen := mustTrain(t, cfg, Options{Task: f})
+	for _, name := range []string{"planner", "researcher"} {
+		v := seen.find(t, "step", 1, name).Values
+		if v["rollouts_failed"] != 1 || v["rollouts_removed"] != 2 {
+			t.Errorf("%s: %v rollouts failed, %v were removed; want 1 and 2", name, v["rollouts_failed"], v["rollouts_removed"])
+		}
+	}
+	removed := map[string]map[int]bool{f.main: {}, f.sub: {}}
+	main := readTrajectories(t, dir, "step-0", "planner")
+	for _, l := range main {
+		if l.Reward == nil {
+			if removed[l.Query] == nil {
+				t.Errorf("%s was removed", l.ID)
+				continue
+			}
+			removed[l.Query][l.Rollout] = true
+		}
+	}
+	if len(main) != 16 || len(removed[f.main]) != 1 || len(removed[f.sub]) != 1 {
+		t.Fatalf("%d rollouts; removed: %v, want one each", len(main), removed)
+	}
+	for _, l := range readTrajectories(t, dir, "step-0", "researcher") {
+		if gone := removed[l.Query][l.Rollout]; gone != (l.Reward == nil) {
+			t.Errorf("%s: rollout removed: %v, in a group: %v", l.ID, gone, l.Reward != nil)
+		}
+	}
+}
+
+func readTrajectories(t *testing.T, dir, phase, name string) (lines []Line) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, trajectoriesFolder, phase, name+".jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	scan := bufio.NewScanner(f)
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		var l Line
+		if err := json.Unmarshal(scan.Bytes(), &l); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// TestNothingToLearn has a team that says nothing valid and delegates nothing: every group is degenerate
+// or empty, versions advance and no bit of weights or optimizer changes.
+func TestNothingToLearn(t *testing.T) {
+	initial, dir := t.TempDir(), t.TempDir()
+	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
+	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=2")...), Options{})
+	sameWeights(t, digests(t, dir, 2), digests(t, initial, 0))
+	for step := range int64(2) {
+		p, r := seen.find(t, "step", step+1, "planner").Values, seen.find(t, "step", step+1, "researcher").Values
+		if p["groups_degenerate"] != 4 || p["updates"] != 4 || p["updates_skipped"] != 4 {
+			t.Errorf("planner: %v", p)
+		}
+		if r["groups_empty"] != 4 || r["trajectories"] != 0 || r["updates_skipped"] != 4 {
+			t.Errorf("researcher: %v", r)
+		}
+	}
+}
+
+// TestRefusedUpdates weighs the entropy so that no float32 gradient can hold it: every update is refused,
+// weights stay, the batches are kept, and the third such step is the last.
+func TestRefusedUpdates(t *testing.T) {
+	initial, dir := t.TempDir(), t.TempDir()
+	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
+	seen := &recorder{}
+	cfg := load(t, dir, append(untaught, "run.steps=9", "run.checkpoint_every=1", "grpo.entropy_coef=1e42")...)
+	err := Train(t.Context(), cfg, Options{Observer: seen})
+	if err == nil || !strings.Contains(err.Error(), "agent planner: step 2: updates were refused in 3 steps in a row") {
+		t.Fatalf("%v", err)
+	}
+	sameWeights(t, digests(t, dir, 2), digests(t, initial, 0))
+	for step := range int64(2) {
+		v := seen.find(t, "step", step+1, "planner").Values
+		if v["updates_failed"] != 4 || v["updates_skipped"] != 0 {
+			t.Errorf("step %d: %v updates failed, %v were skipped", step+1, v["updates_failed"], v["updates_skipped"])
+		}
+	}
+	kept, err := os.ReadFile(filepath.Join(dir, failedFolder, "step-2-planner-update-4.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var line badSequence
+	first, _, _ := strings.Cut(string(kept), "\n")
+	if err := json.Unmarshal([]byte(first), &line); err != nil || len(line.Tokens) == 0 || len(line.Tokens) != len(line.Behaviour) {
+		t.Errorf("the kept batch: %v: %s", err, first)
+	}
+	if strings.Count(string(kept), "\n") != 8 { // half of 4 queries x 4 rollouts
+		t.Errorf("%d sequences were kept", strings.Count(string(kept), "\n"))
+	}
+}
+
+// TestRefusalsInARow counts: a step without a refusal starts the count anew.
+func TestRefusalsInARow(t *testing.T) {
+	w := &Worker{dir: "run"}
+	bad, good := learned{}, learned{}
+	bad.reports = append(bad.reports, reportOf(nil), reportOf(errFlaky))
+	good.reports = append(good.reports, reportOf(nil))
+	for i, l := range []learned{bad, bad, good, bad, bad} {
+		if err := w.countRefusals(l); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+	}
+	if err := w.countRefusals(bad); !errors.Is(err, errFlaky) {
+		t.Errorf("the third in a row: %v", err)
+	}
+}
+
+// TestGapIsOfTheFirstUpdate: later updates have moved the policy, so that theirs is no alarm.
+func TestGapIsOfTheFirstUpdate(t *testing.T) {
+	seen := mustTrain(t, load(t, t.TempDir(), "run.steps=1", "eval.before=false"), Options{})
+	v := seen.find(t, "step", 1, "researcher").Values
+	if v["ratio_max"] < 1.001 {
+		t.Fatalf("the policy has hardly moved in the step: largest ratio %v", v["ratio_max"])
+	}
+	if gap, ok := v["gap_mean"]; !ok || gap > 1e-5 {
+		t.Errorf("gap %v", gap)
+	}
+}
+
+func reportOf(refused error) learner.Report { return learner.Report{Refused: refused} }
