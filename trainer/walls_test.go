@@ -133,6 +133,27 @@ func TestKernelsKnowNoFramework(t *testing.T) {
 	})
 }
 
+// Every module of go.mod is in THIRD_PARTY.md with its licence.
+func TestThirdParty(t *testing.T) {
+	mod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	notices, err := os.ReadFile("../THIRD_PARTY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	required := regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/?\S*) v\S+`).FindAllSubmatch(mod, -1)
+	if len(required) == 0 {
+		t.Error("no modules in go.mod")
+	}
+	for _, m := range required {
+		if !bytes.Contains(notices, fmt.Appendf(nil, "`%s`", m[1])) {
+			t.Errorf("THIRD_PARTY.md does not name %s", m[1])
+		}
+	}
+}
+
 // large are the files above the limit, each with its reason.
 var large = map[string]string{
 	"testdata/gsm8k/train.jsonl": "the GSM8K training questions",

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# run.sh: trains the quickstart team for one small step and lets transformers read what came out: the HF folders
+# of both agents. INTEROP_MODELS names further folders. Python and transformers get a folder of their own.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+site=build/interop run=$PWD/build/interop-run
+if ! cmp -s bench/interop/requirements.txt $site/.requirements; then
+  echo 'interop: downloading transformers and torch (2.6 GB)'
+  rm -rf $site $site.part
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
+    --only-binary=:all: --target $site.part -r bench/interop/requirements.txt
+  cp bench/interop/requirements.txt $site.part/.requirements
+  mv $site.part $site
+fi
+
+rm -rf "$run"
+bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" --set run.steps=1 --set run.checkpoint_every=1 \
+  --set task.queries_per_step=2 --set eval.queries=4 --set eval.samples=1 --set cold_start.queries=64 \
+  --set agents.planner.cold_start.steps=10 --set agents.researcher.cold_start.steps=10 >build/interop.log ||
+  { cat build/interop.log >&2; exit 1; }
+mapfile -t folders < <(find "$run" -name config.json -printf '%h\n' | sort)
+[ ${#folders[@]} -ge 2 ] || { echo "interop: fewer than two HF folders under $run" >&2; exit 1; }
+# PYTHONSAFEPATH: nothing of the current folder is imported.
+PYTHONSAFEPATH=1 PYTHONPATH=$site TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 \
+  python3 bench/interop/check.py bin/mgrpo "${folders[@]}" ${INTEROP_MODELS:-}
