@@ -97,7 +97,7 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
-	bin/mgrpo train -c examples/quickstart/team.yaml $(ARGS)
+	@examples/quickstart/run.sh $(ARGS)
 
 gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@.ci/setup.sh

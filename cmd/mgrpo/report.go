@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/metrics/report"
 )
 
@@ -33,6 +35,20 @@ func (c *reportCmd) Run() error {
 		return err
 	}
 	fmt.Println(path)
+	return printHeldOut(c.Runs[0])
+}
+
+// printHeldOut says in one line what the run achieved, if it was evaluated before and after.
+func printHeldOut(dir string) error {
+	before, after, err := metrics.HeldOut(dir)
+	if err != nil {
+		return nil // a run that was not evaluated twice has a report all the same
+	}
+	cfg, err := config.Load(filepath.Join(dir, "config.yaml"), nil)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s: held-out accuracy %.2f -> %.2f\n", cfg.Run.Name, before, after)
 	return nil
 }
 
