@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Trains the two-agent team and writes its report. Arguments go to `mgrpo train`. An earlier run is kept: the
+# next one goes into a folder of its own. RUNS names another parent folder than runs/.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+runs=${RUNS:-$PWD/runs}
+dir=$runs/quickstart
+for ((n = 2; ; n++)); do
+  [ -e "$dir" ] || break
+  dir=$runs/quickstart-$n
+done
+bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$dir" "$@"
+bin/mgrpo report "$dir"
