@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+func TestMain(m *testing.M) {
+	os.Setenv("OMP_NUM_THREADS", "1")
+	os.Exit(m.Run())
+}
+
+// small makes an arm a matter of seconds.
+var small = []string{"task.queries_per_step=2", "grpo.rollouts=4", "eval.queries=12", "cold_start.queries=48"}
+
+// teach is enough of a cold start that most conversations end with an answer.
+func teach(name, steps string) []string {
+	key := "agents." + name + ".cold_start."
+	return []string{key + "steps=" + steps, key + "batch=16", key + "optimizer.warmup=5"}
+}
+
+func newBench(t *testing.T, set ...string) *bench {
+	dir := t.TempDir()
+	return &bench{root: "../..", work: filepath.Join(dir, "work"), path: filepath.Join(dir, "out.json"), log: t.Output(),
+		tokens: 900, every: 1, samples: 1, final: 2, set: append(set, small...), results: &Results{}}
+}
+
+func team(t *testing.T) *bench {
+	return newBench(t, append(teach("planner", "40"), teach("researcher", "60")...)...)
+}
+
+// Every arm begins with exactly the weights of the cold start: evaluated before its first step, it says what
+// the cold start's checkpoint says, token for token.
+func TestArmsBeginAlike(t *testing.T) {
+	b := team(t)
+	from, err := b.coldStart(t.Context(), "team", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := b.load("team", 0, "cold-team", "eval.samples=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := trainer.Evaluate(t.Context(), whole, from, newBudget("cold", 1, b.log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []arm{arms[0], arms[3], arms[4]} {
+		t.Run(a.name, func(t *testing.T) {
+			cfg, err := b.armConfig(a, 0, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.Run.Steps, cfg.Eval.Before, cfg.Eval.Samples = 0, true, 2
+			if err := trainer.Train(t.Context(), cfg, trainer.Options{Observer: newBudget(a.name, 1, b.log)}); err != nil {
+				t.Fatal(err)
+			}
+			for _, agent := range []string{"planner", "researcher"} {
+				name := filepath.Join("trajectories", "eval-0", agent+".jsonl")
+				got, want := read(t, filepath.Join(trainer.RunDir(cfg), name)), read(t, filepath.Join(e.Dir, name))
+				if got != want || strings.Count(want, "\n") < 12 {
+					t.Errorf("%s begins with other weights than those of the cold start: %d and %d bytes of trajectories differ", agent, len(got), len(want))
+				}
+			}
+		})
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// A run ends with the first step that reaches the budget, is held out, and is not repeated.
+func TestArms(t *testing.T) {
+	for _, c := range []struct {
+		arm string
+		b   *bench
+	}{{"draw-batch", team(t)}, {"main-only", team(t)}, {"single", newBench(t, teach("single", "60")...)}} {
+		t.Run(c.arm, func(t *testing.T) {
+			which, err := chosen(c.arm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.b.all(t.Context(), which, 1); err != nil {
+				t.Fatal(err)
+			}
+			again, err := open(c.b.path, Results{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.b.all(stopped(t), which, 1); err != nil {
+				t.Errorf("a finished run was begun again: %v", err)
+			}
+			checkRun(t, c.b, again.run(c.arm, 0))
+			if s := again.start(which[0].start, 0); s == nil || len(s.Outcome.Hops) != 3 {
+				t.Errorf("start %+v", s)
+			}
+			if text := table(again, which); !strings.Contains(text, which[0].title) {
+				t.Errorf("table:\n%s", text)
+			}
+		})
+	}
+}
+
+func checkRun(t *testing.T, b *bench, r *Run) {
+	t.Helper()
+	if r == nil || r.Steps < 1 || r.Tokens < b.tokens {
+		t.Fatalf("run %+v has not spent %v tokens", r, b.tokens)
+	}
+	before, end := r.Curve[len(r.Curve)-2], r.Curve[len(r.Curve)-1]
+	if end.Step != r.Steps || end.Tokens != r.Tokens || end.Accuracy != r.Final.Accuracy {
+		t.Errorf("the curve ends with %+v, the run with step %d, %v tokens, %v", end, r.Steps, r.Tokens, r.Final.Accuracy)
+	}
+	if before.Step != r.Steps-1 || before.Tokens >= b.tokens {
+		t.Errorf("after step %d the run had %v of %v tokens and went on to step %d", before.Step, before.Tokens, b.tokens, r.Steps)
+	}
+	if len(r.Final.Hops) != 3 {
+		t.Errorf("accuracy of %v hops", r.Final.Hops)
+	}
+	if (r.Final.Expert == nil) != (r.Arm == "single") {
+		t.Errorf("expert score %v", r.Final.Expert)
+	}
+}
+
+func stopped(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// What defines an arm reaches the configuration, and the rate is constant in all of them.
+func TestArmConfigs(t *testing.T) {
+	b := newBench(t)
+	b.set = nil
+	of := func(name string) *config.Config {
+		which, err := chosen(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := b.armConfig(which[0], 3, "/from")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range cfg.Agents {
+			if o := a.Optimizer; o.LR != 5e-4 || o.Schedule != "constant" || o.Warmup != 3 || a.Model.Path == "" {
+				t.Errorf("%s: agent %s has optimizer %+v and model %+v", name, a.Name, o, a.Model)
+			}
+		}
+		if cfg.Run.Seed != 3 || cfg.GRPO.Rollouts != 8 || cfg.GRPO.Epochs != 2 || cfg.GRPO.Minibatches != 2 || cfg.Task.QueriesPerStep != 16 {
+			t.Errorf("%s: %+v %+v", name, cfg.Run, cfg.GRPO)
+		}
+		return cfg
+	}
+	for name, mode := range map[string]string{"draw": "draw", "balanced": "balanced", "none": "none", "draw-batch": "draw"} {
+		cfg := of(name)
+		if g := cfg.GRPO; g.Align.Mode != mode || g.Align.D != 4 || (g.SubGroup == "batch") != (name == "draw-batch") || cfg.Run.Arm != "team" {
+			t.Errorf("%s: %+v, arm %s", name, g, cfg.Run.Arm)
+		}
+	}
+	if cfg := of("main-only"); cfg.Learns(cfg.Agent("researcher")) || !cfg.Learns(cfg.Agent("planner")) {
+		t.Error("main-only trains the researcher")
+	}
+	if cfg := of("single"); cfg.Run.Arm != "single" || len(cfg.Agents) != 1 {
+		t.Errorf("single: %+v", cfg.Agents)
+	}
+}
+
+// The single agent differs from the team only in what it is.
+func TestSingleConfigIsTheTeams(t *testing.T) {
+	b := newBench(t)
+	b.set = nil
+	team, err := b.load("team", 0, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	single, err := b.load("single", 0, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	team.GRPO.Align, single.GRPO.Align = config.Align{}, config.Align{} // there is nobody to align
+	if !reflect.DeepEqual(team.GRPO, single.GRPO) || !reflect.DeepEqual(team.Task, single.Task) || !reflect.DeepEqual(team.Eval, single.Eval) {
+		t.Error("task, grpo or eval of bench/ablation/single.yaml is not the quickstart's")
+	}
+	r, s := team.Agent("researcher"), single.Agent("single")
+	shape := *r.Model.Shape
+	shape.MaxPositions = s.Model.Shape.MaxPositions
+	s.ColdStart.Optimizer.DecaySteps = r.ColdStart.Optimizer.DecaySteps // each its own last step
+	if shape != *s.Model.Shape || s.ColdStart.Optimizer != r.ColdStart.Optimizer || s.ColdStart.Batch != r.ColdStart.Batch {
+		t.Error("the single agent is not of the researcher's shape and cold start")
+	}
+}
+
+func TestBudget(t *testing.T) {
+	b := newBudget("x", 100, t.Output())
+	step := func(n int64, agent string, tokens float64) {
+		b.Report(metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"tokens": tokens}})
+	}
+	asked := func() bool {
+		select {
+		case <-b.stop:
+			return true
+		default:
+			return false
+		}
+	}
+	step(1, "sub", 40)
+	step(1, "main", 20)
+	b.Report(metrics.Record{Kind: metrics.KindEval, Step: 1, Agent: "main", Values: map[string]float64{"accuracy": 0.5, "tokens": 1000}})
+	b.Report(metrics.Record{Kind: metrics.KindEval, Step: 1, Agent: "sub", Values: map[string]float64{"tokens": 1000}})
+	step(2, "main", 39)
+	if asked() {
+		t.Error("asked to stop at 99 of 100 tokens: evaluations cost nothing")
+	}
+	step(2, "sub", 1)
+	if !asked() {
+		t.Error("not asked to stop at 100 tokens")
+	}
+	want := []Point{{0, 0, 0.25}, {1, 60, 0.5}, {2, 100, 0.75}}
+	if got := b.curve(0.25, 0.75); !reflect.DeepEqual(got, want) {
+		t.Errorf("curve %v, want %v", got, want)
+	}
+}
+
+func TestChosen(t *testing.T) {
+	if got, err := chosen("single,draw"); err != nil || len(got) != 2 || got[0].name != "draw" {
+		t.Errorf("%v, %v: want draw and single", got, err)
+	}
+	if _, err := chosen("draw,nobody"); err == nil || !strings.Contains(err.Error(), "balanced") {
+		t.Errorf("an arm that does not exist: %v", err)
+	}
+}
+
+// Results are continued with the same settings only.
+func TestOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "r.json")
+	r := Results{Settings: Settings{Tokens: 5, Set: []string{"a=b"}}, Runs: []Run{{Arm: "draw", Seed: 2}}}
+	if err := r.save(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := open(path, Results{Settings: r.Settings})
+	if err != nil || got.run("draw", 2) == nil || got.run("draw", 1) != nil || got.run("none", 2) != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := open(path, Results{Settings: Settings{Tokens: 6, Set: []string{"a=b"}}}); err == nil {
+		t.Error("other settings were continued")
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(path, r); err == nil || errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a damaged file: %v", err)
+	}
+}
