@@ -22,6 +22,15 @@ func TestOneProcessEqualsSeveral(t *testing.T) {
 	dir := t.TempDir()
 	alone := mustTrain(t, load(t, dir), Options{})
 	want, wantNumbers := digests(t, dir, 3), alone.numbers()
+	for _, name := range []string{"planner", "researcher"} {
+		v := alone.find(t, "step", 2, name)
+		if v.Values["in_flight_max"] < 8 || len(v.Counts["decode_batch"]) < 4 {
+			t.Errorf("%s: %v sequences in flight, decode batches %v: too few to prove anything", name, v.Values["in_flight_max"], v.Counts["decode_batch"])
+		}
+		if v.Values["grad_norm"] == 0 || v.Values["groups_degenerate"]+v.Values["groups_empty"] == v.Values["groups"] {
+			t.Errorf("%s learned nothing: %v", name, v.Values)
+		}
+	}
 	url := startRedis(t)
 	t.Run("workers", func(t *testing.T) {
 		dir := t.TempDir()
