@@ -23,6 +23,11 @@ const tinyVocab = 17
 // tinyModel is a random decoder of a few thousand parameters; equal seeds give equal weights.
 func tinyModel(t *testing.T, seed uint64) *model.Model {
 	t.Helper()
+	return tinyModelIn(t, seed, torch.Float32)
+}
+
+func tinyModelIn(t *testing.T, seed uint64, compute torch.DType) *model.Model {
+	t.Helper()
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +36,7 @@ func tinyModel(t *testing.T, seed uint64) *model.Model {
 	m, err := model.Random(context.Background(), dev, checkpoint.Config{
 		Family: checkpoint.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true, QKNorm: true,
-	}, seed, model.Options{Compute: torch.Float32})
+	}, seed, model.Options{Compute: compute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +51,11 @@ func tinyLearner(t *testing.T, set func(*Options)) *Learner {
 	if set != nil {
 		set(&o)
 	}
-	m := tinyModel(t, 1)
+	return tinyLearnerOf(t, tinyModel(t, 1), o)
+}
+
+func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {
+	t.Helper()
 	if o.Reference != nil { // models of one learner live on one device in a run; any will do here
 		t.Cleanup(func() { o.Reference.Close(context.Background()) })
 	}
@@ -467,6 +476,30 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				t.Errorf("the next batch was not learned from: %v", r.Refused)
 			}
 		})
+	}
+}
+
+// TestBFloat16 computes in half precision with a float32 master: the gradient is close to the float32
+// learner's, also right after a refused update.
+func TestBFloat16(t *testing.T) {
+	ctx := context.Background()
+	single := tinyLearner(t, nil)
+	batch := tinyBatch(t, single, 0.3)
+	want, _ := gradientOf(t, single, batch)
+	half := single.opt
+	half.MicroBatchTokens = 24
+	l := tinyLearnerOf(t, tinyModelIn(t, 1, torch.BFloat16), half)
+	bad := clone(batch)
+	bad[1].Behaviour[bad[1].trained()[2]] = float32(math.NaN())
+	if err := l.Prepare(ctx, bad); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.Update(ctx, bad, 0); err != nil || r.Refused == nil {
+		t.Fatalf("learned from it: %v, %v", r, err)
+	}
+	got, _ := gradientOf(t, l, batch)
+	if d := apart(got, want, 1); !(d < 0.1) {
+		t.Errorf("the gradient is %v off", d)
 	}
 }
 
