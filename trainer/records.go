@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/cuda"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -201,6 +202,12 @@ func (w *Worker) describeMemory(r *metrics.Record) {
 		return // a figure that is not known is absent
 	}
 	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
+	if !w.device.IsCUDA() {
+		return
+	}
+	if gpu, err := cuda.MemoryOf(w.device.Index()); err == nil {
+		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
+	}
 }
 
 // mean accumulates an average.

@@ -139,6 +139,11 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	if err != nil {
 		return Report{}, err
 	}
+	clock, err := startGPUTime(ctx, l.model.Device)
+	defer clock.close()
+	if err != nil {
+		return Report{}, err
+	}
 	if err := l.zeroGrad(ctx); err != nil {
 		return Report{}, err
 	}
@@ -159,6 +164,13 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	}
 	norm, err := l.apply(ctx, lr)
 	r.Values["grad_norm"], r.Values["lr"] = norm, lr
+	if err != nil {
+		return r, err
+	}
+	elapsed, known, err := clock.stop(ctx, l.model.Device)
+	if known {
+		r.Values["update_gpu_seconds"] = elapsed.Seconds()
+	}
 	return r, err
 }
 

@@ -95,6 +95,8 @@ var Sections = []Section{
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, waiting for what other agents hold included."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over the seconds they took."},
 		{"memory_bytes", "bytes", inStep, "In live tensors: on a CPU of the whole process, on a GPU of this process there."},
+		{"gpu_memory_used_bytes", "bytes", inStep, "Of the GPU's memory, all processes counted, as its driver says (gorgonia/cu). GPU only."},
+		{"update_gpu_seconds", "seconds", inStep, "GPU time of an update between two events on the device's stream (gorgonia/cu), mean over the step's updates. GPU only."},
 		{"memory_peak_bytes", "bytes", inStep, "The most of it since the process started."},
 	}},
 }
