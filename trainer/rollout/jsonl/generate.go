@@ -70,7 +70,7 @@ func Generate(ctx context.Context, p *policy.Policy, engine rollout.Engine, opt 
 		if err := out.write(a.line, a.id, a.completion, a.err); err != nil {
 			return out.tally, err
 		}
-		opt.Progress.add(1, len(a.completion.IDs))
+		opt.Progress.add(1, 0)
 		if len(pending) == 0 {
 			if err := out.buf.Flush(); err != nil {
 				return out.tally, err
@@ -113,7 +113,8 @@ func (g generator) answer(ctx context.Context, in input) answer {
 		return a
 	}
 	c, err := g.engine.Generate(ctx, rollout.Request{Tokens: q.ids, Sampling: g.opt.Sampling,
-		Key: rollout.Key{RunSeed: g.opt.Seed, Query: fmt.Sprintf("line-%d", in.number)}})
+		Key:     rollout.Key{RunSeed: g.opt.Seed, Query: fmt.Sprintf("line-%d", in.number)},
+		OnToken: func(int32) { g.opt.Progress.add(0, 1) }})
 	if err != nil {
 		a.fatal = fmt.Errorf("line %d: %w", in.number, err)
 		return a
