@@ -189,7 +189,7 @@ func niceTicks(lo, hi float64) []float64 {
 	raw := (hi - lo) / 4
 	unit := math.Pow(10, math.Floor(math.Log10(raw)))
 	step := unit
-	for _, m := range []float64{1, 2, 5, 10} {
+	for _, m := range []float64{1, 2, 2.5, 5, 10} {
 		if step = m * unit; step >= raw {
 			break
 		}

@@ -74,7 +74,7 @@ func write(w io.Writer, r *run, read reading) error {
 	digest := sha256.Sum256([]byte(scriptText))
 	p := page{
 		Name: r.name, Subtitle: r.subtitle(), Agents: r.namedAgents(), Tiles: r.tiles(), Missing: r.missing,
-		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: r.cards(r.costCharts()),
+		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: append(r.cards(r.costCharts()), r.batchCards()...),
 		Calls: r.callCards(), Evals: r.evaluations(), Totals: r.totals(), Config: r.config,
 		Reading: read.describe(), HasTrajectories: len(read.Rollouts) > 0,
 		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) + "'; base-uri 'none'; form-action 'none'",
@@ -223,7 +223,7 @@ func (r *run) cards(charts []chart) []card {
 }
 
 // callCards are the histograms of d_k: of the main agent's calls and, where there are several sub-agents,
-// of the calls to each; and of what the engines decoded together.
+// of the calls to each.
 func (r *run) callCards() []card {
 	var out []card
 	subs := len(r.agents) - 1
@@ -240,7 +240,7 @@ func (r *run) callCards() []card {
 			out = append(out, card{Title: h.Title, Note: h.Note, SVG: h.svg()})
 		}
 	}
-	return append(out, r.batchCards()...)
+	return out
 }
 
 func (r *run) lastNotes() (out []note, warnings int) {

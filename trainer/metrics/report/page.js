@@ -174,7 +174,7 @@ function reader() {
     if (facts.length) e.title = facts.join(", ");
     return e;
   };
-  const tint = (adv) => `rgba(var(--${adv < 0 ? "minus" : "plus"}), ${Math.min(.55, Math.abs(adv) * .28).toFixed(3)})`;
+  const tint = (adv) => `rgba(var(--${adv < 0 ? "minus" : "plus"}), ${Math.min(.6, adv === 0 ? 0 : .14 + Math.abs(adv) * .24).toFixed(3)})`;
 
   phase.addEventListener("change", () => { fillQueries(); filter(); });
   [query, reward].forEach((c) => c.addEventListener("change", filter));
@@ -188,13 +188,13 @@ function reader() {
     else if (e.key === "ArrowRight" || e.key === "j") go(at + 1);
   });
 
-  // Begin where the address says, else with what reads well: a delegating rollout of the last step that was
-  // better than its group, with few calls.
+  // Begin where the address says, else with what reads well: of the last step, a rollout that was better
+  // than its group and delegated about twice.
   fillQueries();
   const wanted = decodeURIComponent(location.hash);
   const named = data.rollouts.find((r) => "#t/" + [r.phase, r.query, r.k].join("/") === wanted);
   const telling = data.rollouts.filter((r) => r.main && r.main.adv > 0 && r.main.valid && (r.subs || []).length)
-    .sort((a, b) => a.phase - b.phase || rewardOf(a) - rewardOf(b) || b.subs.length - a.subs.length);
+    .sort((a, b) => a.phase - b.phase || rewardOf(a) - rewardOf(b) || Math.abs(b.subs.length - 2) - Math.abs(a.subs.length - 2));
   list = data.rollouts;
   at = Math.max(0, list.indexOf(named || telling[telling.length - 1]));
   draw();
