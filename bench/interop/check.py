@@ -10,6 +10,7 @@ import sys
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 LOGPROB_TOLERANCE = 1e-4
 ENTROPY_TOLERANCE = 1e-3
@@ -56,6 +57,7 @@ def check(mgrpo, folder):
 
 
 def main():
+    logging.disable_progress_bar()
     mgrpo, folders = sys.argv[1], sys.argv[2:]
     failed = not folders
     for folder in folders:

@@ -14,9 +14,8 @@ if ! cmp -s bench/interop/requirements.txt $site/.requirements; then
 fi
 
 rm -rf "$run"
-bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" --set run.steps=1 --set run.checkpoint_every=1 \
-  --set task.queries_per_step=2 --set eval.queries=4 --set eval.samples=1 --set cold_start.queries=64 \
-  --set agents.planner.cold_start.steps=10 --set agents.researcher.cold_start.steps=10 >build/interop.log ||
+mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
+bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" "${small[@]}" >build/interop.log ||
   { cat build/interop.log >&2; exit 1; }
 mapfile -t folders < <(find "$run" -name config.json -printf '%h\n' | sort)
 [ ${#folders[@]} -ge 2 ] || { echo "interop: fewer than two HF folders under $run" >&2; exit 1; }
