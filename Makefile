@@ -55,7 +55,7 @@ else
 	@test -f build/cmake/build.ninja || { mkdir -p build; \
 	  cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
 endif
-	@ninja -C build/cmake --quiet | sed '/no work to do/d'
+	@ninja -C build/cmake -j$$(nproc) --quiet | sed '/no work to do/d'
 
 build: native ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 	@mkdir -p bin
@@ -85,7 +85,7 @@ test-goldens: build ## the golden tests against GOLDENS=dir, laid out like testd
 test-asan: setup ## the kernels' tests with address and undefined-behaviour sanitisers
 	@test -f build/asan/build.ninja || cmake -G Ninja -S . -B build/asan -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
-	@ninja -C build/asan --quiet | sed '/no work to do/d'
+	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
 	build/asan/test/kernels_test --gtest_brief=1
 
 # Where no driver is installed the stub stands in: 0 GPUs.
