@@ -37,6 +37,7 @@ func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, co
 	rewards.into(r.Values, "reward_mean")
 	describeLearning(&r, l)
 	if s := clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
+		r.Values["learn_seconds"] = s
 		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
 	}
 	w.describeMemory(&r)
