@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -57,43 +58,40 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	}
 }
 
-// flaky is the research task with a verifier that fails twice in training: for one main answer to a query
-// of an even number, and for one sub-answer in a query of an odd one.
+// flaky is the research task with verifiers that fail in training: two main answers to queries of even
+// number get an error and no number, one sub-answer in a query of an odd one gets no number.
 type flaky struct {
 	*research.Task
-	mu        sync.Mutex
-	main, sub string // the queries concerned
+	main, sub atomic.Int32 // calls so far
 }
 
 var errFlaky = errors.New("the judge is out")
 
-// fails says whether this is the first call for a training query of the given parity.
-func (f *flaky) fails(q task.Query, parity byte, concerned *string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if *concerned != "" || !strings.HasPrefix(q.ID, "train-") || q.ID[len(q.ID)-1]%2 != parity {
-		return false
-	}
-	*concerned = q.ID
-	return true
-}
+func odd(q task.Query) bool { return q.ID[len(q.ID)-1]%2 == 1 }
+
+func training(q task.Query) bool { return strings.HasPrefix(q.ID, "train-") }
 
 func (f *flaky) VerifyMain(ctx context.Context, q task.Query, answer string) (float64, error) {
-	if f.fails(q, 0, &f.main) {
-		return 0, errFlaky
+	if training(q) && !odd(q) {
+		switch f.main.Add(1) {
+		case 1:
+			return 0, errFlaky
+		case 2:
+			return math.NaN(), nil
+		}
 	}
 	return f.Task.VerifyMain(ctx, q, answer)
 }
 
 func (f *flaky) VerifySub(ctx context.Context, q task.Query, name, subtask, answer string) (float64, error) {
-	if f.fails(q, 1, &f.sub) {
-		return 0, errFlaky
+	if training(q) && odd(q) && f.sub.Add(1) == 1 {
+		return math.NaN(), nil
 	}
 	return f.Task.VerifySub(ctx, q, name, subtask, answer)
 }
 
-// TestUnverifiedRolloutsAreRemovedWhole lets one answer and one sub-answer, of different queries, go
-// unverified: both rollouts are left out by both agents, and nothing else is.
+// TestUnverifiedRolloutsAreRemovedWhole: rollouts with an answer or a sub-answer that went unverified are
+// left out by both agents, and no others are.
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "run.steps=1", "eval.before=false")
@@ -101,30 +99,29 @@ func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &flaky{Task: real.(*research.Task)}
-	seen := mustTrain(t, cfg, Options{Task: f})
+	seen := mustTrain(t, cfg, Options{Task: &flaky{Task: real.(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		v := seen.find(t, "step", 1, name).Values
-		if v["rollouts_failed"] != 1 || v["rollouts_removed"] != 2 {
-			t.Errorf("%s: %v rollouts failed, %v were removed; want 1 and 2", name, v["rollouts_failed"], v["rollouts_removed"])
+		if v["rollouts_failed"] != 2 || v["rollouts_removed"] != 3 {
+			t.Errorf("%s: %v rollouts failed, %v were removed; want 2 and 3", name, v["rollouts_failed"], v["rollouts_removed"])
 		}
 	}
-	removed := map[string]map[int]bool{f.main: {}, f.sub: {}}
+	type rollout struct {
+		query string
+		k     int
+	}
+	removed := map[rollout]bool{}
 	main := readTrajectories(t, dir, "step-0", "planner")
 	for _, l := range main {
 		if l.Reward == nil {
-			if removed[l.Query] == nil {
-				t.Errorf("%s was removed", l.ID)
-				continue
-			}
-			removed[l.Query][l.Rollout] = true
+			removed[rollout{l.Query, l.Rollout}] = true
 		}
 	}
-	if len(main) != 16 || len(removed[f.main]) != 1 || len(removed[f.sub]) != 1 {
-		t.Fatalf("%d rollouts; removed: %v, want one each", len(main), removed)
+	if len(main) != 16 || len(removed) != 3 {
+		t.Fatalf("%d rollouts, %v removed, want 16 and 3", len(main), removed)
 	}
 	for _, l := range readTrajectories(t, dir, "step-0", "researcher") {
-		if gone := removed[l.Query][l.Rollout]; gone != (l.Reward == nil) {
+		if gone := removed[rollout{l.Query, l.Rollout}]; gone != (l.Reward == nil) {
 			t.Errorf("%s: rollout removed: %v, in a group: %v", l.ID, gone, l.Reward != nil)
 		}
 	}

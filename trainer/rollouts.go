@@ -81,7 +81,7 @@ func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 		if ctx.Err() != nil {
 			return err
 		}
-		o.Failed = err.Error() // no score, no reward: the rollout is void for every agent
+		o.Failed, o.Correct, o.Reward = err.Error(), 0, 0 // no score, no reward: the rollout is void for every agent
 	}
 	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	held := &trajectory{Trajectory: t, task: v.Task}
 	r := store.Result{Text: t.Answer}
 	if t.FormatValid {
-		score, err := w.task.VerifySub(ctx, q, w.name, v.Task, t.Answer)
+		score, err := w.expertScore(ctx, q, v.Task, t.Answer)
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
@@ -162,6 +162,15 @@ func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	}
 	c.add(held)
 	return w.member.Complete(ctx, v, r)
+}
+
+// expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.
+func (w *Worker) expertScore(ctx context.Context, q task.Query, subtask, answer string) (float64, error) {
+	score, err := w.task.VerifySub(ctx, q, w.name, subtask, answer)
+	if err == nil {
+		_, err = w.weights.SubReward(true, false, nil, &score)
+	}
+	return score, err
 }
 
 // converse holds one conversation of this worker's agent.

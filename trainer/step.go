@@ -34,7 +34,10 @@ func (w *Worker) step(ctx context.Context, n int64) error {
 	}
 
 	// 4. Align, group, normalise: one kernel call for all ragged groups.
-	groups := w.groups(held, complete)
+	groups, err := w.groups(held, complete)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", n, err)
+	}
 	advantages, err := w.normalise(groups)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
@@ -119,12 +122,16 @@ func allHeld(o store.Outcome, main string, known map[string]bool) bool {
 
 // groups forms this agent's group of every query, in the order of the plan; or, of a sub-agent where the
 // configuration says so, one group of the whole step.
-func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) []mgrpo.Group {
+func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
 	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
 	for _, q := range held.plan.Queries {
 		var rewards []mgrpo.RolloutRewards
 		for _, o := range complete[q] {
-			rewards = append(rewards, mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: w.rewards(held, o)})
+			r, err := w.rewards(held, o)
+			if err != nil {
+				return nil, fmt.Errorf("rollout %s: %w", o.ID(), err)
+			}
+			rewards = append(rewards, mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: r})
 		}
 		if w.main {
 			groups = append(groups, mgrpo.MainGroup(q, w.name, rewards))
@@ -133,25 +140,24 @@ func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) []mg
 		}
 	}
 	if !w.main && w.cfg.GRPO.SubGroup == "batch" {
-		return []mgrpo.Group{mgrpo.Pool(w.name, groups)}
+		return []mgrpo.Group{mgrpo.Pool(w.name, groups)}, nil
 	}
-	return groups
+	return groups, nil
 }
 
-// rewards are this agent's rewards in one complete rollout, in the order of issue. A refusal cannot occur
-// here: a trajectory without what its reward needs is not held, so its rollout is not complete.
-func (w *Worker) rewards(held *holding, o store.Outcome) []float64 {
+// rewards are this agent's rewards in one complete rollout, in the order of issue. Nothing is refused here
+// but what another server made up: a trajectory whose reward cannot be computed is not held.
+func (w *Worker) rewards(held *holding, o store.Outcome) ([]float64, error) {
 	if w.main {
-		return []float64{o.Reward}
+		return []float64{o.Reward}, nil
 	}
 	out := make([]float64, o.Calls[w.name])
 	for i := range out {
 		t := held.trajectories[trajectoryID(o.Query, o.Rollout, w.name, i, false)]
-		r, err := w.weights.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert)
-		if err != nil {
-			panic(fmt.Sprintf("trainer: complete rollout with a refused reward: %v", err))
+		var err error
+		if out[i], err = w.weights.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert); err != nil {
+			return nil, err
 		}
-		out[i] = r
 	}
-	return out
+	return out, nil
 }
