@@ -76,7 +76,7 @@ class Buffer {
   T *get() { return memory_ + kGuard; }
   std::vector<T> values() const {
     std::vector<T> out(n_);
-    backend_.download(out.data(), memory_ + kGuard, n_ * sizeof(T));
+    if (n_ > 0) backend_.download(out.data(), memory_ + kGuard, n_ * sizeof(T));
     return out;
   }
 
