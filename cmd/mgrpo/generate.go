@@ -24,7 +24,7 @@ chat template's other inputs ("tools", "enable_thinking", "template_kwargs"). It
 {"ids", "text", "logprobs", "finish_reason"}; an "id" is given back. A line that cannot be answered gets
 {"error"} and makes the exit status 1. Answers depend on the seed, the line's number and its prompt alone.
 
-  echo '{"text": "Once upon a time"}' | mgrpo generate --model DIR --max-new 32`
+  echo '{"text": "Once upon a time"}' | mgrpo generate --model DIR`
 }
 
 func (c *generateCmd) Run(ctx context.Context) (err error) {

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// result is any answer line.
+type result struct {
+	IDs          []int32   `json:"ids"`
+	Text         *string   `json:"text"`
+	LogProbs     []float64 `json:"logprobs"`
+	Entropy      []float64 `json:"entropy"`
+	FinishReason string    `json:"finish_reason"`
+	Error        string    `json:"error"`
+}
+
+func results(t testing.TB, out string) (all []result) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		var r result
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func idsLine(ids []int32) string {
+	return fmt.Sprintf("{\"ids\":%s}\n", strings.ReplaceAll(fmt.Sprint(ids), " ", ","))
+}
+
+// modelCases are the folders of expected numbers.
+func modelCases(t *testing.T) []string {
+	t.Helper()
+	root := golden.Dir(t, "models")
+	paths, err := filepath.Glob(filepath.Join(root, "*", "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(paths) == 0 {
+		t.Skipf("golden: models: no case in %s", root)
+	}
+	return paths
+}
+
+func TestScoreAndGenerateGoldens(t *testing.T) {
+	paths := modelCases(t)
+	for _, path := range paths {
+		dir := filepath.Dir(path)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			t.Parallel()
+			want := golden.ReadTensors(t, path)
+			ids, lengths, width := want["input_ids"].Int32s(), want["lengths"].Int32s(), int(want["input_ids"].Shape[1])
+			in := ""
+			for r, n := range lengths {
+				in += idsLine(ids[r*width : r*width+int(n)])
+			}
+			got := results(t, succeed(t, in, "score", "--model", dir, "--temperature", "0.7"))
+			for r, n := range lengths {
+				for i := range int(n) - 1 {
+					if d := math.Abs(got[r].LogProbs[i] - want["logprobs_t0.7"].Data[r*(width-1)+i]); !(d <= 5e-5) {
+						t.Errorf("row %d log-prob %d is off by %g", r, i, d)
+					}
+				}
+			}
+			greedy := want["greedy_ids"].Int32s()
+			more := results(t, succeed(t, idsLine(ids[:8]), "generate", "--model", dir, "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
+			if !slices.Equal(more[0].IDs, greedy) || more[0].FinishReason != "length" {
+				t.Errorf("greedy %v (%s), want %v", more[0].IDs, more[0].FinishReason, greedy)
+			}
+		})
+	}
+	golden.Count("models/command line", 2*len(paths))
+}
+
+// A broken checkpoint is refused in one line that names what is wrong.
+func TestBadCheckpoints(t *testing.T) {
+	root := filepath.Join(golden.Dir(t, "models"), "bad")
+	var table struct {
+		Cases []struct {
+			Name, Must string
+			Literals   [][]string
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(root, "cases.json"))
+	if err != nil {
+		t.Skipf("golden: models/bad: %v", err)
+	}
+	if err := json.Unmarshal(data, &table); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range table.Cases {
+		dir := filepath.Join(root, c.Name)
+		if c.Must == "load" {
+			succeed(t, `{"ids":[1,2,3]}`, "score", "--model", dir)
+			continue
+		}
+		stdout, stderr, status := run(t, `{"ids":[1,2,3]}`, "score", "--model", dir)
+		if status == 0 && strings.Contains(c.Must, "warn") {
+			continue
+		}
+		if status != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.Name) {
+			t.Errorf("%s: status %d, output %q, standard error %q", c.Name, status, stdout, stderr)
+		}
+		for _, group := range c.Literals {
+			if !slices.ContainsFunc(group, func(word string) bool { return strings.Contains(stderr, word) }) {
+				t.Errorf("%s: %q names none of %q", c.Name, stderr, group)
+			}
+		}
+	}
+	golden.Count("models/bad on the command line", len(table.Cases))
+}
+
+// unpacked is a tokenizer's folder with its files as a person has them, none compressed.
+func unpacked(t *testing.T, dir string) string {
+	t.Helper()
+	packed, err := os.Open(filepath.Join(dir, "tokenizer.json.gz"))
+	if err != nil {
+		return dir
+	}
+	defer packed.Close()
+	out := t.TempDir()
+	plain, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{"tokenizer.json": data}
+	for _, name := range []string{"tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json"} {
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
+			files[name] = data
+		}
+	}
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(out, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// rows reads a file of JSON lines.
+func rows(t *testing.T, path string) (lines []string, values []map[string]any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Skipf("golden: %v", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		lines, values = append(lines, line), append(values, v)
+	}
+	return lines, values
+}
+
+func TestTokenizeAndRenderGoldens(t *testing.T) {
+	root := golden.Dir(t, "tokenizer")
+	folders, err := filepath.Glob(filepath.Join(root, "*", "cases.jsonl"))
+	if err != nil || len(folders) == 0 {
+		t.Skipf("golden: tokenizer: no case in %s", root)
+	}
+	for _, path := range folders {
+		dir := filepath.Dir(path)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			model := unpacked(t, dir)
+			compare := func(file, want string, args ...string) {
+				lines, values := rows(t, filepath.Join(dir, file))
+				out := strings.Split(strings.TrimSpace(succeed(t, strings.Join(lines, ""), append(args, "--model", model)...)), "\n")
+				if len(out) != len(lines) {
+					t.Fatalf("%s: %d answers to %d lines", file, len(out), len(lines))
+				}
+				for i, line := range out {
+					var got map[string]any
+					if err := json.Unmarshal([]byte(line), &got); err != nil {
+						t.Fatal(err)
+					}
+					for key, as := range map[string]string{"ids": "ids", "text": want} {
+						if v, ok := got[key]; ok && fmt.Sprint(v) != fmt.Sprint(values[i][as]) {
+							t.Errorf("%s:%d: %s is %.200v, want %.200v", file, i+1, key, v, values[i][as])
+						}
+					}
+				}
+				golden.Count("tokenizer/"+filepath.Base(dir)+"/"+file+" on the command line", len(lines))
+			}
+			compare("cases.jsonl", "", "tokenize")
+			compare("cases.jsonl", "decoded", "tokenize", "--decode")
+			compare("chat.jsonl", "rendered", "render")
+		})
+	}
+}
+
+func TestHostileLines(t *testing.T) {
+	model := filepath.Join(testdata, "models", "llama-tiny")
+	in := "{\"ids\":[1,2]}\n{\n{\"ids\":[1,999999]}\n{\"text\":\"no tokenizer\"}\n\x00\xff\n{\"ids\":[3,4]}\n"
+	for _, command := range []string{"score", "generate"} {
+		args := []string{command, "--model", model}
+		if command == "generate" {
+			args = append(args, "--max-new", "3")
+		}
+		stdout, stderr, status := run(t, in, args...)
+		got := results(t, stdout)
+		if status != 1 || len(got) != 6 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "4 of 6 lines failed, the first: line 2: ") {
+			t.Fatalf("%s: status %d, %d answers, %q", command, status, len(got), stderr)
+		}
+		for i, r := range got {
+			if good := i == 0 || i == 5; good != (r.Error == "") || good != (len(r.LogProbs) > 0) {
+				t.Errorf("%s: line %d is answered %+v", command, i+1, r)
+			}
+		}
+	}
+	refused(t, "{\"text\":\"a\"}\n{", []string{"tokenize", "--model", filepath.Join(testdata, "tokenizer", "smollm2")}, "line 2")
+	refused(t, "", []string{"tokenize", "--model", model}, "llama-tiny", "tokenizer.json")
+	refused(t, "", []string{"score", "--model", "not/there"}, "not/there")
+	refused(t, "", []string{"generate", "--model", model, "--temperature=-1"}, "--temperature")
+	refused(t, "", []string{"generate", "--model", model, "--stop", "x"}, "tokenizer.json")
+	refused(t, "", []string{"generate", "--model", model, "--device", "tpu"}, "tpu")
+	refused(t, "", []string{"chat", "--model", model}, "tokenizer.json")
+	refused(t, "", []string{"score", "--model", model, "-i", "not/there.jsonl"}, "not/there.jsonl")
+}
+
+// Files instead of pipes, and the same answers at any number of slots.
+func TestFiles(t *testing.T) {
+	model := filepath.Join(testdata, "models", "qwen3-tiny")
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in.jsonl"), filepath.Join(dir, "out.jsonl")
+	var lines strings.Builder
+	for i := range 20 {
+		lines.WriteString(idsLine([]int32{int32(i), 7, int32(i * 3)}))
+	}
+	if err := os.WriteFile(in, []byte(lines.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if stdout := succeed(t, "", "generate", "--model", model, "--max-new", "12", "--slots", "8", "-i", in, "-o", out); stdout != "" {
+		t.Errorf("with -o it prints %q", stdout)
+	}
+	written, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if piped := succeed(t, lines.String(), "generate", "--model", model, "--max-new", "12", "--slots", "1"); piped != string(written) {
+		t.Error("a pipe at 1 slot and a file at 8 slots give different answers")
+	}
+}
+
+// When whoever reads the answers goes away, the program ends, as other programs do.
+func TestBrokenPipe(t *testing.T) {
+	model := filepath.Join(testdata, "models", "llama-tiny")
+	for _, command := range []string{"generate", "score"} {
+		cmd := program(t, "", command, "--model", model)
+		cmd.Stdin = io.MultiReader(bytes.NewReader(bytes.Repeat([]byte("{\"ids\":[1,2,3,4,5]}\n"), 20000)))
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "{") {
+			t.Errorf("%s: first answer %q, %v", command, line, err)
+		}
+		out.Close()
+		cmd.Wait()
+		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !(status.Signaled() && status.Signal() == syscall.SIGPIPE) && status.ExitStatus() != 1 {
+			t.Errorf("%s ends with %v", command, cmd.ProcessState)
+		}
+		if strings.Contains(stderr.String(), "goroutine") {
+			t.Errorf("%s: %s", command, stderr.String())
+		}
+	}
+}
+
+func TestAdvantages(t *testing.T) {
+	out := succeed(t, `{"groups":[{"rewards":[1,0]}]}`+"\n"+`{"run_seed":"42","query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":3}`+"\n{\n", "advantages")
+	want := `{"groups":[{"advantage":[1,-1],"mean":0.5,"std_population":0.5,"degenerate":false}]}` + "\n" + `{"multiplicity":[5,1,2],"draws":[0,0,0,0,2]}` + "\n" + `{"error":{"code":`
+	if !strings.HasPrefix(out, want) {
+		t.Errorf("got %s", out)
+	}
+}
+
+// smollm2 is the real model, where it was put by `make gsm8k`.
+func smollm2(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join("..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("models/SmolLM2-135M-Instruct.Q4_1.gguf is not here: make gsm8k")
+	}
+	return path
+}
+
+func compact(t *testing.T, data []byte) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Compact(&b, data); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// The real model through every command that takes a GGUF: its expected greedy continuations, and a chat
+// from a pipe.
+func TestSmolLM2(t *testing.T) {
+	model := smollm2(t)
+	data, err := os.ReadFile(golden.File(t, "models", "smollm2-expected.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var expected struct {
+		Prompts []struct {
+			Messages json.RawMessage
+			IDs      []int32
+			Greedy   struct{ IDs []int32 }
+		}
+	}
+	if err := json.Unmarshal(data, &expected); err != nil {
+		t.Fatal(err)
+	}
+	var prompts, ids strings.Builder
+	for _, p := range expected.Prompts {
+		fmt.Fprintf(&prompts, "{\"messages\":%s}\n", compact(t, p.Messages))
+		ids.WriteString(idsLine(p.IDs))
+	}
+	greedy := []string{"generate", "--model", model, "--temperature", "0", "--max-new", "32"}
+	out := succeed(t, prompts.String(), greedy...)
+	if again := succeed(t, ids.String(), greedy...); again != out {
+		t.Error("messages and their ids are continued differently")
+	}
+	for i, r := range results(t, out) {
+		want := expected.Prompts[i].Greedy.IDs // goes on after the end of a turn, which is 2
+		if end := slices.Index(want, 2); end >= 0 {
+			want = want[:end+1]
+		}
+		if !slices.Equal(r.IDs, want) {
+			t.Errorf("prompt %d is continued %v, want %v", i, r.IDs, want)
+		}
+	}
+	golden.Count("models/smollm2 on the command line", 2*len(expected.Prompts))
+
+	chat, stderr, status := run(t, "What is 17 + 25?\nThank you! Who are you?\n", "chat", "--model", model, "--temperature", "0", "--max-new", "24")
+	answers := strings.Split(chat, "\n")
+	if status != 0 || answers[0] != "17 + 25 = 32." || len(answers) < 3 {
+		t.Errorf("status %d, answers %q, notes %q", status, answers, stderr)
+	}
+	one := results(t, succeed(t, `{"messages":[{"role":"user","content":"What is 17 + 25?"}]}`, "generate", "--model", model, "--temperature", "0", "--max-new", "24"))
+	if one[0].Text == nil || *one[0].Text != answers[0] || one[0].FinishReason != "stop" {
+		t.Errorf("generate answers %+v, chat %q", one[0], answers[0])
+	}
+	if out := succeed(t, `{"text":"a  12  b"}`, "tokenize", "--model", model); !strings.HasPrefix(out, `{"ids": [`) {
+		t.Errorf("tokenize answers %q", out)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// asProgram makes the test binary be mgrpo: the commands are tested as a person runs them, without another
+// build.
+const asProgram = "MGRPO_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// program is mgrpo with arguments, in the folder of the test.
+func program(t testing.TB, stdin string, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "COLUMNS=80")
+	cmd.Stdin = strings.NewReader(stdin)
+	return cmd
+}
+
+// run runs it to its end.
+func run(t testing.TB, stdin string, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	cmd := program(t, stdin, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	status = cmd.ProcessState.ExitCode()
+	if status < 0 || strings.Contains(errs.String(), "goroutine ") {
+		t.Errorf("%v crashed with status %d: %.2000s", args, status, errs.String())
+	}
+	return out.String(), errs.String(), status
+}
+
+// succeed runs it and wants status 0.
+func succeed(t testing.TB, stdin string, args ...string) string {
+	t.Helper()
+	stdout, stderr, status := run(t, stdin, args...)
+	if status != 0 {
+		t.Fatalf("%v: status %d: %s", args, status, stderr)
+	}
+	return stdout
+}
+
+// refused runs it and wants status 1 and one line on standard error with every word in it.
+func refused(t testing.TB, stdin string, args []string, words ...string) {
+	t.Helper()
+	_, stderr, status := run(t, stdin, args...)
+	if status != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "mgrpo: ") {
+		t.Errorf("%v: status %d, standard error %q: want status 1 and one line", args, status, stderr)
+	}
+	for _, word := range words {
+		if !strings.Contains(stderr, word) {
+			t.Errorf("%v: %q does not name %q", args, stderr, word)
+		}
+	}
+}
+
+var testdata = filepath.Join("..", "..", "testdata")
+
+func TestHelpFits80Columns(t *testing.T) {
+	commands := []string{"", "train", "worker", "report", "init", "doctor", "eval", "chat", "version", "generate", "score", "tokenize", "render", "advantages"}
+	for _, command := range commands {
+		args := []string{command, "--help"}
+		if command == "" {
+			args = args[1:]
+		}
+		help := succeed(t, "", args...)
+		if !strings.Contains(help, "Usage: mgrpo") {
+			t.Errorf("%s: %q", command, help)
+		}
+		for line := range strings.Lines(help) {
+			if len(strings.TrimRight(line, "\n")) > 80 {
+				t.Errorf("%s --help is wider than 80: %q", command, line)
+			}
+		}
+		if command == "" {
+			for _, c := range commands[1:] {
+				if !strings.Contains(help, "  "+c+" ") {
+					t.Errorf("--help does not list %s", c)
+				}
+			}
+		}
+	}
+}
+
+func TestInit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	succeed(t, "", "init", file)
+	succeed(t, "", "doctor", "-c", file, "--set", "run.dir="+t.TempDir())
+	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, "", []string{"init", file}, "is there already")
+	if data, _ := os.ReadFile(file); string(data) != "mine" {
+		t.Errorf("init wrote over a file: %q", data)
+	}
+}
+
+func TestUnknownKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	succeed(t, "", "init", file)
+	for _, args := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"doctor"}} {
+		refused(t, "", append(args, "-c", file, "--set", "grpo.rolouts=4"), "grpo.rolouts", "rollouts")
+	}
+}
+
+func TestTooLittleMemory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	succeed(t, "", "init", file)
+	dir := filepath.Join(t.TempDir(), "run")
+	refused(t, "", []string{"train", "-c", file, "--set", "run.dir=" + dir, "--set", "agents.planner.engine.slots=65536",
+		"--set", "agents.planner.model.max_positions=1048576", "--set", "agents.planner.limits.max_tokens=1048576"},
+		"of memory needed", "lower agents.planner.engine.slots (65536")
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("a run that was refused made its folder")
+	}
+}
