@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-BLOCK = re.compile(r"(?:^<!-- ci: (?P<mode>run|dry-run|skip): (?P<text>.*?) -->\n+)?^```sh\n(?P<block>.*?)^```$", re.S | re.M)
+BLOCK = re.compile(r"(?:^<!-- ci: (?P<mode>run|dry-run|skip): (?P<text>(?:(?!-->).)*?) -->\n+)?^```sh\n(?P<block>.*?)^```$", re.S | re.M)
 SECONDS = 600
 
 
