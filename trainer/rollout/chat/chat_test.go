@@ -152,12 +152,12 @@ func TestInterrupt(t *testing.T) {
 	interrupts := make(chan os.Signal)
 	in, person := io.Pipe()
 	go func() {
+		interrupts <- os.Interrupt // at the prompt: a hint
 		for _, line := range []string{"Tell me a story", "Go on"} {
 			fmt.Fprintln(person, line)
 			<-e.hang
 			interrupts <- os.Interrupt
 		}
-		interrupts <- os.Interrupt // at the prompt: a hint
 		person.Close()
 	}()
 	said, notes, err := hold(t, e, &Session{Tokenizer: tok}, in, interrupts)
