@@ -75,8 +75,8 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 
 test: build ## every test
 	build/test/kernels_test --gtest_brief=1
-	$(GO) test ./...
-	$(GO) test -race $(RACE)
+	$(GO) test -timeout 30m ./...
+	$(GO) test -timeout 30m -race $(RACE)
 
 test-goldens: build ## the golden tests against GOLDENS=dir, laid out like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with mgrpo/, models/ or tokenizer/ in it'; exit 2; }
