@@ -146,7 +146,7 @@ func (e Evaluation) String() string {
 	}
 	b.WriteByte('\n')
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "agent\ttrajectories\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
+	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
 	for _, r := range e.Records {
 		score, ok := r.Values["accuracy"]
 		if !ok {
