@@ -38,12 +38,3 @@ func byteLevelBytes(token string) (b string, ok bool) {
 	}
 	return string(out), true
 }
-
-// byteLevelText writes bytes as a byte-level vocabulary does.
-func byteLevelText(b string) string {
-	out := make([]rune, len(b))
-	for i := range len(b) {
-		out[i] = byteRune[b[i]]
-	}
-	return string(out)
-}

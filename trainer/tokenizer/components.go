@@ -40,7 +40,7 @@ func flatten(v any, key string) ([]component, error) {
 	parts, _ := c.object.Get(key)
 	list, ok := parts.([]any)
 	if !ok {
-		return nil, fmt.Errorf("Sequence: %s is not a list", key)
+		return nil, fmt.Errorf("component Sequence: %s is not a list", key)
 	}
 	var all []component
 	for _, part := range list {
@@ -166,21 +166,21 @@ func splitStep(c component) (splitter, error) {
 		return nil, err
 	}
 	if invert, err := c.flag("invert", false); err != nil || invert {
-		return nil, fmt.Errorf("Split: invert has to be false")
+		return nil, fmt.Errorf("component Split: invert has to be false")
 	}
 	if b, _ := c.object.Get("behavior"); b != "Isolated" {
-		return nil, fmt.Errorf("Split: behavior %v is not supported", b)
+		return nil, fmt.Errorf("component Split: behavior %v is not supported", b)
 	}
 	v, _ := c.object.Get("pattern")
 	pattern, _ := v.(*ordered.Object)
 	regex, _ := pattern.Get("Regex")
 	text, ok := regex.(string)
 	if !ok || pattern.Len() != 1 {
-		return nil, fmt.Errorf("Split: a pattern that is not a Regex is not supported")
+		return nil, fmt.Errorf("component Split: a pattern that is not a Regex is not supported")
 	}
 	step, ok := splitPatterns[text]
 	if !ok {
-		return nil, fmt.Errorf("Split: the pattern %q is not supported", text)
+		return nil, fmt.Errorf("component Split: the pattern %q is not supported", text)
 	}
 	return step, nil
 }
@@ -247,7 +247,7 @@ func checkReplace(c component) error {
 	from, _ := pattern.Get("String")
 	to, _ := c.object.Get("content")
 	if from != "▁" || to != " " || pattern.Len() != 1 {
-		return fmt.Errorf("Replace: only ▁ by a space is supported")
+		return fmt.Errorf("component Replace: only ▁ by a space is supported")
 	}
 	return c.only("pattern", "content")
 }
