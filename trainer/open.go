@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -112,7 +113,7 @@ func (w *Worker) load(ctx context.Context, s Setup) error {
 		return err
 	}
 	defer src.Close()
-	if w.tokenizer, err = LoadTokenizer(path, src); err != nil {
+	if w.tokenizer, err = policy.TokenizerOf(path, src); err != nil {
 		return err
 	}
 	w.model, err = model.Load(ctx, w.device, src, opt)

@@ -11,26 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/compact"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
-
-// LoadTokenizer reads the tokenizer of a model: the files beside its weights, or a GGUF file's metadata.
-func LoadTokenizer(path string, src *checkpoint.Source) (*tokenizer.Tokenizer, error) {
-	meta := src.GGUFMeta()
-	if meta == nil {
-		return tokenizer.Load(path)
-	}
-	files, err := tokenizer.FromGGUF(meta)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return tokenizer.Parse(files)
-}
 
 // shapeTokenizer is the tokenizer of a model that has none of its own yet.
 func shapeTokenizer(cfg *config.Config, s *config.Shape) (*tokenizer.Tokenizer, error) {

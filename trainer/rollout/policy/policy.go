@@ -46,7 +46,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	defer src.Close()
 	p = &Policy{path: path}
 	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
-		if p.Tokenizer, err = loadTokenizer(path, src); err != nil {
+		if p.Tokenizer, err = TokenizerOf(path, src); err != nil {
 			return nil, err
 		}
 	}
@@ -84,18 +84,20 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	if info.IsDir() {
-		return loadTokenizer(path, nil)
+		return tokenizer.Load(path)
 	}
 	src, err := checkpoint.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer src.Close()
-	return loadTokenizer(path, src)
+	return TokenizerOf(path, src)
 }
 
-func loadTokenizer(path string, src *checkpoint.Source) (*tokenizer.Tokenizer, error) {
-	if src == nil || src.GGUFMeta() == nil {
+// TokenizerOf reads the tokenizer of an opened checkpoint: the files beside its weights, or a GGUF file's
+// metadata.
+func TokenizerOf(path string, src *checkpoint.Source) (*tokenizer.Tokenizer, error) {
+	if src.GGUFMeta() == nil {
 		return tokenizer.Load(path)
 	}
 	files, err := tokenizer.FromGGUF(src.GGUFMeta())

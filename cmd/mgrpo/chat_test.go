@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// talker is a model with random weights that never ends an answer by itself: llama-tiny with a word for
+// each id and a chat template.
+func talker(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		data, err := os.ReadFile(filepath.Join(testdata, "models", "llama-tiny", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = []byte(strings.ReplaceAll(string(data), `"eos_token_id": 2,`, ""))
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := tokenizer.WordLevel{Unk: "w0", ChatTemplate: "{% for m in messages %}w3 {{ m.content }} {% endfor %}w4"}
+	for i := range 320 {
+		w.Vocab = append(w.Vocab, fmt.Sprintf("w%d", i))
+	}
+	if err := tokenizer.WriteWordLevel(dir, w); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Ctrl-C ends the answer and not the program, however often; Ctrl-D ends the program.
+func TestChatInterrupted(t *testing.T) {
+	cmd := program(t, "", "chat", "--model", talker(t), "--max-new", "100000")
+	cmd.Stdin = nil
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notes strings.Builder
+	cmd.Stderr = &notes
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewReader(out)
+	for turn := range 3 {
+		fmt.Fprintf(in, "w%d\n/reset\n", 10+turn)
+		if _, err := answers.ReadByte(); err != nil {
+			t.Fatalf("turn %d: %v, %s", turn, err, notes.String())
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "w") && len(line) < 2 {
+			t.Fatalf("turn %d: answer %q, %v", turn, line, err)
+		}
+	}
+	in.Close()
+	if _, err := io.ReadAll(answers); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("ends with %v: %s", err, notes.String())
+	}
+}
+
+// Ctrl-C ends a command over lines.
+func TestGenerateInterrupted(t *testing.T) {
+	cmd := program(t, "", "generate", "--model", filepath.Join(testdata, "models", "llama-tiny"))
+	cmd.Stdin = nil
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notes strings.Builder
+	cmd.Stderr = &notes
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, `{"ids":[1,2]}`)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "{") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != 130 || notes.String() != "mgrpo: stopped\n" {
+		t.Errorf("status %d, %q", status, notes.String())
+	}
+}

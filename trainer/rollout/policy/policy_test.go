@@ -1,0 +1,77 @@
+package policy
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+var testdata = filepath.Join("..", "..", "..", "testdata")
+
+func open(t *testing.T, path string, opt Options) *Policy {
+	t.Helper()
+	p, err := Open(context.Background(), path, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// A folder with weights and no tokenizer is enough for token ids.
+func TestWeightsAlone(t *testing.T) {
+	dir := filepath.Join(testdata, "models", "qwen3-untied-bf16")
+	p := open(t, dir, Options{Device: "cpu", Threads: 1, DType: "auto", Context: 20})
+	if p.Tokenizer != nil || !strings.Contains(p.NoTokenizer().Error(), dir) {
+		t.Errorf("tokenizer %v, error %v", p.Tokenizer, p.NoTokenizer())
+	}
+	if got := p.Model.MaxPosition(); got != 20 {
+		t.Errorf("context %d, want 20", got)
+	}
+	if got := p.Model.Compute.DType(); got != torch.Float32 {
+		t.Errorf("on the CPU weights are %v", got)
+	}
+	if got := p.StopIDs(); !slices.Equal(got, []int32{2}) {
+		t.Errorf("stop ids %v, want config.json's", got)
+	}
+	if got := open(t, dir, Options{Device: "cpu", DType: "bf16"}).Model.Compute.DType(); got != torch.BFloat16 {
+		t.Errorf("asked for bf16, weights are %v", got)
+	}
+}
+
+// A tokenizer that is there has to be readable, in a folder and alone.
+func TestTokenizerFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		data, err := os.ReadFile(filepath.Join(testdata, "models", "llama-tiny", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(context.Background(), dir, Options{Device: "cpu"}); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+		t.Errorf("a broken tokenizer: %v", err)
+	}
+	if tok, err := LoadTokenizer(filepath.Join(testdata, "tokenizer", "smollm2")); err != nil || tok.VocabSize() != 49152 {
+		t.Errorf("a tokenizer without weights: %v", err)
+	}
+	for _, path := range []string{filepath.Join(dir, "absent"), filepath.Join(dir, "config.json")} {
+		if _, err := LoadTokenizer(path); err == nil || !strings.Contains(err.Error(), filepath.Base(path)) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
