@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/agent/... ./trainer/rollout/... ./trainer/
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart gsm8k interop lint fmt env clean
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench gsm8k interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -98,6 +98,9 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
+
+bench: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
+	@$(GO) run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation-380k.json
 
 gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@.ci/setup.sh
