@@ -50,7 +50,7 @@ native: setup
 ifdef CUDA
 	@grep -qs MGRPO_CUDA:BOOL=ON build/cmake/CMakeCache.txt || { \
 	  $(FLAGS) && cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) \
-	    -DMGRPO_CUDA=ON -DTORCH_CUDA_SITE=$(CURDIR)/$(CUDA_SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
+	    -DMGRPO_CUDA=ON -DCMAKE_CUDA_COMPILER="$$CUDACXX" -DTORCH_CUDA_SITE=$(CURDIR)/$(CUDA_SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
 else
 	@test -f build/cmake/build.ninja || { mkdir -p build; \
 	  cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
