@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/agent/... ./trainer/rollout/... ./trainer/
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench gsm8k interop lint fmt env clean
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench bench-peers gsm8k interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -102,12 +102,15 @@ quickstart: build ## train the built-in team and show the report (ARGS='--set ru
 bench: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
 	@$(GO) run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation-380k.json
 
+bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (2.7 GB)
+	@bench/peers/setup.sh
+
 gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@.ci/setup.sh
 	@examples/gsm8k/fetch.sh
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
 
-interop: build ## compare what mgrpo wrote with transformers (downloads 2.6 GB once)
+interop: build ## compare what mgrpo wrote with transformers (downloads 2.7 GB once)
 	@bench/interop/run.sh
 
 lint: build ## gofmt, vet, staticcheck

@@ -1,17 +1,10 @@
 #!/usr/bin/env bash
 # run.sh: trains the quickstart team for one small step and lets transformers read what came out: the HF folders
-# of both agents. INTEROP_MODELS names further folders. Python and transformers get a folder of their own.
+# of both agents. INTEROP_MODELS names further folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-site=build/interop run=$PWD/build/interop-run
-if ! cmp -s bench/interop/requirements.txt $site/.requirements; then
-  echo 'interop: downloading transformers and torch (2.6 GB)'
-  rm -rf $site $site.part
-  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
-    --only-binary=:all: --target $site.part -r bench/interop/requirements.txt
-  cp bench/interop/requirements.txt $site.part/.requirements
-  mv $site.part $site
-fi
+bench/peers/setup.sh
+site=build/peers run=$PWD/build/interop-run
 
 rm -rf "$run"
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
