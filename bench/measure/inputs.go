@@ -1,0 +1,33 @@
+package measure
+
+// Every provider of a case, in whatever language, makes the same inputs from this formula, in 32-bit unsigned
+// arithmetic that wraps (bench/peers/inputs.py is the other side):
+//
+//	x = i * 0x9E3779B9 + stream * 0x85EBCA6B
+//	x = (x ^ x >> 16) * 0x7FEB352D
+//	x = (x ^ x >> 15) * 0x846CA68B
+//	x =  x ^ x >> 16
+//
+// Uniform is then (x >> 8) 2^-23 - 1, a float32 in [-1, 1) without rounding, and Index is x * n >> 32 in 64 bits.
+
+// Hash mixes element i of a stream of numbers.
+func Hash(stream, i uint32) uint32 {
+	x := i*0x9E3779B9 + stream*0x85EBCA6B
+	x = (x ^ x>>16) * 0x7FEB352D
+	x = (x ^ x>>15) * 0x846CA68B
+	return x ^ x>>16
+}
+
+// Uniform fills v with scale times the numbers of a stream, in [-scale, scale).
+func Uniform(v []float32, stream uint32, scale float32) {
+	for i := range v {
+		v[i] = scale * (float32(Hash(stream, uint32(i))>>8)*0x1p-23 - 1)
+	}
+}
+
+// Index fills v with integers below n.
+func Index(v []int32, stream, n uint32) {
+	for i := range v {
+		v[i] = int32(uint64(Hash(stream, uint32(i))) * uint64(n) >> 32)
+	}
+}

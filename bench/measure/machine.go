@@ -1,0 +1,93 @@
+package measure
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Machine is where and with what something was measured.
+type Machine struct {
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`
+	Threads  int    `json:"threads"` // OpenMP threads of every provider
+	ISA      string `json:"isa"`     // of our kernels
+	L3Bytes  int64  `json:"l3_bytes"`
+	RAMBytes int64  `json:"ram_bytes"`
+	GPU      string `json:"gpu,omitempty"`
+	Kernel   string `json:"kernel"`
+	LibTorch string `json:"libtorch"`
+	Go       string `json:"go"`
+	Commit   string `json:"commit"` // "-dirty" where tracked files differ from it
+}
+
+// Examine describes this machine.
+func Examine(ctx context.Context, threads int) Machine {
+	return Machine{
+		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Threads: threads, ISA: kernels.ISA(),
+		L3Bytes: kilobytes(line("/sys/devices/system/cpu/cpu0/cache/index3/size")), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
+		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit(ctx),
+	}
+}
+
+// Slug is a file name for results of this machine, such as amd-epyc-2c-avx2.
+func (m Machine) Slug() string {
+	keep := func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			return r
+		}
+		return ' '
+	}
+	name := m.CPU
+	if m.GPU != "" {
+		return strings.Join(strings.Fields(strings.Map(keep, strings.ToLower(m.GPU))), "-")
+	}
+	words := strings.Fields(strings.Map(keep, strings.ToLower(name)))
+	return strings.Join(append(words, strconv.Itoa(m.Cores)+"c", m.ISA), "-")
+}
+
+// Load is the number of runnable processes, averaged over a minute; a quiet machine says about 0 before a run.
+func Load() float64 {
+	first, _, _ := strings.Cut(line("/proc/loadavg"), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
+}
+
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// line is a file's first line, "" where there is no such file.
+func line(path string) string {
+	data, _ := os.ReadFile(path)
+	first, _, _ := strings.Cut(string(data), "\n")
+	return strings.TrimSpace(first)
+}
+
+// field is the value of "name: value" in a file of /proc.
+func field(path, name string) string {
+	data, _ := os.ReadFile(path)
+	for l := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// kilobytes reads "32768K" and "24000 kB".
+func kilobytes(s string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimRight(s, " kKB"), 10, 64)
+	return n << 10
+}

@@ -1,0 +1,110 @@
+// Package measure times several implementations of one piece of work beside each other: in turns, on the same
+// inputs, with hot and cold caches, against ceilings of the machine measured in the same run, and with the error of
+// each against float64. Results are JSON files under bench/results and a table.
+package measure
+
+import (
+	"context"
+	"time"
+)
+
+// Provider is one implementation of a case, made ready: inputs are there, whatever is compiled is compiled.
+type Provider interface {
+	// Run does the work repeat times and returns how long each took. With Hot it first does it once untimed; with
+	// Cold it evicts the caches before each.
+	Run(ctx context.Context, repeat int, cache Cache) (Samples, error)
+	// Check does the work and returns its largest error against float64: the largest difference of an output over
+	// that output's largest expected value.
+	Check(ctx context.Context) (float64, error)
+	Close() error
+}
+
+// Cache is the state in which a sample begins.
+type Cache string
+
+// Hot leaves the inputs where the last run left them, Cold evicts them.
+const (
+	Hot  Cache = "hot"
+	Cold Cache = "cold"
+)
+
+// Samples are the seconds of some runs.
+type Samples struct {
+	Seconds        []float64
+	PeakExtraBytes int64 // the most memory in use during a run beyond inputs and outputs; 0 if not known
+}
+
+// Setup is what a provider says of itself.
+type Setup struct {
+	Version  string         `json:"version"`
+	Settings map[string]any `json:"settings,omitempty"`
+}
+
+// Opener makes a provider ready. An error is told in the row as the reason why there is no number.
+type Opener struct {
+	Name string
+	Open func(ctx context.Context) (Provider, Setup, error)
+}
+
+// Native is a provider in this process. Around calls f where the work has to run, such as inside a device's Do.
+type Native struct {
+	Around func(ctx context.Context, f func() error) error
+	Reset  func() // before each run, untimed: puts back what a run overwrites; may be nil
+	Work   func() error
+	Error  func() (float64, error) // after a run: its error against float64
+	Extra  func() int64            // PeakExtraBytes of the last run; may be nil
+	Done   func() error            // may be nil
+}
+
+func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, err error) {
+	err = n.Around(ctx, func() error {
+		if cache == Hot {
+			if _, err := n.once(Hot); err != nil {
+				return err
+			}
+		}
+		for range repeat {
+			d, err := n.once(cache)
+			if err != nil {
+				return err
+			}
+			s.Seconds = append(s.Seconds, d.Seconds())
+		}
+		if n.Extra != nil {
+			s.PeakExtraBytes = n.Extra()
+		}
+		return nil
+	})
+	return s, err
+}
+
+func (n *Native) once(cache Cache) (time.Duration, error) {
+	if n.Reset != nil {
+		n.Reset()
+	}
+	if cache == Cold {
+		Evict()
+	}
+	start := time.Now()
+	err := n.Work()
+	return time.Since(start), err
+}
+
+func (n *Native) Check(ctx context.Context) (worst float64, err error) {
+	err = n.Around(ctx, func() error {
+		if _, err := n.once(Hot); err != nil {
+			return err
+		}
+		var err error
+		worst, err = n.Error()
+		return err
+	})
+	return worst, err
+}
+
+func (n *Native) Close() error {
+	if n.Done == nil {
+		return nil
+	}
+	return n.Done()
+}

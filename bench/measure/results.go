@@ -1,0 +1,135 @@
+package measure
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+)
+
+// Results are one run of one suite on one machine: a file of bench/results.
+type Results struct {
+	Suite      string   `json:"suite"`
+	Date       string   `json:"date"` // of the start, UTC
+	Machine    Machine  `json:"machine"`
+	LoadBefore float64  `json:"load_before"` // the machine's load average when the run began
+	Ceilings   Ceilings `json:"ceilings"`
+	Rows       []Row    `json:"rows"`
+}
+
+// Path is where results of a suite on a machine are kept.
+func Path(suite string, m Machine) string {
+	return filepath.Join("bench", "results", suite+"-"+m.Slug()+".json")
+}
+
+// Write replaces the file at path.
+func (r *Results) Write(path string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	part := path + ".part"
+	if err := os.WriteFile(part, append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
+}
+
+// Read reads what Write wrote. Unknown keys are errors: they are results of another version.
+func Read(path string) (*Results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Results)
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// Table is the rows as text, a line a provider.
+func (r *Results) Table() string {
+	var b strings.Builder
+	m, c := r.Machine, r.Ceilings
+	fmt.Fprintf(&b, "%s, %d cores, %d threads, %s, LibTorch %s, commit %s, load %.2f\n", m.CPU, m.Cores, m.Threads, m.ISA, m.LibTorch, m.Commit, r.LoadBefore)
+	fmt.Fprintf(&b, "copy %.1f GB/s, read %.1f GB/s, in cache %.0f and %.0f GB/s, gemm %.0f GFLOP/s\n\n",
+		c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median)
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "case\tshape\tcache\tprovider\tmedian\tp20\tp80\tGB/s\tGFLOP/s\t% of floor\tx ours\terror\textra")
+	for _, row := range r.Rows {
+		name, shape, cache := row.Name, row.Shape+" "+row.DType, string(row.Cache)
+		for _, p := range row.Providers {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", name, shape, cache, p.Name)
+			name, shape, cache = "", "", ""
+			if p.Status != "ok" {
+				fmt.Fprintln(w, p.Status)
+				continue
+			}
+			ratio := ""
+			if x, ok := row.Ratio[p.Name]; ok {
+				ratio = fmt.Sprintf("%.2f", x)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%.1f\t%.0f\t%s\t%.1e\t%s\n", Seconds(p.Median), Seconds(p.P20), Seconds(p.P80),
+				p.GBps, p.GFLOPs, p.PercentOfFloor, ratio, p.MaxError, Bytes(p.PeakExtraBytes))
+		}
+		for _, t := range row.Targets {
+			fmt.Fprintf(w, "\t\t\ttarget\t%s\n", t)
+		}
+	}
+	w.Flush()
+	return b.String()
+}
+
+func (t Target) String() string {
+	switch {
+	case t.Value == nil:
+		return t.Text + ": not measured"
+	case t.Met:
+		return fmt.Sprintf("%s: %.3g, met", t.Text, *t.Value)
+	}
+	return fmt.Sprintf("%s: %.3g, missed", t.Text, *t.Value)
+}
+
+// summary is a row in one line.
+func summary(row Row) string {
+	line := fmt.Sprintf("%s %s %s:", row.Name, row.Shape, row.Cache)
+	for _, p := range row.Providers {
+		if p.Status == "ok" {
+			line += fmt.Sprintf(" %s %s", p.Name, Seconds(p.Median))
+		} else {
+			line += fmt.Sprintf(" %s (%.60s)", p.Name, p.Status)
+		}
+	}
+	return line
+}
+
+// Seconds is a time for people, with three digits.
+func Seconds(s float64) string {
+	switch {
+	case s < 1e-3:
+		return fmt.Sprintf("%.3g µs", s*1e6)
+	case s < 1:
+		return fmt.Sprintf("%.3g ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3g s", s)
+}
+
+// Bytes is a size for people; "" for 0.
+func Bytes(n int64) string {
+	switch {
+	case n == 0:
+		return ""
+	case n < 10<<20:
+		return fmt.Sprintf("%.3g KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
+}

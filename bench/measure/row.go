@@ -1,0 +1,249 @@
+package measure
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Ours is the name of this project's provider; ratios are peers' medians over its median.
+const Ours = "mgrpo"
+
+// Amount is a number of bytes or operations with the formula it follows from.
+type Amount struct {
+	Formula string  `json:"formula"`
+	Value   float64 `json:"value"`
+}
+
+// Row is one case in one state of the cache and what every provider did with it.
+type Row struct {
+	Suite        string             `json:"suite"`
+	Name         string             `json:"name"`
+	Shape        string             `json:"shape"`
+	DType        string             `json:"dtype"`
+	Cache        Cache              `json:"cache"`
+	Bytes        Amount             `json:"bytes"` // the least that has to be moved: inputs read once, outputs written once
+	ReadOnly     bool               `json:"read_only,omitempty"`
+	FLOPs        Amount             `json:"flops"`
+	FloorSeconds float64            `json:"floor_seconds"`
+	FloorOf      string             `json:"floor_of"` // which ceiling it comes from
+	Providers    []Result           `json:"providers"`
+	Ratio        map[string]float64 `json:"ratio,omitempty"` // of each peer's median to ours: above 1 we are faster
+	Targets      []Target           `json:"targets,omitempty"`
+}
+
+// Result is one provider's part of a row.
+type Result struct {
+	Name string `json:"name"`
+	Setup
+	Quantiles
+	Samples        int     `json:"samples"`
+	GBps           float64 `json:"gbps,omitempty"`
+	GFLOPs         float64 `json:"gflops,omitempty"`
+	PercentOfFloor float64 `json:"percent_of_floor,omitempty"` // 100: as fast as the ceiling allows
+	MaxError       float64 `json:"max_error"`
+	PeakExtraBytes int64   `json:"peak_extra_bytes,omitempty"`
+	Status         string  `json:"status"` // "ok", or why there are no numbers
+}
+
+// Kind is what a target bounds.
+type Kind string
+
+// A target is met when the row's value is at least (Faster) or at most (the others) its bound.
+const (
+	Faster Kind = "faster than a peer"  // the peer's median over ours
+	Floor  Kind = "near the floor"      // our median over the floor
+	Memory Kind = "less memory"         // our peak extra bytes over the peer's
+	Error  Kind = "error below a bound" // our maximum error
+)
+
+// Target is a goal of the project for a row.
+type Target struct {
+	Kind  Kind     `json:"kind"`
+	Peer  string   `json:"peer,omitempty"`
+	Bound float64  `json:"bound"`
+	Text  string   `json:"text"`
+	Value *float64 `json:"value"` // nil: not measured
+	Met   bool     `json:"met"`
+}
+
+// Plan says how often to measure.
+type Plan struct {
+	Samples     int // of a provider, where one is shorter than Long
+	LongSamples int // where it is longer
+	Long        time.Duration
+	Log         func(format string, args ...any)
+}
+
+// DefaultPlan takes 20 samples, 5 where one takes a second.
+var DefaultPlan = Plan{Samples: 20, LongSamples: 5, Long: time.Second}
+
+// QuickPlan takes two samples: enough to show that a case runs and is right.
+var QuickPlan = Plan{Samples: 2, LongSamples: 2, Long: time.Second}
+
+// Measure opens the providers, checks each, and samples them in turns. The first must work; a peer that does not is
+// told in its result. row brings the description; what is returned is complete but for Finish.
+func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, error) {
+	var live []*contestant
+	defer func() {
+		for _, c := range live {
+			c.Close()
+		}
+	}()
+	row.Providers = make([]Result, len(openers))
+	for i, o := range openers {
+		r := &row.Providers[i]
+		r.Name = o.Name
+		c, err := enter(ctx, o, r, row.Cache)
+		if err != nil {
+			if i == 0 || ctx.Err() != nil {
+				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, o.Name, err)
+			}
+			r.Status = err.Error()
+			continue
+		}
+		live = append(live, c)
+	}
+	for len(live) > 0 && !p.enough(live) {
+		for _, c := range live {
+			if err := c.turn(ctx, row.Cache); err != nil {
+				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, c.result.Name, err)
+			}
+		}
+	}
+	for _, c := range live {
+		c.result.Quantiles, c.result.Samples, c.result.Status = quantiles(c.seconds), len(c.seconds), "ok"
+	}
+	if p.Log != nil {
+		p.Log("%s", summary(row))
+	}
+	return row, nil
+}
+
+// contestant is a provider while its row is measured.
+type contestant struct {
+	Provider
+	result  *Result
+	repeat  int // samples a turn
+	seconds []float64
+}
+
+const (
+	turnSeconds = 0.05                 // a turn of short samples lasts about this long
+	settle      = 2 * time.Millisecond // idle OpenMP threads of the last provider spin about as long
+)
+
+// enter makes a provider ready, checks it and runs it twice to see how long it takes.
+func enter(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
+	provider, setup, err := o.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Setup = setup
+	r.MaxError, err = provider.Check(ctx)
+	if err == nil && (math.IsNaN(r.MaxError) || math.IsInf(r.MaxError, 0)) {
+		err = fmt.Errorf("the error against float64 is %v", r.MaxError)
+	}
+	var first Samples
+	if err == nil {
+		first, err = provider.Run(ctx, 1, cache)
+	}
+	if err != nil {
+		provider.Close()
+		return nil, err
+	}
+	return &contestant{Provider: provider, result: r, repeat: int(max(1, min(5, turnSeconds/first.Seconds[0])))}, nil
+}
+
+func (c *contestant) turn(ctx context.Context, cache Cache) error {
+	time.Sleep(settle)
+	s, err := c.Run(ctx, c.repeat, cache)
+	c.seconds = append(c.seconds, s.Seconds...)
+	c.result.PeakExtraBytes = max(c.result.PeakExtraBytes, s.PeakExtraBytes)
+	return err
+}
+
+// enough reports whether every contestant has its samples.
+func (p Plan) enough(all []*contestant) bool {
+	for _, c := range all {
+		want := p.Samples
+		if len(c.seconds) > 0 && quantiles(c.seconds).Median > p.Long.Seconds() {
+			want = p.LongSamples
+		}
+		if len(c.seconds) < want {
+			return false
+		}
+	}
+	return true
+}
+
+// Finish fills in what follows from the measurements and the machine's ceilings: rates, the floor, ratios, targets.
+func (r *Row) Finish(c Ceilings) {
+	copyGBps, readGBps := c.Copy.Median, c.Read.Median
+	where := "memory"
+	if r.Cache == Hot {
+		copyGBps, readGBps, where = c.CachedCopy.Median, c.CachedRead.Median, "cache"
+	}
+	rate, what := copyGBps, "copy"
+	if r.ReadOnly {
+		rate, what = readGBps, "read"
+	}
+	r.FloorSeconds, r.FloorOf = r.Bytes.Value/(rate*1e9), where+" "+what
+	if t := r.FLOPs.Value / (c.GEMM.Median * 1e9); t > r.FloorSeconds {
+		r.FloorSeconds, r.FloorOf = t, "gemm"
+	}
+	r.Ratio = map[string]float64{}
+	ours := r.result(Ours)
+	for i := range r.Providers {
+		p := &r.Providers[i]
+		if p.Median == 0 {
+			continue
+		}
+		p.GBps, p.GFLOPs = r.Bytes.Value/p.Median/1e9, r.FLOPs.Value/p.Median/1e9
+		p.PercentOfFloor = 100 * r.FloorSeconds / p.Median
+		if ours != nil && ours.Median > 0 && p.Name != Ours {
+			r.Ratio[p.Name] = p.Median / ours.Median
+		}
+	}
+	for i := range r.Targets {
+		r.Targets[i].judge(r)
+	}
+}
+
+// result is the provider's that has numbers, else nil.
+func (r *Row) result(name string) *Result {
+	for i := range r.Providers {
+		if p := &r.Providers[i]; p.Name == name && p.Status == "ok" {
+			return p
+		}
+	}
+	return nil
+}
+
+func (t *Target) judge(r *Row) {
+	t.Value, t.Met = nil, false
+	ours, peer := r.result(Ours), r.result(t.Peer)
+	if ours == nil || t.Peer != "" && peer == nil {
+		return
+	}
+	var v float64
+	switch t.Kind {
+	case Faster:
+		v = peer.Median / ours.Median
+	case Floor:
+		v = ours.Median / r.FloorSeconds
+	case Memory:
+		if peer.PeakExtraBytes == 0 {
+			return
+		}
+		v = float64(ours.PeakExtraBytes) / float64(peer.PeakExtraBytes)
+	case Error:
+		v = ours.MaxError
+	}
+	t.Value = &v
+	t.Met = v <= t.Bound
+	if t.Kind == Faster {
+		t.Met = v >= t.Bound
+	}
+}
