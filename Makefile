@@ -73,7 +73,7 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
-test: build ## every test
+test: build gsm8k ## every test
 	build/test/kernels_test --gtest_brief=1
 	$(GO) test -timeout 30m ./...
 	$(GO) test -timeout 30m -race $(RACE)

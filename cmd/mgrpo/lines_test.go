@@ -313,7 +313,7 @@ func smollm2(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join("..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 	if _, err := os.Stat(path); err != nil {
-		t.Skip("models/SmolLM2-135M-Instruct.Q4_1.gguf is not here: make gsm8k")
+		t.Fatal("models/SmolLM2-135M-Instruct.Q4_1.gguf is not here: make gsm8k brings it")
 	}
 	return path
 }
