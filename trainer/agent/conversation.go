@@ -82,9 +82,10 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	return c.traj, nil
 }
 
-// interrupted tells errors of an expired context, also as the network reports it, from others.
+// interrupted tells errors of an expired context, also as the network reports it, from others. An engine
+// answers with the context's cause.
 func interrupted(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.Is(err, errWall) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 type conversation struct {
@@ -168,9 +169,10 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 	// The engine gets a copy whose capacity ends at its length: it may append to it.
 	tokens := c.traj.Tokens[:len(c.traj.Tokens):len(c.traj.Tokens)]
 	out, err := c.env.Engine.Generate(ctx, rollout.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
-	if err != nil {
+	if err != nil && (out.Finish != rollout.FinishCancelled || ctx.Err() == nil) {
 		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
 	}
+	cancelled := err
 	if err := c.accept(out, room); err != nil {
 		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
 	}
@@ -185,8 +187,8 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 	case rollout.FinishContext:
 		return nil, FinishContext, nil
 	case rollout.FinishCancelled:
-		if err := ctx.Err(); err != nil {
-			return nil, "", err
+		if cancelled != nil {
+			return nil, "", fmt.Errorf("turn %d: %w", c.turns, cancelled)
 		}
 		return nil, "", fmt.Errorf("turn %d: the engine cancelled a turn that nobody cancelled", c.turns)
 	}

@@ -33,7 +33,7 @@ type scriptedTurn struct {
 	finish  rollout.Finish // "" is FinishStop
 	version int64
 	err     error
-	wait    bool // sample until ctx ends, then answer as cancelled
+	wait    bool // sample until ctx ends, then answer as cancelled, with its cause
 	edit    func(*rollout.Completion)
 }
 
@@ -81,6 +81,9 @@ func (e *scripted) Generate(ctx context.Context, r rollout.Request) (rollout.Com
 	}
 	if turn.edit != nil {
 		turn.edit(&out)
+	}
+	if turn.wait {
+		return out, context.Cause(ctx)
 	}
 	return out, nil
 }

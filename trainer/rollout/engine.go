@@ -59,8 +59,9 @@ type Completion struct {
 }
 
 // Engine samples continuations. Generate may be called from any number of goroutines; concurrent calls
-// are batched. An error means that no usable completion exists (device failure, invalid request);
-// running into a limit is a Finish, not an error.
+// are batched. An error means that no whole turn exists (device failure, invalid request); running into a
+// limit is a Finish, not an error. If ctx ends, the error is its cause and the completion, with
+// FinishCancelled, holds what was sampled until then.
 type Engine interface {
 	Generate(ctx context.Context, r Request) (Completion, error)
 	ContextLimit() int // most tokens of prompt plus completion
