@@ -1,0 +1,304 @@
+"""PyTorch's way of doing what our kernels do: eager operators, and the same compiled.
+
+Every case is the code one would write in PyTorch; what can be prepared outside of the loop (indices, padding) is.
+"""
+import math
+
+import torch
+import torch.nn.functional as F
+
+from inputs import index, uniform
+
+
+def worst(got, want):
+    """The largest difference relative to the largest expected value."""
+    scale = want.abs().max().item()
+    return (got.double() - want).abs().max().item() / (scale or 1.0)
+
+
+class Operator:
+    """f(*inputs) and, with a gradient of its output given, the gradients of its first `leaves` inputs."""
+
+    def __init__(self, f, inputs, leaves=0, dout=None):
+        self.f, self.plain, self.inputs, self.leaves, self.dout = f, f, inputs, leaves, dout
+        for x in inputs[:leaves]:
+            x.requires_grad_(True)
+
+    def compile(self):
+        self.f = torch.compile(self.f, dynamic=False, fullgraph=True)
+
+    def reset(self):
+        self.out = None
+        for x in self.inputs[: self.leaves]:
+            x.grad = None
+
+    def run(self):
+        if self.leaves:
+            self.out = self.f(*self.inputs)
+            self.out.backward(self.dout)
+        else:
+            with torch.no_grad():
+                self.out = self.f(*self.inputs)
+
+    def error(self):
+        wide = [x.detach().double() if x.is_floating_point() else x for x in self.inputs]
+        for x in wide[: self.leaves]:
+            x.requires_grad_(True)
+        want = self.plain(*wide)
+        if self.leaves:
+            want.backward(self.dout.double())
+        pairs = [(self.out, want)] + [(x.grad, w.grad) for x, w in zip(self.inputs[: self.leaves], wide)]
+        return max(worst(a.detach(), b.detach()) for a, b in pairs)
+
+
+# --- advantages
+
+
+def advantage(rewards, ids, counts):
+    zero = torch.zeros_like(counts)
+    centred = rewards - (zero.scatter_add(0, ids, rewards) / counts)[ids]
+    deviation = (zero.scatter_add(0, ids, centred * centred) / counts).sqrt()[ids]
+    return torch.where(deviation < 1e-6, 0, centred / deviation)
+
+
+class Advantage(Operator):
+    def __init__(self, d):
+        sizes = index(2, 15, d["groups"]) + 1
+        ids = torch.repeat_interleave(torch.arange(d["groups"]), sizes)
+        super().__init__(advantage, [uniform(1, 1, len(ids)), ids, sizes.float()])
+
+    def error(self):
+        rewards, ids, counts = self.inputs
+        return worst(self.out, advantage(rewards.double(), ids, counts.double()))
+
+
+# --- log-probs and the policy loss
+
+ENTROPY = 0.01
+ROWS = 64  # of the float64 reference at a time
+
+
+def log_prob(logits, target):
+    lp = torch.log_softmax(logits, -1)
+    return lp.gather(1, target.unsqueeze(1)).squeeze(1), -(lp.exp() * lp).sum(-1)
+
+
+def objective(logits, target, old, adv, tokens):
+    """The clipped surrogate with an entropy bonus; a mean over `tokens` rows, of which these are some."""
+    logp, entropy = log_prob(logits, target)
+    ratio = torch.exp(logp - old)
+    surrogate = torch.minimum(ratio * adv, ratio.clamp(0.8, 1.28) * adv)
+    return -(surrogate + ENTROPY * entropy).sum() / tokens
+
+
+def batch(d):
+    """Targets, old log-probs and advantages of trajectories of 16 tokens."""
+    n, v = d["rows"], d["vocab"]
+    return index(2, v, n), uniform(3, 0.3, n) - torch.tensor(math.log(v)).float(), uniform(4, 1, n // 16).repeat_interleave(16)
+
+
+class LogProb(Operator):
+    def __init__(self, d):
+        n, v = d["rows"], d["vocab"]
+        f = lambda logits, target: torch.stack(log_prob(logits, target))
+        dout = torch.stack([uniform(5, 1, n), uniform(6, 1, n)])
+        super().__init__(f, [uniform(1, 1, n, v), index(2, v, n)], 1 if d["backward"] else 0, dout)
+
+    def error(self):
+        logits, target = self.inputs
+        errors = []
+        for i in range(0, len(target), max(ROWS, len(target) // 8)):
+            rows = slice(i, i + ROWS)
+            z = logits[rows].detach().double().requires_grad_(bool(self.leaves))
+            want = self.plain(z, target[rows])
+            errors.append(worst(self.out[:, rows].detach(), want.detach()))
+            if self.leaves:
+                want.backward(self.dout[:, rows].double())
+                errors.append(worst(logits.grad[rows], z.grad))
+        return max(errors)
+
+
+class PolicyLoss(Operator):
+    """Logits to loss and back."""
+
+    def __init__(self, d):
+        n = d["rows"]
+        f = lambda logits, target, old, adv: objective(logits, target, old, adv, n)
+        super().__init__(f, [uniform(1, 1, n, d["vocab"]), *batch(d)], 1, torch.tensor(1.0))
+
+    def error(self):
+        logits, *rest = self.inputs
+        loss, gradient, scale = 0.0, 0.0, 0.0
+        for i in range(0, len(logits), ROWS):
+            z = logits[i : i + ROWS].detach().double().requires_grad_(True)
+            part = self.plain(z, *(x[i : i + ROWS] if x.dtype == torch.int64 else x[i : i + ROWS].double() for x in rest))
+            part.backward()
+            loss += part.item()
+            gradient = max(gradient, (logits.grad[i : i + ROWS].double() - z.grad).abs().max().item())
+            scale = max(scale, z.grad.abs().max().item())
+        return max(gradient / scale, abs(self.out.item() - loss) / abs(loss))
+
+
+class LinearPolicyLoss(Operator):
+    """Hidden states and a head's weights to loss and back."""
+
+    def __init__(self, d):
+        n, v, width = d["rows"], d["vocab"], d["width"]
+        f = lambda h, w, target, old, adv: objective(F.linear(h, w), target, old, adv, n)
+        super().__init__(f, [uniform(1, 1, n, width), uniform(7, 0.1, v, width), *batch(d)], 2, torch.tensor(1.0))
+
+    def error(self):
+        h, w, *rest = self.inputs
+        wide = w.detach().double().requires_grad_(True)
+        loss, dh = 0.0, []
+        for i in range(0, len(h), ROWS):
+            x = h[i : i + ROWS].detach().double().requires_grad_(True)
+            part = self.plain(x, wide, *(y[i : i + ROWS] if y.dtype == torch.int64 else y[i : i + ROWS].double() for y in rest))
+            part.backward()
+            loss += part.item()
+            dh.append(x.grad)
+        return max(worst(h.grad, torch.cat(dh)), worst(w.grad, wide.grad), abs(self.out.item() - loss) / abs(loss))
+
+
+# --- optimizer
+
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+
+class AdamW:
+    def __init__(self, d, provider):
+        n = d["n"]
+        self.p = torch.nn.Parameter(uniform(1, 0.1, n))
+        self.p.grad = uniform(2, 1, n)
+        self.first = True
+        flags = {"torch-eager": dict(foreach=True), "torch-fused": dict(fused=True), "torch-compile": dict(capturable=False)}[provider]
+        self.optimizer = torch.optim.AdamW([self.p], **ADAMW, **flags)
+        self.update = self.optimizer.step
+        self.flags = flags
+
+    def compile(self):
+        self.update = torch.compile(self.optimizer.step)
+
+    def reset(self):
+        pass
+
+    def run(self):
+        torch.nn.utils.clip_grad_norm_([self.p], 1.0)
+        self.update()
+
+    def error(self):
+        """After the first update: the moments are known in closed form."""
+        errors, norm, n = [], 0.0, self.p.numel()
+        state = self.optimizer.state[self.p]
+        g = uniform(2, 1, n)
+        norm = math.sqrt(sum(x.double().square().sum().item() for x in g.split(1 << 24)))
+        p0 = uniform(1, 0.1, n)
+        (b1, b2), lr = ADAMW["betas"], ADAMW["lr"]
+        for got, m, v, p, g in zip(*(x.split(1 << 24) for x in (self.p.detach(), state["exp_avg"], state["exp_avg_sq"], p0, g))):
+            g = g.double() * min(1.0, 1.0 / (norm + 1e-6))
+            want = p.double() * (1 - lr * ADAMW["weight_decay"]) - lr * g / (g.abs() + ADAMW["eps"])
+            errors += [worst(got, want), worst(m, (1 - b1) * g), worst(v, (1 - b2) * g * g)]
+        return max(errors)
+
+
+# --- layers
+
+
+def rms_norm(d):
+    n, width = d["rows"], d["width"]
+    f = lambda x, w: F.rms_norm(x, (width,), w, 1e-5)
+    return Operator(f, [uniform(1, 1, n, width), uniform(2, 1, width)], 2 * d["backward"], uniform(3, 1, n, width))
+
+
+def swiglu(d):
+    n, f = d["rows"], d["width"]
+
+    def work(gate_up):
+        gate, up = gate_up.chunk(2, -1)
+        return F.silu(gate) * up
+
+    return Operator(work, [uniform(1, 1, n, 2 * f)], d["backward"], uniform(3, 1, n, f))
+
+
+def rope(d):
+    n, heads, hd = d["rows"], d["heads"], d["head_dim"]
+    angle = torch.arange(n, dtype=torch.float64).unsqueeze(1) * 10000.0 ** (-torch.arange(hd // 2, dtype=torch.float64) * 2 / hd)
+    cos, sin = (torch.cat([x, x], -1).float().unsqueeze(1) for x in (angle.cos(), angle.sin()))
+
+    def work(x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    return Operator(work, [uniform(1, 1, n, heads, hd), cos, sin], d["backward"], uniform(3, 1, n, heads, hd))
+
+
+def attention(d):
+    """Sequences of different lengths, padded on the right: causal attention needs no mask for them."""
+    lengths = index(5, d["longest"] - d["shortest"] + 1, d["sequences"]) + d["shortest"]
+    total, longest = int(lengths.sum()), int(lengths.max())
+
+    def padded(stream, heads):
+        rows = uniform(stream, 1, total, heads, d["head_dim"]).split(lengths.tolist())
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).transpose(1, 2).contiguous()
+
+    assert longest <= d["longest"]
+    q, k, v, dout = padded(1, d["heads"]), padded(2, d["kv_heads"]), padded(3, d["kv_heads"]), padded(4, d["heads"])
+    f = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    work = Operator(f, [q, k, v], 3 * d["backward"], dout)
+    work.real = (torch.arange(longest) < lengths.unsqueeze(1))[:, None, :, None]
+    if not d["backward"]:  # what is computed of the padding is no output
+        whole = work.f
+        work.plain = lambda q, k, v: whole(q, k, v) * work.real
+        error = work.error
+
+        def masked():
+            work.out = work.out * work.real
+            return error()
+
+        work.error = masked
+    return work
+
+
+def decode_attention(d):
+    shape = d["sequences"], d["kv_heads"], d["context"], d["head_dim"]
+    q = uniform(1, 1, d["sequences"], d["heads"], 1, d["head_dim"])
+    return Operator(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), [q, uniform(2, 1, *shape), uniform(3, 1, *shape)])
+
+
+def linear(d):
+    return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"]), uniform(2, 1, d["out"], d["in"])])
+
+
+class Sample(Operator):
+    def __init__(self, d):
+        def draw(logits):
+            lp = torch.log_softmax(logits, -1)
+            token = torch.multinomial(lp.exp(), 1)
+            return token, lp.gather(1, token)
+
+        super().__init__(draw, [uniform(1, 4, d["rows"], d["vocab"])])
+
+    def error(self):
+        token, logp = self.out
+        return worst(logp, torch.log_softmax(self.inputs[0].double(), -1).gather(1, token))
+
+
+CASES = {
+    "group_advantage": Advantage, "token_logprob": LogProb, "policy_loss_from_logits": PolicyLoss, "linear_policy_loss": LinearPolicyLoss,
+    "rms_norm": rms_norm, "swiglu": swiglu, "rope": rope, "attention_packed": attention, "decode_attention": decode_attention,
+    "linear": linear, "sample": Sample,
+}
+
+
+def prepare(case, provider, threads):
+    d = case["dims"]
+    work = AdamW(d, provider) if case["name"] == "adamw" else CASES[case["name"]](d)
+    work.version = torch.__version__
+    work.settings = {"threads": threads, "python": "eager", **getattr(work, "flags", {})}
+    if provider == "torch-compile":
+        work.compile()
+        work.settings["python"] = "torch.compile"
+        work.settings.update(dynamic=False, fullgraph=True) if case["name"] != "adamw" else None
+    elif provider not in ("torch-eager", "torch-fused"):
+        raise ValueError(f"no provider {provider!r}")
+    return work
