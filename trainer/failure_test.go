@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -225,3 +226,19 @@ func TestGapIsOfTheFirstUpdate(t *testing.T) {
 }
 
 func reportOf(refused error) learner.Report { return learner.Report{Refused: refused} }
+
+// TestWallTimeOver gives the planner's conversations a time in which some end before a token is sampled:
+// they are cut, and the step is learned from like any other.
+func TestWallTimeOver(t *testing.T) {
+	dir := t.TempDir()
+	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
+	cut := 0
+	for _, l := range readTrajectories(t, dir, "step-0", "planner") {
+		if l.Finish == agent.FinishWall && !l.FormatValid {
+			cut++
+		}
+	}
+	if v := seen.find(t, "step", 1, "planner").Values; cut == 0 || v["trajectories"] != 16 {
+		t.Errorf("%d conversations were cut, %v trajectories held", cut, v["trajectories"])
+	}
+}
