@@ -25,8 +25,8 @@ const (
 	gemmSize    = 1536
 )
 
-// MeasureCeilings measures with as many threads as dev has.
-func MeasureCeilings(ctx context.Context, dev *torch.Device) (Ceilings, error) {
+// MeasureCeilings takes samples with as many threads as dev has.
+func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (Ceilings, error) {
 	var c Ceilings
 	a, b := make([]uint64, memoryBytes/8), make([]uint64, memoryBytes/8)
 	for _, m := range []struct {
@@ -41,7 +41,7 @@ func MeasureCeilings(ctx context.Context, dev *torch.Device) (Ceilings, error) {
 		{&c.CachedRead, cachedBytes, func(n int) { share(n/8, dev.Threads(), func(i, j int) { read(a[i:j]) }) }, 1},
 	} {
 		inner := memoryBytes / m.bytes // small buffers are gone over several times, so that starting threads costs nothing
-		*m.into = rates(float64(inner*m.ways*m.bytes)/1e9, func() {
+		*m.into = rates(float64(inner*m.ways*m.bytes)/1e9, samples, func() {
 			for range inner {
 				m.work(m.bytes)
 			}
@@ -49,16 +49,16 @@ func MeasureCeilings(ctx context.Context, dev *torch.Device) (Ceilings, error) {
 	}
 	err := dev.Do(ctx, func(s *torch.Scope) error {
 		x, y := s.Full(torch.Float32, 0.5, gemmSize, gemmSize), s.Full(torch.Float32, 0.25, gemmSize, gemmSize)
-		c.GEMM = rates(2*gemmSize*gemmSize*gemmSize/1e9, func() { s.Scoped(func() { x.MatMul(y) }) })
+		c.GEMM = rates(2*gemmSize*gemmSize*gemmSize/1e9, samples, func() { s.Scoped(func() { x.MatMul(y) }) })
 		return nil
 	})
 	return c, err
 }
 
 // rates repeats work and gives the quantiles of amount per second.
-func rates(amount float64, work func()) Quantiles {
+func rates(amount float64, samples int, work func()) Quantiles {
 	work()
-	per := make([]float64, 20)
+	per := make([]float64, samples)
 	for i := range per {
 		start := time.Now()
 		work()

@@ -31,7 +31,7 @@ const (
 // Samples are the seconds of some runs.
 type Samples struct {
 	Seconds        []float64
-	PeakExtraBytes int64 // the most memory in use during a run beyond inputs and outputs; 0 if not known
+	PeakExtraBytes int64 // by how much resident memory grew at most during a run with a cold cache; 0: not at all, or not known
 }
 
 // Setup is what a provider says of itself.
@@ -52,7 +52,6 @@ type Native struct {
 	Reset  func() // before each run, untimed: puts back what a run overwrites; may be nil
 	Work   func() error
 	Error  func() (float64, error) // after a run: its error against float64
-	Extra  func() int64            // PeakExtraBytes of the last run; may be nil
 	Done   func() error            // may be nil
 }
 
@@ -68,26 +67,36 @@ func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, e
 			if err != nil {
 				return err
 			}
-			s.Seconds = append(s.Seconds, d.Seconds())
-		}
-		if n.Extra != nil {
-			s.PeakExtraBytes = n.Extra()
+			s.Seconds = append(s.Seconds, d.seconds)
+			s.PeakExtraBytes = max(s.PeakExtraBytes, d.grown)
 		}
 		return nil
 	})
 	return s, err
 }
 
-func (n *Native) once(cache Cache) (time.Duration, error) {
+type run struct {
+	seconds float64
+	grown   int64 // bytes
+}
+
+func (n *Native) once(cache Cache) (r run, err error) {
 	if n.Reset != nil {
 		n.Reset()
 	}
-	if cache == Cold {
-		Evict()
+	if cache == Hot { // asking for memory would evict some of what is hot
+		r.seconds, err = timed(n.Work)
+		return r, err
 	}
+	Evict()
+	r.grown = growth(func() { r.seconds, err = timed(n.Work) })
+	return r, err
+}
+
+func timed(work func() error) (float64, error) {
 	start := time.Now()
-	err := n.Work()
-	return time.Since(start), err
+	err := work()
+	return time.Since(start).Seconds(), err
 }
 
 func (n *Native) Check(ctx context.Context) (worst float64, err error) {

@@ -40,7 +40,7 @@ class Operator:
             with torch.no_grad():
                 self.out = self.f(*self.inputs)
 
-    def error(self):
+    def check(self):
         wide = [x.detach().double() if x.is_floating_point() else x for x in self.inputs]
         for x in wide[: self.leaves]:
             x.requires_grad_(True)
@@ -67,7 +67,7 @@ class Advantage(Operator):
         ids = torch.repeat_interleave(torch.arange(d["groups"]), sizes)
         super().__init__(advantage, [uniform(1, 1, len(ids)), ids, sizes.float()])
 
-    def error(self):
+    def check(self):
         rewards, ids, counts = self.inputs
         return worst(self.out, advantage(rewards.double(), ids, counts.double()))
 
@@ -104,7 +104,7 @@ class LogProb(Operator):
         dout = torch.stack([uniform(5, 1, n), uniform(6, 1, n)])
         super().__init__(f, [uniform(1, 1, n, v), index(2, v, n)], 1 if d["backward"] else 0, dout)
 
-    def error(self):
+    def check(self):
         logits, target = self.inputs
         errors = []
         for i in range(0, len(target), max(ROWS, len(target) // 8)):
@@ -126,7 +126,7 @@ class PolicyLoss(Operator):
         f = lambda logits, target, old, adv: objective(logits, target, old, adv, n)
         super().__init__(f, [uniform(1, 1, n, d["vocab"]), *batch(d)], 1, torch.tensor(1.0))
 
-    def error(self):
+    def check(self):
         logits, *rest = self.inputs
         loss, gradient, scale = 0.0, 0.0, 0.0
         for i in range(0, len(logits), ROWS):
@@ -147,7 +147,7 @@ class LinearPolicyLoss(Operator):
         f = lambda h, w, target, old, adv: objective(F.linear(h, w), target, old, adv, n)
         super().__init__(f, [uniform(1, 1, n, width), uniform(7, 0.1, v, width), *batch(d)], 2, torch.tensor(1.0))
 
-    def error(self):
+    def check(self):
         h, w, *rest = self.inputs
         wide = w.detach().double().requires_grad_(True)
         loss, dh = 0.0, []
@@ -186,7 +186,7 @@ class AdamW:
         torch.nn.utils.clip_grad_norm_([self.p], 1.0)
         self.update()
 
-    def error(self):
+    def check(self):
         """After the first update: the moments are known in closed form."""
         errors, norm, n = [], 0.0, self.p.numel()
         state = self.optimizer.state[self.p]
@@ -249,13 +249,13 @@ def attention(d):
     if not d["backward"]:  # what is computed of the padding is no output
         whole = work.f
         work.plain = lambda q, k, v: whole(q, k, v) * work.real
-        error = work.error
+        check = work.check
 
         def masked():
             work.out = work.out * work.real
-            return error()
+            return check()
 
-        work.error = masked
+        work.check = masked
     return work
 
 
@@ -278,7 +278,7 @@ class Sample(Operator):
 
         super().__init__(draw, [uniform(1, 4, d["rows"], d["vocab"])])
 
-    def error(self):
+    def check(self):
         token, logp = self.out
         return worst(logp, torch.log_softmax(self.inputs[0].double(), -1).gather(1, token))
 
@@ -290,15 +290,14 @@ CASES = {
 }
 
 
-def prepare(case, provider, threads):
+def prepare(case, provider):
     d = case["dims"]
     work = AdamW(d, provider) if case["name"] == "adamw" else CASES[case["name"]](d)
     work.version = torch.__version__
-    work.settings = {"threads": threads, "python": "eager", **getattr(work, "flags", {})}
+    work.settings = {"threads": torch.get_num_threads(), "python": "eager", **getattr(work, "flags", {})}
     if provider == "torch-compile":
         work.compile()
-        work.settings["python"] = "torch.compile"
-        work.settings.update(dynamic=False, fullgraph=True) if case["name"] != "adamw" else None
+        work.settings["python"] = "torch.compile, static shapes"
     elif provider not in ("torch-eager", "torch-fused"):
         raise ValueError(f"no provider {provider!r}")
     return work

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """serve.py: one provider of one case, told what to do by lines of JSON (bench/measure/peer.go has the protocol).
 
-A case's "suite" names the module that knows it. Its prepare(case, provider, threads) gives an object with
+A case's "suite" names the module that knows it: kernels.py, else phases.py. Its prepare(case, provider) gives an
+object with
     version, settings   what is told in the results
-    reset()             before each run, untimed
+    reset()             before each run, untimed; may be absent
     run()               the work
-    error()             after a run: its largest error against float64, each output relative to its largest value
+    check()             after a run: its largest error against float64, each output relative to its largest value
+    peak()              bytes; where it is absent the growth of resident memory during a run with a cold cache is told
+    close()             may be absent
 """
 import importlib
 import json
@@ -13,9 +16,6 @@ import os
 import sys
 import time
 import traceback
-
-MODULES = {"kernels": "kernels", "rollout": "phases", "learner": "phases", "step": "phases"}
-
 
 def resident(name):
     with open("/proc/self/status", encoding="ascii") as status:
@@ -37,32 +37,27 @@ def timed(work):
     return time.perf_counter() - start
 
 
-class Cache:
-    """Evicts what the work has cached by going over something else."""
-
-    def __init__(self):
-        import torch
-        self.other = torch.zeros(96 << 20, dtype=torch.uint8)
-
-    def evict(self):
-        self.other.add_(1)
+def optional(work, name):
+    return getattr(work, name, lambda: None)
 
 
-def samples(work, repeat, cold):
-    if not cold:
-        work.reset()
+def samples(work, repeat, cache, other):
+    """Times work; between runs with a cold cache it goes over `other`, which is larger than any cache."""
+    reset = optional(work, "reset")
+    if cache == "hot":
+        reset()
         work.run()
     seconds, extra = [], 0
     for _ in range(repeat):
-        work.reset()
-        if cold:
-            cold.evict()
+        reset()
+        if cache == "cold":
+            other.add_(1)
             s, grown = growth(work.run)
             extra = max(extra, grown)
         else:
             s = timed(work.run)
         seconds.append(s)
-    return {"seconds": seconds, "peak_extra_bytes": extra}
+    return {"seconds": seconds, "peak_extra_bytes": optional(work, "peak")() or extra}
 
 
 def answer(request, state):
@@ -70,17 +65,18 @@ def answer(request, state):
     if op == "prepare":
         import torch
         torch.set_num_threads(request["threads"])
+        state["other"] = torch.zeros(96 << 20, dtype=torch.uint8)
         case = request["case"]
-        state["work"] = importlib.import_module(MODULES[case["suite"]]).prepare(case, request["provider"], request["threads"])
-        state["cache"] = Cache()
-        return {"ok": True, "version": state["work"].version, "settings": state["work"].settings}
+        module = importlib.import_module("kernels" if case["suite"] == "kernels" else "phases")
+        work = state["work"] = module.prepare(case, request["provider"])
+        return {"ok": True, "version": work.version, "settings": work.settings}
     work = state["work"]
     if op == "run":
-        return samples(work, request["repeat"], state["cache"] if request.get("cache") == "cold" else None)
+        return samples(work, request["repeat"], request.get("cache", "hot"), state["other"])
     if op == "check":
-        work.reset()
+        optional(work, "reset")()
         work.run()
-        return {"max_error": work.error()}
+        return {"max_error": work.check()}
     raise ValueError(f"no operation {op!r}")
 
 
@@ -99,6 +95,8 @@ def main():
             traceback.print_exc()
             reply = {"ok": False, "why": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"}
         print(json.dumps(reply), file=out, flush=True)
+    if "work" in state:
+        optional(state["work"], "close")()
 
 
 main()
