@@ -44,12 +44,20 @@ func Rope(x, cos, sin, pos *Tensor) *Tensor {
 	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)
 }
 
-// AttentionPacked is causal attention within each of B sequences laid end to end: q [T, H, hd], k and v
-// [T, KV, hd], cu int32 [B+1] the sequences' offsets from 0 to T, result [T, H, hd]. Query head h attends
-// with head h/(H/KV) of k and v; scores are multiplied by scale.
-func AttentionPacked(q, k, v, cu *Tensor, scale float64) *Tensor {
+// AttentionPacked is causal attention within each of B segments laid end to end: q [T, H, hd], k and v
+// [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
+// with head h/(H/KV) of k and v; scores are multiplied by scale. Where parent is nil a segment is a sequence.
+// Otherwise it is int32 [B], parent[s] in [-1, s): a row sees all rows of its segment's ancestors before
+// those of its own segment up to itself, so sequences with a common beginning hold its rows once; -1 is a
+// segment that begins a sequence.
+func AttentionPacked(q, k, v, cu, parent *Tensor, scale float64) *Tensor {
 	s := q.enter("attention", k, v, cu)
-	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, C.double(scale)), q, k, v, cu)
+	var parents unsafe.Pointer
+	if parent != nil {
+		parent.check("attention", s)
+		parents = parent.handle
+	}
+	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, parents, C.double(scale)), q, k, v, cu, parent)
 }
 
 // CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos

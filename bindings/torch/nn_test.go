@@ -20,6 +20,7 @@ func layers() []layer {
 	const tau, scale, eps = 0.7, 0.5, 1e-5
 	ids, pos := []int32{2, 0, 2, 4, 1}, []int32{0, 1, 6, 3, 3}
 	cu := []int32{0, 3, 3, 4, 9} // an empty sequence and one of a single row
+	tree, parent := []int32{0, 2, 4, 4, 7, 8, 9}, []int32{-1, 0, 0, 1, -1, 4}
 	targets := []int32{3, 0, 10, 10, 7}
 	cos, sin := make([]float64, 7*4), make([]float64, 7*4)
 	for i := range cos {
@@ -55,9 +56,16 @@ func layers() []layer {
 			func(in [][]float64) []float64 { return ropeOracle(in[0], cos, sin, pos, 2, 8) }},
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), scale))
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale))
 			},
-			func(in [][]float64) []float64 { return attentionOracle(in[0], in[1], in[2], cu, 4, 2, 8, scale) }},
+			func(in [][]float64) []float64 { return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale) }},
+		{"attention with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(parent, 6), scale))
+			},
+			func(in [][]float64) []float64 {
+				return attentionOracle(in[0], in[1], in[2], tree, parent, 4, 2, 8, scale)
+			}},
 		{"head log prob", [][]int64{{5, 6}, {11, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				logp, entropy := HeadLogProb(in[0], in[1], s.FromInt32(targets, 5), tau, 2)
@@ -236,7 +244,7 @@ func TestCachedAttentionMatchesPacked(t *testing.T) {
 	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
 	cu, slot := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}
 	pos, lengths := []int32{0, 1, 2, 3, 0, 1, 2, 3, 4}, []int32{1, 2, 3, 4, 1, 2, 3, 4, 5}
-	want := attentionOracle(q, k, v, cu, heads, kv, hd, 0.5)
+	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5)
 	for _, p := range precisions {
 		do(t, d, func(s *Scope) {
 			Q, K, V := from(s, q, p.dt, T, heads, hd), from(s, k, p.dt, T, kv, hd), from(s, v, p.dt, T, kv, hd)
@@ -251,7 +259,7 @@ func TestCachedAttentionMatchesPacked(t *testing.T) {
 			if p.dt != Float32 {
 				return
 			}
-			if !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), 0.5)) {
+			if !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5)) {
 				t.Error("cached and packed attention differ in bits")
 			}
 			for r := range int64(T) {
@@ -283,15 +291,23 @@ func TestLayerErrors(t *testing.T) {
 		}},
 		{"attention offsets", "cu must rise from 0", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), nil, 1)
 		}},
 		{"attention end", "number of rows, 4", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), nil, 1)
 		}},
 		{"attention groups", "multiple of KV", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), 1)
+			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), nil, 1)
+		}},
+		{"attention parent", "the parent of segment 1 must come before it, got 1", func(s *Scope) {
+			x := s.Zeros(Float32, 4, 2, 8)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 1}, 2), 1)
+		}},
+		{"attention parents", "parent must be int32 [2]", func(s *Scope) {
+			x := s.Zeros(Float32, 4, 2, 8)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1)
 		}},
 		{"cache slot", "inside the cache", func(s *Scope) {
 			CacheWrite(s.Zeros(Float32, 2, 1, 3, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{2}, 1), s.FromInt32([]int32{0}, 1))

@@ -1,6 +1,9 @@
 package torch
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // The operations in float64 Go, straight from their definitions.
 
@@ -64,27 +67,32 @@ func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd int) []float64 {
 	return y
 }
 
-// attentionOracle attends from each row of q to the rows of k and v from first[r] to r.
-func attentionOracle(q, k, v []float64, cu []int32, heads, kv, hd int, scale float64) []float64 {
+// attentionOracle attends from each row of q to the rows of k and v of its segment's ancestors and of its
+// own segment up to itself; parent may be nil.
+func attentionOracle(q, k, v []float64, cu, parent []int32, heads, kv, hd int, scale float64) []float64 {
 	out := make([]float64, len(q))
-	for b := 1; b < len(cu); b++ {
-		first := int(cu[b-1])
-		for r := first; r < int(cu[b]); r++ {
+	seen := make([][]int, len(cu)-1) // rows, by segment
+	for b := range seen {
+		if parent != nil && parent[b] >= 0 {
+			seen[b] = slices.Clone(seen[parent[b]])
+		}
+		for r := int(cu[b]); r < int(cu[b+1]); r++ {
+			seen[b] = append(seen[b], r)
 			for h := range heads {
 				g := h / (heads / kv)
-				p := make([]float64, r-first+1)
+				p := make([]float64, len(seen[b]))
 				sum := 0.0
-				for j := range p {
+				for j, at := range seen[b] {
 					dot := 0.0
 					for i := range hd {
-						dot += q[(r*heads+h)*hd+i] * k[((first+j)*kv+g)*hd+i]
+						dot += q[(r*heads+h)*hd+i] * k[(at*kv+g)*hd+i]
 					}
 					p[j] = math.Exp(scale * dot)
 					sum += p[j]
 				}
-				for j := range p {
+				for j, at := range seen[b] {
 					for i := range hd {
-						out[(r*heads+h)*hd+i] += p[j] / sum * v[((first+j)*kv+g)*hd+i]
+						out[(r*heads+h)*hd+i] += p[j] / sum * v[(at*kv+g)*hd+i]
 					}
 				}
 			}

@@ -66,16 +66,18 @@ int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const f
     const Tile &tile = tiles[static_cast<size_t>(t)];
     const float *queries[kAttentionTile];
     float *outputs[kAttentionTile];
-    int64_t lengths[kAttentionTile];
+    int64_t lengths[kAttentionTile], longest = 0;
     int n = 0;
     for (int64_t pair = tile.first; pair < tile.end; pair++, n++) {
       const int64_t row = tile.row + pair / group, at = (row * heads + tile.kv_head * group + pair % group) * hd;
       queries[n] = q + at;
       outputs[n] = out + at;
       lengths[n] = length[row];
+      if (longest < lengths[n]) longest = lengths[n];
     }
     const int64_t at = (slot[tile.row] * kv_heads + tile.kv_head) * max_len * hd;
-    nn_ops().attend(queries, lengths, n, k_cache + at, v_cache + at, hd, hd, scale, outputs, nullptr);
+    const KeySpan all{0, 0, longest};
+    nn_ops().attend(queries, lengths, n, {&all, 1, k_cache + at, v_cache + at, hd}, hd, scale, outputs, nullptr);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {

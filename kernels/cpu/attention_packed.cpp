@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -11,88 +14,203 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-// Whether cu names `batch` sequences end to end and the head sizes fit together.
-bool valid_layout(const int32_t *cu, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd) {
+// Whether cu names `batch` segments end to end, each with a parent before it, and the head sizes fit together.
+bool valid_layout(const int32_t *cu, const int32_t *parent, int64_t batch, int64_t heads, int64_t kv_heads,
+                  int64_t hd) {
   if (batch < 0 || cu == nullptr || cu[0] != 0) return false;
   for (int64_t s = 0; s < batch; s++)
-    if (cu[s + 1] < cu[s]) return false;
+    if (cu[s + 1] < cu[s] || (parent != nullptr && (parent[s] < -1 || parent[s] >= s))) return false;
   return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 && hd <= kMaxHeadDim &&
          valid_sizes({cu[batch], heads, hd});
 }
 
-double pair_work(const int32_t *cu, int64_t batch, int64_t heads, int64_t hd) {
-  double pairs = 0;
-  for (int64_t s = 0; s < batch; s++) {
-    const double length = cu[s + 1] - cu[s];
-    pairs += length * length / 2;
+// What each segment sees: the spans of its ancestors from the root down, then its own.
+class Contexts {
+ public:
+  Contexts(const int32_t *cu, const int32_t *parent, int64_t batch) : first_{0} {
+    for (int64_t s = 0; s < batch; s++) {
+      const int64_t p = parent == nullptr ? -1 : parent[s];
+      if (p >= 0)
+        for (size_t i = first_[p]; i < first_[p + 1]; i++) spans_.push_back(KeySpan(spans_[i]));
+      const int64_t position = p < 0 ? 0 : end(p);
+      spans_.push_back({position, cu[s], cu[s + 1] - cu[s]});
+      first_.push_back(spans_.size());
+    }
   }
-  return 2 * pairs * heads * hd;
-}
+  int64_t size() const { return static_cast<int64_t>(first_.size()) - 1; }
+  const KeySpan *spans(int64_t s) const { return spans_.data() + first_[s]; }
+  int64_t count(int64_t s) const { return static_cast<int64_t>(first_[s + 1] - first_[s]); }
+  const KeySpan &own(int64_t s) const { return spans_[first_[s + 1] - 1]; }
+  int64_t end(int64_t s) const { return own(s).position + own(s).rows; }
 
-// Consecutive (row, query head) pairs of one sequence and one key/value head.
+  double pair_work(int64_t heads, int64_t hd) const {
+    double pairs = 0;
+    for (int64_t s = 0; s < size(); s++) {
+      const double rows = own(s).rows;
+      pairs += rows * own(s).position + rows * rows / 2;
+    }
+    return 2 * pairs * heads * hd;
+  }
+
+ private:
+  std::vector<KeySpan> spans_;
+  std::vector<size_t> first_;  // of a segment in spans_
+};
+
+// Keys or values with the rows of a head next to each other. Where kv_heads * hd floats are a multiple of
+// 4 KiB, the rows of one head would share a few sets of the cache.
+class HeadMajor {
+ public:
+  HeadMajor(const float *x, int64_t rows, int64_t kv_heads, int64_t hd)
+      : head_(rows * hd), data_(std::make_unique_for_overwrite<float[]>(static_cast<size_t>(kv_heads * head_))) {
+    parallel_ranges(rows, 16, static_cast<double>(kv_heads * head_), [&](int64_t begin, int64_t end) {
+      for (int64_t h = 0; h < kv_heads; h++)
+        for (int64_t t = begin; t < end; t++)
+          std::memcpy(data_.get() + h * head_ + t * hd, x + (t * kv_heads + h) * hd, hd * sizeof(float));
+    });
+  }
+  const float *operator[](int64_t head) const { return data_.get() + head * head_; }
+
+ private:
+  int64_t head_;
+  std::unique_ptr<float[]> data_;
+};
+
+// Consecutive (row, query head) pairs of one segment and one key/value head.
 struct Tile {
-  int32_t start;      // the sequence's first row
-  int64_t kv_head;
+  int64_t segment, kv_head;
   int64_t first, end; // pairs, numbered row * group + query head of the group
 };
 
-std::vector<Tile> tiles_of(const int32_t *cu, int64_t batch, int64_t kv_heads, int64_t group) {
+std::vector<Tile> tiles_of(const Contexts &contexts, int64_t kv_heads, int64_t group) {
   std::vector<Tile> tiles;
-  for (int64_t s = 0; s < batch; s++) {
-    const int64_t pairs = (cu[s + 1] - cu[s]) * group;
+  for (int64_t s = 0; s < contexts.size(); s++) {
+    const int64_t pairs = contexts.own(s).rows * group;
     for (int64_t h = 0; h < kv_heads; h++)
       for (int64_t first = 0; first < pairs; first += kAttentionTile)
-        tiles.push_back({cu[s], h, first, first + kAttentionTile < pairs ? first + kAttentionTile : pairs});
+        tiles.push_back({s, h, first, std::min(first + kAttentionTile, pairs)});
   }
   return tiles;
 }
 
+// Query rows of a segment whose backward pass is one task a key/value head, and where in the scratch of its
+// wave the gradients of the keys they see begin.
+struct Chunk {
+  int64_t segment, first, rows;
+  int64_t scratch;
+};
+
+// Long segments are cut, so that there is work for many threads; the cuts do not depend on their number.
+constexpr int64_t kChunkRows = 512;
+constexpr int64_t kScratchShare = 4;  // of a wave, in rows of k
+
+std::vector<std::vector<Chunk>> waves_of(const Contexts &contexts, int64_t rows) {
+  std::vector<std::vector<Chunk>> waves;
+  int64_t used = 0;
+  for (int64_t s = 0; s < contexts.size(); s++) {
+    const KeySpan &own = contexts.own(s);
+    for (int64_t first = 0; first < own.rows; first += kChunkRows) {
+      const int64_t n = std::min(kChunkRows, own.rows - first), seen = own.position + first + n;
+      if (waves.empty() || used + seen > kScratchShare * rows) waves.emplace_back(), used = 0;
+      waves.back().push_back({s, first, n, used});
+      used += seen;
+    }
+  }
+  return waves;
+}
+
+int64_t scratch_rows(const Contexts &contexts, const std::vector<Chunk> &wave) {
+  const Chunk &last = wave.back();
+  return last.scratch + contexts.own(last.segment).position + last.first + last.rows;
+}
+
 }  // namespace
 
-int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu, int64_t batch,
-                                   float *out, float *lse, int64_t heads, int64_t kv_heads, int64_t hd,
-                                   float scale) try {
-  if (!valid_layout(cu, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
+int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
+                                   const int32_t *parent_or_null, int64_t batch, float *out, float *lse,
+                                   int64_t heads, int64_t kv_heads, int64_t hd, float scale) try {
+  if (!valid_layout(cu, parent_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({q, k, v, out, lse})) return MGRPO_INVALID_ARGUMENT;
-  const int64_t group = heads / kv_heads, q_stride = heads * hd, kv_stride = kv_heads * hd;
-  const std::vector<Tile> tiles = tiles_of(cu, batch, kv_heads, group);
+  const int64_t group = heads / kv_heads, q_stride = heads * hd;
+  const Contexts contexts(cu, parent_or_null, batch);
+  const HeadMajor keys(k, cu[batch], kv_heads, hd), values(v, cu[batch], kv_heads, hd);
+  const std::vector<Tile> tiles = tiles_of(contexts, kv_heads, group);
   const auto attend_tile = [&](int64_t t) {
     const Tile &tile = tiles[static_cast<size_t>(t)];
+    const KeySpan &own = contexts.own(tile.segment);
     const float *queries[kAttentionTile];
     float *outputs[kAttentionTile], *sums[kAttentionTile];
     int64_t length[kAttentionTile];
     int rows = 0;
     for (int64_t pair = tile.first; pair < tile.end; pair++, rows++) {
-      const int64_t row = tile.start + pair / group, head = tile.kv_head * group + pair % group;
+      const int64_t row = own.row + pair / group, head = tile.kv_head * group + pair % group;
       queries[rows] = q + row * q_stride + head * hd;
       outputs[rows] = out + row * q_stride + head * hd;
       sums[rows] = lse + row * heads + head;
-      length[rows] = pair / group + 1;
+      length[rows] = own.position + pair / group + 1;
     }
-    const int64_t at = tile.start * kv_stride + tile.kv_head * hd;
-    nn_ops().attend(queries, length, rows, k + at, v + at, kv_stride, hd, scale, outputs, sums);
+    const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head],
+                             values[tile.kv_head], hd};
+    nn_ops().attend(queries, length, rows, seen, hd, scale, outputs, sums);
   };
-  parallel_for(static_cast<int64_t>(tiles.size()), pair_work(cu, batch, heads, hd), attend_tile);
+  parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd), attend_tile);
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
   return MGRPO_OUT_OF_MEMORY;
 }
 
 int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
-                                       const float *out, const float *lse, const int32_t *cu, int64_t batch,
-                                       float *dq, float *dk, float *dv, int64_t heads, int64_t kv_heads, int64_t hd,
-                                       float scale) {
-  if (!valid_layout(cu, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
+                                       const float *out, const float *lse, const int32_t *cu,
+                                       const int32_t *parent_or_null, int64_t batch, float *dq, float *dk, float *dv,
+                                       int64_t heads, int64_t kv_heads, int64_t hd, float scale) try {
+  if (!valid_layout(cu, parent_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({dout, q, k, v, out, lse, dq, dk, dv})) return MGRPO_INVALID_ARGUMENT;
-  const int64_t group = heads / kv_heads, q_stride = heads * hd, kv_stride = kv_heads * hd;
-  // One task a (sequence, key/value head): all sums into its dk and dv happen in one order.
-  parallel_for(batch * kv_heads, 2.5 * pair_work(cu, batch, heads, hd), [=](int64_t task) {
-    const int64_t start = cu[task / kv_heads], length = cu[task / kv_heads + 1] - start, h = task % kv_heads;
-    const int64_t q_at = start * q_stride + h * group * hd, kv_at = start * kv_stride + h * hd;
-    nn_ops().attend_bwd({q + q_at, k + kv_at, v + kv_at, length, group, hd, q_stride, kv_stride, scale},
-                        {dout + q_at, out + q_at, lse + start * heads + h * group, dq + q_at, dk + kv_at, dv + kv_at});
-  });
+  const int64_t group = heads / kv_heads, q_stride = heads * hd, kv_stride = kv_heads * hd, rows = cu[batch];
+  const Contexts contexts(cu, parent_or_null, batch);
+  const HeadMajor keys(k, rows, kv_heads, hd), values(v, rows, kv_heads, hd);
+  const std::vector<std::vector<Chunk>> waves = waves_of(contexts, rows);
+  int64_t scratch = 0;  // rows
+  for (const auto &wave : waves) scratch = std::max(scratch, scratch_rows(contexts, wave));
+  const auto sums = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(2 * kv_heads * scratch * hd));
+  const auto dk_of = [&](const Chunk &c, int64_t head) { return sums.get() + (head * scratch + c.scratch) * hd; };
+  const auto dv_of = [&](const Chunk &c, int64_t head) { return dk_of(c, head + kv_heads); };
+
+  std::memset(dk, 0, static_cast<size_t>(rows * kv_stride) * sizeof(float));
+  std::memset(dv, 0, static_cast<size_t>(rows * kv_stride) * sizeof(float));
+  const double work = 2.5 * contexts.pair_work(heads, hd) / static_cast<double>(waves.size());
+  for (const auto &wave : waves) {
+    // Each task sums into places of its own ...
+    parallel_for(static_cast<int64_t>(wave.size()) * kv_heads, work, [&](int64_t task) {
+      const Chunk &c = wave[static_cast<size_t>(task / kv_heads)];
+      const int64_t h = task % kv_heads, row = contexts.own(c.segment).row + c.first;
+      const int64_t at = row * q_stride + h * group * hd;
+      nn_ops().attend_bwd({q + at, dout + at, out + at, lse + row * heads + h * group, dq + at, c.rows,
+                           contexts.own(c.segment).position + c.first, group, hd, q_stride, scale},
+                          {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h),
+                          dv_of(c, h));
+    });
+    // ... and every row of dk and dv adds up what concerns it, in the order of the chunks.
+    parallel_ranges(rows, 16, 2.0 * static_cast<double>(kv_stride * scratch), [&](int64_t begin, int64_t end) {
+      for (const Chunk &c : wave) {
+        const int64_t seen = contexts.own(c.segment).position + c.first + c.rows;
+        for (int64_t i = 0; i < contexts.count(c.segment); i++) {
+          const KeySpan &span = contexts.spans(c.segment)[i];
+          const int64_t to = std::min(end, span.row + std::min(span.rows, seen - span.position));
+          for (int64_t row = std::max(begin, span.row); row < to; row++)
+            for (int64_t h = 0; h < kv_heads; h++) {
+              const int64_t from = (span.position + row - span.row) * hd;
+              const float *dk_part = dk_of(c, h) + from, *dv_part = dv_of(c, h) + from;
+              float *dk_row = dk + row * kv_stride + h * hd, *dv_row = dv + row * kv_stride + h * hd;
+              for (int64_t j = 0; j < hd; j++) dk_row[j] += dk_part[j];
+              for (int64_t j = 0; j < hd; j++) dv_row[j] += dv_part[j];
+            }
+        }
+      }
+    });
+  }
   return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }

@@ -2,7 +2,8 @@
 //
 // A query row meets the keys in blocks that start at multiples of kKeyBlock from its sequence's first
 // key, and every sum of the row has an order fixed by the key index alone; query rows are processed
-// together only to share loads. So a row's result depends on its own query, keys and values only.
+// together only to share loads. So a row's result depends on its own query, keys and values only, and
+// not on how many spans of memory its keys lie in.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -15,6 +16,17 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr int64_t kKeyBlock = 64;
+
+// f(column, n, row) for the parts of the keys at positions [first, first + n_keys), in their order: n keys
+// from the block's column on are the rows from `row` on.
+template <class F>
+MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t first, int64_t n_keys, F f) {
+  for (int64_t i = 0; i < keys.count; i++) {
+    const KeySpan &span = keys.spans[i];
+    const int64_t from = max64(first, span.position), to = min64(first + n_keys, span.position + span.rows);
+    if (from < to) f(from - first, to - from, span.row + from - span.position);
+  }
+}
 
 // M rows x V vectors of out[i] += sum_t a[i, t] b[t] over t in [0, n).
 template <int M, int V, class Load, class Store>
@@ -99,20 +111,22 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t n, float
   }
 }
 
-// acc[i] += p[i] . v for four rows at once as far as all of them reach, then for each alone.
+// acc[i] += p[i] . v for four rows at once as far as all of them reach, then for each alone; row i has
+// n[i] keys from v's first on, and n[i] <= 0 means none.
 MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *n, int rows, const float *v,
-                                    int64_t kv_stride, int64_t hd) {
+                                    int64_t stride, int64_t hd) {
   int64_t shared = n[0];
   for (int i = 1; i < rows; i++) shared = min64(shared, n[i]);
-  mul_block(acc, kMaxHeadDim, rows, p, kKeyBlock, 1, shared, v, kv_stride, hd);
+  shared = max64(shared, 0);
+  mul_block(acc, kMaxHeadDim, rows, p, kKeyBlock, 1, shared, v, stride, hd);
   for (int i = 0; i < rows; i++)
     if (n[i] > shared)
       mul_block(acc + i * kMaxHeadDim, kMaxHeadDim, 1, p + i * kKeyBlock + shared, kKeyBlock, 1, n[i] - shared,
-                v + shared * kv_stride, kv_stride, hd);
+                v + shared * stride, stride, hd);
 }
 
-void attend(const float *const *q, const int64_t *length, int rows, const float *k, const float *v,
-            int64_t kv_stride, int64_t hd, float scale, float *const *out, float *const *lse) {
+void attend(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd, float scale,
+            float *const *out, float *const *lse) {
   alignas(64) float scores[kAttentionTile * kKeyBlock];
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
   SoftmaxRow state[kAttentionTile];
@@ -124,18 +138,22 @@ void attend(const float *const *q, const int64_t *length, int rows, const float 
     longest = max64(longest, length[i]);
   }
   for (int64_t first = 0; first < longest; first += kKeyBlock) {
-    const int64_t keys = min64(kKeyBlock, longest - first);
-    dot_block(PointerRows{q}, rows, k + first * kv_stride, kv_stride, keys, hd, nullptr, scores, kKeyBlock,
-              v + first * kv_stride);
-    int64_t n[kAttentionTile];
-    for (int i = 0; i < rows; i++) {
-      n[i] = max64(0, min64(keys, length[i] - first));
-      if (n[i] > 0)
-        softmax_block(state[i], scores + i * kKeyBlock, n[i], scale, acc + i * kMaxHeadDim, padded);
-    }
-    for (int i = 0; i < rows; i += 4)
-      accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock, n + i, rows - i < 4 ? rows - i : 4,
-                        v + first * kv_stride, kv_stride, hd);
+    const int64_t n_keys = min64(kKeyBlock, longest - first);
+    for_pieces(keys, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+      dot_block(PointerRows{q}, rows, keys.k + row * keys.stride, keys.stride, n, hd, nullptr, scores + column,
+                kKeyBlock, keys.v + row * keys.stride);
+    });
+    for (int i = 0; i < rows; i++)
+      if (length[i] > first)
+        softmax_block(state[i], scores + i * kKeyBlock, min64(n_keys, length[i] - first), scale,
+                      acc + i * kMaxHeadDim, padded);
+    for_pieces(keys, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+      int64_t seen[kAttentionTile];
+      for (int i = 0; i < rows; i++) seen[i] = min64(n, length[i] - first - column);
+      for (int i = 0; i < rows; i += 4)
+        accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock + column, seen + i,
+                          rows - i < 4 ? rows - i : 4, keys.v + row * keys.stride, keys.stride, hd);
+    });
   }
   for (int i = 0; i < rows; i++) {
     const float sum = sum_lanes(state[i].sum);
@@ -167,40 +185,46 @@ MGRPO_INLINE float dot(const float *a, const float *b, int64_t n) {
 }
 
 // Rows [first, first + rows) of query head `head` of the group against all keys they see.
-void attend_bwd_rows(const AttentionSequence &s, const AttentionGradients &g, int64_t head, int64_t first,
-                     int64_t rows) {
+void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float *dk, float *dv, int64_t head,
+                     int64_t first, int64_t rows) {
   alignas(64) float prob[kQueryBlock * kKeyBlock];
   alignas(64) float dprob[kQueryBlock * kKeyBlock];
   float delta[kQueryBlock];
-  const int64_t offset = first * s.q_stride + head * s.hd, lse_stride = s.q_stride / s.hd;
-  const float *q = s.q + offset, *dout = g.dout + offset, *lse = g.lse + first * lse_stride + head;
-  for (int64_t i = 0; i < rows; i++) delta[i] = dot(dout + i * s.q_stride, g.out + offset + i * s.q_stride, s.hd);
+  const int64_t offset = first * s.stride + head * s.hd, lse_stride = s.stride / s.hd;
+  const float *q = s.q + offset, *dout = s.dout + offset, *lse = s.lse + first * lse_stride + head;
+  for (int64_t i = 0; i < rows; i++) delta[i] = dot(dout + i * s.stride, s.out + offset + i * s.stride, s.hd);
 
-  for (int64_t key = 0; key < first + rows; key += kKeyBlock) {
-    const int64_t keys = min64(kKeyBlock, first + rows - key), at = key * s.kv_stride;
-    dot_block(StridedRows{q, s.q_stride}, rows, s.k + at, s.kv_stride, keys, s.hd, nullptr, prob, kKeyBlock,
-              nullptr);
-    dot_block(StridedRows{dout, s.q_stride}, rows, s.v + at, s.kv_stride, keys, s.hd, nullptr, dprob, kKeyBlock,
-              nullptr);
+  const int64_t seen = s.position + first + 1;  // by the first row
+  for (int64_t key = 0; key < seen + rows - 1; key += kKeyBlock) {
+    const int64_t n_keys = min64(kKeyBlock, seen + rows - 1 - key);
+    for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+      const int64_t at = row * keys.stride;
+      dot_block(StridedRows{q, s.stride}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,
+                nullptr);
+      dot_block(StridedRows{dout, s.stride}, rows, keys.v + at, keys.stride, n, s.hd, nullptr, dprob + column,
+                kKeyBlock, nullptr);
+    });
     for (int64_t i = 0; i < rows; i++)
-      score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, keys, first + i + 1 - key, s.scale,
+      score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, seen + i - key, s.scale,
                       lse[i * lse_stride], delta[i]);
-    mul_block(g.dv + at, s.kv_stride, keys, prob, 1, kKeyBlock, rows, dout, s.q_stride, s.hd);
-    mul_block(g.dk + at, s.kv_stride, keys, dprob, 1, kKeyBlock, rows, q, s.q_stride, s.hd);
-    mul_block(g.dq + offset, s.q_stride, rows, dprob, kKeyBlock, 1, keys, s.k + at, s.kv_stride, s.hd);
+    mul_block(dv + key * s.hd, s.hd, n_keys, prob, 1, kKeyBlock, rows, dout, s.stride, s.hd);
+    mul_block(dk + key * s.hd, s.hd, n_keys, dprob, 1, kKeyBlock, rows, q, s.stride, s.hd);
+    for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+      mul_block(s.dq + offset, s.stride, rows, dprob + column, kKeyBlock, 1, n, keys.k + row * keys.stride,
+                keys.stride, s.hd);
+    });
   }
 }
 
-void attend_bwd(const AttentionSequence &s, const AttentionGradients &g) {
-  const size_t bytes = static_cast<size_t>(s.hd) * sizeof(float);
-  for (int64_t t = 0; t < s.length; t++) {
-    memset(g.dk + t * s.kv_stride, 0, bytes);
-    memset(g.dv + t * s.kv_stride, 0, bytes);
-    memset(g.dq + t * s.q_stride, 0, bytes * static_cast<size_t>(s.group));
-  }
+void attend_bwd(const AttentionQueries &s, const AttentionKeys &keys, float *dk, float *dv) {
+  const size_t row_bytes = static_cast<size_t>(s.hd) * sizeof(float);
+  const size_t key_bytes = static_cast<size_t>(s.position + s.rows) * row_bytes;
+  memset(dk, 0, key_bytes);
+  memset(dv, 0, key_bytes);
+  for (int64_t t = 0; t < s.rows; t++) memset(s.dq + t * s.stride, 0, row_bytes * static_cast<size_t>(s.group));
   for (int64_t head = 0; head < s.group; head++)
-    for (int64_t first = 0; first < s.length; first += kQueryBlock)
-      attend_bwd_rows(s, g, head, first, min64(kQueryBlock, s.length - first));
+    for (int64_t first = 0; first < s.rows; first += kQueryBlock)
+      attend_bwd_rows(s, keys, dk, dv, head, first, min64(kQueryBlock, s.rows - first));
 }
 
 }  // namespace

@@ -10,20 +10,31 @@ constexpr int64_t kMaxHeadDim = 256;
 // Query rows that share one pass over keys and values.
 constexpr int kAttentionTile = 16;
 
-// One (sequence, key/value head) of packed attention; all pointers are at its first row and head.
-struct AttentionSequence {
-  const float *q, *k, *v;
-  int64_t length;    // rows
-  int64_t group;     // query heads
-  int64_t hd;
-  int64_t q_stride;  // floats from a row of q to the next: heads * hd
-  int64_t kv_stride;
-  float scale;
+// Some of the keys that a query meets: those at positions [position, position + rows) of its sequence
+// are the rows from `row` on.
+struct KeySpan {
+  int64_t position, row, rows;
 };
 
-struct AttentionGradients {
-  const float *dout, *out, *lse;  // lse: stride q_stride / hd
-  float *dq, *dk, *dv;
+// The keys and values of one head. The spans' positions follow each other from 0 without a gap.
+struct AttentionKeys {
+  const KeySpan *spans;
+  int64_t count;
+  const float *k, *v;  // row 0
+  int64_t stride;      // floats from a row to the next
+};
+
+// Consecutive query rows of one sequence and the query heads of one key/value head; all pointers are at the
+// first row and head.
+struct AttentionQueries {
+  const float *q, *dout, *out, *lse;  // lse: stride / hd floats from a row to the next
+  float *dq;
+  int64_t rows;
+  int64_t position;  // of the first row in its sequence
+  int64_t group;     // query heads
+  int64_t hd;
+  int64_t stride;    // floats from a row of q to the next: heads * hd
+  float scale;
 };
 
 struct NnOps {
@@ -46,9 +57,10 @@ struct NnOps {
   void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign);
 
   // rows <= kAttentionTile query rows; row i attends to the first length[i] keys. lse or its entries may be null.
-  void (*attend)(const float *const *q, const int64_t *length, int rows, const float *k, const float *v,
-                 int64_t kv_stride, int64_t hd, float scale, float *const *out, float *const *lse);
-  void (*attend_bwd)(const AttentionSequence &sequence, const AttentionGradients &gradients);
+  void (*attend)(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd,
+                 float scale, float *const *out, float *const *lse);
+  // Writes dq, and to dk and dv [position + rows, hd] what these queries add to the keys they see.
+  void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
 };
 
 // The best set this CPU has. MGRPO_CPU_ISA=portable|avx2|avx512 in the environment, read once, lowers it.

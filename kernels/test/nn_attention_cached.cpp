@@ -76,8 +76,8 @@ TEST(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) {
       cache.attend(&q[t * cache.row()], {1}, {t + 1}, step.begin());
       ASSERT_TRUE(same_bits(step.begin(), prefill.begin() + t * cache.row(), cache.row())) << "token " << t;
     }
-    mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), 1, packed.begin(), lse.begin(),
-                               heads, kv_heads, hd, kScale);
+    mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, packed.begin(),
+                               lse.begin(), heads, kv_heads, hd, kScale);
     EXPECT_TRUE(same_bits(packed.begin(), prefill.begin(), tokens * cache.row()));
   }
 }

@@ -13,6 +13,7 @@ struct Problem {
   Ints lengths;
   int64_t heads, kv_heads, hd;
   float scale;
+  Ints parent = {};  // of each segment; empty: every segment is a sequence
 
   Ints cu() const {
     Ints c{0};
@@ -22,6 +23,14 @@ struct Problem {
   int64_t rows() const { return cu().back(); }
   int64_t q_size() const { return rows() * heads * hd; }
   int64_t kv_size() const { return rows() * kv_heads * hd; }
+  const int32_t *parents() const { return parent.empty() ? nullptr : parent.data(); }
+
+  // The rows that segment s sees, in the order of their positions.
+  Ints seen(size_t s) const {
+    Ints rows = parent.empty() || parent[s] < 0 ? Ints{} : seen(static_cast<size_t>(parent[s]));
+    for (int32_t r = cu()[s]; r < cu()[s + 1]; r++) rows.push_back(r);
+    return rows;
+  }
 };
 
 const Problem kProblems[] = {
@@ -35,6 +44,14 @@ const Problem kProblems[] = {
     {{40}, 1, 1, 256, 0.0625f},
     {{12}, 20, 1, 16, 0.25f},  // a group larger than a tile
     {{35, 3}, 3, 3, 20, 4.0f},  // sharp softmax
+    {{1100}, 2, 2, 8, 0.35f},  // longer than a task of the backward pass
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 0, 0, 0}},  // one shared prefix, ragged children
+    {{20, 7}, 4, 2, 16, 0.25f, {-1, 0}},               // one child
+    {{0, 7, 5}, 4, 2, 16, 0.25f, {-1, 0, 0}},          // empty prefix
+    {{9, 0, 4, 0}, 4, 2, 16, 0.25f, {-1, 0, 0, 2}},    // sequences that end where their prefix ends
+    {{70, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 0, 0, -1, 3}},     // two trees, prefixes beyond one block of keys
+    {{5, 1, 64, 1, 90, 2, 63, 11}, 6, 2, 24, 0.2f, {-1, 0, 1, 2, 3, 1, -1, 6}},  // prefixes of prefixes
+    {{600, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 0, 0, 2, 0}},      // several tasks and waves
 };
 
 struct Inputs {
@@ -53,14 +70,16 @@ Oracle oracle(const Problem &p, const Inputs &in) {
   o.out.assign(in.q.size(), 0), o.lse.assign(static_cast<size_t>(p.rows() * p.heads), 0);
   o.dq.assign(in.q.size(), 0), o.dk.assign(in.k.size(), 0), o.dv.assign(in.k.size(), 0);
   const Ints cu = p.cu();
-  for (size_t s = 0; s < p.lengths.size(); s++)
+  for (size_t s = 0; s < p.lengths.size(); s++) {
+    const Ints seen = p.seen(s);
     for (int64_t t = cu[s]; t < cu[s + 1]; t++)
       for (int64_t h = 0; h < p.heads; h++) {
         const int64_t qi = (t * p.heads + h) * p.hd, kv_head = h / (p.heads / p.kv_heads);
-        const auto ki = [&](int64_t j) { return (j * p.kv_heads + kv_head) * p.hd; };
+        const int64_t keys = static_cast<int64_t>(seen.size()) - (cu[s + 1] - t) + 1;
+        const auto ki = [&](int64_t j) { return (seen[static_cast<size_t>(j)] * p.kv_heads + kv_head) * p.hd; };
         std::vector<double> prob;
         double top = -INFINITY, sum = 0;
-        for (int64_t j = cu[s]; j <= t; j++) {
+        for (int64_t j = 0; j < keys; j++) {
           double score = 0;
           for (int64_t c = 0; c < p.hd; c++) score += static_cast<double>(in.q[qi + c]) * in.k[ki(j) + c];
           prob.push_back(score * p.scale);
@@ -69,11 +88,11 @@ Oracle oracle(const Problem &p, const Inputs &in) {
         for (double &x : prob) sum += x = std::exp(x - top);
         o.lse[t * p.heads + h] = top + std::log(sum);
         double delta = 0;
-        for (int64_t j = cu[s]; j <= t; j++)
-          for (int64_t c = 0; c < p.hd; c++) o.out[qi + c] += prob[j - cu[s]] / sum * in.v[ki(j) + c];
+        for (int64_t j = 0; j < keys; j++)
+          for (int64_t c = 0; c < p.hd; c++) o.out[qi + c] += prob[j] / sum * in.v[ki(j) + c];
         for (int64_t c = 0; c < p.hd; c++) delta += o.out[qi + c] * in.dout[qi + c];
-        for (int64_t j = cu[s]; j <= t; j++) {
-          const double pj = prob[j - cu[s]] / sum;
+        for (int64_t j = 0; j < keys; j++) {
+          const double pj = prob[j] / sum;
           double dp = 0;
           for (int64_t c = 0; c < p.hd; c++) dp += static_cast<double>(in.dout[qi + c]) * in.v[ki(j) + c];
           const double ds = pj * (dp - delta) * p.scale;
@@ -84,6 +103,7 @@ Oracle oracle(const Problem &p, const Inputs &in) {
           }
         }
       }
+  }
   return o;
 }
 
@@ -96,12 +116,12 @@ struct Outputs {
 void run(const Problem &p, const Inputs &in, Outputs &o) {
   const Ints cu = p.cu();
   const int64_t batch = static_cast<int64_t>(p.lengths.size());
-  ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), batch, o.out.begin(),
-                                       o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale),
+  ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.parents(), batch,
+                                       o.out.begin(), o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale),
             MGRPO_OK);
   ASSERT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
-                                           o.lse.begin(), cu.data(), batch, o.dq.begin(), o.dk.begin(), o.dv.begin(),
-                                           p.heads, p.kv_heads, p.hd, p.scale),
+                                           o.lse.begin(), cu.data(), p.parents(), batch, o.dq.begin(), o.dk.begin(),
+                                           o.dv.begin(), p.heads, p.kv_heads, p.hd, p.scale),
             MGRPO_OK);
 }
 
@@ -127,18 +147,48 @@ TEST(AttentionPacked, ForwardAndBackwardMatchFloat64) {
 }
 
 TEST(AttentionPacked, ThreadsDoNotChangeBits) {
-  const Problem p{{200, 3, 90, 150}, 6, 2, 24, 0.2f};
-  const Inputs in(p);
-  Outputs one(p);
-  with_threads(1, [&] { run(p, in, one); });
-  for (int threads : {2, 3, 7}) {
-    Outputs many(p);
-    with_threads(threads, [&] { run(p, in, many); });
-    EXPECT_TRUE(same_bits(one.out.begin(), many.out.begin(), p.q_size())) << threads;
-    EXPECT_TRUE(same_bits(one.lse.begin(), many.lse.begin(), p.rows() * p.heads)) << threads;
-    EXPECT_TRUE(same_bits(one.dq.begin(), many.dq.begin(), p.q_size())) << threads;
-    EXPECT_TRUE(same_bits(one.dk.begin(), many.dk.begin(), p.kv_size())) << threads;
-    EXPECT_TRUE(same_bits(one.dv.begin(), many.dv.begin(), p.kv_size())) << threads;
+  const Problem problems[] = {{{200, 3, 90, 150}, 6, 2, 24, 0.2f},
+                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 0, 0, 2, 0}}};
+  for (const Problem &p : problems) {
+    const Inputs in(p);
+    Outputs one(p);
+    with_threads(1, [&] { run(p, in, one); });
+    for (int threads : {2, 3, 7}) {
+      Outputs many(p);
+      with_threads(threads, [&] { run(p, in, many); });
+      EXPECT_TRUE(same_bits(one.out.begin(), many.out.begin(), p.q_size())) << threads;
+      EXPECT_TRUE(same_bits(one.lse.begin(), many.lse.begin(), p.rows() * p.heads)) << threads;
+      EXPECT_TRUE(same_bits(one.dq.begin(), many.dq.begin(), p.q_size())) << threads;
+      EXPECT_TRUE(same_bits(one.dk.begin(), many.dk.begin(), p.kv_size())) << threads;
+      EXPECT_TRUE(same_bits(one.dv.begin(), many.dv.begin(), p.kv_size())) << threads;
+    }
+  }
+}
+
+// Where the rows of a sequence lie cannot be seen in its bits.
+TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
+  const Problem shared{{77, 100, 31}, 6, 2, 24, 0.2f, {-1, 0, 0}};
+  const Inputs in(shared);
+  Outputs tree(shared);
+  run(shared, in, tree);
+  for (size_t child : {1, 2}) {
+    const Ints rows = shared.seen(child);
+    const Problem whole{{static_cast<int32_t>(rows.size())}, 6, 2, 24, 0.2f};
+    Inputs flat(whole);
+    const int64_t q_row = 6 * 24, kv_row = 2 * 24, prefix = 77;
+    for (size_t t = 0; t < rows.size(); t++) {
+      std::copy_n(in.q.begin() + rows[t] * q_row, q_row, flat.q.begin() + t * q_row);
+      std::copy_n(in.dout.begin() + rows[t] * q_row, q_row, flat.dout.begin() + t * q_row);
+      std::copy_n(in.k.begin() + rows[t] * kv_row, kv_row, flat.k.begin() + t * kv_row);
+      std::copy_n(in.v.begin() + rows[t] * kv_row, kv_row, flat.v.begin() + t * kv_row);
+    }
+    Outputs alone(whole);
+    run(whole, flat, alone);
+    const int64_t at = shared.cu()[child], n = shared.lengths[child];
+    EXPECT_TRUE(same_bits(alone.out.begin(), tree.out.begin(), prefix * q_row));
+    EXPECT_TRUE(same_bits(alone.out.begin() + prefix * q_row, tree.out.begin() + at * q_row, n * q_row));
+    EXPECT_TRUE(same_bits(alone.lse.begin() + prefix * 6, tree.lse.begin() + at * 6, n * 6));
+    EXPECT_TRUE(same_bits(alone.dq.begin() + prefix * q_row, tree.dq.begin() + at * q_row, n * q_row));
   }
 }
 
@@ -175,8 +225,8 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   const Inputs in(p);
   Outputs o(p);
   const auto forward = [&](Ints cu, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd) {
-    return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), batch, o.out.begin(),
-                                      o.lse.begin(), heads, kv_heads, hd, 1);
+    return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), nullptr, batch,
+                                      o.out.begin(), o.lse.begin(), heads, kv_heads, hd, 1);
   };
   EXPECT_EQ(forward({0}, 0, 2, 1, 4), MGRPO_OK);
   EXPECT_EQ(forward({0, 0, 0}, 2, 2, 1, 4), MGRPO_OK);
@@ -187,13 +237,17 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   EXPECT_EQ(forward({0, 2}, -1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({1, 2}, 1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2, 1}, 2, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, 1, o.out.begin(),
-                                       o.lse.begin(), 2, 1, 4, 1),
+  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, nullptr, 1,
+                                       o.out.begin(), o.lse.begin(), 2, 1, 4, 1),
             MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
-                                           o.lse.begin(), Ints{0, 2}.data(), 1, o.dq.begin(), nullptr, o.dv.begin(),
-                                           2, 1, 4, 1),
+                                           o.lse.begin(), Ints{0, 2}.data(), nullptr, 1, o.dq.begin(), nullptr,
+                                           o.dv.begin(), 2, 1, 4, 1),
             MGRPO_INVALID_ARGUMENT);
+  for (Ints parent : {Ints{0, 0}, Ints{-1, 1}, Ints{-1, -2}, Ints{1, -1}})
+    EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), parent.data(), 2,
+                                         o.out.begin(), o.lse.begin(), 2, 1, 4, 1),
+              MGRPO_INVALID_ARGUMENT);
   for (float v : o.out.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";
 }
 
