@@ -117,7 +117,7 @@ func TestThreeAgents(t *testing.T) {
 			wg.Go(func() {
 				all := slices.Concat(small, []string{"run.dir=" + dir, "run.steps=2",
 					"agents.librarian.cold_start.steps=60", "agents.librarian.cold_start.batch=16", "agents.librarian.cold_start.optimizer.warmup=5",
-					"agents.librarian.optimizer.decay_steps=0", "agents.librarian.optimizer.warmup=1"}, sets)
+					"agents.planner.delegates=[researcher]", "agents.librarian.optimizer.decay_steps=0", "agents.librarian.optimizer.warmup=1"}, sets)
 				cfg, err := config.Parse(quickstart, text, all)
 				if err != nil {
 					t.Error(err)

@@ -54,7 +54,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 		}
 		return w.evaluate(ctx, from.Step)
 	})
-	for _, name := range agentNames(cfg) {
+	for _, name := range AgentNames(cfg) {
 		if r, ok := records.byAgent[name]; ok {
 			e.Records = append(e.Records, r)
 		}
@@ -71,7 +71,7 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 	if want := (checkpoint.Run{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
 		return m, fmt.Errorf("%s holds step %d: give the folder its name %s back", stepDir, m.Step, filepath.Base(want))
 	}
-	for _, name := range agentNames(cfg) {
+	for _, name := range AgentNames(cfg) {
 		if _, ok := m.Agent(name); !ok {
 			return m, fmt.Errorf("%s holds no agent %q of this configuration", stepDir, name)
 		}

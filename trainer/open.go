@@ -37,7 +37,7 @@ type Setup struct {
 func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
 	a := s.Config.Agent(name)
 	if a == nil {
-		return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, agentNames(s.Config))
+		return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, AgentNames(s.Config))
 	}
 	if s.Checkpoints == "" {
 		s.Checkpoints = checkpointsDir(s.Dir)
@@ -143,9 +143,12 @@ func (w *Worker) openLearner(ctx context.Context) (err error) {
 		Adam: adamOf(w.agent.Optimizer), MicroBatchTokens: w.agent.Engine.MicroBatchTokens,
 		Checkpoint: w.agent.Engine.CheckpointActivations,
 	}
-	if w.cfg.GRPO.KL != "none" {
+	if w.cfg.GRPO.KL != "none" && w.cfg.Learns(w.agent) {
 		if opt.Reference, err = w.reference(ctx); err != nil {
 			return err
+		}
+		if w.cfg.GRPO.KL == "k1" {
+			w.observer.Note(w.name, "warning: as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one")
 		}
 	}
 	w.learner, err = learner.New(ctx, w.model, opt)
@@ -168,18 +171,16 @@ func threads(s Setup) int {
 	return max(n/max(s.Local, 1), 1)
 }
 
-// agentNames are the agents that take part in the configured arm, main first.
-func agentNames(cfg *config.Config) []string {
+// AgentNames are the agents that take part in the configured arm, main first.
+func AgentNames(cfg *config.Config) []string {
 	names := []string{cfg.Main().Name}
-	if cfg.Run.Arm != "single" {
-		for _, a := range cfg.Subs() {
-			names = append(names, a.Name)
-		}
+	for _, a := range cfg.Subs() {
+		names = append(names, a.Name)
 	}
 	return names
 }
 
-func (w *Worker) agentNames() []string { return agentNames(w.cfg) }
+func (w *Worker) agentNames() []string { return AgentNames(w.cfg) }
 
 func hash(s string) uint64 {
 	h := fnv.New64a()

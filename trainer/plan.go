@@ -22,13 +22,13 @@ type AgentPlan struct {
 // It reads the headers of checkpoints and no weights.
 func MemoryPlan(cfg *config.Config, names []string) ([]AgentPlan, error) {
 	if names == nil {
-		names = agentNames(cfg)
+		names = AgentNames(cfg)
 	}
 	var plans []AgentPlan
 	for _, name := range names {
 		a := cfg.Agent(name)
 		if a == nil {
-			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, agentNames(cfg))
+			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, AgentNames(cfg))
 		}
 		arch, err := architecture(cfg, a)
 		if err != nil {
@@ -82,7 +82,7 @@ func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) Agen
 	}
 	if learns {
 		p.Checkpoint += 8 * parameters // AdamW's moments
-		if cfg.GRPO.KL != "none" {
+		if cfg.GRPO.KL != "none" && cfg.Learns(a) {
 			p.Reference = 4 * parameters
 			if compute != checkpoint.F32 {
 				p.Reference += 2 * parameters

@@ -62,7 +62,7 @@ func TestOneProcessEqualsSeveral(t *testing.T) {
 		dir := t.TempDir()
 		cfg := load(t, dir, "store.url="+url, "run.name=processes", "run.threads=1")
 		got := map[string]float64{}
-		for _, out := range runWorkers(t, cfg.Dump(), "researcher", "planner") {
+		for _, out := range runWorkers(t, cfg.Dump("/"), "researcher", "planner") {
 			maps.Copy(got, parseNumbers(t, out))
 		}
 		sameWeights(t, digests(t, dir, 3), want)

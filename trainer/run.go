@@ -42,7 +42,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := replaceFile(filepath.Join(dir, configFile), cfg.Dump()); err != nil {
+	if err := replaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return err
 	}
 	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir, From: from})
@@ -69,7 +69,7 @@ type team struct {
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*team, error) {
 	names := opt.Agents
 	if names == nil {
-		names = agentNames(cfg)
+		names = AgentNames(cfg)
 	}
 	t, err := opt.Task, error(nil)
 	if t == nil {
@@ -81,7 +81,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 	if err != nil {
 		return nil, err
 	}
-	if options.URL == "" && len(names) < len(agentNames(cfg)) {
+	if options.URL == "" && len(names) < len(AgentNames(cfg)) {
 		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
 	out := &team{}
@@ -164,13 +164,8 @@ func (t *team) close(ctx context.Context) error {
 	return errors.Join(append(errs, t.store.Close())...)
 }
 
-// RunDir is the run's folder: run.dir, or runs/NAME where the program was started.
-func RunDir(cfg *config.Config) string {
-	if cfg.Run.Dir != "" {
-		return cfg.Resolve(cfg.Run.Dir)
-	}
-	return filepath.Join("runs", cfg.Run.Name)
-}
+// RunDir is the run's folder.
+func RunDir(cfg *config.Config) string { return cfg.Resolve(cfg.Run.Dir) }
 
 // startingPoint is the checkpoint to continue, nil for a fresh run. A folder that holds checkpoints is
 // never started over, and a resumed run has the settings it began with.

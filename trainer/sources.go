@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
@@ -48,7 +49,7 @@ func OpenTask(cfg *config.Config) (task.Task, error) {
 	if t.Kind == "gsm8k" {
 		return gsm8k.Open(gsm8k.Settings{
 			Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert,
-			Delegates: agentNames(cfg)[1:], Delegate: demonstratedDelegations,
+			Delegates: AgentNames(cfg)[1:], Delegate: demonstratedDelegations,
 		})
 	}
 	return jsonl.Open(jsonl.Settings{
@@ -119,9 +120,6 @@ func (b *toolbox) open(ctx context.Context, cfg *config.Config, c *config.Tool) 
 		b.close = append(b.close, code.Close)
 		b.add(tool.Named(code, c.Name), limits)
 	case "search":
-		if c.Corpus == "" {
-			return errors.New("a search needs a corpus: a JSONL file or a folder of Markdown")
-		}
 		s, err := tool.NewSearch(ctx, tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results})
 		if err != nil {
 			return err
@@ -129,7 +127,9 @@ func (b *toolbox) open(ctx context.Context, cfg *config.Config, c *config.Tool) 
 		b.close = append(b.close, s.Close)
 		b.add(tool.Named(s, c.Name), limits)
 	case "mcp":
-		set := tool.MCPConfig{Command: c.Command, Env: c.Env, URL: c.URL}
+		set := tool.MCPConfig{Command: c.Command, Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv}
+		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
 		server, err := tool.ConnectMCP(ctx, set)
 		if err != nil {
 			return err
@@ -226,10 +226,20 @@ func parseChat(line []byte) (task.Demonstration, error) {
 		return task.Demonstration{}, err
 	}
 	d := task.Demonstration{Agent: chat.Agent}
-	for _, m := range chat.Messages {
+	for i, m := range chat.Messages {
+		possible := []string{"assistant", "tool"}
+		switch i {
+		case 0:
+			possible = []string{"user"} // the system prompt is the agent's own, as in its conversations
+		case 1:
+			possible = []string{"assistant"}
+		}
+		if !slices.Contains(possible, m.Role) {
+			return d, fmt.Errorf("message %d has the role %q; want user first, then assistant, then assistant or tool", i+1, m.Role)
+		}
 		d.Segments = append(d.Segments, task.Segment{Role: m.Role, Text: m.Content, Sampled: m.Role == "assistant"})
 	}
-	if len(d.Segments) < 2 || d.Segments[0].Sampled {
+	if len(d.Segments) < 2 {
 		return d, errors.New("a chat is at least a user's message and an assistant's answer")
 	}
 	return d, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/compact"
@@ -21,7 +22,7 @@ import (
 // shapeTokenizer is the tokenizer of a model that has none of its own yet.
 func shapeTokenizer(cfg *config.Config, s *config.Shape) (*tokenizer.Tokenizer, error) {
 	if s.Tokenizer != "task" {
-		return tokenizer.Load(cfg.Resolve(config.Path(s.Tokenizer)))
+		return tokenizer.Load(cfg.Resolve(s.Tokenizer))
 	}
 	if cfg.Task.Kind != "research" {
 		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s has no vocabulary of its own: name a folder with a tokenizer.json", cfg.Task.Kind)
@@ -38,8 +39,11 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape) (*tokenizer.Tokenizer, 
 func (w *Worker) speak(ctx context.Context) (err error) {
 	if w.speaksCompact() {
 		w.tools = &toolbox{} // the task brings its own
-		role := w.role()
-		w.dialect = func() (agent.Dialect, error) { return compact.New(role, w.tokenizer) }
+		role, colleague := w.role(), ""
+		if role == research.Planner {
+			colleague = w.agent.Delegates[0]
+		}
+		w.dialect = func() (agent.Dialect, error) { return compact.New(role, w.tokenizer, colleague) }
 		_, err := w.dialect()
 		return err
 	}
@@ -54,9 +58,8 @@ func (w *Worker) speak(ctx context.Context) (err error) {
 	return nil
 }
 
-func (w *Worker) speaksCompact() bool {
-	return w.agent.Dialect == "compact" || (w.agent.Dialect == "auto" && w.cfg.Task.Kind == "research" && w.agent.Model.Shape != nil)
-}
+// speaksCompact: the research task has a grammar of its own, other tasks are chats.
+func (w *Worker) speaksCompact() bool { return w.cfg.Task.Kind == "research" }
 
 // role is the part in the research task's grammar.
 func (w *Worker) role() research.Role {
@@ -79,23 +82,24 @@ func (w *Worker) chat() (*agent.Chat, error) {
 		system = string(text)
 	}
 	c := agent.ChatConfig{Tokenizer: w.tokenizer, System: system, Tools: w.tools.all}
-	if w.main && w.cfg.Run.Arm != "single" {
-		for _, sub := range w.colleagues() {
-			c.Colleagues = append(c.Colleagues, agent.Colleague{Name: sub.Name, Description: sub.Describe})
+	if w.main {
+		for _, sub := range w.cfg.Subs() {
+			if slices.Contains(w.agent.Delegates, sub.Name) {
+				c.Colleagues = append(c.Colleagues, agent.Colleague{Name: sub.Name, Description: describe(sub)})
+			}
 		}
 	}
 	return agent.NewChat(c)
 }
 
-// colleagues are the sub-agents that the main agent may call.
-func (w *Worker) colleagues() []*config.Agent {
-	var out []*config.Agent
-	for _, sub := range w.cfg.Subs() {
-		if len(w.agent.Delegates) == 0 || slices.Contains(w.agent.Delegates, sub.Name) {
-			out = append(out, sub)
-		}
+func describe(sub *config.Agent) string {
+	switch {
+	case sub.Describe != "":
+		return sub.Describe
+	case len(sub.Tools) > 0:
+		return fmt.Sprintf("Another agent, with the tools %s.", strings.Join(sub.Tools, ", "))
 	}
-	return out
+	return "Another agent, without tools."
 }
 
 // toolsFor adds the tools that the task binds to a query.
@@ -114,7 +118,7 @@ func (w *Worker) toolsFor(q task.Query) map[string]tool.Tool {
 // demonstrations are the cold start's conversations as sequences to learn.
 func (w *Worker) demonstrations() ([]*learner.Sequence, error) {
 	source, ok := w.task.(task.Demonstrator)
-	file := &chats{path: w.cfg.Resolve(config.Path(w.cfg.ColdStart.Demonstrations))}
+	file := &chats{path: w.cfg.Resolve(w.cfg.ColdStart.Demonstrations)}
 	if w.cfg.ColdStart.Demonstrations != "task" {
 		source, ok = file, true
 	}

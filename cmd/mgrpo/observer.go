@@ -34,12 +34,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 func newConsole(cfg *config.Config, agents []string) *metrics.Console {
 	opt := metrics.ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
 	if agents == nil {
-		opt.Agents = append(opt.Agents, cfg.Main().Name)
-		for _, a := range cfg.Subs() {
-			if cfg.Run.Arm != "single" {
-				opt.Agents = append(opt.Agents, a.Name)
-			}
-		}
+		opt.Agents = trainer.AgentNames(cfg)
 	}
 	out := int(os.Stdout.Fd())
 	if term.IsTerminal(out) && os.Getenv("TERM") != "dumb" {

@@ -14,6 +14,7 @@
 //	change     "resume": the key, or the section, may change between a checkpoint and its --resume;
 //	           "worker": it may also differ from one worker of the team to the next
 //	keyed      "true": the field is an ordered mapping from Name to the slice's element
+//	words      of a path: values that are words and not paths, separated by |
 //	inherits   the section whose keys of the same name are the defaults
 //
 // Load reads a file, reports every mistake in it at once with file, line and column, and fills in
@@ -31,7 +32,7 @@ type Config struct {
 	Eval      Eval      `yaml:"eval" doc:"Held-out evaluation while training." change:"resume"`
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
-	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator, code and, in the research task, search need no entry."`
+	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
 
 	dir string // folder of the file: what relative paths start from
 }
@@ -44,7 +45,7 @@ type Run struct {
 	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." change:"resume"`
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`
 	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." change:"resume"`
-	Deterministic   *bool  `yaml:"deterministic" doc:"Bit-equal results for equal seeds and CPU features. Absent: true if every agent is on the CPU and grpo.max_lag is 0."`
+	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run where equal seeds and CPU features do not promise bit-equal results. Absent: runs on the CPU are so, others may not be."`
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with its own tools."`
 	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." change:"worker"`
 }
@@ -78,8 +79,8 @@ type Task struct {
 	Eval           Path     `yaml:"eval" doc:"JSONL file of held-out queries (jsonl, gsm8k)." change:"resume"`
 	Fields         Fields   `yaml:"fields" doc:"Which fields of a JSONL row hold what."`
 	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
-	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored."`
-	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score. Absent: as the main agent's answer; in the research task, by the sub-question's own truth."`
+	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
+	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as the main agent's answer."`
 	Judge          Judge    `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
 	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and how sloppy its demonstrations are."`
 }
@@ -94,7 +95,7 @@ type Fields struct {
 
 // Verifier says how one answer becomes a score in [0, 1].
 type Verifier struct {
-	Kind      string  `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge" doc:"auto: research exact, gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number."`
+	Kind      string  `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge" doc:"auto: gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number."`
 	Pattern   string  `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
 	Tolerance float64 `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
 }
@@ -195,7 +196,7 @@ type Eval struct {
 // ColdStart is supervised training before the first step. Its steps, batch and optimizer are the
 // defaults of every agent's own cold_start.
 type ColdStart struct {
-	Demonstrations string     `yaml:"demonstrations" default:"none" doc:"none: no cold start. task: the task's own demonstrations. Else a JSONL file of chats, path as everywhere."`
+	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task" doc:"none: no cold start. task: the task's own demonstrations. Else a JSONL file of chats, path as everywhere."`
 	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Queries for which the task demonstrates."`
 	Supervised     Supervised `yaml:",inline"`
 }
@@ -230,11 +231,10 @@ type Agent struct {
 	DType      string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
 	Train      bool       `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
 	Delegates  []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
-	Tools      []string   `yaml:"tools" doc:"Tools it may call."`
+	Tools      []string   `yaml:"tools" doc:"Tools it may call. The research task brings its own."`
 	Prompt     Path       `yaml:"prompt" doc:"File with its system prompt."`
-	PromptText string     `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: the task's own."`
+	PromptText string     `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: none but what describes its tools."`
 	Describe   string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
-	Dialect    string     `yaml:"dialect" default:"auto" enum:"auto|chat|compact" doc:"chat: the model's template and tool-call format. compact: the grammar of the research task. auto: compact for the research task with a shape, else chat."`
 	Limits     Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
 	Align      AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
 	Reference  Path       `yaml:"reference" doc:"Weights of the KL reference. Absent: its initial weights."`
@@ -259,7 +259,7 @@ type AgentAlign struct {
 
 // Engine sizes an agent's inference and training batches.
 type Engine struct {
-	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, within memory."`
+	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, at most 128."`
 	Context               int  `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower."`
 	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass."`
 	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
@@ -272,9 +272,10 @@ type Tool struct {
 	Corpus    Path          `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
 	Command   []string      `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
 	URL       string        `yaml:"url" doc:"mcp: address of a server over HTTP."`
+	TokenEnv  string        `yaml:"token_env" doc:"mcp: environment variable whose value is sent to url as a bearer token." change:"worker"`
 	Env       []string      `yaml:"env" doc:"mcp: names of environment variables passed on to command."`
 	Results   int           `yaml:"results" default:"3" min:"1" max:"100" doc:"search: results of one call."`
 	Timeout   time.Duration `yaml:"timeout" default:"10s" above:"0s" doc:"Longest time of one call."`
 	MaxOutput int           `yaml:"max_output" default:"4096" min:"1" doc:"Bytes of output shown to the model; the rest is cut."`
-	MaxSteps  int64         `yaml:"max_steps" default:"1000000" min:"1" doc:"calculator, code: Starlark steps of one call."`
+	MaxSteps  int64         `yaml:"max_steps" default:"1000000" min:"1" doc:"code: Starlark steps of one call."`
 }

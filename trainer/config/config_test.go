@@ -47,8 +47,8 @@ func TestDefaults(t *testing.T) {
 	if d := cmp.Diff(want, c.GRPO); d != "" {
 		t.Errorf("grpo differs from the specification (-want +got):\n%s", d)
 	}
-	if c.Run.Dir != "runs/t" || !c.Deterministic() || c.Main().Name != "boss" {
-		t.Errorf("dir %q, deterministic %v, main %q", c.Run.Dir, c.Deterministic(), c.Main().Name)
+	if c.Run.Dir != "runs/t" || c.Main().Name != "boss" {
+		t.Errorf("dir %q, main %q", c.Run.Dir, c.Main().Name)
 	}
 	if got := c.Main().Delegates; !slices.Equal(got, []string{"help"}) {
 		t.Errorf("delegates of the main agent: %v", got)
@@ -72,9 +72,6 @@ agents:
 	if c.Agents[0].Name != "planner" || c.Agents[1].Name != "solver" {
 		t.Errorf("agents are not in the file's order")
 	}
-	if c.Deterministic() {
-		t.Error("deterministic by default with an agent on a GPU")
-	}
 	if o := c.Agent("solver").Optimizer; o.LR != 1e-6 || o.WeightDecay != 0.1 || o.Betas != [2]float64{0.9, 0.98} {
 		t.Errorf("optimizer: %+v", o)
 	}
@@ -90,7 +87,7 @@ agents:
 func TestInheritance(t *testing.T) {
 	text := `run: {name: t}
 agents:
-  boss: {role: main, model: a, cold_start: {steps: 5, optimizer: {lr: 0.5}}}
+  boss: {role: main, model: a, delegates: [help], cold_start: {steps: 5, optimizer: {lr: 0.5}}}
   help: {role: sub, model: b, align: {d: 3}}
   aide: {role: sub, model: b}
 grpo: {align: {d: 4}}
@@ -125,16 +122,16 @@ func TestSet(t *testing.T) {
 
 // A dump reads back as the same configuration, and dumps to the same text.
 func TestDumpRoundTrip(t *testing.T) {
-	odd := minimal + "  odd: {role: sub, model: \"a: b #c\", prompt_text: \"line\\n\\t\\\"q\\\" é \\u0001 \", tools: [calculator, \"web\"], describe: \"yes\"}\n" +
+	odd := strings.ReplaceAll(minimal, "run:", "task: {kind: jsonl, train: t.jsonl, eval: /e}\nrun:") + "  odd: {role: sub, model: \"a: b #c\", prompt_text: \"line\\n\\t\\\"q\\\" é \\u0001 \", tools: [calculator, \"web\"], describe: \"yes\"}\n" +
 		"tools: {web: {kind: mcp, command: [\"prog\", \"--x={y}\", \"\", \"- z\"], timeout: 1m30s}}\n"
 	for name, text := range map[string]string{"minimal": minimal, "example": Example(), "odd": odd} {
 		t.Run(name, func(t *testing.T) {
 			c := mustParse(t, text)
-			again := mustParse(t, string(c.Dump()))
+			again := mustParse(t, string(c.Dump(c.dir)))
 			if d := cmp.Diff(c, again, equal); d != "" {
 				t.Errorf("the dump reads back differently (-first +second):\n%s", d)
 			}
-			if d := cmp.Diff(string(c.Dump()), string(again.Dump())); d != "" {
+			if d := cmp.Diff(string(c.Dump(c.dir)), string(again.Dump(again.dir))); d != "" {
 				t.Errorf("the second dump differs:\n%s", d)
 			}
 			if c.Digest() != again.Digest() {
@@ -144,18 +141,53 @@ func TestDumpRoundTrip(t *testing.T) {
 	}
 }
 
+// A copy in another folder names the same files, and a run may be resumed from either.
+func TestDumpElsewhere(t *testing.T) {
+	text := `run: {name: t, dir: out/x}
+task: {kind: jsonl, train: data/t.jsonl, eval: /abs/e.jsonl}
+cold_start: {demonstrations: chats.jsonl}
+agents:
+  boss: {role: main, model: ../models/a}
+  help: {role: sub, model: {width: 8, layers: 1, heads: 2, ffn: 16, tokenizer: task}}
+`
+	c := mustParse(t, text)
+	elsewhere := filepath.Join(c.Resolve(c.Run.Dir), "config.yaml")
+	again, err := Parse(elsewhere, c.Dump(filepath.Dir(elsewhere)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range [][2]Path{
+		{c.Run.Dir, again.Run.Dir}, {c.Task.Train, again.Task.Train}, {c.Task.Eval, again.Task.Eval},
+		{c.ColdStart.Demonstrations, again.ColdStart.Demonstrations}, {c.Main().Model.Path, again.Main().Model.Path},
+	} {
+		if a, b := c.Resolve(pair[0]), again.Resolve(pair[1]); a != b {
+			t.Errorf("%s became %s", a, b)
+		}
+	}
+	if got := again.Agent("help").Model.Shape.Tokenizer; got != "task" {
+		t.Errorf("the word task became %q", got)
+	}
+	if d := c.DiffForResume(again); len(d) > 0 || c.Digest() != again.Digest() {
+		t.Errorf("the copy differs: %v", d)
+	}
+	if d := mustParse(t, text, "task.train=data/u.jsonl").DiffForResume(again); len(d) != 1 {
+		t.Errorf("another file of queries is not told apart: %v", d)
+	}
+}
+
 func TestDiffForResume(t *testing.T) {
 	old := mustParse(t, minimal)
 	same := mustParse(t, minimal, "run.steps=900", "eval.every=1", "agents.boss.device=cuda", "store.url=redis://localhost", "run.threads=2", "agents.help.engine.slots=4", "run.dir=/elsewhere")
 	if d := same.DiffForResume(old); len(d) > 0 || same.Digest() != old.Digest() {
 		t.Errorf("keys that may change were refused: %v", d)
 	}
-	other := mustParse(t, minimal+"  more: {role: sub, model: b}\n", "grpo.rollouts=4", "agents.boss.optimizer.lr=0.5")
+	other := mustParse(t, strings.ReplaceAll(minimal, "help", "aide"), "grpo.rollouts=4", "agents.boss.optimizer.lr=0.5")
 	d := other.DiffForResume(old)
 	for _, want := range []string{
-		"agents: [boss, help] -> [boss, help, more]",
+		"agents: [boss, help] -> [boss, aide]",
 		"agents.boss.optimizer.lr: 1e-06 -> 0.5",
-		"agents.more.role: absent -> sub",
+		"agents.aide.role: absent -> sub",
+		"agents.help.role: sub -> absent",
 		"grpo.rollouts: 8 -> 4",
 	} {
 		if !slices.Contains(d, want) {
@@ -200,7 +232,7 @@ func TestPassword(t *testing.T) {
 		if got, err := c.Password(); err != nil || got != want {
 			t.Errorf("%s: %q, %v", set, got, err)
 		}
-		if strings.Contains(string(c.Dump()), want) {
+		if strings.Contains(string(c.Dump(c.dir)), want) {
 			t.Errorf("%s: the dump holds the password", set)
 		}
 	}

@@ -49,6 +49,7 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 	optionalType = reflect.TypeFor[Optional]()
 	modelType    = reflect.TypeFor[Model]()
+	pathType     = reflect.TypeFor[Path]()
 	shapeType    = reflect.TypeFor[Shape]()
 )
 

@@ -21,20 +21,22 @@ type leaf struct {
 	change string // "", "resume" or "worker", as the tag of the key or of a section around it
 }
 
-// leaves lists every value in the schema's order.
-func (c *Config) leaves() []leaf {
+// leaves lists every value in the schema's order; path says how a path is written.
+func (c *Config) leaves(path func(Path) Path) []leaf {
 	var out []leaf
 	walk(reflect.ValueOf(*c), "", "", visitor{
 		leaf: func(l leaf) { out = append(out, l) },
 		open: func(string, string) {},
+		path: path,
 	})
 	return out
 }
 
-// visitor is called for each value, and for each mapping before what it holds.
+// visitor is called for each value, for each mapping before what it holds, and for how a path is written.
 type visitor struct {
 	leaf func(leaf)
 	open func(path, name string)
+	path func(Path) Path
 }
 
 func walk(v reflect.Value, path, change string, visit visitor) {
@@ -62,6 +64,10 @@ func walk(v reflect.Value, path, change string, visit visitor) {
 			visit.open(p, f.key)
 			walk(value.FieldByName("Shape").Elem(), p, ch, visit)
 		case f.typ.Kind() == reflect.Pointer && value.IsNil():
+		case f.typ == modelType:
+			visit.leaf(leaf{p, quote(string(visit.path(value.Interface().(Model).Path))), ch})
+		case f.typ == pathType && !slices.Contains(strings.Split(f.tag.Get("words"), "|"), value.String()):
+			visit.leaf(leaf{p, quote(string(visit.path(Path(value.String())))), ch})
 		default:
 			visit.leaf(leaf{p, scalarText(value), ch})
 		}
@@ -75,8 +81,6 @@ func scalarText(v reflect.Value) string {
 		return x.String()
 	case Optional:
 		return x.String()
-	case Model:
-		return quote(string(x.Path))
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -123,14 +127,15 @@ func quote(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Dump writes the whole configuration with its defaults filled in: canonical YAML that Load reads
-// back to an equal Config if it lies in the same folder. There are no secrets in it, as there are
-// none in a Config.
-func (c *Config) Dump() []byte {
+// Dump writes the whole configuration with its defaults filled in, as a file in the folder dir: canonical
+// YAML whose relative paths lead from there to where they lead now. There are no secrets in it, as
+// there are none in a Config.
+func (c *Config) Dump(dir string) []byte {
 	var b strings.Builder
 	indent := func(path string) string { return strings.Repeat("  ", strings.Count(path, ".")) }
 	walk(reflect.ValueOf(*c), "", "", visitor{
 		open: func(path, name string) { fmt.Fprintf(&b, "%s%s:\n", indent(path), name) },
+		path: c.from(dir),
 		leaf: func(l leaf) {
 			name := l.key[strings.LastIndexByte(l.key, '.')+1:]
 			fmt.Fprintf(&b, "%s%s: %s\n", indent(l.key), name, l.text)
@@ -142,13 +147,13 @@ func (c *Config) Dump() []byte {
 // Shared gives the value of every key on which the workers of a team must agree: all but where the
 // store, the devices and the folders are.
 func (c *Config) Shared() map[string]string {
-	return c.values(func(change string) bool { return change != "worker" })
+	return c.values(func(p Path) Path { return p }, func(change string) bool { return change != "worker" })
 }
 
 // Digest is the SHA-256, in hex, of every key that may not change between a checkpoint and its
-// resume.
+// resume but for paths, which say where something is and not what.
 func (c *Config) Digest() string {
-	fixed := c.fixed()
+	fixed := c.fixed(func(Path) Path { return "" })
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(fixed)) {
 		fmt.Fprintf(h, "%s: %s\n", key, fixed[key])
@@ -158,7 +163,9 @@ func (c *Config) Digest() string {
 
 // DiffForResume names the keys that differ from an earlier configuration of the run and may not, one
 // "key: old -> new" each; none if the run can be resumed.
-func (c *Config) DiffForResume(old *Config) []string { return Diff(old.fixed(), c.fixed()) }
+func (c *Config) DiffForResume(old *Config) []string {
+	return Diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
+}
 
 // Diff lists what differs between two sets of values, as "key: old -> new" in the order of keys.
 func Diff(old, new map[string]string) []string {
@@ -181,14 +188,14 @@ func Diff(old, new map[string]string) []string {
 	return out
 }
 
-func (c *Config) fixed() map[string]string {
-	return c.values(func(change string) bool { return change == "" })
+func (c *Config) fixed(path func(Path) Path) map[string]string {
+	return c.values(path, func(change string) bool { return change == "" })
 }
 
 // values are the leaves whose change is wanted, and the order of agents.
-func (c *Config) values(want func(change string) bool) map[string]string {
+func (c *Config) values(path func(Path) Path, want func(change string) bool) map[string]string {
 	out := map[string]string{}
-	for _, l := range c.leaves() {
+	for _, l := range c.leaves(path) {
 		if want(l.change) {
 			out[l.key] = l.text
 		}

@@ -91,15 +91,22 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:9: store.url: holds a password; put it in an environment variable and name that in store.password_env"},
 		{name: "words", text: team + "store: {allow_insecure: yes please}\n",
 			want: "f.yaml:3:25: store.allow_insecure: \"yes please\" is not possible; the only word is \"anyone may read and write\""},
-		{name: "combinations", text: team + "grpo: {aggregation: constant, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1, resample: 2}\n", sets: []string{"run.deterministic=true"},
+		{name: "combinations", text: team + "grpo: {aggregation: constant, convention: leave_one_out_std, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1, resample: 2}\n", sets: []string{"run.deterministic=true", "agents.b.device=cuda"},
 			want: "f.yaml:3:1: grpo.max_length: missing; aggregation constant divides by it\n" +
 				"f.yaml:3:1: grpo.gap_stop: must be at least grpo.gap_warn, 1\n" +
-				"f.yaml:3:31: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
-				"f.yaml:3:45: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
-				"f.yaml:3:57: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
-				"f.yaml:3:87: grpo.max_lag: not supported yet: agents step together; leave it at 0\n" +
-				"f.yaml:3:99: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0\n" +
-				"--set run.deterministic=true: run.deterministic: must be false with grpo.max_lag above 0: what arrives late depends on time"},
+				"f.yaml:3:31: grpo.convention: leave_one_out_std is defined for trajectories of weight 1, and grpo.align.mode draw gives sub-agents' others; set it to none\n" +
+				"f.yaml:3:62: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
+				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
+				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
+				"f.yaml:3:118: grpo.max_lag: not supported yet: agents step together; leave it at 0\n" +
+				"f.yaml:3:130: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0\n" +
+				"--set run.deterministic=true: run.deterministic: agents.b is on cuda, and equal bits are promised on the CPU only"},
+		{name: "research", text: "run: {name: t}\nagents: {a: {role: main, model: m, prompt_text: x}, b: {role: sub, model: m, tools: [code]}, c: {role: sub, model: m}}\n",
+			want: "f.yaml:2:10: agents.a.delegates: the planner of the research task asks one sub-agent; found 2\n" +
+				"f.yaml:2:10: agents.a: the research task is played without a system prompt; leave prompt and prompt_text out\n" +
+				"f.yaml:2:78: agents.b.tools: the research task brings its own search and knows no other tool"},
+		{name: "research's verifier", text: team + "task: {verifier: {kind: numeric}}\n",
+			want: "f.yaml:3:8: task.verifier: the research task knows the truth of every answer and scores by it; leave this out"},
 		{name: "task files", text: team + "task: {kind: gsm8k, train: a.jsonl, verifier: {kind: regex, pattern: \"(\"}, expert: {kind: judge}}\n",
 			want: "f.yaml:3:1: task.eval: missing; the task gsm8k reads its held-out queries from this file\n" +
 				"f.yaml:3:1: task.judge: task.expert asks a judge: url must start with http:// or https://, and model must be given\n" +
@@ -172,12 +179,12 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		again, err := Parse("f.yaml", c.Dump(), nil)
+		again, err := Parse("f.yaml", c.Dump(c.dir), nil)
 		if err != nil {
-			t.Fatalf("the dump is refused: %v\n%s", err, c.Dump())
+			t.Fatalf("the dump is refused: %v\n%s", err, c.Dump(c.dir))
 		}
-		if string(again.Dump()) != string(c.Dump()) {
-			t.Fatalf("the dump changes:\n%s\n%s", c.Dump(), again.Dump())
+		if string(again.Dump(c.dir)) != string(c.Dump(c.dir)) {
+			t.Fatalf("the dump changes:\n%s\n%s", c.Dump(c.dir), again.Dump(c.dir))
 		}
 	})
 }

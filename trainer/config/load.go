@@ -214,15 +214,6 @@ func (c *Config) Learns(a *Agent) bool {
 	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
 }
 
-// Deterministic says whether results must be bit-equal for equal seeds.
-func (c *Config) Deterministic() bool {
-	if c.Run.Deterministic != nil {
-		return *c.Run.Deterministic
-	}
-	onCPU := !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
-	return onCPU && c.GRPO.MaxLag == 0
-}
-
 // Password reads the store's password from where the configuration says it is; "" if nowhere.
 func (c *Config) Password() (string, error) {
 	switch {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// builtinTools need no entry under tools; search is one of them in the research task.
+// builtinTools need no entry under tools.
 var builtinTools = []string{"calculator", "code"}
 
 // validate checks what depends on more than one key. It runs when every single value is right.
@@ -18,11 +18,16 @@ func (c *Config) validate(d *decoder) {
 	c.validateTask(d)
 	c.validateGRPO(d)
 	for i := range c.Tools {
-		c.Tools[i].validate(d, c.Task.Kind)
+		c.Tools[i].validate(d)
 	}
 	c.validateTeam(d)
 	for i := range c.Agents {
 		c.validateAgent(d, &c.Agents[i])
+	}
+	if c.Task.Kind == "research" && len(d.errs) == 0 { // a team that is right in itself, but not for this task
+		for i := range c.Agents {
+			c.validateResearcher(d, &c.Agents[i])
+		}
 	}
 }
 
@@ -30,8 +35,9 @@ func (c *Config) validateRun(d *decoder) {
 	if !validName(c.Run.Name) {
 		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
 	}
-	if det := c.Run.Deterministic; det != nil && *det && c.GRPO.MaxLag > 0 {
-		d.failAt("run.deterministic", "must be false with grpo.max_lag above 0: what arrives late depends on time")
+	onGPU := slices.IndexFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
+	if det := c.Run.Deterministic; det != nil && *det && onGPU >= 0 {
+		d.failAt("run.deterministic", "agents.%s is on %s, and equal bits are promised on the CPU only", c.Agents[onGPU].Name, clip(c.Agents[onGPU].Device))
 	}
 }
 
@@ -86,6 +92,11 @@ func (c *Config) validateTask(d *decoder) {
 		if t.Eval != "" {
 			d.failAt("task.eval", unused)
 		}
+		for key, v := range map[string]*Verifier{"task.verifier": &t.Verifier, "task.expert": &t.Expert} {
+			if *v != (Verifier{Kind: "auto"}) {
+				d.failAt(key, "the research task knows the truth of every answer and scores by it; leave this out")
+			}
+		}
 	}
 	t.Verifier.validate(d, "task.verifier", &t.Judge)
 	t.Expert.validate(d, "task.expert", &t.Judge)
@@ -132,6 +143,9 @@ func (c *Config) validateGRPO(d *decoder) {
 	if g.Minibatches > c.Task.QueriesPerStep {
 		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
 	}
+	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
+		d.failAt("grpo.convention", "leave_one_out_std is defined for trajectories of weight 1, and grpo.align.mode %s gives sub-agents' others; set it to none", g.Align.Mode)
+	}
 	if g.MaxLag > 0 {
 		d.failAt("grpo.max_lag", "not supported yet: agents step together; leave it at 0")
 	}
@@ -143,9 +157,9 @@ func (c *Config) validateGRPO(d *decoder) {
 	}
 }
 
-func (t *Tool) validate(d *decoder, task string) {
+func (t *Tool) validate(d *decoder) {
 	key := "tools." + t.Name
-	if t.Kind == "search" && t.Corpus == "" && task != "research" {
+	if t.Kind == "search" && t.Corpus == "" {
 		d.failAt(key+".corpus", "missing; search needs a JSONL file or a folder of Markdown")
 	}
 	if t.Kind == "mcp" && (len(t.Command) == 0) == (t.URL == "") {
@@ -161,10 +175,19 @@ func (t *Tool) validate(d *decoder, task string) {
 		{"corpus", "search", t.Corpus != ""},
 		{"command", "mcp", len(t.Command) > 0},
 		{"url", "mcp", t.URL != ""},
+		{"token_env", "mcp", t.TokenEnv != ""},
 		{"env", "mcp", len(t.Env) > 0},
 	} {
 		if given.is && t.Kind != given.kind {
 			d.failAt(key+"."+given.key, "only a tool of kind %s has it; this one is %s", given.kind, t.Kind)
+		}
+	}
+	if t.TokenEnv != "" {
+		if !validEnv(t.TokenEnv) {
+			d.failAt(key+".token_env", "want the name of an environment variable, not the token")
+		}
+		if len(t.Command) > 0 {
+			d.failAt(key+".token_env", "is sent to url; a program on stdio gets its variables through env")
 		}
 	}
 	for i, e := range t.Env {
@@ -245,11 +268,22 @@ func (c *Config) validateDelegates(d *decoder, a *Agent) {
 	}
 }
 
+// validateResearcher refuses what the grammar of the research task has no place for.
+func (c *Config) validateResearcher(d *decoder, a *Agent) {
+	key := "agents." + a.Name
+	if a.Role == "main" && c.Run.Arm != "single" && len(a.Delegates) != 1 {
+		d.failAt(key+".delegates", "the planner of the research task asks one sub-agent; found %d", len(a.Delegates))
+	}
+	if len(a.Tools) > 0 {
+		d.failAt(key+".tools", "the research task brings its own search and knows no other tool")
+	}
+	if a.Prompt != "" || a.PromptText != "" {
+		d.failAt(key, "the research task is played without a system prompt; leave prompt and prompt_text out")
+	}
+}
+
 func (c *Config) validateTools(d *decoder, a *Agent) {
 	known := slices.Clone(builtinTools)
-	if c.Task.Kind == "research" {
-		known = append(known, "search")
-	}
 	for _, t := range c.Tools {
 		known = append(known, t.Name)
 	}

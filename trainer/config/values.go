@@ -6,8 +6,7 @@ import (
 )
 
 // Path is a path as it was written. Relative ones start from the configuration file's folder:
-// Config.Resolve makes them usable. Kept as written, a configuration has the same digest in every
-// checkout.
+// Config.Resolve makes them usable.
 type Path string
 
 // Optional is a number that may be switched off with the word none.
@@ -41,7 +40,7 @@ type Shape struct {
 	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
 	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
 	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
-	Tokenizer    string  `yaml:"tokenizer" default:"task" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, path as everywhere."`
+	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, path as everywhere."`
 	MaxPositions int     `yaml:"max_positions" default:"1024" min:"1" doc:"Longest sequence."`
 	RopeTheta    float64 `yaml:"rope_theta" default:"10000" above:"0" doc:"Base of the rotary embedding."`
 	NormEps      float64 `yaml:"norm_eps" default:"1e-6" above:"0" doc:"Epsilon of RMSNorm."`
@@ -55,6 +54,20 @@ func (c *Config) Resolve(p Path) string {
 		return string(p)
 	}
 	return filepath.Join(c.dir, string(p))
+}
+
+// from writes a path so that it means the same in a configuration file in the folder dir.
+func (c *Config) from(dir string) func(Path) Path {
+	return func(p Path) Path {
+		if p == "" || filepath.IsAbs(string(p)) {
+			return p
+		}
+		relative, err := filepath.Rel(dir, c.Resolve(p))
+		if err != nil { // dir is not absolute
+			return Path(c.Resolve(p))
+		}
+		return Path(relative)
+	}
 }
 
 // formatFloat writes x so that it reads back as the same number.

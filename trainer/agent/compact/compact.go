@@ -22,21 +22,22 @@ type Vocabulary interface {
 
 // Dialect holds the grammar's state of one conversation: make one for each.
 type Dialect struct {
-	grammar *research.Grammar
-	vocab   Vocabulary
-	stops   []int32
+	grammar   *research.Grammar
+	vocab     Vocabulary
+	colleague string
+	stops     []int32
 }
 
 var _ agent.Dialect = (*Dialect)(nil)
 
-// New starts a conversation in a role of the research task. A vocabulary without the role's stop words
-// is an error.
-func New(role research.Role, vocab Vocabulary) (*Dialect, error) {
+// New starts a conversation in a role of the research task; colleague is the sub-agent that a planner's
+// calls go to. A vocabulary without the role's stop words is an error.
+func New(role research.Role, vocab Vocabulary, colleague string) (*Dialect, error) {
 	grammar, err := research.NewGrammar(role)
 	if err != nil {
 		return nil, err
 	}
-	d := &Dialect{grammar: grammar, vocab: vocab}
+	d := &Dialect{grammar: grammar, vocab: vocab, colleague: colleague}
 	if d.stops, err = d.ids(grammar.Stops()); err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (d *Dialect) Text(turn []int32) string { return strings.Join(d.words(turn),
 func (d *Dialect) Parse(turn []int32) agent.Action {
 	switch a := d.grammar.Step(d.words(turn)).(type) {
 	case research.Call:
-		return agent.Action{Calls: []agent.Call{{Name: a.Agent, Delegate: true, Task: a.Subtask}}}
+		return agent.Action{Calls: []agent.Call{{Name: d.colleague, Delegate: true, Task: a.Subtask}}}
 	case research.Tool:
 		return toolCall(a)
 	case research.Continue:

@@ -71,7 +71,7 @@ func (m *model) Generate(_ context.Context, r rollout.Request) (rollout.Completi
 func hold(t *testing.T, role research.Role, question string, turns ...string) agent.Trajectory {
 	t.Helper()
 	v := vocabulary()
-	d, err := New(role, v)
+	d, err := New(role, v, "researcher")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,13 +159,13 @@ func TestOutsideTheGrammar(t *testing.T) {
 }
 
 func TestForeignVocabulary(t *testing.T) {
-	if _, err := New(research.Planner, words{}); err == nil {
+	if _, err := New(research.Planner, words{}, "researcher"); err == nil {
 		t.Error("a vocabulary without the stop words was accepted")
 	}
-	if _, err := New("juggler", vocabulary()); err == nil {
+	if _, err := New("juggler", vocabulary(), "researcher"); err == nil {
 		t.Error("an unknown role was accepted")
 	}
-	d, err := New(research.Planner, vocabulary())
+	d, err := New(research.Planner, vocabulary(), "finder")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,10 +25,10 @@ const (
 // MCPConfig names a server of the Model Context Protocol: a program on stdio or an address of streamable
 // HTTP.
 type MCPConfig struct {
-	Command []string    // program and arguments
-	Env     []string    // names of environment variables that the program gets, beside PATH and HOME
-	URL     string      // instead of Command
-	Header  http.Header // sent with every request to URL, an API key for example
+	Command  []string // program and arguments
+	Env      []string // names of environment variables that the program gets, beside PATH and HOME
+	URL      string   // instead of Command
+	TokenEnv string   // name of the environment variable that holds URL's bearer token; "": none is sent
 }
 
 // MCP is a connection to a server.
@@ -70,10 +70,8 @@ func (c MCPConfig) Secrets() []string {
 	for _, name := range c.Env {
 		secrets = append(secrets, os.Getenv(name))
 	}
-	for _, values := range c.Header {
-		for _, v := range values {
-			secrets = append(secrets, v, strings.TrimPrefix(v, "Bearer "))
-		}
+	if c.TokenEnv != "" {
+		secrets = append(secrets, os.Getenv(c.TokenEnv))
 	}
 	return secrets
 }
@@ -91,9 +89,15 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 		}
 		return &mcp.CommandTransport{Command: cmd, TerminateDuration: mcpTermination}, nil
 	case len(c.Command) == 0 && c.URL != "":
+		token := ""
+		if c.TokenEnv != "" {
+			if token = os.Getenv(c.TokenEnv); token == "" {
+				return nil, fmt.Errorf("%s: the environment variable %s is not set", c, c.TokenEnv)
+			}
+		}
 		return &mcp.StreamableClientTransport{
 			Endpoint:             c.URL,
-			HTTPClient:           &http.Client{Transport: boundedTransport{c.Header}, CheckRedirect: refuseRedirect},
+			HTTPClient:           &http.Client{Transport: boundedTransport{token}, CheckRedirect: refuseRedirect},
 			DisableStandaloneSSE: true, // nothing a server says unasked is of use here
 		}, nil
 	}
@@ -181,18 +185,18 @@ func contentText(r *mcp.CallToolResult) string {
 	return strings.Join(parts, "\n")
 }
 
-// refuseRedirect keeps headers that hold keys with the server they were given for.
+// refuseRedirect keeps a token with the server it was given for.
 func refuseRedirect(r *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
 }
 
-// boundedTransport adds headers and bounds the size of a response.
-type boundedTransport struct{ header http.Header }
+// boundedTransport adds the token and bounds the size of a response.
+type boundedTransport struct{ token string }
 
 func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	for name, values := range t.header {
-		r.Header[http.CanonicalHeaderKey(name)] = values
+	if t.token != "" {
+		r.Header.Set("Authorization", "Bearer "+t.token)
 	}
 	response, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {

@@ -82,7 +82,8 @@ func httpConfig(t *testing.T) MCPConfig {
 		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 		server.Close()
 	})
-	return MCPConfig{URL: server.URL, Header: http.Header{"Authorization": {"Bearer sk-5"}}}
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	return MCPConfig{URL: server.URL, TokenEnv: "MGRPO_TEST_TOKEN"}
 }
 
 func TestMCP(t *testing.T) {
@@ -206,7 +207,8 @@ func TestMCPServerThatIsNone(t *testing.T) {
 	defer elsewhere.Close()
 	redirecting := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer redirecting.Close()
-	if m, err := ConnectMCP(ctx, MCPConfig{URL: redirecting.URL, Header: http.Header{"Authorization": {"k"}}}); err == nil {
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	if m, err := ConnectMCP(ctx, MCPConfig{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
 		_ = m.Close()
 		t.Error("a redirect was accepted")
 	}
@@ -215,7 +217,8 @@ func TestMCPServerThatIsNone(t *testing.T) {
 
 func TestMCPSecrets(t *testing.T) {
 	t.Setenv("MGRPO_TEST_KEY", "sk-9")
-	cfg := MCPConfig{URL: "https://host/mcp?key=sk-1", Env: []string{"MGRPO_TEST_KEY"}, Header: http.Header{"Authorization": {"Bearer sk-5"}}}
+	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
+	cfg := MCPConfig{URL: "https://host/mcp?key=sk-1", Env: []string{"MGRPO_TEST_KEY"}, TokenEnv: "MGRPO_TEST_TOKEN"}
 	secrets := cfg.Secrets()
 	for _, want := range []string{"sk-9", "sk-5"} {
 		if !slices.Contains(secrets, want) {

@@ -30,8 +30,8 @@ const (
 type Action interface{ action() }
 
 type (
-	// Call delegates a sub-task to a sub-agent; the observation is its answer.
-	Call struct{ Agent, Subtask string }
+	// Call delegates a sub-task to the researcher; the observation is its answer.
+	Call struct{ Subtask string }
 	// Tool runs a tool; the observation is its result.
 	Tool struct{ Name, Args string }
 	// Continue is a well-formed turn without an observation: the agent speaks again.
@@ -130,7 +130,7 @@ func (g *Grammar) call(body []string) Action {
 	if g.calls++; g.calls > MaxCalls {
 		return Invalid{fmt.Sprintf("more than %d calls", MaxCalls)}
 	}
-	return Call{Agent: string(Researcher), Subtask: strings.Join(body, " ")}
+	return Call{Subtask: strings.Join(body, " ")}
 }
 
 func (g *Grammar) search(body []string) Action {

@@ -22,7 +22,7 @@ func TestGrammarTurns(t *testing.T) {
 		turn string
 		want Action
 	}{
-		{Planner, "<call> Remy rival </call>", Call{"researcher", "Remy rival"}},
+		{Planner, "<call> Remy rival </call>", Call{"Remy rival"}},
 		{Planner, "<answer> Hana </answer>", Answer{"Hana"}},
 		{Planner, "<answer> unknown </answer>", Answer{"unknown"}},
 		{Planner, "<call> rival Remy </call>", Invalid{}},
