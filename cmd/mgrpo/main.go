@@ -27,6 +27,7 @@ type cli struct {
 	Doctor  doctorCmd  `cmd:"" help:"Say what is here, what is not, and what to do about it."`
 	Eval    evalCmd    `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
 	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
+	Bench   benchCmd   `cmd:"" help:"Measure kernels and phases beside their peers."`
 	Version versionCmd `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
 
 	Generate   generateCmd   `cmd:"" group:"lines" help:"Continue prompts."`

@@ -1,0 +1,194 @@
+package kernels
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+var (
+	bothCaches = []measure.Cache{measure.Hot, measure.Cold}
+	coldOnly   = []measure.Cache{measure.Cold}
+	pytorch    = []string{"torch-eager", "torch-compile"}
+)
+
+// full are the sizes of the tables: those of SmolLM2-135M unless the vocabulary says otherwise.
+func full() []workload {
+	var all []workload
+	for _, groups := range []int64{1, 100, 10_000, 125_000, 1_000_000} {
+		w := advantages(groups)
+		if groups == 125_000 {
+			w.targets = []measure.Target{faster("torch-eager", 20)}
+		}
+		all = append(all, w)
+	}
+	for _, size := range [][2]int64{{2048, 49_152}, {512, 151_936}} {
+		all = append(all, logProbs(size[0], size[1], 0), logProbs(size[0], size[1], 1))
+	}
+	for _, rows := range []int64{128, 512, 1024, 2048} {
+		w := lossFromLogits(rows, 49_152)
+		if rows == 2048 {
+			w.targets = lossTargets
+		}
+		all = append(all, w)
+	}
+	w := lossFromLogits(512, 151_936)
+	w.targets = lossTargets
+	all = append(all, w)
+	for _, rows := range []int64{256, 512, 1024, 2048} {
+		w := linearLoss(rows, 576, 49_152)
+		if rows == 2048 {
+			w.targets = []measure.Target{faster("torch-eager", 1.2), nearFloor(1.1), lessMemory("torch-eager", 0.15)}
+		}
+		all = append(all, w)
+	}
+	w = optimizer(134_515_008)
+	w.targets = []measure.Target{faster("torch-fused", 1.1)}
+	all = append(all, w)
+	for _, backward := range []int64{0, 1} {
+		all = append(all, norms(2048, 576, backward), gates(2048, 1536, backward), rotations(2048, 9, 64, backward),
+			attentions(16, 64, 192, 9, 3, 64, backward))
+	}
+	all = append(all, decodes(16, 1024, 9, 3, 64))
+	for _, size := range [][2]int64{{576, 1536}, {1536, 576}, {576, 49_152}} {
+		for _, rows := range []int64{1, 4, 16} {
+			all = append(all, linears(rows, size[0], size[1]))
+		}
+	}
+	return append(all, samples(16, 49_152))
+}
+
+// quick are all cases at a size that takes no time; sizes are odd where that is allowed.
+func quick() []workload {
+	return []workload{
+		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(256, 65, 1003),
+		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
+		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129), samples(3, 1003),
+	}
+}
+
+var lossTargets = []measure.Target{faster("torch-eager", 12), faster("torch-compile", 6), nearFloor(2)}
+
+func faster(peer string, bound float64) measure.Target {
+	return measure.Target{Kind: measure.Faster, Peer: peer, Bound: bound, Text: fmt.Sprintf("at least %g times as fast as %s", bound, peer)}
+}
+
+func nearFloor(bound float64) measure.Target {
+	return measure.Target{Kind: measure.Floor, Bound: bound, Text: fmt.Sprintf("at most %g times the floor", bound)}
+}
+
+func lessMemory(peer string, bound float64) measure.Target {
+	return measure.Target{Kind: measure.Memory, Peer: peer, Bound: bound, Text: fmt.Sprintf("at most %g times the extra memory of %s", bound, peer)}
+}
+
+func bytes(formula string, value int64) measure.Amount {
+	return measure.Amount{Formula: formula, Value: float64(value)}
+}
+
+// flops counts an exponential, a root and a division as one operation each.
+func flops(formula string, value float64) measure.Amount {
+	return measure.Amount{Formula: formula, Value: value}
+}
+
+func advantages(groups int64) workload {
+	n := members(groups)
+	return workload{name: "group_advantage", dims: dims{"groups": groups}, shape: fmt.Sprintf("%d rewards in %d groups", n, groups),
+		bytes: bytes("8 n + 8 (G+1): rewards and advantages of n members, offsets of G groups", 8*n+8*(groups+1)),
+		flops: flops("6 n", 6*float64(n)),
+		peers: pytorch, caches: coldOnly, open: groupAdvantage}
+}
+
+func logProbs(rows, vocab, backward int64) workload {
+	w := workload{name: "token_logprob", dims: dims{"rows": rows, "vocab": vocab, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, vocab),
+		bytes: bytes("4 N V: logits read once", 4*rows*vocab), flops: flops("5 N V", 5*float64(rows*vocab)), reads: true, peers: pytorch, caches: coldOnly, open: tokenLogProb}
+	if backward == 1 {
+		w.bytes, w.reads = bytes("8 N V: logits read once, their gradient written once", 8*rows*vocab), false
+		w.flops = flops("11 N V", 11*float64(rows*vocab))
+	}
+	return w
+}
+
+func lossFromLogits(rows, vocab int64) workload {
+	return workload{name: "policy_loss_from_logits", dims: dims{"rows": rows, "vocab": vocab}, shape: fmt.Sprintf("%d x %d", rows, vocab),
+		bytes: bytes("8 N V: logits read once, their gradient written once", 8*rows*vocab),
+		flops: flops("11 N V", 11*float64(rows*vocab)), peers: pytorch, caches: coldOnly, open: policyLossFromLogits}
+}
+
+func linearLoss(rows, width, vocab int64) workload {
+	return workload{name: "linear_policy_loss", dims: dims{"rows": rows, "width": width, "vocab": vocab}, shape: fmt.Sprintf("%d x %d x %d", rows, width, vocab),
+		bytes: bytes("8 (N D + V D): hidden states and weights read, their gradients written", 8*(rows*width+vocab*width)),
+		flops: flops("6 N D V: logits and two gradients", 6*float64(rows)*float64(width)*float64(vocab)), peers: pytorch, caches: coldOnly, open: linearPolicyLoss}
+}
+
+func optimizer(n int64) workload {
+	return workload{name: "adamw", dims: dims{"n": n}, shape: fmt.Sprintf("%d parameters, clipped", n),
+		bytes: bytes("32 n: gradient read for the norm; p, m, v, g read, p, m, v written", 32*n),
+		flops: flops("17 n", 17*float64(n)),
+		peers: []string{"torch-eager", "torch-fused", "torch-compile"}, caches: coldOnly, open: adamW}
+}
+
+func norms(rows, width, backward int64) workload {
+	w := workload{name: "rms_norm", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, width),
+		bytes: bytes("8 N D: read, write", 8*rows*width), flops: flops("4 N D", 4*float64(rows*width)), peers: pytorch, caches: bothCaches, open: rmsNorm}
+	if backward == 1 {
+		w.bytes = bytes("20 N D: x read, y written; dy and x read, dx written", 20*rows*width)
+		w.flops = flops("13 N D", 13*float64(rows*width))
+	}
+	return w
+}
+
+func gates(rows, width, backward int64) workload {
+	w := workload{name: "swiglu", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x 2*%d", rows, width),
+		bytes: bytes("12 N F: gate and up read, product written", 12*rows*width), flops: flops("5 N F", 5*float64(rows*width)), peers: pytorch, caches: bothCaches, open: swiglu}
+	if backward == 1 {
+		w.bytes = bytes("32 N F: forward 12; dy, gate and up read, two gradients written", 32*rows*width)
+		w.flops = flops("14 N F", 14*float64(rows*width))
+	}
+	return w
+}
+
+func rotations(rows, heads, hd, backward int64) workload {
+	n := rows * heads * hd
+	w := workload{name: "rope", dims: dims{"rows": rows, "heads": heads, "head_dim": hd, "backward": backward}, shape: fmt.Sprintf("%d x %d x %d", rows, heads, hd),
+		bytes: bytes("8 N H d: read, write", 8*n), flops: flops("3 N H d", 3*float64(n)), peers: pytorch, caches: bothCaches, open: rope}
+	if backward == 1 {
+		w.bytes = bytes("16 N H d: read, write; and back", 16*n)
+		w.flops = flops("6 N H d", 6*float64(n))
+	}
+	return w
+}
+
+func attentions(sequences, shortest, longest, heads, kv, hd, backward int64) workload {
+	n := dims{"sequences": sequences, "shortest": shortest, "longest": longest, "heads": heads, "kv_heads": kv, "head_dim": hd, "backward": backward}
+	rows, pairs := int64(0), int64(0)
+	for _, l := range lengths(n) {
+		rows += l
+		pairs += l * (l + 1) / 2
+	}
+	w := workload{name: "attention_packed", dims: n, shape: fmt.Sprintf("%d sequences, %d rows, %d/%d heads of %d", sequences, rows, heads, kv, hd),
+		bytes: bytes("8 T (H + KV) d: q, k, v read, output written", 8*rows*(heads+kv)*hd),
+		flops: flops("4 d H per visible pair", 4*float64(hd*heads*pairs)), peers: pytorch, caches: bothCaches, open: attention}
+	if backward == 1 {
+		w.bytes = bytes("8 T (3 H + 3 KV) d: forward; output, its gradient, q, k, v read, three gradients written", 24*rows*(heads+kv)*hd)
+		w.flops = flops("14 d H per visible pair: forward 4, backward 10", 14*float64(hd*heads*pairs))
+	}
+	return w
+}
+
+func decodes(sequences, context, heads, kv, hd int64) workload {
+	return workload{name: "decode_attention", dims: dims{"sequences": sequences, "context": context, "heads": heads, "kv_heads": kv, "head_dim": hd},
+		shape: fmt.Sprintf("%d rows, context %d, %d/%d heads of %d", sequences, context, heads, kv, hd),
+		bytes: bytes("8 S L KV d: cached keys and values read", 8*sequences*context*kv*hd), reads: true,
+		flops: flops("4 d H per visible pair", 4*float64(hd*heads*sequences*context)), peers: pytorch, caches: bothCaches, open: decodeAttention}
+}
+
+func linears(rows, in, out int64) workload {
+	return workload{name: "linear", dims: dims{"rows": rows, "in": in, "out": out}, shape: fmt.Sprintf("%d x %d x %d", rows, in, out),
+		bytes: bytes("4 (K N + R K + R N): weights and input read, output written", 4*(in*out+rows*in+rows*out)), reads: true,
+		flops: flops("2 R K N", 2*float64(rows*in*out)), peers: pytorch, caches: coldOnly, open: linear}
+}
+
+func samples(rows, vocab int64) workload {
+	return workload{name: "sample", dims: dims{"rows": rows, "vocab": vocab}, shape: fmt.Sprintf("%d x %d", rows, vocab),
+		bytes: bytes("4 R V: logits read once", 4*rows*vocab), flops: flops("5 R V", 5*float64(rows*vocab)), reads: true, peers: pytorch, caches: bothCaches, open: sample}
+}

@@ -1,0 +1,259 @@
+package kernels
+
+import (
+	"math"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+const (
+	trajectoryTokens = 16
+	groupSize        = 8
+	entropyCoef      = 0.01
+	checkedRows      = 64 // of logits that a float64 reference goes over
+)
+
+// tokenLogProb is the kernel alone, with gradients of both outputs given.
+func tokenLogProb(d *desk, n dims) *measure.Native {
+	rows, vocab := n["rows"], n["vocab"]
+	logits, target := d.uniform(1, 1, rows, vocab), d.index(2, vocab, rows)
+	logp, entropy := d.empty(rows), d.empty(rows)
+	z := matrix(logits)
+	p := &measure.Native{Work: func() error {
+		return kernels.TokenLogProb(kernels.CPU, z, target.Ptr(), nil, 1, logp.Ptr(), entropy.Ptr())
+	}}
+	pristine := logits
+	dlogp, dentropy := d.gradient(n, 5, rows), d.gradient(n, 6, rows)
+	if dlogp != nil {
+		pristine = d.keep(logits.Clone())
+		forward := p.Work
+		p.Reset = func() { logits.CopyFrom(pristine) } // the backward pass overwrites the logits
+		p.Work = func() error {
+			if err := forward(); err != nil {
+				return err
+			}
+			return kernels.TokenLogProbBackward(kernels.CPU, z, target.Ptr(), nil, 1, dlogp.Ptr(), dentropy.Ptr())
+		}
+	}
+	p.Error = func() (float64, error) {
+		var lp, h, dz apart
+		for i := int64(0); i < rows; i += stride(rows) {
+			z, y := floats(pristine)[i*vocab:(i+1)*vocab], ints(target)[i]
+			r := softmax(z, y)
+			lp.add(float64(floats(logp)[i]), r.logp)
+			h.add(float64(floats(entropy)[i]), r.entropy)
+			if dlogp != nil {
+				for v, got := range floats(logits)[i*vocab : (i+1)*vocab] {
+					dz.add(float64(got), r.gradient(float64(z[v]), int32(v) == y, float64(floats(dlogp)[i]), float64(floats(dentropy)[i])))
+				}
+			}
+		}
+		return max(lp.error(), h.error(), dz.error()), nil
+	}
+	return p
+}
+
+func matrix(logits *torch.Tensor) kernels.Logits {
+	return kernels.Logits{Data: logits.Ptr(), DType: kernels.Float32, Rows: logits.Size(0), Vocab: logits.Size(1), Stride: logits.Size(1)}
+}
+
+// stride leaves checkedRows rows, spread over all of them.
+func stride(rows int64) int64 { return max(1, rows/checkedRows) }
+
+// distribution is the softmax of a row of logits in float64.
+type distribution struct{ lse, logp, entropy float64 }
+
+func softmax[T float32 | float64](z []T, target int32) distribution {
+	top := math.Inf(-1)
+	for _, x := range z {
+		top = max(top, float64(x))
+	}
+	sum, weighted := 0.0, 0.0
+	for _, x := range z {
+		e := math.Exp(float64(x) - top)
+		sum += e
+		weighted += e * (float64(x) - top)
+	}
+	lse := top + math.Log(sum)
+	return distribution{lse, float64(z[target]) - lse, math.Log(sum) - weighted/sum}
+}
+
+// gradient is that of a logit z, given those of log-prob and entropy.
+func (d distribution) gradient(z float64, target bool, dlogp, dentropy float64) float64 {
+	p := math.Exp(z - d.lse)
+	g := -dlogp*p - dentropy*p*(z-d.lse+d.entropy)
+	if target {
+		g += dlogp
+	}
+	return g
+}
+
+// tokens is a batch of trajectories of 16 tokens in groups of 8, all of weight 1: its loss is a mean over tokens.
+type tokens struct {
+	target, old *torch.Tensor // [n]
+	advantage   []float32     // a trajectory
+	batch       kernels.LossBatch
+	config      kernels.LossConfig
+	totals      kernels.LossTotals
+	dlogp, dent *torch.Tensor
+}
+
+func newTokens(d *desk, n dims) (*tokens, error) {
+	rows := n["rows"]
+	count := int(rows / trajectoryTokens)
+	t := &tokens{target: d.index(2, n["vocab"], rows), old: d.uniform(3, 0.3, rows), advantage: make([]float32, count),
+		config: kernels.DefaultLossConfig(), dlogp: d.empty(rows), dent: d.empty(rows)}
+	t.config.EntropyCoef = entropyCoef
+	for i := range floats(t.old) {
+		floats(t.old)[i] -= float32(math.Log(float64(n["vocab"])))
+	}
+	measure.Uniform(t.advantage, 4, 1)
+	all := kernels.Trajectories{}
+	t.batch = kernels.LossBatch{CuSeqlens: []int64{0}, DType: kernels.Float32, LogpOld: t.old.Ptr(),
+		Mask: d.keep(d.s.Full(torch.Uint8, 1, rows)).Ptr()}
+	for j, a := range t.advantage {
+		all.Group = append(all.Group, int64(j/groupSize))
+		all.Weight = append(all.Weight, 1)
+		all.Advantage = append(all.Advantage, float64(a))
+		all.Trained = append(all.Trained, trajectoryTokens)
+		t.batch.CuSeqlens = append(t.batch.CuSeqlens, int64(j+1)*trajectoryTokens)
+	}
+	t.batch.Weight, t.batch.Advantage = all.Weight, all.Advantage
+	var err error
+	t.batch.Coefficient, t.totals, err = kernels.LossCoefficients(t.config, all)
+	return t, err
+}
+
+// loss is the objective of log-probs and entropies, and what goes back to them.
+func (t *tokens) loss(logp, entropy *torch.Tensor) (float64, error) {
+	t.batch.LogpNew, t.batch.Entropy = logp.Ptr(), entropy.Ptr()
+	sums, err := kernels.PolicyLoss(kernels.CPU, t.batch, t.config, t.dlogp.Ptr(), t.dent.Ptr())
+	if err != nil {
+		return 0, err
+	}
+	return sums.Stats(t.totals).Loss, nil
+}
+
+// expected is a token's share of the loss in float64 and its gradients.
+func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy float64) {
+	n, a := float64(t.target.Numel()), float64(t.advantage[i/trajectoryTokens])
+	ratio := math.Exp(logp - float64(floats(t.old)[i]))
+	surrogate := ratio * a
+	dlogp = -surrogate / n
+	if clipped := min(max(ratio, 1-t.config.EpsLow), 1+t.config.EpsHigh) * a; clipped < surrogate {
+		surrogate, dlogp = clipped, 0
+	}
+	return (-surrogate - entropyCoef*entropy) / n, dlogp, -entropyCoef / n
+}
+
+// policyLossFromLogits goes from logits to the loss and to their gradient, which is written over them.
+func policyLossFromLogits(d *desk, n dims) *measure.Native {
+	rows, vocab := n["rows"], n["vocab"]
+	logits := d.uniform(1, 1, rows, vocab)
+	pristine := d.keep(logits.Clone())
+	z, logp, entropy := matrix(logits), d.empty(rows), d.empty(rows)
+	t, err := newTokens(d, n)
+	var loss float64
+	return &measure.Native{
+		Reset: func() { logits.CopyFrom(pristine) },
+		Work: func() error {
+			if err != nil {
+				return err
+			}
+			if err := kernels.TokenLogProb(kernels.CPU, z, t.target.Ptr(), nil, 1, logp.Ptr(), entropy.Ptr()); err != nil {
+				return err
+			}
+			if loss, err = t.loss(logp, entropy); err != nil {
+				return err
+			}
+			return kernels.TokenLogProbBackward(kernels.CPU, z, t.target.Ptr(), nil, 1, t.dlogp.Ptr(), t.dent.Ptr())
+		},
+		Error: func() (float64, error) {
+			var dz, l apart
+			sum := 0.0
+			for i := range rows {
+				z, y := floats(pristine)[i*vocab:(i+1)*vocab], ints(t.target)[i]
+				r := softmax(z, y)
+				part, dlogp, dentropy := t.expected(i, r.logp, r.entropy)
+				sum += part
+				if i%stride(rows) != 0 {
+					continue
+				}
+				for v, got := range floats(logits)[i*vocab : (i+1)*vocab] {
+					dz.add(float64(got), r.gradient(float64(z[v]), int32(v) == y, dlogp, dentropy))
+				}
+			}
+			l.add(loss, sum)
+			return max(dz.error(), l.error()), nil
+		},
+	}
+}
+
+const headRows = 128 // rows of logits that exist at a time
+
+// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients.
+func linearPolicyLoss(d *desk, n dims) *measure.Native {
+	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
+	h.RequireGrad(true)
+	w.RequireGrad(true)
+	t, err := newTokens(d, n)
+	var loss float64
+	work := func() error {
+		var outputs []*torch.Tensor
+		d.s.Grad(true, func() {
+			logp, entropy := torch.HeadLogProb(h, w, t.target, 1, headRows)
+			outputs = []*torch.Tensor{logp, entropy}
+		})
+		if loss, err = t.loss(outputs[0].Detach(), outputs[1].Detach()); err != nil {
+			return err
+		}
+		torch.Backward(outputs, []*torch.Tensor{t.dlogp, t.dent})
+		return nil
+	}
+	return &measure.Native{
+		Reset: func() { h.SetGrad(nil); w.SetGrad(nil) },
+		Work: func() error {
+			if err == nil {
+				d.s.Scoped(func() { err = work() })
+			}
+			return err
+		},
+		Error: func() (float64, error) { return t.linearError(d.s, h, w, loss), nil },
+	}
+}
+
+// linearError computes everything again in float64, some rows of logits at a time.
+func (t *tokens) linearError(s *torch.Scope, h, w *torch.Tensor, loss float64) float64 {
+	rows, vocab := h.Size(0), w.Size(0)
+	wide := w.Detach().To(torch.Float64)
+	dw, sum, worst := s.Zeros(torch.Float64, w.Shape()...), 0.0, 0.0
+	var l apart
+	for from := int64(0); from < rows; from += checkedRows {
+		count := min(checkedRows, rows-from)
+		s.Scoped(func() {
+			x := h.Detach().Narrow(0, from, count).To(torch.Float64)
+			logits := x.MatMul(wide.Transpose(0, 1)).Contiguous()
+			z := float64s(logits)
+			for i := range count {
+				sum += t.rowGradient(from+i, z[i*vocab:(i+1)*vocab])
+			}
+			worst = max(worst, between(h.Grad().Narrow(0, from, count), logits.MatMul(wide)))
+			dw.AddScaled_(logits.Transpose(0, 1).MatMul(x), 1)
+		})
+	}
+	l.add(loss, sum)
+	return max(worst, l.error(), between(w.Grad(), dw))
+}
+
+// rowGradient overwrites row i of the logits by the loss's gradient and returns the row's share of the loss.
+func (t *tokens) rowGradient(i int64, z []float64) float64 {
+	target := ints(t.target)[i]
+	r := softmax(z, target)
+	loss, dlogp, dentropy := t.expected(i, r.logp, r.entropy)
+	for v, x := range z {
+		z[v] = r.gradient(x, int32(v) == target, dlogp, dentropy)
+	}
+	return loss
+}

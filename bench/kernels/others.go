@@ -1,0 +1,129 @@
+package kernels
+
+import (
+	"math"
+
+	"gorgonia.org/tensor"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// groupSizes are 1 to 15, 8 in the mean.
+func groupSizes(groups int64) []int32 {
+	sizes := make([]int32, groups)
+	measure.Index(sizes, 2, 15)
+	for i := range sizes {
+		sizes[i]++
+	}
+	return sizes
+}
+
+func members(groups int64) (n int64) {
+	for _, size := range groupSizes(groups) {
+		n += int64(size)
+	}
+	return n
+}
+
+func groupAdvantage(_ *desk, n dims) *measure.Native {
+	offsets := []int64{0}
+	for _, size := range groupSizes(n["groups"]) {
+		offsets = append(offsets, offsets[len(offsets)-1]+int64(size))
+	}
+	rewards := make([]float32, offsets[len(offsets)-1])
+	measure.Uniform(rewards, 1, 1)
+	dense := tensor.New(tensor.WithShape(len(rewards)), tensor.WithBacking(rewards))
+	var out *tensor.Dense
+	return &measure.Native{
+		Work: func() (err error) {
+			out, _, err = kernels.GroupAdvantage(dense, nil, offsets, kernels.DefaultConvention)
+			return err
+		},
+		Error: func() (float64, error) {
+			var worst apart
+			got := out.Data().([]float32)
+			for g, from := range offsets[:len(offsets)-1] {
+				group := rewards[from:offsets[g+1]]
+				mean, deviation := moments(group)
+				for i, r := range group {
+					want := 0.0
+					if deviation >= kernels.DefaultConvention.SigmaMin {
+						want = (float64(r) - mean) / deviation
+					}
+					worst.add(float64(got[int(from)+i]), want)
+				}
+			}
+			return worst.error(), nil
+		},
+	}
+}
+
+func moments(v []float32) (mean, deviation float64) {
+	for _, x := range v {
+		mean += float64(x) / float64(len(v))
+	}
+	for _, x := range v {
+		deviation += (float64(x) - mean) * (float64(x) - mean) / float64(len(v))
+	}
+	return mean, math.Sqrt(deviation)
+}
+
+// adamW is the norm and the update. The parameters change from run to run; the first is the one that is checked.
+func adamW(d *desk, n dims) *measure.Native {
+	count := n["n"]
+	p, g, m, v := d.uniform(1, 0.1, count), d.uniform(2, 1, count), d.keep(d.s.Zeros(torch.Float32, count)), d.keep(d.s.Zeros(torch.Float32, count))
+	c := kernels.AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 1}
+	return &measure.Native{
+		Work: func() error {
+			norm, err := kernels.GradNorm(kernels.CPU, g.Ptr(), count)
+			if err != nil {
+				return err
+			}
+			c.Step++
+			return kernels.AdamW(kernels.CPU, p.Ptr(), m.Ptr(), v.Ptr(), g.Ptr(), nil, count, norm, c)
+		},
+		Error: func() (float64, error) {
+			squares := 0.0
+			for _, x := range floats(g) {
+				squares += float64(x) * float64(x)
+			}
+			scale := min(1, c.MaxNorm/(math.Sqrt(squares)+1e-6))
+			before := make([]float32, count)
+			measure.Uniform(before, 1, 0.1)
+			var ep, em, ev apart
+			for i, x := range before {
+				grad := float64(floats(g)[i]) * scale
+				ep.add(float64(floats(p)[i]), float64(x)*(1-c.LR*c.WeightDecay)-c.LR*grad/(math.Abs(grad)+c.Eps))
+				em.add(float64(floats(m)[i]), (1-c.Beta1)*grad)
+				ev.add(float64(floats(v)[i]), (1-c.Beta2)*grad*grad)
+			}
+			return max(ep.error(), em.error(), ev.error()), nil
+		},
+	}
+}
+
+// sample draws from the whole distribution. Tokens differ between providers; the log-prob told of each is checked.
+func sample(d *desk, n dims) *measure.Native {
+	rows, vocab := n["rows"], n["vocab"]
+	logits, token, logp := d.uniform(1, 4, rows, vocab), d.index(9, 1, rows), d.empty(rows)
+	settings := make([]kernels.Sampling, rows)
+	for i := range settings {
+		settings[i] = kernels.Sampling{Temperature: 1, Key: [2]uint32{1, uint32(i)}}
+	}
+	z := matrix(logits)
+	return &measure.Native{
+		Work: func() error {
+			return kernels.Sample(kernels.CPU, z, settings, token.Ptr(), logp.Ptr(), nil)
+		},
+		Error: func() (float64, error) {
+			var worst apart
+			for i := range rows {
+				r := softmax(floats(logits)[i*vocab:(i+1)*vocab], ints(token)[i])
+				worst.add(float64(floats(logp)[i]), r.logp)
+			}
+			return worst.error(), nil
+		},
+	}
+}

@@ -1,0 +1,41 @@
+package kernels
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+// TestQuick runs every case at a small size and holds each output to float64, relative to its largest value.
+func TestQuick(t *testing.T) {
+	r, err := Run(t.Context(), Options{Threads: 1, Quick: true, Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, row := range r.Rows {
+		ours := row.Providers[0]
+		names[row.Name] = true
+		if ours.Name != measure.Ours || ours.Status != "ok" || !(ours.MaxError > 0 && ours.MaxError < 2e-6) {
+			t.Errorf("%s %s: %s: error %g of the largest value", row.Name, row.Shape, ours.Status, ours.MaxError)
+		}
+		if !(row.FloorSeconds > 0) || row.Bytes.Formula == "" {
+			t.Errorf("%s %s: no floor", row.Name, row.Shape)
+		}
+	}
+	for _, w := range full() { // every case of the tables is one of these
+		if !names[w.label()] {
+			t.Errorf("%s has no quick case", w.label())
+		}
+	}
+}
+
+// A wrong output is seen: the error is that of what ran, not of the reference with itself.
+func TestErrorSeesMistakes(t *testing.T) {
+	var a apart
+	a.add(1, 1)
+	a.add(-2.5, -2)
+	if a.error() != 0.25 {
+		t.Errorf("error %v, want 0.5 of 2", a.error())
+	}
+}

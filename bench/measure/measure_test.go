@@ -1,0 +1,226 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQuantiles(t *testing.T) {
+	// numpy.quantile([1, 2, 3, 4, 10], [0.5, 0.2, 0.8])
+	want := Quantiles{Median: 3, P20: 1.8, P80: 5.2}
+	if got := quantiles([]float64{10, 1, 3, 2, 4}); math.Abs(got.Median-want.Median)+math.Abs(got.P20-want.P20)+math.Abs(got.P80-want.P80) > 1e-12 {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := quantiles([]float64{7}); got != (Quantiles{7, 7, 7}) {
+		t.Errorf("one sample: %v", got)
+	}
+}
+
+// What uniform(3, 2, 5) and index(3, 7, 8) of bench/peers/inputs.py are.
+func TestInputs(t *testing.T) {
+	u, i := make([]float32, 5), make([]int32, 8)
+	Uniform(u, 3, 2)
+	Index(i, 3, 7)
+	if want := []float32{1.7967555522918701, -1.3320536613464355, 1.3681387901306152, -0.5376152992248535, -0.44327569007873535}; !slices.Equal(u, want) {
+		t.Errorf("%v, want %v", u, want)
+	}
+	if want := []int32{6, 1, 5, 2, 2, 0, 6, 3}; !slices.Equal(i, want) {
+		t.Errorf("%v, want %v", i, want)
+	}
+}
+
+// clock is a provider whose times are given. It notes the order of turns.
+type clock struct {
+	name   string
+	times  []float64
+	err    float64
+	turns  *[]string
+	closed bool
+}
+
+func (c *clock) Run(_ context.Context, repeat int, _ Cache) (Samples, error) {
+	*c.turns = append(*c.turns, c.name)
+	s := Samples{PeakExtraBytes: 100}
+	for range repeat {
+		s.Seconds = append(s.Seconds, c.times[0])
+		c.times = append(c.times[1:], c.times[0])
+	}
+	return s, nil
+}
+func (c *clock) Check(context.Context) (float64, error) { return c.err, nil }
+func (c *clock) Close() error                           { c.closed = true; return nil }
+
+func (c *clock) opener() Opener {
+	return Opener{c.name, func(context.Context) (Provider, Setup, error) { return c, Setup{Version: "1"}, nil }}
+}
+
+func TestMeasure(t *testing.T) {
+	var turns []string
+	ours := &clock{name: Ours, times: []float64{0.2}, err: 1e-7, turns: &turns}
+	peer := &clock{name: "peer", times: []float64{0.3, 0.5, 0.4}, turns: &turns}
+	broken := Opener{"broken", func(context.Context) (Provider, Setup, error) { return nil, Setup{}, errors.New("no compiler") }}
+	row, err := Plan{Samples: 6, LongSamples: 2, Long: time.Second}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
+		Bytes: Amount{Value: 5e9}, FLOPs: Amount{Value: 20e9}, Targets: []Target{
+			{Kind: Faster, Peer: "peer", Bound: 2}, {Kind: Faster, Peer: "peer", Bound: 1.9}, {Kind: Floor, Bound: 2},
+			{Kind: Memory, Peer: "peer", Bound: 0.9}, {Kind: Faster, Peer: "broken", Bound: 1}}},
+		[]Opener{ours.opener(), broken, peer.opener()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.Finish(Ceilings{Copy: Quantiles{Median: 50}, GEMM: Quantiles{Median: 100}})
+
+	// One run each when they enter, then turns.
+	if got := strings.Join(turns, " "); got != "mgrpo peer"+strings.Repeat(" mgrpo peer", 6) {
+		t.Errorf("turns: %s", got)
+	}
+	if !ours.closed || !peer.closed {
+		t.Error("a provider was left open")
+	}
+	if row.Providers[1].Status != "no compiler" || row.Providers[0].Samples != 6 || row.Providers[0].MaxError != 1e-7 || row.Providers[2].Version != "1" {
+		t.Errorf("providers: %+v", row.Providers)
+	}
+	// 5 GB at 50 GB/s are shorter than 20 GFLOP at 100 GFLOP/s.
+	if row.FloorSeconds != 0.2 || row.FloorOf != "gemm" || row.Providers[0].PercentOfFloor != 100 || row.Providers[0].GBps != 25 {
+		t.Errorf("floor %v of %s, %+v", row.FloorSeconds, row.FloorOf, row.Providers[0])
+	}
+	if !reflect.DeepEqual(row.Ratio, map[string]float64{"peer": 2}) {
+		t.Errorf("ratio %v", row.Ratio)
+	}
+	var met []bool
+	for _, g := range row.Targets {
+		met = append(met, g.Met)
+	}
+	if !reflect.DeepEqual(met, []bool{true, true, true, false, false}) || *row.Targets[3].Value != 1 || row.Targets[4].Value != nil {
+		t.Errorf("targets met: %v", met)
+	}
+}
+
+func TestLongSamplesAreFewer(t *testing.T) {
+	var turns []string
+	slow := &clock{name: Ours, times: []float64{3}, turns: &turns}
+	row, err := Plan{Samples: 6, LongSamples: 2, Long: time.Second}.Measure(t.Context(), Row{}, []Opener{slow.opener()})
+	if err != nil || row.Providers[0].Samples != 2 {
+		t.Errorf("%v, %d samples", err, row.Providers[0].Samples)
+	}
+}
+
+func TestOursMustWork(t *testing.T) {
+	var turns []string
+	wrong := &clock{name: Ours, times: []float64{1}, err: math.NaN(), turns: &turns}
+	if _, err := DefaultPlan.Measure(t.Context(), Row{Name: "case"}, []Opener{wrong.opener()}); err == nil || !strings.Contains(err.Error(), "NaN") {
+		t.Errorf("an error of NaN was taken: %v", err)
+	}
+	if !wrong.closed {
+		t.Error("left open")
+	}
+}
+
+// Cached rates bound what is hot, and a matrix product what is neither.
+func TestFloor(t *testing.T) {
+	c := Ceilings{Copy: Quantiles{Median: 10}, Read: Quantiles{Median: 8}, CachedCopy: Quantiles{Median: 100}, CachedRead: Quantiles{Median: 80}, GEMM: Quantiles{Median: 100}}
+	for want, row := range map[string]Row{
+		"memory copy 0.1": {Cache: Cold}, "memory read 0.125": {Cache: Cold, ReadOnly: true},
+		"cache copy 0.01": {Cache: Hot}, "cache read 0.0125": {Cache: Hot, ReadOnly: true}, "gemm 5": {FLOPs: Amount{Value: 5e11}},
+	} {
+		row.Bytes.Value = 1e9
+		row.Finish(c)
+		kind, seconds := want[:strings.LastIndex(want, " ")], want[strings.LastIndex(want, " ")+1:]
+		if row.FloorOf != kind || Seconds(row.FloorSeconds) != map[string]string{"0.1": "100 ms", "0.125": "125 ms", "0.01": "10 ms", "0.0125": "12.5 ms", "5": "5 s"}[seconds] {
+			t.Errorf("%s: %s, %s", want, row.FloorOf, Seconds(row.FloorSeconds))
+		}
+	}
+}
+
+func TestResults(t *testing.T) {
+	r := &Results{Suite: "kernels", Machine: Machine{CPU: "Intel(R) Xeon(R) @ 2.0GHz", Cores: 2, ISA: "avx2"}, Rows: []Row{{
+		Name: "case", Shape: "2 x 3", DType: "float32", Cache: Hot, Ratio: map[string]float64{"peer": 1.5},
+		Providers: []Result{{Name: Ours, Quantiles: Quantiles{0.5e-3, 0.4e-3, 0.6e-3}, Status: "ok", PeakExtraBytes: 1 << 30},
+			{Name: "peer", Quantiles: Quantiles{0.75e-3, 0.7e-3, 0.8e-3}, Status: "ok"}, {Name: "other", Status: "no compiler"}},
+		Targets: []Target{{Text: "at least 2", Value: new(1.5)}},
+	}}}
+	if slug := r.Machine.Slug(); slug != "intel-r-xeon-r-2-0ghz-2c-avx2" {
+		t.Errorf("slug %s", slug)
+	}
+	path := filepath.Join(t.TempDir(), "new", "r.json")
+	if err := r.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(path)
+	if err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("%v: got %+v", err, got)
+	}
+	for _, want := range []string{"500 µs  400 µs  600 µs", "1024 MiB", "1.50", "no compiler", "at least 2: 1.5, missed"} {
+		if !strings.Contains(r.Table(), want) {
+			t.Errorf("no %q in\n%s", want, r.Table())
+		}
+	}
+	if err := os.WriteFile(path, []byte(`{"suite": "kernels", "speed": 1}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(path); err == nil {
+		t.Error("an unknown key was read")
+	}
+}
+
+// A peer answers over lines of JSON; here it is a shell script in the place of Python.
+func TestPeer(t *testing.T) {
+	root, bin := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, PeerSite), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := `#!/bin/sh
+while read line; do
+  case $line in
+  *prepare*refused*) echo '{"ok": false, "why": "no such provider"}' ;;
+  *prepare*) echo '{"ok": true, "version": "2", "settings": {"threads": 3}}' ;;
+  *'"repeat":2'*) echo '{"seconds": [1, 2], "peak_extra_bytes": 7}' ;;
+  *run*) echo gone >&2; exit 3 ;;
+  *check*) echo '{"max_error": 0.25}' ;;
+  *) exit 0 ;;
+  esac
+done
+`
+	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	peers := Peers{Root: root, Threads: 3}
+
+	if _, _, err := peers.Opener("refused", nil).Open(t.Context()); err == nil || err.Error() != "no such provider" {
+		t.Errorf("a refusal became %v", err)
+	}
+	p, setup, err := peers.Opener("torch", map[string]int{"rows": 1}).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if setup.Version != "2" || setup.Settings["threads"] != 3.0 {
+		t.Errorf("setup %+v", setup)
+	}
+	if s, err := p.Run(t.Context(), 2, Hot); err != nil || !reflect.DeepEqual(s, Samples{[]float64{1, 2}, 7}) {
+		t.Errorf("%v, %v", s, err)
+	}
+	if worst, err := p.Check(t.Context()); err != nil || worst != 0.25 {
+		t.Errorf("%v, %v", worst, err)
+	}
+	if _, err := p.Run(t.Context(), 1, Hot); err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("a peer that ended: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPeersAbsent(t *testing.T) {
+	_, _, err := Peers{Root: t.TempDir()}.Opener("torch", nil).Open(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "make bench-peers") {
+		t.Errorf("got %v", err)
+	}
+}

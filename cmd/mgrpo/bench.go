@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/mgrpo/mgrpo/bench/kernels"
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+type benchCmd struct {
+	Kernels benchKernelsCmd `cmd:"" help:"Every kernel beside PyTorch."`
+	Rollout benchRolloutCmd `cmd:"" help:"Sampling beside transformers' generate."`
+	Learner benchLearnerCmd `cmd:"" help:"An update beside transformers' forward and backward pass."`
+	Step    benchStepCmd    `cmd:"" help:"A whole step of GRPO beside TRL."`
+}
+
+func (benchCmd) Help() string {
+	return `Measures this machine: prints a table and writes JSON. Run it in the root of the repository on a machine that does
+nothing else. The peers are set up by make bench-peers; docs/benchmarks.md says what the numbers mean.`
+}
+
+// benchFlags are those of every suite.
+type benchFlags struct {
+	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick)."`
+	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
+	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
+	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
+	Quick   bool   `help:"Tiny shapes, two samples, no peers: shows that everything runs, measures nothing."`
+}
+
+// suite fills in defaults, runs a suite and prints what came out, also when it ended early.
+func (f benchFlags) suite(ctx context.Context, name string, run func(f benchFlags, save func(*measure.Results) error) (*measure.Results, error)) error {
+	if f.Threads == 0 {
+		f.Threads = runtime.NumCPU()
+	}
+	if f.Quick {
+		f.Peers = false
+	} else if f.Out == "" {
+		f.Out = measure.Path(name, measure.Examine(ctx, f.Threads))
+	}
+	results, err := run(f, func(r *measure.Results) error {
+		if f.Out == "" {
+			return nil
+		}
+		return r.Write(f.Out)
+	})
+	if results != nil && len(results.Rows) > 0 {
+		fmt.Print(results.Table())
+	}
+	return err
+}
+
+func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+type benchKernelsCmd struct{ benchFlags }
+
+func (c *benchKernelsCmd) Run(ctx context.Context) error {
+	return c.suite(ctx, "kernels", func(f benchFlags, save func(*measure.Results) error) (*measure.Results, error) {
+		return kernels.Run(ctx, kernels.Options{Root: ".", Threads: f.Threads, Peers: f.Peers, Quick: f.Quick, Only: f.Only, Log: f.log, Save: save})
+	})
+}
