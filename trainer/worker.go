@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -74,11 +75,19 @@ func (w *Worker) Run(ctx context.Context, from int64) error {
 	if err := w.engine.Refresh(from); err != nil {
 		return err
 	}
+	if err := w.member.Meet(ctx, w.waitsFor); err != nil {
+		return err
+	}
 	err := w.train(ctx, from)
 	if w.stopped = errors.Is(err, errStopping); err == nil || w.stopped {
 		return w.checkpoint(ctx, w.engine.Version())
 	}
 	return err
+}
+
+// waitsFor shows whose cold start, or start, takes longer than this agent's.
+func (w *Worker) waitsFor(agents []string) {
+	w.observer.Progress(w.name, "waits for "+strings.Join(agents, ", "), 0, 0)
 }
 
 // train lives through evaluations, steps and checkpoints until the last one, or until errStopping.

@@ -445,6 +445,44 @@ func TestTrim(t *testing.T) {
 	})
 }
 
+// Nobody begins before all are ready, a worker that takes a place over later does not wait, and a run that
+// is begun anew has forgotten who was ready.
+func TestMeet(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		s := b.open(t, Options{})
+		boss, err := s.Join(ctx, "boss", team)
+		must(t, err)
+		met, late := make(chan error, 1), make(chan []string, 100)
+		go func() { met <- boss.Meet(ctx, func(agents []string) { late <- agents }) }()
+		if got := <-late; !slices.Equal(got, []string{"help"}) {
+			t.Errorf("waits for %v", got)
+		}
+		help, err := s.Join(ctx, "help", team)
+		must(t, err)
+		select {
+		case err := <-met:
+			t.Errorf("met one who is not ready: %v", err)
+		default:
+		}
+		alone := func(agents []string) { t.Errorf("waits for %v", agents) }
+		must(t, help.Meet(ctx, alone))
+		must(t, <-met)
+		must(t, help.Leave(ctx))
+		help, err = s.Join(ctx, "help", team)
+		must(t, err)
+		must(t, help.Meet(ctx, alone))
+		must(t, help.Leave(ctx))
+		must(t, boss.Leave(ctx))
+
+		boss = join(t, b.open(t, Options{Timeout: 300 * time.Millisecond}), "boss")
+		err = boss.Meet(ctx, func([]string) {})
+		if want := "for help (no worker of it is alive): being ready to begin"; err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got  %v\nwant … %s", err, want)
+		}
+	})
+}
+
 // Nothing but leases expires.
 func TestOnlyLeasesExpire(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {

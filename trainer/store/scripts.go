@@ -108,6 +108,13 @@ redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
 return {'new'}
 `)
 
+// ready remembers that an agent's worker was ready to begin. KEYS: epochs, events, ready. ARGV: agent, epoch.
+var readyScript = redis.NewScript(fence + `
+redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
+announce(KEYS[2], 'ready')
+return {'new'}
+`)
+
 // trim deletes the phases and statistics up to a step.
 // KEYS: epochs, phases, stats. ARGV: agent, epoch, step, key prefix, agents...
 var trimScript = redis.NewScript(fence + drop + `
@@ -151,9 +158,9 @@ return {'new'}
 `)
 
 // join gives an agent its place. The first to join while nobody is alive begins the run anew: its
-// greeting and its version stand, what later versions left behind is dropped, a stop is forgotten.
-// Everyone else must agree with it.
-// KEYS: epochs, events, meta, versions, phases, stats, stop, own lease, all leases...
+// greeting and its version stand, what later versions left behind is dropped, a stop and who was ready are
+// forgotten. Everyone else must agree with it.
+// KEYS: epochs, ready, meta, versions, phases, stats, stop, own lease, all leases...
 // ARGV: agent, token, lease in ms, greeting, version, key prefix, nonce, agents...
 var joinScript = redis.NewScript(`
 local own = redis.call('GET', KEYS[8])
@@ -167,7 +174,7 @@ for i = 9, #KEYS do
 end
 ` + drop + `
 if alive == '' then
-  redis.call('DEL', KEYS[7], KEYS[4])
+  redis.call('DEL', KEYS[7], KEYS[4], KEYS[2])
   redis.call('HDEL', KEYS[3], 'asked')
   redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
   for i = 8, #ARGV do redis.call('HSET', KEYS[4], ARGV[i], ARGV[5]) end

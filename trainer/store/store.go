@@ -26,7 +26,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different versions refuse
 // to meet.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
 
 // Options says which store to open and how long to wait.
 type Options struct {

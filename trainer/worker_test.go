@@ -1,0 +1,31 @@
+package trainer
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestNobodyBeginsAlone has a planner with nothing to learn before the first phase and a researcher with a
+// cold start: the planner says whom it waits for and holds its first conversation afterwards.
+func TestNobodyBeginsAlone(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	observer := &recorder{on: func(agent, phase string, _ int) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, agent+" "+phase)
+	}}
+	cfg := load(t, t.TempDir(), "run.steps=1", "agents.planner.cold_start.steps=0")
+	if err := Train(t.Context(), cfg, Options{Observer: observer}); err != nil {
+		t.Fatal(err)
+	}
+	first := slices.Index(seen, "planner eval-0")
+	if first < 0 || !slices.Contains(seen[:first], "planner waits for researcher") {
+		t.Errorf("the planner does not say that it waits: %v", slices.Compact(seen))
+	}
+	if slices.ContainsFunc(seen[first:], func(s string) bool { return strings.HasSuffix(s, "cold start") }) {
+		t.Errorf("the planner began during a cold start: %v", slices.Compact(seen))
+	}
+}
