@@ -1,0 +1,180 @@
+"""The peers of a step's phases: transformers' generate, its forward and backward on a padded batch, and TRL's
+GRPOTrainer, on the weights, prompts and completions that the case names.
+
+A case is {"suite", "folder", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
+"advantages": [float], "log_probs": [[float]], "lr"}: completion i belongs to prompt i // K. "log_probs" are those
+of the first completion of each prompt in float64, from the provider "float64", or absent.
+"""
+
+import queue
+import resource
+import threading
+
+import torch
+import transformers
+
+
+def load(folder, dtype=torch.float32):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+
+
+def log_probs(model, prompt, completion):
+    """Log-probs of a completion's tokens, one row."""
+    ids = torch.tensor([prompt + completion])
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0, len(prompt) - 1:-1]
+    return logits.log_softmax(-1).gather(-1, ids[0, len(prompt):, None])[:, 0]
+
+
+class Phase:
+    """One provider, as serve.py wants it."""
+
+    version = f"transformers {transformers.__version__}, torch {torch.__version__}"
+
+    def __init__(self, case):
+        self.case = case
+        self.model = load(case["folder"])
+        self.settings = {"dtype": "float32", "attention": self.model.config._attn_implementation,
+                         "threads": torch.get_num_threads(), "peak": "resident memory of the process"}
+
+    def peak(self):
+        """Resident memory, all of the process."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def check(self):
+        """The error of this model's log-probs against those in float64, relative to the largest."""
+        worst = scale = 0.0
+        for i, want in enumerate(self.case.get("log_probs") or []):
+            completion = self.case["completions"][i * self.case["rollouts"]]
+            want = torch.tensor(want, dtype=torch.float64)
+            got = log_probs(self.model, self.case["prompts"][i], completion).double()
+            worst, scale = max(worst, (got - want).abs().max().item()), max(scale, want.abs().max().item())
+        return worst / scale if scale else 0.0
+
+
+class Generate(Phase):
+    """model.generate, every sequence its own row, eos disabled."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        self.model.eval()
+        rows = [p for p in case["prompts"] for _ in range(case["rollouts"])]
+        self.ids = torch.tensor(rows)
+        n = case["new_tokens"]
+        self.generation = transformers.GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=n, min_new_tokens=n,
+            eos_token_id=None, pad_token_id=0, use_cache=True)
+        self.settings |= {"generate": self.generation.to_diff_dict(), "rows": len(rows)}
+
+    def run(self):
+        out = self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), generation_config=self.generation)
+        assert out.shape[1] == self.ids.shape[1] + self.case["new_tokens"], out.shape
+
+
+class ForwardBackward(Phase):
+    """Policy gradient of all rows at once: logits of the completions alone, no gradient checkpointing."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        self.model.train()
+        prompts = [p for p in case["prompts"] for _ in range(case["rollouts"])]
+        self.ids = torch.tensor([p + c for p, c in zip(prompts, case["completions"], strict=True)])
+        self.advantages = torch.tensor(case["advantages"])[:, None]
+        self.settings |= {"batch": list(self.ids.shape), "padding": "all rows have one length",
+                          "gradient_checkpointing": False, "optimizer": "not included", "logits_to_keep": "completions"}
+
+    def run(self):
+        n = self.case["new_tokens"]
+        self.model.zero_grad(set_to_none=True)
+        logits = self.model(self.ids, attention_mask=torch.ones_like(self.ids), use_cache=False,
+                            logits_to_keep=n + 1).logits[:, :-1]
+        new = logits.log_softmax(-1).gather(-1, self.ids[:, -n:, None])[..., 0]
+        ratio = torch.exp(new - new.detach())
+        loss = -torch.min(ratio * self.advantages, ratio.clamp(0.8, 1.2) * self.advantages).mean()
+        loss.backward()
+
+
+class Gate(transformers.TrainerCallback):
+    """Holds the trainer before each step until it is asked for one."""
+
+    def __init__(self):
+        self.go, self.did = queue.Queue(), queue.Queue()
+
+    def on_step_begin(self, *_, **__):
+        self.go.get()
+
+    def on_step_end(self, *_, **__):
+        self.did.put(None)
+
+
+class GRPO(Phase):
+    """One step of trl.GRPOTrainer: generate, reward, loss, backward, clip, AdamW."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        import datasets
+        import trl
+        self.version = f"trl {trl.__version__}, {self.version}"
+        rows, n = len(case["prompts"]) * case["rollouts"], case["new_tokens"]
+        chosen = dict(
+            per_device_train_batch_size=rows, gradient_accumulation_steps=1, num_generations=case["rollouts"],
+            max_completion_length=n, generation_kwargs={"min_new_tokens": n}, temperature=1.0, top_p=1.0, top_k=0,
+            learning_rate=case["lr"], lr_scheduler_type="constant", optim="adamw_torch_fused", weight_decay=0.1,
+            adam_beta1=0.9, adam_beta2=0.98, max_grad_norm=1.0, beta=0.0, loss_type="grpo", scale_rewards="group",
+            num_iterations=1, bf16=False, gradient_checkpointing=False, use_vllm=False, use_cpu=True,
+            pad_to_multiple_of=None, max_steps=1_000_000, logging_steps=1_000_000, save_strategy="no", report_to=[],
+            disable_tqdm=True, seed=0)
+        self.settings |= chosen
+        self.gate = Gate()
+        # The fingerprint is given since datasets would pickle pyarrow whole, which is not under site-packages here.
+        prompts = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(
+            {"prompt": [" ".join(map(str, p)) for p in case["prompts"]]}), fingerprint="prompts")
+        trainer = trl.GRPOTrainer(
+            model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir="build/bench-trl", **chosen),
+            train_dataset=prompts, callbacks=[self.gate],
+            processing_class=numerals(self.model.config.vocab_size))
+        threading.Thread(target=self.train, args=[trainer], daemon=True).start()
+
+    def train(self, trainer):
+        try:
+            trainer.train()
+        except Exception as e:  # told to whoever waits for the step
+            self.gate.did.put(e)
+
+    def run(self):
+        self.gate.go.put(None)
+        if error := self.gate.did.get():
+            raise error
+
+
+def even(completion_ids, **_):
+    """The reward: the fraction of even ids."""
+    for ids in completion_ids:
+        assert len(ids) == len(completion_ids[0]), "completions differ in length"
+    return [sum(i % 2 == 0 for i in ids) / len(ids) for ids in completion_ids]
+
+
+def numerals(vocab):
+    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    t = Tokenizer(models.WordLevel({str(i): i for i in range(vocab)}, unk_token="0"))
+    t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="0", pad_token="0", padding_side="left")
+
+
+class Float64:
+    """Not measured: its settings are the log-probs of the first completion of each prompt in float64."""
+
+    version = Phase.version
+
+    def __init__(self, case):
+        model = load(case["folder"], torch.float64).eval()
+        self.settings = {"log_probs": [
+            log_probs(model, p, case["completions"][i * case["rollouts"]]).tolist() for i, p in enumerate(case["prompts"])]}
+
+
+def prepare(case, provider):
+    return PROVIDERS[provider](case)
+
+
+PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "trl": GRPO, "float64": Float64}

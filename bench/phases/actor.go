@@ -1,0 +1,186 @@
+package phases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+)
+
+// actor is what an agent of a run computes with: its model, engine and learner, with the settings that a run has
+// where its configuration says nothing.
+type actor struct {
+	device  *torch.Device
+	model   *model.Model
+	engine  *local.Engine
+	learner *learner.Learner
+
+	steps   int64
+	sampled []rollout.Completion // by the last rollout
+}
+
+type actorOptions struct{ engine, learner bool }
+
+const microBatchTokens = 4096 // as engine.micro_batch_tokens
+
+func openActor(ctx context.Context, opt actorOptions, w *workload, threads int) (a *actor, err error) {
+	a = &actor{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if a.device, err = torch.Open("cpu", threads); err != nil {
+		return a, err
+	}
+	src, err := checkpoint.Open(w.Folder)
+	if err != nil {
+		return a, err
+	}
+	defer src.Close()
+	if a.model, err = model.Load(ctx, a.device, src, model.Options{Compute: torch.Float32, MaxPosition: w.context()}); err != nil {
+		return a, err
+	}
+	return a, a.equip(ctx, opt, w)
+}
+
+// context is the length of a sequence.
+func (w *workload) context() int { return len(w.Prompts[0]) + w.NewTokens }
+
+// equip starts what computes with the model.
+func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err error) {
+	if opt.engine {
+		if a.engine, err = local.New(ctx, a.model, local.Options{Slots: len(w.Prompts) * w.Rollouts}); err != nil {
+			return err
+		}
+	}
+	if opt.learner {
+		a.learner, err = learner.New(ctx, a.model, learner.Options{
+			Loss: kernels.DefaultLossConfig(),
+			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: microBatchTokens,
+		})
+	}
+	return err
+}
+
+// sample plays all rollouts of the workload at once, each a goroutine as in a run. Equal weights sample equal tokens.
+func (a *actor) sample(ctx context.Context, w *workload) ([]rollout.Completion, error) {
+	out := make([]rollout.Completion, len(w.Prompts)*w.Rollouts)
+	all, ctx := errgroup.WithContext(ctx)
+	for i := range out {
+		query := i / w.Rollouts
+		all.Go(func() (err error) {
+			out[i], err = a.engine.Generate(ctx, rollout.Request{
+				Tokens:   w.Prompts[query],
+				Sampling: rollout.Sampling{Temperature: 1, MaxNew: w.NewTokens},
+				Key:      rollout.Key{RunSeed: 1, Query: fmt.Sprint(query), Rollout: i % w.Rollouts, Agent: "bench"},
+			})
+			return err
+		})
+	}
+	return out, all.Wait()
+}
+
+// rollOut is the phase that samples.
+func rollOut(ctx context.Context, a *actor, w *workload) (err error) {
+	a.sampled, err = a.sample(ctx, w)
+	return err
+}
+
+// update is the phase that learns: the workload's completions, one update of the optimizer.
+func update(ctx context.Context, a *actor, w *workload) error {
+	return a.learn(ctx, w.sequences(w.Completions, w.behaviour, w.Advantages), 0) // rate 0: each sample computes the same
+}
+
+// step is both, with rewards and advantages between: what Worker.step does for an agent without sub-agents.
+func step(ctx context.Context, a *actor, w *workload) error {
+	if err := rollOut(ctx, a, w); err != nil {
+		return err
+	}
+	groups := make([]mgrpo.RewardGroup, len(w.Prompts))
+	var tokens [][]int32
+	var logProbs [][]float32
+	for i, c := range a.sampled {
+		g := &groups[i/w.Rollouts]
+		g.Rewards = append(g.Rewards, evenFraction(c.Tokens))
+		tokens, logProbs = append(tokens, c.Tokens), append(logProbs, c.LogProbs)
+	}
+	normalised, err := learner.Normalise(mgrpo.DefaultConvention(), groups)
+	if err != nil {
+		return err
+	}
+	var advantages []float64
+	for _, g := range normalised {
+		advantages = append(advantages, g.Advantage...)
+	}
+	if err := a.learn(ctx, w.sequences(tokens, logProbs, advantages), w.LR); err != nil {
+		return err
+	}
+	a.steps++
+	return a.engine.Refresh(a.steps)
+}
+
+func (a *actor) learn(ctx context.Context, batch []*learner.Sequence, lr float64) error {
+	if err := a.learner.Prepare(ctx, batch); err != nil {
+		return err
+	}
+	r, err := a.learner.Update(ctx, batch, lr)
+	if err == nil && r.Skipped {
+		err = errors.New("nothing was learned: every advantage is 0")
+	}
+	return errors.Join(err, r.Refused)
+}
+
+// sequences pairs prompts with what was sampled.
+func (w *workload) sequences(completions [][]int32, logProbs [][]float32, advantages []float64) (batch []*learner.Sequence) {
+	for i, tokens := range completions {
+		query := i / w.Rollouts
+		prompt := w.Prompts[query]
+		batch = append(batch, &learner.Sequence{
+			ID: fmt.Sprintf("%d/%d", query, i%w.Rollouts), Tokens: slices.Concat(prompt, tokens),
+			Sampled:   slices.Concat(make([]bool, len(prompt)), slices.Repeat([]bool{true}, len(tokens))),
+			Behaviour: slices.Concat(make([]float32, len(prompt)), logProbs[i]),
+			Group:     int64(query), Weight: 1, Advantage: advantages[i],
+		})
+	}
+	return batch
+}
+
+// evenFraction is the reward.
+func evenFraction(ids []int32) float64 {
+	even := 0
+	for _, id := range ids {
+		if id%2 == 0 {
+			even++
+		}
+	}
+	return float64(even) / float64(len(ids))
+}
+
+func (a *actor) close(ctx context.Context) error {
+	var all []error
+	if a.engine != nil {
+		all = append(all, a.engine.Close(ctx))
+	}
+	if a.learner != nil {
+		all = append(all, a.learner.Close(ctx))
+	}
+	if a.model != nil {
+		all = append(all, a.model.Close(ctx))
+	}
+	if a.device != nil {
+		all = append(all, a.device.Close())
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,134 @@
+package phases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+)
+
+// shape is how many tokens a case has.
+type shape struct{ prompts, rollouts, promptTokens, newTokens int }
+
+func (s shape) String() string {
+	return fmt.Sprintf("%d prompts × %d × (%d + %d) tokens", s.prompts, s.rollouts, s.promptTokens, s.newTokens)
+}
+
+// sequences is how many are sampled.
+func (s shape) sequences() int { return s.prompts * s.rollouts }
+
+// weights names a model: a file under models/, or a shape filled with random numbers.
+type weights struct {
+	name   string
+	file   string
+	config checkpoint.Config
+}
+
+var (
+	smolLM2 = weights{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
+	small   = weights{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
+	tiny    = weights{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+)
+
+func llama(layers, width, heads, kvHeads, ffn, vocab int) checkpoint.Config {
+	return checkpoint.Config{
+		Family: checkpoint.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
+		HeadDim: width / heads, FFN: ffn, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true, EOS: []int32{0},
+	}
+}
+
+// phase is what a case runs and against whom.
+type phase struct {
+	peer    string // of bench/peers/phases.py
+	options actorOptions
+	work    func(ctx context.Context, a *actor, w *workload) error
+	bytes   func(checkpoint.Config, shape) measure.Amount
+	flops   func(checkpoint.Config, shape) measure.Amount
+}
+
+var phases = map[string]phase{
+	"rollout": {"hf-generate", actorOptions{engine: true}, rollOut, decodeBytes, rolloutFLOPs},
+	"learner": {"hf-forward-backward", actorOptions{learner: true}, update, noBytes, learnerFLOPs},
+	"step":    {"trl", actorOptions{engine: true, learner: true}, step, stepBytes, stepFLOPs},
+}
+
+// bench is one row.
+type bench struct {
+	name, suite string
+	weights     weights
+	shape       shape
+	targets     []measure.Target
+}
+
+func casesOf(suite string, quick bool) []bench {
+	shared := shape{prompts: 2, rollouts: 8, promptTokens: 90, newTokens: 64}
+	if quick {
+		return []bench{{"tiny", suite, tiny, shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}, nil}}
+	}
+	peer := phases[suite].peer
+	switch suite {
+	case "rollout":
+		apart := shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64}
+		return []bench{
+			{"smollm2", suite, smolLM2, apart, []measure.Target{faster(peer, 4), nearFloor(0.6)}},
+			{"smollm2-shared", suite, smolLM2, shared, nil},
+		}
+	case "learner":
+		return []bench{{"smollm2", suite, smolLM2, shared, []measure.Target{faster(peer, 2)}}}
+	case "step":
+		return []bench{
+			{"smollm2", suite, smolLM2, shared, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},
+			{"small", suite, small, shared, []measure.Target{faster(peer, 8)}},
+		}
+	}
+	return nil
+}
+
+func faster(peer string, by float64) measure.Target {
+	return measure.Target{Kind: measure.Faster, Peer: peer, Bound: by, Text: fmt.Sprintf("at least %g× as fast as %s", by, peer)}
+}
+
+func nearFloor(share float64) measure.Target {
+	return measure.Target{Kind: measure.Floor, Bound: 1 / share, Text: fmt.Sprintf("at most %.2f× the floor (%.0f %% of it)", 1/share, 100*share)}
+}
+
+func smaller(peer string, share float64) measure.Target {
+	return measure.Target{Kind: measure.Memory, Peer: peer, Bound: share, Text: fmt.Sprintf("at most %g× the peak memory of %s", share, peer)}
+}
+
+// measure makes the workload and times the providers on it. Every sample begins with cold caches: the weights of a
+// real model come from memory.
+func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err error) {
+	parent := filepath.Join(o.Root, "build")
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return row, err
+	}
+	folder, err := os.MkdirTemp(parent, "bench-")
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	peers := measure.Peers{Root: o.Root, Threads: o.Threads}
+	w, err := prepare(ctx, b, filepath.Join(folder, "model"), o)
+	if err != nil {
+		return row, fmt.Errorf("%s %s: %w", b.suite, b.name, err)
+	}
+	p := phases[b.suite]
+	openers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+		return open(ctx, p, w, o.Threads)
+	}}}
+	if o.Peers {
+		if err := w.askFloat64(ctx, peers); err != nil {
+			return row, fmt.Errorf("%s %s: log-probs in float64: %w", b.suite, b.name, err)
+		}
+		openers = append(openers, peers.Opener(p.peer, w))
+	}
+	return o.plan().Measure(ctx, measure.Row{
+		Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: "float32", Cache: measure.Cold,
+		Bytes: p.bytes(w.config, b.shape), ReadOnly: true, FLOPs: p.flops(w.config, b.shape), Targets: b.targets,
+	}, openers)
+}

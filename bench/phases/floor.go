@@ -1,0 +1,59 @@
+package phases
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+)
+
+// The least that a phase computes and moves. A prompt that several rollouts share is computed once; a rollout's last
+// token is sampled and read no more; logits are of sampled tokens alone; element-wise work is not counted.
+
+// matrices is the number of weights of the layers' linear maps, head the output projection's.
+func matrices(c checkpoint.Config) (layers, head float64) {
+	d, q, kv := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	return float64(c.Layers * (d*(q+2*kv) + q*d + 3*d*c.FFN)), float64(d * c.VocabSize)
+}
+
+// pairs is how many (query, key) pairs attention looks at.
+func (s shape) pairs() float64 {
+	p, n := float64(s.promptTokens), float64(s.newTokens-1)
+	return float64(s.prompts) * (p*(p+1)/2 + float64(s.rollouts)*(n*p+n*(n+1)/2))
+}
+
+// forwardFLOPs are those of one forward pass; headRows is how many rows of logits there are.
+func forwardFLOPs(c checkpoint.Config, s shape, headRows int) float64 {
+	layers, head := matrices(c)
+	tokens := s.prompts * (s.promptTokens + s.rollouts*(s.newTokens-1))
+	return 2*(layers*float64(tokens)+head*float64(headRows)) + 4*float64(c.Layers*c.Heads*c.HeadDim)*s.pairs()
+}
+
+const forwardFormula = "2·(matrices·tokens + head·rows) + 4·layers·width·pairs"
+
+func rolloutFLOPs(c checkpoint.Config, s shape) measure.Amount {
+	return measure.Amount{Formula: forwardFormula + ", prompts once", Value: forwardFLOPs(c, s, s.prompts+s.sequences()*(s.newTokens-1))}
+}
+
+func learnerFLOPs(c checkpoint.Config, s shape) measure.Amount {
+	return measure.Amount{Formula: fmt.Sprintf("3·(%s), prompts once", forwardFormula), Value: 3 * forwardFLOPs(c, s, s.sequences()*s.newTokens)}
+}
+
+func stepFLOPs(c checkpoint.Config, s shape) measure.Amount {
+	return measure.Amount{Formula: "rollout + learner", Value: rolloutFLOPs(c, s).Value + learnerFLOPs(c, s).Value}
+}
+
+func decodeBytes(c checkpoint.Config, s shape) measure.Amount {
+	return measure.Amount{Formula: "4·parameters·new tokens: every pass reads the weights", Value: 4 * float64(c.Parameters()) * float64(s.newTokens)}
+}
+
+func noBytes(checkpoint.Config, shape) measure.Amount {
+	return measure.Amount{Formula: "0: bound by FLOPs"}
+}
+
+func stepBytes(c checkpoint.Config, s shape) measure.Amount {
+	return measure.Amount{
+		Formula: "rollout + 32·parameters: AdamW reads the gradient twice and moves weights and moments both ways",
+		Value:   decodeBytes(c, s).Value + 32*float64(c.Parameters()),
+	}
+}

@@ -1,0 +1,84 @@
+package phases
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// maxGap is how far the sampler's log-probs and the trainer's may differ, relative to the largest, in float32.
+const maxGap = 1e-5
+
+// TestQuick runs every suite on a tiny model, as mgrpo bench --quick does.
+func TestQuick(t *testing.T) {
+	for suite := range phases {
+		t.Run(suite, func(t *testing.T) {
+			saved := 0
+			r, err := Run(context.Background(), suite, Options{
+				Root: t.TempDir(), Threads: 1, Quick: true, Log: t.Logf,
+				Save: func(*measure.Results) error { saved++; return nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Rows) != 1 || saved != 1 {
+				t.Fatalf("%d rows, saved %d times; want 1 and 1", len(r.Rows), saved)
+			}
+			row := r.Rows[0]
+			ours := row.Providers[0]
+			if ours.Name != measure.Ours || ours.Status != "ok" || ours.Samples < measure.QuickPlan.Samples || ours.Median <= 0 {
+				t.Errorf("our provider's result is %+v", ours)
+			}
+			if !(ours.MaxError < maxGap) {
+				t.Errorf("log-probs are off by %v, more than %v", ours.MaxError, maxGap)
+			}
+			if ours.PeakExtraBytes < 4*tiny.config.Parameters() {
+				t.Errorf("peak memory is %d bytes, less than the weights", ours.PeakExtraBytes)
+			}
+			if row.FloorSeconds <= 0 {
+				t.Errorf("the floor is %v s", row.FloorSeconds)
+			}
+		})
+	}
+}
+
+// TestFloors counts a model by hand: 2 layers, width 64, 4 heads of 16, 2 key-value heads, MLP of 160.
+func TestFloors(t *testing.T) {
+	s := shape{prompts: 2, rollouts: 3, promptTokens: 5, newTokens: 4}
+	layers := 2.0 * (64*64 + 2*64*32 + 64*64 + 3*64*160)
+	head := 257.0 * 64
+	tokens := 2.0 * (5 + 3*3)
+	pairs := 2.0 * ((1 + 2 + 3 + 4 + 5) + 3*(6+7+8))
+	attention := 4 * 2 * 64 * pairs
+	for _, c := range []struct {
+		name      string
+		got, want float64
+	}{
+		{"rollout", rolloutFLOPs(tiny.config, s).Value, 2*(layers*tokens+head*(2+3*2*3)) + attention},
+		{"learner", learnerFLOPs(tiny.config, s).Value, 3 * (2*(layers*tokens+head*24) + attention)},
+		{"decode", decodeBytes(tiny.config, s).Value, 4 * 4 * (layers + head + 5*64)},
+	} {
+		if math.Abs(c.got-c.want) > 0.5 {
+			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
+		}
+	}
+}
+
+// TestCases keeps the real cases consistent: each has a target's peer that is its suite's.
+func TestCases(t *testing.T) {
+	for suite, p := range phases {
+		for _, b := range casesOf(suite, false) {
+			for _, target := range b.targets {
+				if target.Peer != "" && target.Peer != p.peer {
+					t.Errorf("%s %s is compared with %s, which does not run", suite, b.name, target.Peer)
+				}
+			}
+		}
+	}
+}

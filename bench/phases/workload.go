@@ -1,0 +1,161 @@
+package phases
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// workload is what every provider of a case is given; bench/peers/phases.py reads its JSON.
+type workload struct {
+	Suite       string      `json:"suite"`
+	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them
+	Prompts     [][]int32   `json:"prompts"`
+	Rollouts    int         `json:"rollouts"` // of each prompt
+	NewTokens   int         `json:"new_tokens"`
+	Completions [][]int32   `json:"completions"` // number i continues prompt i / Rollouts
+	Advantages  []float64   `json:"advantages"`
+	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of the first completion of each prompt, in float64
+	LR          float64     `json:"lr"`
+
+	config    checkpoint.Config
+	behaviour [][]float32 // the engine's log-probs of Completions
+	against   string      // where LogProbs are from
+}
+
+// prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
+// learner trains on.
+func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
+	w = &workload{Suite: b.suite, Folder: folder, Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6}
+	a := &actor{}
+	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
+	if a.device, err = torch.Open("cpu", o.Threads); err != nil {
+		return nil, err
+	}
+	if err := a.makeWeights(ctx, b, o.Root); err != nil {
+		return nil, err
+	}
+	w.config = a.model.Config
+	if err := a.export(ctx, folder); err != nil {
+		return nil, err
+	}
+	for i := range b.shape.prompts {
+		prompt := make([]int32, b.shape.promptTokens)
+		measure.Index(prompt, uint32(i), uint32(w.config.VocabSize))
+		w.Prompts = append(w.Prompts, prompt)
+	}
+	if err := a.equip(ctx, actorOptions{engine: true}, w); err != nil {
+		return nil, err
+	}
+	completions, err := a.sample(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range completions {
+		w.Completions, w.behaviour = append(w.Completions, c.Tokens), append(w.behaviour, c.LogProbs)
+		w.Advantages = append(w.Advantages, float64(1-2*(i%2)))
+	}
+	w.LogProbs, err = a.trainingLogProbs(ctx, w)
+	w.against = "the other forward pass" // the sampler's error against the trainer, and the other way round
+	if b.suite == "learner" {
+		w.LogProbs = w.sampledLogProbs()
+	}
+	return w, err
+}
+
+// makeWeights reads the model from models/ or fills its shape.
+func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err error) {
+	opt := model.Options{Compute: torch.Float32, MaxPosition: b.shape.promptTokens + b.shape.newTokens}
+	if b.weights.file == "" {
+		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
+		return err
+	}
+	src, err := checkpoint.Open(filepath.Join(root, "models", b.weights.file))
+	if err != nil {
+		return fmt.Errorf("%w (make gsm8k brings it)", err)
+	}
+	defer src.Close()
+	a.model, err = model.Load(ctx, a.device, src, opt)
+	return err
+}
+
+// export writes the weights for the providers.
+func (a *actor) export(ctx context.Context, folder string) error {
+	parts := map[string]model.Part{}
+	for _, p := range a.model.Layout.Parts() {
+		parts[p.Name] = p
+	}
+	read := func(name string, dst []float32) error {
+		return a.model.ReadFlat(ctx, a.model.Master, parts[name].Offset, dst)
+	}
+	return checkpoint.WriteHF(folder, a.model.Config, checkpoint.ExpectedTensors(a.model.Config), read, checkpoint.F32, nil)
+}
+
+// trainingLogProbs runs the first sequence of each prompt through the forward pass of training.
+func (a *actor) trainingLogProbs(ctx context.Context, w *workload) (out [][]float64, err error) {
+	err = a.device.Do(ctx, func(s *torch.Scope) error {
+		for i, prompt := range w.Prompts {
+			completion := w.Completions[i*w.Rollouts]
+			ids := append(append([]int32{}, prompt...), completion...)
+			pos := make([]int32, len(ids))
+			for t := range pos {
+				pos[t] = int32(t)
+			}
+			n, k := int64(len(ids)), int64(len(completion))
+			hidden := a.model.Forward(s, model.Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
+			rows := hidden.Narrow(0, int64(len(prompt))-1, k).Contiguous()
+			logp, _ := torch.HeadLogProb(rows, a.model.Head(), s.FromInt32(completion, k), 1, k)
+			values := make([]float32, k)
+			logp.Float32s(values)
+			out = append(out, widen(values))
+		}
+		return nil
+	})
+	return out, err
+}
+
+// sampledLogProbs are the engine's own.
+func (w *workload) sampledLogProbs() (out [][]float64) {
+	for i := range w.Prompts {
+		out = append(out, widen(w.behaviour[i*w.Rollouts]))
+	}
+	return out
+}
+
+// askFloat64 replaces LogProbs by those that transformers computes in float64.
+func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
+	provider, setup, err := peers.Opener("float64", w).Open(ctx)
+	if err != nil {
+		return err
+	}
+	if err := provider.Close(); err != nil {
+		return err
+	}
+	data, err := json.Marshal(setup.Settings["log_probs"])
+	if err != nil {
+		return err
+	}
+	w.LogProbs, w.against = nil, "transformers in float64"
+	if err := json.Unmarshal(data, &w.LogProbs); err != nil {
+		return err
+	}
+	if len(w.LogProbs) != len(w.Prompts) {
+		return fmt.Errorf("the peer gave those of %d sequences for %d", len(w.LogProbs), len(w.Prompts))
+	}
+	return nil
+}
+
+func widen(v []float32) []float64 {
+	out := make([]float64, len(v))
+	for i, x := range v {
+		out[i] = float64(x)
+	}
+	return out
+}
