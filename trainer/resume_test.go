@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -190,14 +191,16 @@ func TestResumePassesDamageOver(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestResumeProlongs raises run.steps: the learning rates of the schedule stay those of the run as begun.
+// TestResumeProlongs raises run.steps twice: the learning rates of the schedule stay those of the run as begun.
 func TestResumeProlongs(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	seen := mustTrain(t, load(t, dir, "run.steps=5"), Options{Resume: true})
 	floor := 5e-4 * 0.1 // the linear schedule ended at step 4
-	if lr := seen.find(t, "step", 5, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
-		t.Errorf("learning rate %v after the schedule's end, want %v", lr, floor)
+	for _, last := range []int64{5, 6} {
+		seen := mustTrain(t, load(t, dir, fmt.Sprintf("run.steps=%d", last)), Options{Resume: true})
+		if lr := seen.find(t, "step", last, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
+			t.Errorf("step %d: learning rate %v after the schedule's end, want %v", last, lr, floor)
+		}
 	}
 }
 

@@ -238,13 +238,13 @@ func unchanged(cfg *config.Config, path string) error {
 	return nil
 }
 
-// keepDecay gives schedules that end with the run the end they had when it began: raising run.steps
-// prolongs a run and does not change the rates of the steps it has made.
+// keepDecay gives schedules that end with the run the end they had when it began, however often run.steps
+// was raised since: that prolongs a run and does not change the rates of the steps it has made.
 func keepDecay(cfg, old *config.Config) {
 	for i := range cfg.Agents {
 		a := &cfg.Agents[i]
 		before := old.Agent(a.Name)
-		if before != nil && a.Optimizer.DecaySteps == cfg.Run.Steps && before.Optimizer.DecaySteps == old.Run.Steps {
+		if before != nil && a.Optimizer.DecaySteps == cfg.Run.Steps {
 			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
 		}
 	}
