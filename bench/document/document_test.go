@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/xml"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/benchmarks.md and its pictures")
+
+var root = filepath.Join("..", "..")
+
+func TestCurrent(t *testing.T) {
+	if *update {
+		if err := write(root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := document(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join(root, "docs", name))
+		if err != nil || string(got) != want {
+			t.Errorf("docs/%s is not what bench/results says (%v): run go run ./bench/document", name, err)
+		}
+	}
+	drawn, err := filepath.Glob(filepath.Join(root, "docs", "*.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range drawn {
+		if _, ok := files[filepath.Base(path)]; !ok {
+			t.Errorf("%s is drawn from no result: remove it", path)
+		}
+	}
+}
+
+func row(shape string, ours, peer float64) measure.Row {
+	r := measure.Row{Name: "group_advantage", Shape: shape, DType: "float32", Cache: measure.Cold, Bytes: measure.Amount{Value: 1e6}, FLOPs: measure.Amount{Value: 1e5},
+		Targets: []measure.Target{{Kind: measure.Faster, Peer: "torch-eager", Bound: 3, Text: "3 times as fast"}},
+		Providers: []measure.Result{{Name: measure.Ours, Status: "ok", Quantiles: measure.Quantiles{Median: ours}, PeakExtraBytes: 1 << 20},
+			{Name: "torch-eager", Status: "ok", Quantiles: measure.Quantiles{Median: peer}, PeakExtraBytes: 1 << 21},
+			{Name: "torch-compile", Status: "no compiler"}}}
+	r.Finish(measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}})
+	return r
+}
+
+// A machine of two rows: one target met and one missed, one comparison lost.
+func TestText(t *testing.T) {
+	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 2},
+		Ceilings: measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}},
+		Rows:     []measure.Row{row("80 rewards in 10 groups", 1e-3, 5e-3), row("800 rewards in 100 groups", 2e-3, 1e-3)}}}}
+	reasons["group_advantage"] = map[measure.Kind]string{measure.Faster: "Because."}
+	defer delete(reasons, "group_advantage")
+	got := text([]*machine{m})
+	for _, want := range []string{
+		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed. Because. |", "Faster in 1 of 2 comparisons",
+		"| group_advantage, 800 rewards in 100 groups | cold | torch-eager | 0.50 |", "10 % of memory copy", " failed |",
+		"torch-compile: no compiler", "(roofline-x.svg)", "(bench-groups-x.svg)", "Not yet measured.",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	for _, f := range m.figures() {
+		d := xml.NewDecoder(strings.NewReader(f.svg()))
+		circles := 0
+		for {
+			token, err := d.Token()
+			if token == nil {
+				if err.Error() != "EOF" {
+					t.Errorf("%s: %v", f.file, err)
+				}
+				break
+			}
+			if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
+				circles++
+			}
+		}
+		points := 2 // of the two providers with numbers, in the list of names
+		for _, s := range f.series {
+			points += len(s.points)
+		}
+		if circles != points || points < 4 {
+			t.Errorf("%s: %d circles for %d points", f.file, circles, points)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for _, c := range []struct {
+		shape, form string
+		want        float64
+	}{{"80 rewards in 10 groups", "rewards in %d groups", 10}, {"128 x 49152", "%d x 49152", 128}, {"512 x 151936", "%d x 49152", 0}, {"1 x 2 x 49152", "%d x 49152", 0}} {
+		if got, ok := size(c.shape, c.form); got != c.want || ok != (c.want > 0) {
+			t.Errorf("size(%q, %q) = %v, %v", c.shape, c.form, got, ok)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+// figures are a machine's pictures: those for which there are numbers.
+func (m *machine) figures() (all []*figure) {
+	for _, r := range m.results {
+		if r.Suite == "kernels" {
+			all = append(all, roofline(r, "roofline-"+m.slug+".svg"))
+		}
+	}
+	for _, g := range []struct {
+		file, title, row, shape, axis string
+		of                            func(p *measure.Result) float64
+	}{
+		{"groups", "Group advantages: time against the number of groups", "group_advantage", "rewards in %d groups", "seconds", seconds},
+		{"tokens", "Policy loss from logits, vocabulary 49,152: time against tokens", "policy_loss_from_logits", "%d x 49152", "seconds", seconds},
+		{"head", "Policy loss from hidden states, 576 x 49,152: time against tokens", "linear_policy_loss", "%d x 576 x 49152", "seconds", seconds},
+		{"memory", "Policy loss from hidden states, 576 x 49,152: memory beside inputs against tokens", "linear_policy_loss", "%d x 576 x 49152", "bytes", extra},
+	} {
+		if f := m.growth(g.row, g.shape, g.of); f != nil {
+			f.file, f.title, f.yTitle = fmt.Sprintf("bench-%s-%s.svg", g.file, m.slug), g.title, g.axis
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func seconds(p *measure.Result) float64 { return p.Median }
+func extra(p *measure.Result) float64   { return float64(p.PeakExtraBytes) }
+
+// growth draws a number of every provider against the number in the shape of the rows of one name; nil for fewer than
+// two rows.
+func (m *machine) growth(name, shape string, of func(*measure.Result) float64) *figure {
+	f := &figure{xTitle: "tokens"}
+	if strings.Contains(shape, "groups") {
+		f.xTitle = "groups"
+	}
+	byProvider := map[string]*series{}
+	for _, row := range m.rows() {
+		x, ok := size(row.Shape, shape)
+		if row.Name != name || !ok {
+			continue
+		}
+		for _, p := range row.Providers {
+			y := of(&p)
+			if p.Status != "ok" || y <= 0 {
+				continue
+			}
+			s := byProvider[p.Name]
+			if s == nil {
+				s = &series{name: p.Name, line: true}
+				byProvider[p.Name] = s
+				f.series = append(f.series, s)
+			}
+			s.points = append(s.points, point{x: x, y: y})
+		}
+	}
+	if len(f.series) == 0 || len(f.series[0].points) < 2 {
+		return nil
+	}
+	return f
+}
+
+// size finds the number in a shape of the given form; what stands before the form does not matter.
+func size(shape, form string) (float64, bool) {
+	before, after, _ := strings.Cut(form, "%d")
+	rest, ok := strings.CutSuffix(shape, after)
+	if !ok {
+		return 0, false
+	}
+	if i := strings.LastIndex(rest, before); before != "" {
+		if i < 0 {
+			return 0, false
+		}
+		rest = rest[i+len(before):]
+	}
+	n, err := strconv.ParseFloat(rest, 64)
+	return n, err == nil
+}
+
+// roofline draws operations a second against operations a byte: each kernel with a cold cache at its largest size.
+func roofline(r *measure.Results, file string) *figure {
+	f := &figure{file: file, title: "Roofline of " + r.Machine.CPU + ", " + fmt.Sprint(r.Machine.Threads) + " threads, float32",
+		xTitle: "operations a byte", yTitle: "GFLOP/s"}
+	copyRate, peak := r.Ceilings.Copy.Median, r.Ceilings.GEMM.Median
+	f.roof = []point{{x: 0.05, y: 0.05 * copyRate}, {x: peak / copyRate, y: peak}, {x: 2000, y: peak}}
+	byProvider := map[string]*series{}
+	for i, row := range largest(r.Rows) {
+		x := row.FLOPs.Value / row.Bytes.Value
+		for _, p := range row.Providers {
+			if p.Status != "ok" {
+				continue
+			}
+			s := byProvider[p.Name]
+			if s == nil {
+				s = &series{name: p.Name}
+				byProvider[p.Name] = s
+				f.series = append(f.series, s)
+			}
+			label := ""
+			if p.Name == measure.Ours {
+				label = strconv.Itoa(i + 1)
+				f.legend = append(f.legend, fmt.Sprintf("%d  %s, %s", i+1, row.Name, row.Shape))
+			}
+			s.points = append(s.points, point{x: x, y: p.GFLOPs, label: label})
+		}
+	}
+	return f
+}
+
+// largest is the costliest row of each name among those with a cold cache, by operations a byte.
+func largest(rows []measure.Row) (out []measure.Row) {
+	for _, row := range rows {
+		if row.Cache != measure.Cold || row.FLOPs.Value == 0 {
+			continue
+		}
+		i := slices.IndexFunc(out, func(o measure.Row) bool { return o.Name == row.Name })
+		switch {
+		case i < 0:
+			out = append(out, row)
+		case row.Bytes.Value > out[i].Bytes.Value:
+			out[i] = row
+		}
+	}
+	slices.SortStableFunc(out, func(a, b measure.Row) int {
+		return cmp.Compare(a.FLOPs.Value/a.Bytes.Value, b.FLOPs.Value/b.Bytes.Value)
+	})
+	return out
+}
+
+// figure is a picture with two logarithmic axes.
+type figure struct {
+	file, title, xTitle, yTitle string
+	series                      []*series
+	roof                        []point  // a line that nothing can be above
+	legend                      []string // what the points' labels mean
+}
+
+type series struct {
+	name   string
+	line   bool
+	points []point
+}
+
+type point struct {
+	x, y  float64
+	label string
+}
+
+// bounds of both axes: the whole decades around all points.
+func (f *figure) bounds() (x0, x1, y0, y1 float64) {
+	x0, y0, x1, y1 = math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
+	all := slices.Clone(f.roof)
+	for _, s := range f.series {
+		all = append(all, s.points...)
+	}
+	for _, p := range all {
+		x, y := math.Log10(p.x), math.Log10(p.y)
+		x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
+	}
+	up := func(v, low float64) float64 { return max(math.Ceil(v), low+1) }
+	x0, y0 = math.Floor(x0), math.Floor(y0)
+	return x0, up(x1, x0), y0, up(y1, y0)
+}
+
+var colours = []string{"#0b6e4f", "#c1440e", "#3a5fcd", "#8a6d00"}
+
+const (
+	plotWidth, plotHeight = 560.0, 340.0
+	left, top             = 70.0, 44.0
+)
+
+func (f *figure) svg() string {
+	var b strings.Builder
+	x0, x1, y0, y1 := f.bounds()
+	px := func(x float64) float64 { return left + plotWidth*(math.Log10(x)-x0)/(x1-x0) }
+	py := func(y float64) float64 { return top + plotHeight*(y1-math.Log10(y))/(y1-y0) }
+	height := max(top+plotHeight+60, top+20*float64(len(f.legend)+len(f.series)+2))
+	width := left + plotWidth + 170
+	if f.legend != nil {
+		width += 190
+	}
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%.0f" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	b.WriteString(`<rect width="100%" height="100%" fill="white"/>` + "\n")
+	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-size="15">%s</text>`+"\n", left, escape(f.title))
+	for d := x0; d <= x1; d++ {
+		x := px(math.Pow(10, d))
+		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x, top, top+plotHeight, x, top+plotHeight+17, decade(d))
+	}
+	for d := y0; d <= y1; d++ {
+		y := py(math.Pow(10, d))
+		fmt.Fprintf(&b, `<path d="M%.1f %.1fH%.1f" stroke="#ddd"/><text x="%.1f" y="%.1f" text-anchor="end">%s</text>`+"\n", left, y, left+plotWidth, left-6, y+4, decade(d))
+	}
+	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", left+plotWidth/2, top+plotHeight+38, escape(f.xTitle))
+	fmt.Fprintf(&b, `<text transform="translate(16 %.1f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", top+plotHeight/2, escape(f.yTitle))
+	if f.roof != nil {
+		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="black" stroke-width="1.5"/>`+"\n", path(f.roof, px, py))
+	}
+	y := top + 12
+	for i := len(f.series) - 1; i >= 0; i-- { // ours comes first and is drawn last
+		f.series[i].svg(&b, colours[i%len(colours)], px, py)
+	}
+	for i, s := range f.series {
+		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/><text x="%.1f" y="%.1f">%s</text>`+"\n", left+plotWidth+20, y-4, colours[i%len(colours)], left+plotWidth+30, y, escape(s.name))
+		y += 20
+	}
+	for _, l := range f.legend {
+		y += 18
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" font-size="11">%s</text>`+"\n", left+plotWidth+16, y, escape(l))
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+func (s *series) svg(b *strings.Builder, colour string, px, py func(float64) float64) {
+	if s.line {
+		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", path(s.points, px, py), colour)
+	}
+	for _, p := range s.points {
+		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", px(p.x), py(p.y), colour)
+		if p.label != "" {
+			fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="11">%s</text>`+"\n", px(p.x)+5, py(p.y)-5, p.label)
+		}
+	}
+}
+
+func path(points []point, px, py func(float64) float64) string {
+	var b strings.Builder
+	for i, p := range points {
+		fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], px(p.x), py(p.y))
+	}
+	return b.String()
+}
+
+// decade is 10^d for an axis.
+func decade(d float64) string {
+	if d >= -2 && d <= 4 {
+		return strconv.FormatFloat(math.Pow(10, d), 'f', -1, 64)
+	}
+	return fmt.Sprintf("1e%.0f", d)
+}
+
+func escape(s string) string {
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
+}

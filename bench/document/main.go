@@ -1,0 +1,86 @@
+// Command document writes docs/benchmarks.md and its pictures from the results in bench/results. Run it in the root
+// of the repository:
+//
+//	go run ./bench/document
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+func main() {
+	if err := write("."); err != nil {
+		fmt.Fprintf(os.Stderr, "document: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func write(root string) error {
+	files, err := document(root)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(root, "docs", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// suites in the order in which the document has them.
+var suites = []string{"kernels", "rollout", "learner", "step", "store"}
+
+// document reads the results and returns the files of docs/ by their names.
+func document(root string) (map[string]string, error) {
+	machines, err := load(filepath.Join(root, "bench", "results"))
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"benchmarks.md": text(machines)}
+	for _, m := range machines {
+		for _, f := range m.figures() {
+			files[f.file] = f.svg()
+		}
+	}
+	return files, nil
+}
+
+// machine is all that was measured on one.
+type machine struct {
+	slug    string
+	results []*measure.Results // in the order of suites
+}
+
+func load(dir string) ([]*machine, error) {
+	bySlug := map[string]*machine{}
+	for _, suite := range suites {
+		paths, err := filepath.Glob(filepath.Join(dir, suite+"-*.json"))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			r, err := measure.Read(path)
+			if err != nil {
+				return nil, err
+			}
+			slug := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), suite+"-"), ".json")
+			if bySlug[slug] == nil {
+				bySlug[slug] = &machine{slug: slug}
+			}
+			bySlug[slug].results = append(bySlug[slug].results, r)
+		}
+	}
+	var all []*machine
+	for _, m := range bySlug {
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.slug, b.slug) })
+	return all, nil
+}

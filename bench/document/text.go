@@ -1,0 +1,192 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+const intro = `# Benchmarks
+
+Generated from the files in [bench/results](../bench/results) by ` + "`go run ./bench/document`" + `; edit neither by hand. To measure
+a machine of your own, with nothing else running on it:
+
+<!-- ci: run: bin/mgrpo bench kernels --quick -->
+` + "```sh" + `
+make build bench-peers
+bin/mgrpo bench kernels
+go run ./bench/document
+` + "```" + `
+
+How to read the tables:
+
+- **Ours and the peers are measured in one run, in turns**, on the same inputs, with the same number of threads and the
+  same type of numbers. Times are medians, with the 20th and 80th percentile in brackets: 20 samples, 5 where one takes
+  more than a second.
+- **The floor** is the least time in which this machine could do it: the bytes that have to be moved at the rate of a copy
+  (of a read, where next to nothing is written), or the operations at the rate of LibTorch's matrix product, whichever takes
+  longer. Copy, read and matrix product are measured in the same run, too. The formula of each kernel's bytes and operations is
+  in the JSON. 100 % is as fast as that ceiling.
+- **Hot** finds its inputs where the last run left them, and its floor is that of a copy within the last cache; **cold**
+  begins with caches that hold something else. Threads wait in a cold call until they are woken, which takes some tens of
+  microseconds with any provider and is most of the time of the small ones.
+- **× peer** is the peer's median over ours: above 1 we are faster.
+- **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run.
+- **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs.
+`
+
+// text is docs/benchmarks.md.
+func text(machines []*machine) string {
+	var b strings.Builder
+	b.WriteString(intro)
+	gpu := false
+	for _, m := range machines {
+		m.write(&b)
+		gpu = gpu || m.results[0].Machine.GPU != ""
+	}
+	if !gpu {
+		b.WriteString("\n## GPU\n\nNot yet measured.\n")
+	}
+	return b.String()
+}
+
+func (m *machine) write(b *strings.Builder) {
+	first := m.results[0].Machine
+	name := first.CPU
+	if first.GPU != "" {
+		name = first.GPU
+	}
+	fmt.Fprintf(b, "\n## %s, %d cores\n\n", name, first.Cores)
+	b.WriteString("| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range m.results {
+		c, d := r.Ceilings, r.Machine
+		fmt.Fprintf(b, "| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f |\n", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
+			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median)
+	}
+	m.writeTargets(b)
+	m.writeStandings(b)
+	for _, f := range m.figures() {
+		fmt.Fprintf(b, "\n![%s](%s)\n", f.title, f.file)
+	}
+	for _, r := range m.results {
+		writeRows(b, r)
+	}
+}
+
+func (m *machine) rows() (all []measure.Row) {
+	for _, r := range m.results {
+		all = append(all, r.Rows...)
+	}
+	return all
+}
+
+// writeTargets lists what was aimed at.
+func (m *machine) writeTargets(b *strings.Builder) {
+	b.WriteString("\n### Targets\n\n| what | target | measured | |\n|---|---|---|---|\n")
+	for _, r := range m.rows() {
+		for _, t := range r.Targets {
+			value, verdict := "-", "not measured"
+			if t.Value != nil {
+				value, verdict = fmt.Sprintf("%.3g", *t.Value), "met"
+				if !t.Met {
+					verdict = strings.TrimSpace("missed. " + reason(r, t))
+				}
+			}
+			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)
+		}
+	}
+}
+
+// standing is one comparison with a peer.
+type standing struct {
+	row   measure.Row
+	peer  string
+	ratio float64
+}
+
+// writeStandings says how often we are faster and lists every case where we are not.
+func (m *machine) writeStandings(b *strings.Builder) {
+	var losses []standing
+	wins := 0
+	for _, r := range m.rows() {
+		for peer, ratio := range r.Ratio {
+			if ratio >= 1 {
+				wins++
+			} else {
+				losses = append(losses, standing{r, peer, ratio})
+			}
+		}
+	}
+	slices.SortFunc(losses, func(x, y standing) int {
+		return cmp.Or(cmp.Compare(x.ratio, y.ratio), strings.Compare(x.row.Name+x.row.Shape+string(x.row.Cache)+x.peer, y.row.Name+y.row.Shape+string(y.row.Cache)+y.peer))
+	})
+	fmt.Fprintf(b, "\n### Wins and losses\n\nFaster in %d of %d comparisons.", wins, wins+len(losses))
+	if len(losses) > 0 {
+		b.WriteString(" Slower in these:\n\n| case | cache | against | × peer |\n|---|---|---|---|\n")
+	} else {
+		b.WriteString("\n")
+	}
+	for _, l := range losses {
+		fmt.Fprintf(b, "| %s, %s | %s | %s | %.2f |\n", l.row.Name, l.row.Shape, l.row.Cache, l.peer, l.ratio)
+	}
+}
+
+// writeRows is the table of a suite.
+func writeRows(b *strings.Builder, r *measure.Results) {
+	peers := peersOf(r)
+	fmt.Fprintf(b, "\n### %s\n\n| case | cache | ours | of floor | GB/s | GFLOP/s | error | memory |", strings.ToUpper(r.Suite[:1])+r.Suite[1:])
+	for _, p := range peers {
+		fmt.Fprintf(b, " × %s | its error | its memory |", p)
+	}
+	b.WriteString("\n|---|---|---|---|---|---|---|---|" + strings.Repeat("---|---|---|", len(peers)) + "\n")
+	var failed []string
+	for _, row := range r.Rows {
+		ours := find(row, measure.Ours)
+		if ours == nil {
+			continue
+		}
+		fmt.Fprintf(b, "| %s, %s | %s | %s (%s, %s) | %.0f %% of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache, measure.Seconds(ours.Median),
+			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, row.FloorOf, ours.GBps, ours.GFLOPs, ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
+		for _, name := range peers {
+			p := find(row, name)
+			switch {
+			case p == nil:
+				b.WriteString(" | | |")
+			case p.Status != "ok":
+				b.WriteString(" failed | | |")
+				failed = append(failed, fmt.Sprintf("- %s, %s, %s: %s", row.Name, row.Shape, name, p.Status))
+			default:
+				fmt.Fprintf(b, " %.2f | %.0e | %s |", row.Ratio[name], p.MaxError, measure.Bytes(p.PeakExtraBytes))
+			}
+		}
+		b.WriteString("\n")
+	}
+	if len(failed) > 0 {
+		b.WriteString("\nPeers that did not run:\n\n" + strings.Join(slices.Compact(failed), "\n") + "\n")
+	}
+}
+
+// peersOf are the names of a suite's peers in the order in which they appear.
+func peersOf(r *measure.Results) (names []string) {
+	for _, row := range r.Rows {
+		for _, p := range row.Providers {
+			if p.Name != measure.Ours && !slices.Contains(names, p.Name) {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	return names
+}
+
+// find is a provider's result of a row, nil if it has none.
+func find(row measure.Row, name string) *measure.Result {
+	for i := range row.Providers {
+		if row.Providers[i].Name == name {
+			return &row.Providers[i]
+		}
+	}
+	return nil
+}
