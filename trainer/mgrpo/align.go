@@ -15,19 +15,6 @@ type Align struct {
 	D    int       `json:"d" yaml:"d"` // aligned count; choose P(d_k <= d) near 0.99
 }
 
-// Validate names the key that cannot be used.
-func (a Align) Validate() error {
-	switch a.Mode {
-	case AlignDraw, AlignBalanced, AlignNone:
-	default:
-		return &SettingError{Key: "align.mode", Value: a.Mode, Reason: "must be draw, balanced or none"}
-	}
-	if a.D < 1 {
-		return &SettingError{Key: "align.d", Value: a.D, Reason: "must be at least 1"}
-	}
-	return nil
-}
-
 // Draw aligns dk invocations to d by duplicating or dropping: a physical copy has its original's reward,
 // hence its advantage and its tokens, so a copy is an integer multiplicity. It returns the multiplicity
 // of each invocation (their sum is d, or 0 when dk is 0) and the draws in order.

@@ -14,9 +14,6 @@ type Aggregation string
 // KL is the estimator of the penalty towards a reference policy.
 type KL string
 
-// Old says which log-probs stand for the policy at the start of the batch.
-type Old string
-
 const (
 	RatioToken             Ratio = "token"              // PPO
 	RatioSequenceProduct   Ratio = "sequence_product"   // the M-GRPO paper as printed (equations 14 to 17)
@@ -31,22 +28,10 @@ const (
 	KL1    KL = "k1" // x; as a loss its expected gradient is 0
 	KL2    KL = "k2" // x^2/2
 	KL3    KL = "k3" // exp(-x) - 1 + x
-
-	OldBehaviour  Old = "behaviour"  // the sampler's log-probs
-	OldRecomputed Old = "recomputed" // one more forward pass before the step
 )
 
 // maxExponent is the largest exponent whose exponential is finite in float32.
 const maxExponent = 88
-
-// Settings hold every option of the algorithm but the reward weights.
-type Settings struct {
-	Align      Align          `json:"align" yaml:"align"`
-	AgentD     map[string]int `json:"agent_d,omitempty" yaml:"agent_d,omitempty"` // align.d of single agent kinds
-	Old        Old            `json:"old" yaml:"old"`
-	Convention Convention     `json:"convention" yaml:"convention"`
-	Objective  `yaml:",inline"`
-}
 
 // Objective holds the options of the policy loss. A nil pointer is an option that is off ("none").
 type Objective struct {
@@ -65,45 +50,12 @@ type Objective struct {
 	TISCap        *float64    `json:"tis_cap" yaml:"tis_cap"` // truncated importance sampling; nil: off
 }
 
-// DefaultSettings are the paper's where it gives a value, otherwise those of the reference code.
-func DefaultSettings() Settings {
-	return Settings{Align: Align{Mode: AlignDraw, D: 8}, Old: OldBehaviour, Convention: DefaultConvention(), Objective: DefaultObjective()}
-}
-
 // DefaultObjective is the token-level clipped loss with asymmetric bounds 0.2 and 0.28.
 func DefaultObjective() Objective {
 	return Objective{
 		Ratio: RatioToken, EpsLow: 0.2, EpsHigh: 0.28, CispoHigh: 4, LogRatioClamp: new(20.0),
 		Aggregation: TrajectoryMean, KL: KLNone,
 	}
-}
-
-// AlignFor are the alignment settings of one sub-agent kind.
-func (s Settings) AlignFor(agent string) Align {
-	a := s.Align
-	if d, ok := s.AgentD[agent]; ok {
-		a.D = d
-	}
-	return a
-}
-
-// Validate returns a *SettingError that names the first key with an impossible value.
-func (s Settings) Validate() error {
-	if err := s.Align.Validate(); err != nil {
-		return err
-	}
-	for agent, d := range s.AgentD {
-		if d < 1 {
-			return &SettingError{Key: "agent_d." + agent, Value: d, Reason: "must be at least 1"}
-		}
-	}
-	if s.Old != OldBehaviour && s.Old != OldRecomputed {
-		return &SettingError{Key: "old", Value: s.Old, Reason: "must be behaviour or recomputed"}
-	}
-	if err := s.Convention.Validate(); err != nil {
-		return err
-	}
-	return s.Objective.Validate()
 }
 
 // Validate returns a *SettingError that names the first key with an impossible value.
