@@ -2,13 +2,8 @@ package tool
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/blevesearch/bleve/v2"
@@ -21,15 +16,12 @@ const (
 	maxQuery   = 1000 // bytes of a query that are looked at
 	titleBoost = 2.0
 	indexBatch = 500 // passages
-	// indexLayout is part of an index's name; raise it when mapping or passages change.
-	indexLayout = "mgrpo.search.v1"
 )
 
 // SearchConfig is a search over a corpus of one's own.
 type SearchConfig struct {
 	Corpus  string // a JSONL file of {"title", "text"} or a folder of Markdown files
 	Results int    // passages of one answer
-	Cache   string // folder that keeps indexes by the digest of their corpus; empty: in memory
 }
 
 // Search finds the passages of a corpus that fit a query best (TF-IDF, titles count double).
@@ -39,19 +31,14 @@ type Search struct {
 	results int
 }
 
-// NewSearch builds the index or opens the cached one. Close it.
+// NewSearch builds the index, in memory. Close it.
 func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 	if cfg.Results < 1 {
 		return nil, fmt.Errorf("search: %d results: want at least 1", cfg.Results)
 	}
-	var index bleve.Index
-	var err error
-	if cfg.Cache == "" {
-		if index, err = bleve.NewUsing("", passageMapping(), scorch.Name, scorch.Name, nil); err == nil {
-			err = fill(ctx, index, cfg.Corpus)
-		}
-	} else {
-		index, err = cachedIndex(ctx, cfg)
+	index, err := bleve.NewUsing("", passageMapping(), scorch.Name, scorch.Name, nil)
+	if err == nil {
+		err = fill(ctx, index, cfg.Corpus)
 	}
 	if err != nil {
 		if index != nil {
@@ -111,78 +98,6 @@ func fill(ctx context.Context, index bleve.Index, corpus string) error {
 		return err
 	}
 	return flush()
-}
-
-// cachedIndex opens the index of a corpus, built before if need be under a temporary name, so that an
-// interrupted build is never taken for an index.
-func cachedIndex(ctx context.Context, cfg SearchConfig) (bleve.Index, error) {
-	digest, err := corpusDigest(cfg.Corpus)
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(cfg.Cache, digest)
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		if err := buildIndex(ctx, cfg, path); err != nil {
-			return nil, err
-		}
-	}
-	index, err := bleve.OpenUsing(path, map[string]any{"read_only": true})
-	if err != nil {
-		return nil, fmt.Errorf("opening the index in %s (delete it to have it built again): %w", path, err)
-	}
-	return index, nil
-}
-
-func buildIndex(ctx context.Context, cfg SearchConfig, path string) (err error) {
-	if err := os.MkdirAll(cfg.Cache, 0o755); err != nil {
-		return err
-	}
-	temporary, err := os.MkdirTemp(cfg.Cache, "building-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
-	building := filepath.Join(temporary, "index")
-	index, err := bleve.NewUsing(building, passageMapping(), scorch.Name, scorch.Name, nil)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(fill(ctx, index, cfg.Corpus), index.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(building, path); err != nil {
-		if _, other := os.Stat(path); other == nil {
-			return nil // another process was faster
-		}
-		return err
-	}
-	return nil
-}
-
-// corpusDigest names an index by everything it depends on.
-func corpusDigest(corpus string) (string, error) {
-	files, err := corpusFiles(corpus)
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%d %d\n", indexLayout, passageBytes, passageMaximum)
-	for _, file := range files {
-		f, err := os.Open(file)
-		if err != nil {
-			return "", err
-		}
-		info, err := f.Stat()
-		if err == nil {
-			name, _ := filepath.Rel(corpus, file) // as readCorpus names documents
-			fmt.Fprintf(h, "%q %d\n", name, info.Size())
-			_, err = io.Copy(h, f)
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			return "", err
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
 // search matches words only: a query language would let a model write expressions that take for ever.

@@ -59,23 +59,6 @@ func TestSearch(t *testing.T) {
 	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, testCorpus), Results: 3}))
 }
 
-func TestSearchCached(t *testing.T) {
-	cfg := SearchConfig{Corpus: writeCorpus(t, testCorpus), Results: 3, Cache: filepath.Join(t.TempDir(), "cache")}
-	for range 2 {
-		checkTestSearch(t, newTestSearch(t, cfg))
-	}
-	entries, err := os.ReadDir(cfg.Cache)
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("the cache holds %v (%v), want one index and nothing half built", entries, err)
-	}
-	if err := os.WriteFile(cfg.Corpus, []byte(`{"text": "changed london"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := callText(t, newTestSearch(t, cfg), "query", "london"); got != "[1] \nchanged london" {
-		t.Errorf("a changed corpus is answered from the old index: %q", got)
-	}
-}
-
 func TestSearchResults(t *testing.T) {
 	s := newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, strings.Repeat(`{"text": "same words"}`+"\n", 20)), Results: 2})
 	first := callText(t, s, "query", "words")
