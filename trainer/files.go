@@ -109,10 +109,11 @@ type state struct {
 }
 
 // checkpoint writes this agent's files of a version and, as the main agent, the manifest that makes the
-// version complete once every agent has named its files.
+// version complete once every agent has named its files. Of a version that has its checkpoint only the
+// ledger is written again.
 func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 	if version == w.saved {
-		return nil
+		return w.amend()
 	}
 	phase := store.Checkpoint(version)
 	w.observer.Progress(w.name, phase.String(), 0, 0)
@@ -132,7 +133,6 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 		return nil
 	}
 	m := checkpoint.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), CPUFeatures: cpuFeatures()}
-	m.Ledger, _ = json.Marshal(w.ledger) // two finite numbers: cannot fail
 	for _, name := range w.agentNames() {
 		files, err := parseFiles(name, held[name])
 		if err != nil {
@@ -140,10 +140,27 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 		}
 		m.Agents = append(m.Agents, files)
 	}
+	m.Ledger = w.ledger.encode()
 	if err := w.run.Commit(m); err != nil {
 		return fmt.Errorf("checkpoint %d: %w", version, err)
 	}
 	w.observer.Note(w.name, fmt.Sprintf("checkpoint %s", w.run.StepDir(version)))
+	return w.prune()
+}
+
+// amend writes the ledger as it is now into the newest checkpoint, and removes old ones.
+func (w *Worker) amend() error {
+	if !w.main {
+		return nil
+	}
+	if err := w.run.SetLedger(w.saved, w.ledger.encode()); err != nil {
+		return err
+	}
+	return w.prune()
+}
+
+// prune removes all checkpoints but the newest and the best.
+func (w *Worker) prune() error {
 	if w.ledger.Best == nil {
 		return w.run.Prune(w.cfg.Run.Keep)
 	}
@@ -153,8 +170,17 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 // ledger is where the run stands, beside what each agent knows of itself; a manifest carries it. Every
 // worker keeps the same one, from the outcomes that all of them see.
 type ledger struct {
-	Best *best `json:"best,omitempty"`
+	Evaluated *int64 `json:"evaluated,omitempty"` // newest version that was evaluated to the end
+	Best      *best  `json:"best,omitempty"`
 }
+
+func (l *ledger) encode() json.RawMessage {
+	data, _ := json.Marshal(l) // finite numbers: cannot fail
+	return data
+}
+
+// evaluated says whether a version was evaluated to the end.
+func (l *ledger) evaluated(version int64) bool { return l.Evaluated != nil && *l.Evaluated == version }
 
 // best is the version with the highest held-out accuracy, the first of several.
 type best struct {
@@ -164,6 +190,7 @@ type best struct {
 
 // note counts an evaluation in. An accuracy of 0 is no achievement.
 func (l *ledger) note(version int64, outcomes []store.Outcome) {
+	l.Evaluated = &version
 	var correct mean
 	for _, o := range outcomes {
 		if o.Failed == "" {

@@ -238,7 +238,7 @@ func TestBestSurvives(t *testing.T) {
 	if err = errors.Join(err, team.close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if got := readLedger(t, dir, 4); got != `{"best":{"version":1,"accuracy":0.9999}}` {
+	if got := readLedger(t, dir, 4); got != `{"evaluated":4,"best":{"version":1,"accuracy":0.9999}}` {
 		t.Errorf("the last ledger is %s", got)
 	}
 	if got := steps(t, dir); !slices.Equal(got, []int64{1, 3, 4}) {

@@ -24,7 +24,10 @@ func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
 		return nil, err
 	}
 	if stop {
-		return nil, errors.Join(w.member.Begin(ctx, p, store.Plan{Rollouts: 1}), errStopping)
+		if err := w.member.Begin(ctx, p, store.Plan{Rollouts: 1}); err != nil {
+			return nil, err
+		}
+		return nil, errStopping
 	}
 	queries, rollouts := w.queriesOf(p)
 	return w.hold(ctx, p, queries, rollouts)

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,13 +29,19 @@ type Options struct {
 	Stop     <-chan struct{} // closed to end the run, all its agents, with a checkpoint after the step in flight
 }
 
-// ErrStopped is a run that ended before its last step because it was asked to, with a checkpoint.
-var ErrStopped = errors.New("stopped before the last step, as asked; --resume goes on")
+// ErrStopped is a run that ended before its last step or evaluation because it was asked to, with a checkpoint.
+var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
 // Train runs agents of a team until the configured last step. With every agent in one process and no
 // store.url the store is embedded; else it is the Redis that the agents share.
 func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	dir := RunDir(cfg)
+	var err error
+	if opt.Task == nil {
+		if opt.Task, err = OpenTask(cfg); err != nil {
+			return err
+		}
+	}
 	from, err := startingPoint(cfg, dir, opt)
 	if err != nil {
 		return err
@@ -191,7 +198,7 @@ func startingPoint(cfg *config.Config, dir string, opt Options) (*checkpoint.Man
 	if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
 		return nil, err
 	}
-	if m.Step >= cfg.Run.Steps {
+	if finished(cfg, m, opt.Task) {
 		return nil, fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: nothing is left to train; raise run.steps", m.Step, cfg.Run.Steps)
 	}
 	if opt.Agents == nil || slices.Contains(opt.Agents, cfg.Main().Name) {
@@ -201,6 +208,15 @@ func startingPoint(cfg *config.Config, dir string, opt Options) (*checkpoint.Man
 	}
 	opt.Observer.Note("", fmt.Sprintf("resuming from %s, step %d of %d", run.StepDir(m.Step), m.Step, cfg.Run.Steps))
 	return &m, nil
+}
+
+// finished says whether the last step is made and, where queries are held out, its version evaluated.
+func finished(cfg *config.Config, m checkpoint.Manifest, t task.Task) bool {
+	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
+		return m.Step >= cfg.Run.Steps
+	}
+	var l ledger
+	return json.Unmarshal(m.Ledger, &l) == nil && l.evaluated(m.Step)
 }
 
 // setAside renames checkpoints that were passed over: their steps are about to be made again, and what is

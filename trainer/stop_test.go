@@ -2,11 +2,16 @@ package trainer
 
 import (
 	"errors"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 // stopIn returns a channel that is closed when an agent makes progress in a phase.
@@ -41,6 +46,53 @@ func TestStop(t *testing.T) {
 	}
 	mustTrain(t, cfg, Options{Resume: true})
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
+
+// TestStopInLastStep leaves nothing but the last evaluation for the resumed run, which then has the same
+// ledger as one left alone, and nothing left to resume.
+func TestStopInLastStep(t *testing.T) {
+	wholeDir, wantNumbers := whole(t)
+	dir, seen := t.TempDir(), &recorder{}
+	cfg := load(t, dir, "run.steps=4")
+	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "researcher", "step-3")})
+	if !errors.Is(err, ErrStopped) {
+		t.Fatalf("stopped: %v", err)
+	}
+	if got := steps(t, dir); got[len(got)-1] != 4 {
+		t.Fatalf("checkpoints %v", got)
+	}
+	numbers := seen.numbers()
+	maps.Copy(numbers, mustTrain(t, cfg, Options{Resume: true}).numbers())
+	sameNumbers(t, numbers, wantNumbers)
+	if got, want := readLedger(t, dir, 4), readLedger(t, wholeDir, 4); got != want {
+		t.Errorf("ledger %s, want %s", got, want)
+	}
+	if err := Train(t.Context(), cfg, Options{Resume: true, Observer: seen}); err == nil || !strings.Contains(err.Error(), "nothing is left to train") {
+		t.Errorf("resumed once more: %v", err)
+	}
+}
+
+// TestStopThatCannotBeTold: the phase that would tell the others of a stop is there with another plan, and
+// that is the error.
+func TestStopThatCannotBeTold(t *testing.T) {
+	url := startRedis(t)
+	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url, "store.timeout=5s")...)
+	opt, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := redis.NewClient(opt)
+	defer raw.Close()
+	if err := raw.HSet(t.Context(), "mgrpo:{"+cfg.Run.Name+"}:plan:step-0", "plan", `{"queries":["q"],"rollouts":1}`).Err(); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	close(stop)
+	err = Train(t.Context(), cfg, Options{Observer: &recorder{}, Stop: stop})
+	var conflict *store.ConflictError
+	if !errors.As(err, &conflict) {
+		t.Errorf("%v", err)
+	}
 }
 
 // TestStopInColdStart stops before there was a step: the cold start is kept and not done again.

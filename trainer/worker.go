@@ -93,7 +93,7 @@ func (w *Worker) waitsFor(agents []string) {
 // train lives through evaluations, steps and checkpoints until the last one, or until errStopping.
 func (w *Worker) train(ctx context.Context, from int64) error {
 	for n := from; ; n++ {
-		if every := w.cfg.Run.CheckpointEvery; every > 0 && n > from && n < w.cfg.Run.Steps && n%every == 0 {
+		if n > from && w.checkpointsAt(n) {
 			if err := w.checkpoint(ctx, n); err != nil {
 				return err
 			}
@@ -117,11 +117,18 @@ func (w *Worker) train(ctx context.Context, from int64) error {
 	}
 }
 
+// checkpointsAt says whether version n is kept whatever its evaluation says, and before that: what was
+// trained is not to be lost in it.
+func (w *Worker) checkpointsAt(n int64) bool {
+	every := w.cfg.Run.CheckpointEvery
+	return n == w.cfg.Run.Steps || every > 0 && n%every == 0
+}
+
 // evaluatesAt says whether version n is evaluated before step n. The last version always is; nothing is
-// where the task holds no queries out.
+// where the task holds no queries out, or twice.
 func (w *Worker) evaluatesAt(n int64) bool {
 	switch {
-	case w.task.EvalSize() == 0:
+	case w.task.EvalSize() == 0 || w.ledger.evaluated(n):
 		return false
 	case n == w.cfg.Run.Steps:
 		return true

@@ -168,18 +168,42 @@ func (r Run) Commit(m Manifest) error {
 	if err := m.checkSizes(dir); err != nil {
 		return fail(err)
 	}
+	if err := r.replaceManifest(dir, data); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// replaceManifest puts a manifest in place at once: a crash leaves what was there or the new one.
+func (r Run) replaceManifest(dir string, data []byte) error {
 	fsys, temporary := r.fsys(), partialName(manifestFile)
 	if err := fsys.RemoveAll(filepath.Join(dir, temporary)); err != nil {
-		return fail(err)
+		return err
 	}
 	f := &folder{fs: fsys, path: dir}
 	if err := f.createBytes(temporary, data); err != nil {
-		return fail(err)
+		return err
 	}
 	if err := fsys.Rename(filepath.Join(dir, temporary), filepath.Join(dir, manifestFile)); err != nil {
+		return err
+	}
+	return fsys.SyncDir(dir)
+}
+
+// SetLedger gives a complete step another ledger; its files stay as they are.
+func (r Run) SetLedger(step int64, ledger json.RawMessage) error {
+	fail := func(err error) error { return fmt.Errorf("checkpoint: the ledger of step %d: %w", step, err) }
+	dir := r.StepDir(step)
+	m, err := readManifest(dir)
+	if err != nil {
 		return fail(err)
 	}
-	if err := fsys.SyncDir(dir); err != nil {
+	m.Ledger = ledger
+	data, err := m.encode()
+	if err != nil {
+		return fail(err)
+	}
+	if err := r.replaceManifest(dir, data); err != nil {
 		return fail(err)
 	}
 	return nil

@@ -243,6 +243,34 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// TestSetLedger ends the process after every operation of a change of ledger: the step is complete with the
+// old ledger or the new one.
+func TestSetLedger(t *testing.T) {
+	for crashAt := 0; ; crashAt++ {
+		r := Run{Dir: filepath.Join(t.TempDir(), "run")}
+		mustSave(t, r, 1)
+		dying := newCrashFS(crashAt)
+		err := Run{r.Dir, dying}.SetLedger(1, json.RawMessage(`{"next":3}`))
+		dying.powerCut()
+		mustBe(t, r, 1)
+		m, verifyErr := Verify(r.StepDir(1))
+		if verifyErr != nil {
+			t.Fatal(verifyErr)
+		}
+		var ledger struct{ Next any }
+		if jsonErr := json.Unmarshal(m.Ledger, &ledger); jsonErr != nil {
+			t.Fatal(jsonErr)
+		}
+		if err == nil {
+			if ledger.Next != 3.0 {
+				t.Errorf("ledger %s", m.Ledger)
+			}
+			wantError(t, r.SetLedger(2, nil), "the ledger of step 2: unfinished")
+			return
+		}
+	}
+}
+
 // TestCrashInPrune ends the process after every operation of a prune.
 func TestCrashInPrune(t *testing.T) {
 	for crashAt := 0; ; crashAt++ {
