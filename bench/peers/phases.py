@@ -125,15 +125,19 @@ class GRPO(Phase):
             pad_to_multiple_of=None, max_steps=1_000_000, logging_steps=1_000_000, save_strategy="no", report_to=[],
             disable_tqdm=True, seed=0)
         self.settings |= chosen
+        self.error = super().check()  # the first step moves the weights
         self.gate = Gate()
         # The fingerprint is given since datasets would pickle pyarrow whole, which is not under site-packages here.
         prompts = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(
             {"prompt": [" ".join(map(str, p)) for p in case["prompts"]]}), fingerprint="prompts")
         trainer = trl.GRPOTrainer(
-            model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir="build/bench-trl", **chosen),
+            model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir=f"{case['folder']}-trl", **chosen),
             train_dataset=prompts, callbacks=[self.gate],
             processing_class=numerals(self.model.config.vocab_size))
         threading.Thread(target=self.train, args=[trainer], daemon=True).start()
+
+    def check(self):
+        return self.error
 
     def train(self, trainer):
         try:

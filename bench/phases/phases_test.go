@@ -3,6 +3,8 @@ package phases
 import (
 	"context"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -80,5 +82,28 @@ func TestCases(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestPeers runs every suite beside its peer, where MGRPO_PEERS asks for it: Python takes half a minute a suite to
+// start. A peer that computes the same model has the float64 log-probs too.
+func TestPeers(t *testing.T) {
+	root := filepath.Join("..", "..")
+	if os.Getenv("MGRPO_PEERS") == "" {
+		t.Skip("make bench-peers, then MGRPO_PEERS=1, runs the peers too")
+	}
+	for suite, p := range phases {
+		t.Run(suite, func(t *testing.T) {
+			r, err := Run(context.Background(), suite, Options{Root: root, Threads: 1, Quick: true, Peers: true, Log: t.Logf})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, name := range []string{measure.Ours, p.peer} {
+				got := r.Rows[0].Providers[i]
+				if got.Name != name || got.Status != "ok" || !(got.MaxError < maxGap) {
+					t.Errorf("%s: %+v", name, got)
+				}
+			}
+		})
 	}
 }
