@@ -246,6 +246,34 @@ func TestBestSurvives(t *testing.T) {
 	}
 }
 
+// TestLedgerKnowsItsVersion: a checkpoint that was written before its version was evaluated says afterwards
+// how good it is, so that a run resumed from it neither forgets the best version nor evaluates again.
+func TestLedgerKnowsItsVersion(t *testing.T) {
+	dir, numbers := whole(t)
+	var want ledger
+	for _, n := range []int64{0, 2, 4} {
+		want.Evaluated = &n
+		if a := numbers[fmt.Sprintf("eval %d planner accuracy", n)]; a > 0 && (want.Best == nil || a > want.Best.Accuracy) {
+			want.Best = &best{n, a}
+		}
+		if n == 0 {
+			continue // no checkpoint
+		}
+		if got := readLedger(t, dir, n); got != string(want.encode()) {
+			t.Errorf("ledger of step %d: %s, want %s", n, got, want.encode())
+		}
+	}
+	again := copyRun(t, dir)
+	if err := os.RemoveAll(checkpoint.Run{Dir: checkpointsDir(again)}.StepDir(4)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true}).records {
+		if r.Kind == "eval" && r.Step == 2 {
+			t.Errorf("%s was evaluated at version 2 again", r.Agent)
+		}
+	}
+}
+
 // readLedger is the ledger of a checkpoint in one line.
 func readLedger(t *testing.T, dir string, step int64) string {
 	t.Helper()

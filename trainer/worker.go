@@ -102,7 +102,8 @@ func (w *Worker) train(ctx context.Context, from int64) error {
 			if err := w.evaluate(ctx, n); err != nil {
 				return err
 			}
-			if best := w.ledger.Best; best != nil && best.Version == n && (n > 0 || w.teaches()) {
+			best := w.ledger.Best != nil && w.ledger.Best.Version == n && (n > 0 || w.teaches())
+			if best || n == w.saved { // its ledger says how good it is
 				if err := w.checkpoint(ctx, n); err != nil {
 					return err
 				}
