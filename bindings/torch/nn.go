@@ -46,18 +46,18 @@ func Rope(x, cos, sin, pos *Tensor) *Tensor {
 
 // AttentionPacked is causal attention within each of B segments laid end to end: q [T, H, hd], k and v
 // [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
-// with head h/(H/KV) of k and v; scores are multiplied by scale. Where parent is nil a segment is a sequence.
-// Otherwise it is int32 [B], parent[s] in [-1, s): a row sees all rows of its segment's ancestors before
-// those of its own segment up to itself, so sequences with a common beginning hold its rows once; -1 is a
-// segment that begins a sequence.
-func AttentionPacked(q, k, v, cu, parent *Tensor, scale float64) *Tensor {
+// with head h/(H/KV) of k and v; scores are multiplied by scale. A row sees itself and all that the row
+// before it sees; the first row of segment s comes after row follows[s], follows int32 [B] with values in
+// [-1, cu[s]), so sequences with a common beginning hold its rows once. -1 is a segment that begins a
+// sequence, as all do where follows is nil.
+func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64) *Tensor {
 	s := q.enter("attention", k, v, cu)
-	var parents unsafe.Pointer
-	if parent != nil {
-		parent.check("attention", s)
-		parents = parent.handle
+	var after unsafe.Pointer
+	if follows != nil {
+		follows.check("attention", s)
+		after = follows.handle
 	}
-	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, parents, C.double(scale)), q, k, v, cu, parent)
+	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, after, C.double(scale)), q, k, v, cu, follows)
 }
 
 // CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos

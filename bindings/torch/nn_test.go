@@ -20,7 +20,7 @@ func layers() []layer {
 	const tau, scale, eps = 0.7, 0.5, 1e-5
 	ids, pos := []int32{2, 0, 2, 4, 1}, []int32{0, 1, 6, 3, 3}
 	cu := []int32{0, 3, 3, 4, 9} // an empty sequence and one of a single row
-	tree, parent := []int32{0, 2, 4, 4, 7, 8, 9}, []int32{-1, 0, 0, 1, -1, 4}
+	tree, follows := []int32{0, 2, 4, 4, 7, 8, 9}, []int32{-1, 0, 1, 3, -1, 7}
 	targets := []int32{3, 0, 10, 10, 7}
 	cos, sin := make([]float64, 7*4), make([]float64, 7*4)
 	for i := range cos {
@@ -61,10 +61,10 @@ func layers() []layer {
 			func(in [][]float64) []float64 { return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale) }},
 		{"attention with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(parent, 6), scale))
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale))
 			},
 			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, parent, 4, 2, 8, scale)
+				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale)
 			}},
 		{"head log prob", [][]int64{{5, 6}, {11, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor {
@@ -301,11 +301,11 @@ func TestLayerErrors(t *testing.T) {
 			x := s.Zeros(Float32, 4, 2, 8)
 			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), nil, 1)
 		}},
-		{"attention parent", "the parent of segment 1 must come before it, got 1", func(s *Scope) {
+		{"attention follows", "segment 1 must follow a row before its first, 2, got 2", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 1}, 2), 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 2}, 2), 1)
 		}},
-		{"attention parents", "parent must be int32 [2]", func(s *Scope) {
+		{"attention follows length", "follows must be int32 [2]", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
 			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1)
 		}},

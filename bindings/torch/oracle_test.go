@@ -67,22 +67,28 @@ func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd int) []float64 {
 	return y
 }
 
-// attentionOracle attends from each row of q to the rows of k and v of its segment's ancestors and of its
-// own segment up to itself; parent may be nil.
-func attentionOracle(q, k, v []float64, cu, parent []int32, heads, kv, hd int, scale float64) []float64 {
+// attentionOracle attends from each row of q to the rows of k and v that it sees; follows may be nil.
+func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64) []float64 {
 	out := make([]float64, len(q))
-	seen := make([][]int, len(cu)-1) // rows, by segment
-	for b := range seen {
-		if parent != nil && parent[b] >= 0 {
-			seen[b] = slices.Clone(seen[parent[b]])
-		}
+	seen := make([][]int, len(q)/(heads*hd)) // by row
+	for b := range len(cu) - 1 {
 		for r := int(cu[b]); r < int(cu[b+1]); r++ {
-			seen[b] = append(seen[b], r)
+			before := r - 1
+			if r == int(cu[b]) {
+				before = -1
+				if follows != nil {
+					before = int(follows[b])
+				}
+			}
+			if before >= 0 {
+				seen[r] = slices.Clone(seen[before])
+			}
+			seen[r] = append(seen[r], r)
 			for h := range heads {
 				g := h / (heads / kv)
-				p := make([]float64, len(seen[b]))
+				p := make([]float64, len(seen[r]))
 				sum := 0.0
-				for j, at := range seen[b] {
+				for j, at := range seen[r] {
 					dot := 0.0
 					for i := range hd {
 						dot += q[(r*heads+h)*hd+i] * k[(at*kv+g)*hd+i]
@@ -90,7 +96,7 @@ func attentionOracle(q, k, v []float64, cu, parent []int32, heads, kv, hd int, s
 					p[j] = math.Exp(scale * dot)
 					sum += p[j]
 				}
-				for j, at := range seen[b] {
+				for j, at := range seen[r] {
 					for i := range hd {
 						out[(r*heads+h)*hd+i] += p[j] / sum * v[(at*kv+g)*hd+i]
 					}

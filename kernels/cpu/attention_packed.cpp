@@ -14,25 +14,28 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-// Whether cu names `batch` segments end to end, each with a parent before it, and the head sizes fit together.
-bool valid_layout(const int32_t *cu, const int32_t *parent, int64_t batch, int64_t heads, int64_t kv_heads,
+// Whether cu names `batch` segments end to end, each following a row before it, and the head sizes fit together.
+bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int64_t heads, int64_t kv_heads,
                   int64_t hd) {
   if (batch < 0 || cu == nullptr || cu[0] != 0) return false;
   for (int64_t s = 0; s < batch; s++)
-    if (cu[s + 1] < cu[s] || (parent != nullptr && (parent[s] < -1 || parent[s] >= s))) return false;
+    if (cu[s + 1] < cu[s] || (follows != nullptr && (follows[s] < -1 || follows[s] >= cu[s]))) return false;
   return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 && hd <= kMaxHeadDim &&
          valid_sizes({cu[batch], heads, hd});
 }
 
-// What each segment sees: the spans of its ancestors from the root down, then its own.
+// What the last row of each segment sees, from the beginning of its sequence.
 class Contexts {
  public:
-  Contexts(const int32_t *cu, const int32_t *parent, int64_t batch) : first_{0} {
+  Contexts(const int32_t *cu, const int32_t *follows, int64_t batch) : first_{0} {
     for (int64_t s = 0; s < batch; s++) {
-      const int64_t p = parent == nullptr ? -1 : parent[s];
-      if (p >= 0)
+      int64_t position = 0;
+      if (follows != nullptr && follows[s] >= 0) {
+        const int64_t p = std::upper_bound(cu, cu + s + 1, follows[s]) - cu - 1;  // holds the row
         for (size_t i = first_[p]; i < first_[p + 1]; i++) spans_.push_back(KeySpan(spans_[i]));
-      const int64_t position = p < 0 ? 0 : end(p);
+        spans_.back().rows = follows[s] + 1 - cu[p];
+        position = spans_.back().position + spans_.back().rows;
+      }
       spans_.push_back({position, cu[s], cu[s + 1] - cu[s]});
       first_.push_back(spans_.size());
     }
@@ -41,7 +44,6 @@ class Contexts {
   const KeySpan *spans(int64_t s) const { return spans_.data() + first_[s]; }
   int64_t count(int64_t s) const { return static_cast<int64_t>(first_[s + 1] - first_[s]); }
   const KeySpan &own(int64_t s) const { return spans_[first_[s + 1] - 1]; }
-  int64_t end(int64_t s) const { return own(s).position + own(s).rows; }
 
   double pair_work(int64_t heads, int64_t hd) const {
     double pairs = 0;
@@ -127,13 +129,13 @@ int64_t scratch_rows(const Contexts &contexts, const std::vector<Chunk> &wave) {
 }  // namespace
 
 int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
-                                   const int32_t *parent_or_null, int64_t batch, float *out, float *lse,
+                                   const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
                                    int64_t heads, int64_t kv_heads, int64_t hd, float scale) try {
-  if (!valid_layout(cu, parent_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({q, k, v, out, lse})) return MGRPO_INVALID_ARGUMENT;
   const int64_t group = heads / kv_heads, q_stride = heads * hd;
-  const Contexts contexts(cu, parent_or_null, batch);
+  const Contexts contexts(cu, follows_or_null, batch);
   const HeadMajor keys(k, cu[batch], kv_heads, hd), values(v, cu[batch], kv_heads, hd);
   const std::vector<Tile> tiles = tiles_of(contexts, kv_heads, group);
   const auto attend_tile = [&](int64_t t) {
@@ -162,13 +164,13 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
 
 int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
                                        const float *out, const float *lse, const int32_t *cu,
-                                       const int32_t *parent_or_null, int64_t batch, float *dq, float *dk, float *dv,
+                                       const int32_t *follows_or_null, int64_t batch, float *dq, float *dk, float *dv,
                                        int64_t heads, int64_t kv_heads, int64_t hd, float scale) try {
-  if (!valid_layout(cu, parent_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({dout, q, k, v, out, lse, dq, dk, dv})) return MGRPO_INVALID_ARGUMENT;
   const int64_t group = heads / kv_heads, q_stride = heads * hd, kv_stride = kv_heads * hd, rows = cu[batch];
-  const Contexts contexts(cu, parent_or_null, batch);
+  const Contexts contexts(cu, follows_or_null, batch);
   const HeadMajor keys(k, rows, kv_heads, hd), values(v, rows, kv_heads, hd);
   const std::vector<std::vector<Chunk>> waves = waves_of(contexts, rows);
   int64_t scratch = 0;  // rows

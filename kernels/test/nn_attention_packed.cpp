@@ -13,7 +13,7 @@ struct Problem {
   Ints lengths;
   int64_t heads, kv_heads, hd;
   float scale;
-  Ints parent = {};  // of each segment; empty: every segment is a sequence
+  Ints follows = {};  // by segment; empty: every segment is a sequence
 
   Ints cu() const {
     Ints c{0};
@@ -23,11 +23,17 @@ struct Problem {
   int64_t rows() const { return cu().back(); }
   int64_t q_size() const { return rows() * heads * hd; }
   int64_t kv_size() const { return rows() * kv_heads * hd; }
-  const int32_t *parents() const { return parent.empty() ? nullptr : parent.data(); }
+  const int32_t *follows_or_null() const { return follows.empty() ? nullptr : follows.data(); }
 
-  // The rows that segment s sees, in the order of their positions.
+  // The rows that the last row of segment s sees, in the order of their positions.
   Ints seen(size_t s) const {
-    Ints rows = parent.empty() || parent[s] < 0 ? Ints{} : seen(static_cast<size_t>(parent[s]));
+    Ints rows;
+    if (!follows.empty() && follows[s] >= 0) {
+      size_t p = 0;
+      while (cu()[p + 1] <= follows[s]) p++;
+      for (int32_t r : seen(p))
+        if (r < cu()[p] || r <= follows[s]) rows.push_back(r);
+    }
     for (int32_t r = cu()[s]; r < cu()[s + 1]; r++) rows.push_back(r);
     return rows;
   }
@@ -45,13 +51,14 @@ const Problem kProblems[] = {
     {{12}, 20, 1, 16, 0.25f},  // a group larger than a tile
     {{35, 3}, 3, 3, 20, 4.0f},  // sharp softmax
     {{1100}, 2, 2, 8, 0.35f},  // longer than a task of the backward pass
-    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 0, 0, 0}},  // one shared prefix, ragged children
-    {{20, 7}, 4, 2, 16, 0.25f, {-1, 0}},               // one child
-    {{0, 7, 5}, 4, 2, 16, 0.25f, {-1, 0, 0}},          // empty prefix
-    {{9, 0, 4, 0}, 4, 2, 16, 0.25f, {-1, 0, 0, 2}},    // sequences that end where their prefix ends
-    {{70, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 0, 0, -1, 3}},     // two trees, prefixes beyond one block of keys
-    {{5, 1, 64, 1, 90, 2, 63, 11}, 6, 2, 24, 0.2f, {-1, 0, 1, 2, 3, 1, -1, 6}},  // prefixes of prefixes
-    {{600, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 0, 0, 2, 0}},      // several tasks and waves
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 19, 19, 19}},  // one prefix, ragged ends
+    {{20, 7}, 4, 2, 16, 0.25f, {-1, 19}},                         // one child of a whole segment
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}},           // children of parts of it
+    {{0, 7, 5}, 4, 2, 16, 0.25f, {-1, -1, -1}},                   // nothing shared
+    {{9, 0, 4, 0}, 4, 2, 16, 0.25f, {-1, 8, 8, 12}},              // sequences that end where their prefix ends
+    {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}},  // two trees, more than one block of keys
+    {{5, 1, 64, 1, 90, 2, 63, 11}, 6, 2, 24, 0.2f, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
+    {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}},           // several tasks and waves
 };
 
 struct Inputs {
@@ -116,11 +123,11 @@ struct Outputs {
 void run(const Problem &p, const Inputs &in, Outputs &o) {
   const Ints cu = p.cu();
   const int64_t batch = static_cast<int64_t>(p.lengths.size());
-  ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.parents(), batch,
+  ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.follows_or_null(), batch,
                                        o.out.begin(), o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale),
             MGRPO_OK);
   ASSERT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
-                                           o.lse.begin(), cu.data(), p.parents(), batch, o.dq.begin(), o.dk.begin(),
+                                           o.lse.begin(), cu.data(), p.follows_or_null(), batch, o.dq.begin(), o.dk.begin(),
                                            o.dv.begin(), p.heads, p.kv_heads, p.hd, p.scale),
             MGRPO_OK);
 }
@@ -148,7 +155,7 @@ TEST(AttentionPacked, ForwardAndBackwardMatchFloat64) {
 
 TEST(AttentionPacked, ThreadsDoNotChangeBits) {
   const Problem problems[] = {{{200, 3, 90, 150}, 6, 2, 24, 0.2f},
-                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 0, 0, 2, 0}}};
+                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}}};
   for (const Problem &p : problems) {
     const Inputs in(p);
     Outputs one(p);
@@ -167,7 +174,7 @@ TEST(AttentionPacked, ThreadsDoNotChangeBits) {
 
 // Where the rows of a sequence lie cannot be seen in its bits.
 TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
-  const Problem shared{{77, 100, 31}, 6, 2, 24, 0.2f, {-1, 0, 0}};
+  const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}};
   const Inputs in(shared);
   Outputs tree(shared);
   run(shared, in, tree);
@@ -244,8 +251,8 @@ TEST(AttentionPacked, EmptyAndInvalid) {
                                            o.lse.begin(), Ints{0, 2}.data(), nullptr, 1, o.dq.begin(), nullptr,
                                            o.dv.begin(), 2, 1, 4, 1),
             MGRPO_INVALID_ARGUMENT);
-  for (Ints parent : {Ints{0, 0}, Ints{-1, 1}, Ints{-1, -2}, Ints{1, -1}})
-    EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), parent.data(), 2,
+  for (Ints follows : {Ints{0, 0}, Ints{-1, 1}, Ints{-1, -2}, Ints{1, -1}})
+    EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), follows.data(), 2,
                                          o.out.begin(), o.lse.begin(), 2, 1, 4, 1),
               MGRPO_INVALID_ARGUMENT);
   for (float v : o.out.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";

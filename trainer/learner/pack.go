@@ -55,22 +55,58 @@ func byID(batch []*Sequence) []*Sequence {
 	return slices.SortedFunc(slices.Values(batch), func(a, b *Sequence) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// microBatches cuts a batch into runs of at most limit tokens; a longer sequence is a run of its own.
+// inputs are the tokens that the model has to read: those before the last trained one.
+func (q *Sequence) inputs() []int32 {
+	last := len(q.Sampled) - 1
+	for last >= 0 && !q.Sampled[last] {
+		last--
+	}
+	return q.Tokens[:max(last, 0)]
+}
+
+// microBatches cuts a batch into runs of at most limit rows; a longer sequence is a run of its own. A group
+// that fits into one run is not cut, since what its sequences share is computed once in each run.
 func microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	var out [][]*Sequence
 	var run []*Sequence
-	tokens := 0
-	for _, q := range batch {
-		if len(run) > 0 && tokens+len(q.Tokens) > limit {
-			out, run, tokens = append(out, run), nil, 0
+	var rows prefixTree
+	cut := func() {
+		if len(run) > 0 {
+			out = append(out, run)
 		}
-		run = append(run, q)
-		tokens += len(q.Tokens)
+		run, rows = nil, prefixTree{}
 	}
-	if len(run) > 0 {
-		out = append(out, run)
+	for len(batch) > 0 {
+		group := leadingGroup(batch)
+		batch = batch[len(group):]
+		if whole := rows.with(group); whole.len() <= limit {
+			run, rows = append(run, group...), whole
+			continue
+		}
+		if alone := (prefixTree{}).with(group); alone.len() <= limit {
+			cut()
+			run, rows = append(run, group...), alone
+			continue
+		}
+		for _, q := range group {
+			if rows.len()+rows.missing(q.inputs()) > limit {
+				cut()
+			}
+			rows.add(q.inputs())
+			run = append(run, q)
+		}
 	}
+	cut()
 	return out
+}
+
+// leadingGroup are the first sequences of a batch, as far as they are of one group.
+func leadingGroup(batch []*Sequence) []*Sequence {
+	n := slices.IndexFunc(batch, func(q *Sequence) bool { return q.Group != batch[0].Group })
+	if n < 0 {
+		return batch
+	}
+	return batch[:n]
 }
 
 // packed is a micro-batch on the device. Row i of the N trained tokens is predicted by hidden row
@@ -82,25 +118,24 @@ type packed struct {
 	n      int
 }
 
-// pack lays sequences end to end, positions counting from 0 in each.
+// pack lays sequences end to end, each without the beginning that it shares with those before it; positions
+// count from 0 in each.
 func pack(s *torch.Scope, run []*Sequence) packed {
-	var ids, pos, source, target []int32
-	cu := []int32{0}
+	var rows prefixTree
+	var source, target []int32
 	for _, q := range run {
-		first := int32(len(ids))
-		for t, id := range q.Tokens {
-			ids = append(ids, id)
-			pos = append(pos, int32(t))
-		}
+		path := rows.add(q.inputs())
 		for _, t := range q.trained() {
-			source = append(source, first+int32(t)-1)
+			source = append(source, path[t-1])
 			target = append(target, q.Tokens[t])
 		}
-		cu = append(cu, int32(len(ids)))
 	}
 	vector := func(v []int32) *torch.Tensor { return s.FromInt32(v, int64(len(v))) }
 	return packed{
-		in:     model.Packed{IDs: vector(ids), Pos: vector(pos), Cu: vector(cu)},
+		in: model.Packed{
+			IDs: vector(rows.ids), Pos: vector(rows.positions),
+			Cu: vector(append(slices.Clone(rows.first), int32(rows.len()))), Follows: vector(rows.follows),
+		},
 		source: vector(source), target: vector(target), n: len(target),
 	}
 }

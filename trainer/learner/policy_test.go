@@ -71,7 +71,8 @@ func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {
 }
 
 // tinyBatch has seven trajectories in three groups: several turns each, ragged, with multiplicities, one of
-// advantage 0, one dropped by alignment and one without a trained token. The sampler's log-probs are off
+// advantage 0, one dropped by alignment and one without a trained token. Those of a group begin alike, sampled
+// tokens included; one is the beginning of others. The sampler's log-probs are off
 // the model's by up to spread nats, so that ratios reach both clips.
 func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	t.Helper()
@@ -82,7 +83,14 @@ func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	for j, n := range []int{9, 14, 6, 21, 11, 8, 5} {
 		q := &Sequence{ID: fmt.Sprintf("q%d/%d", j%3, j), Group: int64(j % 3), Weight: weight[j], Advantage: advantage[j]}
 		for i := range n {
-			q.Tokens = append(q.Tokens, int32(rng.IntN(tinyVocab)))
+			token := int32(rng.IntN(tinyVocab))
+			switch {
+			case i < 5 && j > 2:
+				token = batch[j%3].Tokens[i]
+			case i < 8 && j == 3:
+				token = batch[0].Tokens[i]
+			}
+			q.Tokens = append(q.Tokens, token)
 			q.Sampled = append(q.Sampled, j != 6 && i > 1 && i%5 > 1)
 		}
 		batch = append(batch, q)
@@ -206,7 +214,29 @@ func closeTo(t *testing.T, name string, got, want, tolerance float64) {
 	}
 }
 
-// oracle evaluates mgrpo.Objective on the model's own log-probs and sends its derivatives backward.
+// packWhole is pack without sharing: every sequence with all of its tokens.
+func packWhole(s *torch.Scope, run []*Sequence) packed {
+	var ids, pos, source, target []int32
+	cu := []int32{0}
+	for _, q := range run {
+		first := int32(len(ids))
+		for t, id := range q.Tokens {
+			ids, pos = append(ids, id), append(pos, int32(t))
+		}
+		for _, t := range q.trained() {
+			source, target = append(source, first+int32(t)-1), append(target, q.Tokens[t])
+		}
+		cu = append(cu, int32(len(ids)))
+	}
+	vector := func(v []int32) *torch.Tensor { return s.FromInt32(v, int64(len(v))) }
+	return packed{
+		in:     model.Packed{IDs: vector(ids), Pos: vector(pos), Cu: vector(cu)},
+		source: vector(source), target: vector(target), n: len(target),
+	}
+}
+
+// oracle evaluates mgrpo.Objective on the model's own log-probs of whole sequences and sends its derivatives
+// backward.
 func oracle(t *testing.T, l *Learner, batch []*Sequence) (mgrpo.LossResult, []float32) {
 	t.Helper()
 	ctx := context.Background()
@@ -215,7 +245,7 @@ func oracle(t *testing.T, l *Learner, batch []*Sequence) (mgrpo.LossResult, []fl
 		t.Fatal(err)
 	}
 	err := l.model.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, batch)
+		b := packWhole(s, batch)
 		var err error
 		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
 			logp, entropy := l.head(hidden, b)

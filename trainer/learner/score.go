@@ -14,6 +14,9 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		var flat []float32
 		err := m.Device.Do(ctx, func(s *torch.Scope) error {
 			b := pack(s, run)
+			if b.n == 0 {
+				return nil
+			}
 			hidden := m.Forward(s, b.in).IndexSelect(0, b.source)
 			logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 			flat = make([]float32, b.n)

@@ -43,6 +43,9 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 func (l *Learner) supervisedPass(ctx context.Context, run []*Sequence, total int) (loss float64, err error) {
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, run)
+		if b.n == 0 {
+			return nil
+		}
 		objective := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
 			logp, _ := l.head(hidden, b)
 			loss = -logp.Detach().Sum().Item() / float64(total)

@@ -3,25 +3,25 @@ package model
 import "github.com/mgrpo/mgrpo/bindings/torch"
 
 // Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the
-// segment Parent[b], so sequences that begin alike hold what they share once.
+// sequence that row Follows[b] ends, so sequences that begin alike hold what they share once.
 type Packed struct {
 	IDs, Pos *torch.Tensor // int32 [T]
 	Cu       *torch.Tensor // int32 [B+1]
-	Parent   *torch.Tensor // int32 [B], Parent[b] < b, -1 for none; nil if every segment is a sequence
+	Follows  *torch.Tensor // int32 [B], Follows[b] < Cu[b], -1 for none; nil if every segment is a sequence
 }
 
 // packedAttention is causal attention within each sequence of a packed batch.
 type packedAttention struct {
-	cu, parent *torch.Tensor
-	scale      float64
+	cu, follows *torch.Tensor
+	scale       float64
 }
 
 func (a packedAttention) Attend(_ int, q, k, v *torch.Tensor) *torch.Tensor {
-	return torch.AttentionPacked(q, k, v, a.cu, a.parent, a.scale)
+	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale)
 }
 
 func (m *Model) packed(in Packed) Attention {
-	return packedAttention{cu: in.Cu, parent: in.Parent, scale: m.attentionScale()}
+	return packedAttention{cu: in.Cu, follows: in.Follows, scale: m.attentionScale()}
 }
 
 // Forward is Hidden over a packed batch.

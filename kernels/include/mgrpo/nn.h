@@ -50,14 +50,13 @@ MGRPO_API int32_t mgrpo_rope_cpu(const float *x, const float *cos, const float *
 // key/value head h / (heads / kv_heads).  Segment s is the rows [cu[s], cu[s+1]); cu [batch + 1],
 // cu[0] = 0, not decreasing; T = cu[batch].  q, out [T, heads, hd], k, v [T, kv_heads, hd],
 // lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 256].
-// Without parent_or_null a segment is a sequence. With it, [batch], segments form trees: a row sees all rows
-// of its segment's parent, of the parent's parent and so on, and the rows of its own segment up to itself.
-// parent[s] in [-1, s), -1 for none, else MGRPO_INVALID_ARGUMENT. So sequences with a common beginning hold
-// its rows once.
+// A row sees itself and all that the row before it sees. The first row of segment s comes after the row
+// follows[s], which is in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT; -1 is a segment that begins a sequence, as
+// all do where follows_or_null is null. So sequences with a common beginning hold its rows once.
 // Row t has the bits that mgrpo_attention_cached_cpu gives for the same query, keys and values, however its
 // sequence is cut into segments.
 MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
-                                             const int32_t *parent_or_null, int64_t batch, float *out, float *lse,
+                                             const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
                                              int64_t heads, int64_t kv_heads, int64_t hd, float scale);
 
 // dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are the
@@ -66,7 +65,7 @@ MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, con
 // or what one segment sees, whichever is more, and a copy of k and v.
 MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
                                                  const float *out, const float *lse, const int32_t *cu,
-                                                 const int32_t *parent_or_null, int64_t batch, float *dq, float *dk,
+                                                 const int32_t *follows_or_null, int64_t batch, float *dq, float *dk,
                                                  float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale);
 
 // cache[slot[r], h, pos[r]] = x[r, h].  cache [slots, kv_heads, max_len, hd], x [rows, kv_heads, hd];

@@ -1,0 +1,162 @@
+package learner
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// groupsOf makes K rollouts of each prompt length, answers of 3 to 9 sampled tokens of which some begin alike.
+func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(3, 4))
+	var batch []*Sequence
+	for g, length := range prompts {
+		var prompt []int32
+		for range length {
+			prompt = append(prompt, int32(rng.IntN(tinyVocab)))
+		}
+		for j := range k {
+			q := &Sequence{
+				ID: fmt.Sprintf("q%d/%d", g, j), Group: int64(g), Weight: float64(1 + j%2), Advantage: rng.NormFloat64(),
+				Tokens: slices.Clone(prompt), Sampled: make([]bool, length),
+			}
+			for range 3 + rng.IntN(7) {
+				q.Tokens = append(q.Tokens, int32(rng.IntN(3))) // three choices: answers share beginnings too
+				q.Sampled = append(q.Sampled, true)
+			}
+			batch = append(batch, q)
+		}
+	}
+	err := l.logProbs(context.Background(), l.model, batch, func(q *Sequence, v []float32) { q.Behaviour = v })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return batch
+}
+
+// TestSharedBeginningsChangeNothing: gradient and statistics are those of sequences that run alone, though
+// less than half of the rows are computed.
+func TestSharedBeginningsChangeNothing(t *testing.T) {
+	term := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
+	alone := tinyLearner(t, func(o *Options) { term(o); o.MicroBatchTokens = 1 })
+	batch := groupsOf(t, alone, 6, 24, 1, 17)
+	for i, q := range batch {
+		for _, t := range q.trained() { // ratios on both sides of 1
+			q.Behaviour[t] = min(q.Behaviour[t]+0.3*float32(i%3-1), 0)
+		}
+	}
+	want, wantReport := gradientOf(t, alone, batch)
+	for _, checkpointed := range []bool{false, true} {
+		shared := tinyLearner(t, func(o *Options) { term(o); o.Checkpoint = checkpointed })
+		got, r := gradientOf(t, shared, batch)
+		if d := apart(got, want, 1); !(d < 1e-6) {
+			t.Errorf("checkpointed %v: the gradient is %v off", checkpointed, d)
+		}
+		for name, w := range wantReport.Values {
+			closeTo(t, name, r.Values[name], w, 1e-6)
+		}
+	}
+	tokens := 0
+	for _, q := range batch {
+		tokens += len(q.Tokens)
+	}
+	if tree := (prefixTree{}).with(batch); 2*tree.len() > tokens {
+		t.Errorf("%d rows for %d tokens", tree.len(), tokens)
+	}
+}
+
+// TestTokensBehindTheLastTrainedOneAreNotRead: nothing depends on them.
+func TestTokensBehindTheLastTrainedOneAreNotRead(t *testing.T) {
+	l := tinyLearner(t, nil)
+	batch := groupsOf(t, l, 2, 5)
+	want, _ := gradientOf(t, l, batch)
+	for _, q := range batch {
+		q.Tokens = append(q.Tokens, 1, 2)
+		q.Sampled, q.Behaviour = append(q.Sampled, false, false), append(q.Behaviour, 0, 0)
+	}
+	if got, _ := gradientOf(t, l, batch); !slices.Equal(got, want) {
+		t.Errorf("the gradient differs by %v", apart(got, want, 1))
+	}
+}
+
+func TestMicroBatches(t *testing.T) {
+	sequence := func(group int64, tokens ...int32) *Sequence {
+		q := &Sequence{Group: group, Tokens: append(tokens, 0), Sampled: make([]bool, len(tokens)+1)}
+		q.Sampled[len(tokens)] = true // the last token is predicted, not read
+		return q
+	}
+	a := []*Sequence{sequence(1, 1, 2, 3, 4), sequence(1, 1, 2, 3, 5), sequence(1, 1, 2, 3, 6)} // 6 rows
+	b := []*Sequence{sequence(2, 1, 2, 7), sequence(2, 1, 2, 8)}                                // 4 rows, 2 beside a
+	c := []*Sequence{sequence(3, 9, 9, 9, 1, 1), sequence(3, 9, 9, 9, 2, 2), sequence(3, 8, 8)} // 7 and 2 rows
+	batch := slices.Concat(a, b, c)
+	for limit, want := range map[int][]int{
+		100: {8},
+		17:  {8},
+		16:  {5, 3},
+		9:   {5, 3},             // what groups share counts once
+		7:   {3, 2, 2, 1},       // b would fit beside a in part; c is cut
+		5:   {2, 1, 2, 1, 1, 1}, // 4 rows of b are a run, though one would have fit before
+		1:   {1, 1, 1, 1, 1, 1, 1, 1},
+	} {
+		var got []int
+		var order []*Sequence
+		for _, run := range microBatches(batch, limit) {
+			got, order = append(got, len(run)), append(order, run...)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("limit %d: runs of %v, want %v", limit, got, want)
+		}
+		if !slices.Equal(order, batch) {
+			t.Errorf("limit %d: the order changed", limit)
+		}
+	}
+	if runs := microBatches(nil, 5); len(runs) != 0 {
+		t.Errorf("%d runs of nothing", len(runs))
+	}
+}
+
+// TestNothingToPredict: a run without a trained token needs no pass and gets its log-probs, all 0.
+func TestNothingToPredict(t *testing.T) {
+	l := tinyLearner(t, func(o *Options) { o.Recomputed = true })
+	q := &Sequence{ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{false, false}}
+	if err := l.Prepare(context.Background(), []*Sequence{q}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(q.old, []float32{0, 0}) {
+		t.Errorf("old log-probs: %v", q.old)
+	}
+}
+
+// TestPackSharesRows: the trained tokens of both sequences are predicted by rows of one prompt.
+func TestPackSharesRows(t *testing.T) {
+	l := tinyLearner(t, nil)
+	run := []*Sequence{
+		{Tokens: []int32{5, 6, 7, 8}, Sampled: []bool{false, false, true, true}},
+		{Tokens: []int32{5, 6, 9}, Sampled: []bool{false, false, true}},
+	}
+	err := l.model.Device.Do(context.Background(), func(s *torch.Scope) error {
+		b := pack(s, run)
+		for name, c := range map[string]struct {
+			got  *torch.Tensor
+			want []int32
+		}{
+			"ids": {b.in.IDs, []int32{5, 6, 7}}, "positions": {b.in.Pos, []int32{0, 1, 2}}, "offsets": {b.in.Cu, []int32{0, 3}},
+			"follows": {b.in.Follows, []int32{-1}}, "source": {b.source, []int32{1, 2, 1}}, "target": {b.target, []int32{7, 8, 9}},
+		} {
+			got := make([]int32, c.got.Numel())
+			c.got.Int32s(got)
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v, want %v", name, got, c.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

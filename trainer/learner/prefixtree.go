@@ -1,0 +1,71 @@
+package learner
+
+import (
+	"maps"
+	"slices"
+)
+
+// prefixTree holds token sequences with every common beginning once: one row for each distinct prefix. The
+// rows that a sequence adds are one segment; segments are in the order in which sequences were added.
+type prefixTree struct {
+	ids, positions []int32                // by row
+	first, follows []int32                // by segment: its first row, and the row it follows or -1
+	next           map[continuation]int32 // row
+}
+
+// continuation is a token after a row; row -1 stands for the beginning.
+type continuation struct{ row, id int32 }
+
+func (t *prefixTree) len() int { return len(t.ids) }
+
+// walk returns the rows of the longest prefix of tokens that the tree has.
+func (t *prefixTree) walk(tokens []int32) []int32 {
+	rows := make([]int32, 0, len(tokens))
+	at := int32(-1)
+	for _, id := range tokens {
+		row, ok := t.next[continuation{at, id}]
+		if !ok {
+			break
+		}
+		at, rows = row, append(rows, row)
+	}
+	return rows
+}
+
+// add returns the row of each token.
+func (t *prefixTree) add(tokens []int32) []int32 {
+	if t.next == nil {
+		t.next = map[continuation]int32{}
+	}
+	rows := t.walk(tokens)
+	if len(rows) == len(tokens) {
+		return rows
+	}
+	at := int32(-1)
+	if len(rows) > 0 {
+		at = rows[len(rows)-1]
+	}
+	t.first, t.follows = append(t.first, int32(t.len())), append(t.follows, at)
+	for position := len(rows); position < len(tokens); position++ {
+		row := int32(t.len())
+		t.next[continuation{at, tokens[position]}] = row
+		t.ids, t.positions = append(t.ids, tokens[position]), append(t.positions, int32(position))
+		at, rows = row, append(rows, row)
+	}
+	return rows
+}
+
+// missing is the number of rows that add would add.
+func (t *prefixTree) missing(tokens []int32) int { return len(tokens) - len(t.walk(tokens)) }
+
+// with is a copy that holds the inputs of a group as well.
+func (t prefixTree) with(group []*Sequence) prefixTree {
+	t = prefixTree{
+		ids: slices.Clone(t.ids), positions: slices.Clone(t.positions),
+		first: slices.Clone(t.first), follows: slices.Clone(t.follows), next: maps.Clone(t.next),
+	}
+	for _, q := range group {
+		t.add(q.inputs())
+	}
+	return t
+}
