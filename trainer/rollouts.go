@@ -149,7 +149,7 @@ func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
 	held := &trajectory{Trajectory: t, task: v.Task}
-	r := store.Result{Text: t.Answer}
+	r := store.Result{Text: answerText(t)}
 	if t.FormatValid {
 		score, err := w.expertScore(ctx, q, v.Task, t.Answer)
 		if err != nil && ctx.Err() != nil {
@@ -160,11 +160,21 @@ func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 			return w.member.Complete(ctx, v, r)
 		}
 		held.expert = &score
-	} else {
-		r.Text = fmt.Sprintf("(no answer: %s)", t.Finish)
 	}
 	c.add(held)
 	return w.member.Complete(ctx, v, r)
+}
+
+// answerText is what the caller is told. An answer counts as one even where the format is invalid for a call
+// that went wrong before.
+func answerText(t agent.Trajectory) string {
+	switch {
+	case t.Finish != agent.FinishAnswer:
+		return fmt.Sprintf("(no answer: %s)", t.Finish)
+	case t.Answer == "":
+		return "(no answer: it is empty)"
+	}
+	return t.Answer
 }
 
 // expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.
