@@ -6,6 +6,7 @@
 #include "mgrpo/logprob.h"
 #include "mgrpo/philox.h"
 #include "mgrpo/policy_loss.h"
+#include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/sample.h"
 
 typedef struct mgrpo_backend {
@@ -35,9 +36,19 @@ static inline int32_t token_logprob_bwd(mgrpo_backend b, void *logits, int32_t d
                         (const uint8_t *)mask, tau, dlogp, dentropy, bad_row);
 }
 
-static inline int32_t policy_loss(mgrpo_backend b, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
-                                  void *dlogp_new, void *dentropy, mgrpo_loss_sums *sums, mgrpo_loss_error *error) {
-  return MGRPO_DISPATCH(b, policy_loss, batch, config, dlogp_new, dentropy, sums, error);
+static inline int32_t policy_loss(mgrpo_backend b, void *batch, void *config, void *dlogp_new, void *dentropy,
+                                  void *sums, void *error) {
+  return MGRPO_DISPATCH(b, policy_loss, (const mgrpo_loss_batch *)batch, (const mgrpo_loss_config *)config, dlogp_new,
+                        dentropy, (mgrpo_loss_sums *)sums, (mgrpo_loss_error *)error);
+}
+
+static inline int32_t policy_loss_from_logits(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
+                                              int64_t ld, void *targets, double tau, void *batch, void *config,
+                                              void *logp, void *entropy, void *sums, int64_t *bad_row, void *error) {
+  const mgrpo_logits z = {logits, dtype, rows, vocab, ld, (const int32_t *)targets, tau};
+  return MGRPO_DISPATCH(b, policy_loss_from_logits, &z, (const mgrpo_loss_batch *)batch,
+                        (const mgrpo_loss_config *)config, logp, entropy, (mgrpo_loss_sums *)sums, bad_row,
+                        (mgrpo_loss_error *)error);
 }
 
 static inline int32_t grad_norm(mgrpo_backend b, void *grad, int64_t n, double *norm) {

@@ -52,6 +52,7 @@ type Status int32
 const (
 	InvalidArgument Status = C.MGRPO_INVALID_ARGUMENT
 	NonFinite       Status = C.MGRPO_NON_FINITE
+	Refused         Status = C.MGRPO_REFUSED
 	OutOfMemory     Status = C.MGRPO_OUT_OF_MEMORY
 	CUDAError       Status = C.MGRPO_CUDA_ERROR
 	Unsupported     Status = C.MGRPO_UNSUPPORTED

@@ -58,9 +58,13 @@ var lossFields = map[C.int32_t]string{
 	C.MGRPO_FIELD_REF_KL:         "ref_kl",
 }
 
+func lossError(e C.mgrpo_loss_error) *LossError {
+	return &LossError{lossCodes[e.code], lossFields[e.field], int64(e.trajectory), int64(e.token), int64(e.count)}
+}
+
 func lossFailure(op string, status C.int32_t, e C.mgrpo_loss_error) error {
 	if status != C.MGRPO_REFUSED {
 		return failure(op, status)
 	}
-	return &LossError{lossCodes[e.code], lossFields[e.field], int64(e.trajectory), int64(e.token), int64(e.count)}
+	return lossError(e)
 }

@@ -4,6 +4,7 @@ package kernels
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -51,26 +52,61 @@ type LossBatch struct {
 	LogpNew, LogpOld, LogpBehaviour, LogpRef, Entropy unsafe.Pointer // [tokens]
 }
 
-// PolicyLoss writes dL/dnew to dlogpNew and, unless nil, dL/dH to dentropy, both [tokens] of the batch's DType and
-// exactly 0 where nothing is trained, and returns the micro-batch's sums. After a *LossError the gradients are
-// unspecified; its positions count within this micro-batch.
+// PolicyLoss writes dL/dnew to dlogpNew and dL/dH to dentropy, both [tokens] of the batch's DType and exactly 0 where
+// nothing is trained, and returns the micro-batch's sums; nil is a gradient that is not wanted, and an entropy term
+// allows both or neither. After a *LossError the gradients are unspecified; its positions count within this
+// micro-batch.
 func PolicyLoss(b Backend, batch LossBatch, config LossConfig, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
-	sums := LossSums{begun: true}
+	return batch.Call("policy_loss", config, func(c LossCall) error {
+		return failure("policy_loss", C.policy_loss(b.c, c.Batch, c.Config, dlogpNew, dentropy, c.Sums, c.Refusal))
+	})
+}
+
+// PolicyLossFromLogits overwrites the logits with the gradient of the policy loss in one trip of each row through
+// cache, writes log-prob and entropy of each token and returns the micro-batch's sums. Row i of the logits is token i
+// of the batch, whose LogpNew and Entropy are not read; targets int32 [Rows]; logp and entropy [Rows] of the batch's
+// DType, which is Float64 for Float64 logits, else Float32. The ratio is token or cispo. Tokens that are not trained
+// become rows of exact zeros whatever they held.
+//
+// An *Error with NonFinite names the first row with NaN or +Inf or a target outside the vocabulary; a *LossError is
+// PolicyLoss's. After either the arrays are unspecified.
+func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float64, batch LossBatch, config LossConfig,
+	logp, entropy unsafe.Pointer) (LossSums, error) {
+	const op = "policy_loss_from_logits"
+	return batch.Call(op, config, func(c LossCall) error {
+		row := C.int64_t(-1)
+		status := C.policy_loss_from_logits(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab),
+			C.int64_t(z.Stride), targets, C.double(tau), c.Batch, c.Config, logp, entropy, c.Sums, &row, c.Refusal)
+		return rowFailure(op, status, row)
+	})
+}
+
+// LossCall is the addresses of a batch, its options and its results in the C form of mgrpo/policy_loss.h.
+type LossCall struct{ Batch, Config, Sums, Refusal unsafe.Pointer }
+
+// Call lends the batch to a C function, here or in another library, that computes its sums. An error whose status is
+// Refused becomes the *LossError that the function described in Refusal.
+func (b LossBatch) Call(op string, config LossConfig, call func(LossCall) error) (LossSums, error) {
 	c, err := config.encode()
 	if err != nil {
 		return LossSums{}, err
 	}
-	n := len(batch.Weight)
-	if len(batch.CuSeqlens) != n+1 || len(batch.Advantage) != n || len(batch.Coefficient) != n {
-		return LossSums{}, fmt.Errorf("kernels: policy_loss: %d cu_seqlens, %d weights, %d advantages and %d coefficients",
-			len(batch.CuSeqlens), n, len(batch.Advantage), len(batch.Coefficient))
+	n := len(b.Weight)
+	if len(b.CuSeqlens) != n+1 || len(b.Advantage) != n || len(b.Coefficient) != n {
+		return LossSums{}, fmt.Errorf("kernels: %s: %d cu_seqlens, %d weights, %d advantages and %d coefficients",
+			op, len(b.CuSeqlens), n, len(b.Advantage), len(b.Coefficient))
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	cb := batch.encode(&pin)
+	cb := b.encode(&pin)
+	sums := LossSums{begun: true}
 	var refusal C.mgrpo_loss_error
-	status := C.policy_loss(b.c, &cb, &c, dlogpNew, dentropy, &sums.c, &refusal)
-	return sums, lossFailure("policy_loss", status, refusal)
+	err = call(LossCall{unsafe.Pointer(&cb), unsafe.Pointer(&c), unsafe.Pointer(&sums.c), unsafe.Pointer(&refusal)})
+	var failed *Error
+	if errors.As(err, &failed) && failed.Status == Refused {
+		err = lossError(refusal)
+	}
+	return sums, err
 }
 
 // encode fills the C struct; the Go memory it points to is pinned.

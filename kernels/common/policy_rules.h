@@ -2,6 +2,9 @@
 #pragma once
 #include <math.h>
 
+#include <algorithm>
+
+#include "mgrpo/policy_loss_from_logits.h"
 #include "policy_term.h"
 
 namespace mgrpo {
@@ -27,6 +30,27 @@ inline bool valid(const mgrpo_loss_batch &b) {
   return (b.trajectories == 0 || (b.weight && b.advantage && b.coefficient)) && (b.tokens == 0 || b.mask);
 }
 
+// Whether the logits are those of tokens first..first+rows-1 of the batch, and the ratio one of tokens.
+inline bool valid(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c) {
+  const bool wide = z.dtype == MGRPO_FLOAT64;
+  if (!wide && z.dtype != MGRPO_FLOAT32 && z.dtype != MGRPO_BFLOAT16) return false;
+  if (b.dtype != (wide ? MGRPO_FLOAT64 : MGRPO_FLOAT32) || is_sequence(c)) return false;
+  if (z.rows < 0 || first < 0 || first > b.tokens || z.rows > b.tokens - first) return false;
+  return z.vocab >= 1 && z.vocab <= z.ld && z.tau > 0 && isfinite(z.tau) && (z.rows == 0 || (z.data && z.targets));
+}
+
+// The trajectory that a token of the batch belongs to.
+inline int64_t trajectory_of(const mgrpo_loss_batch &b, int64_t token) {
+  return std::upper_bound(b.cu_seqlens, b.cu_seqlens + b.trajectories + 1, token) - b.cu_seqlens - 1;
+}
+
+// The batch with the log-probs and entropies that are being computed from its logits.
+inline mgrpo_loss_batch with_outputs(mgrpo_loss_batch b, const void *logp, const void *entropy) {
+  b.logp_new = logp;
+  b.entropy = entropy;
+  return b;
+}
+
 inline int32_t refuse(mgrpo_loss_error *error, int32_t code, int32_t field = MGRPO_FIELD_NONE, int64_t trajectory = -1,
                       int64_t token = -1, int64_t count = 0) {
   *error = {code, field, trajectory, token, count};
@@ -41,15 +65,13 @@ inline int32_t check_weights(const double *weight, int64_t trajectories, mgrpo_l
 }
 
 // Rule 4.
-inline int32_t check_supplied(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, const void *dentropy,
-                              mgrpo_loss_error *error) {
+inline int32_t check_supplied(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_error *error) {
   const auto missing = [error](int32_t field) { return refuse(error, MGRPO_LOSS_MISSING_INPUT, field); };
   if (!b.logp_new) return missing(MGRPO_FIELD_LOGP_NEW);
   if (!b.logp_old) return missing(MGRPO_FIELD_LOGP_OLD);
   if (c.tis_cap != 0 && !b.logp_behaviour) return missing(MGRPO_FIELD_LOGP_BEHAVIOUR);
   if (c.kl_coef != 0 && !b.logp_ref) return missing(MGRPO_FIELD_LOGP_REF);
   if (c.entropy_coef != 0 && !b.entropy) return missing(MGRPO_FIELD_ENTROPY);
-  if (c.entropy_coef != 0 && !dentropy) return MGRPO_INVALID_ARGUMENT;
   return MGRPO_OK;
 }
 

@@ -191,7 +191,19 @@ MGRPO_HD void merge_sums(mgrpo_loss_sums &s, const mgrpo_loss_sums &o) {
   s.has_behaviour |= o.has_behaviour;
 }
 
-// The second pass over one trajectory of R: everything its tokens have in common.
+// What one trained token adds to the loss, before weights and coefficients, and dL of its log-prob and entropy.
+template <class T>
+struct TokenTerm {
+  Exponent delta;
+  Tis v;
+  PolicyTerm policy;
+  Kl kl;
+  double entropy;
+  T dlogp_new, dentropy;
+};
+
+// The second pass over one trajectory of R: everything its tokens have in common. Only the ratios of a sequence
+// need the first pass's scan.
 template <class T>
 struct TrajectoryLoss {
   const mgrpo_loss_config &c;
@@ -199,32 +211,36 @@ struct TrajectoryLoss {
   double weight, advantage, coefficient;
   TrajectoryScan scan;
 
-  // Adds a token to the sums and writes its gradients. Returns false if a gradient is not finite.
+  MGRPO_HD TokenTerm<T> term(int64_t token) const {
+    const double now = in.logp_new[token], old = in.logp_old[token];
+    TokenTerm<T> t;
+    t.delta = clamp_exponent(c, now - old);
+    t.v = in.logp_behaviour ? tis_weight(c, old, in.logp_behaviour[token]) : Tis{1, false};
+    t.policy = policy_term(c, is_sequence(c) ? scan.sequence_exponent(c) : t.delta, advantage, now);
+    t.kl = in.logp_ref ? kl_term(c, now, in.logp_ref[token]) : Kl{0, 0};
+    t.entropy = in.entropy ? in.entropy[token] : 0;
+    const double slope = is_sequence(c) ? scan.tis * sequence_slope() : t.v.value;
+    t.dlogp_new = (T)(coefficient * (slope * t.policy.derivative + c.kl_coef * t.kl.derivative));
+    t.dentropy = (T)(-c.entropy_coef * coefficient);
+    return t;
+  }
+
+  // Adds a token to the sums and, unless null, writes its gradients. Returns false if one is not finite.
   MGRPO_HD bool apply(int64_t token, mgrpo_loss_sums &s, T *dlogp_new, T *dentropy) const {
     if (in.mask[token] == 0) {
-      dlogp_new[token] = 0;
+      if (dlogp_new) dlogp_new[token] = 0;
       if (dentropy) dentropy[token] = 0;
       return true;
     }
-    const double now = in.logp_new[token], old = in.logp_old[token];
-    const Exponent delta = clamp_exponent(c, now - old);
-    const Tis v = in.logp_behaviour ? tis_weight(c, old, in.logp_behaviour[token]) : Tis{1, false};
-    const PolicyTerm t = policy_term(c, is_sequence(c) ? scan.sequence_exponent(c) : delta, advantage, now);
-    const Kl kl = in.logp_ref ? kl_term(c, now, in.logp_ref[token]) : Kl{0, 0};
-    const double policy = is_sequence(c) ? scan.tis * sequence_slope() * t.derivative : v.value * t.derivative;
-    const double entropy = in.entropy ? in.entropy[token] : 0;
-
-    s.loss_policy += coefficient * v.value * t.loss;
-    s.loss_kl += coefficient * c.kl_coef * kl.value;
-    s.loss_entropy -= coefficient * c.entropy_coef * entropy;
-    count(s, t, delta.value, kl.value, entropy);
-    if (in.logp_behaviour) count_behaviour(s, v, fabs(old - in.logp_behaviour[token]));
-
-    const T gradient = (T)(coefficient * (policy + c.kl_coef * kl.derivative));
-    const T gradient_entropy = (T)(-c.entropy_coef * coefficient);
-    dlogp_new[token] = gradient;
-    if (dentropy) dentropy[token] = gradient_entropy;
-    return isfinite(gradient) && isfinite(gradient_entropy);
+    const TokenTerm<T> t = term(token);
+    s.loss_policy += coefficient * t.v.value * t.policy.loss;
+    s.loss_kl += coefficient * c.kl_coef * t.kl.value;
+    s.loss_entropy -= coefficient * c.entropy_coef * t.entropy;
+    count(s, t.policy, t.delta.value, t.kl.value, t.entropy);
+    if (in.logp_behaviour) count_behaviour(s, t.v, fabs((double)in.logp_old[token] - in.logp_behaviour[token]));
+    if (dlogp_new) dlogp_new[token] = t.dlogp_new;
+    if (dentropy) dentropy[token] = t.dentropy;
+    return isfinite(t.dlogp_new) && isfinite(t.dentropy);
   }
 
   // d ln rho / d new_t of a sequence ratio.

@@ -13,16 +13,23 @@ inline int thread_count(double work) {
   return work < kMinParallelWork || omp_in_parallel() ? 1 : omp_get_max_threads();
 }
 
-// f(i) for i in [0, n), in any order and on any thread: f must write to places of its own only.
+// f(i, thread) for i in [0, n), in any order and on any thread of 0..thread_count(work)-1: f must write to places of
+// its own only, or its thread's.
 template <class F>
-void parallel_for(int64_t n, double work, const F &f) {
+void parallel_for_threads(int64_t n, double work, const F &f) {
   const int threads = thread_count(work);
   if (threads == 1 || n < 2) {
-    for (int64_t i = 0; i < n; i++) f(i);
+    for (int64_t i = 0; i < n; i++) f(i, 0);
     return;
   }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t i = 0; i < n; i++) f(i);
+  for (int64_t i = 0; i < n; i++) f(i, omp_get_thread_num());
+}
+
+// f(i) for i in [0, n), in any order and on any thread: f must write to places of its own only.
+template <class F>
+void parallel_for(int64_t n, double work, const F &f) {
+  parallel_for_threads(n, work, [&f](int64_t i, int) { f(i); });
 }
 
 // f(begin, end) over one contiguous range of [0, n) a thread; bounds are multiples of `step`.

@@ -35,7 +35,7 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
     init_sums(part[j]);
     if (scan[j].tokens == 0) {
       for (int64_t t = b.cu_seqlens[j]; t < b.cu_seqlens[j + 1]; t++) {
-        dlogp_new[t] = 0;
+        if (dlogp_new) dlogp_new[t] = 0;
         if (dentropy) dentropy[t] = 0;
       }
       return;
@@ -119,19 +119,19 @@ int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *group, cons
   }
 }
 
-int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new,
+int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                               void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error) {
   if (!batch || !config || !sums || !error || !valid(*config) || !valid(*batch)) return MGRPO_INVALID_ARGUMENT;
-  if (batch->tokens > 0 && !dlogp_new) return MGRPO_INVALID_ARGUMENT;
+  if (dlogp_new_or_null && config->entropy_coef != 0 && !dentropy_or_null) return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
   if (const int32_t status = check_weights(batch->weight, batch->trajectories, error)) return status;
-  if (const int32_t status = check_supplied(*batch, *config, dentropy_or_null, error)) return status;
+  if (const int32_t status = check_supplied(*batch, *config, error)) return status;
   try {
     if (batch->dtype == MGRPO_FLOAT64)
-      return cpu::policy_loss(*batch, *config, static_cast<double *>(dlogp_new), static_cast<double *>(dentropy_or_null),
-                              sums, error);
-    return cpu::policy_loss(*batch, *config, static_cast<float *>(dlogp_new), static_cast<float *>(dentropy_or_null), sums,
-                            error);
+      return cpu::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null),
+                              static_cast<double *>(dentropy_or_null), sums, error);
+    return cpu::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null),
+                            static_cast<float *>(dentropy_or_null), sums, error);
   } catch (const std::bad_alloc &) {
     return MGRPO_OUT_OF_MEMORY;
   }

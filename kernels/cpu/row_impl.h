@@ -120,8 +120,73 @@ void row_gradient(T *z, int64_t vocab, float max_z, float inv_tau, float constan
   }
 }
 
+// The largest of n elements; a NaN may be passed over.
+template <class T>
+MGRPO_INLINE float block_max(const T *z, int64_t n) {
+  Vec m[4];
+  MGRPO_UNROLL
+  for (Vec &x : m) x = splat(-__builtin_inff());
+  int64_t v = 0;
+  for (; v + 4 * kLanes <= n; v += 4 * kLanes) {
+    MGRPO_UNROLL
+    for (int u = 0; u < 4; u++) m[u] = vmax(m[u], load_row(z + v + u * kLanes));
+  }
+  for (; v < n; v += kLanes) {
+    const int64_t left = n - v;
+    m[0] = vmax(m[0], left < kLanes ? keep_first(load_row_n(z + v, left), left, -__builtin_inff()) : load_row(z + v));
+  }
+  return max_lanes(vmax(vmax(m[0], m[1]), vmax(m[2], m[3])));
+}
+
+template <class T>
+void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) {
+  constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+  constexpr int kUnroll = 2;
+  const Vec scale = splat(inv_tau * kLog2E), least = splat(-127);  // exponentials below the normal numbers are 0
+  for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, z += kRelativeBlock, exps += kRelativeBlock, blocks++) {
+    const int64_t n = min64(kRelativeBlock, vocab - begin);
+    blocks->max = block_max(z, n);
+    const Vec max = splat(blocks->max == -__builtin_inff() ? 0 : blocks->max);
+    Vec sum[kUnroll]{}, weighted[kUnroll]{};
+    int64_t v = 0;
+    for (; v + kUnroll * kLanes <= n; v += kUnroll * kLanes) {
+      // The next block comes from memory while this one is worked on.
+      for (int line = 0; line < kUnroll * kLanes; line += 64 / static_cast<int>(sizeof(T)))
+        __builtin_prefetch(z + kRelativeBlock + v + line);
+      MGRPO_UNROLL
+      for (int u = 0; u < kUnroll; u++) {
+        const Vec d = vmax(least, (load_row(z + v + u * kLanes) - max) * scale), e = vexp2_normal(d);
+        sum[u] += e;
+        weighted[u] = fma(e, d, weighted[u]);
+        store(exps + v + u * kLanes, e);
+      }
+    }
+    for (; v < n; v += kLanes) {
+      const int64_t left = min64(kLanes, n - v);
+      const Vec d = vmax(least, (load_row_n(z + v, left) - max) * scale), e = keep_first(vexp2_normal(d), left, 0);
+      sum[0] += e;
+      weighted[0] = fma(e, keep_first(d, left, 0), weighted[0]);
+      store_n(exps + v, e, left);
+    }
+    blocks->sum = sum_lanes_wide(sum[0] + sum[1]);
+    blocks->weighted = sum_lanes_wide(weighted[0] + weighted[1]) * kLn2;
+  }
+}
+
+template <class T>
+void row_scale(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, float constant) {
+  for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, blocks++) {
+    const int64_t end = min64(begin + kRelativeBlock, vocab);
+    const Vec factor = splat(blocks->factor * constant);
+    int64_t v = begin;
+    for (; v + kLanes <= end; v += kLanes) store_row(z + v, load(exps + v) * factor);
+    if (v < end) store_row_n(z + v, load_n(exps + v, end - v) * factor, end - v);
+  }
+}
+
 constexpr RowOps make_row_ops() {
-  return {row_sums<float>, row_sums<uint16_t>, row_gradient<float>, row_gradient<uint16_t>};
+  return {row_sums<float>,         row_sums<uint16_t>,         row_gradient<float>, row_gradient<uint16_t>,
+          row_exponentials<float>, row_exponentials<uint16_t>, row_scale<float>,    row_scale<uint16_t>};
 }
 
 }  // namespace

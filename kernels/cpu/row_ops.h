@@ -24,12 +24,35 @@ struct RowTrace {
   double *block_sums;
 };
 
+// A block's part of a row whose exponentials are relative to the block's own maximum, so that they can be written
+// while the row is read for the first time.
+constexpr int64_t kRelativeBlock = 1024;
+
+struct RowBlock {
+  float max;         // max z over the block
+  float factor;      // exp((max - the row's max) / tau)
+  double sum;        // of e_v = exp((z_v - max) / tau)
+  double weighted;   // of e_v ln e_v
+};
+
+inline int64_t row_blocks(int64_t vocab) { return (vocab + kRelativeBlock - 1) / kRelativeBlock; }
+
+// The sums of the whole row; fills in the blocks' factors.
+RowSums row_total(RowBlock *blocks, int64_t vocab, double tau);
+
 struct RowOps {
   RowSums (*sums_f32)(const float *z, int64_t vocab, float inv_tau, const RowTrace *trace_or_null);
   RowSums (*sums_bf16)(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace *trace_or_null);
   // z_v becomes exp(d_v) (constant + slope d_v).
   void (*gradient_f32)(float *z, int64_t vocab, float max, float inv_tau, float constant, float slope);
   void (*gradient_bf16)(uint16_t *z, int64_t vocab, float max, float inv_tau, float constant, float slope);
+  // Fills blocks [row_blocks(vocab)] but for their factors, and exps [vocab], which may be z. NaN and +Inf make a
+  // block's sum NaN.
+  void (*exponentials_f32)(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
+  void (*exponentials_bf16)(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
+  // z_v = exps_v * (constant * its block's factor).
+  void (*scale_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant);
+  void (*scale_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float constant);
 
   RowSums sums(const float *z, int64_t vocab, float inv_tau, const RowTrace *trace) const {
     return sums_f32(z, vocab, inv_tau, trace);
@@ -42,6 +65,18 @@ struct RowOps {
   }
   void gradient(uint16_t *z, int64_t vocab, float max, float inv_tau, float constant, float slope) const {
     gradient_bf16(z, vocab, max, inv_tau, constant, slope);
+  }
+  void exponentials(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {
+    exponentials_f32(z, exps, vocab, inv_tau, blocks);
+  }
+  void exponentials(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {
+    exponentials_bf16(z, exps, vocab, inv_tau, blocks);
+  }
+  void scale(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant) const {
+    scale_f32(exps, z, vocab, blocks, constant);
+  }
+  void scale(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float constant) const {
+    scale_bf16(exps, z, vocab, blocks, constant);
   }
 };
 

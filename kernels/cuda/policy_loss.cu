@@ -49,7 +49,7 @@ __global__ __launch_bounds__(kThreads) void loss_kernel(mgrpo_loss_config c, Tok
     mine.finite = 1;
     for (int64_t t = tr.begin + threadIdx.x; t < tr.end; t += kThreads) {
       if (loss.scan.tokens == 0) {  // outside R: nothing is read
-        dlogp_new[t] = 0;
+        if (dlogp_new) dlogp_new[t] = 0;
         if (dentropy) dentropy[t] = 0;
       } else if (!loss.apply(t, mine.sums, dlogp_new, dentropy)) {
         mine.finite = 0;
@@ -82,20 +82,20 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
   MGRPO_TRY(scans.allocate(n));
   scan_kernel<<<blocks, kThreads, 0, stream>>>(c, token_arrays<T>(b), trajectories.get(), n, scans.get());
   MGRPO_TRY(launched());
-  std::vector<TrajectoryScan> scan(static_cast<size_t>(n));
-  MGRPO_TRY(scans.download(scan.data(), n));
-  for (int64_t j = 0; j < n; j++)
-    if (scan[j].tokens > 0 && !isfinite(b.advantage[j]))
-      return refuse(error, MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, j);
-  MGRPO_TRY(check_scans(scan.data(), n, error));
-
+  // Refused data spoils only the outputs, so one wait serves both passes.
   Scratch<TrajectoryResult> results(stream);
   MGRPO_TRY(results.allocate(n));
   loss_kernel<<<blocks, kThreads, 0, stream>>>(c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new,
                                                dentropy, results.get());
   MGRPO_TRY(launched());
+  std::vector<TrajectoryScan> scan(static_cast<size_t>(n));
+  MGRPO_TRY(scans.download(scan.data(), n));
   std::vector<TrajectoryResult> result(static_cast<size_t>(n));
   MGRPO_TRY(results.download(result.data(), n));
+  for (int64_t j = 0; j < n; j++)
+    if (scan[j].tokens > 0 && !isfinite(b.advantage[j]))
+      return refuse(error, MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, j);
+  MGRPO_TRY(check_scans(scan.data(), n, error));
   bool finite = true;
   for (const TrajectoryResult &r : result) {
     merge_sums(*sums, r.sums);
@@ -109,21 +109,21 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
 
 using namespace mgrpo;
 
-int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new,
+int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error, void *stream) {
   if (!batch || !config || !sums || !error || !valid(*config) || !valid(*batch)) return MGRPO_INVALID_ARGUMENT;
-  if (batch->tokens > 0 && !dlogp_new) return MGRPO_INVALID_ARGUMENT;
+  if (dlogp_new_or_null && config->entropy_coef != 0 && !dentropy_or_null) return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
   MGRPO_TRY(check_weights(batch->weight, batch->trajectories, error));
-  MGRPO_TRY(check_supplied(*batch, *config, dentropy_or_null, error));
+  MGRPO_TRY(check_supplied(*batch, *config, error));
   init_sums(*sums);
   mark_collected(*batch, *config, sums);
   if (batch->trajectories == 0) return MGRPO_OK;
   return cuda::guarded([&] {
     if (batch->dtype == MGRPO_FLOAT64)
-      return cuda::policy_loss(*batch, *config, static_cast<double *>(dlogp_new), static_cast<double *>(dentropy_or_null),
-                               sums, error, cuda::stream_of(stream));
-    return cuda::policy_loss(*batch, *config, static_cast<float *>(dlogp_new), static_cast<float *>(dentropy_or_null),
-                             sums, error, cuda::stream_of(stream));
+      return cuda::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null),
+                               static_cast<double *>(dentropy_or_null), sums, error, cuda::stream_of(stream));
+    return cuda::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null),
+                             static_cast<float *>(dentropy_or_null), sums, error, cuda::stream_of(stream));
   });
 }

@@ -74,31 +74,35 @@ __device__ inline void store_pack(T *row, const Pack<T> &p, int64_t begin, int64
     if (begin + i < n) row[begin + i] = p.at[i];
 }
 
+// f(begin, pack, count) for the thread's share of a row: the pack's first `count` elements are z[begin]...
+template <class T, class F>
+__device__ inline void for_each_pack(const T *row, int64_t n, const F &f) {
+  constexpr int kWidth = Pack<T>::kWidth;
+  const bool is_aligned = aligned(row);
+  for (int64_t begin = static_cast<int64_t>(threadIdx.x) * kWidth; begin < n; begin += static_cast<int64_t>(blockDim.x) * kWidth)
+    f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
+}
+
 // f(v, z_v) for the thread's share of a row.
 template <class T, class F>
 __device__ inline void for_each(const T *row, int64_t n, const F &f) {
-  constexpr int kWidth = Pack<T>::kWidth;
-  const bool is_aligned = aligned(row);
-  for (int64_t begin = static_cast<int64_t>(threadIdx.x) * kWidth; begin < n; begin += static_cast<int64_t>(blockDim.x) * kWidth) {
-    const Pack<T> p = load_pack(row, begin, n, is_aligned);
+  for_each_pack(row, n, [&](int64_t begin, const Pack<T> &p, int count) {
 #pragma unroll
-    for (int i = 0; i < kWidth; i++)
-      if (begin + i < n) f(begin + i, p.at[i]);
-  }
+    for (int i = 0; i < Pack<T>::kWidth; i++)
+      if (i < count) f(begin + i, p.at[i]);
+  });
 }
 
 // z_v = f(z_v) for the thread's share of a row.
 template <class T, class F>
 __device__ inline void transform(T *row, int64_t n, const F &f) {
-  constexpr int kWidth = Pack<T>::kWidth;
   const bool is_aligned = aligned(row);
-  for (int64_t begin = static_cast<int64_t>(threadIdx.x) * kWidth; begin < n; begin += static_cast<int64_t>(blockDim.x) * kWidth) {
-    Pack<T> p = load_pack(row, begin, n, is_aligned);
+  for_each_pack(row, n, [&](int64_t begin, Pack<T> p, int count) {
 #pragma unroll
-    for (int i = 0; i < kWidth; i++)
-      if (begin + i < n) narrow(f(widen(p.at[i])), &p.at[i]);
+    for (int i = 0; i < Pack<T>::kWidth; i++)
+      if (i < count) narrow(f(widen(p.at[i])), &p.at[i]);
     store_pack(row, p, begin, n, is_aligned);
-  }
+  });
 }
 
 // max z, S = sum exp d and sum d exp d with d = (z - max) / tau, gathered in one pass: a new maximum rescales.
@@ -107,24 +111,36 @@ struct OnlineSums {
   A max = -kInf, sum = 0, weighted = 0;
   bool unreadable = false;
 
-  __device__ void rescale(A to, A inv_tau) {
-    const A d = floored((max - to) * inv_tau), e = exp_of(d);
-    weighted = (weighted + sum * d) * e;
-    sum *= e;
-    max = to;
-  }
-  __device__ void add(A z, A inv_tau) {
-    if (!(z < kInf)) {  // NaN too
-      unreadable = true;
-    } else if (z > max) {
-      if (sum > 0) rescale(z, inv_tau);
-      max = z;
-      sum += 1;
-    } else if (z > -kInf) {
-      const A d = floored((z - max) * inv_tau), e = exp_of(d);
-      sum += e;
-      weighted += e * d;
+  // The first `count` > 0 elements of a pack; a NaN passes the maximum by and spoils the sum, as +Inf does.
+  template <class T>
+  __device__ void add(const Pack<T> &p, int count, A inv_tau) {
+    constexpr int kWidth = Pack<T>::kWidth;
+    A z[kWidth], most = -kInf;
+#pragma unroll
+    for (int i = 0; i < kWidth; i++) {
+      z[i] = i < count ? static_cast<A>(widen(p.at[i])) : static_cast<A>(-kInf);
+      most = z[i] > most ? z[i] : most;
     }
+    if (most > max) rescale(most, inv_tau);
+    if (max == -kInf) {  // nothing but -Inf so far, and NaN
+#pragma unroll
+      for (int i = 0; i < kWidth; i++) unreadable |= z[i] != z[i];
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; i++) {
+      const A d = (z[i] - max) * inv_tau, e = exp_of(d);
+      sum += e;
+      weighted += e * floored(d);
+    }
+  }
+  __device__ void rescale(A to, A inv_tau) {
+    if (sum > 0) {
+      const A d = floored((max - to) * inv_tau), e = exp_of(d);
+      weighted = (weighted + sum * d) * e;
+      sum *= e;
+    }
+    max = to;
   }
 };
 
@@ -152,19 +168,26 @@ struct RowSums {
   }
 };
 
+// The thread's own sums, for merging. NaN for a sum also tells of +Inf: Inf - Inf.
+template <class A>
+__device__ inline RowSums row_part(const OnlineSums<A> &mine) {
+  RowSums s;
+  s.max = mine.max;
+  s.sum = mine.sum;
+  s.weighted = mine.weighted;
+  s.unreadable = mine.unreadable || mine.sum != mine.sum;
+  return s;
+}
+
 // The sums of row [n] for every thread. shared: [kRowThreads].
 template <class T>
 __device__ RowSums row_sums(const T *row, int64_t n, double inv_tau, RowSums *shared) {
   using A = typename Compute<T>::type;
   OnlineSums<A> mine;
   const A scale = static_cast<A>(inv_tau);
-  for_each(row, n, [&](int64_t, T z) { mine.add(widen(z), scale); });
-  RowSums total;
-  total.max = mine.max;
-  total.sum = mine.sum;
-  total.weighted = mine.weighted;
-  total.unreadable = mine.unreadable;
-  return block_reduce<kRowThreads>(total, shared, [inv_tau](RowSums &a, const RowSums &b) { a.merge(b, inv_tau); });
+  for_each_pack(row, n, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
+  return block_reduce<kRowThreads>(row_part(mine), shared,
+                                   [inv_tau](RowSums &a, const RowSums &b) { a.merge(b, inv_tau); });
 }
 
 }  // namespace mgrpo::cuda

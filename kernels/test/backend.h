@@ -16,6 +16,7 @@
 #include "mgrpo/finite.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/policy_loss.h"
+#include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/sample.h"
 
 namespace conformance {
@@ -37,6 +38,8 @@ struct Backend {
   decltype(&mgrpo_token_logprob_cpu) token_logprob;
   decltype(&mgrpo_token_logprob_bwd_cpu) token_logprob_bwd;
   decltype(&mgrpo_policy_loss_cpu) policy_loss;
+  decltype(&mgrpo_policy_gradient_from_logits_cpu) policy_gradient_from_logits;
+  decltype(&mgrpo_policy_loss_from_logits_cpu) policy_loss_from_logits;
   decltype(&mgrpo_grad_norm_cpu) grad_norm;
   decltype(&mgrpo_adamw_cpu) adamw;
   decltype(&mgrpo_sample_cpu) sample;

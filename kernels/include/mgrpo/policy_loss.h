@@ -134,18 +134,19 @@ MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *g
                                           const mgrpo_loss_config *config, double *coefficient,
                                           mgrpo_loss_totals *totals, mgrpo_loss_error *error);
 
-// Loss and gradient of one micro-batch. dlogp_new [tokens]: dL/dnew; dentropy_or_null [tokens]: dL/dH; both
-// exactly 0 at tokens that are not trained. A micro-batch without trained tokens is no error: all sums are 0.
+// Loss and gradient of one micro-batch. dlogp_new_or_null [tokens]: dL/dnew; dentropy_or_null [tokens]: dL/dH, which
+// an entropy term needs where dL/dnew is wanted; both exactly 0 at tokens that are not trained. A micro-batch without trained tokens is no error: all sums are 0.
 // MGRPO_REFUSED fills *error with the first match of rules 3 to 8; outputs are then unspecified and no parameter
 // may be updated. Indices in the error count within this micro-batch.
-MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new,
-                                        void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error);
+MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                        void *dlogp_new_or_null, void *dentropy_or_null, mgrpo_loss_sums *sums,
+                                        mgrpo_loss_error *error);
 
 // The same on a GPU: cu_seqlens, weight, advantage, coefficient, sums and error in host memory, the token arrays
 // and gradients in device memory. Waits for the stream: sums and refusal are answers about the data.
-MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new,
-                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error,
-                                         void *stream);
+MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                         void *dlogp_new_or_null, void *dentropy_or_null, mgrpo_loss_sums *sums,
+                                         mgrpo_loss_error *error, void *stream);
 
 // The neutral element of the merge; into = into merged with part (order matters for bits, not for meaning);
 // the statistics of the whole batch.

@@ -1,0 +1,190 @@
+// One row of logits as the kernels of logprob.h and policy_loss_from_logits.h see it: its softmax' sums, then its
+// gradient in its place. Three ways, all with the same interface:
+//
+//   VectorRow       float32 and bfloat16; an exponential an element for the sums and another for the gradient
+//   KeptExponents   float32 and bfloat16; the gradient scales the exponentials that the sums left behind
+//   DoubleRow       float64
+#pragma once
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "row_ops.h"
+
+namespace mgrpo::cpu {
+
+inline float to_float(float z) { return z; }
+inline float to_float(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float z;
+  __builtin_memcpy(&z, &wide, sizeof z);
+  return z;
+}
+inline void store_from(double value, double *out) { *out = value; }
+inline void store_from(double value, float *out) { *out = static_cast<float>(value); }
+inline void store_from(double value, uint16_t *out) {
+  const float f = static_cast<float>(value);
+  uint32_t bits;
+  __builtin_memcpy(&bits, &f, sizeof bits);
+  *out = static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+// What a thread lends to the rows it works on.
+struct RowScratch {
+  std::vector<float> exps;       // [vocab] for KeptExponents<uint16_t>
+  std::vector<RowBlock> blocks;  // [row_blocks(vocab)] for KeptExponents
+};
+
+template <class T>
+struct VectorRow {
+  using Logit = T;
+  using Output = float;
+  T *z;
+  int64_t vocab;
+  double tau;
+  RowSums s;
+
+  VectorRow(T *row, int64_t vocab, double tau)
+      : z(row), vocab(vocab), tau(tau), s(row_ops().sums(row, vocab, static_cast<float>(1 / tau), nullptr)) {}
+  VectorRow(T *row, int64_t vocab, double tau, int32_t, RowScratch &) : VectorRow(row, vocab, tau) {}
+
+  static void reserve(RowScratch &, int64_t) {}
+  bool readable() const { return s.readable; }
+  double max() const { return s.max; }
+  double sum() const { return s.sum; }
+  double mean_exponent() const { return s.mean_exponent(); }
+  double exponent(int32_t v) const { return (static_cast<double>(to_float(z[v])) - s.max) / tau; }
+  void gradient(double constant, double slope) {
+    row_ops().gradient(z, vocab, s.max, static_cast<float>(1 / tau), static_cast<float>(constant),
+                       static_cast<float>(slope));
+  }
+};
+
+// Knows the exponent of one column, the target, and takes no slope. float32 exponentials stand where the logits stood.
+template <class T>
+struct KeptExponents {
+  using Logit = T;
+  using Output = float;
+  T *z;
+  int64_t vocab;
+  RowScratch &scratch;
+  double at_target;
+  RowSums s;
+
+  KeptExponents(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch)
+      : z(row), vocab(vocab), scratch(scratch), at_target(to_float(row[target])) {
+    row_ops().exponentials(z, exps(), vocab, static_cast<float>(1 / tau), scratch.blocks.data());
+    s = row_total(scratch.blocks.data(), vocab, tau);
+    at_target = (at_target - s.max) / tau;
+  }
+
+  static void reserve(RowScratch &scratch, int64_t vocab) {
+    scratch.blocks.resize(static_cast<size_t>(row_blocks(vocab)));
+    if (sizeof(T) != sizeof(float)) scratch.exps.resize(static_cast<size_t>(vocab));
+  }
+  bool readable() const { return s.readable; }
+  double max() const { return s.max; }
+  double sum() const { return s.sum; }
+  double mean_exponent() const { return s.mean_exponent(); }
+  double exponent(int32_t) const { return at_target; }
+  void gradient(double constant, double) {
+    row_ops().scale(exps(), z, vocab, scratch.blocks.data(), static_cast<float>(constant));
+  }
+
+ private:
+  float *exps() {
+    if constexpr (sizeof(T) == sizeof(float)) return z;
+    return scratch.exps.data();
+  }
+};
+
+struct DoubleRow {
+  using Logit = double;
+  using Output = double;
+  double *z;
+  int64_t vocab;
+  double tau, max_z = -std::numeric_limits<double>::infinity(), s = 0, weighted = 0;
+  bool ok = true;
+
+  DoubleRow(double *row, int64_t vocab, double tau) : z(row), vocab(vocab), tau(tau) {
+    for (int64_t v = 0; v < vocab; v++) {
+      ok = ok && !std::isnan(z[v]);
+      max_z = z[v] > max_z ? z[v] : max_z;
+    }
+    ok = ok && std::isless(max_z, std::numeric_limits<double>::infinity());
+    if (!ok || std::isinf(max_z)) return;
+    for (int64_t v = 0; v < vocab; v++) {
+      const double d = (z[v] - max_z) / tau, e = std::exp(d);
+      s += e;
+      if (e > 0) weighted += e * d;
+    }
+  }
+  DoubleRow(double *row, int64_t vocab, double tau, int32_t, RowScratch &) : DoubleRow(row, vocab, tau) {}
+
+  static void reserve(RowScratch &, int64_t) {}
+  bool readable() const { return ok; }
+  double max() const { return max_z; }
+  double sum() const { return s; }
+  double mean_exponent() const { return weighted / s; }
+  double exponent(int32_t v) const { return (z[v] - max_z) / tau; }
+  void gradient(double constant, double slope) {
+    for (int64_t v = 0; v < vocab; v++) {
+      const double d = (z[v] - max_z) / tau, e = std::exp(d);
+      z[v] = e > 0 ? e * (constant + slope * d) : 0;
+    }
+  }
+};
+
+// Whether every column has probability 0.
+template <class Row>
+bool all_impossible(const Row &row) {
+  return row.max() == -std::numeric_limits<double>::infinity();
+}
+
+struct TokenProb {
+  double logp, entropy;
+};
+
+// Of a readable row.
+template <class Row>
+TokenProb token_prob(const Row &row, int32_t target) {
+  if (all_impossible(row)) return {-std::numeric_limits<double>::infinity(), 0};
+  const double log_sum = std::log(row.sum());
+  return {row.exponent(target) - log_sum, log_sum - row.mean_exponent()};
+}
+
+// Overwrites a readable row of some probability by its gradient, for g = dL/dlogp and e = dL/dH:
+// ln p_v + H = d_v - mean d, so dz_v = exp(d_v) (constant + slope d_v) off the target. At the target G (1 - p) is
+// formed from S - exp(d_y): float32 would lose it where p is near 1.
+template <class Row>
+void differentiate(Row &row, int32_t target, double tau, double g, double e) {
+  const double mean = row.mean_exponent(), scale = 1 / (tau * row.sum());
+  const double dy = row.exponent(target), ey = std::exp(dy);
+  const double at_target = scale * (g * (row.sum() - ey) - (ey > 0 ? e * ey * (dy - mean) : 0));
+  row.gradient(-scale * (g - e * mean), -scale * e);
+  store_from(at_target, row.z + target);
+}
+
+template <class Logit>
+void fill_row(Logit *z, int64_t vocab, double value) {
+  for (int64_t v = 0; v < vocab; v++) store_from(value, z + v);
+}
+
+// The first row that failed, whichever thread found it.
+class FirstRow {
+ public:
+  void report(int64_t row) {
+    int64_t seen = first_.load(std::memory_order_relaxed);
+    while (row < seen && !first_.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
+    }
+  }
+  int64_t row() const { return first_ == kNone ? -1 : first_.load(); }
+
+ private:
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> first_{kNone};
+};
+
+}  // namespace mgrpo::cpu

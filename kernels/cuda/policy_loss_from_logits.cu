@@ -1,0 +1,271 @@
+// A block or, where the row is too long for one block's shared memory, a cluster of up to eight a row (sm_90 on): the
+// row is read once, waits in shared memory for its sums, and is written once. Where shared memory does not hold it
+// either, one block reads the row twice, the second time from L2 if that is large enough.
+#include "mgrpo/policy_loss_from_logits.h"
+
+#include <cooperative_groups.h>
+
+#include "device.h"
+#include "policy_rules.h"
+#include "row.cuh"
+
+namespace mgrpo::cuda {
+namespace {
+
+constexpr int kMaxCluster = 8;  // what every GPU with clusters can schedule
+
+// What the rest of its trajectory adds to a token.
+struct TokenTrajectory {
+  double weight, advantage, coefficient;
+};
+
+struct Rows {
+  int64_t rows, vocab, ld, first;
+  const int32_t *targets;
+  double tau;
+  const TokenTrajectory *trajectory;  // [rows]
+};
+
+// The blocks that share a row.
+struct Cluster {
+  __device__ static int size() {
+#if __CUDA_ARCH__ >= 900
+    return static_cast<int>(cooperative_groups::this_cluster().num_blocks());
+#else
+    return 1;
+#endif
+  }
+  __device__ static int rank() {
+#if __CUDA_ARCH__ >= 900
+    return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+#else
+    return 0;
+#endif
+  }
+  // The blocks' sums merged in the order of their ranks, for every thread. place: shared memory.
+  __device__ static RowSums merge(RowSums mine, RowSums *place, double inv_tau) {
+#if __CUDA_ARCH__ >= 900
+    if (size() == 1) return mine;
+    auto cluster = cooperative_groups::this_cluster();
+    if (threadIdx.x == 0) *place = mine;
+    cluster.sync();
+    RowSums total;
+    for (int k = 0; k < size(); k++) total.merge(*cluster.map_shared_rank(place, k), inv_tau);
+    cluster.sync();  // nobody overwrites its place, or ends, before all have read
+    return total;
+#else
+    return mine;
+#endif
+  }
+};
+
+// dz_v = exp(d_v) (constant + slope d_v) off the target; as logits_row.h's differentiate on the CPU.
+template <class A>
+struct Gradient {
+  A max, inv_tau, constant, slope, at_target;
+
+  __device__ A operator()(A z) const {
+    const A d = floored((z - max) * inv_tau);
+    return exp_of(d) * (constant + slope * d);
+  }
+};
+
+template <class A>
+__device__ Gradient<A> gradient_of(const RowSums &s, double dy, double tau, double g, double e) {
+  const double mean = s.mean_exponent(), scale = 1 / (tau * s.sum), ey = exp(dy);
+  return {static_cast<A>(s.max), static_cast<A>(1 / tau), static_cast<A>(-scale * (g - e * mean)),
+          static_cast<A>(-scale * e),
+          static_cast<A>(scale * (g * (s.sum - ey) - (ey > 0 ? e * ey * (dy - mean) : 0)))};
+}
+
+template <class T>
+__device__ void fill(T *row, int64_t n, double value) {
+  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
+}
+
+// kept: room in shared memory for the block's part of a row, unless kStaged is false.
+template <class T, bool kStaged>
+__global__ __launch_bounds__(kRowThreads) void gradient_kernel(T *logits, Rows in, mgrpo_loss_config c,
+                                                               TokenArrays<typename Compute<T>::type> tokens,
+                                                               typename Compute<T>::type *logp,
+                                                               typename Compute<T>::type *entropy, int64_t *bad_row) {
+  using A = typename Compute<T>::type;
+  constexpr int kWidth = Pack<T>::kWidth;
+  extern __shared__ uint4 kept[];
+  __shared__ Storage<RowSums, kRowThreads> shared;
+  __shared__ Storage<RowSums, 1> of_block;
+  __shared__ Storage<Gradient<A>, 1> of_row;
+  const double inv_tau = 1 / in.tau;
+  const int64_t packs = (in.vocab + kWidth - 1) / kWidth, share = (packs + Cluster::size() - 1) / Cluster::size() * kWidth;
+  const int64_t begin = min_of(in.vocab, Cluster::rank() * share), n = min_of(share, in.vocab - begin);
+
+  for (int64_t r = blockIdx.x / Cluster::size(); r < in.rows; r += gridDim.x / Cluster::size()) {
+    T *const row = logits + r * in.ld, *const part = row + begin;
+    const int64_t token = in.first + r;
+    const auto set = [&](double lp, double h) {
+      if (threadIdx.x > 0) return;
+      narrow(lp, logp + token);  // every block of the cluster writes the same
+      narrow(h, entropy + token);
+    };
+    const TokenTrajectory of = in.trajectory[r];
+    if (tokens.mask[token] == 0 || !(of.weight > 0)) {
+      set(0, 0);
+      fill(part, n, 0);
+      continue;
+    }
+    const int32_t y = in.targets[r];
+    const bool target_ok = y >= 0 && y < in.vocab;
+    const double zy = target_ok ? static_cast<double>(widen(row[y])) : 0;  // before any block writes
+
+    OnlineSums<A> mine;
+    for_each_pack(part, n, [&](int64_t at, const Pack<T> &p, int count) {
+      if constexpr (kStaged) __builtin_memcpy(kept + at / kWidth, p.at, sizeof(uint4));
+      mine.add(p, count, static_cast<A>(inv_tau));
+    });
+    RowSums s = block_reduce<kRowThreads>(row_part(mine), shared.get(),
+                                          [inv_tau](RowSums &a, const RowSums &b) { a.merge(b, inv_tau); });
+    s = Cluster::merge(s, of_block.get(), inv_tau);
+
+    if (s.unreadable || !target_ok) {
+      if (threadIdx.x == 0) report_least(bad_row, token);
+      set(NAN, NAN);
+      fill(part, n, NAN);
+      continue;
+    }
+    if (s.all_impossible()) {  // the loss refuses its log-prob of -Inf
+      set(-kInf, 0);
+      fill(part, n, NAN);
+      continue;
+    }
+    if (threadIdx.x == 0) {
+      const double dy = (zy - s.max) * inv_tau, log_sum = log(s.sum);
+      set(dy - log_sum, log_sum - s.mean_exponent());
+      const TrajectoryLoss<A> loss{c, tokens, of.weight, of.advantage, of.coefficient, TrajectoryScan{}};
+      const TokenTerm<A> term = loss.term(token);
+      *of_row.get() = gradient_of<A>(s, dy, in.tau, term.dlogp_new, term.dentropy);
+    }
+    __syncthreads();
+    const Gradient<A> gradient = *of_row.get();
+    const int64_t target = y - begin;
+    const bool is_aligned = aligned(part);
+    for (int64_t at = static_cast<int64_t>(threadIdx.x) * kWidth; at < n; at += static_cast<int64_t>(kRowThreads) * kWidth) {
+      Pack<T> p;
+      if constexpr (kStaged) {
+        __builtin_memcpy(p.at, kept + at / kWidth, sizeof(uint4));
+      } else {
+        p = load_pack(part, at, n, is_aligned);
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; i++)
+        narrow(at + i == target ? gradient.at_target : gradient(static_cast<A>(widen(p.at[i]))), &p.at[i]);
+      store_pack(part, p, at, n, is_aligned);
+    }
+  }
+}
+
+// How a row is spread: bytes of shared memory a block, 0 where the row is not kept.
+struct Spread {
+  int cluster;
+  size_t bytes;
+};
+
+// The fewest blocks whose part leaves room for a second block on the multiprocessor; at kMaxCluster, any that fits.
+int32_t spread_of(int64_t row_bytes, Spread *out) {
+  int device, major, most;
+  MGRPO_CUDA_TRY(cudaGetDevice(&device));
+  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  constexpr int64_t kStatic = 20 << 10;  // what gradient_kernel declares, and the runtime's reserve
+  const int64_t room = most - kStatic, half = most / 2 - kStatic;
+  const int largest = major >= 9 ? kMaxCluster : 1;
+  for (int cluster = 1; cluster <= largest; cluster *= 2) {
+    const int64_t part = (row_bytes / cluster / 16 + 2) * 16;
+    if (part > (cluster == largest ? room : half)) continue;
+    *out = {cluster, static_cast<size_t>(part)};
+    return MGRPO_OK;
+  }
+  *out = {1, 0};
+  return MGRPO_OK;
+}
+
+template <class T, bool kStaged>
+int32_t launch(const mgrpo_logits &z, const Rows &in, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logp,
+               void *entropy, int64_t *bad_row, Spread spread, cudaStream_t stream) {
+  using A = typename Compute<T>::type;
+  const auto kernel = gradient_kernel<T, kStaged>;
+  MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(spread.bytes)));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(spread.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = block_count(in.rows) * static_cast<unsigned>(spread.cluster);
+  config.blockDim = kRowThreads;
+  config.dynamicSmemBytes = spread.bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = spread.cluster > 1 ? 1 : 0;
+  MGRPO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, static_cast<T *>(z.data), in, c, token_arrays<A>(b),
+                                    static_cast<A *>(logp), static_cast<A *>(entropy), bad_row));
+  return launched();
+}
+
+template <class T>
+int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
+                        void *logp, void *entropy, int64_t *bad_row, cudaStream_t stream) {
+  std::vector<TokenTrajectory> host;
+  for (int64_t r = 0; r < z.rows; r++) {
+    const int64_t j = trajectory_of(b, first + r);
+    host.push_back({b.weight[j], b.advantage[j], b.coefficient[j]});
+  }
+  Scratch<TokenTrajectory> trajectory(stream);
+  MGRPO_TRY(trajectory.upload(host.data(), z.rows));
+  const Rows in{z.rows, z.vocab, z.ld, first, z.targets, z.tau, trajectory.get()};
+  Spread spread;
+  MGRPO_TRY(spread_of(z.vocab * static_cast<int64_t>(sizeof(T)), &spread));
+  const auto run = spread.bytes > 0 ? launch<T, true> : launch<T, false>;
+  return run(z, in, b, c, logp, entropy, bad_row, spread, stream);
+}
+
+}  // namespace
+}  // namespace mgrpo::cuda
+
+using namespace mgrpo;
+using namespace mgrpo::cuda;
+
+int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
+                                               const mgrpo_loss_config *config, void *logp, void *entropy,
+                                               int64_t *bad_row, mgrpo_loss_error *error, void *stream) {
+  if (!logits || !batch || !config || !bad_row || !error) return MGRPO_INVALID_ARGUMENT;
+  if (!valid(*config) || !valid(*batch) || !valid(*logits, first, *batch, *config)) return MGRPO_INVALID_ARGUMENT;
+  if (batch->tokens > 0 && !(logp && entropy)) return MGRPO_INVALID_ARGUMENT;
+  *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
+  const mgrpo_loss_batch b = with_outputs(*batch, logp, entropy);
+  MGRPO_TRY(check_weights(b.weight, b.trajectories, error));
+  if (logits->rows == 0) return MGRPO_OK;
+  MGRPO_TRY(check_supplied(b, *config, error));
+  return guarded([&] {
+    const auto run = [&](auto call) {
+      return call(*logits, first, b, *config, logp, entropy, bad_row, stream_of(stream));
+    };
+    switch (logits->dtype) {
+      case MGRPO_FLOAT32: return run(policy_gradient<float>);
+      case MGRPO_BFLOAT16: return run(policy_gradient<__nv_bfloat16>);
+      default: return run(policy_gradient<double>);
+    }
+  });
+}
+
+int32_t mgrpo_policy_loss_from_logits_cuda(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
+                                           const mgrpo_loss_config *config, void *logp, void *entropy,
+                                           mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error,
+                                           void *stream) {
+  if (!logits || !batch || !sums || !bad_row || logits->rows != batch->tokens) return MGRPO_INVALID_ARGUMENT;
+  *bad_row = -1;
+  Scratch<int64_t> bad(stream_of(stream));
+  MGRPO_TRY(bad.allocate_ones(1));
+  MGRPO_TRY(mgrpo_policy_gradient_from_logits_cuda(logits, 0, batch, config, logp, entropy, bad.get(), error, stream));
+  const mgrpo_loss_batch b = with_outputs(*batch, logp, entropy);
+  const int32_t status = mgrpo_policy_loss_cuda(&b, config, nullptr, nullptr, sums, error, stream);
+  MGRPO_TRY(bad.download(bad_row, 1));
+  return *bad_row < 0 ? status : MGRPO_NON_FINITE;
+}

@@ -1,0 +1,53 @@
+// The policy objective straight from logits, which become their own gradient in place (spec section 5).
+//
+//   z -> log p(y), H -> L of policy_loss.h -> dL/dz, over z
+//
+// Token-level ratios alone (TOKEN, CISPO): a token's gradient then depends on its own row, its trajectory's advantage
+// and its coefficient c_j, so the row is differentiated while it is still in cache. A sequence ratio needs the
+// log-probs of the whole trajectory first: mgrpo_token_logprob, mgrpo_policy_loss, mgrpo_token_logprob_bwd.
+//
+// Sources and the arithmetic are policy_loss.h's and logprob.h's; a row's result depends on that row alone.
+// Bytes moved: each of rows * vocab elements is read once and written once, nothing of that size is allocated.
+// Without an entropy term an element costs one exponential, with it two.
+#pragma once
+#include "mgrpo/policy_loss.h"
+
+// Logits [rows, ld] of which `vocab` columns are valid (1 <= vocab <= ld; the others are neither read nor written).
+typedef struct mgrpo_logits {
+  void *data;
+  int32_t dtype;           // float32, bfloat16 or float64
+  int64_t rows, vocab, ld;
+  const int32_t *targets;  // [rows]
+  double tau;              // > 0
+} mgrpo_logits;
+
+// Row i of the logits is token first + i of the batch, whose logp_new and entropy are not read; its dtype is float64
+// for float64 logits, else float32. Overwrites the logits by dL/dlogits and writes those tokens' entries of logp and
+// entropy [batch tokens]. A token that the batch does not train gives a row of exact zeros, and logp = entropy = 0,
+// whatever its row held. Calls over disjoint ranges make up a batch: logits need not exist all at once.
+//
+// *bad_row, set to -1 before the first of them, becomes the least token whose row held NaN or +Inf or whose target is
+// outside 0..vocab-1; that row becomes NaN, its logp too, and the return value is MGRPO_OK. MGRPO_REFUSED fills *error
+// by rules 1 and 4 of spec section 7. The loss itself, its statistics and the other refusals are mgrpo_policy_loss's
+// over the logp and entropy written.
+MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first,
+                                                        const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                                        void *logp, void *entropy, int64_t *bad_row,
+                                                        mgrpo_loss_error *error);
+
+// The same on a GPU: cu_seqlens, weight, advantage, coefficient and error in host memory, all else, bad_row too, in
+// device memory. Only enqueues.
+MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64_t first,
+                                                         const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                                         void *logp, void *entropy, int64_t *bad_row,
+                                                         mgrpo_loss_error *error, void *stream);
+
+// The above over all rows of a batch, and then mgrpo_policy_loss: the micro-batch's sums, its refusals, and
+// MGRPO_NON_FINITE where *bad_row (host memory) is not -1. After a refusal logits, logp and entropy are unspecified.
+MGRPO_API int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
+                                                    const mgrpo_loss_config *config, void *logp, void *entropy,
+                                                    mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error);
+MGRPO_API int32_t mgrpo_policy_loss_from_logits_cuda(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
+                                                     const mgrpo_loss_config *config, void *logp, void *entropy,
+                                                     mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error,
+                                                     void *stream);
