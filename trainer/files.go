@@ -145,6 +145,9 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 		return fmt.Errorf("checkpoint %d: %w", version, err)
 	}
 	w.observer.Note(w.name, fmt.Sprintf("checkpoint %s", w.run.StepDir(version)))
+	if err := w.member.Trim(ctx, version-1); err != nil {
+		return err
+	}
 	return w.prune()
 }
 

@@ -56,7 +56,7 @@ func (w *Worker) step(ctx context.Context, n int64) error {
 		return err
 	}
 	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
-	if err := w.member.PublishVersion(ctx, n+1, record.Values); err != nil {
+	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
 	w.observer.Report(record)

@@ -1,10 +1,13 @@
 package trainer
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // TestNobodyBeginsAlone has a planner with nothing to learn before the first phase and a researcher with a
@@ -27,5 +30,30 @@ func TestNobodyBeginsAlone(t *testing.T) {
 	}
 	if slices.ContainsFunc(seen[first:], func(s string) bool { return strings.HasSuffix(s, "cold start") }) {
 		t.Errorf("the planner began during a cold start: %v", slices.Compact(seen))
+	}
+}
+
+// TestCheckpointTrims: what went through the store is deleted when a checkpoint holds what came of it.
+func TestCheckpointTrims(t *testing.T) {
+	url := startRedis(t)
+	mustTrain(t, load(t, t.TempDir(), append(untaught, "run.steps=3", "store.url="+url)...), Options{})
+	opt, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := redis.NewClient(opt)
+	defer raw.Close()
+	keys, err := raw.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	phase := regexp.MustCompile(`:(step|eval|checkpoint)-[0-9]+`)
+	for _, key := range keys {
+		if at := phase.FindString(key); at != "" && at != ":eval-3" && at != ":checkpoint-3" {
+			t.Errorf("%s is still there", key)
+		}
+	}
+	if !slices.ContainsFunc(keys, func(key string) bool { return strings.HasSuffix(key, "outcome:eval-3") }) {
+		t.Errorf("the newest evaluation is gone: %v", keys)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -146,52 +145,6 @@ func (h *holding) check() error {
 	for i, id := range *h {
 		if id == "" || len(id) > MaxID+128 {
 			return fmt.Errorf("id %d has %d bytes", i, len(id))
-		}
-	}
-	return nil
-}
-
-// statistics is the encoded form of an agent's numbers. Unlike plain JSON it holds NaN and the
-// infinities, because that is what an undefined mean or a diverged loss is.
-type statistics map[string]number
-
-type number float64
-
-func (x number) MarshalJSON() ([]byte, error) {
-	if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
-		return strconv.AppendQuote(nil, strconv.FormatFloat(f, 'g', -1, 64)), nil
-	}
-	return json.Marshal(float64(x))
-}
-
-func (x *number) UnmarshalJSON(b []byte) error {
-	switch string(b) {
-	case `"NaN"`:
-		*x = number(math.NaN())
-	case `"+Inf"`:
-		*x = number(math.Inf(1))
-	case `"-Inf"`:
-		*x = number(math.Inf(-1))
-	default:
-		var f *float64
-		if err := json.Unmarshal(b, &f); err != nil {
-			return err
-		}
-		if f == nil {
-			return errors.New("null is not a number")
-		}
-		*x = number(*f)
-	}
-	return nil
-}
-
-func (s *statistics) check() error {
-	if len(*s) > 10000 {
-		return fmt.Errorf("%d statistics", len(*s))
-	}
-	for name := range *s {
-		if name == "" || len(name) > MaxID {
-			return fmt.Errorf("a statistic whose name has %d bytes", len(name))
 		}
 	}
 	return nil

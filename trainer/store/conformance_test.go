@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -93,7 +92,6 @@ func TestWriteOnce(t *testing.T) {
 			{"outcome", func() error { return boss.PublishOutcome(ctx, Train(0), outcome) }, func() error { return boss.PublishOutcome(ctx, Train(0), worse) }},
 			{"plan", func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
 			{"holding", func() error { return help.PublishHolding(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.PublishHolding(ctx, Train(0), []string{"a"}) }},
-			{"version", func() error { return help.PublishVersion(ctx, 1, map[string]float64{"x": 1, "y": math.NaN()}) }, func() error { return help.PublishVersion(ctx, 1, map[string]float64{"x": 2}) }},
 		} {
 			for range 2 {
 				if err := test.same(); err != nil {
@@ -143,7 +141,7 @@ func TestDeadWorker(t *testing.T) {
 		if err := dead.Complete(t.Context(), first, Result{Text: "late"}); !errors.As(err, &fenced) {
 			t.Errorf("the dead worker's answer: %v", err)
 		}
-		if err := dead.PublishVersion(t.Context(), 1, nil); !errors.As(err, &fenced) {
+		if err := dead.PublishVersion(t.Context(), 1); !errors.As(err, &fenced) {
 			t.Errorf("the dead worker's version: %v", err)
 		}
 		must(t, heir.Complete(t.Context(), again, Result{Text: "in time"}))
@@ -253,7 +251,7 @@ func TestResumeDropsLaterSteps(t *testing.T) {
 			must(t, boss.Begin(ctx, Train(step), Plan{Queries: []string{"q"}, Rollouts: 1}))
 			must(t, boss.PublishOutcome(ctx, Train(step), Outcome{Query: "q", Reward: 0.5}))
 			for _, m := range []*Member{boss, help} {
-				must(t, m.PublishVersion(ctx, step+1, map[string]float64{"loss": float64(step)}))
+				must(t, m.PublishVersion(ctx, step+1))
 			}
 		}
 		must(t, boss.Stop(ctx, "enough"))
@@ -270,7 +268,7 @@ func TestResumeDropsLaterSteps(t *testing.T) {
 			t.Errorf("outcomes before the checkpoint: %v, %v", o, err)
 		}
 		must(t, boss.PublishOutcome(ctx, Train(2), Outcome{Query: "q", Reward: 0.75}))
-		must(t, boss.PublishVersion(ctx, 3, map[string]float64{"loss": 9}))
+		must(t, boss.PublishVersion(ctx, 3))
 		versions, err := boss.Versions(ctx)
 		must(t, err)
 		if d := cmp.Diff(map[string]int64{"boss": 3, "help": 2}, versions); d != "" {
@@ -301,15 +299,12 @@ func TestRoundOfAStep(t *testing.T) {
 		must(t, boss.Begin(ctx, Train(7), plan))
 		must(t, boss.PublishHolding(ctx, Train(7), []string{"b", "a"}))
 		must(t, help.PublishHolding(ctx, Train(7), nil))
-		stats := map[string]float64{"third": 1.0 / 3, "nan": math.NaN(), "inf": math.Inf(-1), "tiny": 5e-324}
-		must(t, help.PublishVersion(ctx, 1, stats))
-		must(t, boss.PublishVersion(ctx, 1, nil))
-		got, err := boss.Statistics(ctx, 1)
-		if d := cmp.Diff(map[string]map[string]float64{"boss": {}, "help": stats}, got, cmpopts.EquateNaNs()); err != nil || d != "" {
-			t.Errorf("statistics: %v\n%s", err, d)
+		for range 2 { // repeating it changes nothing
+			must(t, help.PublishVersion(ctx, 1))
 		}
+		must(t, boss.PublishVersion(ctx, 1))
 		wg.Wait()
-		if err := help.PublishVersion(ctx, 3, nil); err == nil || !strings.Contains(err.Error(), "version 3 of help cannot follow version 1") {
+		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help cannot follow version 1") {
 			t.Errorf("a version was skipped: %v", err)
 		}
 	})
@@ -348,7 +343,7 @@ func TestDeadlines(t *testing.T) {
 		ctx := t.Context()
 		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
 		must(t, boss.PublishHolding(ctx, Train(0), nil))
-		must(t, boss.PublishVersion(ctx, 1, nil))
+		must(t, boss.PublishVersion(ctx, 1))
 		for _, test := range []struct {
 			want string
 			wait func() error
@@ -357,7 +352,6 @@ func TestDeadlines(t *testing.T) {
 			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Outcomes(ctx, Train(0), 4); return err }},
 			{"for help (no worker of it is alive): the list of trajectories it holds of step-0", func() error { _, err := boss.Holdings(ctx, Train(0)); return err }},
 			{"for help (no worker of it is alive): version 1", func() error { return boss.Barrier(ctx, 1) }},
-			{"for help (no worker of it is alive): the statistics of version 1", func() error { _, err := boss.Statistics(ctx, 1); return err }},
 			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Plan(ctx, Train(9)); return err }},
 			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := boss.Claim(ctx, Train(0)); return err }},
 		} {
@@ -417,7 +411,7 @@ func TestTrim(t *testing.T) {
 				must(t, boss.PublishOutcome(ctx, p, Outcome{Query: "q"}))
 				must(t, boss.PublishHolding(ctx, p, nil))
 			}
-			must(t, boss.PublishVersion(ctx, step+1, nil))
+			must(t, boss.PublishVersion(ctx, step+1))
 		}
 		must(t, boss.Trim(ctx, 1))
 		keys, err := b.raw.Keys(ctx, "*").Result()
@@ -436,11 +430,6 @@ func TestTrim(t *testing.T) {
 		}
 		if left != 12 {
 			t.Errorf("%d keys of the last phases are left, want 12: %v", left, keys)
-		}
-		fields, err := b.raw.HKeys(ctx, boss.key("stats")).Result()
-		must(t, err)
-		if slices.Sort(fields); !slices.Equal(fields, []string{"2/boss", "3/boss"}) {
-			t.Errorf("statistics left: %v", fields)
 		}
 	})
 }
@@ -513,7 +502,6 @@ func TestMalformedEntries(t *testing.T) {
 		put("plan:step-0", "plan", `{"queries":["q","q"],"rollouts":1}`)
 		put("holding:step-0", "boss", `[1]`)
 		put("versions", "help", "many")
-		put("stats", "1/boss", `{"x":null}`)
 		stream := "mgrpo:{test}:stream:step-0:help"
 		must(t, b.raw.Do(ctx, "XADD", stream, "*", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
 		for name, read := range map[string]func() error{
@@ -522,7 +510,6 @@ func TestMalformedEntries(t *testing.T) {
 			"plan":     func() error { _, err := help.Plan(ctx, Train(0)); return err },
 			"holding":  func() error { _, err := boss.Holdings(ctx, Train(0)); return err },
 			"versions": func() error { return boss.Barrier(ctx, 1) },
-			"stats":    func() error { _, err := boss.Statistics(ctx, 1); return err },
 			"stream":   func() error { _, err := help.Claim(ctx, Train(0)); return err },
 		} {
 			var bad *MalformedError
@@ -571,7 +558,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(`{"query":"q","rollout":1,"format":true,"correct":1,"reward":0.1,"calls":{"help":2}}`)
 	f.Add(`{"queries":["a","b"],"rollouts":8}`)
 	f.Add(`["a","b"]`)
-	f.Add(`{"x":"NaN","y":1e308}`)
+	f.Add(`{"text":"a","failed":"NaN"}`)
 	f.Add(`{"protocol":1,"agents":["a"],"config":{"k":"v"}}`)
 	f.Add("\x00\xff")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -596,8 +583,6 @@ func FuzzDecode(f *testing.F) {
 		check(p, err)
 		h, err := decode[holding]("k", text)
 		check(h, err)
-		s, err := decode[statistics]("k", text)
-		check(s, err)
 		g, err := decode[greeting]("k", text)
 		check(g, err)
 	})

@@ -82,7 +82,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello) (*Member, error
 // tryJoin asks for the place once. A refusal may pass when a dead worker's lease runs out; an error
 // does not. ttl is what is left of the lease of the agent's present worker, in ms.
 func (m *Member) tryJoin(ctx context.Context, h Hello, g greeting, hello string) (refusal error, ttl int64, err error) {
-	keys := []string{m.key("epochs"), m.key("ready"), m.key("meta"), m.key("versions"), m.key("phases"), m.key("stats"), m.key("stop"), m.key("lease", m.agent)}
+	keys := []string{m.key("epochs"), m.key("ready"), m.key("meta"), m.key("versions"), m.key("phases"), m.key("stop"), m.key("lease", m.agent)}
 	args := []any{m.agent, m.token, m.opts.Lease.Milliseconds(), hello, h.Version, m.key(""), rand.Text()}
 	for _, a := range h.Agents {
 		keys = append(keys, m.key("lease", a))

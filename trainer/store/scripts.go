@@ -77,18 +77,13 @@ return {said}
 `)
 
 // version moves an agent's version on by one.
-// KEYS: epochs, events, versions, stats. ARGV: agent, epoch, version, stats, topic.
+// KEYS: epochs, events, versions. ARGV: agent, epoch, version.
 var versionScript = redis.NewScript(fence + `
 local was = redis.call('HGET', KEYS[3], ARGV[1])
-local field = ARGV[3] .. '/' .. ARGV[1]
-if was == ARGV[3] and redis.call('HEXISTS', KEYS[4], field) == 1 then
-  if redis.call('HGET', KEYS[4], field) == ARGV[4] then return {'same'} end
-  return {'conflict'}
-end
+if was == ARGV[3] then return {'same'} end
 if tonumber(was) + 1 ~= tonumber(ARGV[3]) then return {'order', was} end
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[3])
-redis.call('HSET', KEYS[4], field, ARGV[4])
-announce(KEYS[2], ARGV[5])
+announce(KEYS[2], 'version')
 return {'new'}
 `)
 
@@ -115,11 +110,10 @@ announce(KEYS[2], 'ready')
 return {'new'}
 `)
 
-// trim deletes the phases and statistics up to a step.
-// KEYS: epochs, phases, stats. ARGV: agent, epoch, step, key prefix, agents...
+// trim deletes the phases up to a step.
+// KEYS: epochs, phases. ARGV: agent, epoch, step, key prefix, agents...
 var trimScript = redis.NewScript(fence + drop + `
 dropPhases(ARGV[4], KEYS[2], '-inf', ARGV[3], 5)
-dropStats(KEYS[3], function(version) return version <= tonumber(ARGV[3]) end)
 return {'new'}
 `)
 
@@ -135,12 +129,6 @@ local function dropPhases(prefix, phases, from, to, firstAgent)
       redis.call('DEL', prefix .. 'stream:' .. phase .. ':' .. ARGV[i])
     end
     redis.call('ZREM', phases, phase)
-  end
-end
-local function dropStats(stats, old)
-  for _, field in ipairs(redis.call('HKEYS', stats)) do
-    local version = tonumber(string.match(field, '^%d+'))
-    if version and old(version) then redis.call('HDEL', stats, field) end
   end
 end
 `
@@ -160,36 +148,35 @@ return {'new'}
 // join gives an agent its place. The first to join while nobody is alive begins the run anew: its
 // greeting and its version stand, what later versions left behind is dropped, a stop and who was ready are
 // forgotten. Everyone else must agree with it.
-// KEYS: epochs, ready, meta, versions, phases, stats, stop, own lease, all leases...
+// KEYS: epochs, ready, meta, versions, phases, stop, own lease, all leases...
 // ARGV: agent, token, lease in ms, greeting, version, key prefix, nonce, agents...
 var joinScript = redis.NewScript(`
-local own = redis.call('GET', KEYS[8])
+local own = redis.call('GET', KEYS[7])
 if own == ARGV[2] then
   return {'joined', redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[3], 'nonce')}
 end
-if own then return {'held', redis.call('PTTL', KEYS[8])} end
+if own then return {'held', redis.call('PTTL', KEYS[7])} end
 local alive = ''
-for i = 9, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[i - 1] end
+for i = 8, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[i] end
 end
 ` + drop + `
 if alive == '' then
-  redis.call('DEL', KEYS[7], KEYS[4], KEYS[2])
+  redis.call('DEL', KEYS[6], KEYS[4], KEYS[2])
   redis.call('HDEL', KEYS[3], 'asked')
   redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
   for i = 8, #ARGV do redis.call('HSET', KEYS[4], ARGV[i], ARGV[5]) end
   dropPhases(ARGV[6], KEYS[5], ARGV[5], '+inf', 8)
-  dropStats(KEYS[6], function(version) return version > tonumber(ARGV[5]) end)
 else
   local hello = redis.call('HGET', KEYS[3], 'hello')
   if hello ~= ARGV[4] then return {'differs', alive, hello or ''} end
-  if redis.call('EXISTS', KEYS[7]) == 1 then
-    return {'stopped', alive, redis.call('HGET', KEYS[7], 'agent') or '', redis.call('HGET', KEYS[7], 'reason') or ''}
+  if redis.call('EXISTS', KEYS[6]) == 1 then
+    return {'stopped', alive, redis.call('HGET', KEYS[6], 'agent') or '', redis.call('HGET', KEYS[6], 'reason') or ''}
   end
   local version = redis.call('HGET', KEYS[4], ARGV[1])
   if version ~= ARGV[5] then return {'version', alive, version or ''} end
 end
 local epoch = redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
-redis.call('SET', KEYS[8], ARGV[2], 'PX', ARGV[3])
+redis.call('SET', KEYS[7], ARGV[2], 'PX', ARGV[3])
 return {'joined', tostring(epoch), redis.call('HGET', KEYS[3], 'nonce')}
 `)

@@ -10,21 +10,10 @@ import (
 )
 
 // PublishVersion says that the member's agent has committed a step: its weights are at version, one
-// more than before. stats are its numbers of that step, for whoever reports them.
-func (m *Member) PublishVersion(ctx context.Context, version int64, stats map[string]float64) error {
+// more than before.
+func (m *Member) PublishVersion(ctx context.Context, version int64) error {
 	what := fmt.Sprintf("version %d of %s", version, m.agent)
-	numbers := make(statistics, len(stats))
-	for name, x := range stats {
-		numbers[name] = number(x)
-	}
-	if err := numbers.check(); err != nil {
-		return fmt.Errorf("store: %s: %w", what, err)
-	}
-	value, err := encode(numbers)
-	if err != nil {
-		return fmt.Errorf("store: %s: %w", what, err)
-	}
-	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("stats")}, strconv.FormatInt(version, 10), value, "version")
+	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions")}, strconv.FormatInt(version, 10))
 	if err == nil && word(reply, 0) == "order" {
 		return fmt.Errorf("store: %s cannot follow version %s", what, clip(word(reply, 1)))
 	}
@@ -69,48 +58,6 @@ func (s *Store) Barrier(ctx context.Context, version int64) error {
 	}, "version")
 }
 
-// Statistics waits until every agent has published a version and returns their numbers of it, by
-// agent.
-func (s *Store) Statistics(ctx context.Context, version int64) (map[string]map[string]float64, error) {
-	out := map[string]map[string]float64{}
-	key := s.key("stats")
-	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
-		agents := s.allAgents()
-		fields := make([]string, len(agents))
-		for i, a := range agents {
-			fields[i] = strconv.FormatInt(version, 10) + "/" + a
-		}
-		texts, err := s.rdb.HMGet(ctx, key, fields...).Result()
-		if err != nil {
-			return false, err
-		}
-		for i, text := range texts {
-			if text, ok := text.(string); ok {
-				numbers, err := decode[statistics](key+" "+fields[i], text)
-				if err != nil {
-					return false, err
-				}
-				out[agents[i]] = numbers.floats()
-			}
-		}
-		return len(lacking(agents, out)) == 0, nil
-	}, func() ([]string, string) {
-		return lacking(s.allAgents(), out), fmt.Sprintf("the statistics of version %d", version)
-	}, "version")
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (s statistics) floats() map[string]float64 {
-	out := make(map[string]float64, len(s))
-	for name, x := range s {
-		out[name] = float64(x)
-	}
-	return out
-}
-
 // Fail ends the run for all agents, for a reason that is an error. The first reason stands.
 func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, "1") }
 
@@ -141,13 +88,12 @@ func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
 	return clip(agent), err
 }
 
-// Trim deletes the phases up to step, and the statistics of versions up to it. It is for when every
-// agent's checkpoint holds what came of them.
+// Trim deletes the phases up to step. It is for when every agent's checkpoint holds what came of them.
 func (m *Member) Trim(ctx context.Context, step int64) error {
 	args := []any{step, m.key("")}
 	for _, a := range m.allAgents() {
 		args = append(args, a)
 	}
-	_, err := m.run(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases"), m.key("stats")}, args...)
+	_, err := m.run(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases")}, args...)
 	return err
 }
