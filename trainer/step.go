@@ -91,10 +91,11 @@ func (w *Worker) agree(ctx context.Context, p store.Phase, held *holding, outcom
 	if err != nil {
 		return nil, err
 	}
-	known := map[string]bool{}
-	for _, ids := range byAgent {
+	known := map[string]map[string]bool{}
+	for name, ids := range byAgent {
+		known[name] = map[string]bool{}
 		for _, id := range ids {
-			known[id] = true
+			known[name][id] = true
 		}
 	}
 	complete := map[string][]store.Outcome{}
@@ -106,13 +107,14 @@ func (w *Worker) agree(ctx context.Context, p store.Phase, held *holding, outcom
 	return complete, nil
 }
 
-func allHeld(o store.Outcome, main string, known map[string]bool) bool {
-	if !known[trajectoryID(o.Query, o.Rollout, main, 0, true)] {
+// allHeld says whether each trajectory of a rollout is held by its own agent, of which known has the ids.
+func allHeld(o store.Outcome, main string, known map[string]map[string]bool) bool {
+	if !known[main][trajectoryID(o.Query, o.Rollout, main, 0, true)] {
 		return false
 	}
 	for name, calls := range o.Calls {
 		for i := range calls {
-			if !known[trajectoryID(o.Query, o.Rollout, name, i, false)] {
+			if !known[name][trajectoryID(o.Query, o.Rollout, name, i, false)] {
 				return false
 			}
 		}

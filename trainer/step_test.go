@@ -1,0 +1,46 @@
+package trainer
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// TestForeignHolding has the planner claim trajectories of the researcher: a rollout counts by what the
+// researcher itself holds.
+func TestForeignHolding(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	ctx := t.Context()
+	s, err := store.Open(ctx, store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	members := map[string]*store.Member{}
+	for _, name := range []string{"planner", "researcher"} {
+		if members[name], err = s.Join(ctx, name, store.Hello{Agents: []string{"planner", "researcher"}}); err != nil {
+			t.Fatal(err)
+		}
+		defer members[name].Leave(ctx)
+	}
+	if err := members["planner"].PublishHolding(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
+		t.Fatal(err)
+	}
+	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"]}
+	w.settings()
+	held := &holding{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
+		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
+	}}
+	calls := map[string]int{"researcher": 1}
+	complete, err := w.agree(ctx, store.Train(0), held, []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := complete["q"]; len(got) != 1 || got[0].Rollout != 1 {
+		t.Errorf("complete: %v, want rollout 1 alone", got)
+	}
+	if _, err := w.groups(held, complete); err != nil {
+		t.Error(err)
+	}
+}
