@@ -32,6 +32,7 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	}
 	console := newConsole(cfg, nil)
 	e, err := trainer.Evaluate(ctx, cfg, c.Checkpoint, console)
+	console.Summary() // it has no records: this clears the progress line
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // An evaluation of a checkpoint is the run's own evaluation of that version, token by token.
@@ -44,6 +48,9 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}
+	if screen := onTerminal(t, append([]string{"eval", "--checkpoint", step}, set...)...); !strings.Contains(screen, "planner eval-1 ") || !strings.Contains(screen, "\r\x1b[Kcheckpoint ") {
+		t.Errorf("on a terminal the table does not take the place of the progress line: %q", screen)
+	}
 
 	refused(t, "", append([]string{"eval", "--checkpoint", filepath.Join(dir, "checkpoints", "step-000009")}, set...), "step-000009")
 	model := filepath.Join(step, "planner", "model.safetensors")
@@ -56,6 +63,41 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, "", append([]string{"eval", "--checkpoint", step}, set...), "planner/model.safetensors")
+}
+
+// onTerminal runs the program on a pseudo-terminal and returns what it wrote there.
+func onTerminal(t *testing.T, args ...string) string {
+	t.Helper()
+	primary, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer primary.Close()
+	fd := int(primary.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secondary, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := program(t, "", args...)
+	cmd.Env = append(cmd.Env, "TERM=xterm", "NO_COLOR=1")
+	cmd.Stdout, cmd.Stderr = secondary, secondary
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	secondary.Close()
+	var screen bytes.Buffer
+	io.Copy(&screen, primary) // ends with an error when the program does
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %v: %s", args, err, screen.String())
+	}
+	return screen.String()
 }
 
 // one is the only file of a pattern.
