@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -226,22 +225,26 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestCancellation ends the context of two calls, of which one waits for the only slot, after the first
+// token: both learn the cause, and get what was sampled until then.
 func TestCancellation(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
+	enough := errors.New("enough")
 	long := rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{Temperature: 1, MaxNew: 150}}
-	started := make(chan error, 2)
-	for range 2 { // the second waits for the only slot
-		go func() { _, err := e.Generate(ctx, long); started <- err }()
-	}
-	for e.Stats().SampledTokens == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
+	long.OnToken = func(int32) { cancel(enough) }
+	sampled := make(chan int, 2)
 	for range 2 {
-		if err := <-started; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
-		}
+		go func() {
+			c, err := e.Generate(ctx, long)
+			if !errors.Is(err, enough) || c.Finish != rollout.FinishCancelled || len(c.LogProbs) != len(c.Tokens) {
+				t.Errorf("error %v, %+v", err, c)
+			}
+			sampled <- len(c.Tokens)
+		}()
+	}
+	if n := <-sampled + <-sampled; n != 1 {
+		t.Errorf("%d tokens were sampled, want the first alone", n)
 	}
 	c, err := e.Generate(context.Background(), rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 2}})
 	if err != nil || len(c.Tokens) != 2 {
