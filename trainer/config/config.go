@@ -261,7 +261,7 @@ type AgentAlign struct {
 type Engine struct {
 	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, at most 128."`
 	Context               int  `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower."`
-	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass."`
+	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; what sequences begin with in common counts once."`
 	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
 }
 
