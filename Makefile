@@ -75,6 +75,7 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 
 test: build gsm8k ## every test
 	build/test/kernels_test --gtest_brief=1
+	build/test/shim_test --gtest_brief=1
 	$(GO) test -timeout 30m ./...
 	$(GO) test -timeout 30m -race $(RACE)
 

@@ -1,10 +1,10 @@
 // Process, device, memory and the loading of the CUDA part.
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <caffe2/core/common.h>
 #include <dlfcn.h>
 #include <malloc.h>
 #include <omp.h>
@@ -72,15 +72,10 @@ void mgt_free(void *error) { std::free(error); }
 const char *mgt_built_version(void) { return TORCH_VERSION; }
 
 const char *mgt_loaded_version(void) {
-  // The library names its version only inside this report.
-  static const std::string version = [] {
-    const std::string report = at::show_config(), key = "TORCH_VERSION=";
-    auto from = report.find(key);
-    if (from == std::string::npos) return std::string("unknown");
-    from += key.size();
-    return report.substr(from, report.find_first_of(", \n", from) - from);
-  }();
-  return version.c_str();
+  // Not from at::show_config(): that asks for CUDA, and what is loaded later is never found (mgt_cuda_load).
+  const auto &options = caffe2::GetBuildOptions();
+  auto found = options.find("TORCH_VERSION");
+  return found == options.end() ? "unknown" : found->second.c_str();
 }
 
 const char *mgt_cpu_features(void) {

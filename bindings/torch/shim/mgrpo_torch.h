@@ -51,7 +51,7 @@ typedef struct {
   char *error;
 } mgt_memory_stats;
 
-// Process.
+// Process. None of these but mgt_cuda_load asks LibTorch for CUDA (shim_test holds them to it).
 MGT_API void mgt_free(void *error);
 MGT_API const char *mgt_built_version(void);   // of the headers
 MGT_API const char *mgt_loaded_version(void);  // of the library found at run time
