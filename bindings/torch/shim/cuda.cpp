@@ -1,12 +1,10 @@
 // libmgrpo_torch_cuda: what the first library asks of CUDA.
-#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include "cuda_part.h"
 #ifdef MGRPO_CUDA_KERNELS
-#include "kernel.h"
 #include "mgrpo/logprob.h"
 #endif
 
@@ -25,22 +23,18 @@ void memory(int index, mgt_memory_stats *stats) {
 }
 
 #ifdef MGRPO_CUDA_KERNELS
-// The kernels report a bad row on the device, where reading it would wait for all work; such a row's
-// outputs are NaN and are caught with the loss.
-at::Tensor bad_row(const at::Tensor &like) { return at::empty({1}, like.options().dtype(at::kLong)); }
-
-void token_logprob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy) {
-  auto bad = bad_row(logits);
-  check_status(mgrpo_token_logprob_cuda(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                        logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(),
-                                        entropy.mutable_data_ptr(), bad.mutable_data_ptr<int64_t>(), stream(logits.get_device())));
+int32_t token_logprob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
+                      int64_t *bad_row) {
+  return mgrpo_token_logprob_cuda(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1), logits.size(1),
+                                  targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(), entropy.mutable_data_ptr(),
+                                  bad_row, stream(logits.get_device()));
 }
 
-void token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy) {
-  auto bad = bad_row(logits);
-  check_status(mgrpo_token_logprob_bwd_cuda(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                            logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
-                                            dentropy.const_data_ptr(), bad.mutable_data_ptr<int64_t>(), stream(logits.get_device())));
+int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy,
+                          int64_t *bad_row) {
+  return mgrpo_token_logprob_bwd_cuda(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
+                                      logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
+                                      dentropy.const_data_ptr(), bad_row, stream(logits.get_device()));
 }
 #else
 constexpr decltype(cuda_part::token_logprob) token_logprob = nullptr;

@@ -9,9 +9,11 @@ struct cuda_part {
   int (*device_count)();
   void *(*stream)(int index);
   void (*memory)(int index, mgt_memory_stats *stats);
-  // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream.
-  void (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy);
-  void (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy);
+  // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream; bad_row is host memory.
+  int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
+                           int64_t *bad_row);
+  int32_t (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp,
+                               const at::Tensor &dentropy, int64_t *bad_row);
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

@@ -43,8 +43,11 @@ void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets
                                              logp.mutable_data_ptr(), entropy.mutable_data_ptr(), &bad_row);
     return check_row(status, first, bad_row);
   }
-  if (logits.is_cuda() && the_cuda_part->token_logprob && kernel_dtype(logits))
-    return the_cuda_part->token_logprob(logits, targets, tau, logp, entropy);
+  if (logits.is_cuda() && the_cuda_part->token_logprob && kernel_dtype(logits)) {
+    int64_t bad_row = -1;
+    int32_t status = the_cuda_part->token_logprob(logits, targets, tau, logp, entropy, &bad_row);
+    return check_row(status, first, bad_row);
+  }
   auto lp = at::log_softmax(logits.to(logp.scalar_type()) / tau, -1);
   logp.copy_(lp.gather(1, targets.to(at::kLong).unsqueeze(1)).squeeze(1));
   entropy.copy_(-(lp.exp() * lp).nan_to_num(0).sum(-1));
@@ -59,8 +62,11 @@ void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targe
                                                  dlogp.const_data_ptr(), dentropy.const_data_ptr(), &bad_row);
     return check_row(status, first, bad_row);
   }
-  if (logits.is_cuda() && the_cuda_part->token_logprob_bwd && kernel_dtype(logits))
-    return the_cuda_part->token_logprob_bwd(logits, targets, tau, dlogp, dentropy);
+  if (logits.is_cuda() && the_cuda_part->token_logprob_bwd && kernel_dtype(logits)) {
+    int64_t bad_row = -1;
+    int32_t status = the_cuda_part->token_logprob_bwd(logits, targets, tau, dlogp, dentropy, &bad_row);
+    return check_row(status, first, bad_row);
+  }
   auto lp = at::log_softmax(logits.to(dlogp.scalar_type()) / tau, -1), p = lp.exp();
   auto plp = (p * lp).nan_to_num_(0);
   auto g = dlogp.unsqueeze(1), e = dentropy.unsqueeze(1);
