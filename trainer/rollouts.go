@@ -199,7 +199,6 @@ func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 		Task:    text,
 		Dialect: dialect,
 		Limits:  w.limits,
-		Strict:  true,
 		MaxLag:  w.cfg.GRPO.MaxLag,
 	}
 	spec.Sampling = w.sampling(p)

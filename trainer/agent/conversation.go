@@ -23,7 +23,6 @@ type Spec struct {
 	Sampling rollout.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
 	Limits   Limits
 	MaxLag   int64 // largest difference of policy versions between turns
-	Strict   bool  // a malformed call makes the format invalid
 }
 
 // Limits bound a conversation; 0 is no limit. A conversation cut by one has an invalid format, but for
@@ -31,7 +30,6 @@ type Spec struct {
 type Limits struct {
 	Turns        int           // sampled turns
 	CallsPerTurn int           // calls executed for one turn
-	Calls        int           // calls executed in all
 	TurnTokens   int           // sampled tokens of a turn
 	Tokens       int           // tokens in all: prompt, sampled, observed
 	Wall         time.Duration // from the first prompt to the answer, calls included
@@ -93,13 +91,12 @@ type conversation struct {
 	env    Env
 	traj   Trajectory
 	turns  int   // sampled so far
-	calls  int   // executed so far
 	newest int64 // newest policy version that sampled a turn
 }
 
 func (c *conversation) end(finish string) {
 	c.traj.Finish = finish
-	c.traj.FormatValid = finish == FinishAnswer && (c.traj.Malformed == 0 || !c.spec.Strict)
+	c.traj.FormatValid = finish == FinishAnswer && c.traj.Malformed == 0
 }
 
 // hold runs the loop: sample a turn, parse it, execute its calls, append the answers.
@@ -130,12 +127,7 @@ func (c *conversation) hold(ctx context.Context) error {
 			c.traj.FormatValid = c.traj.FormatValid && action.Answer != ""
 			return nil
 		}
-		calls, executable := c.admit(action.Calls)
-		if max := c.spec.Limits.Calls; max > 0 && c.calls+executable > max {
-			c.end(FinishCalls)
-			return nil
-		}
-		c.calls += executable
+		calls := c.admit(action.Calls)
 		if len(calls) == 0 {
 			continue
 		}
@@ -247,7 +239,7 @@ func (c *conversation) accept(out rollout.Completion, room int) error {
 
 // admit counts malformed calls and folds the calls beyond the limit of a turn into one that answers
 // for all of them, so that a turn of a thousand calls is not answered a thousand times.
-func (c *conversation) admit(calls []Call) (admitted []Call, executable int) {
+func (c *conversation) admit(calls []Call) (admitted []Call) {
 	limit := c.spec.Limits.CallsPerTurn
 	for i, call := range calls {
 		if limit > 0 && i == limit {
@@ -256,16 +248,14 @@ func (c *conversation) admit(calls []Call) (admitted []Call, executable int) {
 			return append(admitted, Call{
 				Name:    call.Name,
 				Problem: fmt.Sprintf("%d call(s) not executed: at most %d calls a turn. Wait for the answers, then call again.", surplus, limit),
-			}), executable
+			})
 		}
 		if call.Problem != "" {
 			c.traj.Malformed++
-		} else {
-			executable++
 		}
 		admitted = append(admitted, call)
 	}
-	return admitted, executable
+	return admitted
 }
 
 // execute runs the calls of a turn at once and returns their results in the order issued. The first

@@ -181,20 +181,16 @@ func TestRunMalformedCalls(t *testing.T) {
 		says(t, `<tool_call>{"name": "oracle", "arguments": {}}</tool_call>`+calculation("1 + 1")),
 		says(t, "2"),
 	}
-	for _, strict := range []bool{false, true} {
-		s := newStage(t, turns...)
-		s.spec.Strict = strict
-		traj := s.run(t)
-		if traj.Malformed != 2 || traj.Finish != FinishAnswer || traj.FormatValid == strict {
-			t.Errorf("strict=%v: malformed %d, finish %s, valid %v", strict, traj.Malformed, traj.Finish, traj.FormatValid)
-		}
-		if text := traj.Turns[2].Text; !strings.Contains(text, "error: the tool call is not valid JSON") {
-			t.Errorf("answer to bad JSON: %q", text)
-		}
-		text := traj.Turns[4].Text
-		if i, j := strings.Index(text, `error: there is no tool "oracle"`), strings.Index(text, "<tool_response>\n2\n"); i < 0 || j < i {
-			t.Errorf("answers to one bad and one good call: %q", text)
-		}
+	traj := newStage(t, turns...).run(t)
+	if traj.Malformed != 2 || traj.Finish != FinishAnswer || traj.FormatValid {
+		t.Errorf("malformed %d, finish %s, valid %v", traj.Malformed, traj.Finish, traj.FormatValid)
+	}
+	if text := traj.Turns[2].Text; !strings.Contains(text, "error: the tool call is not valid JSON") {
+		t.Errorf("answer to bad JSON: %q", text)
+	}
+	text := traj.Turns[4].Text
+	if i, j := strings.Index(text, `error: there is no tool "oracle"`), strings.Index(text, "<tool_response>\n2\n"); i < 0 || j < i {
+		t.Errorf("answers to one bad and one good call: %q", text)
 	}
 }
 
@@ -226,15 +222,13 @@ func TestRunLimits(t *testing.T) {
 		sampled int // turns
 	}{
 		"turns":        {Limits{Turns: 2}, 0, []string{call, call, "4"}, FinishTurns, 2},
-		"calls":        {Limits{Calls: 3}, 0, []string{call + call, call + call, "4"}, FinishCalls, 2},
-		"calls, just":  {Limits{Calls: 2}, 0, []string{call + call, "4"}, FinishAnswer, 2},
 		"turn tokens":  {Limits{TurnTokens: 3}, 0, []string{"one two three four five"}, FinishLength, 1},
 		"tokens":       {Limits{Tokens: len(prompt) + 3}, 0, []string{"one two three four five"}, FinishTokens, 1},
 		"no tokens":    {Limits{Tokens: len(prompt)}, 0, []string{"one"}, FinishTokens, 0},
 		"context":      {Limits{}, len(prompt) + 3, []string{"one two three four five"}, FinishContext, 1},
 		"no context":   {Limits{}, len(prompt) - 1, []string{"one"}, FinishContext, 0},
 		"context next": {Limits{}, len(prompt) + 30, []string{call, "4"}, FinishContext, 1},
-		"none reached": {Limits{Turns: 2, Calls: 1, TurnTokens: 50, Tokens: 1000, Wall: time.Hour}, 0, []string{call, "4"}, FinishAnswer, 2},
+		"none reached": {Limits{Turns: 2, TurnTokens: 50, Tokens: 1000, Wall: time.Hour}, 0, []string{call, "4"}, FinishAnswer, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

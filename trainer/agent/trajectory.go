@@ -19,7 +19,6 @@ const (
 	FinishAnswer  = "answer"  // the agent gave its final answer
 	FinishFormat  = "format"  // a turn outside a dialect's grammar, which ends the conversation
 	FinishTurns   = "turns"   // Limits.Turns sampled turns without an answer
-	FinishCalls   = "calls"   // a turn would have exceeded Limits.Calls
 	FinishLength  = "length"  // a turn reached its token limit
 	FinishTokens  = "tokens"  // the conversation reached Limits.Tokens
 	FinishContext = "context" // the conversation reached the engine's context limit
