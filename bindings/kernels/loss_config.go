@@ -8,6 +8,9 @@ import "fmt"
 // Ratio is the importance ratio of the policy term.
 type Ratio string
 
+// TokenLevel tells a ratio of one token from one of a whole sequence.
+func (r Ratio) TokenLevel() bool { return r == RatioToken || r == RatioCISPO }
+
 // Aggregation turns token losses into one number.
 type Aggregation string
 

@@ -60,24 +60,27 @@ func (l *Learner) planLoss(batch []*Sequence) (*lossPlan, error) {
 func (l *Learner) policyPass(ctx context.Context, p *lossPlan, run []*Sequence, learns bool) error {
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, run)
+		objective := l.lossOfLogProbs
+		if learns && l.opt.Loss.Ratio.TokenLevel() {
+			objective = l.lossOfHidden
+		}
 		var err error
-		objective := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			var logp, entropy *torch.Tensor
-			logp, entropy = l.head(hidden, b)
-			outputs = []*torch.Tensor{logp, entropy}
-			grads, err = l.loss(s, p, run, logp.Detach(), entropy.Detach())
+		outputsAndGrads := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			outputs, grads, err = objective(s, p, run, b, hidden.IndexSelect(0, b.source))
 			if err != nil { // nothing is learned from a refused batch
-				grads = []*torch.Tensor{s.Zeros(torch.Float32, int64(b.n)), s.Zeros(torch.Float32, int64(b.n))}
+				for i, out := range outputs {
+					grads[i] = s.Zeros(out.DType(), out.Shape()...)
+				}
 			}
 			return outputs, grads
 		}
 		switch {
 		case !learns:
-			objective(l.model.Forward(s, b.in))
+			outputsAndGrads(l.model.Forward(s, b.in))
 		case l.opt.Checkpoint:
-			l.model.ForwardBackwardCheckpointed(s, b.in, objective)
+			l.model.ForwardBackwardCheckpointed(s, b.in, outputsAndGrads)
 		default:
-			l.model.ForwardBackward(s, b.in, objective)
+			l.model.ForwardBackward(s, b.in, outputsAndGrads)
 		}
 		if err == nil && learns {
 			l.collectGradient()
@@ -86,24 +89,55 @@ func (l *Learner) policyPass(ctx context.Context, p *lossPlan, run []*Sequence, 
 	})
 }
 
+// lossOfHidden is the loss of a token-level ratio as a function of the hidden rows of the trained tokens, and
+// its gradient for them. The head's gradient is accumulated on the way, while the logits are there.
+func (l *Learner) lossOfHidden(s *torch.Scope, p *lossPlan, run []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, run), l.opt.Loss)
+	if err != nil {
+		err = fmt.Errorf("learner: %w", name(err, run))
+	} else {
+		p.merge(head.Sums, head.LogProb, run)
+	}
+	return []*torch.Tensor{rows}, []*torch.Tensor{head.DHidden}, err
+}
+
+// lossOfLogProbs is the loss as a function of the trained tokens' log-probs and entropies, and its gradient
+// for them: a sequence's ratio is known only when all its log-probs are.
+func (l *Learner) lossOfLogProbs(s *torch.Scope, p *lossPlan, run []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+	logp, entropy := l.headOf(rows, b)
+	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
+	batch := l.lossBatch(s, p, run)
+	batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
+	sums, err := kernels.PolicyLoss(model.Backend(s), batch, l.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
+	if err != nil {
+		err = fmt.Errorf("learner: %w", name(err, run))
+	} else {
+		p.merge(sums, logp.Detach(), run)
+	}
+	return []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}, err
+}
+
 // head computes log-prob and entropy of the trained tokens, from their rows only: a masked row may hold
 // anything and is not read.
 func (l *Learner) head(hidden *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
-	return torch.HeadLogProb(hidden.IndexSelect(0, b.source), l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+	return l.headOf(hidden.IndexSelect(0, b.source), b)
 }
 
-// loss runs the policy-loss kernel over one micro-batch and returns dL/dlogp and dL/dH.
-func (l *Learner) loss(s *torch.Scope, p *lossPlan, run []*Sequence, logp, entropy *torch.Tensor) ([]*torch.Tensor, error) {
-	n := logp.Numel()
-	behaviour := gather(run, func(q *Sequence) []float32 { return q.Behaviour })
+func (l *Learner) headOf(rows *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
+	return torch.HeadLogProb(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+}
+
+// lossBatch is a micro-batch's trained tokens, without what the model says of them.
+func (l *Learner) lossBatch(s *torch.Scope, p *lossPlan, run []*Sequence) kernels.LossBatch {
+	old := gather(run, func(q *Sequence) []float32 { return q.old })
+	n := int64(len(old))
 	batch := kernels.LossBatch{
 		CuSeqlens: []int64{0}, DType: kernels.Float32,
-		LogpNew: logp.Ptr(), Entropy: entropy.Ptr(),
 		Mask:    s.Full(torch.Uint8, 1, n).Ptr(), // rows are those of trained tokens alone
-		LogpOld: s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.old }), n).Ptr(),
+		LogpOld: s.FromFloat32(old, n).Ptr(),
 	}
 	if l.opt.Recomputed {
-		batch.LogpBehaviour = s.FromFloat32(behaviour, n).Ptr()
+		batch.LogpBehaviour = s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.Behaviour }), n).Ptr()
 	}
 	if l.opt.Reference != nil {
 		batch.LogpRef = s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.ref }), n).Ptr()
@@ -114,17 +148,13 @@ func (l *Learner) loss(s *torch.Scope, p *lossPlan, run []*Sequence, logp, entro
 		batch.Advantage = append(batch.Advantage, q.Advantage)
 		batch.Coefficient = append(batch.Coefficient, p.coefficient[q])
 	}
-	dlogp, dentropy := s.Empty(torch.Float32, n), s.Empty(torch.Float32, n)
-	sums, err := kernels.PolicyLoss(model.Backend(s), batch, l.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
-	if err != nil {
-		return nil, fmt.Errorf("learner: %w", name(err, run))
-	}
-	p.sums.Merge(sums)
-	p.measureGap(logp, behaviour)
-	return []*torch.Tensor{dlogp, dentropy}, nil
+	return batch
 }
 
-func (p *lossPlan) measureGap(logp *torch.Tensor, behaviour []float32) {
+// merge adds a micro-batch's sums and how far its log-probs are from the sampler's.
+func (p *lossPlan) merge(sums kernels.LossSums, logp *torch.Tensor, run []*Sequence) {
+	p.sums.Merge(sums)
+	behaviour := gather(run, func(q *Sequence) []float32 { return q.Behaviour })
 	now := make([]float32, len(behaviour))
 	logp.Float32s(now)
 	for i, v := range now {

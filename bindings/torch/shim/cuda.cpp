@@ -4,9 +4,8 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "cuda_part.h"
-#ifdef MGRPO_CUDA_KERNELS
+#include "mgrpo/cuda_error.h"
 #include "mgrpo/logprob.h"
-#endif
 
 namespace {
 
@@ -22,28 +21,30 @@ void memory(int index, mgt_memory_stats *stats) {
   stats->peak = s.allocated_bytes[all].peak;
 }
 
-#ifdef MGRPO_CUDA_KERNELS
+// A row that a kernel refuses is for the caller to report. A failure of CUDA's is told in its own words.
+int32_t refused(int32_t status) {
+  TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
+  return status;
+}
+
 int32_t token_logprob(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
                       int64_t *bad_row) {
-  return mgrpo_token_logprob_cuda(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1), logits.size(1),
-                                  targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(), entropy.mutable_data_ptr(),
-                                  bad_row, stream(logits.get_device()));
+  return refused(mgrpo_token_logprob_cuda(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
+                                          logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(),
+                                          entropy.mutable_data_ptr(), bad_row, stream(logits.get_device())));
 }
 
 int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy,
                           int64_t *bad_row) {
-  return mgrpo_token_logprob_bwd_cuda(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                      logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
-                                      dentropy.const_data_ptr(), bad_row, stream(logits.get_device()));
+  return refused(mgrpo_token_logprob_bwd_cuda(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
+                                              logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
+                                              dentropy.const_data_ptr(), bad_row, stream(logits.get_device())));
 }
-#else
-constexpr decltype(cuda_part::token_logprob) token_logprob = nullptr;
-constexpr decltype(cuda_part::token_logprob_bwd) token_logprob_bwd = nullptr;
-#endif
 
 }  // namespace
 
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
-  static const cuda_part part{device_count, stream, memory, token_logprob, token_logprob_bwd};
+  static const cuda_part part{device_count, stream, memory, token_logprob, token_logprob_bwd,
+                              mgrpo_policy_gradient_from_logits_cuda, mgrpo_policy_loss_cuda};
   return &part;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo_torch.h"
 
 struct cuda_part {
@@ -14,6 +15,8 @@ struct cuda_part {
                            int64_t *bad_row);
   int32_t (*token_logprob_bwd)(at::Tensor &logits, const at::Tensor &targets, double tau, const at::Tensor &dlogp,
                                const at::Tensor &dentropy, int64_t *bad_row);
+  decltype(&mgrpo_policy_gradient_from_logits_cuda) policy_gradient_from_logits;
+  decltype(&mgrpo_policy_loss_cuda) policy_loss;
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

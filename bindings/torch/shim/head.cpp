@@ -43,7 +43,7 @@ void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets
                                              logp.mutable_data_ptr(), entropy.mutable_data_ptr(), &bad_row);
     return check_row(status, first, bad_row);
   }
-  if (logits.is_cuda() && the_cuda_part->token_logprob && kernel_dtype(logits)) {
+  if (logits.is_cuda() && kernel_dtype(logits)) {
     int64_t bad_row = -1;
     int32_t status = the_cuda_part->token_logprob(logits, targets, tau, logp, entropy, &bad_row);
     return check_row(status, first, bad_row);
@@ -62,7 +62,7 @@ void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targe
                                                  dlogp.const_data_ptr(), dentropy.const_data_ptr(), &bad_row);
     return check_row(status, first, bad_row);
   }
-  if (logits.is_cuda() && the_cuda_part->token_logprob_bwd && kernel_dtype(logits)) {
+  if (logits.is_cuda() && kernel_dtype(logits)) {
     int64_t bad_row = -1;
     int32_t status = the_cuda_part->token_logprob_bwd(logits, targets, tau, dlogp, dentropy, &bad_row);
     return check_row(status, first, bad_row);

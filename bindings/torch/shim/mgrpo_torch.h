@@ -35,6 +35,13 @@ typedef struct {
 } mgt_pair;
 
 typedef struct {
+  mgt_tensor dh, logp, entropy;
+  int32_t status;  // of mgrpo/status.h, where error is NULL
+  int64_t row;     // the row that MGRPO_NON_FINITE is about
+  char *error;
+} mgt_policy_loss;
+
+typedef struct {
   double value;
   char *error;
 } mgt_scalar;
@@ -130,6 +137,14 @@ MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v
 MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *pos);
 MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale);
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk);
+// Structs of mgrpo/policy_loss.h; refusal is filled where status is MGRPO_REFUSED.
+struct mgrpo_loss_batch;
+struct mgrpo_loss_config;
+struct mgrpo_loss_sums;
+struct mgrpo_loss_error;
+MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk,
+                                               const struct mgrpo_loss_batch *batch, const struct mgrpo_loss_config *config,
+                                               struct mgrpo_loss_sums *sums, struct mgrpo_loss_error *refusal);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,39 @@
+package torch
+
+// #include "mgrpo_torch.h"
+import "C"
+
+import "github.com/mgrpo/mgrpo/bindings/kernels"
+
+// HeadLoss is a micro-batch's policy loss with its gradient for the hidden states.
+type HeadLoss struct {
+	Sums             kernels.LossSums
+	DHidden          *Tensor // [N, D]
+	LogProb, Entropy *Tensor // [N] of the targets, in the batch's DType
+}
+
+// LinearPolicyLoss is the policy loss of the logits h w^T: h [N, D] and w [V, D] of one dtype, targets int32 [N], a
+// token's row of h each. It adds dL/dw to w's gradient in place unless w requires none. Logits exist for chunk rows at
+// a time and are computed once, so the ratio must be token or cispo. batch is as for kernels.PolicyLossFromLogits.
+// Nothing is recorded: h's gradient is for the caller to send backward.
+//
+// An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *kernels.LossError what is refused; the
+// gradients are unspecified then.
+func LinearPolicyLoss(h, w, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config kernels.LossConfig) (HeadLoss, error) {
+	const op = "linear policy loss"
+	s := h.enter(op, w, targets)
+	var out HeadLoss
+	var err error
+	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {
+		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, w.handle, targets.handle, C.double(tau), C.int64_t(chunk),
+			(*C.struct_mgrpo_loss_batch)(c.Batch), (*C.struct_mgrpo_loss_config)(c.Config),
+			(*C.struct_mgrpo_loss_sums)(c.Sums), (*C.struct_mgrpo_loss_error)(c.Refusal))
+		must(op, r.error, h, w, targets)
+		out.DHidden, out.LogProb, out.Entropy = s.take(op, r.dh), s.take(op, r.logp), s.take(op, r.entropy)
+		if r.status == 0 {
+			return nil
+		}
+		return &kernels.Error{Op: op, Status: kernels.Status(r.status), Row: int64(r.row)}
+	})
+	return out, err
+}

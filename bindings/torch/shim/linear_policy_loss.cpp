@@ -1,0 +1,120 @@
+// The policy loss of a language model's head, from hidden states, and its gradients.
+//
+// A token-level objective differentiates a row of logits as soon as it exists, so the logits of a chunk of rows are
+// computed once, become their gradient in place and are multiplied on: three GEMMs, where a backward pass of
+// head.cpp's makes the logits again, a fourth.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "cuda_part.h"
+#include "guard.h"
+#include "kernel.h"
+#include "leaf.h"
+
+namespace {
+
+// The kernels of h's device.
+struct Kernels {
+  bool cuda;
+  int index;
+  at::Tensor bad_row;
+
+  explicit Kernels(const at::Tensor &h)
+      : cuda(h.is_cuda()), index(cuda ? h.get_device() : 0), bad_row(at::full({1}, -1, h.options().dtype(at::kLong))) {
+    auto type = h.scalar_type();
+    TORCH_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kDouble, "float32, bfloat16 or float64 expected, not ", type);
+  }
+  int32_t gradient(const mgrpo_logits &logits, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
+                   const at::Tensor &logp, const at::Tensor &entropy, mgrpo_loss_error *refusal) const {
+    auto *lp = logp.mutable_data_ptr(), *h = entropy.mutable_data_ptr();
+    auto *bad = bad_row.mutable_data_ptr<int64_t>();
+    return cuda ? the_cuda_part->policy_gradient_from_logits(&logits, first, &b, &c, lp, h, bad, refusal, the_cuda_part->stream(index))
+                : mgrpo_policy_gradient_from_logits_cpu(&logits, first, &b, &c, lp, h, bad, refusal);
+  }
+  int32_t loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_sums *sums, mgrpo_loss_error *refusal) const {
+    return cuda ? the_cuda_part->policy_loss(&b, &c, nullptr, nullptr, sums, refusal, the_cuda_part->stream(index))
+                : mgrpo_policy_loss_cpu(&b, &c, nullptr, nullptr, sums, refusal);
+  }
+};
+
+// Where the gradient of w [V, D] is added up over the chunks: in the leaf's own, or in float32 and then rounded once
+// where w is in half precision. Nowhere if w is frozen.
+struct WeightGradient {
+  const at::Tensor &w;
+  at::Tensor leaf, sum;
+
+  WeightGradient(const at::Tensor &w, c10::ScalarType accumulate) : w(w) {
+    if (!w.requires_grad()) return;
+    TORCH_CHECK(w.is_leaf(), "w must be a leaf, or frozen");
+    leaf = gradient_in_place(w);
+    if (!leaf.defined()) {
+      TORCH_CHECK(!w.grad().defined(), "the gradient of w must be contiguous");
+      w.mutable_grad() = leaf = at::zeros_like(w);
+    }
+    sum = accumulate == w.scalar_type() ? leaf : at::zeros(w.sizes(), w.options().dtype(accumulate));
+  }
+  void add(const at::Tensor &dlogits, const at::Tensor &rows) {
+    if (!sum.defined()) return;
+    if (sum.scalar_type() == rows.scalar_type())
+      sum.addmm_(dlogits.t(), rows);
+    else
+      sum.add_(at::mm(dlogits.t(), rows));
+  }
+  void finish() {
+    if (sum.defined() && !sum.is_same(leaf)) leaf.add_(sum);
+  }
+};
+
+}  // namespace
+
+mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk,
+                                       const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, mgrpo_loss_sums *sums,
+                                       mgrpo_loss_error *refusal) {
+  mgt_policy_loss r{};
+  r.row = -1;
+  r.error = run(d, [&] {
+    at::NoGradGuard no_grad;
+    const auto &W = ref(w), &Y = ref(targets);
+    auto H = ref(h).contiguous();
+    TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
+    TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
+    TORCH_CHECK(tau > 0 && chunk >= 1, "tau must be above 0 and chunk at least 1; they are ", tau, " and ", chunk);
+    TORCH_CHECK(batch->tokens == H.size(0), "the batch has ", batch->tokens, " tokens, h ", H.size(0), " rows");
+    const int32_t *y = int32s(Y, H.size(0), "targets");
+    const Kernels kernels(H);
+    auto wide = H.options().dtype(H.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    auto logp = at::empty({H.size(0)}, wide), entropy = at::empty({H.size(0)}, wide), dh = at::empty_like(H);
+    WeightGradient dw(W, wide.dtype().toScalarType());
+
+    auto buffer = at::empty({std::min(chunk, H.size(0)), W.size(0)}, H.options());
+    for (int64_t from = 0; from < H.size(0) && r.status == MGRPO_OK; from += chunk) {
+      int64_t n = std::min(chunk, H.size(0) - from);
+      auto rows = H.narrow(0, from, n), logits = buffer.narrow(0, 0, n), out = dh.narrow(0, from, n);
+      at::mm_out(logits, rows, W.t());
+      r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(H.scalar_type()), n, W.size(0), W.size(0), y + from, tau}, from,
+                                  *batch, *config, logp, entropy, refusal);
+      at::mm_out(out, logits, W);
+      dw.add(logits, rows);
+    }
+    dw.finish();
+    if (r.status == MGRPO_OK) {
+      mgrpo_loss_batch b = *batch;
+      b.logp_new = logp.const_data_ptr();
+      b.entropy = entropy.const_data_ptr();
+      r.status = kernels.loss(b, *config, sums, refusal);
+      r.row = kernels.bad_row.item<int64_t>();
+      if (r.row >= 0) r.status = MGRPO_NON_FINITE;
+    }
+    own(r.dh, dh);
+    own(r.logp, logp);
+    own(r.entropy, entropy);
+  });
+  return r;
+}
