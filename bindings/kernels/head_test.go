@@ -106,6 +106,23 @@ func runHead[T float](t *testing.T, h goldenHead, logits []T, vocab int) (headRe
 	return r, err
 }
 
+// runFused is runHead in one call.
+func runFused[T float](t *testing.T, h goldenHead, logits []T, vocab int) (headResult[T], error) {
+	t.Helper()
+	n := len(h.Targets)
+	buffer := pad(logits, vocab)
+	z := Logits{Data: Pointer(buffer), DType: dtypeOf[T](), Rows: int64(n), Vocab: int64(vocab), Stride: int64(vocab + padding)}
+	r := headResult[T]{logp: make([]T, n), entropy: make([]T, n)}
+	coefficient, totals, err := LossCoefficients(h.Config, h.Batch.trajectories())
+	if err != nil {
+		return r, err
+	}
+	batch, _, _ := microBatch[T](h.Batch, coefficient, 0, len(h.Batch.Weight))
+	sums, err := PolicyLossFromLogits(CPU, z, Pointer(h.Targets), h.Temperature, batch, h.Config, Pointer(r.logp), Pointer(r.entropy))
+	r.stats, r.dlogits = sums.Stats(totals), unpad(t, buffer, vocab)
+	return r, err
+}
+
 // matmul is a [m,k] times b [k,n], given by their elements; sums are float64. Zeros of a are skipped, so a row
 // that is not read stays 0 whatever the other factor holds.
 func matmul[T float](m, n, k int, a, b func(i, j int) T) []T {
@@ -176,6 +193,15 @@ func compareLogits[T float](t *testing.T, h goldenHead, tol tolerances) {
 		t.Fatal(err)
 	}
 	compareHead(t, h, got, tol)
+	if !h.Config.Ratio.TokenLevel() {
+		return
+	}
+	fused, err := runFused(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fused.coefficient, fused.dlogpNew, fused.dentropy = got.coefficient, got.dlogpNew, got.dentropy // it writes none
+	compareHead(t, h, fused, tol)
 }
 
 func compareLinear[T float](t *testing.T, h goldenHead, tol tolerances) {
@@ -306,17 +332,22 @@ func compareNonFinite[T float](t *testing.T, h goldenHead, tol tolerances) {
 	var err error
 	if h.Hidden == nil {
 		_, err = runHead(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+		if _, fused := runFused(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0])); !h.Expect.Error.matches(bare(h.attribute(fused))) {
+			t.Errorf("in one call: got %v, want %+v", fused, *h.Expect.Error)
+		}
 	} else {
 		_, err = runLinear(t, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
 	}
-	var got *LossError
-	if err = h.attribute(err); !errors.As(err, &got) {
-		t.Fatalf("got %v, want %+v", err, *h.Expect.Error)
-	}
-	// The head's cases name neither trajectory nor count.
-	bare := *got
-	bare.Trajectory, bare.Count = -1, 0
-	if !h.Expect.Error.matches(&bare) {
+	if !h.Expect.Error.matches(bare(h.attribute(err))) {
 		t.Errorf("got %v, want %+v", err, *h.Expect.Error)
 	}
+}
+
+// bare is a refusal without what the head's cases do not name: trajectory and count.
+func bare(err error) error {
+	var refused *LossError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	return &LossError{Code: refused.Code, Field: refused.Field, Trajectory: -1, Token: refused.Token}
 }

@@ -1,0 +1,146 @@
+package torch
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+)
+
+// headProblem is seven tokens in two trajectories, one token masked, over a head of 6 by 11.
+type headProblem struct {
+	h, w    *Tensor
+	targets *Tensor
+	batch   kernels.LossBatch
+	config  kernels.LossConfig
+}
+
+func newHeadProblem(s *Scope, dt DType) headProblem {
+	const n, width, vocab = 7, 6, 11
+	p := headProblem{
+		h: from(s, values(1, n*width), dt, n, width), w: from(s, values(2, vocab*width), dt, vocab, width),
+		targets: s.FromInt32([]int32{3, 0, 10, 4, 4, 7, 1}, n), config: kernels.DefaultLossConfig(),
+	}
+	p.config.Ratio, p.config.KL, p.config.KLCoef, p.config.EntropyCoef = kernels.RatioCISPO, kernels.KL3, 0.1, 0.02
+	wide, kind := Float32, kernels.Float32
+	if dt == Float64 {
+		wide, kind = Float64, kernels.Float64
+	}
+	behind := func(seed uint64) *Tensor {
+		v := values(seed, n)
+		for i := range v {
+			v[i] = -2 - math.Abs(v[i])
+		}
+		return from(s, v, wide, n)
+	}
+	mask := s.Full(Uint8, 1, n)
+	mask.Narrow(0, 2, 1).Fill_(0)
+	p.batch = kernels.LossBatch{
+		CuSeqlens: []int64{0, 3, n}, Weight: []float64{1, 2}, Advantage: []float64{1.5, -0.5}, Coefficient: []float64{0.2, 0.3},
+		Mask: mask.Ptr(), DType: kind, LogpOld: behind(3).Ptr(), LogpRef: behind(4).Ptr(),
+	}
+	return p
+}
+
+// twoPass computes log-probs, their loss, and sends its gradient backward through the head.
+func (p headProblem) twoPass(s *Scope, t *testing.T) (sums kernels.LossSums, dh, dw []float64) {
+	t.Helper()
+	h, w := p.h.Detach(), p.w.Detach()
+	h.RequireGrad(true)
+	w.RequireGrad(true)
+	s.Grad(true, func() {
+		logp, entropy := HeadLogProb(h, w, p.targets, 0.8, 3)
+		batch := p.batch
+		batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
+		g, e := s.Zeros(logp.DType(), logp.Shape()...), s.Zeros(logp.DType(), logp.Shape()...)
+		var err error
+		if sums, err = kernels.PolicyLoss(kernels.CPU, batch, p.config, g.Ptr(), e.Ptr()); err != nil {
+			t.Fatal(err)
+		}
+		Backward([]*Tensor{logp, entropy}, []*Tensor{g, e})
+	})
+	return sums, float64s(h.Grad()), float64s(w.Grad())
+}
+
+func TestLinearPolicyLossIsTheTwoPassLoss(t *testing.T) {
+	d := open(t)
+	for dt, tolerance := range map[DType]float64{Float32: 1e-5, Float64: 1e-12, BFloat16: 2e-2} {
+		for _, chunk := range []int64{1, 3, 100} {
+			do(t, d, func(s *Scope) {
+				p := newHeadProblem(s, dt)
+				sums, dh, dw := p.twoPass(s, t)
+				p.w.RequireGrad(true)
+				p.w.SetGrad(s.Full(dt, 0.5, p.w.Shape()...)) // is added to
+				got, err := LinearPolicyLoss(p.h, p.w, p.targets, 0.8, chunk, p.batch, p.config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range dw {
+					dw[i] += 0.5
+				}
+				near := func(what string, got, want []float64) {
+					t.Helper()
+					for i := range want {
+						if math.Abs(got[i]-want[i]) > tolerance*max(1, math.Abs(want[i])) {
+							t.Errorf("%v, chunks of %d: %s %d: %v, want %v", dt, chunk, what, i, got[i], want[i])
+						}
+					}
+				}
+				a, b := got.Sums.Stats(kernels.LossTotals{}), sums.Stats(kernels.LossTotals{})
+				near("loss", []float64{a.LossPolicy, a.LossKL, a.LossEntropy, *a.EntropyMean}, []float64{b.LossPolicy, b.LossKL, b.LossEntropy, *b.EntropyMean})
+				near("dhidden", float64s(got.DHidden), dh)
+				near("dw", float64s(p.w.Grad()), dw)
+			})
+		}
+	}
+}
+
+func TestLinearPolicyLossWithAFrozenHead(t *testing.T) {
+	d := open(t)
+	do(t, d, func(s *Scope) {
+		p := newHeadProblem(s, Float32)
+		_, dh, _ := p.twoPass(s, t)
+		got, err := LinearPolicyLoss(p.h, p.w, p.targets, 0.8, 4, p.batch, p.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range float64s(got.DHidden) {
+			if math.Abs(x-dh[i]) > 1e-5 {
+				t.Errorf("dhidden %d: %v, want %v", i, x, dh[i])
+			}
+		}
+		if p.w.Grad() != nil {
+			t.Error("a frozen head has a gradient")
+		}
+	})
+}
+
+func TestLinearPolicyLossRefusals(t *testing.T) {
+	d := open(t)
+	do(t, d, func(s *Scope) {
+		call := func(change func(p *headProblem)) error {
+			p := newHeadProblem(s, Float32)
+			change(&p)
+			_, err := LinearPolicyLoss(p.h, p.w, p.targets, 0.8, 2, p.batch, p.config)
+			return err
+		}
+		var failed *kernels.Error
+		err := call(func(p *headProblem) { p.h.Narrow(0, 5, 1).Fill_(math.NaN()) })
+		if !errors.As(err, &failed) || failed.Status != kernels.NonFinite || failed.Row != 5 {
+			t.Errorf("NaN in row 5: %v", err)
+		}
+		var refused *kernels.LossError
+		if err := call(func(p *headProblem) { p.batch.LogpRef = nil }); !errors.As(err, &refused) || refused.Code != "missing_input" {
+			t.Errorf("no reference: %v", err)
+		}
+		if err := call(func(p *headProblem) { p.batch.Weight = slices.Clone(p.batch.Weight); p.batch.Weight[1] = -1 }); !errors.As(err, &refused) || refused.Code != "bad_weight" {
+			t.Errorf("negative weight: %v", err)
+		}
+		err = call(func(p *headProblem) { p.config.Ratio = kernels.RatioSequenceGeometric })
+		if !errors.As(err, &failed) || failed.Status != kernels.InvalidArgument {
+			t.Errorf("a sequence's ratio: %v", err)
+		}
+	})
+}
