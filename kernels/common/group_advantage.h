@@ -8,13 +8,14 @@
 
 namespace mgrpo {
 
-// A sum that also carries what rounding dropped (Neumaier 1974): rewards of 1e8 and -1e8 leave the small ones intact.
+// A sum that also carries what rounding dropped (Neumaier 1974; the rounding error itself by Knuth's branchless
+// TwoSum): rewards of 1e8 and -1e8 leave the small ones intact.
 struct CompensatedSum {
   double sum = 0, dropped = 0;
 
   MGRPO_HOST_DEVICE void add(double x) {
-    const double next = sum + x;
-    dropped += fabs(sum) >= fabs(x) ? (sum - next) + x : (x - next) + sum;
+    const double next = sum + x, of_x = next - sum;
+    dropped += (sum - (next - of_x)) + (x - of_x);
     sum = next;
   }
   MGRPO_HOST_DEVICE void merge(const CompensatedSum &o) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kNormBlock = 8192;
 constexpr int kNormLanes = 8;
 
-double block_sum_of_squares(const float *x, int64_t n) {
+__attribute__((target_clones("default", "avx2", "avx512f"))) double block_sum_of_squares(const float *x, int64_t n) {
   double lane[kNormLanes] = {};
   int64_t i = 0;
   for (; i + kNormLanes <= n; i += kNormLanes)

@@ -1,26 +1,27 @@
 #include "mgrpo/advantage.h"
 
-#include <new>
-#include <vector>
-
 #include "check.h"
+#include "first_row.h"
 #include "group_advantage.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
 namespace {
 
-template <class T>
+constexpr int64_t kGroupBlock = 256;  // groups that a thread takes at once
+
+// Without weights every one is 1, and the compiler knows.
+template <class T, bool kWeighted>
 struct Group {
   const T *rewards;
-  const double *weights;  // null: all 1
+  const double *weights;
   int64_t n;
 
-  double weight(int64_t i) const { return weights ? weights[i] : 1; }
+  double weight(int64_t i) const { return kWeighted ? weights[i] : 1; }
 };
 
-template <class T>
-mgrpo_advantage_error check(const mgrpo_convention &c, const Group<T> &g, int64_t index) {
+template <class Group>
+mgrpo_advantage_error check(const mgrpo_convention &c, const Group &g, int64_t index) {
   const bool unit_only = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
   for (int64_t i = 0; i < g.n; i++) {
     if (!isfinite(g.rewards[i])) return {MGRPO_ADVANTAGE_NON_FINITE_REWARD, index, i};
@@ -30,8 +31,8 @@ mgrpo_advantage_error check(const mgrpo_convention &c, const Group<T> &g, int64_
   return {MGRPO_ADVANTAGE_OK, index, -1};
 }
 
-template <class T>
-GroupMoments moments(const Group<T> &g) {
+template <class Group>
+GroupMoments moments(const Group &g) {
   GroupMoments m{0, 0, 0, true};
   CompensatedSum sum;
   double first = 0;
@@ -52,8 +53,8 @@ GroupMoments moments(const Group<T> &g) {
   return m;
 }
 
-template <class T>
-mgrpo_advantage_error advantages(const mgrpo_convention &c, const Group<T> &g, int64_t index, T *out,
+template <class Group, class T>
+mgrpo_advantage_error advantages(const mgrpo_convention &c, const Group &g, int64_t index, T *out,
                                  mgrpo_group_stats *stats) {
   const mgrpo_advantage_error error = check(c, g, index);
   if (error.code != MGRPO_ADVANTAGE_OK) return error;
@@ -73,6 +74,25 @@ mgrpo_advantage_error advantages(const mgrpo_convention &c, const Group<T> &g, i
   return error;
 }
 
+template <bool kWeighted, class T>
+int32_t every_group(const T *rewards, const double *weights, const int64_t *offsets, int64_t groups,
+                    const mgrpo_convention &convention, T *out, mgrpo_group_stats *stats, mgrpo_advantage_error *error) {
+  const auto compute = [&](int64_t g) {
+    const int64_t at = offsets[g];
+    const Group<T, kWeighted> group{rewards + at, weights + (kWeighted ? at : 0), offsets[g + 1] - at};
+    return advantages(convention, group, g, out + at, stats + g);
+  };
+  FirstRow refused;
+  parallel_blocks(groups, kGroupBlock, 16.0 * static_cast<double>(offsets[groups]), [&](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; g++)
+      if (compute(g).code != MGRPO_ADVANTAGE_OK) return refused.report(g);
+  });
+  *error = {MGRPO_ADVANTAGE_OK, -1, -1};
+  if (refused.row() < 0) return MGRPO_OK;
+  *error = compute(refused.row());
+  return MGRPO_REFUSED;
+}
+
 template <class T>
 int32_t group_advantage(const T *rewards, const double *weights, const int64_t *offsets, int64_t groups,
                         const mgrpo_convention *convention, T *out, mgrpo_group_stats *stats,
@@ -82,23 +102,8 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   for (int64_t g = 0; g < groups; g++)
     if (offsets[g + 1] < offsets[g]) return MGRPO_INVALID_ARGUMENT;
   if ((groups > 0 && !stats) || (offsets[groups] > 0 && any_null({rewards, out}))) return MGRPO_INVALID_ARGUMENT;
-  *error = {MGRPO_ADVANTAGE_OK, -1, -1};
-  try {
-    std::vector<mgrpo_advantage_error> found(static_cast<size_t>(groups));
-    parallel_for(groups, 16.0 * static_cast<double>(offsets[groups]), [&](int64_t g) {
-      const int64_t at = offsets[g];
-      const Group<T> group{rewards + at, weights ? weights + at : nullptr, offsets[g + 1] - at};
-      found[g] = advantages(*convention, group, g, out + at, stats + g);
-    });
-    for (const mgrpo_advantage_error &e : found) {
-      if (e.code == MGRPO_ADVANTAGE_OK) continue;
-      *error = e;
-      return MGRPO_REFUSED;
-    }
-    return MGRPO_OK;
-  } catch (const std::bad_alloc &) {
-    return MGRPO_OUT_OF_MEMORY;
-  }
+  return weights ? every_group<true>(rewards, weights, offsets, groups, *convention, out, stats, error)
+                 : every_group<false>(rewards, weights, offsets, groups, *convention, out, stats, error);
 }
 
 }  // namespace

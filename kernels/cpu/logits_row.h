@@ -5,12 +5,12 @@
 //   KeptExponents   float32 and bfloat16; the gradient scales the exponentials that the sums left behind
 //   DoubleRow       float64
 #pragma once
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "first_row.h"
 #include "row_ops.h"
 
 namespace mgrpo::cpu {
@@ -171,20 +171,5 @@ template <class Logit>
 void fill_row(Logit *z, int64_t vocab, double value) {
   for (int64_t v = 0; v < vocab; v++) store_from(value, z + v);
 }
-
-// The first row that failed, whichever thread found it.
-class FirstRow {
- public:
-  void report(int64_t row) {
-    int64_t seen = first_.load(std::memory_order_relaxed);
-    while (row < seen && !first_.compare_exchange_weak(seen, row, std::memory_order_relaxed)) {
-    }
-  }
-  int64_t row() const { return first_ == kNone ? -1 : first_.load(); }
-
- private:
-  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  std::atomic<int64_t> first_{kNone};
-};
 
 }  // namespace mgrpo::cpu
