@@ -1,8 +1,8 @@
 // Package gotchx joins bindings/torch to gotch: tensors of one are tensors of the other, sharing storage, so
 // a gotch module can be a reward model or a custom head, and PyTorch's own checkpoint files come in through
 // gotch's reader. Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their
-// weights once, and what was not recorded gets no gradient. It is the only package that imports gotch; building it needs the environment that env.sh
-// prints.
+// weights once, and what was not recorded gets no gradient. It is the only package that imports gotch;
+// building it needs the environment that env.sh prints.
 package gotchx
 
 import (
@@ -13,6 +13,7 @@ import (
 	"github.com/sugarme/gotch/ts"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	_ "github.com/mgrpo/mgrpo/bindings/torch/gotchx/cachefolder" // before gotch
 )
 
 // FromGotch returns a tensor of the scope that shares t's storage and gradient history. t stays the

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// gotch makes a folder in $HOME before main, and ends a process that may not: mgrpo has to run for a user
+// without a home, and so has the interpreter of the code tool, which gets no environment.
+func TestNoHome(t *testing.T) {
+	const noHome = "HOME=/proc/nobody" // which not even root can make
+	bare := []string{noHome, asProgram + "=1", "OMP_NUM_THREADS=1"}
+	for _, c := range []struct {
+		name, want string
+		env        []string
+	}{
+		{"version", "LibTorch", bare},
+		{"interpreter", "mgrpo sandbox ready", append(bare, "MGRPO_SANDBOX_MEMORY=1073741824")},
+	} {
+		cmd := program(t, "", "version")
+		cmd.Env = c.env
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s: %v: %s", c.name, err, out)
+		}
+	}
+}
