@@ -93,7 +93,7 @@ test-asan: setup ## the kernels' tests with address and undefined-behaviour sani
 test-cuda: ## what the CUDA build tests, with or without a GPU
 	@$(MAKE) build CUDA=1
 	build/test/kernels_test --gtest_brief=1
-	@ldconfig -p | grep -q libcuda.so.1 || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs; \
+	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
 
