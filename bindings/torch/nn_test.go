@@ -99,14 +99,15 @@ func joined(outs []*Tensor) []float64 {
 	return v
 }
 
-// float32 runs our kernels on CPU, float64 and bfloat16 the operators that every other device runs.
+// On a CPU float32 runs our kernels, float64 and bfloat16 run the operators that every other device runs.
 var precisions = []struct {
 	dt                DType
 	forward, backward float64
-}{{Float32, 1e-5, 5e-5}, {Float64, 1e-7, 1e-6}, {BFloat16, 5e-2, 0}}
+}{{Float32, 1e-5, 5e-5}, {Float64, 1e-7, 1e-6}, {BFloat16, 5e-2, 1e-1}}
 
-func TestLayersMatchOracles(t *testing.T) {
-	d := open(t)
+func TestLayersMatchOracles(t *testing.T) { onDevices(t, testLayersMatchOracles) }
+
+func testLayersMatchOracles(t *testing.T, d *Device) {
 	for _, l := range layers() {
 		for _, p := range precisions {
 			t.Run(l.name+"/"+p.dt.String(), func(t *testing.T) {
@@ -124,13 +125,11 @@ func TestLayersMatchOracles(t *testing.T) {
 
 // The gradient of sum(g * outputs) against central differences of the oracle: into gradients that autograd
 // makes, and added to gradients that are there, where they are.
-func TestLayersGradients(t *testing.T) {
-	d := open(t)
+func TestLayersGradients(t *testing.T) { onDevices(t, testLayersGradients) }
+
+func testLayersGradients(t *testing.T, d *Device) {
 	for _, l := range layers() {
 		for _, p := range precisions {
-			if p.backward == 0 {
-				continue
-			}
 			t.Run(l.name+"/"+p.dt.String(), func(t *testing.T) {
 				in := inputs(l)
 				g := values(7, int64(len(l.oracle(in))))
@@ -238,8 +237,9 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 	})
 }
 
-func TestCachedAttentionMatchesPacked(t *testing.T) {
-	d := open(t)
+func TestCachedAttentionMatchesPacked(t *testing.T) { onDevices(t, testCachedAttentionMatchesPacked) }
+
+func testCachedAttentionMatchesPacked(t *testing.T, d *Device) {
 	const T, heads, kv, hd, slots, length = 9, 4, 2, 8, 3, 6
 	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
 	cu, slot := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}
@@ -256,7 +256,7 @@ func TestCachedAttentionMatchesPacked(t *testing.T) {
 			CacheWrite(vc, V, S, P)
 			out := AttentionCached(Q, kc, vc, S, L, 0.5)
 			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
-			if p.dt != Float32 {
+			if p.dt != Float32 || d.IsCUDA() { // bits are promised on a CPU alone
 				return
 			}
 			if !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5)) {

@@ -13,8 +13,24 @@ import (
 // open returns a CPU device of one thread that must have given back every handle by the end of the test.
 func open(t testing.TB) *Device {
 	t.Helper()
+	return openOn(t, "cpu")
+}
+
+// onDevices runs f on the CPU and, where there is one, on a GPU.
+func onDevices(t *testing.T, f func(t *testing.T, d *Device)) {
+	t.Run("cpu", func(t *testing.T) { f(t, open(t)) })
+	t.Run("cuda", func(t *testing.T) {
+		if err := loadCUDA(); err != nil {
+			t.Skip(err)
+		}
+		f(t, openOn(t, "cuda"))
+	})
+}
+
+func openOn(t testing.TB, spec string) *Device {
+	t.Helper()
 	before := liveHandles()
-	d, err := Open("cpu", 1)
+	d, err := Open(spec, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
