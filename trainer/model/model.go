@@ -120,6 +120,9 @@ func Load(ctx context.Context, dev *torch.Device, src *checkpoint.Source, opt Op
 
 // allocate makes the buffers and the leaf views, without values.
 func allocate(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, opt Options) (*Model, error) {
+	if err := usable(dev.Spec(), dev.IsCUDA()); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
 	m := &Model{Config: cfg, Device: dev, Layout: NewLayout(cfg)}
 	positions := cfg.MaxPosition
 	if opt.MaxPosition > 0 && opt.MaxPosition < positions {
