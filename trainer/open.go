@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"runtime"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -97,7 +98,7 @@ func (w *Worker) settings() {
 
 // load brings the weights in: of the checkpoint to continue, the configured folder or file, or random ones.
 func (w *Worker) load(ctx context.Context, s Setup) error {
-	opt := model.Options{Compute: w.computeType(), MaxPosition: w.agent.Engine.Context}
+	opt := model.Options{Compute: w.computeType(), MaxPosition: contextOf(w.agent, math.MaxInt)}
 	path := ""
 	switch {
 	case s.From != nil:
@@ -202,5 +203,5 @@ func (w *Worker) reference(ctx context.Context) (*model.Model, error) {
 		return nil, err
 	}
 	defer src.Close()
-	return model.Load(ctx, w.device, src, model.Options{Compute: w.computeType(), MaxPosition: w.agent.Engine.Context})
+	return model.Load(ctx, w.device, src, model.Options{Compute: w.computeType(), MaxPosition: contextOf(w.agent, math.MaxInt)})
 }

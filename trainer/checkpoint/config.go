@@ -88,6 +88,9 @@ const (
 	maxHeadDim  = 1 << 12
 	maxFFN      = 1 << 20
 	maxPosition = 1 << 25
+
+	// Of MaxPosition * HeadDim: the rotary tables then take 512 MiB. A context of a million tokens fits with heads of 128.
+	maxRotary = 1 << 27
 )
 
 // Validate checks every size and combination; the error names the config.json key at fault.
@@ -119,6 +122,9 @@ func (c Config) Validate() error {
 	}
 	if c.HeadDim%2 != 0 {
 		return fmt.Errorf("head_dim is %d: must be even for rotary positions", c.HeadDim)
+	}
+	if c.MaxPosition*c.HeadDim > maxRotary {
+		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim, c.MaxPosition*c.HeadDim, maxRotary)
 	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
 		return fmt.Errorf("rms_norm_eps is %g: must be above 0 and below 1", c.RMSEps)

@@ -70,6 +70,7 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","num_hidden_layers":2147483647}`, []string{"num_hidden_layers"}},
 		{`{"model_type":"llama","hidden_size":null}`, []string{"hidden_size", "null"}},
 		{`{"model_type":"llama","head_dim":7}`, []string{"head_dim"}},
+		{`{"model_type":"llama","head_dim":4096,"max_position_embeddings":33554432}`, []string{"max_position_embeddings", "head_dim", "at most"}},
 		{`{"model_type":"llama","rms_norm_eps":0}`, []string{"rms_norm_eps"}},
 		{`{"model_type":"llama","rope_theta":-1}`, []string{"rope_theta"}},
 		{`{"model_type":"llama","tie_word_embeddings":"yes"}`, []string{"tie_word_embeddings"}},

@@ -20,7 +20,7 @@ type PlanOptions struct {
 
 // MemoryPlan is an estimate in bytes, before anything is allocated. All but Activations are exact.
 type MemoryPlan struct {
-	Weights     int64
+	Weights     int64 // with the rotary tables of ContextLen positions, float32
 	Gradients   int64 // float32
 	Optimizer   int64 // float32 m and v, and master weights where ComputeDType is not F32
 	KVCache     int64
@@ -32,7 +32,7 @@ type MemoryPlan struct {
 func Plan(cfg Config, o PlanOptions) MemoryPlan {
 	size := o.ComputeDType.Size()
 	parameters := cfg.Parameters()
-	p := MemoryPlan{Weights: parameters * size}
+	p := MemoryPlan{Weights: parameters*size + 4*o.ContextLen*int64(cfg.HeadDim)}
 	if o.Train {
 		p.Gradients, p.Optimizer = 4*parameters, 8*parameters
 		if o.ComputeDType != F32 {
