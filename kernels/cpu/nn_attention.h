@@ -189,26 +189,32 @@ void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float
                      int64_t first, int64_t rows) {
   alignas(64) float prob[kQueryBlock * kKeyBlock];
   alignas(64) float dprob[kQueryBlock * kKeyBlock];
+  alignas(64) float q[kQueryBlock * kMaxHeadDim], dout[kQueryBlock * kMaxHeadDim];  // dense: see HeadMajor
   float delta[kQueryBlock];
   const int64_t offset = first * s.stride + head * s.hd, lse_stride = s.stride / s.hd;
-  const float *q = s.q + offset, *dout = s.dout + offset, *lse = s.lse + first * lse_stride + head;
-  for (int64_t i = 0; i < rows; i++) delta[i] = dot(dout + i * s.stride, s.out + offset + i * s.stride, s.hd);
+  const float *lse = s.lse + first * lse_stride + head;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t at = offset + i * s.stride;
+    memcpy(q + i * s.hd, s.q + at, static_cast<size_t>(s.hd) * sizeof(float));
+    memcpy(dout + i * s.hd, s.dout + at, static_cast<size_t>(s.hd) * sizeof(float));
+    delta[i] = dot(dout + i * s.hd, s.out + at, s.hd);
+  }
 
   const int64_t seen = s.position + first + 1;  // by the first row
   for (int64_t key = 0; key < seen + rows - 1; key += kKeyBlock) {
     const int64_t n_keys = min64(kKeyBlock, seen + rows - 1 - key);
     for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       const int64_t at = row * keys.stride;
-      dot_block(StridedRows{q, s.stride}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,
+      dot_block(StridedRows{q, s.hd}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,
                 nullptr);
-      dot_block(StridedRows{dout, s.stride}, rows, keys.v + at, keys.stride, n, s.hd, nullptr, dprob + column,
+      dot_block(StridedRows{dout, s.hd}, rows, keys.v + at, keys.stride, n, s.hd, nullptr, dprob + column,
                 kKeyBlock, nullptr);
     });
     for (int64_t i = 0; i < rows; i++)
       score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, seen + i - key, s.scale,
                       lse[i * lse_stride], delta[i]);
-    mul_block(dv + key * s.hd, s.hd, n_keys, prob, 1, kKeyBlock, rows, dout, s.stride, s.hd);
-    mul_block(dk + key * s.hd, s.hd, n_keys, dprob, 1, kKeyBlock, rows, q, s.stride, s.hd);
+    mul_block(dv + key * s.hd, s.hd, n_keys, prob, 1, kKeyBlock, rows, dout, s.hd, s.hd);
+    mul_block(dk + key * s.hd, s.hd, n_keys, dprob, 1, kKeyBlock, rows, q, s.hd, s.hd);
     for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       mul_block(s.dq + offset, s.stride, rows, dprob + column, kKeyBlock, 1, n, keys.k + row * keys.stride,
                 keys.stride, s.hd);
