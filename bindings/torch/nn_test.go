@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"context"
 	"math"
 	"slices"
 	"testing"
@@ -269,6 +270,32 @@ func testCachedAttentionMatchesPacked(t *testing.T, d *Device) {
 				}
 			}
 		})
+	}
+}
+
+// A prompt's rows read the cache where it lies: a copy of it for each row would be 256 times as large.
+func TestCachedAttentionOfAPromptMakesNoCopies(t *testing.T) {
+	d := open(t)
+	const rows, length, hd = 256, 2048, 32
+	slot, lengths := make([]int32, rows), make([]int32, rows)
+	for r := range lengths {
+		lengths[r] = int32(length - rows + 1 + r)
+	}
+	peak := func() int64 {
+		m, err := d.Memory(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Peak
+	}
+	var q, cache *Tensor
+	do(t, d, func(s *Scope) {
+		q, cache = s.Keep(s.Zeros(BFloat16, rows, 2, hd)), s.Keep(s.Zeros(BFloat16, 1, 1, length, hd))
+	})
+	before := peak()
+	do(t, d, func(s *Scope) { AttentionCached(q, cache, cache, s.FromInt32(slot, rows), s.FromInt32(lengths, rows), 1) })
+	if grown := peak() - before; grown > 8<<20 {
+		t.Errorf("attention of %d rows to one slot of %d KB took %d MB", rows, length*hd*2>>10, grown>>20)
 	}
 }
 

@@ -67,9 +67,13 @@ func (c Config) trainActivations(o PlanOptions, size int64) int64 {
 }
 
 // rolloutActivations counts one decode step of all slots; prefill goes through in pieces no larger than
-// a training micro-batch.
+// a training micro-batch. Where our own attention does not run, one layer's cached keys and values are gathered.
 func (c Config) rolloutActivations(o PlanOptions, size int64) int64 {
-	return o.Slots * (c.layerValues()*size + 4*int64(c.VocabSize))
+	values := o.Slots * (c.layerValues()*size + 4*int64(c.VocabSize))
+	if o.ComputeDType != F32 {
+		values += 2 * o.Slots * o.ContextLen * int64(c.KVHeads) * int64(c.HeadDim) * size
+	}
+	return values
 }
 
 // String returns a table of at most 80 columns.

@@ -30,6 +30,10 @@ func TestPlan(t *testing.T) {
 	if frozen := Plan(cfg, PlanOptions{ComputeDType: F32, Slots: 1, ContextLen: 1}); frozen.Gradients != 0 || frozen.Optimizer != 0 {
 		t.Errorf("frozen: %+v", frozen)
 	}
+	decode := Plan(cfg, PlanOptions{ComputeDType: BF16, Slots: 16, ContextLen: 1024})
+	if decode.Activations <= decode.KVCache/30 {
+		t.Errorf("bf16 attention copies a layer's cache: %+v", decode)
+	}
 	table := p.String()
 	for _, line := range strings.Split(table, "\n") {
 		if len(line) > 80 {

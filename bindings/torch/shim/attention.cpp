@@ -171,17 +171,54 @@ at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::
                                                   /*is_causal=*/true, false, scale));
 }
 
-// Each row's keys and values are gathered; the query heads of a group are the rows of one small attention.
+// Rows of one slot see its keys and values where they lie. The n-th query heads of all groups make one batch.
+at::Tensor attend_slot(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
+  int64_t rows = q.size(0), heads = q.size(1), kv = k.size(0), hd = q.size(2), group = heads / kv;
+  auto qs = q.reshape({rows, kv, group, hd}).permute({2, 1, 0, 3});
+  auto each = [&](const at::Tensor &t) { return t.unsqueeze(0).expand({group, -1, -1, -1}); };
+  auto out = at::scaled_dot_product_attention(qs, each(k), each(v), seen.unsqueeze(0).unsqueeze(0), 0.0, false, scale);
+  return out.permute({2, 1, 0, 3}).reshape({rows, heads, hd});
+}
+
+// Rows of a slot each: their keys and values are gathered, and the query heads of a group are the rows of one
+// small attention.
+at::Tensor attend_slots(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
+  int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
+  auto out = at::scaled_dot_product_attention(q.reshape({rows, kv, heads / kv, hd}), k, v, seen.unsqueeze(1).unsqueeze(1), 0.0, false, scale);
+  return out.reshape({rows, heads, hd});
+}
+
+// The end of the rows that are attended to at once: those of one slot, as in a prompt, or those after which
+// another slot follows each time, as in decoding. A mask has at most 16 Mi elements.
+int64_t cached_run(const std::vector<int64_t> &slots, const std::vector<int64_t> &lengths, int64_t from) {
+  int64_t rows = int64_t(slots.size()), end = from + 1, longest = lengths[from];
+  auto continues = [&](int64_t r) { return r < rows && slots[r] == slots[r - 1]; };
+  for (bool prompt = continues(end); end < rows && (prompt ? continues(end) : !continues(end + 1)); end++) {
+    longest = std::max(longest, lengths[end]);
+    if (prompt && (end + 1 - from) * longest > 16 << 20) break;
+  }
+  return end;
+}
+
 at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &slot,
                             const at::Tensor &length, double scale) {
-  int64_t rows = q.size(0), heads = q.size(1), kv = kc.size(1), hd = q.size(2);
-  if (rows == 0) return at::empty_like(q);
-  int64_t longest = length.max().item<int64_t>(), shortest = length.min().item<int64_t>();
-  TORCH_CHECK(shortest >= 1 && longest <= kc.size(2), "lengths must be from 1 to ", kc.size(2));
-  auto k = kc.narrow(2, 0, longest).index_select(0, slot), v = vc.narrow(2, 0, longest).index_select(0, slot);
-  auto seen = at::arange(longest, length.options()).unsqueeze(0) < length.unsqueeze(1);
-  auto out = at::scaled_dot_product_attention(q.reshape({rows, kv, heads / kv, hd}), k, v, seen.view({rows, 1, 1, longest}), 0.0, false, scale);
-  return out.reshape({rows, heads, hd});
+  auto out = at::empty(q.sizes(), q.options());
+  auto slots = read_int64s(slot), lengths = read_int64s(length);
+  for (int64_t n : lengths) TORCH_CHECK(n >= 1 && n <= kc.size(2), "lengths must be from 1 to ", kc.size(2));
+  for (int64_t from = 0, end; from < q.size(0); from = end) {
+    end = cached_run(slots, lengths, from);
+    int64_t rows = end - from, longest = *std::max_element(lengths.begin() + from, lengths.begin() + end);
+    auto seen = at::arange(longest, length.options()).unsqueeze(0) < length.narrow(0, from, rows).unsqueeze(1);
+    auto k = kc.narrow(2, 0, longest), v = vc.narrow(2, 0, longest), part = q.narrow(0, from, rows);
+    auto to = out.narrow(0, from, rows);
+    if (rows > 1 && slots[from] == slots[from + 1]) {
+      to.copy_(attend_slot(part, k.select(0, slots[from]), v.select(0, slots[from]), seen, scale));
+    } else {
+      auto which = slot.narrow(0, from, rows);
+      to.copy_(attend_slots(part, k.index_select(0, which), v.index_select(0, which), seen, scale));
+    }
+  }
+  return out;
 }
 
 void check_cache(const at::Tensor &cache, int64_t kv, int64_t hd, const at::Tensor &like) {
