@@ -165,10 +165,15 @@ func (p *lossPlan) merge(sums kernels.LossSums, logp *torch.Tensor, run []*Seque
 
 // collectGradient adds the micro-batch's gradient to the fp32 one where the compute type is not fp32.
 func (l *Learner) collectGradient() {
-	if l.part != nil {
-		l.grad.Add_(l.part.To(torch.Float32))
-		l.part.Zero_()
+	if l.part == nil {
+		return
 	}
+	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy
+	for from, all := int64(0), l.part.Numel(); from < all; from += piece {
+		n := min(piece, all-from)
+		l.grad.Narrow(0, from, n).Add_(l.part.Narrow(0, from, n))
+	}
+	l.part.Zero_()
 }
 
 // values are the statistics of the update by the names of docs/metrics.md.
