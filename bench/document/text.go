@@ -36,6 +36,7 @@ How to read the tables:
 - **× peer** is the peer's median over ours: above 1 we are faster.
 - **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run.
 - **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs.
+  Gradients that PyTorch allocates count; ours of weights are added to a buffer that training holds anyway.
 `
 
 // text is docs/benchmarks.md.

@@ -61,7 +61,7 @@ func full() []workload {
 // quick are all cases at a size that takes no time; sizes are odd where that is allowed.
 func quick() []workload {
 	return []workload{
-		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(256, 65, 1003),
+		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
 		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
 		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129), samples(3, 1003),
 	}

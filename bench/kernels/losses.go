@@ -6,6 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
 const (
@@ -97,14 +98,13 @@ type tokens struct {
 	batch       kernels.LossBatch
 	config      kernels.LossConfig
 	totals      kernels.LossTotals
-	dlogp, dent *torch.Tensor
 }
 
 func newTokens(d *desk, n dims) (*tokens, error) {
 	rows := n["rows"]
 	count := int(rows / trajectoryTokens)
 	t := &tokens{target: d.index(2, n["vocab"], rows), old: d.uniform(3, 0.3, rows), advantage: make([]float32, count),
-		config: kernels.DefaultLossConfig(), dlogp: d.empty(rows), dent: d.empty(rows)}
+		config: kernels.DefaultLossConfig()}
 	t.config.EntropyCoef = entropyCoef
 	for i := range floats(t.old) {
 		floats(t.old)[i] -= float32(math.Log(float64(n["vocab"])))
@@ -124,16 +124,6 @@ func newTokens(d *desk, n dims) (*tokens, error) {
 	var err error
 	t.batch.Coefficient, t.totals, err = kernels.LossCoefficients(t.config, all)
 	return t, err
-}
-
-// loss is the objective of log-probs and entropies, and what goes back to them.
-func (t *tokens) loss(logp, entropy *torch.Tensor) (float64, error) {
-	t.batch.LogpNew, t.batch.Entropy = logp.Ptr(), entropy.Ptr()
-	sums, err := kernels.PolicyLoss(kernels.CPU, t.batch, t.config, t.dlogp.Ptr(), t.dent.Ptr())
-	if err != nil {
-		return 0, err
-	}
-	return sums.Stats(t.totals).Loss, nil
 }
 
 // expected is a token's share of the loss in float64 and its gradients.
@@ -162,13 +152,9 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 			if err != nil {
 				return err
 			}
-			if err := kernels.TokenLogProb(kernels.CPU, z, t.target.Ptr(), nil, 1, logp.Ptr(), entropy.Ptr()); err != nil {
-				return err
-			}
-			if loss, err = t.loss(logp, entropy); err != nil {
-				return err
-			}
-			return kernels.TokenLogProbBackward(kernels.CPU, z, t.target.Ptr(), nil, 1, t.dlogp.Ptr(), t.dent.Ptr())
+			sums, err := kernels.PolicyLossFromLogits(kernels.CPU, z, t.target.Ptr(), 1, t.batch, t.config, logp.Ptr(), entropy.Ptr())
+			loss = sums.Stats(t.totals).Loss
+			return err
 		},
 		Error: func() (float64, error) {
 			var dz, l apart
@@ -191,41 +177,45 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 	}
 }
 
-const headRows = 128 // rows of logits that exist at a time
+// headRows of logits exist at a time, as in training.
+const headRows = learner.DefaultHeadRows
 
-// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients.
+// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients. That of the weights
+// is added to a buffer that is there, as in training.
 func linearPolicyLoss(d *desk, n dims) *measure.Native {
 	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
-	h.RequireGrad(true)
+	dw := d.keep(d.s.Zeros(torch.Float32, n["vocab"], n["width"]))
 	w.RequireGrad(true)
+	w.SetGrad(dw)
 	t, err := newTokens(d, n)
 	var loss float64
-	work := func() error {
-		var outputs []*torch.Tensor
-		d.s.Grad(true, func() {
-			logp, entropy := torch.HeadLogProb(h, w, t.target, 1, headRows)
-			outputs = []*torch.Tensor{logp, entropy}
-		})
-		if loss, err = t.loss(outputs[0].Detach(), outputs[1].Detach()); err != nil {
-			return err
+	work := func() (*torch.Tensor, error) {
+		if err != nil {
+			return nil, err
 		}
-		torch.Backward(outputs, []*torch.Tensor{t.dlogp, t.dent})
-		return nil
+		r, err := torch.LinearPolicyLoss(h, w, t.target, 1, headRows, t.batch, t.config)
+		loss = r.Sums.Stats(t.totals).Loss
+		return r.DHidden, err
 	}
 	return &measure.Native{
-		Reset: func() { h.SetGrad(nil); w.SetGrad(nil) },
-		Work: func() error {
-			if err == nil {
-				d.s.Scoped(func() { err = work() })
-			}
+		Reset: func() { dw.Zero_() },
+		Work: func() (err error) {
+			d.s.Scoped(func() { _, err = work() })
 			return err
 		},
-		Error: func() (float64, error) { return t.linearError(d.s, h, w, loss), nil },
+		Error: func() (float64, error) {
+			dw.Zero_()
+			dh, err := work()
+			if err != nil {
+				return 0, err
+			}
+			return t.linearError(d.s, h, w, dh, dw, loss), nil
+		},
 	}
 }
 
 // linearError computes everything again in float64, some rows of logits at a time.
-func (t *tokens) linearError(s *torch.Scope, h, w *torch.Tensor, loss float64) float64 {
+func (t *tokens) linearError(s *torch.Scope, h, w, gotDH, gotDW *torch.Tensor, loss float64) float64 {
 	rows, vocab := h.Size(0), w.Size(0)
 	wide := w.Detach().To(torch.Float64)
 	dw, sum, worst := s.Zeros(torch.Float64, w.Shape()...), 0.0, 0.0
@@ -233,18 +223,18 @@ func (t *tokens) linearError(s *torch.Scope, h, w *torch.Tensor, loss float64) f
 	for from := int64(0); from < rows; from += checkedRows {
 		count := min(checkedRows, rows-from)
 		s.Scoped(func() {
-			x := h.Detach().Narrow(0, from, count).To(torch.Float64)
+			x := h.Narrow(0, from, count).To(torch.Float64)
 			logits := x.MatMul(wide.Transpose(0, 1)).Contiguous()
 			z := float64s(logits)
 			for i := range count {
 				sum += t.rowGradient(from+i, z[i*vocab:(i+1)*vocab])
 			}
-			worst = max(worst, between(h.Grad().Narrow(0, from, count), logits.MatMul(wide)))
+			worst = max(worst, between(gotDH.Narrow(0, from, count), logits.MatMul(wide)))
 			dw.AddScaled_(logits.Transpose(0, 1).MatMul(x), 1)
 		})
 	}
 	l.add(loss, sum)
-	return max(worst, l.error(), between(w.Grad(), dw))
+	return max(worst, l.error(), between(gotDW, dw))
 }
 
 // rowGradient overwrites row i of the logits by the loss's gradient and returns the row's share of the loss.
