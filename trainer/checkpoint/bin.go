@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,8 +21,8 @@ type BinLoader func(path string, visit func(name string, shape []int64, dtype DT
 var binLoader atomic.Pointer[BinLoader]
 
 // SetBinLoader makes Open read pytorch_model.bin files through load, which gets to see a file only after
-// its scan admitted it, and must return the names, shapes and types that the scan found. The tensors are
-// then held in memory. Without a loader (nil) tensors are read from the mapped file.
+// its scan admitted it, and must return the names, shapes, types and bytes that the scan found. Tensors are
+// read from the mapped file all the same: the loader's copy is not held. nil means no loader.
 func SetBinLoader(load BinLoader) {
 	if load == nil {
 		binLoader.Store(nil)
@@ -43,7 +44,7 @@ func (s *Source) addBin(file string) error {
 		return err
 	}
 	if load := binLoader.Load(); load != nil {
-		if err := loadScanned(*load, path, found); err != nil {
+		if err := guardMapped(func() error { return loadScanned(*load, path, found) }); err != nil {
 			return err
 		}
 	}
@@ -55,7 +56,7 @@ func (s *Source) addBin(file string) error {
 	return nil
 }
 
-// loadScanned replaces the data of the scanned tensors by what the loader returns for them.
+// loadScanned holds the scanned tensors, which stay in the mapped file, against what the loader returns for them.
 func loadScanned(load BinLoader, path string, found map[string]tensor) error {
 	loaded := map[string]bool{}
 	err := load(path, func(name string, shape []int64, dtype DType, data []byte) error {
@@ -63,10 +64,13 @@ func loadScanned(load BinLoader, path string, found map[string]tensor) error {
 		if !ok || loaded[name] || t.dtype != dtype || !slices.Equal(t.shape, shape) || len(t.data) != len(data) {
 			return fmt.Errorf("tensor %s %v %s: the loader and the scan disagree (scan: %v %s)", name, shape, dtype, t.shape, t.dtype)
 		}
-		t.data = slices.Clone(data)
-		found[name], loaded[name] = t, true
+		if !bytes.Equal(t.data, data) {
+			return fmt.Errorf("tensor %s: the loader's values are not those in the file", name)
+		}
+		loaded[name] = true
 		return nil
 	})
+	debug.FreeOSMemory() // what the loader held of the file, before a model of that size is allocated
 	if err == nil && len(loaded) != len(found) {
 		err = fmt.Errorf("the loader returned %d tensors, the scan found %d", len(loaded), len(found))
 	}

@@ -144,6 +144,10 @@ func TestBinLoader(t *testing.T) {
 		"disagree": func(path string, visit func(string, []int64, DType, []byte) error) error {
 			return visit("model.norm.weight", []int64{65}, F32, make([]byte, 65*4))
 		},
+		"values are not": func(path string, visit func(string, []int64, DType, []byte) error) error {
+			v, _ := direct.Bytes("model.norm.weight")
+			return visit("model.norm.weight", []int64{64}, F32, make([]byte, len(v)))
+		},
 		"x": func(path string, visit func(string, []int64, DType, []byte) error) error {
 			return visit("x", nil, F32, nil)
 		},

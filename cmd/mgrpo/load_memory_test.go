@@ -1,0 +1,157 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// While a pytorch_model.bin comes in through gotch, memory grows by little more than the weights as they are
+// held: gotch's copy is gone before they are allocated.
+func TestLoadBinPeakMemory(t *testing.T) {
+	ctx := t.Context()
+	cfg := checkpoint.Config{
+		Family: checkpoint.Llama, VocabSize: 20000, Hidden: 512, Layers: 2, Heads: 8, KVHeads: 4, HeadDim: 64, FFN: 1536,
+		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
+	}
+	dir := t.TempDir()
+	writeBinFolder(t, dir, cfg)
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	debug.FreeOSMemory() // what the writer left must not hide what the loader takes
+	before := anonymous(t)
+	stop, peak := make(chan struct{}), make(chan int64)
+	go func() {
+		highest := before
+		for {
+			select {
+			case <-stop:
+				peak <- highest
+				return
+			case <-time.After(time.Millisecond):
+				highest = max(highest, anonymous(t))
+			}
+		}
+	}()
+	source, err := checkpoint.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	m, err := model.Load(ctx, dev, source, model.Options{Compute: torch.Float32})
+	close(stop)
+	highest := <-peak
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close(ctx)
+	weights := 4 * m.Layout.Numel
+	if grown := highest - before; float64(grown) > 1.2*float64(weights) || float64(grown) < 0.9*float64(weights) {
+		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, weights>>20)
+	}
+}
+
+// writeBinFolder writes config.json and, as torch.save does, a float32 pytorch_model.bin of ones.
+func writeBinFolder(t *testing.T, dir string, cfg checkpoint.Config) {
+	t.Helper()
+	config, err := cfg.HFJSON(checkpoint.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, "pytorch_model.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	archive := zip.NewWriter(f)
+	put := func(name string, data []byte) {
+		w, err := archive.CreateHeader(&zip.FileHeader{Name: "pytorch_model/" + name, Method: zip.Store})
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tensors := checkpoint.ExpectedTensors(cfg)
+	put("data.pkl", pickleStateDict(tensors))
+	one := binary.LittleEndian.AppendUint32(nil, 0x3f800000)
+	for i, v := range tensors {
+		put(fmt.Sprintf("data/%d", i), bytes.Repeat(one, int(v.Numel())))
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pickleStateDict is the pickle, protocol 2, of an OrderedDict of contiguous tensors with a storage each.
+func pickleStateDict(tensors []checkpoint.TensorSpec) []byte {
+	p := []byte("\x80\x02ccollections\nOrderedDict\n)R(")
+	text := func(s string) {
+		p = binary.LittleEndian.AppendUint32(append(p, 'X'), uint32(len(s)))
+		p = append(p, s...)
+	}
+	number := func(n int64) { p = binary.LittleEndian.AppendUint32(append(p, 'J'), uint32(n)) }
+	for i, v := range tensors {
+		text(v.Name)
+		p = append(p, "ctorch._utils\n_rebuild_tensor_v2\n(("...)
+		text("storage")
+		p = append(p, "ctorch\nFloatStorage\n"...)
+		text(strconv.Itoa(i))
+		text("cpu")
+		number(v.Numel())
+		p = append(p, "tQ"...) // the persistent id
+		number(0)              // offset
+		p = append(p, '(')
+		for _, n := range v.Shape {
+			number(n)
+		}
+		p = append(p, "t("...)
+		for d := range v.Shape {
+			stride := int64(1)
+			for _, n := range v.Shape[d+1:] {
+				stride *= n
+			}
+			number(stride)
+		}
+		p = append(p, "t\x89ccollections\nOrderedDict\n)RtR"...) // requires_grad, hooks
+	}
+	return append(p, "u."...)
+}
+
+// anonymous is the process's anonymous resident memory in bytes.
+func anonymous(t *testing.T) int64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("no /proc/self/status: anonymous memory cannot be measured here")
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb << 10
+		}
+	}
+	t.Skip("no RssAnon in /proc/self/status")
+	return 0
+}
