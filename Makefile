@@ -73,8 +73,9 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
+# Every path of the kernels. Where the CPU lacks an instruction set, that run repeats a lower one.
 test: build gsm8k ## every test
-	build/test/kernels_test --gtest_brief=1
+	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/test/kernels_test --gtest_brief=1; done
 	build/test/shim_test --gtest_brief=1
 	$(GO) test -timeout 30m ./...
 	$(GO) test -timeout 30m -race $(RACE)
@@ -87,7 +88,7 @@ test-asan: setup ## the kernels' tests with address and undefined-behaviour sani
 	@test -f build/asan/build.ninja || cmake -G Ninja -S . -B build/asan -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
-	build/asan/test/kernels_test --gtest_brief=1
+	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/asan/test/kernels_test --gtest_brief=1; done
 
 # Where no driver is installed the stub stands in: 0 GPUs.
 test-cuda: ## what the CUDA build tests, with or without a GPU
