@@ -222,17 +222,19 @@ func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error)
 			list[i] = a
 		}
 	}
+	next := int32(len(t.tokens)) // above every id so far
+	for _, a := range list {
+		next = max(next, a.id+1)
+	}
 	for _, text := range c.specials() {
 		if i, ok := place[text]; ok {
 			list[i].special = true
 			continue
 		}
 		id, ok := t.ids[text]
-		if !ok { // gets the next id, above those of the list so far
-			id = int32(len(t.tokens))
-			for _, a := range list {
-				id = max(id, a.id+1)
-			}
+		if !ok {
+			id = next
+			next++
 		}
 		place[text] = len(list)
 		list = append(list, addedToken{id: id, content: text, special: true})
@@ -281,6 +283,7 @@ func (t *Tokenizer) setStop(c *config) {
 type config struct {
 	named    map[string]string // "bos_token" etc. to token strings
 	extra    []string          // additional_special_tokens
+	known    map[string]bool   // those in extra
 	added    []addedToken      // added_tokens_decoder, by id
 	stop     []int32
 	template *string
@@ -300,7 +303,7 @@ func (c *config) specials() []string {
 }
 
 func readConfig(files map[string][]byte) (*config, error) {
-	c := &config{named: map[string]string{}}
+	c := &config{named: map[string]string{}, known: map[string]bool{}}
 	for _, name := range []string{fileSpecial, fileConfig} { // the later wins
 		o, err := readObject(files, name)
 		if err != nil {
@@ -365,12 +368,16 @@ func (c *config) readNames(o *ordered.Object) error {
 	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		v, _ := o.Get(key)
 		list, _ := v.([]any) // extra_special_tokens may also be an object of names, for models with images
+		if len(list) > maxAdded {
+			return fmt.Errorf("%s: more than %d entries", key, maxAdded)
+		}
 		for _, v := range list {
 			text, err := tokenText(v)
 			if err != nil {
 				return at(key, err)
 			}
-			if !slices.Contains(c.extra, text) {
+			if !c.known[text] {
+				c.known[text] = true
 				c.extra = append(c.extra, text)
 			}
 		}

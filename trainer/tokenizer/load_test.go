@@ -53,6 +53,7 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"added decoder contradicts", small, `{"added_tokens_decoder":{"9":{"content":"<e>","special":true}}}`, "the id 3 here and 9"},
 	{"config not an object", small, `[]`, "tokenizer_config.json"},
 	{"token of a wrong type", small, `{"eos_token":7}`, "eos_token"},
+	{"special tokens without end", small, `{"additional_special_tokens":[` + strings.Repeat(`"<e>",`, maxAdded) + `"<e>"]}`, "additional_special_tokens: more than 65536"},
 	{"template malformed", small, `{"chat_template":"{% if %}"}`, "chat template"},
 	{"template includes", small, `{"chat_template":"{% include '/etc/passwd' %}"}`, "include"},
 	{"deep", `{"normalizer":` + strings.Repeat("[", 5000), "{}", "nested deeper"},
@@ -82,6 +83,21 @@ func parseSmall(t *testing.T, config string, replacements ...string) *Tokenizer 
 		t.Fatal(err)
 	}
 	return tok
+}
+
+// As many special tokens as may be are read once each: looking each up in a list of the others takes minutes.
+func TestManySpecialTokens(t *testing.T) {
+	var list strings.Builder
+	for i := range maxAdded - 1 {
+		fmt.Fprintf(&list, `"<x%d>",`, i)
+	}
+	tok := parseSmall(t, `{"additional_special_tokens":[`+list.String()+`"<e>"]}`)
+	if got := tok.VocabSize(); got != 4+maxAdded-1 {
+		t.Errorf("%d tokens", got)
+	}
+	if id, ok := tok.ID("<x7>"); !ok || id != 4+7 {
+		t.Errorf("<x7> has the id %d", id)
+	}
 }
 
 func TestUnknownBytes(t *testing.T) {
