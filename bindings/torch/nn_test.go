@@ -293,7 +293,9 @@ func TestCachedAttentionOfAPromptMakesNoCopies(t *testing.T) {
 		q, cache = s.Keep(s.Zeros(BFloat16, rows, 2, hd)), s.Keep(s.Zeros(BFloat16, 1, 1, length, hd))
 	})
 	before := peak()
-	do(t, d, func(s *Scope) { AttentionCached(q, cache, cache, s.FromInt32(slot, rows), s.FromInt32(lengths, rows), 1) })
+	do(t, d, func(s *Scope) {
+		AttentionCached(q, cache, cache, s.FromInt32(slot, rows), s.FromInt32(lengths, rows), 1)
+	})
 	if grown := peak() - before; grown > 8<<20 {
 		t.Errorf("attention of %d rows to one slot of %d KB took %d MB", rows, length*hd*2>>10, grown>>20)
 	}
