@@ -131,7 +131,7 @@ func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention 
 		return nil, nil, &AdvantageError{Code: advantageCodes[refusal.code], Group: int64(refusal.group), Index: int64(refusal.index)}
 	}
 	if status != C.MGRPO_OK {
-		return nil, nil, failure("group_advantage", status)
+		return nil, nil, failure("group_advantage", C.mgrpo_outcome{status: status})
 	}
 	return tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(out)), groupStats(stats), nil
 }

@@ -1,7 +1,11 @@
 // One C call a kernel for either backend; without MGRPO_CUDA the GPU calls are MGRPO_UNSUPPORTED.
 #pragma once
+#include <stdlib.h>
+#include <string.h>
+
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"
+#include "mgrpo/cuda_error.h"
 #include "mgrpo/finite.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/philox.h"
@@ -14,61 +18,77 @@ typedef struct mgrpo_backend {
   void *stream;
 } mgrpo_backend;
 
+typedef struct mgrpo_outcome {
+  int32_t status;
+  char *cause;  // what CUDA said of its failure, to be freed; else NULL
+} mgrpo_outcome;
+
+static inline mgrpo_outcome outcome(mgrpo_backend backend, int32_t status) {
+  mgrpo_outcome r = {status, NULL};
+#ifdef MGRPO_CUDA
+  // CUDA's message is the calling thread's, and Go may make its next call on another.
+  if (backend.cuda && (status == MGRPO_CUDA_ERROR || status == MGRPO_OUT_OF_MEMORY)) r.cause = strdup(mgrpo_cuda_last_error());
+#else
+  (void)backend;
+#endif
+  return r;
+}
+
 #ifdef MGRPO_CUDA
 #define MGRPO_DISPATCH(backend, name, ...) \
-  ((backend).cuda ? mgrpo_##name##_cuda(__VA_ARGS__, (backend).stream) : mgrpo_##name##_cpu(__VA_ARGS__))
+  outcome(backend, (backend).cuda ? mgrpo_##name##_cuda(__VA_ARGS__, (backend).stream) : mgrpo_##name##_cpu(__VA_ARGS__))
 #else
 #define MGRPO_DISPATCH(backend, name, ...) \
-  ((backend).cuda ? (int32_t)MGRPO_UNSUPPORTED : mgrpo_##name##_cpu(__VA_ARGS__))
+  outcome(backend, (backend).cuda ? (int32_t)MGRPO_UNSUPPORTED : mgrpo_##name##_cpu(__VA_ARGS__))
 #endif
 
-static inline int32_t token_logprob(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                    void *targets, void *mask, double tau, void *logp, void *entropy,
-                                    int64_t *bad_row) {
+static inline mgrpo_outcome token_logprob(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                          void *targets, void *mask, double tau, void *logp, void *entropy,
+                                          int64_t *bad_row) {
   return MGRPO_DISPATCH(b, token_logprob, logits, dtype, rows, vocab, ld, (const int32_t *)targets, (const uint8_t *)mask,
                         tau, logp, entropy, bad_row);
 }
 
-static inline int32_t token_logprob_bwd(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
-                                        int64_t ld, void *targets, void *mask, double tau, void *dlogp, void *dentropy,
-                                        int64_t *bad_row) {
+static inline mgrpo_outcome token_logprob_bwd(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
+                                              int64_t ld, void *targets, void *mask, double tau, void *dlogp, void *dentropy,
+                                              int64_t *bad_row) {
   return MGRPO_DISPATCH(b, token_logprob_bwd, logits, dtype, rows, vocab, ld, (const int32_t *)targets,
                         (const uint8_t *)mask, tau, dlogp, dentropy, bad_row);
 }
 
-static inline int32_t policy_loss(mgrpo_backend b, void *batch, void *config, void *dlogp_new, void *dentropy,
-                                  void *sums, void *error) {
+static inline mgrpo_outcome policy_loss(mgrpo_backend b, void *batch, void *config, void *dlogp_new, void *dentropy,
+                                        void *sums, void *error) {
   return MGRPO_DISPATCH(b, policy_loss, (const mgrpo_loss_batch *)batch, (const mgrpo_loss_config *)config, dlogp_new,
                         dentropy, (mgrpo_loss_sums *)sums, (mgrpo_loss_error *)error);
 }
 
-static inline int32_t policy_loss_from_logits(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
-                                              int64_t ld, void *targets, double tau, void *batch, void *config,
-                                              void *logp, void *entropy, void *sums, int64_t *bad_row, void *error) {
+static inline mgrpo_outcome policy_loss_from_logits(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
+                                                    int64_t ld, void *targets, double tau, void *batch, void *config,
+                                                    void *logp, void *entropy, void *sums, int64_t *bad_row, void *error) {
   const mgrpo_logits z = {logits, dtype, rows, vocab, ld, (const int32_t *)targets, tau};
   return MGRPO_DISPATCH(b, policy_loss_from_logits, &z, (const mgrpo_loss_batch *)batch,
                         (const mgrpo_loss_config *)config, logp, entropy, (mgrpo_loss_sums *)sums, bad_row,
                         (mgrpo_loss_error *)error);
 }
 
-static inline int32_t grad_norm(mgrpo_backend b, void *grad, int64_t n, double *norm) {
+static inline mgrpo_outcome grad_norm(mgrpo_backend b, void *grad, int64_t n, double *norm) {
   return MGRPO_DISPATCH(b, grad_norm, (const float *)grad, n, norm);
 }
 
-static inline int32_t adamw(mgrpo_backend b, void *param, void *m, void *v, void *grad, void *bf16, int64_t n, double norm,
-                            const mgrpo_adamw_config *config) {
+static inline mgrpo_outcome adamw(mgrpo_backend b, void *param, void *m, void *v, void *grad, void *bf16, int64_t n, double norm,
+                                  const mgrpo_adamw_config *config) {
   return MGRPO_DISPATCH(b, adamw, (float *)param, (float *)m, (float *)v, (const float *)grad, (uint16_t *)bf16, n, norm,
                         config);
 }
 
-static inline int32_t sample(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                             const mgrpo_sampling *sampling, void *token, void *logp, void *truncated_logp,
-                             int64_t *bad_row) {
+static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                   const mgrpo_sampling *sampling, void *token, void *logp, void *truncated_logp,
+                                   int64_t *bad_row) {
   return MGRPO_DISPATCH(b, sample, logits, dtype, rows, vocab, ld, sampling, (int32_t *)token, (float *)logp,
                         (float *)truncated_logp, bad_row);
 }
 
-static inline int32_t first_non_finite(mgrpo_backend b, void *data, int32_t dtype, int64_t n, int64_t *index,
-                                       int64_t *count) {
+static inline mgrpo_outcome first_non_finite(mgrpo_backend b, void *data, int32_t dtype, int64_t n, int64_t *index,
+                                             int64_t *count) {
   return MGRPO_DISPATCH(b, first_non_finite, data, dtype, n, index, count);
 }

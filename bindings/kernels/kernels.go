@@ -64,27 +64,33 @@ func (s Status) String() string { return C.GoString(C.mgrpo_status_string(C.int3
 type Error struct {
 	Op     string // the kernel's name
 	Status Status
-	Row    int64 // the offending row; -1 if there is none
+	Row    int64  // the offending row; -1 if there is none
+	Cause  string // CUDA's own message of what failed; "" if there is none
 }
 
 func (e *Error) Error() string {
+	text := "kernels: " + e.Op
 	if e.Row >= 0 {
-		return fmt.Sprintf("kernels: %s: row %d: %v", e.Op, e.Row, e.Status)
+		text += fmt.Sprintf(": row %d", e.Row)
 	}
-	return fmt.Sprintf("kernels: %s: %v", e.Op, e.Status)
+	text += ": " + e.Status.String()
+	if e.Cause != "" {
+		text += ": " + e.Cause
+	}
+	return text
 }
 
-// failure turns a status into an error, nil for success.
-func failure(op string, status C.int32_t) error {
-	if status == C.MGRPO_OK {
-		return nil
-	}
-	return &Error{Op: op, Status: Status(status), Row: -1}
-}
+// failure turns a call's outcome into an error, nil for success.
+func failure(op string, r C.mgrpo_outcome) error { return rowFailure(op, r, -1) }
 
-func rowFailure(op string, status C.int32_t, row C.int64_t) error {
-	if status == C.MGRPO_OK {
+func rowFailure(op string, r C.mgrpo_outcome, row C.int64_t) error {
+	if r.status == C.MGRPO_OK {
 		return nil
 	}
-	return &Error{Op: op, Status: Status(status), Row: int64(row)}
+	e := &Error{Op: op, Status: Status(r.status), Row: int64(row)}
+	if r.cause != nil {
+		e.Cause = C.GoString(r.cause)
+		C.free(unsafe.Pointer(r.cause))
+	}
+	return e
 }

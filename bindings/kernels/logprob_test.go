@@ -75,9 +75,9 @@ func TestTokenLogProbRefusals(t *testing.T) {
 		mask    []uint8
 		want    *Error
 	}{
-		{"NaN", []float64{0, 0, 0, nan}, []int32{0, 0}, nil, &Error{"token_logprob", NonFinite, 1}},
-		{"+Inf", []float64{math.Inf(1), 0, 0, nan}, []int32{0, 0}, nil, &Error{"token_logprob", NonFinite, 0}},
-		{"target", []float64{0, 0, 0, 0}, []int32{0, 2}, nil, &Error{"token_logprob", InvalidArgument, 1}},
+		{"NaN", []float64{0, 0, 0, nan}, []int32{0, 0}, nil, &Error{Op: "token_logprob", Status: NonFinite, Row: 1}},
+		{"+Inf", []float64{math.Inf(1), 0, 0, nan}, []int32{0, 0}, nil, &Error{Op: "token_logprob", Status: NonFinite, Row: 0}},
+		{"target", []float64{0, 0, 0, 0}, []int32{0, 2}, nil, &Error{Op: "token_logprob", Status: InvalidArgument, Row: 1}},
 		{"masked", []float64{0, 0, nan, 0}, []int32{0, -5}, []uint8{1, 0}, nil},
 	} {
 		z := Logits{Data: Pointer(c.logits), DType: Float64, Rows: 2, Vocab: 2, Stride: 2}

@@ -64,7 +64,7 @@ func lossError(e C.mgrpo_loss_error) *LossError {
 
 func lossFailure(op string, status C.int32_t, e C.mgrpo_loss_error) error {
 	if status != C.MGRPO_REFUSED {
-		return failure(op, status)
+		return failure(op, C.mgrpo_outcome{status: status})
 	}
 	return lossError(e)
 }

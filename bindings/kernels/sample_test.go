@@ -30,7 +30,7 @@ func TestSampleRefusals(t *testing.T) {
 	token := make([]int32, 2)
 	err := Sample(CPU, logits, []Sampling{{Temperature: 1}, {Temperature: 1}}, Pointer(token), nil, nil)
 	var refused *Error
-	if !errors.As(err, &refused) || *refused != (Error{"sample", NonFinite, 1}) || token[1] != -1 {
+	if !errors.As(err, &refused) || *refused != (Error{Op: "sample", Status: NonFinite, Row: 1}) || token[1] != -1 {
 		t.Errorf("got %v, tokens %v", err, token)
 	}
 	err = Sample(CPU, logits, []Sampling{{}, {TopP: 2}}, Pointer(token), nil, nil)

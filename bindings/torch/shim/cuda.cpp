@@ -41,10 +41,15 @@ int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double 
                                               dentropy.const_data_ptr(), bad_row, stream(logits.get_device())));
 }
 
+constexpr decltype(cuda_part::policy_gradient_from_logits) policy_gradient_from_logits =
+    [](auto... with) { return refused(mgrpo_policy_gradient_from_logits_cuda(with...)); };
+
+constexpr decltype(cuda_part::policy_loss) policy_loss = [](auto... with) { return refused(mgrpo_policy_loss_cuda(with...)); };
+
 }  // namespace
 
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
   static const cuda_part part{device_count, stream, memory, token_logprob, token_logprob_bwd,
-                              mgrpo_policy_gradient_from_logits_cuda, mgrpo_policy_loss_cuda};
+                              policy_gradient_from_logits, policy_loss};
   return &part;
 }
