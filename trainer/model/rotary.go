@@ -21,27 +21,14 @@ func rotaryTables(cfg *checkpoint.Config, positions int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// inverseFrequencies are theta^(-2i/HeadDim), stretched band by band where the config asks for the
-// "llama3" scaling: long wavelengths divided by the factor, short ones kept, those between blended.
+// inverseFrequencies are theta^(-2i/HeadDim), stretched band by band where the config asks for the "llama3" scaling.
 func inverseFrequencies(cfg *checkpoint.Config) []float64 {
 	freqs := make([]float64, cfg.HeadDim/2)
 	for i := range freqs {
 		freqs[i] = math.Pow(cfg.RopeTheta, -2*float64(i)/float64(cfg.HeadDim))
 		if r := cfg.RopeScaling; r != nil {
-			freqs[i] = scaleLlama3(r, freqs[i])
+			freqs[i] *= r.InvFreqScale(freqs[i])
 		}
 	}
 	return freqs
-}
-
-func scaleLlama3(r *checkpoint.RopeLlama3, freq float64) float64 {
-	turns := float64(r.OriginalMaxPosition) * freq / (2 * math.Pi) // full turns within the original context
-	switch {
-	case turns < r.LowFreqFactor:
-		return freq / r.Factor
-	case turns > r.HighFreqFactor:
-		return freq
-	}
-	blend := (turns - r.LowFreqFactor) / (r.HighFreqFactor - r.LowFreqFactor)
-	return (1-blend)*freq/r.Factor + blend*freq
 }
