@@ -52,6 +52,7 @@ type Device struct {
 	kept   []*Tensor
 	live   []*Tensor        // spare storage for a Scope
 	dead   []unsafe.Pointer // spare storage for handles about to be dropped
+	lost   error            // why the thread cannot use the device; every Do returns it
 }
 
 // job is one call of Do on its way to the device's thread.
@@ -172,7 +173,9 @@ func (d *Device) serve() {
 // resume takes the native device over on a new thread.
 func (d *Device) resume() {
 	runtime.LockOSThread()
-	C.mgt_device_move(d.native)
+	if said := message(C.mgt_device_move(d.native)); said != "" {
+		d.lost = fmt.Errorf("torch: %s: a new thread cannot take it over: %s", d.spec, said)
+	}
 	d.thread.Store(int64(C.mgt_thread()))
 	d.serve()
 }
@@ -189,6 +192,10 @@ func (d *Device) shutdown() {
 
 // do runs one job in a scope of its own and reports how it ended.
 func (d *Device) do(j *job) {
+	if d.lost != nil {
+		j.result <- outcome{err: d.lost}
+		return
+	}
 	s := &Scope{dev: d, live: d.live[:0]}
 	d.scope.Store(s)
 	C.mgt_set_grad_mode(0)

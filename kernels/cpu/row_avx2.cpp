@@ -9,7 +9,6 @@
 #include "row_ops.h"
 
 #pragma GCC target("avx2,fma")
-#define MGRPO_SIMD_AVX2
 #include "row_impl.h"
 
 constinit const mgrpo::cpu::RowOps mgrpo::cpu::kRowOpsAvx2 = mgrpo::cpu::make_row_ops();

@@ -8,8 +8,7 @@
 
 #include "row_ops.h"
 
-#pragma GCC target("avx2,fma,avx512f,avx512vl,prefer-vector-width=512")
-#define MGRPO_SIMD_AVX512
+#pragma GCC target("avx2,fma,avx512f,prefer-vector-width=512")
 #include "row_impl.h"
 
 constinit const mgrpo::cpu::RowOps mgrpo::cpu::kRowOpsAvx512 = mgrpo::cpu::make_row_ops();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "logits_row.h"
 #include "parallel.h"
 #include "row_ops.h"
 #include "sampling_filter.h"
@@ -18,14 +19,6 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-float to_float(float z) { return z; }
-float to_float(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float z;
-  __builtin_memcpy(&z, &wide, sizeof z);
-  return z;
-}
 
 struct Draw {
   int32_t token;
