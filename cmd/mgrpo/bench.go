@@ -24,7 +24,7 @@ nothing else. The peers are set up by make bench-peers; docs/benchmarks.md says 
 
 // benchFlags are those of every suite.
 type benchFlags struct {
-	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick)."`
+	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only)."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
 	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
 	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
@@ -38,7 +38,7 @@ func (f benchFlags) suite(ctx context.Context, name string, run func(f benchFlag
 	}
 	if f.Quick {
 		f.Peers = false
-	} else if f.Out == "" {
+	} else if f.Out == "" && f.Only == "" {
 		f.Out = measure.Path(name, measure.Examine(ctx, f.Threads))
 	}
 	results, err := run(f, func(r *measure.Results) error {
