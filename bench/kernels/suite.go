@@ -21,7 +21,7 @@ type Options struct {
 	Threads int
 	Peers   bool
 	Quick   bool   // tiny shapes, two samples
-	Only    string // cases whose name contains this
+	Only    string // cases whose "name, shape" contains this
 	Log     func(format string, args ...any)
 	Save    func(*measure.Results) error // after every row; may be nil
 }
@@ -60,7 +60,7 @@ func Run(ctx context.Context, o Options) (*measure.Results, error) {
 	}
 	plan.Log = o.Log
 	for _, w := range cases {
-		if !strings.Contains(w.label(), o.Only) {
+		if !strings.Contains(w.label()+", "+w.shape, o.Only) {
 			continue
 		}
 		for _, cache := range w.caches {
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) (*measure.Results, error) {
 		}
 	}
 	if len(r.Rows) == 0 {
-		return r, fmt.Errorf("no case's name contains %q", o.Only)
+		return r, fmt.Errorf("no case's name and shape contain %q", o.Only)
 	}
 	return r, nil
 }

@@ -67,7 +67,7 @@ func TestMeasure(t *testing.T) {
 	ours := &clock{name: Ours, times: []float64{0.2}, err: 1e-7, turns: &turns}
 	peer := &clock{name: "peer", times: []float64{0.3, 0.5, 0.4}, turns: &turns}
 	broken := Opener{"broken", func(context.Context) (Provider, Setup, error) { return nil, Setup{}, errors.New("no compiler") }}
-	row, err := Plan{Samples: 6, LongSamples: 2, Long: time.Second}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
+	row, err := Plan{Samples: 6, Rounds: 3, Long: time.Second}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
 		Bytes: Amount{Value: 5e9}, FLOPs: Amount{Value: 20e9}, Targets: []Target{
 			{Kind: Faster, Peer: "peer", Bound: 2}, {Kind: Faster, Peer: "peer", Bound: 1.9}, {Kind: Floor, Bound: 2},
 			{Kind: Memory, Peer: "peer", Bound: 0.9}, {Kind: Faster, Peer: "broken", Bound: 1}}},
@@ -78,7 +78,7 @@ func TestMeasure(t *testing.T) {
 	row.Finish(Ceilings{Copy: Quantiles{Median: 50}, GEMM: Quantiles{Median: 100}})
 
 	// One run each when they enter, then turns.
-	if got := strings.Join(turns, " "); got != "mgrpo peer"+strings.Repeat(" mgrpo peer", 6) {
+	if got := strings.Join(turns, " "); got != "mgrpo peer"+strings.Repeat(" mgrpo peer", 3) {
 		t.Errorf("turns: %s", got)
 	}
 	if !ours.closed || !peer.closed {
@@ -106,8 +106,8 @@ func TestMeasure(t *testing.T) {
 func TestLongSamplesAreFewer(t *testing.T) {
 	var turns []string
 	slow := &clock{name: Ours, times: []float64{3}, turns: &turns}
-	row, err := Plan{Samples: 6, LongSamples: 2, Long: time.Second}.Measure(t.Context(), Row{}, []Opener{slow.opener()})
-	if err != nil || row.Providers[0].Samples != 2 {
+	row, err := Plan{Samples: 6, Rounds: 3, Long: time.Second}.Measure(t.Context(), Row{}, []Opener{slow.opener()})
+	if err != nil || row.Providers[0].Samples != 3 {
 		t.Errorf("%v, %d samples", err, row.Providers[0].Samples)
 	}
 }

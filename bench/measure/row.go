@@ -68,19 +68,19 @@ type Target struct {
 	Met   bool     `json:"met"`
 }
 
-// Plan says how often to measure.
+// Plan says how often to measure. Providers take turns, Rounds of them.
 type Plan struct {
-	Samples     int // of a provider, where one is shorter than Long
-	LongSamples int // where it is longer
-	Long        time.Duration
-	Log         func(format string, args ...any)
+	Samples int // of a provider; Rounds where one takes longer than Long
+	Rounds  int
+	Long    time.Duration
+	Log     func(format string, args ...any)
 }
 
 // DefaultPlan takes 20 samples, 5 where one takes a second.
-var DefaultPlan = Plan{Samples: 20, LongSamples: 5, Long: time.Second}
+var DefaultPlan = Plan{Samples: 20, Rounds: 5, Long: time.Second}
 
 // QuickPlan takes two samples: enough to show that a case runs and is right.
-var QuickPlan = Plan{Samples: 2, LongSamples: 2, Long: time.Second}
+var QuickPlan = Plan{Samples: 2, Rounds: 2, Long: time.Second}
 
 // Measure opens the providers, checks each, and samples them in turns. The first must work; a peer that does not is
 // told in its result. row brings the description; what is returned is complete but for Finish.
@@ -95,7 +95,7 @@ func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, erro
 	for i, o := range openers {
 		r := &row.Providers[i]
 		r.Name = o.Name
-		c, err := enter(ctx, o, r, row.Cache)
+		c, err := p.enter(ctx, o, r, row.Cache)
 		if err != nil {
 			if i == 0 || ctx.Err() != nil {
 				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, o.Name, err)
@@ -105,7 +105,7 @@ func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, erro
 		}
 		live = append(live, c)
 	}
-	for len(live) > 0 && !p.enough(live) {
+	for range p.Rounds {
 		for _, c := range live {
 			if err := c.turn(ctx, row.Cache); err != nil {
 				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, c.result.Name, err)
@@ -129,13 +129,11 @@ type contestant struct {
 	seconds []float64
 }
 
-const (
-	turnSeconds = 0.05                 // a turn of short samples lasts about this long
-	settle      = 2 * time.Millisecond // idle OpenMP threads of the last provider spin about as long
-)
+// settle is about how long idle OpenMP threads of the last provider spin.
+const settle = 2 * time.Millisecond
 
-// enter makes a provider ready, checks it and runs it twice to see how long it takes.
-func enter(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
+// enter makes a provider ready, checks it and runs it to see how long it takes.
+func (p Plan) enter(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
 	provider, setup, err := o.Open(ctx)
 	if err != nil {
 		return nil, err
@@ -153,7 +151,11 @@ func enter(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, 
 		provider.Close()
 		return nil, err
 	}
-	return &contestant{Provider: provider, result: r, repeat: int(max(1, min(5, turnSeconds/first.Seconds[0])))}, nil
+	c := &contestant{Provider: provider, result: r, repeat: 1}
+	if first.Seconds[0] <= p.Long.Seconds() {
+		c.repeat = (p.Samples + p.Rounds - 1) / p.Rounds
+	}
+	return c, nil
 }
 
 func (c *contestant) turn(ctx context.Context, cache Cache) error {
@@ -162,20 +164,6 @@ func (c *contestant) turn(ctx context.Context, cache Cache) error {
 	c.seconds = append(c.seconds, s.Seconds...)
 	c.result.PeakExtraBytes = max(c.result.PeakExtraBytes, s.PeakExtraBytes)
 	return err
-}
-
-// enough reports whether every contestant has its samples.
-func (p Plan) enough(all []*contestant) bool {
-	for _, c := range all {
-		want := p.Samples
-		if len(c.seconds) > 0 && quantiles(c.seconds).Median > p.Long.Seconds() {
-			want = p.LongSamples
-		}
-		if len(c.seconds) < want {
-			return false
-		}
-	}
-	return true
 }
 
 // Finish fills in what follows from the measurements and the machine's ceilings: rates, the floor, ratios, targets.
