@@ -109,9 +109,12 @@ func (a *actor) trainingLogProbs(ctx context.Context, w *workload) (out [][]floa
 				pos[t] = int32(t)
 			}
 			n, k := int64(len(ids)), int64(len(completion))
-			hidden := a.model.Forward(s, model.Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
-			rows := hidden.Narrow(0, int64(len(prompt))-1, k).Contiguous()
-			logp, _ := torch.HeadLogProb(rows, a.model.Head(), s.FromInt32(completion, k), 1, k)
+			in := model.Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)}
+			var logp *torch.Tensor
+			s.Grad(true, func() { // without gradients the linear maps are the engine's
+				rows := a.model.Forward(s, in).Narrow(0, int64(len(prompt))-1, k).Contiguous()
+				logp, _ = torch.HeadLogProb(rows, a.model.Head(), s.FromInt32(completion, k), 1, k)
+			})
 			values := make([]float32, k)
 			logp.Float32s(values)
 			out = append(out, widen(values))
