@@ -6,6 +6,7 @@
 
 #include "mgrpo/policy_loss_from_logits.h"
 #include "policy_term.h"
+#include "temperature.h"
 
 namespace mgrpo {
 
@@ -36,7 +37,7 @@ inline bool valid(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &
   if (!wide && z.dtype != MGRPO_FLOAT32 && z.dtype != MGRPO_BFLOAT16) return false;
   if (b.dtype != (wide ? MGRPO_FLOAT64 : MGRPO_FLOAT32) || is_sequence(c)) return false;
   if (z.rows < 0 || first < 0 || first > b.tokens || z.rows > b.tokens - first) return false;
-  return z.vocab >= 1 && z.vocab <= z.ld && z.tau > 0 && isfinite(z.tau) && (z.rows == 0 || (z.data && z.targets));
+  return z.vocab >= 1 && z.vocab <= z.ld && valid_temperature(z.tau) && (z.rows == 0 || (z.data && z.targets));
 }
 
 // The trajectory that a token of the batch belongs to.

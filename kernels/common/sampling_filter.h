@@ -1,13 +1,12 @@
 // What sampling's settings mean, for CPU and GPU alike.
 #pragma once
-#include <math.h>
-
 #include "mgrpo/sample.h"
+#include "temperature.h"
 
 namespace mgrpo {
 
 inline bool valid(const mgrpo_sampling &s) {
-  return s.temperature >= 0 && isfinite(s.temperature) && s.top_p >= 0 && s.top_p <= 1 && s.min_p >= 0 && s.min_p <= 1 &&
+  return (s.temperature == 0 || valid_temperature(s.temperature)) && s.top_p >= 0 && s.top_p <= 1 && s.min_p >= 0 && s.min_p <= 1 &&
          s.top_k >= 0;
 }
 

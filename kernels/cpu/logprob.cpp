@@ -6,6 +6,7 @@
 #include "check.h"
 #include "logits_row.h"
 #include "parallel.h"
+#include "temperature.h"
 
 namespace mgrpo::cpu {
 namespace {
@@ -20,7 +21,7 @@ struct Rows {
   double tau;
 
   bool valid() const {
-    return valid_sizes({rows, ld}) && vocab >= 1 && vocab <= ld && tau > 0 && std::isfinite(tau) &&
+    return valid_sizes({rows, ld}) && vocab >= 1 && vocab <= ld && valid_temperature(tau) &&
            (rows == 0 || !any_null({logits, targets}));
   }
   bool read(int64_t row) const { return mask == nullptr || mask[row] != 0; }

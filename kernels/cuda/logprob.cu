@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "row.cuh"
+#include "temperature.h"
 
 namespace mgrpo::cuda {
 namespace {
@@ -86,7 +87,7 @@ __global__ __launch_bounds__(kRowThreads) void backward_kernel(T *logits, Rows i
 }
 
 bool valid(const Rows &in, const void *logits, const void *output, const int64_t *bad_row) {
-  return in.rows >= 0 && in.vocab >= 1 && in.vocab <= in.ld && in.tau > 0 && isfinite(in.tau) && bad_row &&
+  return in.rows >= 0 && in.vocab >= 1 && in.vocab <= in.ld && valid_temperature(in.tau) && bad_row &&
          (in.rows == 0 || (logits && in.targets && output));
 }
 

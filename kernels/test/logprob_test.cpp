@@ -66,6 +66,17 @@ TEST_P(LogProb, ExtremeTemperatures) {
   compare_with_oracle<InFloat32>(backend(), {6, 300, 300}, 0.01, 3);
   compare_with_oracle<InFloat32>(backend(), {6, 300, 300}, 100, 30);
 }
+TEST_P(LogProb, RejectsTemperaturesWithoutAFiniteInverse) {
+  Buffer<float> z(backend(), std::vector<float>(4));
+  Buffer<int32_t> y(backend(), std::vector<int32_t>(1));
+  Buffer<float> logp(backend(), size_t{1}), entropy(backend(), size_t{1});
+  for (double tau : {0.0, -1.0, 1e-39, 0.99e-6, std::numeric_limits<double>::infinity()}) {
+    int64_t bad;
+    EXPECT_EQ(backend().token_logprob(z.get(), MGRPO_FLOAT32, 1, 4, 4, y.get(), nullptr, tau, logp.get(), entropy.get(), &bad),
+              MGRPO_INVALID_ARGUMENT)
+        << tau;
+  }
+}
 
 // float32 calls with vectors in and out.
 struct Call {

@@ -175,7 +175,7 @@ TEST_P(Sample, UnreadableRowsAreNamedAndOthersDrawn) {
 
 TEST_P(Sample, RejectsSettingsOutOfRange) {
   for (auto edit : std::vector<void (*)(mgrpo_sampling &)>{
-           [](mgrpo_sampling &s) { s.temperature = -1; }, [](mgrpo_sampling &s) { s.temperature = kInf; },
+           [](mgrpo_sampling &s) { s.temperature = -1; }, [](mgrpo_sampling &s) { s.temperature = 1e-9; }, [](mgrpo_sampling &s) { s.temperature = kInf; },
            [](mgrpo_sampling &s) { s.top_p = 1.5; }, [](mgrpo_sampling &s) { s.min_p = kNaN; }, [](mgrpo_sampling &s) { s.top_k = -1; }}) {
     std::vector<mgrpo_sampling> rows(2, settings(1));
     edit(rows[1]);

@@ -148,7 +148,7 @@ type GRPO struct {
 	Old           string   `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
 	Epochs        int      `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
 	Minibatches   int      `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
-	Temperature   float64  `yaml:"temperature" default:"1" above:"0" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
+	Temperature   float64  `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
 	MaxLag        int64    `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains."`
 	Resample      int      `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
 	GapWarn       float64  `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`

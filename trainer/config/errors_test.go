@@ -40,7 +40,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:10:27: store.url: want text, in quotes if it looks like something else; found the number 5"},
 		{name: "bounds", text: team + "grpo: {rollouts: 0, temperature: 0, eps_low: 1.5, log_ratio_clamp: 90}\nstore: {lease: 10ms}\nrun2: 1\n",
 			want: "f.yaml:3:18: grpo.rollouts: must be at least 1; found 0\n" +
-				"f.yaml:3:34: grpo.temperature: must be above 0; found 0\n" +
+				"f.yaml:3:34: grpo.temperature: must be at least 1e-6; found 0\n" +
 				"f.yaml:3:46: grpo.eps_low: must be at most 1; found 1.5\n" +
 				"f.yaml:3:68: grpo.log_ratio_clamp: must be at most 88; found 90\n" +
 				"f.yaml:4:16: store.lease: must be at least 1s; found 10ms\n" +
@@ -107,6 +107,8 @@ func TestErrors(t *testing.T) {
 				"f.yaml:2:78: agents.b.tools: the research task brings its own search and knows no other tool"},
 		{name: "research's verifier", text: team + "task: {verifier: {kind: numeric}}\n",
 			want: "f.yaml:3:8: task.verifier: the research task knows the truth of every answer and scores by it; leave this out"},
+		{name: "temperatures", text: team + "eval: {temperature: 1e-9}\n",
+			want: "f.yaml:3:8: eval.temperature: must be 0, which is greedy, or at least 1e-6"},
 		{name: "task files", text: team + "task: {kind: gsm8k, train: a.jsonl, verifier: {kind: regex, pattern: \"(\"}, expert: {kind: judge}}\n",
 			want: "f.yaml:3:1: task.eval: missing; the task gsm8k reads its held-out queries from this file\n" +
 				"f.yaml:3:1: task.judge: task.expert asks a judge: url must start with http:// or https://, and model must be given\n" +

@@ -17,6 +17,7 @@ func (c *Config) validate(d *decoder) {
 	c.validateStore(d)
 	c.validateTask(d)
 	c.validateGRPO(d)
+	c.Eval.validate(d)
 	for i := range c.Tools {
 		c.Tools[i].validate(d)
 	}
@@ -72,6 +73,12 @@ func (c *Config) validateStore(d *decoder) {
 	}
 	if u.Scheme != "rediss" && s.TLS != (TLS{}) {
 		d.failAt("store.tls", "needs a store.url that starts with rediss://")
+	}
+}
+
+func (e *Eval) validate(d *decoder) {
+	if e.Temperature > 0 && e.Temperature < 1e-6 {
+		d.failAt("eval.temperature", "must be 0, which is greedy, or at least 1e-6")
 	}
 }
 

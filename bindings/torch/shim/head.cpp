@@ -148,7 +148,7 @@ mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, doubl
     const auto &H = ref(h), &W = ref(w), &Y = ref(targets);
     TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
     TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
-    TORCH_CHECK(tau > 0 && chunk >= 1, "tau must be above 0 and chunk at least 1; they are ", tau, " and ", chunk);
+    TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     int32s(Y, H.size(0), "targets");
     auto hc = H.contiguous(), wc = W.contiguous();
     auto out = recorded(H, W) ? Head::apply(hc, wc, Y, tau, chunk) : head(hc, wc, Y, tau, chunk, true);

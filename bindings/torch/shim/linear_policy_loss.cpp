@@ -85,7 +85,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *ta
     auto H = ref(h).contiguous();
     TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
     TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
-    TORCH_CHECK(tau > 0 && chunk >= 1, "tau must be above 0 and chunk at least 1; they are ", tau, " and ", chunk);
+    TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     TORCH_CHECK(batch->tokens == H.size(0), "the batch has ", batch->tokens, " tokens, h ", H.size(0), " rows");
     const int32_t *y = int32s(Y, H.size(0), "targets");
     const Kernels kernels(H);

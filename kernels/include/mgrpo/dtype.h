@@ -1,6 +1,9 @@
 // Element types of buffers that cross the C ABI. The numbers are c10::ScalarType's.
 #pragma once
 
+// The least temperature by which logits are divided: its inverse, and a gradient times that, is finite in float32.
+#define MGRPO_LEAST_TEMPERATURE 1e-6
+
 enum mgrpo_dtype {
   MGRPO_FLOAT32 = 6,
   MGRPO_FLOAT64 = 7,

@@ -14,7 +14,7 @@
 
 // logits [rows, ld], `vocab` valid columns (1 <= vocab <= ld; columns from vocab on are neither read nor
 // written), dtype float32, bfloat16 or float64; targets [rows]; mask_or_null [rows], 0 = the row is not read at
-// all and gets logp = entropy = 0; tau > 0; logp and entropy_or_null [rows], float64 for float64 logits, else
+// all and gets logp = entropy = 0; tau >= MGRPO_LEAST_TEMPERATURE; logp and entropy_or_null [rows], float64 for float64 logits, else
 // float32. A logit of -Inf is a column of probability 0; at the target it makes logp -Inf.
 // Returns MGRPO_NON_FINITE when a read row holds NaN or +Inf, MGRPO_INVALID_ARGUMENT when a read row's target is
 // outside 0..vocab-1; *bad_row is then the first such row, whose outputs are NaN (other rows are computed), else -1.

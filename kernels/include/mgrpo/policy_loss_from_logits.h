@@ -18,7 +18,7 @@ typedef struct mgrpo_logits {
   int32_t dtype;           // float32, bfloat16 or float64
   int64_t rows, vocab, ld;
   const int32_t *targets;  // [rows]
-  double tau;              // > 0
+  double tau;              // at least MGRPO_LEAST_TEMPERATURE
 } mgrpo_logits;
 
 // Row i of the logits is token first + i of the batch, whose logp_new and entropy are not read; its dtype is float64

@@ -15,7 +15,7 @@
 #include "mgrpo/status.h"
 
 typedef struct mgrpo_sampling {
-  double temperature;  // >= 0
+  double temperature;  // 0, or at least MGRPO_LEAST_TEMPERATURE
   double top_p;        // in (0, 1]; 1 or 0 = off
   double min_p;        // in [0, 1]; 0 = off
   int32_t top_k;       // >= 0; 0 = off

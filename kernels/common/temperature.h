@@ -1,0 +1,11 @@
+// Which temperatures can be divided by.
+#pragma once
+#include <math.h>
+
+#include "mgrpo/dtype.h"
+
+namespace mgrpo {
+
+inline bool valid_temperature(double tau) { return tau >= MGRPO_LEAST_TEMPERATURE && isfinite(tau); }
+
+}  // namespace mgrpo
