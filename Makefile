@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/agent/... ./trainer/rollout/... ./trainer/
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench bench-peers gsm8k interop lint fmt env clean
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench bench-peers gpu-test gsm8k interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -63,6 +63,7 @@ build: native ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 ifdef CUDA
 	@$(MAKE) build/stubs/libcuda.so
 	@$(BUILD) -tags cuda -o bin/mgrpo-cuda ./cmd/mgrpo
+	@$(FLAGS) && bench/gpu/pack.sh
 endif
 
 endif
@@ -97,6 +98,9 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
+
+gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu of make build CUDA=1, and torch)
+	@bench/gpu/test.sh
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
