@@ -37,14 +37,11 @@ func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 		return nil, fmt.Errorf("search: %d results: want at least 1", cfg.Results)
 	}
 	index, err := bleve.NewUsing("", passageMapping(), scorch.Name, scorch.Name, nil)
-	if err == nil {
-		err = fill(ctx, index, cfg.Corpus)
-	}
 	if err != nil {
-		if index != nil {
-			err = errors.Join(err, index.Close())
-		}
-		return nil, fmt.Errorf("search: corpus %s: %w", cfg.Corpus, err)
+		return nil, fmt.Errorf("search: %w", err)
+	}
+	if err := fill(ctx, index, cfg.Corpus); err != nil {
+		return nil, fmt.Errorf("search: corpus %s: %w", cfg.Corpus, errors.Join(err, index.Close()))
 	}
 	s := &Search{index: index, results: cfg.Results}
 	s.Tool = Func("search", "Searches the documents at hand and returns the passages that fit best.", "query",
