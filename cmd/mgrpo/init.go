@@ -10,7 +10,7 @@ import (
 )
 
 type initCmd struct {
-	File string `arg:"" optional:"" default:"team.yaml" help:"File to write."`
+	File string `arg:"" optional:"" default:"team.yaml" help:"File to write (${default})."`
 }
 
 func (c *initCmd) Run() (err error) {

@@ -13,7 +13,7 @@ import (
 )
 
 type reportCmd struct {
-	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME. Where agents ran on servers of their own: the folders of all of them."`
+	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME. Copies of it, where agents wrote to folders of their own: all of them."`
 	Out       string   `short:"o" placeholder:"FILE" help:"File to write; absent: report.html in the first folder."`
 	Steps     int      `default:"5" help:"Training steps to include trajectories of."`
 	Queries   int      `default:"6" help:"Queries of each of them."`

@@ -17,7 +17,7 @@
 //	words      of a path: values that are words and not paths, separated by |
 //	inherits   the section whose keys of the same name are the defaults
 //
-// Load reads a file, reports every mistake in it at once with file, line and column, and fills in
+// Load reads a file, reports unknown keys and impossible values together with file, line and column, and fills in
 // the defaults. Nothing here opens a model, a data set or a socket.
 package config
 
@@ -40,7 +40,7 @@ type Config struct {
 // Run names a run and says how long it lasts.
 type Run struct {
 	Name            string `yaml:"name" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
-	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, metrics and trajectories. Absent: runs/NAME." change:"worker"`
+	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, metrics and trajectories. Its path may differ between workers, but it has to be one folder that all of them see. Absent: runs/NAME." change:"worker"`
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
 	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." change:"resume"`
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`

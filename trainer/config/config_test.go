@@ -145,7 +145,7 @@ func TestDumpRoundTrip(t *testing.T) {
 func TestDumpElsewhere(t *testing.T) {
 	text := `run: {name: t, dir: out/x}
 task: {kind: jsonl, train: data/t.jsonl, eval: /abs/e.jsonl}
-cold_start: {demonstrations: chats.jsonl}
+cold_start: {demonstrations: chats.jsonl, steps: 1}
 agents:
   boss: {role: main, model: ../models/a}
   help: {role: sub, model: {width: 8, layers: 1, heads: 2, ffn: 16, tokenizer: task}}

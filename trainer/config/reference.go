@@ -121,7 +121,7 @@ const referenceIntro = `# Configuration
 
 <!-- Generated from trainer/config/config.go: go test ./trainer/config -update -->
 
-One YAML file describes a run. Every mistake in it is reported at once, with file, line, column and the
+One YAML file describes a run. Unknown keys and impossible values are reported together, with file, line, column and the
 nearest valid key, before anything else happens. ` + "`--set KEY=VALUE`" + ` overrides any key for one command, for
 example ` + "`--set run.steps=3`" + `; its value is YAML.
 

@@ -18,6 +18,9 @@ func (c *Config) validate(d *decoder) {
 	c.validateTask(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
+	if c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }) {
+		d.failAt("cold_start.steps", "missing; demonstrations are given, but no agent learns from them")
+	}
 	for i := range c.Tools {
 		c.Tools[i].validate(d)
 	}

@@ -61,8 +61,8 @@ func TestExamineConfiguration(t *testing.T) {
 	}
 
 	findings = Examine(context.Background(), Options{Config: quickstart(t, "agents.researcher.device=cuda:7", "task.kind=gsm8k",
-		"task.train=missing.jsonl", "task.eval=missing.jsonl", "agents.planner.model=missing-model", "cold_start.demonstrations=none")})
-	for what, want := range map[string]string{"task": "missing.jsonl", "models": "agents.planner.model", "GPU": "agents.researcher.device is cuda:7"} {
+		"task.train=missing.jsonl", "task.eval=missing.jsonl", "agents.planner.model=missing-model", "cold_start.demonstrations=missing-chats.jsonl")})
+	for what, want := range map[string]string{"task": "missing.jsonl", "demonstrations": "missing-chats.jsonl", "models": "agents.planner.model", "GPU": "agents.researcher.device is cuda:7"} {
 		bad := false
 		for _, f := range find(findings, what) {
 			bad = bad || f.Status == Fail && strings.Contains(f.Found, want) && f.Advice != ""

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -29,6 +30,14 @@ func configured(cfg *config.Config) []Finding {
 		out = append(out, Finding{Fail, "task", oneLine(err), "correct the task section"})
 	} else {
 		out = append(out, Finding{OK, "task", cfg.Task.Kind, ""})
+	}
+	if chats := cfg.ColdStart.Demonstrations; chats != "none" && chats != "task" {
+		f, err := os.Open(cfg.Resolve(chats))
+		if err != nil {
+			out = append(out, Finding{Fail, "demonstrations", oneLine(err), "correct cold_start.demonstrations"})
+		} else {
+			f.Close()
+		}
 	}
 	plans, err := trainer.MemoryPlan(cfg, nil)
 	if err != nil {
