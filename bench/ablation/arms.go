@@ -76,7 +76,7 @@ func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) 
 		"eval.before=false", fmt.Sprintf("eval.every=%d", b.every), fmt.Sprintf("eval.samples=%d", b.samples)}
 	for _, name := range starts[a.start].agents {
 		key := "agents." + name + "."
-		sets = append(sets, key+"model="+filepath.Join(from, name), key+"dialect=compact",
+		sets = append(sets, key+"model="+filepath.Join(from, name),
 			key+"optimizer.schedule=constant", key+"optimizer.decay_steps=0")
 	}
 	return b.load(a.start, seed, a.name, slices.Concat(sets, a.set)...)
