@@ -43,7 +43,7 @@ func TestCurrent(t *testing.T) {
 }
 
 func row(shape string, ours, peer float64) measure.Row {
-	r := measure.Row{Name: "group_advantage", Shape: shape, DType: "float32", Cache: measure.Cold, Bytes: measure.Amount{Value: 1e6}, FLOPs: measure.Amount{Value: 1e5},
+	r := measure.Row{Suite: "kernels", Name: "group_advantage", Shape: shape, DType: "float32", Cache: measure.Cold, Bytes: measure.Amount{Value: 1e6}, FLOPs: measure.Amount{Value: 1e5},
 		Targets: []measure.Target{{Kind: measure.Faster, Peer: "torch-eager", Bound: 3, Text: "3 times as fast"}},
 		Providers: []measure.Result{{Name: measure.Ours, Status: "ok", Quantiles: measure.Quantiles{Median: ours}, PeakExtraBytes: 1 << 20},
 			{Name: "torch-eager", Status: "ok", Quantiles: measure.Quantiles{Median: peer}, PeakExtraBytes: 1 << 21},
@@ -57,8 +57,8 @@ func TestText(t *testing.T) {
 	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 2},
 		Ceilings: measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}},
 		Rows:     []measure.Row{row("80 rewards in 10 groups", 1e-3, 5e-3), row("800 rewards in 100 groups", 2e-3, 1e-3)}}}}
-	reasons["group_advantage"] = map[measure.Kind]string{measure.Faster: "Because."}
-	defer delete(reasons, "group_advantage")
+	reasons["kernels group_advantage"] = map[measure.Kind]string{measure.Faster: "Because."}
+	defer delete(reasons, "kernels group_advantage")
 	got := text([]*machine{m})
 	for _, want := range []string{
 		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed. Because. |", "Faster in 1 of 2 comparisons",
