@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
 )
 
 // While a pytorch_model.bin comes in through gotch, memory grows by little more than the weights as they are
@@ -23,7 +21,7 @@ import (
 func TestLoadBinPeakMemory(t *testing.T) {
 	ctx := t.Context()
 	cfg := checkpoint.Config{
-		Family: checkpoint.Llama, VocabSize: 20000, Hidden: 512, Layers: 2, Heads: 8, KVHeads: 4, HeadDim: 64, FFN: 1536,
+		Family: checkpoint.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}
 	dir := t.TempDir()
@@ -33,35 +31,21 @@ func TestLoadBinPeakMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	debug.FreeOSMemory() // what the writer left must not hide what the loader takes
-	before := anonymous(t)
-	stop, peak := make(chan struct{}), make(chan int64)
-	go func() {
-		highest := before
-		for {
-			select {
-			case <-stop:
-				peak <- highest
-				return
-			case <-time.After(time.Millisecond):
-				highest = max(highest, anonymous(t))
-			}
+	var m *model.Model
+	grown := memorytest.Peak(t, func() {
+		source, err := checkpoint.Open(dir)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	source, err := checkpoint.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer source.Close()
-	m, err := model.Load(ctx, dev, source, model.Options{Compute: torch.Float32})
-	close(stop)
-	highest := <-peak
-	if err != nil {
-		t.Fatal(err)
-	}
+		defer source.Close()
+		m, err = model.Load(ctx, dev, source, model.Options{Compute: torch.Float32})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
 	defer m.Close(ctx)
 	weights := 4 * m.Layout.Numel
-	if grown := highest - before; float64(grown) > 1.2*float64(weights) || float64(grown) < 0.9*float64(weights) {
+	if float64(grown) > 1.2*float64(weights) || float64(grown) < 0.9*float64(weights) {
 		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, weights>>20)
 	}
 }
@@ -135,23 +119,4 @@ func pickleStateDict(tensors []checkpoint.TensorSpec) []byte {
 		p = append(p, "t\x89ccollections\nOrderedDict\n)RtR"...) // requires_grad, hooks
 	}
 	return append(p, "u."...)
-}
-
-// anonymous is the process's anonymous resident memory in bytes.
-func anonymous(t *testing.T) int64 {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Skip("no /proc/self/status: anonymous memory cannot be measured here")
-	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return kb << 10
-		}
-	}
-	t.Skip("no RssAnon in /proc/self/status")
-	return 0
 }
