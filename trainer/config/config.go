@@ -33,6 +33,7 @@ type Config struct {
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
+	Health    Health    `yaml:"health" doc:"Where a process answers GET /healthz (it lives), /readyz (it takes part in the run) and /metrics (Prometheus)." change:"worker"`
 
 	dir string // folder of the file: what relative paths start from
 }
@@ -40,7 +41,7 @@ type Config struct {
 // Run names a run and says how long it lasts.
 type Run struct {
 	Name            string `yaml:"name" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
-	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, metrics and trajectories. Its path may differ between workers, but it has to be one folder that all of them see. Absent: runs/NAME." change:"worker"`
+	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, ledgers, metrics and trajectories: one that all workers share, or one on each server. Absent: runs/NAME." change:"worker"`
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
 	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." change:"resume"`
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`
@@ -62,6 +63,7 @@ type Store struct {
 	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction."`
 	Timeout       time.Duration `yaml:"timeout" default:"30m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for."`
 	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker that has not been heard of for this long is taken for dead and its work is given out again."`
+	MaxDeliveries int           `yaml:"max_deliveries" default:"5" min:"1" doc:"An invocation that was in hand when this many workers of its agent died is answered as failed: it may be what they died of."`
 }
 
 // TLS names the certificates of a rediss:// store.
@@ -149,7 +151,7 @@ type GRPO struct {
 	Epochs        int      `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
 	Minibatches   int      `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
 	Temperature   float64  `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
-	MaxLag        int64    `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains."`
+	MaxLag        int64    `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
 	Resample      int      `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
 	GapWarn       float64  `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
 	GapStop       float64  `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
@@ -278,4 +280,10 @@ type Tool struct {
 	Timeout   time.Duration `yaml:"timeout" default:"10s" above:"0s" doc:"Longest time of one call."`
 	MaxOutput int           `yaml:"max_output" default:"4096" min:"1" doc:"Bytes of output shown to the model; the rest is cut."`
 	MaxSteps  int64         `yaml:"max_steps" default:"1000000" min:"1" doc:"code: Starlark steps of one call."`
+}
+
+// Health says where a process tells others how it is, and who may ask.
+type Health struct {
+	Address  string `yaml:"address" doc:"HOST:PORT to listen at, such as 127.0.0.1:9464; port 0 takes a free one. Absent: mgrpo worker takes a free port of 127.0.0.1 and says which, mgrpo train does not listen."`
+	TokenEnv string `yaml:"token_env" doc:"Environment variable with a token of at least 16 bytes that every request must carry as Authorization: Bearer TOKEN. Required where address is not 127.0.0.1, ::1 or localhost."`
 }

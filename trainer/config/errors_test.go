@@ -22,9 +22,9 @@ func TestErrors(t *testing.T) {
 		{name: "key of another section", text: team + "eval: {rollouts: 4}\n",
 			want: "f.yaml:3:8: eval.rollouts: unknown key; did you mean grpo.rollouts?"},
 		{name: "key like no other", text: team + "store: {zzzzzzzzz: 4}\n",
-			want: "f.yaml:3:9: store.zzzzzzzzz: unknown key; valid are url, username, password_env, password_file, tls, allow_insecure, allow_volatile, timeout, lease"},
+			want: "f.yaml:3:9: store.zzzzzzzzz: unknown key; valid are url, username, password_env, password_file, tls, allow_insecure, allow_volatile, timeout, lease, max_deliveries"},
 		{name: "unknown section", text: team + "evaluation: {}\n",
-			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools"},
+			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
 			want: "f.yaml:1:6: run.name: missing, and required\nf.yaml:2:10: agents.a.model: missing, and required"},
 		{name: "empty file", text: "",
@@ -69,6 +69,18 @@ func TestErrors(t *testing.T) {
 				"--set run.stps=3: run.stps: unknown key; did you mean steps?\n" +
 				"--set grpo.rollouts=: grpo.rollouts: want a whole number; found the text \"\""},
 
+		{name: "health", text: team + "health: {address: \"0.0.0.0:9464\"}\n",
+			want: "f.yaml:3:1: health.token_env: missing; health.address 0.0.0.0:9464 is open to other machines, so requests need a token"},
+		{name: "health everywhere", text: team + "health: {address: \":70000\"}\n",
+			want: "f.yaml:3:1: health.token_env: missing; health.address :70000 is open to other machines, so requests need a token\n" +
+				"f.yaml:3:10: health.address: \"70000\" is not a port; want a number from 0 to 65535"},
+		{name: "health by name", text: team + "health: {address: worker-1:80, token_env: no name}\n",
+			want: "f.yaml:3:32: health.token_env: want the name of an environment variable, not the token"},
+		{name: "health of nothing", text: team + "health: {token_env: T}\n",
+			want: "f.yaml:3:1: health.address: missing; a token is for requests to an address"},
+		{name: "health without port", text: team + "health: {address: localhost}\n",
+			want: "f.yaml:3:10: health.address: want HOST:PORT, such as 127.0.0.1:9464"},
+
 		{name: "no main agent", text: "run: {name: t}\nagents: {a: {role: sub, model: m}}\n",
 			want: "f.yaml:2:1: agents: one agent must have role: main"},
 		{name: "two main agents", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: main, model: m}}\n",
@@ -98,7 +110,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:62: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
-				"f.yaml:3:118: grpo.max_lag: not supported yet: agents step together; leave it at 0\n" +
+				"f.yaml:3:118: grpo.max_lag: which versions sample depends on the clock then: run.deterministic cannot be true\n" +
 				"f.yaml:3:130: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0\n" +
 				"--set run.deterministic=true: run.deterministic: agents.b is on cuda, and equal bits are promised on the CPU only"},
 		{name: "research", text: "run: {name: t}\nagents: {a: {role: main, model: m, prompt_text: x}, b: {role: sub, model: m, tools: [code]}, c: {role: sub, model: m}}\n",

@@ -214,6 +214,14 @@ func (c *Config) Learns(a *Agent) bool {
 	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
 }
 
+// Deterministic says whether equal seeds and CPU features promise bit-equal results.
+func (c *Config) Deterministic() bool {
+	if det := c.Run.Deterministic; det != nil {
+		return *det
+	}
+	return c.GRPO.MaxLag == 0 && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
+}
+
 // Password reads the store's password from where the configuration says it is; "" if nowhere.
 func (c *Config) Password() (string, error) {
 	switch {

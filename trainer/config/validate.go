@@ -2,9 +2,11 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +17,7 @@ var builtinTools = []string{"calculator", "code"}
 func (c *Config) validate(d *decoder) {
 	c.validateRun(d)
 	c.validateStore(d)
+	c.Health.validate(d)
 	c.validateTask(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
@@ -76,6 +79,29 @@ func (c *Config) validateStore(d *decoder) {
 	}
 	if u.Scheme != "rediss" && s.TLS != (TLS{}) {
 		d.failAt("store.tls", "needs a store.url that starts with rediss://")
+	}
+}
+
+func (h *Health) validate(d *decoder) {
+	if h.TokenEnv != "" && !validEnv(h.TokenEnv) {
+		d.failAt("health.token_env", "want the name of an environment variable, not the token")
+	}
+	if h.Address == "" {
+		if h.TokenEnv != "" {
+			d.failAt("health.address", "missing; a token is for requests to an address")
+		}
+		return
+	}
+	host, port, err := net.SplitHostPort(h.Address)
+	if err != nil {
+		d.failAt("health.address", "want HOST:PORT, such as 127.0.0.1:9464")
+		return
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		d.failAt("health.address", "%q is not a port; want a number from 0 to 65535", clip(port))
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && h.TokenEnv == "" {
+		d.failAt("health.token_env", "missing; health.address %s is open to other machines, so requests need a token", clip(h.Address))
 	}
 }
 
@@ -156,8 +182,11 @@ func (c *Config) validateGRPO(d *decoder) {
 	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
 		d.failAt("grpo.convention", "leave_one_out_std is defined for trajectories of weight 1, and grpo.align.mode %s gives sub-agents' others; set it to none", g.Align.Mode)
 	}
-	if g.MaxLag > 0 {
-		d.failAt("grpo.max_lag", "not supported yet: agents step together; leave it at 0")
+	if g.MaxLag > 0 && !g.TISCap.Set {
+		d.failAt("grpo.max_lag", "rollouts of older versions are weighed: set grpo.old: recomputed and grpo.tis_cap")
+	}
+	if det := c.Run.Deterministic; g.MaxLag > 0 && det != nil && *det {
+		d.failAt("grpo.max_lag", "which versions sample depends on the clock then: run.deterministic cannot be true")
 	}
 	if g.Resample > 0 {
 		d.failAt("grpo.resample", "not supported yet: groups of equal rewards stay as they are; leave it at 0")

@@ -44,6 +44,9 @@ var Sections = []Section{
 		{"tokens", "tokens", inPhase, "Tokens of all of them."},
 		{"sampled_tokens", "tokens", inPhase, "Those of them that the policy sampled."},
 		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score, because the verifier failed."},
+		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and those it trains; 0 unless `grpo.max_lag` is above 0."},
+		{"lag_max", "versions", inStep, "The largest of them."},
+		{"trajectories_stale", "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
 		{"rollouts_removed", "rollouts", inStep, "Rollouts left out of training for all agents: failed, or an agent does not hold all its trajectories."},
 	}},
 	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{
@@ -94,6 +97,8 @@ var Sections = []Section{
 		{"in_flight_max", "count", inPhase, "Most conversations that the engine has held at once since it was made."},
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, waiting for what other agents hold included."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over the seconds they took."},
+		{"checkpoint_wait_seconds", "s", inStep, "That this step and those since the record before waited for checkpoints: for one to be copied, and for the one before it to be complete."},
+		{"checkpoint_seconds", "s", inStep, "From a checkpoint's copy to its completion, beside the steps. Of those that were completed since the record before."},
 		{"memory_bytes", "bytes", inStep, "In live tensors: on a CPU of the whole process, on a GPU of this process there."},
 		{"gpu_memory_used_bytes", "bytes", inStep, "Of the GPU's memory, all processes counted, as its driver says (gorgonia/cu). GPU only."},
 		{"update_gpu_seconds", "seconds", inStep, "GPU time of an update between two events on the device's stream (gorgonia/cu), mean over the step's updates. GPU only."},
@@ -121,7 +126,8 @@ three places in the run's folder, and to the terminal:
 | ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
 | ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | What was said, with masks, log-probs, rewards and advantages. |
 
-` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file.
+` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
+` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus.
 
 Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
 training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
@@ -144,19 +150,25 @@ func Doc() string {
 	return b.String()
 }
 
-// Documented says whether a name of Record.Values has an entry.
-func Documented(name string) bool {
-	if rest, ok := strings.CutPrefix(name, "pass_at_"); ok && rest != "" {
+// Find is the entry of a name of Record.Values; ok is false if it has none.
+func Find(name string) (v Value, ok bool) {
+	if rest, cut := strings.CutPrefix(name, "pass_at_"); cut && rest != "" {
 		name = "pass_at_N"
 	}
 	for _, s := range Sections {
 		for _, v := range s.Values {
 			if v.Name == name {
-				return true
+				return v, true
 			}
 		}
 	}
-	return false
+	return Value{}, false
+}
+
+// Documented says whether a name of Record.Values has an entry.
+func Documented(name string) bool {
+	_, ok := Find(name)
+	return ok
 }
 
 // LearnSeconds is how long a step learned: learn_seconds or, where it is absent, what the tokens and

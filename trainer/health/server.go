@@ -1,0 +1,134 @@
+package health
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+)
+
+// What strangers can take up at most.
+const (
+	maxConnections = 64
+	maxHeaderBytes = 8 << 10
+	maxScrapes     = 4                // of /metrics at once
+	requestTime    = 5 * time.Second  // to send a request
+	answerTime     = 10 * time.Second // to take its answer
+	idleTime       = time.Minute
+)
+
+// Server answers for one process. It is a metrics.Observer, and knows of workers what Joined told it.
+type Server struct {
+	board
+	listener net.Listener
+	http     *http.Server
+	served   chan error
+}
+
+// Listen starts a server. It refuses to answer other machines without a token.
+func Listen(o Options) (*Server, error) {
+	if o.Token != "" {
+		if err := checkToken(o.Token); err != nil {
+			return nil, fmt.Errorf("health: %w", err)
+		}
+	}
+	l, err := net.Listen("tcp", o.Address)
+	if err != nil {
+		return nil, fmt.Errorf("health: %w; every process of a machine needs an address of its own", err)
+	}
+	if addr, ok := l.Addr().(*net.TCPAddr); o.Token == "" && !(ok && addr.IP.IsLoopback()) {
+		return nil, errors.Join(fmt.Errorf("health: %s is not this machine's own: requests from elsewhere need a token", l.Addr()), l.Close())
+	}
+	s := &Server{board: newBoard(o), listener: l, served: make(chan error, 1)}
+	s.http = &http.Server{
+		Handler:           s.handler(o.Token),
+		ReadHeaderTimeout: requestTime,
+		ReadTimeout:       requestTime,
+		WriteTimeout:      answerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          log.New(io.Discard, "", 0), // what strangers send is no news
+	}
+	go func() { s.served <- s.http.Serve(netutil.LimitListener(l, maxConnections)) }()
+	return s, nil
+}
+
+// checkToken refuses tokens that can be guessed or that no header can carry.
+func checkToken(token string) error {
+	if len(token) < MinToken {
+		return fmt.Errorf("a token of %d bytes can be guessed; want %d or more, such as of: openssl rand -hex 32", len(token), MinToken)
+	}
+	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return errors.New("a token is letters, digits and signs, without spaces")
+	}
+	return nil
+}
+
+// URL of the server, without a path.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+
+// Close ends the server. Requests under way have a second to end.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	if served := <-s.served; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// handler answers the three paths to those who have the token.
+func (s *Server) handler(token string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+AlivePath, check(s.alive))
+	mux.HandleFunc("GET "+ReadyPath, check(s.ready))
+	mux.Handle("GET "+MetricsPath, promhttp.HandlerFor(s.registry(), promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	if token == "" {
+		return mux
+	}
+	return guard(token, mux)
+}
+
+// check answers with what is wrong, a line each.
+func check(wrong func(context.Context) []string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		lines := wrong(r.Context())
+		if len(lines) == 0 {
+			lines = []string{"ok"}
+		} else {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		fmt.Fprintln(w, strings.Join(lines, "\n"))
+	}
+}
+
+// guard lets requests through that carry the token. Digests are compared, in constant time, so that an
+// answer's time tells neither the token nor its length.
+func guard(token string, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte("Bearer " + token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "a token is needed: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
