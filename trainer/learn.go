@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -54,10 +55,12 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 	for epoch := range w.cfg.GRPO.Epochs {
 		for _, queries := range w.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
+			failpoint.Here("learn.update.before")
 			r, err := w.learner.Update(ctx, batch, w.schedule.At(n))
 			if err != nil {
 				return out, fmt.Errorf("update %d of %d: %w", len(out.reports)+1, total, err)
 			}
+			failpoint.Here("learn.update.after")
 			out.reports = append(out.reports, r)
 			if gap, known := r.Values["gap_mean"]; known && !measured {
 				measured = true
