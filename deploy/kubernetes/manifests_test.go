@@ -1,0 +1,421 @@
+// Package kubernetes holds the manifests of a run on Kubernetes and what is tested of them.
+package kubernetes
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/health"
+)
+
+// manifests is everything in this folder, decoded strictly, by name.
+type manifests struct {
+	configs  map[string]*corev1.ConfigMap
+	services map[string]*corev1.Service
+	claims   map[string]*corev1.PersistentVolumeClaim
+	sets     map[string]*appsv1.StatefulSet
+	jobs     map[string]*batchv1.Job
+	policies map[string]*networkingv1.NetworkPolicy
+}
+
+// read decodes every document of the folder: a key that its type does not have is an error, and so are two
+// objects of a kind and name.
+func read(t *testing.T) *manifests {
+	t.Helper()
+	m := &manifests{}
+	files, err := filepath.Glob("*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no manifests: %v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, document := range bytes.Split(data, []byte("\n---\n")) {
+			if err := m.add(document); err != nil {
+				t.Errorf("%s, document %d: %v", file, i+1, err)
+			}
+		}
+	}
+	return m
+}
+
+func (m *manifests) add(document []byte) error {
+	var is metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &is); err != nil {
+		return err
+	}
+	switch kind := is.APIVersion + " " + is.Kind; kind {
+	case "v1 ConfigMap":
+		return into(&m.configs, document)
+	case "v1 Service":
+		return into(&m.services, document)
+	case "v1 PersistentVolumeClaim":
+		return into(&m.claims, document)
+	case "apps/v1 StatefulSet":
+		return into(&m.sets, document)
+	case "batch/v1 Job":
+		return into(&m.jobs, document)
+	case "networking.k8s.io/v1 NetworkPolicy":
+		return into(&m.policies, document)
+	default:
+		return fmt.Errorf("%q is not a kind that this test knows", kind)
+	}
+}
+
+func into[T any, P interface {
+	*T
+	metav1.Object
+}](all *map[string]P, document []byte) error {
+	v := P(new(T))
+	if err := yaml.UnmarshalStrict(document, v); err != nil {
+		return err
+	}
+	if _, twice := (*all)[v.GetName()]; twice || v.GetName() == "" {
+		return fmt.Errorf("the name %q is given twice, or not at all", v.GetName())
+	}
+	if *all == nil {
+		*all = map[string]P{}
+	}
+	(*all)[v.GetName()] = v
+	return nil
+}
+
+// templates are the pods of all workloads, by the workload's name.
+func (m *manifests) templates() map[string]*corev1.PodTemplateSpec {
+	out := map[string]*corev1.PodTemplateSpec{}
+	for name, s := range m.sets {
+		out[name] = &s.Spec.Template
+	}
+	for name, j := range m.jobs {
+		out[name] = &j.Spec.Template
+	}
+	return out
+}
+
+// team is the configuration in the ConfigMap, checked as the program checks it.
+func (m *manifests) team(t *testing.T) *config.Config {
+	t.Helper()
+	c := m.configs["mgrpo-team"]
+	if c == nil || len(c.Data) != 1 {
+		t.Fatal("the ConfigMap mgrpo-team has not one file")
+	}
+	cfg, err := config.Parse("/etc/mgrpo/team.yaml", []byte(c.Data["team.yaml"]), nil)
+	if err != nil {
+		t.Fatalf("the embedded configuration: %v", err)
+	}
+	return cfg
+}
+
+// Every pod is confined, and mounts volumes that are there.
+func TestPods(t *testing.T) {
+	m := read(t)
+	if len(m.templates()) != 3 {
+		t.Errorf("%d workloads, want the Redis and two workers", len(m.templates()))
+	}
+	for name, pod := range m.templates() {
+		t.Run(name, func(t *testing.T) {
+			p := pod.Spec
+			sc := p.SecurityContext
+			if sc == nil || sc.RunAsNonRoot == nil || !*sc.RunAsNonRoot || sc.RunAsUser == nil || *sc.RunAsUser == 0 || sc.FSGroup == nil || sc.SeccompProfile == nil {
+				t.Errorf("its security context is %+v", sc)
+			}
+			if p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
+				t.Error("it is given a token of the cluster's API")
+			}
+			if len(p.Containers) != 1 {
+				t.Fatalf("%d containers", len(p.Containers))
+			}
+			c := p.Containers[0]
+			csc := c.SecurityContext
+			if csc == nil || csc.AllowPrivilegeEscalation == nil || *csc.AllowPrivilegeEscalation || csc.ReadOnlyRootFilesystem == nil || !*csc.ReadOnlyRootFilesystem ||
+				csc.Capabilities == nil || !slices.Equal(csc.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+				t.Errorf("its container's security context is %+v", csc)
+			}
+			if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.Resources.Limits.Memory().IsZero() {
+				t.Error("it has no probes, or no limit of memory")
+			}
+			volumes := m.volumes(t, name, p)
+			for _, mount := range c.VolumeMounts {
+				if _, there := volumes[mount.Name]; !there {
+					t.Errorf("the volume %s is not there", mount.Name)
+				}
+				delete(volumes, mount.Name)
+			}
+			if len(volumes) > 0 {
+				t.Errorf("volumes that nobody mounts: %v", volumes)
+			}
+		})
+	}
+}
+
+// volumes lists a pod's volumes and checks that what they are made of is there. Secrets are looked at in
+// cmd/mgrpo, where what makes them can run.
+func (m *manifests) volumes(t *testing.T, workload string, p corev1.PodSpec) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	for _, v := range p.Volumes {
+		out[v.Name] = true
+		switch {
+		case v.ConfigMap != nil && m.configs[v.ConfigMap.Name] == nil:
+			t.Errorf("there is no ConfigMap %s", v.ConfigMap.Name)
+		case v.PersistentVolumeClaim != nil && m.claims[v.PersistentVolumeClaim.ClaimName] == nil:
+			t.Errorf("there is no PersistentVolumeClaim %s", v.PersistentVolumeClaim.ClaimName)
+		case v.ConfigMap == nil && v.PersistentVolumeClaim == nil && v.Secret == nil && v.EmptyDir == nil:
+			t.Errorf("the volume %s is made of nothing this test knows", v.Name)
+		}
+	}
+	if s := m.sets[workload]; s != nil {
+		for _, claim := range s.Spec.VolumeClaimTemplates {
+			out[claim.Name] = true
+		}
+	}
+	return out
+}
+
+// mount is where a container sees a volume made of a ConfigMap, Secret or claim of a name.
+func mount(p corev1.PodSpec, is func(corev1.Volume) bool) string {
+	for _, v := range p.Volumes {
+		if !is(v) {
+			continue
+		}
+		for _, mount := range p.Containers[0].VolumeMounts {
+			if mount.Name == v.Name {
+				return mount.MountPath
+			}
+		}
+	}
+	return ""
+}
+
+// Selectors select, and ports are those of what they select.
+func TestSelectors(t *testing.T) {
+	m := read(t)
+	selected := func(what string, selector map[string]string) []*corev1.PodTemplateSpec {
+		t.Helper()
+		var out []*corev1.PodTemplateSpec
+		for _, pod := range m.templates() {
+			if labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
+				out = append(out, pod)
+			}
+		}
+		if len(out) == 0 || len(selector) == 0 {
+			t.Errorf("%s selects no pod: %v", what, selector)
+		}
+		return out
+	}
+	hasPort := func(what string, pods []*corev1.PodTemplateSpec, port intstr.IntOrString) {
+		t.Helper()
+		for _, pod := range pods {
+			if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool {
+				return port.Type == intstr.String && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal
+			}) {
+				t.Errorf("%s: its pod has no port %s", what, port.String())
+			}
+		}
+	}
+	for name, s := range m.services {
+		pods := selected("Service "+name, s.Spec.Selector)
+		for _, p := range s.Spec.Ports {
+			hasPort("Service "+name, pods, p.TargetPort)
+		}
+	}
+	for name, s := range m.sets {
+		if m.services[s.Spec.ServiceName] == nil {
+			t.Errorf("StatefulSet %s: there is no Service %s", name, s.Spec.ServiceName)
+		}
+		selector, err := metav1.LabelSelectorAsSelector(s.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(s.Spec.Template.Labels)) {
+			t.Errorf("StatefulSet %s does not select its own pods: %v", name, err)
+		}
+	}
+	covered := 0
+	for name, n := range m.policies {
+		pods := selected("NetworkPolicy "+name, n.Spec.PodSelector.MatchLabels)
+		covered += len(pods)
+		if len(n.Spec.PolicyTypes) != 2 {
+			t.Errorf("NetworkPolicy %s does not speak of both directions", name)
+		}
+		for _, rule := range n.Spec.Ingress {
+			if len(rule.From) == 0 || len(rule.Ports) == 0 {
+				t.Errorf("NetworkPolicy %s lets anybody in", name)
+			}
+			for _, from := range rule.From {
+				if from.PodSelector != nil {
+					selected("ingress of "+name, from.PodSelector.MatchLabels)
+				}
+			}
+			for _, p := range rule.Ports {
+				hasPort("NetworkPolicy "+name, pods, *p.Port)
+			}
+		}
+		for _, rule := range n.Spec.Egress {
+			for _, to := range rule.To {
+				if to.PodSelector != nil {
+					for _, p := range rule.Ports {
+						hasPort("NetworkPolicy "+name, selected("egress of "+name, to.PodSelector.MatchLabels), *p.Port)
+					}
+				}
+			}
+		}
+	}
+	if covered != len(m.templates()) {
+		t.Errorf("network policies cover %d of %d workloads", covered, len(m.templates()))
+	}
+}
+
+// The Redis keeps what it is told, lets nobody in without a password, and is where the workers look for it.
+func TestRedis(t *testing.T) {
+	m := read(t)
+	set := m.sets["mgrpo-redis"]
+	if set == nil || *set.Spec.Replicas != 1 {
+		t.Fatal("there is not one Redis")
+	}
+	p := set.Spec.Template.Spec
+	conf := map[string]string{}
+	for line := range strings.Lines(m.configs["mgrpo-redis"].Data["redis.conf"]) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && key != "#" {
+			conf[key] = value
+		}
+	}
+	for key, want := range map[string]string{"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction",
+		"aclfile": path.Join(mount(p, func(v corev1.Volume) bool { return v.Secret != nil }), "users.acl")} {
+		if conf[key] != want {
+			t.Errorf("redis.conf: %s is %q, want %q", key, conf[key], want)
+		}
+	}
+	c := p.Containers[0]
+	if want := path.Join(mount(p, func(v corev1.Volume) bool { return v.ConfigMap != nil }), "redis.conf"); !slices.Equal(c.Command, []string{"redis-server", want}) {
+		t.Errorf("it runs %v with a configuration at %s", c.Command, want)
+	}
+	if !slices.ContainsFunc(c.VolumeMounts, func(v corev1.VolumeMount) bool { return v.Name == "data" && v.MountPath == conf["dir"] && !v.ReadOnly }) {
+		t.Errorf("its data is in %s, which is not the volume", conf["dir"])
+	}
+	gigabytes, err := strconv.ParseInt(strings.TrimSuffix(conf["maxmemory"], "gb"), 10, 64)
+	if limit := c.Resources.Limits.Memory().Value(); err != nil || gigabytes<<30 >= limit {
+		t.Errorf("maxmemory %s does not stay below the limit of %d bytes (%v)", conf["maxmemory"], limit, err)
+	}
+	u, err := url.Parse(m.team(t).Store.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := m.services[u.Hostname()]
+	if service == nil {
+		t.Fatalf("store.url names %s, which is no Service", u.Hostname())
+	}
+	if port := fmt.Sprint(service.Spec.Ports[0].Port); port != u.Port() || port != conf["port"] || port != fmt.Sprint(c.Ports[0].ContainerPort) {
+		t.Errorf("the port is %s in store.url, %s in the Service, %s in redis.conf, %d in the pod", u.Port(), port, conf["port"], c.Ports[0].ContainerPort)
+	}
+}
+
+// Every agent has a worker, which finds its configuration, its password and its folder, and is asked for its
+// health where it answers.
+func TestWorkers(t *testing.T) {
+	m := read(t)
+	cfg := m.team(t)
+	if len(m.jobs) != len(cfg.Agents) {
+		t.Errorf("jobs %v for %d agents", slices.Sorted(maps.Keys(m.jobs)), len(cfg.Agents))
+	}
+	for i := range cfg.Agents {
+		a := &cfg.Agents[i]
+		t.Run(a.Name, func(t *testing.T) {
+			job := m.jobs["mgrpo-"+a.Name]
+			if job == nil {
+				t.Fatal("it has no job")
+			}
+			p := job.Spec.Template.Spec
+			c := p.Containers[0]
+			checkArguments(t, cfg, a.Name, p)
+			checkEnvironment(t, cfg, a.Name, c)
+			checkHealth(t, cfg, c)
+			_, gpu := c.Resources.Limits["nvidia.com/gpu"]
+			if onGPU := a.Device != "cpu"; gpu != onGPU {
+				t.Errorf("its device is %s, and a GPU is asked for: %v", a.Device, gpu)
+			}
+			if p.RestartPolicy != corev1.RestartPolicyNever || p.TerminationGracePeriodSeconds == nil || *p.TerminationGracePeriodSeconds < 600 {
+				t.Errorf("restarts %s; time to stop %v: a checkpoint takes longer", p.RestartPolicy, p.TerminationGracePeriodSeconds)
+			}
+			for _, rule := range job.Spec.PodFailurePolicy.Rules {
+				if rule.OnExitCodes != nil && *rule.OnExitCodes.ContainerName != c.Name {
+					t.Errorf("a rule is about the container %s", *rule.OnExitCodes.ContainerName)
+				}
+			}
+		})
+	}
+}
+
+func checkArguments(t *testing.T, cfg *config.Config, agent string, p corev1.PodSpec) {
+	t.Helper()
+	file := path.Join(mount(p, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == "mgrpo-team" }), "team.yaml")
+	for _, want := range []string{"worker", "--config=" + file, "--agent=" + agent, "--resume", "--set=store.username=" + cfg.Run.Name + "-" + agent} {
+		if !slices.Contains(p.Containers[0].Args, want) {
+			t.Errorf("its arguments %q lack %s", p.Containers[0].Args, want)
+		}
+	}
+	claim := mount(p, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == "mgrpo-"+agent
+	})
+	if dir := cfg.Resolve(cfg.Run.Dir); claim == "" || !strings.HasPrefix(dir, claim+"/") {
+		t.Errorf("run.dir %s is not on its volume, %q", dir, claim)
+	}
+}
+
+func checkEnvironment(t *testing.T, cfg *config.Config, agent string, c corev1.Container) {
+	t.Helper()
+	got := map[string]string{}
+	for _, e := range c.Env {
+		if e.Value != "" || e.ValueFrom == nil || e.ValueFrom.SecretKeyRef == nil {
+			t.Errorf("%s does not come from a Secret", e.Name)
+			continue
+		}
+		got[e.Name] = e.ValueFrom.SecretKeyRef.Name + " " + e.ValueFrom.SecretKeyRef.Key
+	}
+	want := map[string]string{cfg.Store.PasswordEnv: "mgrpo-store-" + agent + " password", cfg.Health.TokenEnv: "mgrpo-health token"}
+	if !maps.Equal(got, want) {
+		t.Errorf("its environment is %v, want %v", got, want)
+	}
+}
+
+func checkHealth(t *testing.T, cfg *config.Config, c corev1.Container) {
+	t.Helper()
+	_, port, ok := strings.Cut(cfg.Health.Address, ":")
+	if !ok || len(c.Ports) != 1 || fmt.Sprint(c.Ports[0].ContainerPort) != port {
+		t.Errorf("its ports are %+v, health.address %s", c.Ports, cfg.Health.Address)
+	}
+	for path, probe := range map[string]*corev1.Probe{health.AlivePath: c.LivenessProbe, health.ReadyPath: c.ReadinessProbe} {
+		if probe.Exec == nil {
+			t.Errorf("the probe of %s is not a command, and so has no token", path)
+			continue
+		}
+		want := regexp.MustCompile(`^curl -fsS -m (\d+) -H "Authorization: Bearer \$` + cfg.Health.TokenEnv + `" http://127\.0\.0\.1:` + port + path + `$`)
+		found := want.FindStringSubmatch(probe.Exec.Command[len(probe.Exec.Command)-1])
+		if len(probe.Exec.Command) != 3 || found == nil {
+			t.Errorf("the probe of %s runs %q", path, probe.Exec.Command)
+			continue
+		}
+		if seconds, _ := strconv.Atoi(found[1]); int32(seconds) >= probe.TimeoutSeconds {
+			t.Errorf("the probe of %s takes up to %d s and is given %d", path, seconds, probe.TimeoutSeconds)
+		}
+	}
+}

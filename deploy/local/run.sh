@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# run.sh [--dry-run] CONFIG [OPTION...]: a Redis and a worker for each agent of CONFIG, on this machine. The options
+# are those of mgrpo worker.
+#
+# A worker that a signal kills is started again, and so is the Redis: the run goes on. Ctrl-C, or SIGTERM, lets the
+# workers finish the step in flight and write a checkpoint; a second one stops them at once. The same command goes on
+# from there. The status is 0 when the run is complete, 75 when it was stopped, else that of the worker that failed.
+#
+# Environment: DIR, where the Redis keeps its data and its users' passwords; PORT, its port; HEALTH_PORT, that of the
+# first worker's /healthz, /readyz and /metrics, the next worker's being one higher; RESTARTS, how often one process
+# is started again; MGRPO, the program.
+set -euo pipefail
+set -m # every process is a group of its own: Ctrl-C at the terminal is for this script alone
+
+here=$(cd "$(dirname "$0")" && pwd)
+export MGRPO=${MGRPO:-$here/../../bin/mgrpo}
+dir=${DIR:-runs/redis} port=${PORT:-6399} health=${HEALTH_PORT:-9464} restarts=${RESTARTS:-10}
+
+dry=
+if [ "${1-}" = --dry-run ]; then
+  dry=1
+  shift
+fi
+if [ $# = 0 ]; then
+  echo 'usage: deploy/local/run.sh [--dry-run] CONFIG [OPTION...]' >&2
+  exit 2
+fi
+config=$1
+shift
+
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+url=redis://127.0.0.1:$port/0
+mapfile -t users < <("$here/../acl.sh" "$dir" -c "$config" "$@" --set "store.url=$url")
+if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has said why
+run=${users[0]} onlooker=${users[-1]} workers=("${users[@]:1:${#users[@]}-2}")
+threads=$(($(nproc) / ${#workers[@]}))
+
+declare -A commands # by the name of a process: its command line, quoted
+process() { # NAME COMMAND...
+  local name=$1
+  shift
+  printf -v "commands[$name]" '%q ' "$@"
+  order+=("$name")
+}
+order=()
+process redis redis-server --port "$port" --bind 127.0.0.1 --dir "$dir" --aclfile "$dir/users.acl" \
+  --appendonly yes --appendfsync always --maxmemory-policy noeviction --save '' --logfile "$dir/log"
+for user in "${workers[@]}"; do
+  agent=${user#"$run-"}
+  process "$agent" "$MGRPO" worker -c "$config" --agent "$agent" --resume \
+    --set "run.threads=$((threads > 0 ? threads : 1))" --set "health.address=127.0.0.1:$health" "$@" \
+    --set "store.url=$url" --set "store.username=$user" --set "store.password_file=$dir/$user.password"
+  health=$((health + 1))
+done
+echo "to look at it: $(printf '%q ' "$MGRPO" status -c "$config" "$@" --set "store.url=$url" \
+  --set "store.username=$onlooker" --set "store.password_file=$dir/$onlooker.password")"
+if [ "$dry" ]; then
+  for name in "${order[@]}"; do printf '%s: %s\n' "$name" "${commands[$name]}"; done
+  exit
+fi
+
+declare -A pids started # by name
+start() {
+  eval "${commands[$1]} &"
+  pids[$1]=$!
+  started[$1]=$((${started[$1]-0} + 1))
+}
+say() { printf 'run.sh: %s\n' "$1" >&2; }
+
+stopping=
+stop() {
+  stopping=1
+  local name
+  for name in "${!pids[@]}"; do
+    if [ "$name" != redis ]; then kill -TERM "${pids[$name]}" 2>/dev/null || true; fi
+  done
+}
+trap stop INT TERM
+# Whatever happens, the Redis goes last: a worker needs it to stop.
+# shellcheck disable=SC2317 # the trap calls it
+finish() {
+  local redis=${pids[redis]-}
+  unset 'pids[redis]'
+  stop
+  for name in "${!pids[@]}"; do wait "${pids[$name]}" || true; done
+  if [ "$redis" ]; then
+    kill -TERM "$redis" 2>/dev/null || true
+    wait "$redis" || true
+  fi
+}
+trap finish EXIT
+
+start redis
+for ((i = 0; i < 300; i++)); do
+  if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then break; fi
+  if ! kill -0 "${pids[redis]}" 2>/dev/null; then
+    say "the Redis did not start: see $dir/log"
+    exit 1
+  fi
+  sleep 0.1
+done
+for name in "${order[@]:1}"; do start "$name"; done
+
+result=0
+ended() { # NAME STATUS
+  unset "pids[$1]"
+  if [ -z "$stopping" ] && { [ "$1" = redis ] || [ "$2" -gt 128 ] && [ "$2" != 130 ]; } && [ "${started[$1]}" -le "$restarts" ]; then
+    say "$1 ended with status $2; starting it again"
+    sleep 1
+    start "$1"
+    return
+  fi
+  if [ "$1" != redis ]; then say "$1 ended with status $2"; fi
+  if [ "$2" != 0 ] && { [ "$result" = 0 ] || [ "$result" = 75 ]; }; then result=$2; fi
+  if [ -z "$stopping" ] && [ "$2" != 0 ] && [ "$2" != 75 ]; then
+    stop # it is over for the others too: not one more step
+    sleep 1
+    stop
+  fi
+}
+while [ ${#pids[@]} -gt 1 ] || { [ ${#pids[@]} = 1 ] && [ -z "${pids[redis]-}" ]; }; do
+  status=0
+  wait -n -p pid "${pids[@]}" || status=$?
+  if [ -z "${pid-}" ]; then continue; fi # a signal to this script
+  for name in "${!pids[@]}"; do
+    if [ "${pids[$name]}" = "$pid" ]; then ended "$name" "$status"; break; fi
+  done
+done
+exit "$result"
