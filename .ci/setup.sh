@@ -10,6 +10,7 @@ need cmake cmake
 need ninja ninja-build
 need redis-server redis-server
 need chromium chromium
+need shellcheck shellcheck
 [ -e /usr/include/gtest/gtest.h ] || [ -e /usr/local/include/gtest/gtest.h ] || packages+=(libgtest-dev)
 python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
 
