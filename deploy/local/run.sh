@@ -105,7 +105,7 @@ for name in "${order[@]:1}"; do start "$name"; done
 result=0
 ended() { # NAME STATUS
   unset "pids[$1]"
-  if [ -z "$stopping" ] && { [ "$1" = redis ] || [ "$2" -gt 128 ] && [ "$2" != 130 ]; } && [ "${started[$1]}" -le "$restarts" ]; then
+  if [ -z "$stopping" ] && { [ "$1" = redis ] || { [ "$2" -gt 128 ] && [ "$2" != 130 ]; }; } && [ "${started[$1]}" -le "$restarts" ]; then
     say "$1 ended with status $2; starting it again"
     sleep 1
     start "$1"
