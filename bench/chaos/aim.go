@@ -1,0 +1,208 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+const redis = "redis"
+
+// aim is the next kill at random: whom, and when.
+type aim struct {
+	target string    // agent, or redis; "": none is planned
+	from   time.Time // not before
+	phase  string    // of the step, if it comes up in time; "": whichever
+	calm   bool      // not before everybody is at work
+}
+
+// debt is how many kills are due when so many steps are made, so that they are spread over the run.
+func (c *chaos) debt(progress int) int {
+	const spare = 5 // steps at the end, in which the last kills take effect
+	return min(c.o.kills, c.o.kills*(progress+1)/(steps-spare))
+}
+
+// aimAndShoot plans the next kill at random and, when its time has come, does it.
+func (c *chaos) aimAndShoot() error {
+	if c.o.point != "" || c.paused || len(c.kills) >= c.o.kills {
+		return nil
+	}
+	a := &c.aim
+	if a.target == "" {
+		if len(c.kills) < c.debt(c.progress) && len(c.live) > 0 {
+			c.plan()
+		}
+		return nil
+	}
+	if a.calm && !c.atWork() {
+		return nil
+	}
+	if a.calm {
+		a.calm, a.from = false, time.Now().Add(c.upTo(3*c.step/2))
+	}
+	late := time.Since(a.from) > 2*time.Second
+	if time.Since(a.from) < 0 || a.phase != "" && !late && phaseOf(c.newestPoint()) != a.phase {
+		return nil
+	}
+	return c.shoot()
+}
+
+// plan takes who was killed least; of Redis, in which phase too.
+func (c *chaos) plan() {
+	targets := append(slices.Clone(c.t.names), redis)
+	c.rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	a := aim{from: time.Now(), calm: true}
+	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
+	if a.target == redis {
+		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(redis, x), c.timesHit(redis, y)) })
+	} else if c.rng.IntN(3) == 0 { // while it starts, or the others do
+		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
+	}
+	c.aim = a
+}
+
+// phases of a step.
+var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
+
+// timesHit counts the kills of a target, in one phase or in all.
+func (c *chaos) timesHit(target, phase string) (n int) {
+	for _, k := range c.kills {
+		if k.Target == target && (phase == "" || k.Phase == phase) {
+			n++
+		}
+	}
+	return n
+}
+
+// atWork says whether every agent has a worker that has come beyond joining.
+func (c *chaos) atWork() bool {
+	for _, agent := range c.t.names {
+		p := c.of(agent)
+		if p == nil {
+			return false
+		}
+		point, _ := lastPoint(p.log)
+		if !slices.Contains(phases, phaseOf(point)) {
+			return false
+		}
+	}
+	return true
+}
+
+// newestPoint is the failpoint that was passed last by anybody.
+func (c *chaos) newestPoint() (name string) {
+	var newest int64
+	for _, p := range c.live {
+		if point, at := lastPoint(p.log); at > newest {
+			name, newest = point, at
+		}
+	}
+	return name
+}
+
+// shoot kills whom it is aimed at. One in ten is put to sleep first, until others take it for dead, and wakes up
+// again; one in ten dies with Redis.
+func (c *chaos) shoot() error {
+	target, dice := c.aim.target, c.rng.IntN(10)
+	if dice == 0 {
+		return c.pause(target)
+	}
+	c.aim = aim{}
+	if target == redis || dice == 1 {
+		if err := c.killRedis(); err != nil || target == redis {
+			return err
+		}
+	}
+	if p := c.of(target); p != nil {
+		p.hit = true
+		return alive(p.cmd.Process.Kill())
+	}
+	return nil
+}
+
+// killRedis kills the server and starts it again after a while.
+func (c *chaos) killRedis() error {
+	point := c.newestPoint()
+	c.r.stop()
+	c.paused = true
+	c.in(c.upTo(3*lease/2), func() error {
+		c.paused = false
+		return c.r.start()
+	})
+	return c.killed(kill{Target: redis, Point: point})
+}
+
+// pause stops a process for longer than its lease. Every other time another worker is started in its place, and
+// the one that wakes up finds that it is fenced.
+func (c *chaos) pause(target string) error {
+	process := c.r.cmd.Process
+	if target != redis {
+		p := c.of(target)
+		if p == nil {
+			return nil
+		}
+		process = p.cmd.Process
+	}
+	c.pauses++
+	c.aim, c.paused = aim{}, true
+	if err := alive(process.Signal(syscall.SIGSTOP)); err != nil {
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	c.in(5*lease/4+c.upTo(2*lease), func() error {
+		c.paused = false
+		return alive(process.Signal(syscall.SIGCONT))
+	})
+	if target != redis && c.rng.IntN(2) == 0 {
+		return c.start(target)
+	}
+	return nil
+}
+
+// arm chooses the failpoint at which a worker that is about to start will die, and the passage of it; "" for none.
+// It is one of those that the agent's workers have passed, and at which fewest have died.
+func (c *chaos) arm(agent string) (point, kill string) {
+	if len(c.kills) >= c.o.kills {
+		return "", ""
+	}
+	if c.o.point != "" {
+		return c.o.point, fmt.Sprintf("%s:%d", c.o.point, 1+c.rng.IntN(5))
+	}
+	const ahead = 8 // steps, after which it will have died
+	if len(c.kills)+c.armed() >= c.debt(c.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
+		return "", ""
+	}
+	died := map[string]int{}
+	for _, k := range c.kills {
+		if k.Target == agent && k.Exact {
+			died[k.Point]++
+		}
+	}
+	points := slices.Sorted(maps.Keys(c.counts[agent]))
+	c.rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+	point = slices.MinFunc(points, func(x, y string) int { return cmp.Compare(died[x], died[y]) })
+	perStep := c.counts[agent][point] / max(c.progress, 1)
+	return point, fmt.Sprintf("%s:%d", point, 1+c.rng.IntN(1+min(2*perStep, 30)))
+}
+
+// armed counts the processes that will die at a failpoint.
+func (c *chaos) armed() (n int) {
+	for _, p := range c.live {
+		if p.armed != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// alive forgives that a process has ended by itself meanwhile.
+func alive(err error) error {
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}

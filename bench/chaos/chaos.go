@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// process is a worker's.
+type process struct {
+	agent string
+	cmd   *exec.Cmd
+	log   string // of its failpoints
+	armed string // failpoint at which it is to die; "": none
+	hit   bool   // it was killed at random
+}
+
+type exit struct {
+	p   *process
+	err error
+}
+
+// kill is a line of kills.jsonl.
+type kill struct {
+	Target   string  `json:"target"` // agent, or redis
+	Phase    string  `json:"phase"`  // of the step, in which it was hit
+	Point    string  `json:"point"`  // failpoint passed last
+	Exact    bool    `json:"exact"`  // it died at that failpoint
+	Progress int     `json:"progress"`
+	Seconds  float64 `json:"seconds"` // since the run began
+}
+
+// chaos supervises the run that is killed: it starts again whatever dies, and sees to it that enough does. All
+// of it happens in one goroutine.
+type chaos struct {
+	o    options
+	t    *team
+	r    *server
+	step time.Duration // of the run that was left alone
+	rng  *rand.Rand
+
+	began    time.Time
+	live     []*process
+	finished map[string]bool
+	exits    chan exit
+	later    []action
+	starts   int // processes so far
+	counts   map[string]map[string]int
+
+	kills  []kill
+	pauses int
+	aim    aim
+	paused bool // Redis is down, or somebody sleeps
+
+	progress int // steps made, when last looked
+	looked   time.Time
+	stirred  time.Time // when something last happened
+}
+
+// action is something to be done at a time.
+type action struct {
+	at time.Time
+	do func() error
+}
+
+func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
+	return &chaos{o: o, t: t, r: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), finished: map[string]bool{},
+		exits: make(chan exit, 16), counts: map[string]map[string]int{}}
+}
+
+const (
+	tick     = 2 * time.Millisecond
+	patience = 2 * time.Minute // without a step, a kill or a start
+)
+
+// run goes on until every agent's worker has ended by itself, after as many kills as were asked for.
+func (c *chaos) run(ctx context.Context) error {
+	c.began, c.stirred = time.Now(), time.Now()
+	for _, agent := range c.t.names {
+		if err := c.start(agent); err != nil {
+			return err
+		}
+	}
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	for len(c.finished) < len(c.t.names) {
+		var err error
+		select {
+		case e := <-c.exits:
+			err = c.ended(e)
+		case <-ticks.C:
+			err = errors.Join(c.due(), c.look())
+		case <-ctx.Done():
+			err = fmt.Errorf("at step %d, after %d kills: %w", c.progress, len(c.kills), context.Cause(ctx))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look kills what is to be killed now.
+func (c *chaos) look() error {
+	if time.Since(c.looked) > 20*tick {
+		c.looked = time.Now()
+		if p := c.t.progress(); p != c.progress {
+			c.progress, c.stirred = p, time.Now()
+		}
+	}
+	if time.Since(c.stirred) > patience {
+		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", patience, c.progress, len(c.kills))
+	}
+	return c.aimAndShoot()
+}
+
+// start runs a worker of an agent, which may have to die at a failpoint.
+func (c *chaos) start(agent string) error {
+	c.starts++
+	p := &process{agent: agent, log: fmt.Sprintf("%s/%s-%d", c.t.points(), agent, c.starts)}
+	var kill string
+	p.armed, kill = c.arm(agent)
+	var err error
+	if p.cmd, err = c.t.worker(c.r, agent, p.log, kill); err != nil {
+		return err
+	}
+	c.live = append(c.live, p)
+	c.stirred = time.Now()
+	go func() { c.exits <- exit{p, p.cmd.Wait()} }()
+	return nil
+}
+
+// ended sees to what becomes of an agent whose worker has ended.
+func (c *chaos) ended(e exit) error {
+	agent := e.p.agent
+	c.live = slices.DeleteFunc(c.live, func(p *process) bool { return p == e.p })
+	point, _ := lastPoint(e.p.log)
+	if c.counts[agent] == nil {
+		c.counts[agent] = map[string]int{}
+	}
+	countPoints(e.p.log, c.counts[agent])
+	os.Remove(e.p.log)
+	another := c.of(agent) != nil
+	switch {
+	case e.err == nil:
+		c.finished[agent] = true
+		return nil
+	case e.p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
+		if err := c.killed(kill{Target: agent, Point: point, Exact: !e.p.hit}); err != nil {
+			return err
+		}
+		if !another {
+			c.in(c.upTo(400*time.Millisecond), func() error { return c.start(agent) })
+		}
+		return nil
+	case another || c.finished[agent]: // two are one too many
+		return nil
+	}
+	return fmt.Errorf("the worker of %s ended with %w", agent, e.err)
+}
+
+// killed notes a kill, in the list that the check reads too.
+func (c *chaos) killed(k kill) error {
+	k.Phase, k.Progress, k.Seconds = phaseOf(k.Point), c.progress, time.Since(c.began).Seconds()
+	c.kills = append(c.kills, k)
+	c.stirred = time.Now()
+	if n := len(c.kills); n%10 == 0 {
+		say("%d kills, step %d of %d, %.0f s", n, c.progress, steps, k.Seconds)
+	}
+	f, err := os.OpenFile(c.t.path("kills.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	line, _ := json.Marshal(k)
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// of is the newest process of an agent, nil if there is none.
+func (c *chaos) of(agent string) *process {
+	for _, p := range slices.Backward(c.live) {
+		if p.agent == agent {
+			return p
+		}
+	}
+	return nil
+}
+
+// in does something after a while.
+func (c *chaos) in(d time.Duration, do func() error) {
+	c.later = append(c.later, action{time.Now().Add(d), do})
+}
+
+// due does what was put off until now.
+func (c *chaos) due() error {
+	now, waiting := time.Now(), c.later
+	c.later = nil
+	var errs []error
+	for _, a := range waiting {
+		if a.at.After(now) {
+			c.later = append(c.later, a)
+			continue
+		}
+		errs = append(errs, a.do())
+	}
+	return errors.Join(errs...)
+}
+
+// upTo is a time from 0 to d.
+func (c *chaos) upTo(d time.Duration) time.Duration {
+	return time.Duration(c.rng.Int64N(int64(d) + 1))
+}
+
+// stopAll ends the workers that are left.
+func (c *chaos) stopAll() {
+	for _, p := range c.live {
+		p.cmd.Process.Kill()
+	}
+	for range c.live {
+		<-c.exits
+	}
+}

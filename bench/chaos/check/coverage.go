@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"slices"
+)
+
+// kill is a line of the list of kills.
+type kill struct {
+	Target string `json:"target"` // agent, or redis
+	Phase  string `json:"phase"`  // of the step, in which it was hit
+}
+
+// minimumPhases of a step in which each target must have been killed.
+const minimumPhases = 3
+
+// phases of a step. What is hit while it starts, or waits for the others to, does not count.
+var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
+
+// coverage voids a run in which somebody was never killed where it could hurt.
+func (f *Findings) coverage(s settings) {
+	file, err := os.Open(s.kills)
+	if err != nil {
+		f.void("%v", err)
+		return
+	}
+	defer file.Close()
+	hit, all := map[string][]string{}, 0
+	for in := bufio.NewScanner(file); in.Scan(); all++ {
+		var k kill
+		if err := json.Unmarshal(in.Bytes(), &k); err != nil {
+			f.void("%s: %v", s.kills, err)
+			return
+		}
+		if slices.Contains(phases, k.Phase) && !slices.Contains(hit[k.Target], k.Phase) {
+			hit[k.Target] = append(hit[k.Target], k.Phase)
+		}
+	}
+	if all < s.minimum {
+		f.void("%d kills where %d were asked for", all, s.minimum)
+	}
+	for _, target := range append(slices.Clone(s.agents), "redis") {
+		if len(hit[target]) < minimumPhases {
+			f.void("%s was killed in %d phases of a step, %v; %d are needed", target, len(hit[target]), hit[target], minimumPhases)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// line is a line of an agent's ledger.
+type line struct {
+	Step     int64     `json:"step"`
+	Rollouts []rollout `json:"rollouts"`
+	Updates  int64     `json:"updates"`
+}
+
+type rollout struct {
+	ID      string    `json:"id"`
+	Trained []float64 `json:"trained"`
+	Removed string    `json:"removed"`
+}
+
+// ledgers demands of every agent's ledger each step once and in order, and in it each rollout that the
+// uninterrupted run had there, once, with the same fate for all agents.
+func (f *Findings) ledgers(s settings) {
+	want, err := readLedger(s.whole, s.agents[0])
+	if err != nil || int64(len(want)) != s.steps {
+		f.void("the uninterrupted run's ledger has %d steps: %v", len(want), err)
+		return
+	}
+	fates := make([]map[string]string, len(want)) // by step: rollout to why it was removed, of the first agent
+	seen := map[string]int64{}
+	for _, l := range want {
+		for _, r := range l.Rollouts {
+			if step, again := seen[r.ID]; again {
+				f.void("the uninterrupted run made rollout %s in step %d and in step %d", r.ID, step, l.Step)
+			}
+			seen[r.ID] = l.Step
+		}
+	}
+	f.Rollouts = len(seen)
+	for _, agent := range s.agents {
+		got, err := readLedger(s.dirs[agent], agent)
+		if err != nil {
+			f.broken("%v", err)
+		}
+		for i, l := range got {
+			if l.Step != int64(i) {
+				f.broken("%s: line %d of the ledger is of step %d", agent, i+1, l.Step)
+			}
+		}
+		if int64(len(got)) != s.steps {
+			f.broken("%s: the ledger has %d steps, and %d were to be made", agent, len(got), s.steps)
+		}
+		f.rollouts(agent, want, got)
+		f.agreed(agent, fates, got)
+	}
+}
+
+// rollouts compares the rollouts of an agent's ledger with those that there had to be.
+func (f *Findings) rollouts(agent string, want, got []line) {
+	times := map[string]int{}
+	for _, l := range got {
+		for _, r := range l.Rollouts {
+			times[r.ID]++
+			if times[r.ID] > 1 {
+				f.Duplicated++
+				f.broken("%s: rollout %s is in the ledger %d times", agent, r.ID, times[r.ID])
+			}
+		}
+	}
+	for i, l := range want {
+		for _, r := range l.Rollouts {
+			if i >= len(got) || !slices.ContainsFunc(got[i].Rollouts, func(x rollout) bool { return x.ID == r.ID }) {
+				f.Lost++
+				f.broken("%s: rollout %s is lost from step %d", agent, r.ID, l.Step)
+			}
+			delete(times, r.ID)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(times)) {
+		f.broken("%s: nobody asked for rollout %s", agent, id)
+	}
+}
+
+// agreed demands that all agents trained on a rollout or all removed it, for the same reason.
+func (f *Findings) agreed(agent string, fates []map[string]string, got []line) {
+	for i, l := range got[:min(len(got), len(fates))] {
+		fate := map[string]string{}
+		for _, r := range l.Rollouts {
+			if (r.Trained == nil) == (r.Removed == "") {
+				f.broken("%s: rollout %s of step %d is neither trained nor removed, or both", agent, r.ID, l.Step)
+			}
+			fate[r.ID] = r.Removed
+		}
+		if fates[i] == nil {
+			fates[i] = fate
+		}
+		if !maps.Equal(fates[i], fate) {
+			f.broken("%s: other rollouts of step %d are removed than elsewhere", agent, l.Step)
+		}
+	}
+}
+
+func ledgerPath(dir, agent string) string { return filepath.Join(dir, "ledger", agent+".jsonl") }
+
+func readLedger(dir, agent string) ([]line, error) {
+	data, err := os.ReadFile(ledgerPath(dir, agent))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		return nil, fmt.Errorf("%s ends in the middle of a line", ledgerPath(dir, agent))
+	}
+	var lines []line
+	in := bufio.NewScanner(bytes.NewReader(data))
+	in.Buffer(nil, len(data)+1)
+	for in.Scan() {
+		var l line
+		dec := json.NewDecoder(bytes.NewReader(in.Bytes()))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&l); err != nil {
+			return lines, fmt.Errorf("%s: line %d: %w", ledgerPath(dir, agent), len(lines)+1, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines, in.Err()
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// entry is one of the record: a round that begins, an agent's start in it, or a version that it came to.
+type entry struct {
+	id      string
+	event   string // round, start, version
+	round   int64
+	agent   string
+	epoch   int64
+	version int64
+	digest  string // of the checkpoint that is started from
+}
+
+// history is what the record has said so far.
+type history struct {
+	f       *Findings
+	round   int64
+	from    *entry           // the round's first start
+	started int64            // version of the newest start in the record so far
+	version map[string]int64 // of each agent that has started in the round
+	epoch   map[string]int64 // newest of each agent
+	commits map[string]int   // versions of each agent, in all rounds
+}
+
+// record demands of the run's history that rounds are counted up; that all agents of a round start from the same
+// checkpoint, from none older than a round before; that each agent's versions go up one by one from there; that
+// no epoch falls; and that the last round comes to the end.
+func (f *Findings) record(ctx context.Context, s settings) {
+	entries, err := readRecord(ctx, s)
+	if err != nil {
+		f.void("the record: %v", err)
+		return
+	}
+	h := &history{f: f, started: -1, epoch: map[string]int64{}, commits: map[string]int{}}
+	for _, e := range entries {
+		switch e.event {
+		case "round":
+			h.begin(e)
+		case "start":
+			h.start(e)
+		case "version":
+			h.commit(e)
+		default:
+			f.broken("record %s: an event %q", e.id, e.event)
+		}
+	}
+	f.Rounds = int(h.round)
+	for _, agent := range s.agents {
+		f.Redone += h.commits[agent] - int(s.steps)
+		if v, there := h.version[agent]; !there || v != s.steps {
+			f.broken("%s: the last round ends at version %d (%v), not %d", agent, v, there, s.steps)
+		}
+	}
+}
+
+func (h *history) begin(e entry) {
+	if e.round != h.round+1 {
+		h.f.broken("record %s: round %d follows round %d", e.id, e.round, h.round)
+	}
+	h.round, h.from, h.version = e.round, nil, map[string]int64{}
+}
+
+func (h *history) start(e entry) {
+	if h.from == nil {
+		h.from = &e
+		if e.version < h.started {
+			h.f.broken("record %s: round %d starts from version %d, and a round before it from %d", e.id, h.round, e.version, h.started)
+		}
+		h.started = e.version
+	}
+	if e.version != h.from.version || e.digest != h.from.digest {
+		h.f.broken("record %s: %s starts round %d from version %d (%.8s), %s from %d (%.8s)", e.id, e.agent, h.round, e.version, e.digest, h.from.agent, h.from.version, h.from.digest)
+	}
+	if _, again := h.version[e.agent]; again {
+		h.f.broken("record %s: %s starts twice in round %d", e.id, e.agent, h.round)
+	}
+	h.version[e.agent] = max(e.version, 0)
+	h.seen(e, false)
+}
+
+func (h *history) commit(e entry) {
+	was, there := h.version[e.agent]
+	if !there || e.version != was+1 {
+		h.f.broken("record %s: version %d of %s follows %d (%v)", e.id, e.version, e.agent, was, there)
+	}
+	h.version[e.agent] = e.version
+	h.commits[e.agent]++
+	h.seen(e, true)
+}
+
+// seen keeps the agent's epoch; a new one in the middle of a round is a worker that took a place over.
+func (h *history) seen(e entry, inRound bool) {
+	was := h.epoch[e.agent]
+	if e.epoch < was {
+		h.f.broken("record %s: %s writes with epoch %d after %d", e.id, e.agent, e.epoch, was)
+	}
+	if inRound && e.epoch > was {
+		h.f.Takeovers++
+	}
+	h.epoch[e.agent] = e.epoch
+}
+
+func readRecord(ctx context.Context, s settings) ([]entry, error) {
+	opts, err := redis.ParseURL(s.store)
+	if err != nil {
+		return nil, err
+	}
+	if opts.TLSConfig != nil {
+		pem, err := os.ReadFile(s.ca)
+		if err != nil {
+			return nil, err
+		}
+		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: opts.TLSConfig.ServerName}
+		opts.TLSConfig.RootCAs.AppendCertsFromPEM(pem)
+	}
+	c := redis.NewClient(opts)
+	defer c.Close()
+	messages, err := c.XRange(ctx, "mgrpo:{"+s.run+"}:record", "-", "+").Result()
+	if err != nil {
+		return nil, err
+	}
+	if len(messages) == 0 {
+		return nil, fmt.Errorf("it is empty")
+	}
+	var out []entry
+	for _, m := range messages {
+		text := func(name string) string { v, _ := m.Values[name].(string); return v }
+		e := entry{id: m.ID, event: text("event"), agent: text("agent"), digest: text("digest")}
+		for name, n := range map[string]*int64{"round": &e.round, "epoch": &e.epoch, "version": &e.version} {
+			if v := text(name); v != "" {
+				if *n, err = strconv.ParseInt(v, 10, 64); err != nil {
+					return nil, fmt.Errorf("%s: %s: %w", m.ID, name, err)
+				}
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}

@@ -1,0 +1,117 @@
+// Command chaos trains a tiny team twice: once left alone, in one process; and once as separate processes on a
+// Redis with TLS and users, while workers and Redis are killed again and again, at random and exactly between
+// two things that belong together. Then bench/chaos/check says whether anything was lost, done twice, or came
+// out differently. Run it in the root of the repository, where make build was run:
+//
+//	eval "$(make env)"; go run ./bench/chaos -kills 30 -seed 1 -out bench/results/chaos-30.json
+//
+// Exit status: that of the check, or 3 where the run could not be brought to its end.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+const exitStuck = 3
+
+// options are the command line.
+type options struct {
+	kills   int
+	seed    uint64
+	agents  int
+	every   int64
+	shared  bool
+	point   string
+	work    string
+	out     string
+	overlay string
+	limit   time.Duration
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.IntVar(&o.kills, "kills", 30, "how many times a worker or Redis is killed")
+	flags.Uint64Var(&o.seed, "seed", 1, "of all that is random about them")
+	flags.IntVar(&o.agents, "agents", 2, "size of the team: 2 or 3")
+	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
+	flags.BoolVar(&o.shared, "shared", false, "all workers use one folder, not one each")
+	flags.StringVar(&o.point, "point", "", "kill workers nowhere but at this failpoint")
+	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs, emptied first")
+	flags.StringVar(&o.out, "out", "", "file of the results; none: they are printed alone")
+	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay: the program with a bug")
+	flags.DurationVar(&o.limit, "limit", 30*time.Minute, "longest time that the killed run may take")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.kills < 0 || o.agents < 2 || o.agents > 3 || o.every < 1 || flags.NArg() > 0 {
+		return o, errors.New("want two or three agents, at least one step between checkpoints, and no further arguments")
+	}
+	var err error
+	o.work, err = filepath.Abs(o.work)
+	return o, err
+}
+
+func main() {
+	ctx, done := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer done()
+	o, err := parse(os.Args[1:])
+	status := exitStuck
+	if err == nil {
+		status, err = run(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "chaos: %v\n", err)
+	}
+	os.Exit(status)
+}
+
+// run does both runs and returns the check's status.
+func run(ctx context.Context, o options) (status int, err error) {
+	t := newTeam(o)
+	if err := t.build(ctx, o.overlay); err != nil {
+		return exitStuck, err
+	}
+	step, err := t.leftAlone(ctx)
+	if err != nil {
+		return exitStuck, err
+	}
+	say("left alone: %v a step", step.Round(time.Millisecond))
+	r, err := startRedis(ctx, t)
+	if err != nil {
+		return exitStuck, err
+	}
+	defer r.stop()
+	c := newChaos(o, t, r, step)
+	defer c.stopAll()
+	started := time.Now()
+	limited, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	if err := c.run(limited); err != nil {
+		return exitStuck, errors.Join(err, c.tails())
+	}
+	report := c.report(time.Since(started))
+	if status, err = t.check(ctx, r, o.kills, &report.Findings); err != nil {
+		return exitStuck, err
+	}
+	report.Metrics, err = t.sameMetrics()
+	if err != nil {
+		return exitStuck, err
+	}
+	if !report.Metrics && status == 0 {
+		status = 1
+	}
+	return status, report.write(o.out)
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "chaos: "+format+"\n", args...)
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// phaseOf is the phase of a step to which a failpoint belongs.
+func phaseOf(point string) string {
+	phase, rest, _ := strings.Cut(point, ".")
+	switch {
+	case phase == "":
+		return "start" // of the process
+	case phase != "holding":
+		return phase
+	case strings.HasPrefix(rest, "step") || strings.HasPrefix(rest, "eval"):
+		return "agree"
+	}
+	return "checkpoint"
+}
+
+// lastPoint is the last failpoint in a process's log, "" before the first, and when it was passed.
+func lastPoint(log string) (name string, at int64) {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return "", 0
+	}
+	data = bytes.TrimRight(data, "\n")
+	last := string(data[bytes.LastIndexByte(data, '\n')+1:])
+	time, name, _ := strings.Cut(last, " ")
+	at, _ = strconv.ParseInt(time, 10, 64)
+	return name, at
+}
+
+// countPoints adds the passages of a log to those there are.
+func countPoints(log string, counts map[string]int) {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(data)) {
+		if _, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			counts[name]++
+		}
+	}
+}

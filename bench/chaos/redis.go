@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+const (
+	passwordEnv = "MGRPO_CHAOS_PASSWORD"
+	admin       = "checker" // the user who may read the record
+	lease       = time.Second
+)
+
+// server is a redis-server with TLS and the users of the run, whose data survive its death.
+type server struct {
+	dir, conf string
+	port      string
+	cert, key string
+	password  string // of all users
+	cmd       *exec.Cmd
+}
+
+// startRedis makes a server's certificate, users and settings, and starts it.
+func startRedis(ctx context.Context, t *team) (*server, error) {
+	r := &server{dir: t.path("redis"), conf: t.path("redis.conf"), cert: t.path("cert.pem"), key: t.path("key.pem"), password: rand.Text()}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	_, r.port, _ = net.SplitHostPort(l.Addr().String())
+	l.Close()
+	if err := r.certify(); err != nil {
+		return nil, err
+	}
+	users, err := r.users(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(t.path("users.acl"), []byte(users), 0o600); err != nil {
+		return nil, err
+	}
+	conf := []string{"bind 127.0.0.1", "port 0", "tls-port " + r.port, "tls-cert-file " + r.cert, "tls-key-file " + r.key,
+		"tls-ca-cert-file " + r.cert, "tls-auth-clients no", "aclfile " + t.path("users.acl"), "dir " + r.dir, "logfile " + t.path("redis.log"),
+		`save ""`, "appendonly yes", "appendfsync always", "maxmemory-policy noeviction"}
+	if err := os.WriteFile(r.conf, []byte(strings.Join(conf, "\n")+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return r, r.start()
+}
+
+// users are the lines of the ACL file: what mgrpo store acl prints, and who reads the record.
+func (r *server) users(ctx context.Context, t *team) (string, error) {
+	args := []string{"store", "acl", "-c", t.config(), "--file"}
+	for _, s := range r.settings() {
+		args = append(args, "--set", s)
+	}
+	cmd := exec.CommandContext(ctx, t.program(), args...)
+	cmd.Env = append(os.Environ(), passwordEnv+"="+r.password)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("mgrpo store acl: %w", err)
+	}
+	// A server that loads its file of commands does so as the default user, and skips what that may not do.
+	return fmt.Sprintf("user default off ~* &* +@all\n%suser %s on #%x ~mgrpo:{%s}:record +xrange\n", out, admin, sha256.Sum256([]byte(r.password)), runName), nil
+}
+
+// settings are the configuration by which workers find the server. An invocation is never given up: it is
+// innocent of its workers' deaths here.
+func (r *server) settings() []string {
+	return []string{"store.url=" + r.url(false), "store.password_env=" + passwordEnv, "store.tls.ca=" + r.cert,
+		"store.lease=" + lease.String(), "store.timeout=2m", "store.max_deliveries=1000000"}
+}
+
+// url is the server's, for workers or for the checker.
+func (r *server) url(checker bool) string {
+	u := url.URL{Scheme: "rediss", Host: "127.0.0.1:" + r.port}
+	if checker {
+		u.User = url.UserPassword(admin, r.password)
+	}
+	return u.String()
+}
+
+// start runs the server. Whoever needs it waits until it answers.
+func (r *server) start() error {
+	r.cmd = exec.Command("redis-server", r.conf)
+	return r.cmd.Start()
+}
+
+func (r *server) stop() {
+	r.cmd.Process.Kill()
+	r.cmd.Wait()
+}
+
+// certify writes a certificate that signs itself.
+func (r *server) certify() error {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "chaos"}, NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(r.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600)
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// report is what a run came to.
+type report struct {
+	Kills    int                       `json:"kills"`
+	Pauses   int                       `json:"pauses"`   // processes that slept for longer than a lease
+	Targets  map[string]map[string]int `json:"targets"`  // kills of each agent's worker and of Redis, by phase of the step
+	Exact    map[string]int            `json:"exact"`    // kills of workers at a failpoint, by failpoint
+	Seconds  float64                   `json:"seconds"`  // of the run that was killed
+	Alone    float64                   `json:"alone"`    // seconds of the run that was left alone
+	Metrics  bool                      `json:"metrics"`  // all reported numbers are those of the run that was left alone
+	Settings settings                  `json:"settings"` // of both
+	Findings json.RawMessage           `json:"findings"` // of bench/chaos/check
+	Machine  string                    `json:"machine"`  // cores and system
+}
+
+type settings struct {
+	Seed   uint64 `json:"seed"`
+	Agents int    `json:"agents"`
+	Steps  int    `json:"steps"`
+	Every  int64  `json:"checkpoint_every"`
+	Shared bool   `json:"shared_folder"`
+}
+
+func (c *chaos) report(took time.Duration) report {
+	r := report{
+		Kills: len(c.kills), Pauses: c.pauses, Targets: map[string]map[string]int{}, Exact: map[string]int{},
+		Seconds: took.Seconds(), Alone: c.step.Seconds() * steps,
+		Settings: settings{c.o.seed, c.o.agents, steps, c.o.every, c.o.shared},
+		Machine:  fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH),
+	}
+	for _, k := range c.kills {
+		if r.Targets[k.Target] == nil {
+			r.Targets[k.Target] = map[string]int{}
+		}
+		r.Targets[k.Target][k.Phase]++
+		if k.Exact {
+			r.Exact[k.Point]++
+		}
+	}
+	return r
+}
+
+// write prints the report and keeps it.
+func (r report) write(path string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n", text)
+	if path == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// tails are the last lines of everybody's log, as an error.
+func (c *chaos) tails() error {
+	const lines = 12
+	var out strings.Builder
+	for _, name := range append(c.t.names, "redis") {
+		data, _ := os.ReadFile(c.t.path(name + ".log"))
+		all := strings.Split(strings.TrimSpace(string(data)), "\n")
+		fmt.Fprintf(&out, "--- %s\n%s\n", name, strings.Join(all[max(0, len(all)-lines):], "\n"))
+	}
+	return fmt.Errorf("the logs, whole in %s, end so:\n%s", c.t.work, out.String())
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+//go:embed team.yaml
+var teamYAML string
+
+const (
+	runName = "chaos"
+	steps   = 50
+)
+
+// team is what is trained, and where.
+type team struct {
+	names  []string // main first
+	work   string   // folder of everything below
+	shared bool     // one folder for all workers
+	set    []string // configuration of both runs, beside the file
+}
+
+func newTeam(o options) *team {
+	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared}
+	if o.agents == 3 {
+		t.names = append(t.names, "librarian")
+	}
+	t.set = []string{"run.steps=" + strconv.Itoa(steps), fmt.Sprintf("run.checkpoint_every=%d", o.every), "cold_start.demonstrations=none"}
+	for _, name := range t.names {
+		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.taught(), "checkpoints", "step-000000", name))
+	}
+	return t
+}
+
+func (t *team) path(parts ...string) string {
+	return filepath.Join(append([]string{t.work}, parts...)...)
+}
+
+func (t *team) config() string  { return t.path("team.yaml") }
+func (t *team) taught() string  { return t.path("taught") } // run that ends with the cold start
+func (t *team) whole() string   { return t.path("whole") }  // run that is left alone
+func (t *team) points() string  { return t.path("points") } // logs of failpoints
+func (t *team) program() string { return t.path("..", "mgrpo") }
+func (t *team) checker() string { return t.path("..", "check") }
+
+// dir is the folder of the killed run, of one agent.
+func (t *team) dir(agent string) string {
+	if t.shared {
+		return t.path("run")
+	}
+	return t.path("run", agent)
+}
+
+// build makes the programs and the folder of the runs.
+func (t *team) build(ctx context.Context, overlay string) error {
+	if err := errors.Join(os.RemoveAll(t.work), os.MkdirAll(t.points(), 0o755)); err != nil {
+		return err
+	}
+	text := teamYAML
+	if len(t.names) == 3 { // one who is never asked, but trains, saves and dies with the others
+		_, researcher, _ := strings.Cut(teamYAML, "\n  researcher:\n")
+		text += "  librarian:\n" + researcher
+	}
+	if err := os.WriteFile(t.config(), []byte(text), 0o644); err != nil {
+		return err
+	}
+	if err := command(ctx, "go", "build", "-buildvcs=false", "-o", t.checker(), "./bench/chaos/check"); err != nil {
+		return err
+	}
+	args := []string{"build", "-buildvcs=false", "-tags", "failpoint", "-o", t.program()}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	return command(ctx, "go", append(args, "./cmd/mgrpo")...)
+}
+
+// leftAlone trains the team in one process on an embedded store. It returns how long a step takes.
+func (t *team) leftAlone(ctx context.Context) (time.Duration, error) {
+	if err := command(ctx, t.program(), "train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir="+t.taught()); err != nil {
+		return 0, err
+	}
+	args := []string{"train", "-c", t.config(), "--set", "run.dir=" + t.whole()}
+	for _, s := range t.set {
+		args = append(args, "--set", s)
+	}
+	started := time.Now()
+	err := command(ctx, t.program(), args...)
+	return time.Since(started) / steps, err
+}
+
+// command runs a program that must succeed; of one that does not the output is in the error.
+func command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return nil
+}
+
+// worker is the command of an agent's worker.
+func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) {
+	args := []string{"worker", "-c", t.config(), "--agent", agent, "--resume"}
+	for _, s := range append([]string{"run.dir=" + t.dir(agent), "store.username=" + runName + "-" + agent}, append(r.settings(), t.set...)...) {
+		args = append(args, "--set", s)
+	}
+	cmd := exec.Command(t.program(), args...)
+	cmd.Env = append(os.Environ(), passwordEnv+"="+r.password, failpoint.LogEnv+"="+points, failpoint.KillEnv+"="+kill)
+	log, err := os.OpenFile(t.path(agent+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd, cmd.Start()
+}
+
+// progress is how many steps the main agent has made: lines of its ledger.
+func (t *team) progress() int {
+	data, err := os.ReadFile(filepath.Join(t.dir(t.names[0]), "ledger", t.names[0]+".jsonl"))
+	if err != nil {
+		return 0
+	}
+	return bytes.Count(data, []byte("\n"))
+}
+
+// check runs the checker and reads its findings.
+func (t *team) check(ctx context.Context, r *server, kills int, findings *json.RawMessage) (status int, err error) {
+	dirs := make([]string, len(t.names))
+	for i, name := range t.names {
+		dirs[i] = name + "=" + t.dir(name)
+	}
+	cmd := exec.CommandContext(ctx, t.checker(), "-run", runName, "-steps", strconv.Itoa(steps), "-whole", t.whole(),
+		"-dirs", strings.Join(dirs, ","), "-store", r.url(true), "-ca", r.cert, "-kills", t.path("kills.jsonl"), "-minimum", strconv.Itoa(kills))
+	cmd.Stderr = os.Stderr
+	*findings, err = cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && json.Valid(*findings) {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
+
+// sameMetrics says whether the agents reported what they did when they were left alone, times aside.
+func (t *team) sameMetrics() (bool, error) {
+	want, err := numbers(t.whole())
+	if err != nil {
+		return false, err
+	}
+	same := len(want) > 0
+	for _, name := range t.names {
+		got, err := numbers(t.dir(name))
+		if err != nil {
+			return false, err
+		}
+		for key, v := range want {
+			if agent, _, _ := strings.Cut(key, " "); agent == name && (got[key] != v) {
+				same = false
+				say("%s: %v, and %v when left alone", key, got[key], v)
+			}
+		}
+		maps.DeleteFunc(got, func(key string, _ float64) bool {
+			agent, _, _ := strings.Cut(key, " ")
+			_, there := want[key]
+			return agent != name || there
+		})
+		for key, v := range got {
+			same = false
+			say("%s: %v, and nothing when left alone", key, v)
+		}
+	}
+	return same, nil
+}
+
+// numbers are the reported values of a run's folder but the clock's and the machine's, by "agent kind step name".
+func numbers(dir string) (map[string]float64, error) {
+	log, err := metrics.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for _, l := range log.Records {
+		for name, v := range l.Values {
+			if !clocked(name) {
+				out[fmt.Sprintf("%s %s %d %s", l.Agent, l.Kind, l.Step, name)] = v
+			}
+		}
+	}
+	return out, nil
+}
+
+// clocked are the values that depend on the clock, the machine or the batches that happened to form.
+func clocked(name string) bool {
+	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
+		strings.HasPrefix(name, "memory_") || name == "in_flight_max"
+}
