@@ -12,6 +12,7 @@ import (
 type AgentPlan struct {
 	Agent  string
 	Device string // "cpu", "cuda", "cuda:N"
+	// Total is of that device: with the Snapshot where it is the CPU.
 	checkpoint.MemoryPlan
 	Slots      int   // conversations held at once
 	Reference  int64 // weights of the KL term, 0 without one; part of Total
@@ -90,6 +91,12 @@ func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) Agen
 		}
 	}
 	p.Total += extra + p.Reference
+	if !cfg.Learns(a) {
+		p.Snapshot = 0 // frozen from the cold start on
+	}
+	if a.Device == "cpu" {
+		p.Total += p.Snapshot
+	}
 	return p
 }
 

@@ -25,6 +25,13 @@ func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, co
 	}
 	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
 	totals := mgrpo.Count(advantages)
+	r.Values["trajectories_stale"] = float64(held.stale)
+	var lag mean
+	for _, t := range held.trajectories {
+		lag.add(float64(n - t.Version))
+		r.Values["lag_max"] = max(r.Values["lag_max"], float64(n-t.Version))
+	}
+	lag.into(r.Values, "lag_mean")
 	r.Values["groups"] = float64(totals.Groups)
 	r.Values["groups_degenerate"] = float64(totals.Degenerate)
 	r.Values["groups_empty"] = float64(totals.Empty)
@@ -40,6 +47,7 @@ func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, co
 		r.Values["learn_seconds"] = s
 		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
 	}
+	w.saving.describe(r.Values)
 	w.describeMemory(&r)
 	return r
 }

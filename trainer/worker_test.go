@@ -47,9 +47,9 @@ func TestCheckpointTrims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	phase := regexp.MustCompile(`:(step|eval|checkpoint)-[0-9]+`)
+	phase := regexp.MustCompile(`:(step|eval|checkpoint|manifest)-[0-9]+`)
 	for _, key := range keys {
-		if at := phase.FindString(key); at != "" && at != ":eval-3" && at != ":checkpoint-3" {
+		if at := phase.FindString(key); at != "" && at != ":eval-3" && at != ":checkpoint-3" && at != ":manifest-3" {
 			t.Errorf("%s is still there", key)
 		}
 	}

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bufio"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,16 +13,19 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// FS is what writing a checkpoint asks of a file system, so that tests can fail any operation. OS is the
+// FS is what writing a run's state asks of a file system, so that tests can fail any operation. OS is the
 // real one. Reading goes through package os.
 type FS interface {
-	Mkdir(path string) error               // the parent exists
-	Create(path string) (WriteFile, error) // the file must not exist
-	Rename(from, to string) error          // replaces a file
+	Mkdir(path string) error                           // the parent exists
+	Create(path string) (WriteFile, error)             // the file must not exist
+	Append(path string, size int64) (WriteFile, error) // made if it is not there, and cut to size
+	Rename(from, to string) error                      // replaces a file
 	RemoveAll(path string) error
-	SyncDir(path string) error // makes creations and renames in the folder durable
+	SyncDir(path string) error // makes creations, renames and removals in the folder durable
 }
 
 // WriteFile is a file open for writing.
@@ -42,12 +46,39 @@ func (OS) Create(path string) (WriteFile, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 }
 
+func (OS) Append(path string, size int64) (WriteFile, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(size); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 func (OS) SyncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// mkdirAll makes a folder and those above it that are missing, each durable in the one above it.
+func mkdirAll(fsys FS, path string) error {
+	path = filepath.Clean(path)
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if err := mkdirAll(fsys, parent); err != nil {
+		return err
+	}
+	if err := fsys.Mkdir(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
 }
 
 // File is a written file: its path with forward slashes (relative to the agent's folder in a manifest),
@@ -75,11 +106,10 @@ func writeFolder(fsys FS, dir string, fill func(*folder) error) ([]File, error) 
 		}
 		return nil, err
 	}
-	parent, base := filepath.Split(dir)
-	temporary := filepath.Join(parent, partialName(base))
-	if err := fsys.RemoveAll(temporary); err != nil { // left by a crash
+	if err := removePartial(fsys, dir); err != nil {
 		return nil, err
 	}
+	temporary := partialName(dir)
 	if err := fsys.Mkdir(temporary); err != nil {
 		return nil, err
 	}
@@ -89,15 +119,52 @@ func writeFolder(fsys FS, dir string, fill func(*folder) error) ([]File, error) 
 		err = fsys.SyncDir(temporary)
 	}
 	if err == nil {
+		failpoint.Here("checkpoint.folder.before")
 		err = fsys.Rename(temporary, dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, fsys.RemoveAll(temporary))
 	}
+	failpoint.Here("checkpoint.folder.renamed")
 	return f.files, fsys.SyncDir(filepath.Dir(dir))
 }
 
-func partialName(base string) string { return "." + base + ".partial" }
+// partialName is what a file or folder is called while it is written: no two processes write under one name.
+func partialName(path string) string {
+	dir, base := filepath.Split(path)
+	return filepath.Join(dir, "."+base+"."+rand.Text()[:8]+partialSuffix)
+}
+
+const partialSuffix = ".partial"
+
+// removePartial removes what a crash left of a file or folder in the making.
+func removePartial(fsys FS, path string) error {
+	dir, base := filepath.Split(path)
+	left, err := filepath.Glob(filepath.Join(globQuote(dir), "."+globQuote(base)+".????????"+partialSuffix))
+	for _, path := range left {
+		err = errors.Join(err, fsys.RemoveAll(path))
+	}
+	return err
+}
+
+// globQuote escapes what filepath.Glob would take for a pattern.
+func globQuote(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// replaceFile puts a file in place at once: a crash leaves what was there or the new one, whole.
+func replaceFile(fsys FS, path string, data []byte) error {
+	temporary, dir := partialName(path), filepath.Dir(path)
+	f := &folder{fs: fsys, path: dir}
+	err := f.createBytes(filepath.Base(temporary), data)
+	if err == nil {
+		err = fsys.Rename(temporary, path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), errors.Join(err, fsys.RemoveAll(temporary)))
+	}
+	return fsys.SyncDir(dir)
+}
 
 // create writes one file through to the disk and records its size and digest.
 func (f *folder) create(name string, write func(io.Writer) error) error {

@@ -25,7 +25,8 @@ type MemoryPlan struct {
 	Optimizer   int64 // float32 m and v, and master weights where ComputeDType is not F32
 	KVCache     int64
 	Activations int64 // of the larger of training and rollout, logits included
-	Total       int64
+	Total       int64 // of these
+	Snapshot    int64 // of the host's memory besides: a float32 copy of weights, m and v, from which checkpoints are written
 }
 
 // Plan estimates the memory one agent needs. cfg must be valid.
@@ -34,7 +35,7 @@ func Plan(cfg Config, o PlanOptions) MemoryPlan {
 	parameters := cfg.Parameters()
 	p := MemoryPlan{Weights: parameters*size + 4*o.ContextLen*int64(cfg.HeadDim)}
 	if o.Train {
-		p.Gradients, p.Optimizer = 4*parameters, 8*parameters
+		p.Gradients, p.Optimizer, p.Snapshot = 4*parameters, 8*parameters, 12*parameters
 		if o.ComputeDType != F32 {
 			p.Optimizer += 4 * parameters
 		}
@@ -83,7 +84,7 @@ func (p MemoryPlan) String() string {
 		name  string
 		bytes int64
 	}{{"weights", p.Weights}, {"gradients", p.Gradients}, {"optimizer", p.Optimizer}, {"KV cache", p.KVCache},
-		{"activations", p.Activations}, {"total", p.Total}} {
+		{"activations", p.Activations}, {"total", p.Total}, {"snapshot", p.Snapshot}} {
 		fmt.Fprintf(&b, "%-12s %12s\n", line.name, formatBytes(line.bytes))
 	}
 	return b.String()

@@ -16,7 +16,7 @@ func TestPlan(t *testing.T) {
 	if p.Weights != weights+4*1024*64 || p.Gradients != weights || p.Optimizer != 2*weights || p.KVCache != 2*30*16*1024*192*4 {
 		t.Errorf("%+v", p)
 	}
-	if p.Total != p.Weights+p.Gradients+p.Optimizer+p.KVCache+p.Activations || p.Activations <= 0 {
+	if p.Total != p.Weights+p.Gradients+p.Optimizer+p.KVCache+p.Activations || p.Activations <= 0 || p.Snapshot != 3*weights {
 		t.Errorf("%+v", p)
 	}
 	light := Plan(cfg, PlanOptions{ComputeDType: F32, Train: true, MicroBatchTokens: 2048, LogitRows: 256, Checkpointing: true})
@@ -27,7 +27,7 @@ func TestPlan(t *testing.T) {
 	if half.Weights != weights/2 || half.Optimizer != 3*weights {
 		t.Errorf("bf16: %+v", half)
 	}
-	if frozen := Plan(cfg, PlanOptions{ComputeDType: F32, Slots: 1, ContextLen: 1}); frozen.Gradients != 0 || frozen.Optimizer != 0 {
+	if frozen := Plan(cfg, PlanOptions{ComputeDType: F32, Slots: 1, ContextLen: 1}); frozen.Gradients != 0 || frozen.Optimizer != 0 || frozen.Snapshot != 0 {
 		t.Errorf("frozen: %+v", frozen)
 	}
 	decode := Plan(cfg, PlanOptions{ComputeDType: BF16, Slots: 16, ContextLen: 1024})

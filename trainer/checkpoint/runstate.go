@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,20 +12,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Run is the folder of a training run, which holds a checkpoint a step:
+// Run is the folder of a training run's checkpoints, one a step:
 //
 //	step-000020/manifest.json                  written last: the step is complete when it is there
+//	step-000020/results.json                   what evaluating it gave, if that was done
 //	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
 //	step-000020/NAME/optimizer.safetensors
 //	step-000020/NAME/state.json
 //
-// Every operation that can be cut short by a crash leaves the previous checkpoints as they were, and the
-// new one either complete or without a manifest.
+// All agents may write to one folder, or each to its own, in which case every folder has the manifest and
+// the files of one agent. Every operation that can be cut short by a crash leaves the previous checkpoints
+// as they were, and the new one either complete or without a manifest.
 type Run struct {
-	Dir string
-	FS  FS // nil: OS
+	Dir     string
+	Ledgers string   // folder of the agents' ledgers; "": they are not looked at
+	Agents  []string // whose files and ledgers are looked at; nil: every agent's
+	FS      FS       // nil: OS
 }
 
 // AgentState is what one agent contributes to a checkpoint.
@@ -73,17 +80,20 @@ func (r Run) Save(m Manifest, agents []AgentState) (Manifest, error) {
 		}
 		m.Agents = append(m.Agents, files)
 	}
-	return m, r.Commit(m)
+	return r.Commit(m)
 }
 
 // SaveAgent writes one agent's folder of a step that is not committed yet, replacing what a crash left
-// there. Processes that hold different agents call it each for its own; one of them then calls Commit.
+// there. When it returns, the files are on disk. Workers call it each for its own agent, then Commit.
 func (r Run) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	fail := func(err error) (AgentFiles, error) {
 		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
 	}
-	if !agentName.MatchString(a.Name) || a.Name == manifestFile {
+	if !agentName.MatchString(a.Name) || a.Name == manifestFile || a.Name == resultsFile {
 		return fail(errors.New("the agent's name must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'"))
+	}
+	if _, err := os.Lstat(filepath.Join(r.StepDir(step), manifestFile)); err == nil {
+		return fail(fmt.Errorf("%s is already complete: %w", r.StepDir(step), fs.ErrExist))
 	}
 	if err := r.prepareStep(step); err != nil {
 		return fail(err)
@@ -135,78 +145,55 @@ func ReadState(agentDir string) (json.RawMessage, error) {
 	return data, nil
 }
 
-// prepareStep makes the step's folder, which must not be committed.
+// prepareStep makes the step's folder.
 func (r Run) prepareStep(step int64) error {
 	if step < 0 {
 		return errors.New("negative step")
 	}
-	dir := r.StepDir(step)
-	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err == nil {
-		return fmt.Errorf("%s is already complete: %w", dir, fs.ErrExist)
-	}
-	if err := os.MkdirAll(r.Dir, 0o777); err != nil {
+	if err := mkdirAll(r.fsys(), r.Dir); err != nil {
 		return err
 	}
-	if err := r.fsys().Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := r.fsys().Mkdir(r.StepDir(step)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return r.fsys().SyncDir(r.Dir)
 }
 
-// Commit completes a step: it checks that every file m lists is there in its size and puts the manifest
-// in place. m.Agents are what SaveAgent returned.
-func (r Run) Commit(m Manifest) error {
-	fail := func(err error) error { return fmt.Errorf("checkpoint: committing step %d: %w", m.Step, err) }
-	data, err := m.encode()
+// Commit completes a step: it checks that the files m lists are there in their sizes and puts the manifest
+// in place. m.Agents are what SaveAgent returned, to each worker, and what its ledger was then. All workers
+// commit the same manifest, each in its own folder or all in one; another one than is there is refused. It
+// returns the manifest with its digest.
+func (r Run) Commit(m Manifest) (Manifest, error) {
+	fail := func(err error) (Manifest, error) {
+		return Manifest{}, fmt.Errorf("checkpoint: committing step %d: %w", m.Step, err)
+	}
+	if err := m.check(); err != nil {
+		return fail(err)
+	}
+	m, data, err := m.encode()
 	if err != nil {
 		return fail(err)
 	}
 	if err := r.prepareStep(m.Step); err != nil {
 		return fail(err)
 	}
-	dir := r.StepDir(m.Step)
-	if err := m.checkSizes(dir); err != nil {
+	path := filepath.Join(r.StepDir(m.Step), manifestFile)
+	switch there, err := readSmallFile(path, maxManifestBytes); {
+	case err == nil && !bytes.Equal(there, data):
+		return fail(fmt.Errorf("%s is already complete, with other files: %w", r.StepDir(m.Step), fs.ErrExist))
+	case err == nil:
+		return m, r.fsys().SyncDir(r.StepDir(m.Step))
+	case !errors.Is(err, fs.ErrNotExist):
 		return fail(err)
 	}
-	if err := r.replaceManifest(dir, data); err != nil {
+	if err := m.checkSizes(r.StepDir(m.Step), r.Agents); err != nil {
 		return fail(err)
 	}
-	return nil
-}
-
-// replaceManifest puts a manifest in place at once: a crash leaves what was there or the new one.
-func (r Run) replaceManifest(dir string, data []byte) error {
-	fsys, temporary := r.fsys(), partialName(manifestFile)
-	if err := fsys.RemoveAll(filepath.Join(dir, temporary)); err != nil {
-		return err
-	}
-	f := &folder{fs: fsys, path: dir}
-	if err := f.createBytes(temporary, data); err != nil {
-		return err
-	}
-	if err := fsys.Rename(filepath.Join(dir, temporary), filepath.Join(dir, manifestFile)); err != nil {
-		return err
-	}
-	return fsys.SyncDir(dir)
-}
-
-// SetLedger gives a complete step another ledger; its files stay as they are.
-func (r Run) SetLedger(step int64, ledger json.RawMessage) error {
-	fail := func(err error) error { return fmt.Errorf("checkpoint: the ledger of step %d: %w", step, err) }
-	dir := r.StepDir(step)
-	m, err := readManifest(dir)
-	if err != nil {
+	defer failpoint.Around("checkpoint.manifest")()
+	if err := replaceFile(r.fsys(), path, data); err != nil {
 		return fail(err)
 	}
-	m.Ledger = ledger
-	data, err := m.encode()
-	if err != nil {
-		return fail(err)
-	}
-	if err := r.replaceManifest(dir, data); err != nil {
-		return fail(err)
-	}
-	return nil
+	return m, nil
 }
 
 // List returns the steps that have a manifest, ascending, without reading it.
@@ -229,9 +216,7 @@ func (r Run) steps() ([]int64, error) {
 	}
 	var steps []int64
 	for _, e := range entries {
-		number, ok := strings.CutPrefix(e.Name(), "step-")
-		step, err := strconv.ParseInt(number, 10, 64)
-		if ok && err == nil && e.IsDir() && stepName(step) == e.Name() {
+		if step, rest, ok := parseStep(e.Name()); ok && rest == "" && e.IsDir() {
 			steps = append(steps, step)
 		}
 	}
@@ -239,85 +224,10 @@ func (r Run) steps() ([]int64, error) {
 	return steps, nil
 }
 
-// ErrNoCheckpoint is returned by Latest when no step verifies.
-var ErrNoCheckpoint = errors.New("no complete checkpoint")
-
-// Skipped is a step that Latest passed over, and why.
-type Skipped struct {
-	Step   int64
-	Reason error
-}
-
-// Latest returns the manifest of the newest checkpoint that verifies, and the newer ones that do not.
-func (r Run) Latest() (Manifest, []Skipped, error) {
-	steps, err := r.steps()
-	if err != nil {
-		return Manifest{}, nil, err
-	}
-	var skipped []Skipped
-	for _, step := range slices.Backward(steps) {
-		m, err := Verify(r.StepDir(step))
-		if err == nil && m.Step != step {
-			err = fmt.Errorf("checkpoint: %s: manifest is of step %d", r.StepDir(step), m.Step)
-		}
-		if err == nil {
-			return m, skipped, nil
-		}
-		skipped = append(skipped, Skipped{step, err})
-	}
-	return Manifest{}, skipped, fmt.Errorf("checkpoint: %s: %w", r.Dir, ErrNoCheckpoint)
-}
-
-// Prune removes all checkpoints but the newest keep complete ones and the steps in also (the best, say),
-// and what crashes left of unfinished ones older than the newest complete one. A checkpoint counts as
-// complete if all its files are there in their sizes; digests are not read.
-func (r Run) Prune(keep int, also ...int64) error {
-	if keep < 1 {
-		return fmt.Errorf("checkpoint: pruning to %d checkpoints would remove all", keep)
-	}
-	steps, err := r.steps()
-	if err != nil {
-		return err
-	}
-	kept := 0
-	var errs []error
-	for _, step := range slices.Backward(steps) {
-		m, err := readManifest(r.StepDir(step))
-		complete := err == nil && m.checkSizes(r.StepDir(step)) == nil
-		switch {
-		case complete && kept < keep:
-			kept++
-		case kept == 0 || slices.Contains(also, step): // an unfinished newest step may be in the making
-		default:
-			errs = append(errs, r.remove(step))
-		}
-	}
-	return errors.Join(append(errs, r.removeLeftovers())...)
-}
-
-// remove takes the folder's name away first: a half-deleted checkpoint is never seen under it.
-func (r Run) remove(step int64) error {
-	doomed := filepath.Join(r.Dir, removedPrefix+stepName(step))
-	if err := r.fsys().RemoveAll(doomed); err != nil {
-		return err
-	}
-	if err := r.fsys().Rename(r.StepDir(step), doomed); err != nil {
-		return err
-	}
-	return errors.Join(r.fsys().SyncDir(r.Dir), r.fsys().RemoveAll(doomed))
-}
-
-const removedPrefix = ".removed-"
-
-func (r Run) removeLeftovers() error {
-	doomed, err := filepath.Glob(filepath.Join(globQuote(r.Dir), removedPrefix+"step-*"))
-	for _, path := range doomed {
-		err = errors.Join(err, r.fsys().RemoveAll(path))
-	}
-	return err
-}
-
-// globQuote escapes what filepath.Glob would take for a pattern.
-func globQuote(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+// parseStep takes the name of a step's folder apart: step-000020, and what follows a dot.
+func parseStep(name string) (step int64, rest string, ok bool) {
+	name, rest, _ = strings.Cut(name, ".")
+	number, ok := strings.CutPrefix(name, "step-")
+	step, err := strconv.ParseInt(number, 10, 64)
+	return step, rest, ok && err == nil && stepName(step) == name
 }

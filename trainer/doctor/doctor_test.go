@@ -161,6 +161,14 @@ func TestFits(t *testing.T) {
 			}
 		}
 	}
+	researcher.Snapshot = 12 // of the host's memory, though the agent is on a GPU
+	if err := fits(cfg, []trainer.AgentPlan{planner, researcher}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 93 B") {
+		t.Errorf("a snapshot beside an agent: %v", err)
+	}
+	if err := fits(cfg, []trainer.AgentPlan{researcher}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
+		t.Errorf("a snapshot alone: %v", err)
+	}
+	researcher.Snapshot = 0
 	researcher.Device = "cpu"
 	if err := fits(cfg, []trainer.AgentPlan{planner, researcher}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
 		t.Errorf("two agents on one device: %v", err)

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
@@ -79,12 +80,18 @@ func deviceOf(p trainer.AgentPlan) string {
 func fits(cfg *config.Config, plans []trainer.AgentPlan, free map[string]int64) error {
 	byDevice := map[string][]trainer.AgentPlan{}
 	var devices []string
-	for _, p := range plans {
-		d := deviceOf(p)
+	add := func(d string, p trainer.AgentPlan) {
 		if byDevice[d] == nil {
 			devices = append(devices, d)
 		}
 		byDevice[d] = append(byDevice[d], p)
+	}
+	for _, p := range plans {
+		d := deviceOf(p)
+		add(d, p)
+		if d != "cpu" && p.Snapshot > 0 { // the host's memory all the same
+			add("cpu", trainer.AgentPlan{Agent: p.Agent, Device: "cpu", MemoryPlan: checkpoint.MemoryPlan{Snapshot: p.Snapshot, Total: p.Snapshot}})
+		}
 	}
 	for _, d := range devices {
 		here, known := free[d]
@@ -113,6 +120,9 @@ func remedy(cfg *config.Config, plans []trainer.AgentPlan, excess int64) string 
 	var levers []lever
 	for _, p := range plans {
 		a := cfg.Agent(p.Agent)
+		if p.Slots == 0 {
+			continue // only its checkpoints are here
+		}
 		prefix := "agents." + p.Agent + ".engine."
 		levers = append(levers, lever{prefix + "slots", p.Slots, p.KVCache, "KV cache"})
 		if p.Gradients > 0 {
@@ -128,6 +138,9 @@ func remedy(cfg *config.Config, plans []trainer.AgentPlan, excess int64) string 
 		}
 		return 0
 	})
+	if len(levers) == 0 {
+		return "copies from which checkpoints are written; use a smaller model, or train: false"
+	}
 	l := levers[0]
 	text := fmt.Sprintf("lower %s (%d; %s %s)", l.key, l.value, l.what, size(l.bytes))
 	if l.what == "KV cache" {
@@ -157,7 +170,7 @@ type column struct {
 
 func columns(p trainer.AgentPlan) []column {
 	return []column{{"weights", p.Weights}, {"reference", p.Reference}, {"gradients", p.Gradients}, {"optimizer", p.Optimizer},
-		{"KV cache", p.KVCache}, {"activations", p.Activations}, {"total", p.Total}}
+		{"KV cache", p.KVCache}, {"activations", p.Activations}, {"snapshot", p.Snapshot}, {"total", p.Total}}
 }
 
 // writePlans prints a row an agent. A part that no agent has is left out.

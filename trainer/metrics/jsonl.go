@@ -78,6 +78,9 @@ func (j *JSONL) write(l Line) {
 	if j.err == nil {
 		_, j.err = j.file.Write(append(text, '\n'))
 	}
+	if j.err == nil && l.Kind != KindNote { // a step that a checkpoint holds is never reported again
+		j.err = j.file.Sync()
+	}
 }
 
 // appendTo opens a file of lines, ending a last line that an interrupted run left unfinished.

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+type checkpointCmd struct {
+	List   checkpointListCmd   `cmd:"" help:"Say what checkpoints there are."`
+	Verify checkpointVerifyCmd `cmd:"" help:"Read every byte and name every fault; exit status 1 if there is one."`
+	Prune  checkpointPruneCmd  `cmd:"" help:"Remove all but the newest and the best."`
+}
+
+// checkpointFlags say whose checkpoints.
+type checkpointFlags struct {
+	Dir    string   `arg:"" optional:"" help:"Folder of the run, such as runs/NAME."`
+	Config string   `short:"c" placeholder:"FILE" help:"Configuration, in place of DIR."`
+	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key. May be repeated."`
+	Agent  []string `placeholder:"NAME" help:"Look at this agent's files alone: the others' are on their own servers. May be repeated."`
+}
+
+// open finds the run's checkpoints and how many of them are kept.
+func (f checkpointFlags) open() (r checkpoint.Run, keep int, err error) {
+	const usual = 2
+	dir, keep := f.Dir, usual
+	if (f.Config == "") == (f.Dir == "") {
+		return r, 0, errors.New("name either the run's folder or, with -c, its configuration")
+	}
+	if f.Config != "" {
+		cfg, err := config.Load(f.Config, f.Set)
+		if err != nil {
+			return r, 0, err
+		}
+		dir, keep = trainer.RunDir(cfg), cfg.Run.Keep
+	}
+	r = trainer.CheckpointsOf(dir, f.Agent...)
+	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {
+		r = trainer.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
+	}
+	_, err = os.Stat(r.Dir)
+	return r, keep, err
+}
+
+// best is the version that the newest checkpoint takes for the best.
+func best(all []checkpoint.Summary) (version int64, ok bool) {
+	for _, s := range slices.Backward(all) {
+		if s.Fault == nil {
+			return trainer.Best(s.Manifest)
+		}
+	}
+	return 0, false
+}
+
+type checkpointListCmd struct{ checkpointFlags }
+
+func (c *checkpointListCmd) Run() error {
+	r, _, err := c.open()
+	if err != nil {
+		return err
+	}
+	all, err := r.Summaries()
+	if err != nil {
+		return err
+	}
+	bestVersion, hasBest := best(all)
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "checkpoint\tsize\tdigest\tagents here\t")
+	for _, s := range all {
+		state := "complete"
+		if s.Fault != nil {
+			state = s.Fault.Error()
+		} else if hasBest && s.Manifest.Step == bestVersion {
+			state += ", best"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%.8s\t%s\t%s\n", s.Name, bytesText(s.Bytes), s.Manifest.Digest, strings.Join(s.Agents, ","), state)
+	}
+	return t.Flush()
+}
+
+// bytesText is a size for people.
+func bytesText(n int64) string {
+	value, unit := float64(n), 0
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	return fmt.Sprintf("%.4g %s", value, units[unit])
+}
+
+type checkpointVerifyCmd struct{ checkpointFlags }
+
+func (c *checkpointVerifyCmd) Run() error {
+	r, _, err := c.open()
+	if err != nil {
+		return err
+	}
+	offers, skipped, err := r.Offers()
+	if err != nil {
+		return err
+	}
+	if len(offers)+len(skipped) == 0 {
+		return fmt.Errorf("%s: %w", r.Dir, checkpoint.ErrNoCheckpoint)
+	}
+	for _, s := range skipped {
+		fmt.Printf("step %d: %v\n", s.Step, s.Reason)
+	}
+	last := int64(-1)
+	for _, m := range offers {
+		if m.Step != last { // an evaluated step is offered twice
+			fmt.Printf("step %d: whole\n", m.Step)
+		}
+		last = m.Step
+	}
+	if len(skipped) > 0 {
+		return fmt.Errorf("%d of the checkpoints in %s are not whole", len(skipped), r.Dir)
+	}
+	return nil
+}
+
+type checkpointPruneCmd struct {
+	checkpointFlags
+	Keep   int  `placeholder:"N" help:"How many of the newest to keep besides the best; absent: run.keep, or 2."`
+	DryRun bool `help:"Say what would be removed, and remove nothing."`
+}
+
+func (c *checkpointPruneCmd) Run() error {
+	r, keep, err := c.open()
+	if err != nil {
+		return err
+	}
+	if c.Keep != 0 {
+		keep = c.Keep
+	}
+	all, err := r.Summaries()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(s checkpoint.Summary) bool { return s.Fault == nil }) {
+		return fmt.Errorf("%s: %w; where each agent has a folder of its own, name the one that is here: --agent NAME", r.Dir, checkpoint.ErrNoCheckpoint)
+	}
+	var also []int64
+	if version, ok := best(all); ok {
+		also = append(also, version)
+	}
+	doomed, err := r.Prunable(keep, also...)
+	if err != nil {
+		return err
+	}
+	for _, name := range doomed {
+		fmt.Println(filepath.Join(r.Dir, name))
+	}
+	if c.DryRun {
+		return nil
+	}
+	return r.Prune(keep, also...)
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+)
+
+// saveSteps makes checkpoints of two tiny agents, of which step 1 did best in evaluation.
+func saveSteps(t *testing.T, dir string, steps ...int64) {
+	t.Helper()
+	cfg := checkpoint.Config{Family: checkpoint.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
+	var agents []checkpoint.AgentState
+	for _, name := range []string{"planner", "researcher"} {
+		agents = append(agents, checkpoint.AgentState{Name: name, Config: cfg, Tensors: checkpoint.ExpectedTensors(cfg), DType: checkpoint.F32,
+			Read: func(string, []float32) error { return nil }})
+	}
+	r := trainer.CheckpointsOf(dir)
+	for _, step := range steps {
+		if _, err := r.Save(checkpoint.Manifest{Run: "x", Step: step}, agents); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SetResults(step, json.RawMessage(`{"evaluated":1,"best":{"version":1,"accuracy":0.5}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCheckpoint(t *testing.T) {
+	dir := t.TempDir()
+	saveSteps(t, dir, 1, 2, 3, 4)
+	list := strings.Split(succeed(t, "", "checkpoint", "list", dir), "\n")
+	if len(list) != 6 || !strings.HasPrefix(list[1], "step-000001  ") || !strings.HasSuffix(list[1], "complete, best") ||
+		!strings.Contains(list[4], "planner,researcher") || !strings.HasSuffix(list[4], "complete") {
+		t.Errorf("%s", strings.Join(list, "\n"))
+	}
+	if got := succeed(t, "", "checkpoint", "verify", filepath.Join(dir, "checkpoints")); got != "step 4: whole\nstep 3: whole\nstep 2: whole\nstep 1: whole\n" {
+		t.Errorf("%s", got)
+	}
+	if got := succeed(t, "", "checkpoint", "prune", dir, "--dry-run"); got != filepath.Join(dir, "checkpoints", "step-000002")+"\n" {
+		t.Errorf("%q", got)
+	}
+	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir, "--set", "run.keep=3"}
+	if got := succeed(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
+		t.Errorf("%q is pruned although run.keep is 3", got)
+	}
+	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set...)...)
+	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
+		t.Errorf("left are %v, want the best and the newest", left)
+	}
+
+	// One agent's files here, the other's on its own server.
+	if err := os.RemoveAll(filepath.Join(dir, "checkpoints", "step-000004", "researcher")); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeed(t, "", "checkpoint", "verify", dir, "--agent", "planner"); !strings.Contains(got, "step 4: whole") {
+		t.Errorf("%s", got)
+	}
+	state := filepath.Join(dir, "checkpoints", "step-000001", "planner", "state.json")
+	if err := os.WriteFile(state, []byte("{ "), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	faults, stderr, status := run(t, "", "checkpoint", "verify", dir)
+	for _, want := range []string{"step 1: ", "planner/state.json: is altered", "step 4: ", "researcher/config.json: is missing", "researcher/model.safetensors: is missing"} {
+		if !strings.Contains(faults, want) {
+			t.Errorf("no %q in %s", want, faults)
+		}
+	}
+	if status != 1 || !strings.Contains(stderr, "2 of the checkpoints") {
+		t.Errorf("status %d, %s", status, stderr)
+	}
+	if got := succeed(t, "", "checkpoint", "list", dir); !strings.Contains(got, "researcher/model.safetensors is missing") {
+		t.Errorf("%s", got)
+	}
+	refused(t, "", []string{"checkpoint", "list"}, "either", "-c")
+	refused(t, "", []string{"checkpoint", "verify", t.TempDir()}, "checkpoints")
+}

@@ -1,0 +1,253 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// Folders and files of a run.
+const (
+	checkpointsFolder  = "checkpoints"
+	ledgerFolder       = "ledger"
+	trajectoriesFolder = "trajectories"
+	failedFolder       = "failed"
+	configFile         = "config.yaml"
+)
+
+// CheckpointsOf is the checkpoints and ledgers in a run's folder, as far as the named agents are concerned, or all.
+func CheckpointsOf(dir string, agents ...string) checkpoint.Run {
+	return checkpoint.Run{Dir: checkpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
+}
+
+// state is an agent's state.json: what is not in the weights or the optimizer's moments.
+type state struct {
+	Version int64 `json:"version"` // training steps committed
+	Updates int64 `json:"updates"` // optimizer updates, which bias correction counts
+}
+
+// checkpoint begins a version's checkpoint: it copies what training changes, and the rest happens while the
+// run goes on. A version that has its checkpoint, or will have it, gets the results as they are now. An
+// error of what happens beside the run is found before the next step, by settle or by the next checkpoint.
+func (w *Worker) checkpoint(ctx context.Context, version int64) error {
+	defer w.saving.count(&w.saving.waited, time.Now())
+	results := w.results
+	if version == w.saved {
+		w.saving.begin(func() error { return w.diskFull(w.amend(version, results)) })
+		return nil
+	}
+	w.observer.Progress(w.name, store.Checkpoint(version).String(), 0, 0)
+	if err := w.saving.settle(ctx); err != nil { // the copy is in use
+		return err
+	}
+	st, err := w.agentState(ctx, version)
+	if err != nil {
+		return fmt.Errorf("checkpoint %d: %w", version, err)
+	}
+	mark, started := w.ledger.Mark(), time.Now()
+	w.saved = version
+	w.saving.begin(func() error {
+		if err := w.save(ctx, version, st, mark, results); err != nil {
+			return w.diskFull(fmt.Errorf("checkpoint %d: %w", version, err))
+		}
+		w.saving.count(&w.saving.took, started)
+		return nil
+	})
+	return nil
+}
+
+// save writes this agent's files of a version, agrees with the others on the manifest, which all make of the
+// same lists and write for themselves, and removes old checkpoints when everybody has the new one.
+func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentState, mark checkpoint.LedgerMark, results results) error {
+	files, err := w.run.SaveAgent(version, st)
+	if err != nil {
+		return err
+	}
+	files.CPUFeatures, files.Ledger = cpuFeatures(), mark
+	if err := w.member.PublishHolding(ctx, store.Checkpoint(version), listPart(files)); err != nil {
+		return err
+	}
+	held, err := w.member.Holdings(ctx, store.Checkpoint(version))
+	if err != nil {
+		return err
+	}
+	m := checkpoint.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), Results: results.encode()}
+	for _, name := range w.agentNames() {
+		part, err := parsePart(name, held[name])
+		if err != nil {
+			return err
+		}
+		m.Agents = append(m.Agents, part)
+	}
+	if _, err := w.run.Commit(m); err != nil {
+		return err
+	}
+	if err := w.confirm(ctx, version); err != nil {
+		return err
+	}
+	if _, err := w.member.Holdings(ctx, store.ManifestOf(version)); err != nil {
+		return err
+	}
+	if w.main {
+		w.observer.Note(w.name, fmt.Sprintf("checkpoint %s", w.run.StepDir(version)))
+		if err := w.member.Trim(ctx, version-1); err != nil {
+			return err
+		}
+	}
+	return w.prune(results)
+}
+
+// confirm says that this worker has the manifest of a version on its disk.
+func (w *Worker) confirm(ctx context.Context, version int64) error {
+	return w.member.PublishHolding(ctx, store.ManifestOf(version), nil)
+}
+
+// amend puts the results, as they were when it was asked for, beside a complete checkpoint.
+func (w *Worker) amend(version int64, results results) error {
+	if err := w.run.SetResults(version, results.encode()); err != nil {
+		return err
+	}
+	return w.prune(results)
+}
+
+// prune removes all checkpoints but the newest and the best.
+func (w *Worker) prune(results results) error {
+	if results.Best == nil {
+		return w.run.Prune(w.cfg.Run.Keep)
+	}
+	return w.run.Prune(w.cfg.Run.Keep, results.Best.Version)
+}
+
+// settle waits until the last checkpoint is complete, here and on the other servers.
+func (w *Worker) settle(ctx context.Context) error { return w.saving.settle(ctx) }
+
+// diskFull adds to an error for want of space what can be done about it.
+func (w *Worker) diskFull(err error) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return fmt.Errorf("%w: the disk of run.dir, %s, is full; what was complete there still is. Free some space, lower run.keep (%d), or move the folder and set run.dir to it; --resume goes on",
+		err, w.dir, w.cfg.Run.Keep)
+}
+
+// listPart is what a worker says of its part of a checkpoint: "file SHA256 SIZE PATH" for each file, "ledger
+// SHA256 SIZE" unless that is empty, and "cpu FEATURES".
+func listPart(p checkpoint.AgentFiles) []string {
+	out := []string{"cpu " + p.CPUFeatures}
+	if p.Ledger.Size > 0 {
+		out = append(out, fmt.Sprintf("ledger %s %d", p.Ledger.SHA256, p.Ledger.Size))
+	}
+	for _, f := range p.Files {
+		out = append(out, fmt.Sprintf("file %s %d %s", f.SHA256, f.Size, f.Path))
+	}
+	return out
+}
+
+func parsePart(name string, lines []string) (checkpoint.AgentFiles, error) {
+	out := checkpoint.AgentFiles{Name: name}
+	for _, line := range lines {
+		words := strings.SplitN(line, " ", 4)
+		size := int64(0)
+		var err error
+		if len(words) > 2 && words[0] != "cpu" {
+			size, err = strconv.ParseInt(words[2], 10, 64)
+		}
+		switch {
+		case words[0] == "cpu":
+			out.CPUFeatures = strings.TrimPrefix(line, "cpu ")
+		case words[0] == "ledger" && len(words) == 3 && err == nil:
+			out.Ledger = checkpoint.LedgerMark{Size: size, SHA256: words[1]}
+		case words[0] == "file" && len(words) == 4 && err == nil:
+			out.Files = append(out.Files, checkpoint.File{SHA256: words[1], Size: size, Path: words[3]})
+		default:
+			return out, fmt.Errorf("what %s says of its checkpoint has the line %q: neither a file, a ledger nor a CPU", name, line)
+		}
+	}
+	return out, nil
+}
+
+// agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
+func (w *Worker) agentState(ctx context.Context, version int64) (checkpoint.AgentState, error) {
+	st := state{Version: version}
+	out := checkpoint.AgentState{
+		Name: w.name, Config: w.model.Config, Tensors: checkpoint.ExpectedTensors(w.model.Config),
+		DType: checkpoint.F32, Extra: w.tokenizer.Files(),
+	}
+	flat := func(from int64, dst []float32) error { return w.model.ReadFlat(ctx, w.model.Master, from, dst) }
+	if w.learner != nil {
+		copied, err := w.snap(ctx)
+		if err != nil {
+			return out, err
+		}
+		flat = copied.reader(ctx, copied.weights)
+		st.Updates = w.learner.Steps()
+		out.Optimizer = &checkpoint.Optimizer{
+			Step: st.Updates, Len: w.model.Layout.Numel,
+			Buffers: map[string]func(int64, []float32) error{"m": copied.reader(ctx, copied.m), "v": copied.reader(ctx, copied.v)},
+		}
+	}
+	parts := map[string]model.Part{}
+	for _, p := range w.model.Layout.Parts() {
+		parts[p.Name] = p
+	}
+	out.Read = func(name string, dst []float32) error { return flat(parts[name].Offset, dst) }
+	out.State, _ = json.Marshal(st) // two integers: cannot fail
+	return out, nil
+}
+
+// restore continues the results, the optimizer and the counters of a checkpoint; the weights are loaded
+// already.
+func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
+	agentDir := agentDir(w.run, from.Step, w.name)
+	if len(from.Results) > 0 {
+		if err := json.Unmarshal(from.Results, &w.results); err != nil {
+			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
+		}
+	}
+	if w.learner == nil {
+		return nil
+	}
+	data, err := checkpoint.ReadState(agentDir)
+	if err != nil {
+		return err
+	}
+	var st state
+	if err := json.Unmarshal(data, &st); err != nil {
+		return fmt.Errorf("%s/state.json: %w", agentDir, err)
+	}
+	f, err := checkpoint.OpenOptimizer(agentDir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if f.Len() != w.model.Layout.Numel {
+		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), w.model.Layout.Numel)
+	}
+	m, v := w.learner.Moments()
+	if err := w.model.WriteFlat(ctx, m, func(from int64, dst []float32) error { return f.Read("m", from, dst) }); err != nil {
+		return err
+	}
+	if err := w.model.WriteFlat(ctx, v, func(from int64, dst []float32) error { return f.Read("v", from, dst) }); err != nil {
+		return err
+	}
+	w.learner.SetSteps(st.Updates)
+	return nil
+}
+
+// goOn makes the files of the run, beside its checkpoints, what they were at one of them, or empty.
+func (w *Worker) goOn(from *checkpoint.Manifest) error {
+	if err := w.openLedger(from); err != nil {
+		return err
+	}
+	return w.dropTrajectories(w.from)
+}

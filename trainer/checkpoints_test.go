@@ -1,0 +1,327 @@
+package trainer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// trainOn trains a team whose checkpoints go to a file system of the test's.
+func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys checkpoint.FS) error {
+	t.Helper()
+	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(RunDir(cfg), configFile), cfg.Dump(RunDir(cfg)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range team.workers {
+		w.run.FS = fsys
+	}
+	err = team.each(t.Context(), (*Worker).Run)
+	return errors.Join(err, team.close(context.WithoutCancel(t.Context())))
+}
+
+// gate is a file system on which no file of the checkpoint of version 2 can be made before it is opened.
+type gate struct {
+	checkpoint.OS
+	open chan struct{}
+}
+
+func (g gate) Create(path string) (checkpoint.WriteFile, error) {
+	if !strings.Contains(path, "step-000002") {
+		return g.OS.Create(path)
+	}
+	const patience = 2 * time.Minute // of a test that has failed
+	select {
+	case <-g.open:
+		return g.OS.Create(path)
+	case <-time.After(patience):
+		return nil, errors.New("the run waits for its checkpoint")
+	}
+}
+
+// TestStepsGoOnBesideACheckpoint holds the files of a checkpoint back until the last step is under way:
+// nothing waits for them, and what is written then is what the weights were.
+func TestStepsGoOnBesideACheckpoint(t *testing.T) {
+	wholeDir, _ := whole(t)
+	seen, g := &recorder{}, gate{open: make(chan struct{})}
+	var once sync.Once
+	seen.on = func(_, phase string, _ int) {
+		if phase == "step-3" {
+			once.Do(func() { close(g.open) })
+		}
+	}
+	cfg := load(t, t.TempDir(), "run.steps=4")
+	if err := trainOn(t, cfg, seen, g); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []int64{2, 4} {
+		sameWeights(t, digests(t, RunDir(cfg), step), digests(t, wholeDir, step))
+		if got, want := readResults(t, RunDir(cfg), step), readResults(t, wholeDir, step); got != want {
+			t.Errorf("results of step %d: %s, want %s", step, got, want)
+		}
+	}
+	for _, name := range []string{"planner", "researcher"} {
+		if v := seen.find(t, "step", 3, name).Values; v["checkpoint_wait_seconds"] <= 0 {
+			t.Errorf("step 3 of %s does not say that it waited for a copy: %v", name, v)
+		}
+	}
+}
+
+// fullFrom is a file system whose disk is full from a step's folder on.
+type fullFrom struct {
+	checkpoint.OS
+	step string
+}
+
+func (d fullFrom) Create(path string) (checkpoint.WriteFile, error) {
+	f, err := d.OS.Create(path)
+	if err != nil || !strings.Contains(path, d.step) || !strings.Contains(path, "model.safetensors") {
+		return f, err
+	}
+	return fullFile{f}, nil
+}
+
+type fullFile struct{ checkpoint.WriteFile }
+
+func (f fullFile) Write(p []byte) (int, error) {
+	n, _ := f.WriteFile.Write(p[:len(p)/2])
+	return n, syscall.ENOSPC
+}
+
+// TestFullDisk: a checkpoint that the disk has no room for ends the run, with an error that names the file, the
+// folder and the key; the checkpoint before is whole, and from it the run goes on to the same end.
+func TestFullDisk(t *testing.T) {
+	wholeDir, _ := whole(t)
+	cfg := load(t, t.TempDir(), "run.steps=4")
+	err := trainOn(t, cfg, &recorder{}, fullFrom{step: "step-000004"})
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("%v", err)
+	}
+	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + RunDir(cfg), "run.keep (2)", "--resume"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	if got := steps(t, RunDir(cfg)); got[len(got)-1] != 2 {
+		t.Fatalf("checkpoints %v", got)
+	}
+	mustTrain(t, cfg, Options{Resume: true})
+	sameWeights(t, digests(t, RunDir(cfg), 4), digests(t, wholeDir, 4))
+}
+
+// TestLedger: every rollout of every step is in each agent's ledger once, with the weights of its trajectories
+// or the word that it was removed; a run that went back has the same ledger as one that did not.
+func TestLedger(t *testing.T) {
+	dir, _ := whole(t)
+	offers, _, err := CheckpointsOf(dir).Offers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"planner", "researcher"} {
+		part, _ := offers[0].Agent(name)
+		path := filepath.Join(dir, ledgerFolder, name+".jsonl")
+		lines, err := checkpoint.ReadLedger(path, part.Ledger)
+		if err != nil || len(lines) != 4 {
+			t.Fatalf("%d lines, %v", len(lines), err)
+		}
+		for n, line := range lines {
+			weights := map[string]float64{}
+			for _, l := range readTrajectories(t, dir, fmt.Sprintf("step-%d", n), name) {
+				weights[l.ID] = l.Weight
+			}
+			if line.Step != int64(n) || len(line.Rollouts) != 16 {
+				t.Errorf("%s: line %d is of step %d, with %d rollouts", name, n, line.Step, len(line.Rollouts))
+			}
+			seen, trained := map[string]bool{}, 0
+			for _, r := range line.Rollouts {
+				if seen[r.ID] || (r.Trained == nil) == (r.Removed == "") {
+					t.Errorf("%s, step %d: %+v", name, n, r)
+				}
+				seen[r.ID] = true
+				for i, weight := range r.Trained {
+					id := r.ID
+					if name != "planner" {
+						id = fmt.Sprintf("%s/%s/%d", r.ID, name, i)
+					}
+					if said, ok := weights[id]; !ok || said != weight {
+						t.Errorf("step %d: %s was trained with weight %v, said is %v (%v)", n, id, weight, said, ok)
+					}
+					trained++
+				}
+			}
+			if trained != len(weights) || trained == 0 {
+				t.Errorf("%s, step %d: %d trajectories in the ledger, %d were said", name, n, trained, len(weights))
+			}
+		}
+		last := lines[len(lines)-1]
+		if data, err := checkpoint.ReadState(CheckpointsOf(dir).AgentDir(4, name)); err != nil || !strings.Contains(string(data), fmt.Sprintf(`"updates":%d`, last.Updates)) || last.Updates < 3 {
+			t.Errorf("%s: %d updates in the ledger, the state is %s (%v)", name, last.Updates, data, err)
+		}
+	}
+	again := copyRun(t, dir)
+	if err := os.RemoveAll(CheckpointsOf(again).StepDir(4)); err != nil {
+		t.Fatal(err)
+	}
+	mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true})
+	for _, name := range []string{"planner", "researcher"} {
+		file := filepath.Join(ledgerFolder, name+".jsonl")
+		want, err := os.ReadFile(filepath.Join(dir, file))
+		got, againErr := os.ReadFile(filepath.Join(again, file))
+		if err = errors.Join(err, againErr); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("the ledger of %s after going back: %v\n%s\nwant\n%s", name, err, got, want)
+		}
+	}
+}
+
+// TestFolderOnEachServer trains two agents that share nothing but a Redis, interrupts one and resumes both, and
+// then loses the newest checkpoint of one of them: they go back to the one before, which both have, and each
+// ends with the weights of the uninterrupted run.
+func TestFolderOnEachServer(t *testing.T) {
+	wholeDir, _ := whole(t)
+	want := digests(t, wholeDir, 4)
+	url, names := startRedis(t), []string{"planner", "researcher"}
+	dirs := map[string]string{"planner": t.TempDir(), "researcher": t.TempDir()}
+	both := func(seen *recorder, resume bool, ctxOf func(name string) context.Context) map[string]error {
+		errs := map[string]error{}
+		var mu sync.Mutex
+		var g sync.WaitGroup
+		for _, name := range names {
+			g.Go(func() {
+				cfg := load(t, dirs[name], "run.steps=4", "run.threads=1", "store.url="+url)
+				err := Train(ctxOf(name), cfg, Options{Agents: []string{name}, Observer: seen, Resume: resume})
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+			})
+		}
+		g.Wait()
+		return errs
+	}
+	mustEnd := func() *recorder {
+		t.Helper()
+		seen := &recorder{}
+		for name, err := range both(seen, true, func(string) context.Context { return t.Context() }) {
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		var manifests []checkpoint.Manifest
+		for _, name := range names {
+			m, err := CheckpointsOf(dirs[name], name).Verify(4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			manifests = append(manifests, m)
+			part, _ := m.Agent(name)
+			for _, f := range part.Files {
+				if filepath.Ext(f.Path) == ".safetensors" && f.SHA256 != want[name+"/"+f.Path] {
+					t.Errorf("%s of %s differs", f.Path, name)
+				}
+			}
+			if others, _ := filepath.Glob(filepath.Join(CheckpointsOf(dirs[name]).StepDir(4), "*", "config.json")); len(others) != 1 {
+				t.Errorf("the folder of %s holds %v", name, others)
+			}
+		}
+		if manifests[0].Digest != manifests[1].Digest {
+			t.Error("the manifests differ")
+		}
+		return seen
+	}
+	seen := &recorder{}
+	interrupted := interrupt(t, seen, "researcher", "step-3")
+	errs := both(seen, false, func(name string) context.Context {
+		if name == "researcher" {
+			return interrupted
+		}
+		return t.Context()
+	})
+	if !errors.Is(errs["researcher"], context.Canceled) || errs["planner"] == nil {
+		t.Fatalf("interrupted: %v", errs)
+	}
+	mustEnd()
+	if err := os.Remove(filepath.Join(CheckpointsOf(dirs["researcher"]).StepDir(4), "manifest.json")); err != nil {
+		t.Fatal(err)
+	}
+	if notes := mustEnd().String(); !strings.Contains(notes, "step 4 is passed over") || !strings.Contains(notes, "step 2 of 4") {
+		t.Errorf("notes: %s", notes)
+	}
+	if aside, _ := filepath.Glob(filepath.Join(CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {
+		t.Errorf("the planner set aside %v", aside)
+	}
+}
+
+// TestDropTrajectories removes what will be said again, of this agent alone.
+func TestDropTrajectories(t *testing.T) {
+	evaluated := int64(4)
+	w := &Worker{name: "planner", dir: t.TempDir(), results: results{Evaluated: &evaluated}}
+	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
+		for _, name := range []string{"planner", "researcher"} {
+			if err := writeLines(filepath.Join(w.dir, trajectoriesFolder, phase, name+".jsonl"), []string{"said"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.dropTrajectories(4); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(w.dir, trajectoriesFolder, "*", "planner.jsonl"))
+	var phases []string
+	for _, path := range left {
+		phases = append(phases, filepath.Base(filepath.Dir(path)))
+	}
+	if !slices.Equal(phases, []string{"eval-0", "eval-4", "step-3"}) || err != nil {
+		t.Errorf("left %v, %v", phases, err)
+	}
+	if others, _ := filepath.Glob(filepath.Join(w.dir, trajectoriesFolder, "*", "researcher.jsonl")); len(others) != 6 {
+		t.Errorf("left of the other agent %v", others)
+	}
+}
+
+func TestParts(t *testing.T) {
+	digest := strings.Repeat("0123456789abcdef", 4)
+	for _, p := range []checkpoint.AgentFiles{
+		{Name: "a", CPUFeatures: "avx2 fma"},
+		{Name: "b", Files: []checkpoint.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: checkpoint.LedgerMark{Size: 7, SHA256: digest}},
+	} {
+		got, err := parsePart(p.Name, listPart(p))
+		if err != nil || !reflect.DeepEqual(got, p) {
+			t.Errorf("%+v %v, want %+v", got, err, p)
+		}
+	}
+	for _, line := range []string{"", "file", "file " + digest, "file " + digest + " x y", "file " + digest + " 5", "ledger 5", "gpu x"} {
+		if p, err := parsePart("a", []string{line}); err == nil {
+			t.Errorf("%q is %+v", line, p)
+		}
+	}
+}
+
+func FuzzParsePart(f *testing.F) {
+	f.Add("file 00 5 config.json", "ledger 00 5")
+	f.Add("cpu avx2 fma", "")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		p, err := parsePart("x", []string{a, b})
+		if err != nil || p.Ledger != (checkpoint.LedgerMark{}) && p.Ledger.Size <= 0 { // which a manifest refuses
+			return
+		}
+		again, err := parsePart("x", listPart(p))
+		if err != nil || !reflect.DeepEqual(again, p) {
+			t.Errorf("%q %q: %+v, then %+v %v", a, b, p, again, err)
+		}
+	})
+}
