@@ -65,7 +65,7 @@ func decode[T any, P interface {
 }
 
 func (p *Phase) check() error {
-	if (p.Kind != "step" && p.Kind != "eval" && p.Kind != "checkpoint") || p.Step < 0 {
+	if !slices.Contains([]string{"step", "eval", "checkpoint", "manifest"}, p.Kind) || p.Step < 0 {
 		return fmt.Errorf("%q is not a phase", p.String())
 	}
 	return nil
@@ -152,9 +152,10 @@ func (h *holding) check() error {
 
 // greeting is the encoded form of what workers must agree on.
 type greeting struct {
-	Protocol int               `json:"protocol"`
-	Agents   []string          `json:"agents"`
-	Config   map[string]string `json:"config"`
+	Protocol      int               `json:"protocol"`
+	Agents        []string          `json:"agents"`
+	Config        map[string]string `json:"config"`
+	Deterministic bool              `json:"deterministic"`
 }
 
 func (g *greeting) check() error {
@@ -180,6 +181,9 @@ func (g *greeting) differences(other *greeting) string {
 	}
 	if !slices.Equal(g.Agents, other.Agents) {
 		out = append(out, fmt.Sprintf("agents %v here, %v there", g.Agents, other.Agents))
+	}
+	if g.Deterministic != other.Deterministic {
+		out = append(out, fmt.Sprintf("deterministic: %v here, %v there", g.Deterministic, other.Deterministic))
 	}
 	keys := map[string]bool{}
 	for k := range g.Config {

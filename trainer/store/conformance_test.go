@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/redis/go-redis/v9"
 )
 
 // 300 rollouts wait for answers at once, over one reader of events, while a worker has many of their
@@ -114,92 +113,200 @@ func TestWriteOnce(t *testing.T) {
 	})
 }
 
-// What a dead worker had claimed is handed out again, to the next worker of its agent, and the dead
-// one, should it wake up, changes nothing any more.
-func TestDeadWorker(t *testing.T) {
+// Who takes a lost worker's place over is handed all that the phase has, that which was answered too and
+// after its end; and the lost one, should it wake up, changes nothing any more.
+func TestTakeover(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		o := Options{Lease: time.Second}
-		boss := join(t, b.open(t, o), "boss")
-		dead, err := b.open(t, o).Join(t.Context(), "help", team)
-		must(t, err)
-		must(t, boss.Submit(t.Context(), call(0)))
+		boss, dead := pair(t, b, Options{})
+		for i := range 2 {
+			must(t, boss.Submit(t.Context(), call(i)))
+		}
 		first, err := dead.Claim(t.Context(), Train(0))
 		must(t, err)
-		dead.cancel(errors.New("killed")) // it renews nothing any more
-		dead.beats.Wait()
-
-		heir := join(t, b.open(t, o), "help")
-		if heir.Epoch() != dead.Epoch()+1 {
-			t.Errorf("epochs %d, then %d", dead.Epoch(), heir.Epoch())
-		}
-		again, err := heir.Claim(t.Context(), Train(0))
+		must(t, dead.Complete(t.Context(), first, Result{Text: "answered"}))
+		second, err := dead.Claim(t.Context(), Train(0))
 		must(t, err)
-		if again.ID() != first.ID() || again.Task != first.Task || again.Delivery != 2 {
-			t.Errorf("handed out %+v, then %+v", first, again)
+		die(t, b, dead)
+		must(t, boss.End(t.Context(), Train(0)))
+
+		heir := join(t, b.open(t, Options{}), "help")
+		if s := start(t, heir); s.Version != Afresh {
+			t.Errorf("it goes on from %v", s)
+		}
+		if heir.Epoch() != dead.Epoch()+1 || heir.Nonce() != dead.Nonce() {
+			t.Errorf("epochs %d, then %d; rounds %s and %s", dead.Epoch(), heir.Epoch(), dead.Nonce(), heir.Nonce())
+		}
+		for _, want := range []Invocation{first, second} {
+			again, err := heir.Claim(t.Context(), Train(0))
+			must(t, err)
+			if again.ID() != want.ID() || again.Task != want.Task {
+				t.Errorf("handed out %+v, then %+v", want, again)
+			}
+			must(t, heir.Complete(t.Context(), again, Result{Text: "answered"}))
+		}
+		if v, err := heir.Claim(t.Context(), Train(0)); !errors.Is(err, ErrEnded) {
+			t.Errorf("claimed %+v, %v", v, err)
 		}
 		var fenced *FencedError
-		if err := dead.Complete(t.Context(), first, Result{Text: "late"}); !errors.As(err, &fenced) {
+		if err := dead.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !Rewinds(err) {
 			t.Errorf("the dead worker's answer: %v", err)
 		}
 		if err := dead.PublishVersion(t.Context(), 1); !errors.As(err, &fenced) {
 			t.Errorf("the dead worker's version: %v", err)
 		}
-		must(t, heir.Complete(t.Context(), again, Result{Text: "in time"}))
-		if r, err := boss.Await(t.Context(), call(0)); err != nil || r.Text != "in time" {
+		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
 			t.Errorf("answer %+v, %v", r, err)
 		}
 	})
 }
 
-// A slow worker keeps what it has claimed for longer than a lease.
-func TestSlowWorkerKeepsItsClaim(t *testing.T) {
+// A worker that cannot do again what the lost one did, because its checkpoint is older or because nothing is
+// ever done again alike, sends all back: everyone is told, and when all have left a round begins in which
+// nothing of the old one is left.
+func TestRewind(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		boss, help := pair(t, b, Options{Lease: 400 * time.Millisecond})
-		must(t, boss.Submit(t.Context(), call(0)))
-		v, err := help.Claim(t.Context(), Train(0))
-		must(t, err)
-		for range 12 { // each asks the server at once, over three leases
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			if again, err := help.Claim(ctx, Train(0)); err == nil {
-				t.Errorf("handed out again while it was worked on: %+v", again)
+		loose := from(4)
+		loose.Deterministic = false
+		for name, hello := range map[string]Hello{"older": from(4), "not deterministic": loose} {
+			ctx := t.Context()
+			newRun := Options{Run: strings.ReplaceAll(name, " ", "-")}
+			enter := func(agent string) *Member {
+				m, err := b.open(t, newRun).Join(ctx, agent, hello, silent)
+				must(t, err)
+				return m
 			}
-			cancel()
-		}
-		pending := func() []redis.XPendingExt {
-			p, err := b.raw.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: help.key("stream", "step-0", "help"), Group: "workers", Start: "-", End: "+", Count: 10}).Result()
-			must(t, err)
-			return p
-		}
-		if p := pending(); len(p) != 1 || p[0].RetryCount != 1 {
-			t.Errorf("while it is worked on, the server has %+v; want one delivery", p)
-		}
-		must(t, help.Complete(t.Context(), v, Result{Text: "slow"}))
-		if p := pending(); len(p) != 0 {
-			t.Errorf("completed, and still pending: %+v", p)
+			boss, dead := enter("boss"), enter("help")
+			start(t, boss, dead)
+			must(t, boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			if name == "older" {
+				must(t, dead.PublishVersion(ctx, 5))
+			}
+			die(t, b, dead)
+			waits := make(chan string, 1)
+			heir := make(chan *Member)
+			go func() {
+				m, err := b.open(t, newRun).Join(ctx, "help", hello, func(what string) { waits <- what })
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				heir <- m
+			}()
+			<-boss.Context().Done()
+			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: a worker of it was lost") {
+				t.Errorf("%s: the other was told %v", name, err)
+			}
+			if what := <-waits; !strings.Contains(what, "not all of its workers have left: boss") {
+				t.Errorf("%s: waits because %s", name, what)
+			}
+			must(t, boss.Leave(ctx))
+			again := <-heir
+			if again == nil {
+				return
+			}
+			boss2 := enter("boss")
+			if s := start(t, again, boss2); s.Version != 4 || s.Digest != "digest4" {
+				t.Errorf("%s: started from %v", name, s)
+			}
+			if again.Nonce() == dead.Nonce() || boss2.Epoch() < boss.Epoch()+2 {
+				t.Errorf("%s: rounds %s and %s, epochs %d and %d", name, dead.Nonce(), again.Nonce(), boss.Epoch(), boss2.Epoch())
+			}
+			must(t, again.PublishVersion(ctx, 5)) // and has the checkpoint of it when it is lost
+			die(t, b, again)
+			if name == "older" {
+				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), silent)
+				must(t, err)
+				if again = m; start(t, again).Version != 5 {
+					t.Errorf("took over from another version than that of its agent")
+				}
+			}
+			must(t, boss2.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
+			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !Rewinds(err) {
+				t.Errorf("%s: a worker of the round before writes: %v", name, err)
+			}
+			if name == "older" {
+				must(t, again.Leave(ctx))
+			}
+			must(t, boss2.Leave(ctx))
 		}
 	})
 }
 
-// An invocation that kills its workers is given up.
+// The team goes on from the newest state that all share, and says what stands in the way of a newer one.
+func TestStart(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		for name, test := range map[string]struct {
+			boss, help []Offer
+			want       Start
+			err        string
+		}{
+			"afresh":  {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
+			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{from(4).Offers[0], []string{"the checkpoint of version 6 (digest6) is not shared by help"}}, ""},
+			"another": {append([]Offer{{6, "x"}}, from(4).Offers...), from(6, 4).Offers, Start{from(4).Offers[0], []string{"the checkpoint of version 6 (x) is not shared by help", "the checkpoint of version 6 (digest6) is not shared by boss"}}, ""},
+			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is not shared by help; a start from the beginning is not shared by boss"},
+		} {
+			o := Options{Run: name}
+			enter := func(agent string, offers []Offer) *Member {
+				h := team
+				h.Offers = offers
+				m, err := b.open(t, o).Join(ctx, agent, h, silent)
+				must(t, err)
+				return m
+			}
+			boss, help := enter("boss", test.boss), enter("help", test.help)
+			for _, m := range []*Member{boss, help} {
+				got, err := m.Start(ctx)
+				if test.err != "" {
+					if err == nil || err.Error() != test.err {
+						t.Errorf("%s: got  %v\nwant %s", name, err, test.err)
+					}
+					continue
+				}
+				must(t, err)
+				if d := cmp.Diff(test.want, got); d != "" {
+					t.Errorf("%s (-want +got):\n%s", name, d)
+				}
+			}
+			must(t, boss.Leave(ctx))
+			must(t, help.Leave(ctx))
+		}
+	})
+}
+
+// An invocation that workers are lost over is given up, also when the team went back in between; what was
+// answered, or given back by a worker that left, does not count.
 func TestPoison(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		boss, help := pair(t, b, Options{})
-		must(t, boss.Submit(t.Context(), call(0)))
-		v, err := help.Claim(t.Context(), Train(0))
-		must(t, err)
-		for range maxDeliveries { // as if so many workers had been lost
-			help.mu.Lock()
-			clear(help.inFlight)
-			help.mu.Unlock()
-			must(t, b.raw.Do(t.Context(), "XCLAIM", help.key("stream", "step-0", "help"), "workers", "lost", 0, v.entry, "IDLE", 100000).Err())
+		o := Options{MaxDeliveries: 2}
+		boss, help := pair(t, b, o)
+		claim := func(m *Member) Invocation {
+			v, err := m.Claim(t.Context(), Train(0))
+			must(t, err)
+			return v
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { _, err := help.Claim(ctx, Train(0)); done <- err }()
-		r, err := boss.Await(t.Context(), call(0))
-		cancel()
-		<-done
-		if want := "given up after 6 workers of help were lost over it"; err != nil || r.Failed != want {
+		for i := range 2 {
+			must(t, boss.Submit(t.Context(), call(i)))
+		}
+		harmless := claim(help)
+		must(t, help.Complete(t.Context(), harmless, Result{Text: "ok"}))
+		for range 2 {
+			for m := help; ; {
+				if v := claim(m); v.ID() == call(1).ID() {
+					break // in hand, and the worker is lost
+				}
+				must(t, m.Complete(t.Context(), harmless, Result{Text: "ok"}))
+			}
+			die(t, b, help)
+			help = join(t, b.open(t, o), "help")
+			start(t, help)
+		}
+		must(t, help.Complete(t.Context(), claim(help), Result{Text: "ok"}))
+		must(t, boss.End(t.Context(), Train(0)))
+		if v, err := help.Claim(t.Context(), Train(0)); !errors.Is(err, ErrEnded) {
+			t.Errorf("claimed %+v, %v", v, err)
+		}
+		r, err := boss.Await(t.Context(), call(1))
+		if want := "given up after 2 workers of help were lost over it"; err != nil || r.Failed != want {
 			t.Errorf("got %+v, %v; want %q", r, err, want)
 		}
 	})
@@ -209,7 +316,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{Lease: time.Second}
 		join(t, b.open(t, o), "boss")
-		_, err := b.open(t, o).Join(t.Context(), "boss", team)
+		_, err := b.open(t, o).Join(t.Context(), "boss", team, silent)
 		if want := "store: another worker of boss is alive in run test; one agent has one worker"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -220,59 +327,12 @@ func TestHandshakeSaysWhatDiffers(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{Lease: 400 * time.Millisecond}
 		join(t, b.open(t, o), "boss")
-		for _, test := range []struct {
-			hello Hello
-			want  string
-		}{
-			{Hello{Agents: []string{"boss", "help", "aide"}, Config: map[string]string{"run.seed": "18", "x": "1"}},
-				"store: help differs from the worker(s) of boss: agents [boss help aide] here, [boss help] there; run.seed: 18 here, 17 there; x: 1 here, absent there"},
-			{Hello{Agents: team.Agents, Config: team.Config, Version: 3},
-				"store: help starts at version 3, but in run test, where boss is alive, it is at version 0; stop all workers and resume them from the same checkpoint"},
-		} {
-			_, err := b.open(t, o).Join(t.Context(), "help", test.hello)
-			if err == nil || err.Error() != test.want {
-				t.Errorf("got  %v\nwant %s", err, test.want)
-			}
-		}
-	})
-}
-
-// A team that resumes from a checkpoint finds nothing of the steps after it, and can redo them with
-// another result.
-func TestResumeDropsLaterSteps(t *testing.T) {
-	backends(t, func(t *testing.T, b backend) {
-		ctx := t.Context()
-		s := b.open(t, Options{})
-		boss, err := s.Join(ctx, "boss", team)
-		must(t, err)
-		help, err := s.Join(ctx, "help", team)
-		must(t, err)
-		for step := range int64(3) {
-			must(t, boss.Begin(ctx, Train(step), Plan{Queries: []string{"q"}, Rollouts: 1}))
-			must(t, boss.PublishOutcome(ctx, Train(step), Outcome{Query: "q", Reward: 0.5}))
-			for _, m := range []*Member{boss, help} {
-				must(t, m.PublishVersion(ctx, step+1))
-			}
-		}
-		must(t, boss.Stop(ctx, "enough"))
-		must(t, boss.Leave(ctx))
-		must(t, help.Leave(ctx))
-
-		hello := team
-		hello.Version = 2
-		s = b.open(t, Options{})
-		boss, err = s.Join(ctx, "boss", hello)
-		must(t, err)
-		defer boss.Leave(ctx)
-		if o, err := boss.Outcomes(ctx, Train(1), 1); err != nil || o[0].Reward != 0.5 {
-			t.Errorf("outcomes before the checkpoint: %v, %v", o, err)
-		}
-		must(t, boss.PublishOutcome(ctx, Train(2), Outcome{Query: "q", Reward: 0.75}))
-		must(t, boss.PublishVersion(ctx, 3))
-		versions, err := boss.Versions(ctx)
-		must(t, err)
-		if d := cmp.Diff(map[string]int64{"boss": 3, "help": 2}, versions); d != "" {
-			t.Errorf("versions (-want +got):\n%s", d)
+		other := team
+		other.Agents, other.Config = []string{"boss", "help", "aide"}, map[string]string{"run.seed": "18", "x": "1"}
+		_, err := b.open(t, o).Join(t.Context(), "help", other, silent)
+		want := "store: help differs from the worker(s) of boss: agents [boss help aide] here, [boss help] there; run.seed: 18 here, 17 there; x: 1 here, absent there"
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	})
 }
@@ -341,6 +401,7 @@ func TestDeadlines(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss := join(t, b.open(t, Options{Timeout: 300 * time.Millisecond, Lease: time.Minute}), "boss")
 		ctx := t.Context()
+		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // as if all had started
 		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
 		must(t, boss.PublishHolding(ctx, Train(0), nil))
 		must(t, boss.PublishVersion(ctx, 1))
@@ -384,7 +445,7 @@ func TestStopReachesEveryone(t *testing.T) {
 		go func() { _, err := boss.Await(t.Context(), call(0)); waiting <- err }()
 		must(t, help.Fail(t.Context(), "the loss is NaN"))
 		var stop *StopError
-		if err := <-waiting; !errors.As(err, &stop) || *stop != (StopError{Agent: "help", Reason: "the loss is NaN", Failed: true}) {
+		if err := <-waiting; !errors.As(err, &stop) || *stop != (StopError{Agent: "help", Reason: "the loss is NaN", Kind: Failure}) {
 			t.Errorf("the wait ended with %v", err)
 		}
 		<-boss.Context().Done()
@@ -434,39 +495,33 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// Nobody begins before all are ready, a worker that takes a place over later does not wait, and a run that
-// is begun anew has forgotten who was ready.
+// Nobody begins before all are ready, and a worker that takes a place over later does not wait.
 func TestMeet(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
-		s := b.open(t, Options{})
-		boss, err := s.Join(ctx, "boss", team)
-		must(t, err)
+		boss, help := pair(t, b, Options{})
 		met, late := make(chan error, 1), make(chan []string, 100)
-		go func() { met <- boss.Meet(ctx, func(agents []string) { late <- agents }) }()
+		go func() { met <- boss.Meet(ctx, Ready, func(agents []string) { late <- agents }) }()
 		if got := <-late; !slices.Equal(got, []string{"help"}) {
 			t.Errorf("waits for %v", got)
 		}
-		help, err := s.Join(ctx, "help", team)
-		must(t, err)
 		select {
 		case err := <-met:
 			t.Errorf("met one who is not ready: %v", err)
 		default:
 		}
 		alone := func(agents []string) { t.Errorf("waits for %v", agents) }
-		must(t, help.Meet(ctx, alone))
+		must(t, help.Meet(ctx, Ready, alone))
 		must(t, <-met)
-		must(t, help.Leave(ctx))
-		help, err = s.Join(ctx, "help", team)
-		must(t, err)
-		must(t, help.Meet(ctx, alone))
+		die(t, b, help)
+		help = join(t, b.open(t, Options{}), "help")
+		must(t, help.Meet(ctx, Ready, alone))
 		must(t, help.Leave(ctx))
 		must(t, boss.Leave(ctx))
 
 		boss = join(t, b.open(t, Options{Timeout: 300 * time.Millisecond}), "boss")
-		err = boss.Meet(ctx, func([]string) {})
-		if want := "for help (no worker of it is alive): being ready to begin"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		err := boss.Meet(ctx, Finished, func([]string) {})
+		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got  %v\nwant … %s", err, want)
 		}
 	})
@@ -503,7 +558,7 @@ func TestMalformedEntries(t *testing.T) {
 		put("holding:step-0", "boss", `[1]`)
 		put("versions", "help", "many")
 		stream := "mgrpo:{test}:stream:step-0:help"
-		must(t, b.raw.Do(ctx, "XADD", stream, "*", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
+		must(t, b.raw.Do(ctx, "XADD", stream, "*", "id", "q/0/help/0", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
 		for name, read := range map[string]func() error{
 			"result":   func() error { _, err := boss.Await(ctx, call(0)); return err },
 			"outcome":  func() error { _, err := boss.Outcomes(ctx, Train(0), 1); return err },
@@ -550,40 +605,4 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 			t.Errorf("%s: written", name)
 		}
 	}
-}
-
-// Whatever stands in the store, decoding gives a value within bounds or an error.
-func FuzzDecode(f *testing.F) {
-	f.Add(`{"phase":{"kind":"step","step":3},"query":"q","rollout":0,"agent":"help","index":0,"task":"t"}`)
-	f.Add(`{"query":"q","rollout":1,"format":true,"correct":1,"reward":0.1,"calls":{"help":2}}`)
-	f.Add(`{"queries":["a","b"],"rollouts":8}`)
-	f.Add(`["a","b"]`)
-	f.Add(`{"text":"a","failed":"NaN"}`)
-	f.Add(`{"protocol":1,"agents":["a"],"config":{"k":"v"}}`)
-	f.Add("\x00\xff")
-	f.Fuzz(func(t *testing.T, text string) {
-		check := func(v any, err error) {
-			var bad *MalformedError
-			if err != nil && !errors.As(err, &bad) {
-				t.Errorf("%T: %v", v, err)
-			}
-			if err == nil {
-				if _, err := encode(v); err != nil {
-					t.Errorf("%T is read and cannot be written: %v", v, err)
-				}
-			}
-		}
-		i, err := decode[Invocation]("k", text)
-		check(i, err)
-		r, err := decode[Result]("k", text)
-		check(r, err)
-		o, err := decode[Outcome]("k", text)
-		check(o, err)
-		p, err := decode[Plan]("k", text)
-		check(p, err)
-		h, err := decode[holding]("k", text)
-		check(h, err)
-		g, err := decode[greeting]("k", text)
-		check(g, err)
-	})
 }

@@ -27,13 +27,9 @@ func init() { redis.SetLogger(silence{}) }
 // clientOptions turns Options into those of the Redis client, and refuses a store that anyone on the
 // network could read and write.
 func clientOptions(o Options) (*redis.UniversalOptions, error) {
-	u, err := url.Parse(o.URL)
+	opts, err := parseURL(o.URL)
 	if err != nil {
-		return nil, errors.New("store: the url is not one: want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET")
-	}
-	opts, err := parseURL(u)
-	if err != nil {
-		return nil, fmt.Errorf("store: url: %w", err)
+		return nil, err
 	}
 	if o.Username != "" {
 		opts.Username = o.Username
@@ -41,15 +37,17 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	if o.Password != "" {
 		opts.Password = o.Password
 	}
-	local := u.Scheme == "unix" || loopback(u.Hostname())
-	if u.Scheme != "rediss" && opts.Password == "" && !local && !o.AllowInsecure {
-		return nil, fmt.Errorf("store: %s has neither TLS nor a password, and is not on this machine: use rediss://, set store.password_env, "+
-			"or say store.allow_insecure: \"anyone may read and write\"", u.Host)
-	}
-	if u.Scheme == "rediss" {
-		if opts.TLSConfig, err = tlsConfig(o, u.Hostname()); err != nil {
-			return nil, err
+	switch {
+	case opts.TLSConfig != nil:
+		err = addCertificates(opts.TLSConfig, o)
+	case opts.Password == "" && !o.AllowInsecure:
+		opts.Dialer = dialLocal
+		for _, addr := range opts.Addrs {
+			err = errors.Join(err, checkLocal(addr))
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	opts.ContextTimeoutEnabled = true
 	opts.DisableIdentity = true
@@ -59,9 +57,40 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// parseURL reads a URL of one server, of a Sentinel (with master_name) or of a cluster (with addr or
+// checkLocal refuses an address that is not on this machine, for want of both TLS and a password.
+func checkLocal(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || loopback(host) { // no host and port: a socket's path
+		return nil
+	}
+	return fmt.Errorf("store: %s has neither TLS nor a password, and is not on this machine: use rediss://, set store.password_env, "+
+		"or say store.allow_insecure: \"anyone may read and write\"", addr)
+}
+
+// dialLocal is the dialer without TLS and password: the servers that a Sentinel or a cluster names are not
+// those of the URL, and have to be on this machine too.
+func dialLocal(ctx context.Context, network, addr string) (net.Conn, error) {
+	if err := checkLocal(addr); err != nil {
+		return nil, err
+	}
+	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 5 * time.Minute}).DialContext(ctx, network, addr)
+}
+
+// parseURL reads a URL of one server, of Sentinels (with master_name) or of a cluster (with addr or
 // cluster=true).
-func parseURL(u *url.URL) (*redis.UniversalOptions, error) {
+func parseURL(text string) (*redis.UniversalOptions, error) {
+	u, err := url.Parse(text)
+	if err != nil { // the parser's error would print the text, which may hold a password
+		return nil, errors.New("store: the url is not one: want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET")
+	}
+	opts, err := parseParts(u)
+	if err != nil {
+		return nil, fmt.Errorf("store: url: %w", err)
+	}
+	return opts, nil
+}
+
+func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	opts := &redis.UniversalOptions{Username: u.User.Username()}
 	opts.Password, _ = u.User.Password()
 	if u.Scheme == "unix" {
@@ -74,6 +103,9 @@ func parseURL(u *url.URL) (*redis.UniversalOptions, error) {
 	}
 	if u.Scheme != "redis" && u.Scheme != "rediss" {
 		return nil, fmt.Errorf("want redis://, rediss:// or unix://, found %s://", u.Scheme)
+	}
+	if u.Scheme == "rediss" {
+		opts.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	host, port := u.Hostname(), u.Port()
 	if host == "" {
@@ -102,6 +134,9 @@ func parseURL(u *url.URL) (*redis.UniversalOptions, error) {
 			return nil, fmt.Errorf("unknown parameter %q; addr, master_name and cluster are known", key)
 		}
 	}
+	if opts.MasterName != "" && opts.IsClusterMode {
+		return nil, errors.New("master_name is for Sentinels, which a cluster has none of; keep one of them")
+	}
 	return opts, nil
 }
 
@@ -114,39 +149,57 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-func tlsConfig(o Options, host string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if o.ServerName != "" {
-		c.ServerName = o.ServerName
-	}
+// isCluster says whether the client will be a cluster's, as redis.NewUniversalClient decides it.
+func isCluster(opts *redis.UniversalOptions) bool {
+	return opts.MasterName == "" && (opts.IsClusterMode || len(opts.Addrs) > 1)
+}
+
+// addCertificates completes the settings of TLS. The name that a server's certificate must carry is, unless
+// it is given, the one it was dialled by, which need not be the URL's.
+func addCertificates(c *tls.Config, o Options) error {
+	c.ServerName = o.ServerName
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("store: tls.ca: %w", err)
+			return fmt.Errorf("store: tls.ca: %w", err)
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("store: tls.ca: %s holds no certificate in PEM form", o.CAFile)
+			return fmt.Errorf("store: tls.ca: %s holds no certificate in PEM form", o.CAFile)
 		}
 	}
 	if o.CertFile != "" {
 		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("store: tls.cert, tls.key: %w", err)
+			return fmt.Errorf("store: tls.cert, tls.key: %w", err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
-	return c, nil
+	return nil
 }
 
 // The oldest server with XAUTOCLAIM.
 const minMajor, minMinor = 6, 2
 
-// checkServer refuses a server that is too old or that may forget what it was told.
-func checkServer(ctx context.Context, rdb redis.UniversalClient, allowVolatile bool) error {
+// checkServer refuses a server, or a cluster any of whose masters is one, that is too old or may forget what it was
+// told.
+func (s *Store) checkServer(ctx context.Context, allowVolatile bool) error {
+	return s.retry(ctx, "the store", "asking the server what it is", func(ctx context.Context) error {
+		if c, ok := s.rdb.(*redis.ClusterClient); ok {
+			return c.ForEachMaster(ctx, func(ctx context.Context, one *redis.Client) error { return willDo(ctx, one, allowVolatile) })
+		}
+		return willDo(ctx, s.rdb, allowVolatile)
+	})
+}
+
+// willDo looks at what a server says of itself.
+func willDo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error {
 	text, err := rdb.Info(ctx).Result()
 	if err != nil {
-		return fmt.Errorf("store: cannot reach the server: %w", err)
+		return err
+	}
+	if strings.Contains(text, "\nloading:1") { // it does not know yet what it is
+		return errLoading
 	}
 	info := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -156,10 +209,10 @@ func checkServer(ctx context.Context, rdb redis.UniversalClient, allowVolatile b
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); err != nil {
-		return fmt.Errorf("store: the server does not say its version (redis_version is %q)", info["redis_version"])
+		return fmt.Errorf("the server does not say its version (redis_version is %q)", info["redis_version"])
 	}
 	if major < minMajor || major == minMajor && minor < minMinor {
-		return fmt.Errorf("store: the server is Redis %s; %d.%d or newer is needed", info["redis_version"], minMajor, minMinor)
+		return fmt.Errorf("the server is Redis %s; %d.%d or newer is needed", info["redis_version"], minMajor, minMinor)
 	}
 	if allowVolatile {
 		return nil
@@ -172,7 +225,7 @@ func checkServer(ctx context.Context, rdb redis.UniversalClient, allowVolatile b
 		missing = append(missing, "maxmemory-policy noeviction (it is "+policy+")")
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("store: the server may lose data: set %s in redis.conf, or with CONFIG SET; or say store.allow_volatile: \"data may be lost\"", strings.Join(missing, " and "))
+		return fmt.Errorf("the server may lose data: set %s in redis.conf, or with CONFIG SET; or say store.allow_volatile: \"data may be lost\"", strings.Join(missing, " and "))
 	}
 	return nil
 }

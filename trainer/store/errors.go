@@ -60,18 +60,39 @@ func (e *FencedError) Error() string {
 	return fmt.Sprintf("store: this worker of %s (epoch %d) was replaced by another (epoch %s)", e.Agent, e.Epoch, e.Now)
 }
 
-// StopError is the end of a run, as broadcast by one of its agents.
+// StopKind is how a round ends before its time.
+type StopKind string
+
+// A round ends because somebody asked for it, because of an error, or to go on from an earlier version.
+const (
+	Asked   StopKind = "asked"
+	Failure StopKind = "failed"
+	Rewind  StopKind = "rewind"
+)
+
+// StopError is the end of a round, as broadcast by one of its agents.
 type StopError struct {
 	Agent  string // who stopped it
 	Reason string
-	Failed bool // false: a stop that was asked for
+	Kind   StopKind
 }
 
 func (e *StopError) Error() string {
-	if e.Failed {
+	switch e.Kind {
+	case Failure:
 		return fmt.Sprintf("store: the run failed: %s: %s", e.Agent, e.Reason)
+	case Rewind:
+		return fmt.Sprintf("store: the team goes back: %s: %s", e.Agent, e.Reason)
 	}
 	return fmt.Sprintf("store: the run was stopped by %s: %s", e.Agent, e.Reason)
+}
+
+// Rewinds says whether an error ended the round and not the run: the team was asked to go back, or this
+// worker was taken for lost, or the store has forgotten the round. Whoever sees it may join again.
+func Rewinds(err error) bool {
+	var stop *StopError
+	var fenced *FencedError
+	return errors.As(err, &stop) && stop.Kind == Rewind || errors.As(err, &fenced)
 }
 
 // MalformedError is an entry of the store that this program cannot have written.
@@ -81,18 +102,25 @@ func (e *MalformedError) Error() string {
 	return fmt.Sprintf("store: %s holds a malformed entry: %s", e.Key, e.Msg)
 }
 
+// errLoading is a server that answers, but has not read its data yet.
+var errLoading = errors.New("the server is still loading its data")
+
 // transient says whether an operation that failed so may succeed when the store is back: the network
 // failed, or the server is starting or failing over. All operations are idempotent, so they may be
 // repeated whether or not they took effect.
 func transient(err error) bool {
 	var network net.Error
-	if errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolTimeout) {
+	if errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, errLoading) {
 		return true
 	}
 	var reply redis.Error
 	if errors.As(err, &reply) {
-		for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"} {
-			if strings.HasPrefix(reply.Error(), prefix) {
+		text := reply.Error()
+		if _, inner, ok := strings.Cut(text, ": -"); ok { // of a command inside a script, before Redis 7
+			text = inner
+		}
+		for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"} {
+			if strings.HasPrefix(text, prefix) {
 				return true
 			}
 		}

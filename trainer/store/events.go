@@ -81,14 +81,22 @@ func (s *Store) readEvents() {
 	}
 }
 
+// listen has what concerns an agent announced to the Store.
+func (s *Store) listen(ctx context.Context, agent string) {
+	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // where that fails, it is done when the connection is up again
+}
+
 // alive says whether the run goes on and the Store is open.
 func (s *Store) alive() bool { return s.ctx.Err() == nil }
 
-// checkStop ends the Store's context if the run has been stopped.
+// checkStop ends the Store's context if the round that it takes part in has been stopped.
 func (s *Store) checkStop() {
+	if len(s.allAgents()) == 0 {
+		return // it has not joined yet: the stop is of a round before
+	}
 	stop, err := s.rdb.HGetAll(s.ctx, s.key("stop")).Result()
 	if err == nil && len(stop) > 0 {
-		s.cancel(&StopError{Agent: clip(stop["agent"]), Reason: clip(stop["reason"]), Failed: stop["failed"] == "1"})
+		s.cancel(&StopError{Agent: clip(stop["agent"]), Reason: clip(stop["reason"]), Kind: StopKind(clip(stop["kind"]))})
 	}
 }
 
@@ -107,11 +115,16 @@ func clip(s string) string {
 // when the store's timeout is over, and when look fails for any reason but that the server cannot be
 // reached. whom and what, asked when a wait takes too long, say who has not done what.
 func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, error), whomWhat func() (agents []string, what string), names ...string) error {
+	wake, unsubscribe := s.topics.subscribe(names...)
+	defer unsubscribe()
+	return s.waitFor(ctx, wake, look, whomWhat)
+}
+
+// waitFor is wait with the topics' channel given.
+func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error), whomWhat func() (agents []string, what string)) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
-	wake, unsubscribe := s.topics.subscribe(names...)
-	defer unsubscribe()
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	var last error

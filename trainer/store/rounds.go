@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
 // mainAgent is the agent that begins and ends phases, as a list for messages: the first of Hello.
@@ -39,6 +41,7 @@ func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v a
 
 // Begin publishes what a phase consists of.
 func (m *Member) Begin(ctx context.Context, p Phase, plan Plan) error {
+	defer failpoint.Around("rollout.begin")()
 	if err := plan.check(); err != nil {
 		return fmt.Errorf("store: plan of %s: %w", p, err)
 	}
@@ -66,11 +69,13 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 // End says that all rollouts of a phase have ended: no answer is awaited any more, and Claim returns
 // ErrEnded to everyone.
 func (m *Member) End(ctx context.Context, p Phase) error {
+	defer failpoint.Around("rollout.end")()
 	return m.writeOnce(ctx, p, "plan", "ended", true, "plan", "the end")
 }
 
 // PublishOutcome publishes a rollout's outcome, once.
 func (m *Member) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
+	defer failpoint.Around("rollout.outcome")()
 	if err := o.check(); err != nil {
 		return fmt.Errorf("store: outcome %s: %w", o.ID(), err)
 	}
@@ -126,6 +131,7 @@ func (s *Store) readOutcomes(ctx context.Context, key string) ([]Outcome, error)
 // PublishHolding says which trajectories of a phase the member's agent holds, once. The order of ids
 // does not matter.
 func (m *Member) PublishHolding(ctx context.Context, p Phase, ids []string) error {
+	defer failpoint.Around("holding", p.Kind)()
 	h := holding(slices.Sorted(slices.Values(ids)))
 	if h == nil {
 		h = holding{}

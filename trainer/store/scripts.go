@@ -9,8 +9,9 @@ import "github.com/redis/go-redis/v9"
 
 // fence begins every script but join.
 const fence = `
-local now = redis.call('HGET', KEYS[1], ARGV[1])
-if now ~= ARGV[2] then return {'fenced', now or ''} end
+local seal = redis.call('HMGET', KEYS[1], ARGV[1], ':nonce')
+if (seal[1] or '') .. ':' .. (seal[2] or '') ~= ARGV[2] then return {'fenced', seal[1] or ''} end
+local epoch = seal[1]
 local function announce(channel, topic) redis.call('PUBLISH', channel, topic) end
 `
 
@@ -38,31 +39,13 @@ if there then
 end
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
-redis.call('XADD', KEYS[5], '*', 'v', ARGV[4])
+redis.call('XADD', KEYS[5], '*', 'id', ARGV[3], 'v', ARGV[4])
 announce(KEYS[2], ARGV[5])
 return {'new'}
 `)
 
-// claim hands out one entry: first one whose holder has been silent for a lease, else a new one.
-// KEYS: epochs, plan, stream. ARGV: agent, epoch, consumer, lease in ms.
-var claimScript = redis.NewScript(fence + `
-if redis.call('HGET', KEYS[2], 'ended') then return {'ended'} end
-if redis.call('EXISTS', KEYS[3]) == 0 then return {'none'} end
-redis.pcall('XGROUP', 'CREATE', KEYS[3], 'workers', '0')
-local lost = redis.call('XAUTOCLAIM', KEYS[3], 'workers', ARGV[3], ARGV[4], '0-0', 'COUNT', '1')
-local entry = lost[2] and lost[2][1]
-if entry then
-  local held = redis.call('XPENDING', KEYS[3], 'workers', entry[1], entry[1], '1')
-  return {'entry', entry[1], entry[2][2], held[1][4]}
-end
-local fresh = redis.call('XREADGROUP', 'GROUP', 'workers', ARGV[3], 'COUNT', '1', 'STREAMS', KEYS[3], '>')
-if not (fresh and fresh[1]) then return {'none'} end
-entry = fresh[1][2][1]
-return {'entry', entry[1], entry[2][2], 1}
-`)
-
-// complete writes an answer once and takes the entry off its agent's hands.
-// KEYS: epochs, events, results, stream. ARGV: agent, epoch, id, value, topic, entry.
+// complete writes an answer once and takes the invocation off its agent's hands.
+// KEYS: epochs, events, results, claimed by the agent. ARGV: agent, epoch, id, value, topic, phase.
 var completeScript = redis.NewScript(fence + `
 local there = redis.call('HGET', KEYS[3], ARGV[3])
 local said = 'new'
@@ -71,27 +54,28 @@ if there then
 else
   redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 end
-if ARGV[6] ~= '' then redis.call('XACK', KEYS[4], 'workers', ARGV[6]) end
+redis.call('HDEL', KEYS[4], ARGV[6] .. ' ' .. ARGV[3])
 if said == 'new' then announce(KEYS[2], ARGV[5]) end
 return {said}
 `)
 
 // version moves an agent's version on by one.
-// KEYS: epochs, events, versions. ARGV: agent, epoch, version.
+// KEYS: epochs, events, versions, record. ARGV: agent, epoch, version.
 var versionScript = redis.NewScript(fence + `
 local was = redis.call('HGET', KEYS[3], ARGV[1])
 if was == ARGV[3] then return {'same'} end
-if tonumber(was) + 1 ~= tonumber(ARGV[3]) then return {'order', was} end
+if not was or tonumber(was) + 1 ~= tonumber(ARGV[3]) then return {'order', was or '(none: it has not started)'} end
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[3])
+redis.call('XADD', KEYS[4], '*', 'event', 'version', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[3])
 announce(KEYS[2], 'version')
 return {'new'}
 `)
 
-// stop ends the run; the first reason stands.
-// KEYS: epochs, events, stop. ARGV: agent, epoch, reason, failed.
+// stop ends the round; the first reason stands.
+// KEYS: epochs, events, stop. ARGV: agent, epoch, reason, kind.
 var stopScript = redis.NewScript(fence + `
 if redis.call('EXISTS', KEYS[3]) == 0 then
-  redis.call('HSET', KEYS[3], 'agent', ARGV[1], 'reason', ARGV[3], 'failed', ARGV[4])
+  redis.call('HSET', KEYS[3], 'agent', ARGV[1], 'reason', ARGV[3], 'kind', ARGV[4])
 end
 announce(KEYS[2], 'stop')
 return {'new'}
@@ -103,16 +87,19 @@ redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
 return {'new'}
 `)
 
-// ready remembers that an agent's worker was ready to begin. KEYS: epochs, events, ready. ARGV: agent, epoch.
-var readyScript = redis.NewScript(fence + `
-redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
-announce(KEYS[2], 'ready')
+// met remembers that an agent's worker has come to a point. KEYS: epochs, events, met. ARGV: agent, epoch, topic.
+var metScript = redis.NewScript(fence + `
+redis.call('HSET', KEYS[3], ARGV[1], epoch)
+announce(KEYS[2], ARGV[3])
 return {'new'}
 `)
 
-// trim deletes the phases up to a step.
+// trim deletes the phases up to a step, and who was lost in them.
 // KEYS: epochs, phases. ARGV: agent, epoch, step, key prefix, agents...
 var trimScript = redis.NewScript(fence + drop + `
+for _, phase in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[3])) do
+  redis.call('UNLINK', ARGV[4] .. 'lost:' .. phase)
+end
 dropPhases(ARGV[4], KEYS[2], '-inf', ARGV[3], 5)
 return {'new'}
 `)
@@ -123,10 +110,10 @@ const drop = `
 local function dropPhases(prefix, phases, from, to, firstAgent)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do
     for _, kind in ipairs({'plan', 'call', 'result', 'outcome', 'holding'}) do
-      redis.call('DEL', prefix .. kind .. ':' .. phase)
+      redis.call('UNLINK', prefix .. kind .. ':' .. phase)
     end
     for i = firstAgent, #ARGV do
-      redis.call('DEL', prefix .. 'stream:' .. phase .. ':' .. ARGV[i])
+      redis.call('UNLINK', prefix .. 'stream:' .. phase .. ':' .. ARGV[i])
     end
     redis.call('ZREM', phases, phase)
   end
@@ -139,44 +126,9 @@ redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 return {'new'}
 `)
 
-// leave gives a lease back. KEYS: epochs, lease. ARGV: agent, epoch, token.
+// leave gives a lease back, and what the worker had claimed and will not answer.
+// KEYS: epochs, lease, claimed by the agent. ARGV: agent, epoch, token.
 var leaveScript = redis.NewScript(fence + `
-if redis.call('GET', KEYS[2]) == ARGV[3] then redis.call('DEL', KEYS[2]) end
+if redis.call('GET', KEYS[2]) == ARGV[3] then redis.call('UNLINK', KEYS[2], KEYS[3]) end
 return {'new'}
-`)
-
-// join gives an agent its place. The first to join while nobody is alive begins the run anew: its
-// greeting and its version stand, what later versions left behind is dropped, a stop and who was ready are
-// forgotten. Everyone else must agree with it.
-// KEYS: epochs, ready, meta, versions, phases, stop, own lease, all leases...
-// ARGV: agent, token, lease in ms, greeting, version, key prefix, nonce, agents...
-var joinScript = redis.NewScript(`
-local own = redis.call('GET', KEYS[7])
-if own == ARGV[2] then
-  return {'joined', redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[3], 'nonce')}
-end
-if own then return {'held', redis.call('PTTL', KEYS[7])} end
-local alive = ''
-for i = 8, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[i] end
-end
-` + drop + `
-if alive == '' then
-  redis.call('DEL', KEYS[6], KEYS[4], KEYS[2])
-  redis.call('HDEL', KEYS[3], 'asked')
-  redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
-  for i = 8, #ARGV do redis.call('HSET', KEYS[4], ARGV[i], ARGV[5]) end
-  dropPhases(ARGV[6], KEYS[5], ARGV[5], '+inf', 8)
-else
-  local hello = redis.call('HGET', KEYS[3], 'hello')
-  if hello ~= ARGV[4] then return {'differs', alive, hello or ''} end
-  if redis.call('EXISTS', KEYS[6]) == 1 then
-    return {'stopped', alive, redis.call('HGET', KEYS[6], 'agent') or '', redis.call('HGET', KEYS[6], 'reason') or ''}
-  end
-  local version = redis.call('HGET', KEYS[4], ARGV[1])
-  if version ~= ARGV[5] then return {'version', alive, version or ''} end
-end
-local epoch = redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
-redis.call('SET', KEYS[7], ARGV[2], 'PX', ARGV[3])
-return {'joined', tostring(epoch), redis.call('HGET', KEYS[3], 'nonce')}
 `)

@@ -26,7 +26,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different versions refuse
 // to meet.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 // Options says which store to open and how long to wait.
 type Options struct {
@@ -40,6 +40,8 @@ type Options struct {
 
 	Lease   time.Duration // how long a silent worker is taken for alive; 0: 15 s
 	Timeout time.Duration // longest wait for another agent; 0: 30 min
+
+	MaxDeliveries int // an invocation is given up when this many workers were lost with it in hand; 0: 5
 }
 
 // Store is a connection to what the agents of one run share. Its methods may be called from any
@@ -70,6 +72,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Minute
 	}
+	if o.MaxDeliveries == 0 {
+		o.MaxDeliveries = 5
+	}
 	s := &Store{opts: o}
 	if o.URL == "" {
 		s.embedded = miniredis.NewMiniRedis()
@@ -96,18 +101,29 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 		return err
 	}
 	s.rdb = redis.NewUniversalClient(opts)
-	if check {
-		if err := checkServer(ctx, s.rdb, o.AllowVolatile); err != nil {
-			return errors.Join(err, s.rdb.Close())
-		}
-	}
 	s.channel = s.rdb.Subscribe(ctx, s.key("events"))
-	if _, err := s.channel.Receive(ctx); err != nil {
-		return errors.Join(fmt.Errorf("store: cannot listen to %s: %w", s.key("events"), err), s.channel.Close(), s.rdb.Close())
-	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	if err := s.greet(ctx, o, check); err != nil {
+		s.cancel(ErrClosed)
+		return errors.Join(err, s.channel.Close(), s.rdb.Close())
+	}
 	s.wg.Go(s.readEvents)
 	return nil
+}
+
+// greet waits until the server answers, and checks it. A server that is being started has a minute to.
+func (s *Store) greet(ctx context.Context, o Options, check bool) error {
+	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, time.Minute))
+	defer cancel()
+	if check {
+		if err := s.checkServer(ctx, o.AllowVolatile); err != nil {
+			return err
+		}
+	}
+	return s.retry(ctx, "the store", "listening to "+s.key("events"), func(ctx context.Context) error {
+		_, err := s.channel.Receive(ctx)
+		return err
+	})
 }
 
 // Close ends all waits and closes the connection; an embedded store and all it held are gone. Members
@@ -138,7 +154,7 @@ func (s *Store) key(parts ...string) string {
 // run evaluates a script that writes for a member, and repeats it while the server cannot be reached,
 // up to the store's timeout. what names the written thing in errors.
 func (m *Member) run(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
-	args = append([]any{m.agent, m.epochText()}, args...)
+	args = append([]any{m.agent, m.seal()}, args...)
 	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
 		reply, err = script.Run(ctx, m.rdb, append([]string{m.key("epochs")}, keys...), args...).Slice()
 		return err
@@ -148,7 +164,7 @@ func (m *Member) run(ctx context.Context, script *redis.Script, what string, key
 	}
 	switch word(reply, 0) {
 	case "fenced":
-		err := &FencedError{Agent: m.agent, Epoch: m.epoch, Now: word(reply, 1)}
+		err := m.fencedBy(reply)
 		m.cancel(err)
 		return nil, err
 	case "conflict":
@@ -171,16 +187,23 @@ func word(reply []any, i int) string {
 	return ""
 }
 
-// retry repeats an idempotent operation while it fails because the server cannot be reached.
+// retry repeats an idempotent operation while it fails because the server cannot be reached, up to the store's
+// timeout.
 func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Context) error) error {
 	since := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	var last error
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := op(ctx)
 		if err == nil {
 			return nil
 		}
+		if !overdue(err) {
+			last = err
+		}
 		if ctx.Err() != nil {
-			return s.waitError(ctx, whom, what, since, err)
+			return s.waitError(ctx, whom, what, since, last)
 		}
 		if !s.alive() {
 			return context.Cause(s.ctx)
@@ -188,13 +211,10 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, err)
 		}
-		if time.Since(since) > s.opts.Timeout {
-			return &TimeoutError{Whom: whom, What: what, Since: since, After: time.Since(since), Last: err}
-		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return s.waitError(ctx, whom, what, since, err)
+			return s.waitError(ctx, whom, what, since, last)
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}

@@ -27,7 +27,12 @@ import (
 // TestMain looks for goroutines left behind. The client's probe of a server that is gone sleeps up to
 // a second before it sees that its pool is closed.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+	stop := goleak.Cleanup(func(status int) {
+		cluster.stop()
+		sentinel.stop()
+		os.Exit(status)
+	})
+	goleak.VerifyTestMain(m, stop, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
 // backend is a server that stores can be opened on.
@@ -36,10 +41,13 @@ type backend struct {
 	raw  *redis.Client // for looking at keys, and for spoiling them
 }
 
-// backends runs a test on the embedded server and on a redis-server process.
+// backends runs a test on the embedded server, on a redis-server process, on a cluster of three, and on a master
+// that a Sentinel names.
 func backends(t *testing.T, test func(t *testing.T, b backend)) {
 	t.Run("embedded", func(t *testing.T) { test(t, embeddedBackend(t)) })
 	t.Run("redis-server", func(t *testing.T) { test(t, redisBackend(t)) })
+	t.Run("cluster", func(t *testing.T) { test(t, cluster.backend(t)) })
+	t.Run("sentinel", func(t *testing.T) { test(t, sentinel.backend(t)) })
 }
 
 func embeddedBackend(t *testing.T) backend {
@@ -94,7 +102,10 @@ func withDefaults(o Options) Options {
 		o.Lease = 2 * time.Second
 	}
 	if o.Timeout == 0 {
-		o.Timeout = time.Minute
+		o.Timeout = 20 * time.Second
+	}
+	if o.MaxDeliveries == 0 {
+		o.MaxDeliveries = 5
 	}
 	return o
 }
@@ -165,12 +176,23 @@ func (r *redisServer) kill() {
 	}
 }
 
-var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}}
+var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: Afresh}}, Deterministic: true}
+
+func silent(string) {}
+
+func from(versions ...int64) Hello {
+	h := team
+	h.Offers = nil
+	for _, v := range versions {
+		h.Offers = append(h.Offers, Offer{Version: v, Digest: fmt.Sprintf("digest%d", v)})
+	}
+	return h
+}
 
 // join takes a place, and leaves it at the test's end.
 func join(t *testing.T, s *Store, agent string) *Member {
 	t.Helper()
-	m, err := s.Join(t.Context(), agent, team)
+	m, err := s.Join(t.Context(), agent, team, silent)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,10 +206,31 @@ func join(t *testing.T, s *Store, agent string) *Member {
 	return m
 }
 
-// pair is a main agent and a sub-agent, each on a connection of its own.
+// pair is a main agent and a sub-agent, each on a connection of its own, that have started.
 func pair(t *testing.T, b backend, o Options) (boss, help *Member) {
 	t.Helper()
-	return join(t, b.open(t, o), "boss"), join(t, b.open(t, o), "help")
+	boss, help = join(t, b.open(t, o), "boss"), join(t, b.open(t, o), "help")
+	start(t, boss, help)
+	return boss, help
+}
+
+// start lets members that have all joined go on from what they share.
+func start(t *testing.T, members ...*Member) (s Start) {
+	t.Helper()
+	for _, m := range members {
+		var err error
+		s, err = m.Start(t.Context())
+		must(t, err)
+	}
+	return s
+}
+
+// die ends a worker as SIGKILL does: it renews nothing any more, and its lease runs out.
+func die(t *testing.T, b backend, m *Member) {
+	t.Helper()
+	m.cancel(errors.New("killed"))
+	m.beats.Wait()
+	must(t, m.rdb.Del(t.Context(), m.key("lease", m.agent)).Err())
 }
 
 func must(t *testing.T, err error) {
@@ -205,9 +248,9 @@ func call(i int) Invocation {
 func TestEmbedded(t *testing.T) {
 	s, err := Open(t.Context(), Options{Run: "alone"})
 	must(t, err)
-	boss, err := s.Join(t.Context(), "boss", team)
+	boss, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
-	help, err := s.Join(t.Context(), "help", team)
+	help, err := s.Join(t.Context(), "help", team, silent)
 	must(t, err)
 	must(t, boss.Submit(t.Context(), call(0)))
 	v, err := help.Claim(t.Context(), Train(0))
@@ -227,7 +270,7 @@ func TestEmbedded(t *testing.T) {
 func TestServerIsChecked(t *testing.T) {
 	socket := startRedis(t, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").socket
 	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
-	want := `store: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
+	want := `store: asking the server what it is: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -288,10 +331,19 @@ func TestServerRestart(t *testing.T) {
 		answer <- r
 	}()
 	server.kill()
+	late := make(chan error, 1)
+	go func() { // a worker that is started meanwhile waits for it too
+		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket}))
+		if err == nil {
+			err = s.Close()
+		}
+		late <- err
+	}()
 	written := make(chan error, 1)
 	go func() { written <- help.Complete(t.Context(), v, Result{Text: "after"}) }()
 	server.start(t)
 	must(t, <-written)
+	must(t, <-late)
 	if r := <-answer; r.Text != "after" {
 		t.Errorf("answer %+v", r)
 	}
@@ -303,7 +355,7 @@ func TestServerGone(t *testing.T) {
 	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket, Timeout: time.Second}))
 	must(t, err)
 	closeAfter(t, s)
-	boss, err := s.Join(t.Context(), "boss", team)
+	boss, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
 	server.kill()
 	var late *TimeoutError

@@ -21,15 +21,11 @@ func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 // Checkpoint is the phase in which the agents name their files of version n.
 func Checkpoint(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 
+// ManifestOf is the phase in which the agents say that they have the manifest of version n.
+func ManifestOf(n int64) Phase { return Phase{Kind: "manifest", Step: n} }
+
 // String is the phase's name in keys and messages, such as step-12 or eval-20.
 func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
-
-// Hello is what the workers of a run must agree on, and the version this one starts from.
-type Hello struct {
-	Config  map[string]string // every setting on which they must agree, by key; no secrets
-	Agents  []string          // names of all agents that take part, main first
-	Version int64             // training steps this agent's weights have seen: 0, or a checkpoint's
-}
 
 // Invocation is one call of a sub-agent within a rollout.
 type Invocation struct {
@@ -39,9 +35,6 @@ type Invocation struct {
 	Agent   string `json:"agent"` // the sub-agent called
 	Index   int    `json:"index"` // 0-based, in the order of issue within (query, rollout, agent)
 	Task    string `json:"task"`  // the sub-task's text
-
-	Delivery int64  `json:"-"` // 1 when claimed for the first time, more after a lost worker
-	entry    string // its stream entry, set by Claim
 }
 
 // ID names the invocation within its phase: query/rollout/agent/index.

@@ -7,13 +7,16 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
 // PublishVersion says that the member's agent has committed a step: its weights are at version, one
 // more than before.
 func (m *Member) PublishVersion(ctx context.Context, version int64) error {
+	defer failpoint.Around("commit.version")()
 	what := fmt.Sprintf("version %d of %s", version, m.agent)
-	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions")}, strconv.FormatInt(version, 10))
+	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
 	if err == nil && word(reply, 0) == "order" {
 		return fmt.Errorf("store: %s cannot follow version %s", what, clip(word(reply, 1)))
 	}
@@ -26,11 +29,15 @@ func (s *Store) Versions(ctx context.Context) (map[string]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return readVersions(s.key("versions"), texts)
+}
+
+func readVersions(key string, texts map[string]string) (map[string]int64, error) {
 	out := make(map[string]int64, len(texts))
 	for agent, text := range texts {
 		v, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || v < 0 {
-			return nil, &MalformedError{Key: s.key("versions") + " " + clip(agent), Msg: fmt.Sprintf("%q is not a version", clip(text))}
+			return nil, &MalformedError{Key: key + " " + clip(agent), Msg: fmt.Sprintf("%q is not a version", clip(text))}
 		}
 		out[agent] = v
 	}
@@ -59,13 +66,16 @@ func (s *Store) Barrier(ctx context.Context, version int64) error {
 }
 
 // Fail ends the run for all agents, for a reason that is an error. The first reason stands.
-func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, "1") }
+func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, Failure) }
 
 // Stop ends the run for all agents, because it was asked for or is over. The first reason stands.
-func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, "0") }
+func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, Asked) }
 
-func (m *Member) stop(ctx context.Context, reason, failed string) error {
-	_, err := m.run(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), failed)
+// Rewind ends the round for all agents, who are to join again and go on from what they share.
+func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
+
+func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
+	_, err := m.run(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), string(kind))
 	return err
 }
 
@@ -90,6 +100,7 @@ func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
 
 // Trim deletes the phases up to step. It is for when every agent's checkpoint holds what came of them.
 func (m *Member) Trim(ctx context.Context, step int64) error {
+	defer failpoint.Around("checkpoint.trim")()
 	args := []any{step, m.key("")}
 	for _, a := range m.allAgents() {
 		args = append(args, a)

@@ -1,0 +1,373 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
+)
+
+// Afresh is the version that a worker offers which can begin the run from its very start.
+const Afresh = -1
+
+// Offer is a state from which a worker can go on: a checkpoint that it has verified.
+type Offer struct {
+	Version int64  `json:"version"`          // training steps it holds; Afresh
+	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
+}
+
+// Hello is what the workers of a run must agree on, and where this one can start from.
+type Hello struct {
+	Config        map[string]string // every setting on which they must agree, by key; no secrets
+	Agents        []string          // names of all agents that take part, main first
+	Offers        []Offer           // newest first
+	Deterministic bool              // what a lost worker did can be done again bit for bit
+}
+
+// Join takes an agent's place in the run. The first worker to join while none is alive begins a round:
+// what the rounds before it left in the store is dropped, and their workers are fenced. The others must
+// agree with its greeting, or learn what differs.
+//
+// A place that is taken is given up by its worker's Leave, or when its lease runs out: Join waits for
+// that for one lease, so that a worker can be started again right after a crash, and then refuses.
+//
+// A worker whose predecessor in the round was lost takes its place over if it can do again what that one
+// did: it offers the version that the store has for the agent, and the run is deterministic. Otherwise it
+// sends all agents back to a state that they share: it asks for a rewind, waits until everyone has left,
+// and so does whoever finds the round stopped. waiting is told what is waited for.
+func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
+	j, err := s.joining(agent, h)
+	if err != nil {
+		return nil, err
+	}
+	m := &Member{Store: s, agent: agent, token: j.token, offers: j.offers}
+	defer failpoint.Around("join.place")()
+	since := time.Now()
+	for refused := false; ; {
+		answer, err := j.ask(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		if answer.refusal == nil {
+			break
+		}
+		patience := s.opts.Timeout
+		if answer.held { // by a worker that is perhaps dead
+			patience = s.opts.Lease + s.opts.Lease/4
+		}
+		if answer.final || time.Since(since) > patience {
+			return nil, answer.refusal
+		}
+		if !refused {
+			refused = true
+			waiting(answer.refusal.Error())
+		}
+		select {
+		case <-time.After(min(s.opts.Lease/20, time.Second)):
+		case <-ctx.Done():
+			return nil, errors.Join(answer.refusal, context.Cause(ctx))
+		}
+	}
+	s.mu.Lock()
+	s.agents = slices.Clone(h.Agents)
+	s.mu.Unlock()
+	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
+	m.beats.Go(m.beat)
+	s.listen(ctx, agent)
+	s.checkStop() // nobody listened to it before
+	return m, nil
+}
+
+// joining is a request for a place.
+type joining struct {
+	s      *Store
+	agent  string
+	token  string
+	hello  greeting
+	offers offers
+	keys   []string
+	args   []any
+}
+
+func (s *Store) joining(agent string, h Hello) (*joining, error) {
+	j := &joining{s: s, agent: agent, token: rand.Text(), offers: h.Offers,
+		hello: greeting{Protocol: ProtocolVersion, Agents: h.Agents, Config: h.Config, Deterministic: h.Deterministic}}
+	if err := errors.Join(j.hello.check(), j.offers.check()); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if !slices.Contains(h.Agents, agent) {
+		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, h.Agents)
+	}
+	hello, err := encode(j.hello)
+	if err != nil {
+		return nil, fmt.Errorf("store: the greeting: %w", err)
+	}
+	offered, err := encode(j.offers)
+	if err != nil {
+		return nil, fmt.Errorf("store: the offers: %w", err)
+	}
+	j.keys = []string{s.key("epochs"), s.key("events"), s.key("meta"), s.key("versions"), s.key("phases"), s.key("stop"), s.key("offers"),
+		s.key("record"), s.key("claimed", agent), s.key("met", "ready"), s.key("met", "finished"), s.key("lease", agent)}
+	takesOver := 0
+	if h.Deterministic {
+		takesOver = 1
+	}
+	j.args = []any{agent, j.token, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), takesOver, strings.Join(j.offers.versions(), " ")}
+	for _, a := range h.Agents {
+		j.keys = append(j.keys, s.key("lease", a))
+		j.args = append(j.args, a)
+	}
+	return j, nil
+}
+
+// joinAnswer is a place, or why it is not to be had.
+type joinAnswer struct {
+	epoch   int64
+	nonce   string
+	refusal error
+	held    bool // by another worker of the agent
+	final   bool // asking again is of no use
+}
+
+// ask asks for the place once, and fills in m when it is given.
+func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
+	var reply []any
+	err := j.s.retry(ctx, "the store", "a place for "+j.agent, func(ctx context.Context) (err error) {
+		reply, err = joinScript.Run(ctx, j.s.rdb, j.keys, j.args...).Slice()
+		return err
+	})
+	if err != nil {
+		return joinAnswer{}, err
+	}
+	answer, err := j.read(reply)
+	m.epoch, m.nonce = answer.epoch, answer.nonce
+	return answer, err
+}
+
+// read reads the script's reply, whose parts may have been written by anything.
+func (j *joining) read(reply []any) (joinAnswer, error) {
+	malformed := func(key, msg string) (joinAnswer, error) {
+		return joinAnswer{}, &MalformedError{Key: j.s.key(key), Msg: msg}
+	}
+	alive := clip(word(reply, 1))
+	switch word(reply, 0) {
+	case "joined":
+		epoch, err := strconv.ParseInt(word(reply, 1), 10, 64)
+		if err != nil || epoch < 1 {
+			return malformed("epochs", fmt.Sprintf("%q is not an epoch", clip(word(reply, 1))))
+		}
+		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
+	case "held":
+		return joinAnswer{held: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s; one agent has one worker", j.agent, j.s.opts.Run)}, nil
+	case "stopping":
+		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
+			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
+	case "differs":
+		there, err := decode[greeting](j.s.key("meta"), word(reply, 2))
+		if err != nil {
+			return joinAnswer{}, err
+		}
+		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.hello.differences(&there))}, nil
+	}
+	return malformed("meta", clip(fmt.Sprintf("join answered %v", reply)))
+}
+
+// join gives an agent its place.
+//
+// The first to join while nobody is alive begins a round: its greeting stands, everybody's epoch goes up, so
+// that a worker that was only asleep is fenced, and what earlier rounds left is dropped; only the record and
+// what is known of invocations that cost workers their lives stay. Everyone else must agree with it. Who
+// follows a lost worker within the round takes its place over, and its streams from their beginning, or has
+// the team rewound.
+//
+// KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met:
+// finished, own lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce,
+// whether places are taken over, offered versions with a space after each, agents...
+var joinScript = redis.NewScript(`
+local agent, firstLease, firstAgent = ARGV[1], 13, 10
+local own = redis.call('GET', KEYS[12])
+if own == ARGV[2] then
+  return {'joined', redis.call('HGET', KEYS[1], agent), redis.call('HGET', KEYS[3], 'nonce')}
+end
+if own then return {'held', ''} end
+local alive = ''
+for i = firstLease, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
+end
+` + drop + `
+-- What the last worker had in hand when it was lost may be what it was lost over.
+for _, held in ipairs(redis.call('HKEYS', KEYS[9])) do
+  local phase, id = string.match(held, '^(%S+) (.*)$')
+  if phase then redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1) end
+end
+redis.call('UNLINK', KEYS[9])
+local function place()
+  local epoch = redis.call('HINCRBY', KEYS[1], agent, 1)
+  redis.call('HSET', KEYS[7], agent, ARGV[5])
+  redis.call('SET', KEYS[12], ARGV[2], 'PX', ARGV[3])
+  redis.call('PUBLISH', KEYS[2], 'offers')
+  return {'joined', tostring(epoch), redis.call('HGET', KEYS[3], 'nonce')}
+end
+if alive == '' then
+  dropPhases(ARGV[6], KEYS[5], '-inf', '+inf', firstAgent)
+  redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[7], KEYS[10], KEYS[11])
+  redis.call('HDEL', KEYS[3], 'asked')
+  redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
+  local round = redis.call('HINCRBY', KEYS[3], 'round', 1)
+  redis.call('HSET', KEYS[1], ':nonce', ARGV[7])
+  for i = firstAgent, #ARGV do redis.call('HINCRBY', KEYS[1], ARGV[i], 1) end
+  redis.call('XADD', KEYS[8], 'MAXLEN', '~', '1000000', '*', 'event', 'round', 'round', round, 'agent', agent)
+  return place()
+end
+if redis.call('EXISTS', KEYS[6]) == 1 then
+  return {'stopping', alive, redis.call('HGET', KEYS[6], 'agent') or '', redis.call('HGET', KEYS[6], 'reason') or ''}
+end
+local hello = redis.call('HGET', KEYS[3], 'hello')
+if hello ~= ARGV[4] then return {'differs', alive, hello or ''} end
+local offered, version = redis.call('HGET', KEYS[7], agent), redis.call('HGET', KEYS[4], agent)
+if not offered then return place() end
+local again = offered == ARGV[5]
+if version then
+  again = ARGV[8] == '1' and string.find(' ' .. ARGV[9] .. ' ', ' ' .. version .. ' ', 1, true)
+end
+if not again then
+  local reason = 'a worker of it was lost, and the one that follows cannot go on from version ' .. (version or '(none yet)')
+  redis.call('HSET', KEYS[6], 'agent', agent, 'reason', reason, 'kind', 'rewind')
+  redis.call('PUBLISH', KEYS[2], 'stop')
+  return {'stopping', alive, agent, reason}
+end
+return place()
+`)
+
+// Start says from where a round goes on.
+type Start struct {
+	Offer
+	Refused []string // newer states and who does not share them
+}
+
+// Start waits until every agent has said where it can start from, and chooses the newest state that all
+// share. An error says what each has to offer. Who took a place over in the middle of a round goes on from the
+// version that its agent has come to.
+func (m *Member) Start(ctx context.Context) (Start, error) {
+	version, err := m.versionThere(ctx)
+	if err != nil {
+		return Start{}, err
+	}
+	if i := slices.Index(m.offers.versions(), version); i >= 0 {
+		return Start{Offer: m.offers[i]}, nil
+	}
+	there := map[string]offers{}
+	key := m.key("offers")
+	err = m.wait(ctx, func(ctx context.Context) (bool, error) {
+		texts, err := m.rdb.HGetAll(ctx, key).Result()
+		if err != nil {
+			return false, err
+		}
+		for agent, text := range texts {
+			if there[agent], err = decode[offers](key+" "+clip(agent), text); err != nil {
+				return false, err
+			}
+		}
+		return len(lacking(m.allAgents(), there)) == 0, nil
+	}, func() ([]string, string) { return lacking(m.allAgents(), there), "joining the run" }, "offers")
+	if err != nil {
+		return Start{}, err
+	}
+	start, err := newestShared(m.allAgents(), there)
+	if err != nil {
+		return Start{}, err
+	}
+	defer failpoint.Around("join.start")()
+	_, err = m.run(ctx, startScript, "the start", []string{m.key("versions"), m.key("record")}, max(start.Version, 0), start.Version, start.Digest)
+	return start, err
+}
+
+// versionThere is the version that the store has for the member's agent, "" if it has not started in this round.
+func (m *Member) versionThere(ctx context.Context) (version string, err error) {
+	err = m.retry(ctx, "the store", "the version of "+m.agent, func(ctx context.Context) error {
+		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	return version, err
+}
+
+// start gives an agent its version in a round, once.
+// KEYS: epochs, versions, record. ARGV: agent, epoch, version, started from, digest.
+var startScript = redis.NewScript(fence + `
+if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3]) == 1 then
+  redis.call('XADD', KEYS[3], '*', 'event', 'start', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[4], 'digest', ARGV[5])
+end
+return {'new'}
+`)
+
+// newestShared is the newest offer of all agents; of several of one version the first. agents is in the run's order.
+func newestShared(agents []string, there map[string]offers) (Start, error) {
+	var start Start
+	var candidates offers
+	for _, a := range agents {
+		candidates = append(candidates, there[a]...)
+	}
+	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
+	for i, o := range candidates {
+		if slices.Contains(candidates[:i], o) {
+			continue
+		}
+		var without []string
+		for _, a := range agents {
+			if !slices.Contains(there[a], o) {
+				without = append(without, a)
+			}
+		}
+		if len(without) == 0 {
+			start.Offer = o
+			return start, nil
+		}
+		start.Refused = append(start.Refused, fmt.Sprintf("%s is not shared by %s", o, strings.Join(without, ", ")))
+	}
+	return start, fmt.Errorf("store: the agents have no state in common to start from: %s", strings.Join(start.Refused, "; "))
+}
+
+func (o Offer) String() string {
+	if o.Version == Afresh {
+		return "a start from the beginning"
+	}
+	return fmt.Sprintf("the checkpoint of version %d (%.8s)", o.Version, o.Digest)
+}
+
+// offers are what one agent can start from.
+type offers []Offer
+
+const maxOffers = 1000
+
+func (o *offers) check() error {
+	if len(*o) == 0 || len(*o) > maxOffers {
+		return fmt.Errorf("%d states to start from are offered; 1 to %d are possible", len(*o), maxOffers)
+	}
+	for _, x := range *o {
+		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
+			return fmt.Errorf("version %d with digest %.140q is not a state to start from", x.Version, x.Digest)
+		}
+	}
+	return nil
+}
+
+// versions are those that the store would have for an agent that had started from the offers.
+func (o offers) versions() []string {
+	out := make([]string, len(o))
+	for i, x := range o {
+		out[i] = strconv.FormatInt(max(x.Version, 0), 10)
+	}
+	return out
+}
