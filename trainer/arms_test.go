@@ -151,6 +151,10 @@ func TestThreeAgents(t *testing.T) {
 }
 
 func trainRouted(ctx context.Context, cfg *config.Config, dir string, opt Options) error {
+	var err error
+	if opt.Task, err = OpenTask(cfg); err != nil {
+		return err
+	}
 	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir})
 	if err != nil {
 		return err
@@ -163,6 +167,6 @@ func trainRouted(ctx context.Context, cfg *config.Config, dir string, opt Option
 			}
 		}
 	}
-	err = team.each(ctx, func(ctx context.Context, w *Worker) error { return w.Run(ctx, 0) })
+	err = team.each(ctx, (*Worker).Run)
 	return errors.Join(err, team.close(ctx))
 }

@@ -43,12 +43,16 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 	e := Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples,
 		Dir: filepath.Join(RunDir(cfg), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
 	records := &collected{Observer: observer}
-	team, err := openTeam(ctx, &alone, Options{Observer: records},
-		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), From: &from, Frozen: true})
+	t, err := OpenTask(&alone)
 	if err != nil {
 		return e, err
 	}
-	err = team.each(ctx, func(ctx context.Context, w *Worker) error {
+	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: t},
+		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []checkpoint.Manifest{from}, Frozen: true})
+	if err != nil {
+		return e, err
+	}
+	err = team.each(ctx, func(w *Worker, ctx context.Context) error {
 		if err := w.engine.Refresh(from.Step); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		wg.Go(func() {
 			cfg := load(t, dir, append(untaught, "store.url="+url)...)
-			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}}, Setup{Dir: dir})
+			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir})
 			if err == nil && name == "planner" {
 				w := team.workers[0]
 				err = w.model.WriteFlat(t.Context(), w.model.Master, func(_ int64, dst []float32) error {
@@ -41,7 +41,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 				})
 			}
 			if err == nil {
-				err = team.each(t.Context(), func(ctx context.Context, w *Worker) error { return w.Run(ctx, 0) })
+				err = team.each(t.Context(), (*Worker).Run)
 				err = errors.Join(err, team.close(t.Context()))
 			}
 			mu.Lock()
@@ -54,7 +54,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 		t.Errorf("planner: %v", err)
 	}
 	var told *store.StopError
-	if err := errs["researcher"]; !errors.As(err, &told) || told.Agent != "planner" || !told.Failed || !strings.Contains(told.Reason, "non-finite") {
+	if err := errs["researcher"]; !errors.As(err, &told) || told.Agent != "planner" || told.Kind != store.Failure || !strings.Contains(told.Reason, "non-finite") {
 		t.Errorf("researcher: %v", err)
 	}
 }

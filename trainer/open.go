@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -25,26 +26,25 @@ type Setup struct {
 	Config      *config.Config
 	Dir         string // run.dir, resolved
 	Task        task.Task
-	Store       *store.Store
 	Observer    metrics.Observer
-	From        *checkpoint.Manifest // the checkpoint to continue; nil starts afresh
-	Checkpoints string               // folder of the run's checkpoints; "": within Dir
-	Local       int                  // agents in this process, among which its cores are shared out; 0 means 1
-	Frozen      bool                 // no learner at all: evaluation
-	Stop        <-chan struct{}      // closed to ask for a clean stop; may be nil
+	Health      *health.Server        // learns of the worker; nil: nobody does
+	Offers      []checkpoint.Manifest // the checkpoints at hand, newest first
+	From        *checkpoint.Manifest  // the one of them to continue; nil starts afresh
+	Checkpoints string                // folder of the run's checkpoints; "": within Dir
+	Local       int                   // agents in this process, among which its cores are shared out; 0 means 1
+	Frozen      bool                  // no learner at all: evaluation
+	Stop        <-chan struct{}       // closed to ask for a clean stop; may be nil
 }
 
-// Open loads the agent's model, allocates its engine and learner and joins the run.
-func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
+// Open loads the model of a member's agent and allocates its engine and learner.
+func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
+	name := m.Agent()
 	a := s.Config.Agent(name)
-	if a == nil {
-		return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, AgentNames(s.Config))
-	}
-	if s.Checkpoints == "" {
-		s.Checkpoints = checkpointsDir(s.Dir)
-	}
 	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
-		task: s.Task, dir: s.Dir, run: checkpoint.Run{Dir: s.Checkpoints}, saved: -1, stop: s.Stop}
+		member: m, task: s.Task, dir: s.Dir, run: CheckpointsOf(s.Dir, name), saved: -1, stop: s.Stop}
+	if s.Checkpoints != "" {
+		w.run.Dir = s.Checkpoints
+	}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))
@@ -67,20 +67,25 @@ func Open(ctx context.Context, s Setup, name string) (w *Worker, err error) {
 		}
 	}
 	w.inFlight = slotsOf(w.cfg, w.agent)
-	w.engine, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: contextOf(w.agent, w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes})
+	w.engine, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: contextOf(w.agent, w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes, Overlap: w.cfg.GRPO.MaxLag > 0})
 	if err != nil {
 		return w, err
 	}
-	version := int64(0)
 	if s.From != nil {
-		version, w.saved = s.From.Step, s.From.Step
+		w.from, w.saved = s.From.Step, s.From.Step
 		if err = w.restore(ctx, s.From); err != nil {
 			return w, err
 		}
 	}
-	hello := store.Hello{Config: s.Config.Shared(), Agents: w.agentNames(), Version: version}
-	w.member, err = s.Store.Join(ctx, name, hello)
-	return w, err
+	if s.Frozen {
+		return w, nil
+	}
+	if w.cfg.Learns(a) {
+		if w.snapshot, err = newSnapshot(w.model.Layout.Numel); err != nil {
+			return w, err
+		}
+	}
+	return w, w.goOn(s.From)
 }
 
 // settings derives what the worker computes with from the configuration.

@@ -71,8 +71,8 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 	maps.Copy(numbers, second.numbers())
 	sameNumbers(t, numbers, wantNumbers)
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
-	if got, want := readLedger(t, dir, 4), readLedger(t, wholeDir, 4); got != want {
-		t.Errorf("ledger %s, want %s", got, want)
+	if got, want := readResults(t, dir, 4), readResults(t, wholeDir, 4); got != want {
+		t.Errorf("results %s, want %s", got, want)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestWorkersResume(t *testing.T) {
 		return t.Context()
 	})
 	var told *store.StopError
-	if !errors.As(errs["planner"], &told) || told.Agent != "researcher" || told.Failed {
+	if !errors.As(errs["planner"], &told) || told.Agent != "researcher" || told.Kind != store.Asked {
 		t.Fatalf("the planner heard: %v", errs["planner"])
 	}
 	if !errors.Is(errs["researcher"], context.Canceled) {
@@ -204,8 +204,8 @@ func TestResumeProlongs(t *testing.T) {
 	}
 }
 
-// TestBestSurvives resumes a run whose ledger says that version 1 was better than anything to come: the
-// ledgers of later checkpoints say so too, and the best checkpoint is not pruned.
+// TestBestSurvives resumes a run whose results say that version 1 was better than anything to come: those of
+// later checkpoints say so too, and the best checkpoint is not pruned.
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
@@ -225,32 +225,32 @@ func TestBestSurvives(t *testing.T) {
 	if err := os.Remove(filepath.Join(run.StepDir(1), "manifest.json")); err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Commit(early); err != nil {
+	if _, err := run.Commit(early); err != nil {
 		t.Fatal(err)
 	}
-	from.Ledger = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
+	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}}, Setup{Dir: dir, From: &from})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir, Offers: []checkpoint.Manifest{from}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), func(ctx context.Context, w *Worker) error { return w.Run(ctx, 2) })
+	err = team.each(t.Context(), (*Worker).Run)
 	if err = errors.Join(err, team.close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if got := readLedger(t, dir, 4); got != `{"evaluated":4,"best":{"version":1,"accuracy":0.9999}}` {
-		t.Errorf("the last ledger is %s", got)
+	if got := readResults(t, dir, 4); got != `{"evaluated":4,"best":{"version":1,"accuracy":0.9999}}` {
+		t.Errorf("the last results are %s", got)
 	}
 	if got := steps(t, dir); !slices.Equal(got, []int64{1, 3, 4}) {
 		t.Errorf("checkpoints %v, want the best and the newest two", got)
 	}
 }
 
-// TestLedgerKnowsItsVersion: a checkpoint that was written before its version was evaluated says afterwards
+// TestResultsKnowTheirVersion: a checkpoint that was written before its version was evaluated says afterwards
 // how good it is, so that a run resumed from it neither forgets the best version nor evaluates again.
-func TestLedgerKnowsItsVersion(t *testing.T) {
+func TestResultsKnowTheirVersion(t *testing.T) {
 	dir, numbers := whole(t)
-	var want ledger
+	var want results
 	for _, n := range []int64{0, 2, 4} {
 		want.Evaluated = &n
 		if a := numbers[fmt.Sprintf("eval %d planner accuracy", n)]; a > 0 && (want.Best == nil || a > want.Best.Accuracy) {
@@ -259,8 +259,8 @@ func TestLedgerKnowsItsVersion(t *testing.T) {
 		if n == 0 {
 			continue // no checkpoint
 		}
-		if got := readLedger(t, dir, n); got != string(want.encode()) {
-			t.Errorf("ledger of step %d: %s, want %s", n, got, want.encode())
+		if got := readResults(t, dir, n); got != string(want.encode()) {
+			t.Errorf("results of step %d: %s, want %s", n, got, want.encode())
 		}
 	}
 	again := copyRun(t, dir)
@@ -274,15 +274,16 @@ func TestLedgerKnowsItsVersion(t *testing.T) {
 	}
 }
 
-// readLedger is the ledger of a checkpoint in one line.
-func readLedger(t *testing.T, dir string, step int64) string {
+// readResults is what the newest form of a checkpoint says of the run's evaluations, in one line.
+func readResults(t *testing.T, dir string, step int64) string {
 	t.Helper()
-	m, err := checkpoint.Verify(checkpoint.Run{Dir: checkpointsDir(dir)}.StepDir(step))
-	if err != nil {
-		t.Fatal(err)
+	offers, skipped, err := CheckpointsOf(dir).Offers()
+	i := slices.IndexFunc(offers, func(m checkpoint.Manifest) bool { return m.Step == step })
+	if err != nil || i < 0 {
+		t.Fatalf("no checkpoint of step %d: %v %v", step, skipped, err)
 	}
 	var out bytes.Buffer
-	if err := json.Compact(&out, m.Ledger); err != nil {
+	if err := json.Compact(&out, offers[i].Results); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

@@ -14,6 +14,30 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
+// rollOutStep rolls a training step out and says which trajectories this worker holds. One that is older than the
+// run allows is not among them, and so its rollout is removed for every agent.
+func (w *Worker) rollOutStep(ctx context.Context, n int64) (*holding, error) {
+	held, err := w.rollOut(ctx, store.Train(n))
+	if err != nil {
+		return nil, err
+	}
+	return held, w.publishHeld(ctx, n, held)
+}
+
+// publishHeld gives up what is too old to be trained on in step n, and names the rest.
+func (w *Worker) publishHeld(ctx context.Context, n int64, held *holding) error {
+	ids := make([]string, 0, len(held.trajectories))
+	for id, t := range held.trajectories {
+		if n-t.Version > w.cfg.GRPO.MaxLag {
+			delete(held.trajectories, id)
+			held.stale++
+			continue
+		}
+		ids = append(ids, id)
+	}
+	return w.member.PublishHolding(ctx, store.Train(n), ids)
+}
+
 // rollOut is the first half of a phase, training step and evaluation alike.
 func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
 	if !w.main {
@@ -189,6 +213,8 @@ func (w *Worker) expertScore(ctx context.Context, q task.Query, subtask, answer 
 // converse holds one conversation of this worker's agent.
 func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
 	delegate func(context.Context, string, int, string) (string, error)) (agent.Trajectory, error) {
+	w.talking.Add(1)
+	defer w.talking.Add(-1)
 	dialect, err := w.dialect()
 	if err != nil {
 		return agent.Trajectory{}, err
@@ -202,6 +228,8 @@ func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 		MaxLag:  w.cfg.GRPO.MaxLag,
 	}
 	spec.Sampling = w.sampling(p)
+	w.talking.Add(1)
+	defer w.talking.Add(-1)
 	return agent.Run(ctx, spec, agent.Env{Engine: w.engine, Tools: w.toolsFor(q), Delegate: delegate})
 }
 
@@ -232,7 +260,7 @@ type collector struct {
 }
 
 func (w *Worker) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{w: w, phase: p, held: &holding{plan: plan, trajectories: map[string]*trajectory{}}}
+	return &collector{w: w, phase: p, held: &holding{plan: plan, trajectories: map[string]*trajectory{}, clock: w.stopwatch()}}
 }
 
 // add keeps a trajectory. An invocation given out twice has equal trajectories; the first is kept.

@@ -5,22 +5,20 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// step is training step n as one agent's worker lives it. All workers run the same code; they differ in
-// the first line only, where the main agent's worker holds the rollouts and a sub-agent's serves the
-// calls made in them. Beside it: algorithm 1 of the paper.
-func (w *Worker) step(ctx context.Context, n int64) error {
+// step is training step n as one agent's worker lives it, from its rollouts on: held is what rollOut
+// collected, where the main agent's worker holds the rollouts and a sub-agent's serves the calls made in them.
+// Trajectories stay here; only texts and outcomes went through the store. All workers run the same code.
+// Beside it: algorithm 1 of the paper.
+func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	phase := store.Train(n)
-	clock := w.stopwatch()
+	clock := held.clock
 
-	// 1-2. Roll out: trajectories stay here, only texts and outcomes went through the store.
-	held, err := w.rollOut(ctx, phase)
-	if err != nil {
-		return err
-	}
+	// 1-2. Rolled out; the outcomes are there when the main agent's worker has verified them.
 	outcomes, err := w.member.Outcomes(ctx, phase, total(held.plan))
 	if err != nil {
 		return err
@@ -28,7 +26,7 @@ func (w *Worker) step(ctx context.Context, n int64) error {
 	clock.lap("rollout")
 
 	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
-	complete, err := w.agree(ctx, phase, held, outcomes)
+	complete, err := w.agree(ctx, phase, outcomes)
 	if err != nil {
 		return err
 	}
@@ -52,22 +50,29 @@ func (w *Worker) step(ctx context.Context, n int64) error {
 	clock.lap("learn")
 
 	// 6. Version + 1, published; the step ends for everyone when all have.
+	failpoint.Here("commit.refresh.before")
 	if err := w.engine.Refresh(n + 1); err != nil {
 		return err
 	}
+	failpoint.Here("commit.refresh.after")
 	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
+	if err := w.enter(n, outcomes, complete, groups); err != nil {
+		return err
+	}
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
 	w.observer.Report(record)
 	w.saveTrajectories(phase, held, groups, advantages)
-	return w.member.Barrier(ctx, n+1)
+	return w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag)
 }
 
 // holding is what one agent's worker keeps of a phase: its own trajectories, by id.
 type holding struct {
 	plan         store.Plan
 	trajectories map[string]*trajectory
+	stale        int        // trajectories given up for their age
+	clock        *stopwatch // since the phase began
 }
 
 // trajectory is one conversation with what its reward is made of.
@@ -77,16 +82,9 @@ type trajectory struct {
 	expert *float64 // a sub-agent's own score; nil where the format is invalid
 }
 
-// agree publishes what this worker holds and returns, by query, the outcomes of the rollouts that are
-// complete: verified, and with every trajectory held by the agent it belongs to.
-func (w *Worker) agree(ctx context.Context, p store.Phase, held *holding, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
-	ids := make([]string, 0, len(held.trajectories))
-	for id := range held.trajectories {
-		ids = append(ids, id)
-	}
-	if err := w.member.PublishHolding(ctx, p, ids); err != nil {
-		return nil, err
-	}
+// agree returns, by query, the outcomes of the rollouts that are complete: verified, and with every trajectory
+// held by the agent it belongs to.
+func (w *Worker) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
 	byAgent, err := w.member.Holdings(ctx, p)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,8 @@ func TestForeignHolding(t *testing.T) {
 	defer s.Close()
 	members := map[string]*store.Member{}
 	for _, name := range []string{"planner", "researcher"} {
-		if members[name], err = s.Join(ctx, name, store.Hello{Agents: []string{"planner", "researcher"}}); err != nil {
+		hello := store.Hello{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
+		if members[name], err = s.Join(ctx, name, hello, func(string) {}); err != nil {
 			t.Fatal(err)
 		}
 		defer members[name].Leave(ctx)
@@ -32,8 +33,11 @@ func TestForeignHolding(t *testing.T) {
 	held := &holding{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
+	if err := members["researcher"].PublishHolding(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
+		t.Fatal(err)
+	}
 	calls := map[string]int{"researcher": 1}
-	complete, err := w.agree(ctx, store.Train(0), held, []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
+	complete, err := w.agree(ctx, store.Train(0), []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
 	if err != nil {
 		t.Fatal(err)
 	}

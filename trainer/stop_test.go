@@ -49,7 +49,7 @@ func TestStop(t *testing.T) {
 }
 
 // TestStopInLastStep leaves nothing but the last evaluation for the resumed run, which then has the same
-// ledger as one left alone, and nothing left to resume.
+// results as one left alone, and nothing left to resume.
 func TestStopInLastStep(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -64,8 +64,8 @@ func TestStopInLastStep(t *testing.T) {
 	numbers := seen.numbers()
 	maps.Copy(numbers, mustTrain(t, cfg, Options{Resume: true}).numbers())
 	sameNumbers(t, numbers, wantNumbers)
-	if got, want := readLedger(t, dir, 4), readLedger(t, wholeDir, 4); got != want {
-		t.Errorf("ledger %s, want %s", got, want)
+	if got, want := readResults(t, dir, 4), readResults(t, wholeDir, 4); got != want {
+		t.Errorf("results %s, want %s", got, want)
 	}
 	if err := Train(t.Context(), cfg, Options{Resume: true, Observer: seen}); err == nil || !strings.Contains(err.Error(), "nothing is left to train") {
 		t.Errorf("resumed once more: %v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 const quickstart = "../examples/quickstart/team.yaml"
@@ -21,7 +22,7 @@ const quickstart = "../examples/quickstart/team.yaml"
 // small makes the quickstart a matter of seconds: enough of a cold start that the planner delegates and
 // groups are not all degenerate, and a few steps of 16 rollouts.
 var small = []string{
-	"run.steps=3", "run.checkpoint_every=2", "run.threads=2",
+	"run.steps=3", "run.checkpoint_every=2", "run.threads=2", "store.timeout=30s",
 	"task.queries_per_step=4", "grpo.rollouts=4",
 	"agents.planner.optimizer.decay_steps=0", "agents.researcher.optimizer.decay_steps=0",
 	"agents.planner.optimizer.warmup=1", "agents.researcher.optimizer.warmup=1",
@@ -42,6 +43,16 @@ func load(t *testing.T, dir string, sets ...string) *config.Config {
 		t.Fatal(err)
 	}
 	return cfg
+}
+
+// openTask is the configured task.
+func openTask(t *testing.T, cfg *config.Config) task.Task {
+	t.Helper()
+	out, err := OpenTask(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // mustTrain runs a team to its end and returns what it reported.

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/course"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -43,105 +46,158 @@ type Worker struct {
 	dialect   func() (agent.Dialect, error) // a conversation's own
 	tools     *toolbox
 	limits    agent.Limits
-	inFlight  int // conversations held at once
+	inFlight  int          // conversations held at once, at most
+	talking   atomic.Int64 // conversations held now
 
 	weights    mgrpo.RewardWeights
 	align      mgrpo.Align
 	convention mgrpo.Convention
 	schedule   learner.Schedule
 
-	dir     string // the run's folder
-	run     checkpoint.Run
-	saved   int64 // version of the newest checkpoint; -1: there is none yet
-	ledger  ledger
-	refused int           // steps in a row in which an update was refused
-	decoded map[int]int64 // the engine's passes by size of the decode batch, up to the last record
+	dir      string // the run's folder
+	run      checkpoint.Run
+	from     int64 // version at which the round begins
+	saved    int64 // version of the newest checkpoint, complete or in the making; -1: there is none yet
+	saving   saving
+	snapshot *snapshot          // what checkpoints are written from; nil of a frozen agent
+	ledger   *checkpoint.Ledger // nil in an evaluation
+	results  results
+	refused  int           // steps in a row in which an update was refused
+	decoded  map[int]int64 // the engine's passes by size of the decode batch, up to the last record
 
 	stop    <-chan struct{} // closed when this process is asked for a clean stop
 	stopped bool            // Run ended because of it, here or elsewhere
 }
 
-// Run trains from the version of the weights at hand to the last step, or to the version at which the run
-// is asked to stop; a checkpoint of it is there when Run returns.
-func (w *Worker) Run(ctx context.Context, from int64) error {
+// Run takes the course of the run from the version of the weights at hand to the last step, or to the version
+// at which the run is asked to stop; a checkpoint of it is there when Run returns, here and on the other servers.
+func (w *Worker) Run(ctx context.Context) error {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	go w.passStopOn(ctx)
-	if w.saved < 0 {
-		if err := w.coldStart(ctx); err != nil {
+	if err := w.engine.Refresh(w.from); err != nil {
+		return err
+	}
+	if w.saved >= 0 { // a worker that was lost may have left the others waiting for this
+		if err := w.confirm(ctx, w.saved); err != nil {
 			return err
 		}
 	}
-	if err := w.engine.Refresh(from); err != nil {
-		return err
+	settings, state := w.course(), w.beginning()
+	actor := actor{w: w, done: make(chan rolledOut, 1)}
+	defer actor.work.Wait()
+	defer w.saving.drain()
+	defer done() // before the wait, whichever way this ends
+	held := map[int64]*holding{}
+	for {
+		if n, ok := settings.RollOut(state); ok && !actor.busy {
+			actor.rollOut(ctx, n)
+		}
+		var err error
+		switch next := settings.Next(state); {
+		case next.Kind == course.End:
+			w.stopped = state.Stopping
+			return nil
+		case next.Kind == course.Await || len(actor.done) > 0:
+			r := actor.take()
+			if r.err != nil && !errors.Is(r.err, errStopping) {
+				return r.err
+			}
+			held[r.step] = r.held
+			state, err = settings.Rolled(state, r.step, course.Result{Stop: r.err != nil})
+		default:
+			var result course.Result
+			if result, err = w.carryOut(ctx, next, held[next.Version]); err == nil {
+				state, err = settings.Done(state, next, result)
+			}
+			if next.Kind == course.Train {
+				delete(held, next.Version)
+			}
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err := w.member.Meet(ctx, w.waitsFor); err != nil {
-		return err
-	}
-	err := w.train(ctx, from)
-	if w.stopped = errors.Is(err, errStopping); err == nil || w.stopped {
-		return w.checkpoint(ctx, w.engine.Version())
-	}
-	return err
 }
 
-// waitsFor shows whose cold start, or start, takes longer than this agent's.
+// carryOut does what comes next; held is what was rolled out for it.
+func (w *Worker) carryOut(ctx context.Context, c course.Command, held *holding) (r course.Result, err error) {
+	switch c.Kind {
+	case course.Teach:
+		err = w.coldStart(ctx)
+	case course.Meet:
+		err = w.member.Meet(ctx, store.Ready, w.waitsFor)
+	case course.Save:
+		err = w.checkpoint(ctx, c.Version)
+	case course.Evaluate:
+		if err = w.evaluate(ctx, c.Version); errors.Is(err, errStopping) {
+			return course.Result{Stop: true}, nil
+		}
+		r.Best = w.results.Best != nil && w.results.Best.Version == c.Version
+	case course.Train:
+		if err = w.saving.failed(); err == nil {
+			err = w.step(ctx, c.Version, held)
+		}
+	case course.Finish:
+		if err = w.saving.settle(ctx); err == nil {
+			err = w.member.Meet(ctx, store.Finished, w.waitsFor)
+		}
+	}
+	return r, err
+}
+
+// actor rolls out one step at a time beside whatever else the worker does.
+type actor struct {
+	w    *Worker
+	busy bool // from rollOut to take
+	work sync.WaitGroup
+	done chan rolledOut // of one element: nobody need be there to take it
+}
+
+type rolledOut struct {
+	step int64
+	held *holding
+	err  error // errStopping: there was nothing to roll out
+}
+
+func (a *actor) rollOut(ctx context.Context, step int64) {
+	a.busy = true
+	a.work.Go(func() {
+		held, err := a.w.rollOutStep(ctx, step)
+		a.done <- rolledOut{step, held, err}
+	})
+}
+
+func (a *actor) take() rolledOut {
+	r := <-a.done
+	a.busy = false
+	return r
+}
+
+// course is what the run's course depends on, of the configuration and the task.
+func (w *Worker) course() course.Settings {
+	return course.Settings{
+		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
+		EvalFirst: w.cfg.Eval.Before, HoldsOut: w.task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return coldStarts(w.cfg, &a) }),
+	}
+}
+
+// beginning is the state of the checkpoint that the worker goes on from, if there is one.
+func (w *Worker) beginning() course.State {
+	evaluated, best := int64(course.None), int64(course.None)
+	if w.results.Evaluated != nil {
+		evaluated = *w.results.Evaluated
+	}
+	if w.results.Best != nil {
+		best = w.results.Best.Version
+	}
+	return course.Begin(w.saved, evaluated, best)
+}
+
+// waitsFor shows who takes longer than this agent.
 func (w *Worker) waitsFor(agents []string) {
 	w.observer.Progress(w.name, "waits for "+strings.Join(agents, ", "), 0, 0)
-}
-
-// train lives through evaluations, steps and checkpoints until the last one, or until errStopping.
-func (w *Worker) train(ctx context.Context, from int64) error {
-	for n := from; ; n++ {
-		if n > from && w.checkpointsAt(n) {
-			if err := w.checkpoint(ctx, n); err != nil {
-				return err
-			}
-		}
-		if w.evaluatesAt(n) {
-			if err := w.evaluate(ctx, n); err != nil {
-				return err
-			}
-			best := w.ledger.Best != nil && w.ledger.Best.Version == n && (n > 0 || w.teaches())
-			if best || n == w.saved { // its ledger says how good it is
-				if err := w.checkpoint(ctx, n); err != nil {
-					return err
-				}
-			}
-		}
-		if n == w.cfg.Run.Steps {
-			return nil
-		}
-		if err := w.step(ctx, n); err != nil {
-			return err
-		}
-	}
-}
-
-// checkpointsAt says whether version n is kept whatever its evaluation says, and before that: what was
-// trained is not to be lost in it.
-func (w *Worker) checkpointsAt(n int64) bool {
-	every := w.cfg.Run.CheckpointEvery
-	return n == w.cfg.Run.Steps || every > 0 && n%every == 0
-}
-
-// evaluatesAt says whether version n is evaluated before step n. The last version always is; nothing is
-// where the task holds no queries out, or twice.
-func (w *Worker) evaluatesAt(n int64) bool {
-	switch {
-	case w.task.EvalSize() == 0 || w.ledger.evaluated(n):
-		return false
-	case n == w.cfg.Run.Steps:
-		return true
-	case n == 0:
-		return w.cfg.Eval.Before
-	}
-	return w.cfg.Eval.Every > 0 && n%w.cfg.Eval.Every == 0
-}
-
-// teaches says whether any agent has a cold start, after which version 0 is worth a checkpoint.
-func (w *Worker) teaches() bool {
-	return slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return coldStarts(w.cfg, &a) })
 }
 
 // errStopping is what a phase without queries means: the run ends at the version it was to begin from. The
@@ -184,7 +240,7 @@ func (w *Worker) evaluate(ctx context.Context, version int64) error {
 	}
 	clock.lap("rollout")
 	record := w.evalRecord(version, held, outcomes, clock)
-	w.ledger.note(version, outcomes)
+	w.results.note(version, outcomes)
 	w.observer.Report(record)
 	w.saveTrajectories(p, held, nil, nil)
 	return nil
@@ -227,6 +283,12 @@ func (w *Worker) Close(ctx context.Context) error {
 	}
 	if w.learner != nil {
 		note("learner", w.learner.Close(ctx))
+	}
+	if w.snapshot != nil {
+		note("snapshot", w.snapshot.free())
+	}
+	if w.ledger != nil {
+		note("ledger", w.ledger.Close())
 	}
 	if w.model != nil {
 		note("model", w.model.Close(ctx))

@@ -20,15 +20,18 @@ var version = "unknown"
 
 // cli is the command line: one field and one file a command.
 type cli struct {
-	Train   trainCmd   `cmd:"" help:"Train every agent of a team in this process."`
-	Worker  workerCmd  `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
-	Report  reportCmd  `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
-	Init    initCmd    `cmd:"" help:"Write a commented configuration to start from."`
-	Doctor  doctorCmd  `cmd:"" help:"Say what is here, what is not, and what to do about it."`
-	Eval    evalCmd    `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
-	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
-	Bench   benchCmd   `cmd:"" help:"Measure kernels and phases beside their peers."`
-	Version versionCmd `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
+	Train      trainCmd      `cmd:"" help:"Train every agent of a team in this process."`
+	Worker     workerCmd     `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
+	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions and leases, and what it waits for."`
+	Report     reportCmd     `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
+	Checkpoint checkpointCmd `cmd:"" help:"List, verify and prune the checkpoints of a run."`
+	Store      storeCmd      `cmd:"" help:"Print what a Redis server needs to know of the run."`
+	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`
+	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is not, and what to do about it."`
+	Eval       evalCmd       `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
+	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
+	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases beside their peers."`
+	Version    versionCmd    `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
 
 	Generate   generateCmd   `cmd:"" group:"lines" help:"Continue prompts."`
 	Score      scoreCmd      `cmd:"" group:"lines" help:"Log-probs and entropies of token ids."`
@@ -37,13 +40,26 @@ type cli struct {
 	Advantages advantagesCmd `cmd:"" group:"lines" help:"Group advantages and alignment draws."`
 }
 
+// What the program's status says to whoever started it. A signal that ends it is 128 more than its number, as
+// everywhere.
+const (
+	exitFailed      = 1   // an error that starting again would meet again
+	exitStopped     = 75  // stopped before the end, as asked, with a checkpoint: --resume goes on (EX_TEMPFAIL)
+	exitUsage       = 80  // the command line is not one
+	exitInterrupted = 130 // broken off at once
+)
+
+func newParser(c *cli) *kong.Kong {
+	return kong.Must(c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		kong.ExplicitGroups([]kong.Group{{Key: "lines", Title: "JSON lines in, JSON lines out:"}}))
+}
+
 func main() {
 	tool.ServeSandbox() // the code tool runs this program again, inside limits
 	cpuOnly = handOver()
 	var c cli
-	parser := kong.Must(&c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
-		kong.ExplicitGroups([]kong.Group{{Key: "lines", Title: "JSON lines in, JSON lines out:"}}))
+	parser := newParser(&c)
 	command, err := parser.Parse(os.Args[1:])
 	parser.FatalIfErrorf(err)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -54,13 +70,13 @@ func main() {
 	if err := command.Run(); err != nil {
 		if errors.Is(err, trainer.ErrStopped) {
 			fmt.Fprintf(os.Stderr, "mgrpo: %v\n", trainer.ErrStopped)
-			os.Exit(130)
+			os.Exit(exitStopped)
 		}
 		if errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, "mgrpo: stopped")
-			os.Exit(130)
+			os.Exit(exitInterrupted)
 		}
 		fmt.Fprintf(os.Stderr, "mgrpo: %v\n", err)
-		os.Exit(1)
+		os.Exit(exitFailed)
 	}
 }

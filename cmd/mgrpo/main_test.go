@@ -80,7 +80,7 @@ func refused(t testing.TB, stdin string, args []string, words ...string) {
 var testdata = filepath.Join("..", "..", "testdata")
 
 func TestHelpFits80Columns(t *testing.T) {
-	commands := []string{"", "train", "worker", "report", "init", "doctor", "eval", "chat", "version", "generate", "score", "tokenize", "render", "advantages"}
+	commands := []string{"", "train", "worker", "status", "report", "init", "doctor", "eval", "chat", "version", "generate", "score", "tokenize", "render", "advantages"}
 	for _, command := range commands {
 		args := []string{command, "--help"}
 		if command == "" {

@@ -21,11 +21,21 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	dir := trainer.RunDir(cfg)
 	console := newConsole(cfg, opt.Agents)
 	lines, events := metrics.NewJSONL(dir), metrics.NewTensorBoard(dir)
-	opt.Observer = metrics.Observers{console, lines, events}
+	observers := metrics.Observers{console, lines, events}
+	server, err := serveHealth(cfg, opt.Agents)
+	if err != nil {
+		return err
+	}
+	if server != nil {
+		defer server.Close()
+		console.Note("", "health and metrics: "+server.URL())
+		observers = append(observers, server)
+	}
+	opt.Observer, opt.Health = observers, server
 	ctx, stop, done := untilStopped(ctx)
 	defer done()
 	opt.Stop = stop
-	err := trainer.Train(ctx, cfg, opt)
+	err = trainer.Train(ctx, cfg, opt)
 	console.Summary()
 	return errors.Join(err, lines.Close(), events.Close())
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer"
 )
@@ -12,10 +14,21 @@ type workerCmd struct {
 	Resume bool   `help:"Go on from the newest complete checkpoint of the run."`
 }
 
+func (workerCmd) Help() string {
+	return `Exit status: 0 when the run is complete; 75 when it was stopped, by Ctrl-C, SIGTERM or another worker that was
+told to stop, with a checkpoint from which --resume goes on; 130 when a second signal broke it off; 1 for an error. A
+worker that dies of a signal is started again by whoever started it: deploy/ has such scripts.`
+}
+
 func (c *workerCmd) Run(ctx context.Context) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
+	err = train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
+	if errors.Is(err, trainer.ErrFinished) { // this worker was started again although the run is complete
+		fmt.Println(err)
+		return nil
+	}
+	return err
 }

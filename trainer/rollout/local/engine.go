@@ -24,6 +24,7 @@ type Options struct {
 	Context    int                   // tokens a sequence may reach; 0 means the model's limit
 	PassRows   int                   // most rows of one forward pass (decoding rows plus prefill); 0 means 512
 	NoPrefixes bool                  // never reuse a cached prefix
+	Overlap    bool                  // the weights may change under sequences in flight
 	TokenBytes func(id int32) []byte // for stop strings; may be nil
 }
 
@@ -86,11 +87,12 @@ func (e *Engine) Version() int64 {
 }
 
 // Refresh declares that the weights changed and now are `version`: cached keys and values are dropped.
-// No sequence may be in flight.
+// Unless Options.Overlap says otherwise no sequence may be in flight; one that is goes on with the new weights
+// over what the old ones put into the cache, and its completion carries the version that it began with.
 func (e *Engine) Refresh(version int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := len(e.running) + len(e.queue); n > 0 {
+	if n := len(e.running) + len(e.queue); n > 0 && !e.opt.Overlap {
 		return fmt.Errorf("rollout: weights changed to version %d under %d sequences in flight", version, n)
 	}
 	e.slots.forget()
@@ -236,7 +238,7 @@ func (e *Engine) admit() (copies []placement) {
 			waiting = append(waiting, q)
 			continue
 		}
-		q.slot = p.slot
+		q.slot, q.out.Version = p.slot, e.version
 		q.filled = p.reuse
 		if p.from != p.slot && p.reuse > 0 {
 			copies = append(copies, p)
@@ -257,7 +259,7 @@ func (e *Engine) dropCancelled() {
 		if q.ctx.Err() == nil {
 			return false
 		}
-		q.finish(rollout.FinishCancelled, e.version, context.Cause(q.ctx))
+		q.finish(rollout.FinishCancelled, context.Cause(q.ctx))
 		if q.slot >= 0 {
 			e.slots.release(q.slot)
 		}
@@ -281,7 +283,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		st := &e.slots.all[q.slot]
 		st.tokens = append(st.tokens, sampled[i].id)
 		if f, ended := q.ended(&e.opt); ended {
-			q.finish(f, e.version, nil)
+			q.finish(f, nil)
 			e.slots.release(q.slot)
 		}
 	}
@@ -291,7 +293,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 // abort fails everything in flight.
 func (e *Engine) abort(err error) {
 	for _, q := range append(e.running, e.queue...) {
-		q.finish(rollout.FinishCancelled, e.version, err)
+		q.finish(rollout.FinishCancelled, err)
 	}
 	e.running, e.queue = nil, nil
 }

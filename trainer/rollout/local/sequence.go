@@ -80,9 +80,9 @@ func (q *sequence) stopString(opt *Options, id int32) bool {
 	return false
 }
 
-func (q *sequence) finish(f rollout.Finish, version int64, err error) {
+func (q *sequence) finish(f rollout.Finish, err error) {
 	q.out.Tokens = q.tokens[q.prompt:]
-	q.out.Finish, q.out.Version = f, version
+	q.out.Finish = f
 	q.err, q.finished = err, true
 	close(q.done)
 }

@@ -5,6 +5,7 @@ type slot struct {
 	tokens  []int32 // the sequence placed here; keys and values of the first `filled` are in the cache
 	filled  int
 	busy    bool
+	stale   bool  // the weights changed while it was busy: nobody else may reuse what it holds
 	lastUse int64 // admission counter, for eviction of the least recently used
 }
 
@@ -26,8 +27,8 @@ func (s *slots) place(tokens []int32) (p placement, ok bool) {
 	usable := len(tokens) - 1 // the last token must run through the model: its logits are wanted
 	best, reuse, promised := -1, 0, 0
 	for i := range s.all {
-		if !s.sharing {
-			break
+		if !s.sharing || s.all[i].stale {
+			continue
 		}
 		c := commonPrefix(s.all[i].tokens, tokens, usable)
 		if held := min(c, s.all[i].filled); held > reuse {
@@ -80,8 +81,12 @@ func (s *slots) idle() (n int) {
 	return n
 }
 
-// release makes a slot available again; what it holds stays reusable until it is evicted.
+// release makes a slot available again; what it holds stays reusable until it is evicted or stale.
 func (s *slots) release(i int) {
+	if s.all[i].stale {
+		s.all[i] = slot{}
+		return
+	}
 	s.all[i].busy = false
 	s.all[i].tokens = s.all[i].tokens[:s.all[i].filled]
 }
@@ -89,7 +94,9 @@ func (s *slots) release(i int) {
 // forget drops everything cached, as after a change of the weights.
 func (s *slots) forget() {
 	for i := range s.all {
-		if !s.all[i].busy {
+		if s.all[i].busy {
+			s.all[i].stale = true
+		} else {
 			s.all[i] = slot{}
 		}
 	}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/store"
+)
+
+type benchStoreCmd struct {
+	Out     string  `placeholder:"FILE" help:"Results (bench/results/store-MACHINE.json; none with --quick)."`
+	Workers int     `default:"999" help:"Simulated workers, besides the main agent's."`
+	Clients int     `default:"1" help:"Processes in which they live, besides the main agent's."`
+	Rate    float64 `default:"10000" help:"Invocations that become due in a second."`
+	Seconds float64 `default:"60" help:"How long each load lasts."`
+	Quick   bool    `help:"A few workers for a second: shows that everything runs, measures nothing."`
+}
+
+func (benchStoreCmd) Help() string {
+	return `Starts a redis-server with appendfsync always on the loopback, plays steps through a counting proxy, and then
+puts the load of many workers on it, without TLS and with it. Needs redis-server.`
+}
+
+func (c *benchStoreCmd) Run(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if c.Out == "" && !c.Quick {
+		c.Out = measure.Path("store", measure.Examine(ctx, 0))
+	}
+	results, err := store.Run(ctx, store.Options{
+		Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rate: c.Rate, Seconds: c.Seconds, Quick: c.Quick,
+		Log: benchFlags{}.log,
+		Save: func(r *store.Results) error {
+			if c.Out == "" {
+				return nil
+			}
+			return r.Write(c.Out)
+		},
+	})
+	if results != nil {
+		fmt.Print(results.Table())
+	}
+	return err
+}
+
+// benchStoreClientCmd is a process that bench store starts.
+type benchStoreClientCmd struct{}
+
+func (benchStoreClientCmd) Run(ctx context.Context) error {
+	return store.Client(ctx, os.Stdin, os.Stdout)
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// deployed is deploy/local/run.sh at work on a tiny team of its own.
+type deployed struct {
+	cmd      *exec.Cmd
+	out      bytes.Buffer
+	dir      string
+	ended    chan struct{}
+	patience time.Duration
+}
+
+// startDeployed trains steps of the quickstart's team at its smallest.
+func startDeployed(t *testing.T, dir string, port, steps int) *deployed {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, err := os.ReadFile(filepath.Join("..", "..", ".ci", "quickstart-small"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := filepath.Abs(filepath.Join("..", "..", "examples", "quickstart", "team.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{config, "--set", "run.dir=" + filepath.Join(dir, "run"), "--set", "store.lease=2s"}, strings.Fields(string(small))...)
+	args = append(args, "--set", fmt.Sprintf("run.steps=%d", steps), "--set", "run.checkpoint_every=3")
+	d := &deployed{dir: dir, ended: make(chan struct{}), patience: 40 * time.Second}
+	d.cmd = exec.Command(filepath.Join(deploy, "local", "run.sh"), args...)
+	d.cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+filepath.Join(dir, "redis"),
+		fmt.Sprintf("PORT=%d", port), fmt.Sprintf("HEALTH_PORT=%d", freePort(t)))
+	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = d.cmd.Wait() // its status is looked at
+		close(d.ended)
+	}()
+	t.Cleanup(func() {
+		_ = d.cmd.Process.Signal(syscall.SIGTERM)
+		_ = d.cmd.Process.Signal(syscall.SIGTERM)
+		<-d.ended
+	})
+	return d
+}
+
+// until waits for something that has to come.
+func (d *deployed) until(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d.patience); !there(); time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-d.ended:
+			t.Fatalf("it ended before %s: %s", what, d.out.String())
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s in %v", what, d.patience)
+		}
+	}
+}
+
+// status is what the script ended with.
+func (d *deployed) status(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-d.ended:
+	case <-time.After(d.patience):
+		for _, a := range []string{"planner", "researcher"} {
+			if pid := d.find([]string{"worker", "--agent\x00" + a + "\x00"}); pid > 0 {
+				syscall.Kill(pid, syscall.SIGQUIT)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		os.WriteFile("/tmp/opsmod/hang.txt", d.out.Bytes(), 0o644)
+		t.Fatalf("it does not end after %v", d.patience)
+	}
+	return d.cmd.ProcessState.ExitCode()
+}
+
+// kill ends one of the script's processes, whose command line has every word in it.
+func (d *deployed) kill(t *testing.T, words ...string) {
+	t.Helper()
+	var found int
+	d.until(t, "process of "+strings.Join(words, " "), func() bool {
+		found = d.find(words)
+		return found > 0
+	})
+	if err := syscall.Kill(found, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// find is the number of a child of the script, 0 if there is none.
+func (d *deployed) find(words []string) int {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range lines {
+		line, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		all := true
+		for _, w := range words {
+			all = all && bytes.Contains(line, []byte(w))
+		}
+		var pid, parent int
+		stat, err := os.ReadFile(filepath.Join(filepath.Dir(file), "stat"))
+		if err != nil || !all {
+			continue
+		}
+		name := bytes.LastIndexByte(stat, ')') // which may hold anything
+		fmt.Sscan(string(stat), &pid)
+		fmt.Sscanf(string(stat[name+1:]), " %s %d", new(string), &parent)
+		if parent == d.cmd.Process.Pid {
+			return pid
+		}
+	}
+	return 0
+}
+
+func (d *deployed) checkpointed(step int) func() bool {
+	return func() bool {
+		_, err := os.Stat(filepath.Join(d.dir, "run", "checkpoints", fmt.Sprintf("step-%06d", step), "manifest.json"))
+		return err == nil
+	}
+}
+
+// A worker and the Redis are killed, the whole is stopped and started again, and the run is completed.
+func TestDeployLocalGoesOn(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	d := startDeployed(t, dir, port, 10_000)
+	d.until(t, "a checkpoint", d.checkpointed(3))
+	d.kill(t, "worker", "--agent\x00researcher\x00")
+	d.until(t, "another worker", func() bool { return d.find([]string{"worker", "--agent\x00researcher\x00"}) > 0 })
+	d.kill(t, "redis-server")
+	d.until(t, "another Redis", func() bool { return d.find([]string{"redis-server"}) > 0 })
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status := d.status(t); status != exitStopped {
+		t.Errorf("stopped with status %d, want %d: %s", status, exitStopped, d.out.String())
+	}
+	steps, err := filepath.Glob(filepath.Join(dir, "run", "checkpoints", "step-*", "manifest.json"))
+	if err != nil || len(steps) == 0 {
+		t.Fatalf("it was stopped without a checkpoint: %s", d.out.String())
+	}
+	var last int
+	fmt.Sscanf(filepath.Base(filepath.Dir(steps[len(steps)-1])), "step-%d", &last)
+	d = startDeployed(t, dir, port, last+3)
+	if status := d.status(t); status != 0 || !d.checkpointed(last+3)() {
+		t.Errorf("it went on from step %d and ended with status %d: %s", last, status, d.out.String())
+	}
+	if !strings.Contains(d.out.String(), fmt.Sprintf("resuming from %s", filepath.Dir(steps[len(steps)-1]))) {
+		t.Errorf("it did not go on from step %d: %s", last, d.out.String())
+	}
+}

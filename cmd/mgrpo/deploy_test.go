@@ -1,0 +1,402 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// deploy/ gives mgrpo to other programs: its command lines are held against the grammar here, and its scripts run.
+
+var deploy = filepath.Join("..", "..", "deploy")
+
+// script runs one of deploy's with this program as mgrpo.
+func script(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(deploy, name), args...)
+	cmd.Env = append(append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, errs.String())
+	}
+	return out.String()
+}
+
+// parses holds arguments against the grammar, and the configuration they name against the schema. It gives
+// what the command would do.
+func parses(t *testing.T, args []string) (command string, c *cli) {
+	t.Helper()
+	c = &cli{}
+	parsed, err := newParser(c).Parse(args)
+	if err != nil {
+		t.Errorf("%q: %v", args, err)
+		return "", c
+	}
+	return parsed.Command(), c
+}
+
+// words splits a line as a shell does.
+func words(t *testing.T, line string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+line).Output()
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+}
+
+func exampleFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	if err := os.WriteFile(file, []byte(config.Example()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// checkWorkers holds the command lines of a team's workers, by agent, against the grammar and the schema.
+func checkWorkers(t *testing.T, lines map[string][]string) {
+	t.Helper()
+	if got := slices.Sorted(maps.Keys(lines)); !slices.Equal(got, []string{"planner", "researcher"}) {
+		t.Fatalf("workers of %v", got)
+	}
+	addresses := map[string]bool{}
+	for agent, args := range lines {
+		command, c := parses(t, args)
+		if command != "worker" || c.Worker.Agent != agent || !c.Worker.Resume {
+			t.Errorf("%s: %q is %s of %q, resumed: %v", agent, args, command, c.Worker.Agent, c.Worker.Resume)
+			continue
+		}
+		cfg, err := c.Worker.load()
+		if err != nil {
+			t.Errorf("%s: %v", agent, err)
+			continue
+		}
+		if cfg.Store.Username != "research-team-"+agent || !strings.HasPrefix(cfg.Store.URL, "redis://") || cfg.Run.Steps != 3 {
+			t.Errorf("%s: user %q at %q for %d steps", agent, cfg.Store.Username, cfg.Store.URL, cfg.Run.Steps)
+		}
+		if password, err := cfg.Password(); err != nil || len(password) != 64 {
+			t.Errorf("%s: a password of %d bytes: %v", agent, len(password), err)
+		}
+		if cfg.Health.Address != "" && addresses[cfg.Health.Address] {
+			t.Errorf("%s: another worker listens at %s", agent, cfg.Health.Address)
+		}
+		addresses[cfg.Health.Address] = true
+	}
+}
+
+func TestDeployLocal(t *testing.T) {
+	dir := t.TempDir()
+	out := script(t, []string{"DIR=" + dir}, "local/run.sh", "--dry-run", exampleFile(t), "--set", "run.steps=3")
+	lines := map[string][]string{}
+	for line := range strings.Lines(out) {
+		name, command, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch args := words(t, command); name {
+		case "to look at it":
+			if command, c := parses(t, args[1:]); command != "status" {
+				t.Errorf("%q is %s", args, command)
+			} else if _, err := c.Status.load(); err != nil {
+				t.Error(err)
+			}
+		case "redis":
+			checkRedis(t, args, dir)
+		default:
+			lines[name] = args[1:]
+		}
+	}
+	checkWorkers(t, lines)
+}
+
+func checkRedis(t *testing.T, args []string, dir string) {
+	t.Helper()
+	line := " " + strings.Join(args, " ") + " "
+	for _, want := range []string{"redis-server ", " --appendonly yes ", " --appendfsync always ", " --maxmemory-policy noeviction ", " --aclfile " + dir + "/users.acl ", " --dir " + dir + " "} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q lacks %q", line, want)
+		}
+	}
+}
+
+func TestDeploySlurm(t *testing.T) {
+	dir := t.TempDir()
+	root, err := filepath.Abs(filepath.Join(deploy, ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"DIR=" + dir, "SLURM_SUBMIT_DIR=" + root, "SLURM_NNODES=2", "SLURMD_NODENAME=node1"}
+	out := strings.Split(strings.TrimSpace(script(t, env, "slurm/team.sbatch", "--dry-run", exampleFile(t), "--set", "run.steps=3")), "\n")
+	if len(out) != 4 {
+		t.Fatalf("%q: want the Redis, srun and two workers", out)
+	}
+	checkRedis(t, words(t, out[0]), dir)
+	if !strings.HasPrefix(out[1], "srun --ntasks=2 --ntasks-per-node=1 ") {
+		t.Errorf("%q is not a task a node", out[1])
+	}
+	lines := map[string][]string{}
+	for _, line := range out[2:] {
+		args := words(t, line)
+		lines[args[slices.Index(args, "--agent")+1]] = args[1:]
+	}
+	checkWorkers(t, lines)
+}
+
+// The batch script tells the workers when its time is over and queues the job again, and does so too where a
+// signal ended them, but not for ever, and not after an error.
+func TestDeploySlurmRequeues(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join(deploy, ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := exampleFile(t)
+	for name, c := range map[string]struct {
+		srun     string // what it does in place of Slurm's
+		restarts string // how often the job was queued again
+		status   int
+		requeued bool
+	}{
+		"complete":        {"exit 0", "0", 0, false},
+		"told to stop":    {"trap 'exit 75' TERM; echo $$ >$DIR/srun; kill -TERM $PPID; while :; do sleep 0.1; done", "9", 75, true},
+		"stopped by hand": {"exit 75", "0", 75, false},
+		"killed":          {"exit 137", "4", 137, true},
+		"killed again":    {"exit 137", "5", 137, false},
+		"failed":          {"exit 1", "0", 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, bin := t.TempDir(), t.TempDir()
+			for program, does := range map[string]string{"srun": c.srun, "scancel": "echo $* >$DIR/scancel; kill -TERM $(cat $DIR/srun)", "scontrol": "echo $* >$DIR/scontrol"} {
+				if err := os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/bash\n"+does+"\n"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(deploy, "slurm", "team.sbatch"), config)
+			port := freePort(t)
+			cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+dir, "PATH="+bin+":"+os.Getenv("PATH"), fmt.Sprintf("PORT=%d", port),
+				"SLURM_SUBMIT_DIR="+root, "SLURM_NNODES=2", "SLURM_JOB_ID=17", "SLURMD_NODENAME=localhost", "SLURM_RESTART_COUNT="+c.restarts)
+			out, err := cmd.CombinedOutput()
+			if status := cmd.ProcessState.ExitCode(); status != c.status {
+				t.Errorf("status %d, want %d (%v): %s", status, c.status, err, out)
+			}
+			requeue, _ := os.ReadFile(filepath.Join(dir, "scontrol"))
+			if got := string(requeue) == "requeue 17\n"; got != c.requeued || !got && len(requeue) > 0 {
+				t.Errorf("scontrol %q, want a requeue: %v", requeue, c.requeued)
+			}
+			cancelled, _ := os.ReadFile(filepath.Join(dir, "scancel"))
+			if told := name == "told to stop"; told != (string(cancelled) == "--signal=TERM 17.0\n") {
+				t.Errorf("scancel %q", cancelled)
+			}
+			if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				c.Close()
+				t.Error("the Redis was left behind")
+			}
+		})
+	}
+}
+
+// freePort is one that was free a moment ago.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Redis reads its file back as the default user, and loses what that one may not do: the users that acl.sh makes
+// have to leave it the right to all.
+func TestDeployACLKeepsData(t *testing.T) {
+	dir := t.TempDir()
+	port := freePort(t)
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	file, url := exampleFile(t), "redis://"+addr+"/0"
+	users := strings.Fields(script(t, nil, "acl.sh", dir, "-c", file, "--set", "store.url="+url))
+	serve := func() *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", dir,
+			"--aclfile", filepath.Join(dir, "users.acl"), "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--logfile", filepath.Join(dir, "log"))
+		if err := cmd.Start(); err != nil {
+			t.Fatalf("redis-server (make setup installs it): %v", err)
+		}
+		for range 200 {
+			if c, err := net.Dial("tcp", addr); err == nil {
+				c.Close()
+				return cmd
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Fatal("redis-server does not answer")
+		return nil
+	}
+	as := func(user string) store.Options {
+		password, err := os.ReadFile(filepath.Join(dir, user+".password"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store.Options{Run: "research-team", URL: url, Username: user, Password: string(password)}
+	}
+	look := func() *store.Status {
+		s, err := store.ReadStatus(t.Context(), as(users[len(users)-1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	server := serve()
+	s, err := store.Open(t.Context(), as(users[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hello := store.Hello{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	m, err := s.Join(t.Context(), "planner", hello, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := look()
+	if err := server.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	server.Wait()
+	server = serve()
+	if after := look(); after.Nonce != before.Nonce || after.Nonce != m.Nonce() || after.Agents[0].Epoch != m.Epoch() {
+		t.Errorf("after a restart it says %+v, before it %+v", after, before)
+	}
+	if err := errors.Join(m.Leave(t.Context()), s.Close(), server.Process.Kill()); err != nil {
+		t.Error(err)
+	}
+	server.Wait()
+}
+
+// documents decodes the documents of a kind in a file of manifests.
+func documents[T any](t *testing.T, data []byte, kind string) []T {
+	t.Helper()
+	var out []T
+	for _, text := range bytes.Split(data, []byte("---\n")) {
+		if !regexp.MustCompile(`(?m)^kind: ` + kind + `$`).Match(text) {
+			continue
+		}
+		var v T
+		if err := yaml.UnmarshalStrict(text, &v); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		out = append(out, v)
+	}
+	if len(out) == 0 {
+		t.Fatalf("no %s", kind)
+	}
+	return out
+}
+
+func manifest(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(deploy, "kubernetes", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// The pods run commands that exist, and their Jobs know what the exit codes mean.
+func TestDeployKubernetes(t *testing.T) {
+	for _, job := range documents[batchv1.Job](t, manifest(t, "workers.yaml"), "Job") {
+		c := job.Spec.Template.Spec.Containers[0]
+		if !slices.Equal(c.Command, []string{"/opt/mgrpo/bin/mgrpo"}) {
+			t.Errorf("%s runs %q", job.Name, c.Command)
+		}
+		command, parsed := parses(t, c.Args)
+		if command != "worker" || "mgrpo-"+parsed.Worker.Agent != job.Name {
+			t.Errorf("%s is %s of %q", job.Name, command, parsed.Worker.Agent)
+		}
+		done := map[batchv1.PodFailurePolicyAction][]int32{}
+		for _, rule := range job.Spec.PodFailurePolicy.Rules {
+			if rule.OnExitCodes != nil {
+				done[rule.Action] = rule.OnExitCodes.Values
+			}
+		}
+		want := map[batchv1.PodFailurePolicyAction][]int32{
+			batchv1.PodFailurePolicyActionIgnore:  {exitStopped},
+			batchv1.PodFailurePolicyActionFailJob: {exitFailed, exitUsage},
+		}
+		if fmt.Sprint(done) != fmt.Sprint(want) {
+			t.Errorf("%s: exit codes %v, want %v", job.Name, done, want)
+		}
+	}
+}
+
+// What secrets.sh makes is what the pods name, and the rules are those of the team in the ConfigMap.
+func TestDeploySecrets(t *testing.T) {
+	made := map[string]bool{} // "NAME KEY"
+	for _, s := range documents[corev1.Secret](t, []byte(script(t, nil, "kubernetes/secrets.sh")), "Secret") {
+		for key, value := range s.StringData {
+			made[s.Name+" "+key] = true
+			if len(value) < 64 || key != "users.acl" && strings.ContainsAny(value, "\n ") {
+				t.Errorf("%s: %s is %q", s.Name, key, value)
+			}
+			if users := regexp.MustCompile(`(?m)^user (\S+) `).FindAllStringSubmatch(value, -1); key == "users.acl" {
+				var names []string
+				for _, u := range users {
+					names = append(names, u[1])
+				}
+				if want := []string{"default", "research-team", "research-team-planner", "research-team-researcher", "research-team-status"}; !slices.Equal(names, want) {
+					t.Errorf("users %q, want %q", names, want)
+				}
+			}
+		}
+	}
+	named := map[string]bool{"mgrpo-store-status password": true} // by nobody but people
+	for _, job := range documents[batchv1.Job](t, manifest(t, "workers.yaml"), "Job") {
+		for _, e := range job.Spec.Template.Spec.Containers[0].Env {
+			named[e.ValueFrom.SecretKeyRef.Name+" "+e.ValueFrom.SecretKeyRef.Key] = true
+		}
+	}
+	named["mgrpo-redis-acl users.acl"] = strings.Contains(string(manifest(t, "redis.yaml")), "secretName: mgrpo-redis-acl}")
+	if !maps.Equal(made, named) {
+		t.Errorf("made: %v\nnamed: %v", made, named)
+	}
+}
+
+// Every script is free of what shellcheck knows.
+func TestDeployScripts(t *testing.T) {
+	var scripts []string
+	for _, pattern := range []string{"*.sh", "*/*.sh", "*/*.sbatch"} {
+		found, err := filepath.Glob(filepath.Join(deploy, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts = append(scripts, found...)
+	}
+	if len(scripts) < 4 {
+		t.Fatalf("scripts: %v", scripts)
+	}
+	if _, err := exec.LookPath("shellcheck"); err != nil {
+		t.Fatal("shellcheck is not installed: make setup does it, or: apt-get install shellcheck")
+	}
+	if out, err := exec.CommandContext(t.Context(), "shellcheck", append([]string{"-x"}, scripts...)...).CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}

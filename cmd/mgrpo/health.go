@@ -1,0 +1,31 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/health"
+)
+
+// serveHealth listens where the configuration says. Where it says nothing, a worker takes any free port of
+// its machine, and a training in one process none: the server is nil then. agents nil means all.
+func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
+	o := health.Options{Address: cfg.Health.Address, Agents: agents, Saved: trainer.Saved(cfg)}
+	if o.Agents == nil {
+		o.Agents = trainer.AgentNames(cfg)
+	}
+	if o.Address == "" {
+		if agents == nil {
+			return nil, nil
+		}
+		o.Address = "127.0.0.1:0"
+	}
+	if env := cfg.Health.TokenEnv; env != "" {
+		if o.Token = os.Getenv(env); o.Token == "" {
+			return nil, fmt.Errorf("config: health.token_env: the environment has no %s", env)
+		}
+	}
+	return health.Listen(o)
+}

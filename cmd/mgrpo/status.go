@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+type statusCmd struct {
+	configFlags
+	JSON bool `name:"json" help:"Print one JSON object, with more in it."`
+}
+
+func (statusCmd) Help() string {
+	return `Reads the store and changes nothing there: which agents have a worker, until when it is taken for alive, which
+version each has come to, and what the run waits for.`
+}
+
+// statusPatience bounds how long the store may take to answer.
+const statusPatience = 15 * time.Second
+
+func (c *statusCmd) Run(ctx context.Context) error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	if cfg.Store.URL == "" {
+		return embedded(cfg)
+	}
+	options, err := trainer.StoreOptions(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	s, err := store.ReadStatus(ctx, options)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return json.NewEncoder(os.Stdout).Encode(struct {
+			*store.Status
+			WaitsFor []string `json:"waits_for"`
+		}{s, s.WaitsFor()})
+	}
+	return printStatus(os.Stdout, s)
+}
+
+// embedded says where to look for a run whose store nobody else can reach.
+func embedded(cfg *config.Config) error {
+	const why = "store.url is not set: the agents of this run meet inside the process of mgrpo train, where nobody else can look"
+	if cfg.Health.Address == "" {
+		return fmt.Errorf("%s; set health.address, and it answers there how it is", why)
+	}
+	return fmt.Errorf("%s; it answers at http://%s/metrics", why, cfg.Health.Address)
+}
+
+// statusWidth is how many columns a status takes, and statusAgent those of an agent's name.
+const (
+	statusWidth = 79
+	statusAgent = 24
+	statusCalls = 5 // of an agent
+)
+
+// printStatus writes a status for people.
+func printStatus(w io.Writer, s *store.Status) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s, round %d\n\n", s.Run, s.Round)
+	fmt.Fprintf(&b, "%-*s  %-22s %6s %8s %5s %7s\n", statusAgent, "agent", "worker", "epoch", "version", "lag", "in hand")
+	for _, a := range s.Agents {
+		version := "-"
+		if a.Version != nil {
+			version = fmt.Sprint(*a.Version)
+		}
+		fmt.Fprintf(&b, "%-*s  %-22s %6d %8s %5d %7d\n", statusAgent, shorten(a.Agent, statusAgent), workerText(a), a.Epoch, version, a.Lag, a.InHandAll)
+	}
+	if s.Stop != nil {
+		wrap(&b, "\n", fmt.Sprintf("the round was stopped by %s (%s): %s", s.Stop.Agent, s.Stop.Kind, s.Stop.Reason))
+	}
+	if s.Asked != "" {
+		wrap(&b, "\n", fmt.Sprintf("asked to stop by %s: the run ends before its next phase, with a checkpoint", s.Asked))
+	}
+	waits := s.WaitsFor()
+	if len(waits) == 0 && s.Stop == nil {
+		waits = []string{"nothing; it is between two phases, or complete"}
+	}
+	for i, line := range waits {
+		if i == 0 {
+			b.WriteString("\nwaits for\n")
+		}
+		wrap(&b, "  ", line)
+	}
+	printCalls(&b, s)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// printCalls lists the oldest invocations that workers have in hand.
+func printCalls(b *strings.Builder, s *store.Status) {
+	for _, a := range s.Agents {
+		for i, c := range a.InHand[:min(len(a.InHand), statusCalls)] {
+			if i == 0 {
+				wrap(b, "\n", fmt.Sprintf("%s has in hand, oldest first", a.Agent))
+			}
+			wrap(b, "  ", fmt.Sprintf("%s %s: %s old, delivery %d", c.Phase, c.ID, seconds(c.Age), c.Delivery))
+		}
+	}
+}
+
+// workerText says whether an agent's worker is alive, and what is left of its lease.
+func workerText(a store.AgentStatus) string {
+	switch {
+	case a.Alive:
+		return fmt.Sprintf("alive, lease %s", seconds(a.LeaseLeft))
+	case a.Finished:
+		return "finished"
+	}
+	return "none"
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// shorten cuts text to a number of columns.
+func shorten(s string, columns int) string {
+	if utf8.RuneCountInString(s) <= columns {
+		return s
+	}
+	return string([]rune(s)[:columns-1]) + "…"
+}
+
+// wrap writes text of others in lines of statusWidth, each after the indent, whose newlines come once. What
+// could steer a terminal is left out.
+func wrap(b *strings.Builder, indent, text string) {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+	start := strings.TrimLeft(indent, "\n")
+	b.WriteString(indent)
+	room := statusWidth - len(start)
+	column := 0
+	for _, word := range strings.Fields(text) {
+		for column > 0 && column+1+utf8.RuneCountInString(word) > room {
+			b.WriteString("\n" + start)
+			column = 0
+		}
+		if column > 0 {
+			b.WriteByte(' ')
+			column++
+		}
+		for runes := []rune(word); len(runes) > 0; {
+			part := runes[:min(len(runes), room-column)]
+			runes = runes[len(part):]
+			b.WriteString(string(part))
+			column += len(part)
+			if len(runes) > 0 {
+				b.WriteString("\n" + start)
+				column = 0
+			}
+		}
+	}
+	b.WriteByte('\n')
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const guardedTeam = `run: {name: guarded}
+store: {url: "rediss://redis.example:6379/0", password_env: TEST_ACL_PASSWORD}
+agents:
+  planner: {role: main, model: {width: 8, layers: 1, heads: 2, ffn: 16}}
+  solver: {role: sub, model: {width: 8, layers: 1, heads: 2, ffn: 16}}
+`
+
+func TestStoreACL(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "team.yaml")
+	if err := os.WriteFile(path, []byte(guardedTeam), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := succeed(t, "", "store", "acl", "-c", path)
+	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		users := []string{"guarded", "guarded-planner", "guarded-solver", "guarded-status"}
+		if !strings.HasPrefix(line, "ACL SETUSER "+users[i]+" on resetkeys resetchannels -@all clearselectors ") {
+			t.Errorf("line %d is %s", i, line)
+		}
+	}
+	one := succeed(t, "", "store", "acl", "-c", path, "--agent", "solver", "--redis6")
+	if strings.Count(one, "\n") != 1 || !strings.Contains(one, "guarded-solver on") || strings.Contains(one, "(") {
+		t.Errorf("one user for Redis 6.2: %s", one)
+	}
+	t.Setenv("TEST_ACL_PASSWORD", "geheim")
+	file := succeed(t, "", "store", "acl", "-c", path, "--agent", "solver", "--file")
+	const hash = "#addb0f5e7826c857d7376d1bd9bc33c0c544790a2eac96144a8af22b1298c940" // of "geheim"
+	if !strings.HasPrefix(file, "user guarded-solver "+hash+" on ") || strings.Contains(file, "geheim") {
+		t.Errorf("ACL file: %s", file)
+	}
+	refused(t, "", []string{"store", "acl", "-c", path, "--agent", "nobody"}, "nobody", "planner, solver")
+	refused(t, "", []string{"store", "acl", "-c", path, "--set", "store.url=", "--set", "store.password_env="}, "store.url")
+}

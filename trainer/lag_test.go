@@ -1,0 +1,70 @@
+package trainer
+
+import (
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// TestLag lets two workers roll out ahead of what they train: they do, by no more than they may, every step is made,
+// and evaluations are of the version they say.
+func TestLag(t *testing.T) {
+	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
+	g, ctx := errgroup.WithContext(t.Context())
+	for _, name := range []string{"planner", "researcher"} {
+		g.Go(func() error {
+			cfg := load(t, dir, "run.steps=6", "eval.every=3", "eval.before=false", "grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=1", "store.url="+url)
+			return Train(ctx, cfg, Options{Agents: []string{name}, Observer: seen})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatalf("%v\nnotes: %s", err, seen)
+	}
+	for _, name := range []string{"planner", "researcher"} {
+		ahead := 0.0
+		for step := int64(1); step <= 6; step++ {
+			v := seen.find(t, "step", step, name).Values
+			if v["lag_max"] > 2 || v["trajectories_stale"] != 0 || v["rollouts_removed"] != 0 {
+				t.Errorf("%s, step %d: lag %v, %v stale, %v removed", name, step, v["lag_max"], v["trajectories_stale"], v["rollouts_removed"])
+			}
+			ahead = max(ahead, v["lag_max"])
+		}
+		if ahead == 0 {
+			t.Errorf("%s never rolled out ahead", name)
+		}
+		seen.find(t, "eval", 3, name)
+		seen.find(t, "eval", 6, name)
+	}
+}
+
+// TestStaleTrajectories: what is older than the run allows is given up before anybody counts on it.
+func TestStaleTrajectories(t *testing.T) {
+	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m, err := s.Join(t.Context(), "researcher", store.Hello{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Leave(t.Context())
+	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}
+	held := &holding{trajectories: map[string]*trajectory{
+		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
+	}}
+	if err := w.publishHeld(t.Context(), 5, held); err != nil {
+		t.Fatal(err)
+	}
+	published, err := m.Holdings(t.Context(), store.Train(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := published["researcher"]; len(ids) != 1 || ids[0] != "new" || held.stale != 1 || held.trajectories["old"] != nil {
+		t.Errorf("published %v, %d stale, kept %v", ids, held.stale, held.trajectories)
+	}
+}

@@ -1,0 +1,40 @@
+package trainer
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/health"
+)
+
+// Alive has the device's thread do nothing; a busy one lets it wait until ctx ends.
+func (w *Worker) Alive(ctx context.Context) error {
+	return w.device.Do(ctx, func(*torch.Scope) error { return nil })
+}
+
+// Version is the number of training steps that the weights have seen.
+func (w *Worker) Version() int64 { return w.engine.Version() }
+
+// Rollouts is how many conversations the agent holds at this moment.
+func (w *Worker) Rollouts() int { return int(w.talking.Load()) }
+
+// Saved finds the run's newest complete checkpoint, for a health server.
+func Saved(cfg *config.Config) health.Saved {
+	run := checkpoint.Run{Dir: checkpointsDir(RunDir(cfg))}
+	return func() (step int64, at time.Time, ok bool) {
+		steps, err := run.List()
+		if err != nil || len(steps) == 0 {
+			return 0, time.Time{}, false
+		}
+		step = steps[len(steps)-1]
+		info, err := os.Stat(run.StepDir(step)) // what completes it is the last to be put there
+		if err != nil {
+			return 0, time.Time{}, false // it was removed a moment ago
+		}
+		return step, info.ModTime(), true
+	}
+}

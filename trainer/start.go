@@ -1,0 +1,133 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// RunDir is the run's folder.
+func RunDir(cfg *config.Config) string { return cfg.Resolve(cfg.Run.Dir) }
+
+// ErrFinished is a run of which nothing is left to train.
+var ErrFinished = errors.New("nothing is left to train; raise run.steps")
+
+// startingPoints are the checkpoints that a worker of this process can go on from, newest first; none in a fresh
+// run. A folder that holds checkpoints is never started over, and a resumed run has the settings it began with.
+func startingPoints(cfg *config.Config, dir string, opt Options) ([]checkpoint.Manifest, error) {
+	run := CheckpointsOf(dir, opt.Agents...)
+	if run.Agents == nil {
+		run.Agents = AgentNames(cfg)
+	}
+	steps, err := run.List()
+	if err != nil {
+		return nil, err
+	}
+	if !opt.Resume {
+		if len(steps) > 0 {
+			return nil, fmt.Errorf("%s already holds checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
+		}
+		return nil, nil
+	}
+	if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil && !(len(steps) == 0 && errors.Is(err, fs.ErrNotExist)) {
+		return nil, err
+	}
+	points, skipped, err := run.Offers()
+	if err != nil {
+		return nil, fmt.Errorf("--resume: %w", err)
+	}
+	for _, s := range skipped {
+		opt.Observer.Note("", fmt.Sprintf("checkpoint of step %d is passed over: %v", s.Step, s.Reason))
+	}
+	if len(points) == 0 && len(steps) > 0 {
+		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, run.Dir)
+	}
+	if len(points) == 0 {
+		opt.Observer.Note("", dir+" holds no checkpoint yet: starting from the beginning")
+	}
+	return points, nil
+}
+
+// offersOf are the states that a worker with these checkpoints can start from. One that has at most one may have
+// to begin at the beginning: it may be the only one whose first checkpoint was completed.
+func offersOf(points []checkpoint.Manifest) []store.Offer {
+	var out []store.Offer
+	for _, m := range points {
+		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest})
+	}
+	if len(points) == 0 || points[0].Step == points[len(points)-1].Step {
+		out = append(out, store.Offer{Version: store.Afresh})
+	}
+	return out
+}
+
+// somethingLeft is an ErrFinished where the newest checkpoint is of the end of the run, unless others are alive, who
+// wait to be told.
+func (t *team) somethingLeft(ctx context.Context, s Setup) error {
+	if s.Frozen || len(s.Offers) == 0 || !finished(s.Config, s.Offers[0], s.Task) {
+		return nil
+	}
+	alive, err := t.store.Alive(ctx, AgentNames(s.Config))
+	if err != nil || len(alive) > 0 {
+		return err
+	}
+	return fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: %w", s.Offers[0].Step, s.Config.Run.Steps, ErrFinished)
+}
+
+// finished says whether the last step is made and, where queries are held out, its version evaluated.
+func finished(cfg *config.Config, m checkpoint.Manifest, t task.Task) bool {
+	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
+		return m.Step >= cfg.Run.Steps
+	}
+	var r results
+	return json.Unmarshal(m.Results, &r) == nil && r.evaluated(m.Step)
+}
+
+// goBack says where the team goes on, and takes newer checkpoints out of the way: their steps are about to be
+// made again.
+func (t *team) goBack(s Setup) error {
+	for _, why := range t.start.Refused {
+		s.Observer.Note("", why)
+	}
+	run := checkpoint.Run{Dir: checkpointsDir(s.Dir)}
+	if s.From == nil {
+		if len(s.Offers) > 0 {
+			s.Observer.Note("", "starting from the beginning, as the others have to")
+		}
+		return run.GoBack(checkpoint.Manifest{Step: store.Afresh})
+	}
+	s.Observer.Note("", fmt.Sprintf("resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
+	return run.GoBack(*s.From)
+}
+
+func unchanged(cfg *config.Config, path string) error {
+	old, err := config.Load(path, nil)
+	if err != nil {
+		return fmt.Errorf("--resume: the configuration the run began with: %w", err)
+	}
+	keepDecay(cfg, old)
+	if keys := cfg.DiffForResume(old); len(keys) > 0 {
+		return fmt.Errorf("--resume: these keys differ from the run's own and may not: %v", keys)
+	}
+	return nil
+}
+
+// keepDecay gives schedules that end with the run the end they had when it began, however often run.steps
+// was raised since: that prolongs a run and does not change the rates of the steps it has made.
+func keepDecay(cfg, old *config.Config) {
+	for i := range cfg.Agents {
+		a := &cfg.Agents[i]
+		before := old.Agent(a.Name)
+		if before != nil && a.Optimizer.DecaySteps == cfg.Run.Steps {
+			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// team is the workers of this process in a round of the run, and what they share.
+type team struct {
+	store   *store.Store
+	members []*store.Member // of the agents worked for here
+	start   store.Start
+	workers []*Worker
+}
+
+// openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
+// loads it. s.Offers are the states at hand.
+func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*team, error) {
+	names := opt.Agents
+	if names == nil {
+		names = AgentNames(cfg)
+	}
+	options, err := StoreOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if options.URL == "" && len(names) < len(AgentNames(cfg)) {
+		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
+	}
+	s.Config, s.Task, s.Observer, s.Health, s.Local, s.Stop = cfg, opt.Task, opt.Observer, opt.Health, len(names), opt.Stop
+	t := &team{}
+	if t.store, err = store.Open(ctx, options); err != nil {
+		return nil, err
+	}
+	if err = t.enter(ctx, s, names); err == nil {
+		err = t.load(ctx, s)
+	}
+	if err != nil {
+		for _, m := range t.members {
+			breakOff(ctx, m, err)
+		}
+		return nil, errors.Join(err, t.close(context.WithoutCancel(ctx)))
+	}
+	return t, nil
+}
+
+// enter joins the run for all agents of this process and learns where it starts.
+func (t *team) enter(ctx context.Context, s Setup, names []string) error {
+	if err := t.somethingLeft(ctx, s); err != nil {
+		return err
+	}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: AgentNames(s.Config), Deterministic: s.Config.Deterministic(), Offers: offersOf(s.Offers)}
+	for _, name := range names {
+		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(name, "waits: "+what) })
+		if err != nil {
+			return err
+		}
+		t.members = append(t.members, m)
+	}
+	for _, m := range t.members {
+		var err error
+		if t.start, err = m.Start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load opens the workers on the state that the team starts from.
+func (t *team) load(ctx context.Context, s Setup) error {
+	if i := slices.IndexFunc(s.Offers, func(m checkpoint.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
+		s.From = &s.Offers[i]
+	}
+	if !s.Frozen {
+		if err := t.goBack(s); err != nil {
+			return err
+		}
+	}
+	for _, m := range t.members {
+		w, err := Open(ctx, s, m)
+		if err != nil {
+			return err
+		}
+		t.workers = append(t.workers, w)
+		s.Health.Joined(w.name, w, m)
+	}
+	return nil
+}
+
+// each runs f for every worker side by side; the first error stops the others, here and on other servers.
+// Of several errors it returns the one that is not the consequence of another.
+func (t *team) each(ctx context.Context, f func(*Worker, context.Context) error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	errs := make([]error, len(t.workers))
+	for i, w := range t.workers {
+		g.Go(func() error {
+			errs[i] = w.inPlace(gctx, f)
+			if errs[i] == nil {
+				return w.member.Leave(ctx)
+			}
+			errs[i] = fmt.Errorf("agent %s: %w", w.name, errs[i])
+			breakOff(ctx, w.member, errs[i])
+			return errs[i]
+		})
+	}
+	err := g.Wait()
+	var told *store.StopError // what others hear of an error, perhaps of one in this very process
+	if !errors.As(err, &told) {
+		return err
+	}
+	for _, e := range errs {
+		if e != nil && !errors.As(e, &told) {
+			return e
+		}
+	}
+	return err
+}
+
+// inPlace runs f with a context that ends with the round and with the worker's place in it.
+func (w *Worker) inPlace(ctx context.Context, f func(*Worker, context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	place := w.member.Context()
+	defer context.AfterFunc(place, func() { cancel(context.Cause(place)) })()
+	err := f(w, ctx)
+	if errors.Is(err, context.Canceled) { // what was interrupted does not know why
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+	}
+	return err
+}
+
+// breakOff ends the round for the others, who are told why, and leaves it.
+func breakOff(ctx context.Context, m *store.Member, err error) {
+	const patience = 5 * time.Second
+	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	var conflict *store.ConflictError
+	switch {
+	case store.Rewinds(err): // they know
+	case ctx.Err() != nil:
+		_ = m.Stop(told, "interrupted")
+	case errors.As(err, &conflict):
+		_ = m.Rewind(told, err.Error())
+	default:
+		_ = m.Fail(told, err.Error())
+	}
+	_ = m.Leave(told)
+}
+
+func (t *team) close(ctx context.Context) error {
+	var errs []error
+	for _, w := range t.workers {
+		errs = append(errs, w.Close(ctx))
+	}
+	return errors.Join(append(errs, t.store.Close())...)
+}
