@@ -158,12 +158,18 @@ func TestResumeRefuses(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an empty folder", func(t *testing.T) {
-		err := Train(t.Context(), load(t, t.TempDir()), Options{Resume: true, Observer: &recorder{}})
-		if !errors.Is(err, checkpoint.ErrNoCheckpoint) {
-			t.Errorf("%v", err)
-		}
-	})
+}
+
+// TestResumeOfNothing: a supervisor starts workers with one command line, the first time too.
+func TestResumeOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1")...), Options{Resume: true})
+	if notes := seen.String(); !strings.Contains(notes, dir+" holds no checkpoint yet: starting from the beginning") {
+		t.Errorf("notes: %s", notes)
+	}
+	if got := steps(t, dir); !slices.Equal(got, []int64{1}) {
+		t.Errorf("checkpoints %v", got)
+	}
 }
 
 // TestResumePassesDamageOver flips one bit of the newest checkpoint: the one before it is continued, the

@@ -73,8 +73,23 @@ type Worker struct {
 // at which the run is asked to stop; a checkpoint of it is there when Run returns, here and on the other servers.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, done := context.WithCancel(ctx)
+	defer w.saving.drain()
 	defer done()
-	go w.passStopOn(ctx)
+	err := w.live(ctx)
+	if err != nil && ctx.Err() == nil { // an error of its own: the checkpoint on its way need not be lost over it
+		const patience = time.Minute
+		saved, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_ = w.settle(saved)
+	}
+	return err
+}
+
+// live does what comes next until the run is over.
+func (w *Worker) live(ctx context.Context) error {
+	acting, done := context.WithCancel(ctx)
+	defer done()
+	go w.passStopOn(acting)
 	if err := w.engine.Refresh(w.from); err != nil {
 		return err
 	}
@@ -86,12 +101,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	settings, state := w.course(), w.beginning()
 	actor := actor{w: w, done: make(chan rolledOut, 1)}
 	defer actor.work.Wait()
-	defer w.saving.drain()
 	defer done() // before the wait, whichever way this ends
 	held := map[int64]*holding{}
 	for {
 		if n, ok := settings.RollOut(state); ok && !actor.busy {
-			actor.rollOut(ctx, n)
+			actor.rollOut(acting, n)
 		}
 		var err error
 		switch next := settings.Next(state); {
