@@ -83,10 +83,7 @@ func (c Settings) Next(s State) Command {
 	case s.Saved < v && c.savesAt(v):
 		return Command{Save, v}
 	case c.evaluates(s, v) && !s.Stopping:
-		if s.Rolled > v { // the engine is busy
-			return Command{Await, v}
-		}
-		return Command{Evaluate, v}
+		return Command{Evaluate, v} // the engine is idle: RollOut holds the step of version v back
 	case s.Evaluated == v && s.Noted < v && (s.Saved == v || s.Best == v && (v > 0 || c.ColdStarts)):
 		return Command{Save, v}
 	case v < c.Steps && s.Rolled > v:
