@@ -170,7 +170,7 @@ type column struct {
 
 func columns(p trainer.AgentPlan) []column {
 	return []column{{"weights", p.Weights}, {"reference", p.Reference}, {"gradients", p.Gradients}, {"optimizer", p.Optimizer},
-		{"KV cache", p.KVCache}, {"activations", p.Activations}, {"snapshot", p.Snapshot}, {"total", p.Total}}
+		{"KV cache", p.KVCache}, {"activations", p.Activations}, {"copy", p.Snapshot}, {"total", p.Total}}
 }
 
 // writePlans prints a row an agent. A part that no agent has is left out.
