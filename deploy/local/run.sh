@@ -113,9 +113,11 @@ ended() { # NAME STATUS
   fi
   if [ "$1" != redis ]; then say "$1 ended with status $2"; fi
   if [ "$2" != 0 ] && { [ "$result" = 0 ] || [ "$result" = 75 ]; }; then result=$2; fi
-  if [ -z "$stopping" ] && [ "$2" != 0 ] && [ "$2" != 75 ]; then
-    stop # it is over for the others too: not one more step
-    sleep 1
+  if [ "$1" != redis ] && [ "$2" != 0 ] && [ "$2" != 75 ]; then # without it the others cannot finish their step either
+    if [ -z "$stopping" ]; then
+      stop
+      sleep 1
+    fi
     stop
   fi
 }
