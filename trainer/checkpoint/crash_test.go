@@ -187,7 +187,7 @@ func TestCrash(t *testing.T) {
 			evaluated := len(j.ops)
 			w.prune()
 			sawOld, sawNew := false, false
-			j.crashes(t, before, func(crash crash) {
+			j.crashes(t, before, []int{trained, committed, evaluated}, func(crash crash) {
 				w, done, how := testTeam{t, crash.dir, c.shared, unsynced{}}, crash.done, crash.how
 				at := w.start()
 				switch {
@@ -237,7 +237,7 @@ func TestCrashInGoBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	j.crashes(t, before, func(c crash) {
+	j.crashes(t, before, []int{len(j.ops)}, func(c crash) {
 		w := testTeam{t, c.dir, true, unsynced{}}
 		at := w.start()
 		if c.done == len(j.ops) && (at.Step != 1 || at.Digest != m1.Digest) || at.Step != 1 && at.Step != 2 {

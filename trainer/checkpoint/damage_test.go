@@ -29,21 +29,23 @@ func TestDamage(t *testing.T) {
 		}
 	}
 	for _, path := range paths {
-		for how, damaged := range harm(t, filepath.Join(r.StepDir(2), path)) {
+		times := 0
+		for how := range harm(t, filepath.Join(r.StepDir(2), path)) {
 			_, err := r.Verify(2)
-			offers, skipped, offersErr := r.Offers()
-			if offersErr != nil || len(skipped) != 1 || skipped[0].Step != 2 || !strings.Contains(skipped[0].Reason.Error(), path) {
-				t.Fatalf("%s, %s: skipped %v, %v", path, how, skipped, offersErr)
+			if path != resultsFile {
+				wantError(t, err, path, r.StepDir(2))
+			} else if err != nil { // the step itself is whole
+				t.Errorf("%s, %s: %v", path, how, err)
 			}
-			if path == resultsFile { // the step itself is whole
-				if err != nil || offers[0].Digest != m.Digest {
-					t.Fatalf("%s, %s: %v, offered is %+v", path, how, err, offers[0])
-				}
-				continue
+			if times++; how == flippedBit && times%20 != 1 && path != resultsFile {
+				continue // the rest reads the other steps too
 			}
-			wantError(t, err, path, r.StepDir(2))
-			if offers[0].Step != 1 || damaged == nil {
-				t.Fatalf("%s, %s: offered is step %d", path, how, offers[0].Step)
+			offers, skipped, err := r.Offers()
+			if err != nil || len(skipped) != 1 || skipped[0].Step != 2 || !strings.Contains(skipped[0].Reason.Error(), path) {
+				t.Fatalf("%s, %s: skipped %v, %v", path, how, skipped, err)
+			}
+			if newest := offers[0]; path == resultsFile && newest.Digest != m.Digest || path != resultsFile && newest.Step != 1 {
+				t.Fatalf("%s, %s: offered is step %d, %s", path, how, newest.Step, newest.Digest)
 			}
 		}
 	}
@@ -56,45 +58,42 @@ func TestDamage(t *testing.T) {
 	mustBe(t, r, 2)
 }
 
-// harm damages a file in every way, one after the other, and restores it: how, and its new content.
-func harm(t *testing.T, path string) func(yield func(how string, data []byte) bool) {
-	return func(yield func(string, []byte) bool) {
+const flippedBit = "a bit flipped"
+
+// harm damages a file in every way, one after the other, says how, and restores it: of a small one each byte,
+// of others some.
+func harm(t *testing.T, path string) func(yield func(how string) bool) {
+	return func(yield func(string) bool) {
 		original, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer writeFile(t, path, original)
-		const few = 1500
 		random := rand.New(rand.NewPCG(uint64(len(path)), 1))
-		for i := range min(len(original), few) {
-			at := i
-			if len(original) > few {
-				if at = random.IntN(len(original)); i >= 40 {
-					break
-				}
-			}
+		positions := random.Perm(len(original))
+		if name := filepath.Base(path); name != manifestFile && name != resultsFile && name != stateFile {
+			positions = positions[:min(len(positions), 20)]
+		}
+		for _, at := range positions {
 			flipped := slices.Clone(original)
 			flipped[at] ^= 1 << random.IntN(8)
 			writeFile(t, path, flipped)
-			if !yield("a bit flipped", flipped) {
+			if !yield(flippedBit) {
 				return
 			}
 		}
 		writeFile(t, path, original[:len(original)-1])
-		if !yield("a byte less", original[:len(original)-1]) {
+		if !yield("a byte less") {
 			return
 		}
 		writeFile(t, path, append(slices.Clone(original), '\n'))
-		if !yield("a byte more", original) {
+		if !yield("a byte more") || filepath.Base(path) == resultsFile { // a step may have none
 			return
-		}
-		if filepath.Base(path) == resultsFile {
-			return // a step may have none
 		}
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		yield("gone", original)
+		yield("gone")
 	}
 }
 

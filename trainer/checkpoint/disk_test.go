@@ -247,19 +247,29 @@ func (n *inode) half() []byte {
 	return n.data[:common+(len(n.data)-common)/2]
 }
 
-// write makes files of what a crash leaves.
-func (l loss) write(t *testing.T, n *inode, path string) {
-	t.Helper()
+// image adds what a crash leaves of a folder or file to out: the content of each file by path, and "" of each
+// folder, whose path ends in a slash.
+func (l loss) image(n *inode, path string, out map[string]string) {
 	if n.entries == nil {
-		writeFile(t, path, l.data(n))
+		out[path] = string(l.data(n))
 		return
 	}
-	if err := os.Mkdir(path, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	out[path+"/"] = ""
 	entries := l.entries(n)
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		l.write(t, entries[name], filepath.Join(path, name))
+		l.image(entries[name], path+"/"+name, out)
+	}
+}
+
+// writeImage makes files of an image in a new folder.
+func writeImage(t *testing.T, dir string, image map[string]string) {
+	t.Helper()
+	for _, path := range slices.Sorted(maps.Keys(image)) { // folders before what is in them
+		if full := filepath.Join(dir, path); !strings.HasSuffix(path, "/") {
+			writeFile(t, full, []byte(image[path]))
+		} else if err := os.Mkdir(full, 0o777); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -272,22 +282,38 @@ type crash struct {
 }
 
 // crashes plays back what was done, from what was there before, and ends it after every operation, with
-// every kind of loss.
-func (j *journal) crashes(t *testing.T, before string, then func(c crash)) {
+// every kind of loss. What is left the same by several crashes is looked at once between two of the marks,
+// numbers of operations after which something else is expected.
+func (j *journal) crashes(t *testing.T, before string, marks []int, then func(c crash)) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "after")
+	seen := map[string]bool{}
 	for done := range len(j.ops) + 1 {
+		phase := 0
+		for _, m := range marks {
+			if done >= m {
+				phase++
+			}
+		}
 		all := losses(uint64(done))
 		for i, l := range all {
 			d := &disk{root: readDisk(t, before)}
 			for _, op := range j.ops[:done] {
 				op(d)
 			}
-			l.write(t, d.root, dir)
-			then(crash{dir, done, fmt.Sprintf("crash after %d of %d operations, %s", done, len(j.ops), l.name), done%len(all) == i})
+			image := map[string]string{}
+			l.image(d.root, "", image)
+			if key := fmt.Sprint(phase, image); seen[key] {
+				continue
+			} else {
+				seen[key] = true
+			}
+			writeImage(t, dir, image)
+			then(crash{dir, done, fmt.Sprintf("crash after %d of %d operations, %s", done, len(j.ops), l.name), len(seen)%len(all) == i})
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+	t.Logf("%d operations, %d different states after a crash", len(j.ops), len(seen))
 }
