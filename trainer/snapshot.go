@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -42,13 +43,24 @@ func (w *Worker) snap(ctx context.Context) (*snapshot, error) {
 	})
 }
 
-// copyOut copies a flat buffer to the host in pieces: one from a GPU passes through memory of its size.
+// copyOut copies a flat buffer to the host. From a GPU it goes in pieces, since each passes through memory of
+// its size; on the CPU every core of the agent's takes a share, since one does not fill the memory's bandwidth.
 func copyOut(s *torch.Scope, flat *torch.Tensor, dst []float32) {
-	const piece = 1 << 24
-	for from := 0; from < len(dst); from += piece {
-		to := min(from+piece, len(dst))
-		s.Scoped(func() { flat.Narrow(0, int64(from), int64(to-from)).Float32s(dst[from:to]) })
+	if s.Device().IsCUDA() {
+		const piece = 1 << 24
+		for from := 0; from < len(dst); from += piece {
+			to := min(from+piece, len(dst))
+			s.Scoped(func() { flat.Narrow(0, int64(from), int64(to-from)).Float32s(dst[from:to]) })
+		}
+		return
 	}
+	src := unsafe.Slice((*float32)(flat.Ptr()), flat.Numel())
+	share := len(dst)/s.Device().Threads() + 1
+	var copying sync.WaitGroup
+	for from := 0; from < len(dst); from += share {
+		copying.Go(func() { copy(dst[from:min(from+share, len(dst))], src[from:]) })
+	}
+	copying.Wait()
 }
 
 // reader gives a checkpoint's writer what was copied of a buffer, until the run ends.
