@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"unsafe"
 
 	// gorgonia.org/tensor refuses to start on current Go releases without this promise.
 	_ "go4.org/unsafe/assume-no-moving-gc"
@@ -64,6 +65,9 @@ type GroupStats struct {
 	Empty         bool // no member with a positive weight
 }
 
+// GroupStats come from C as they are: its flags are 0 or 1, as Go's are.
+var _ [unsafe.Sizeof(C.mgrpo_group_stats{})]byte = [unsafe.Sizeof(GroupStats{})]byte{}
+
 // AdvantageError is a reward or weight that must not be trained on.
 type AdvantageError struct {
 	Code  string // "non_finite_reward", "bad_weight" or "non_finite_value"
@@ -91,49 +95,69 @@ var advantageCodes = map[C.int32_t]string{
 // rewards' shape and type; sums are float64 either way. Errors: *AdvantageError for refused data, *Error or a
 // description of the mismatch for arguments that do not fit.
 func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention Convention) (*tensor.Dense, []GroupStats, error) {
-	c, err := convention.encode()
-	if err != nil {
-		return nil, nil, err
-	}
-	n := rewards.Shape().TotalSize() // of a view, DataSize counts its whole window
-	if len(offsets) == 0 || offsets[len(offsets)-1] != int64(n) {
-		return nil, nil, fmt.Errorf("kernels: group_advantage: %d offsets do not end at the %d rewards", len(offsets), n)
-	}
-	w, err := weightsOf(weights, n)
-	if err != nil {
-		return nil, nil, err
-	}
-	contiguous, err := rowMajor(rewards)
-	if err != nil {
-		return nil, nil, err
-	}
-	groups := len(offsets) - 1
-	stats := make([]C.mgrpo_group_stats, groups)
-	var refusal C.mgrpo_advantage_error
-	var status C.int32_t
-	var out any
-	switch r := contiguous.Data().(type) {
-	case []float64:
-		a := make([]float64, len(r))
-		out = a
-		status = C.mgrpo_group_advantage_cpu((*C.double)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
-			C.int64_t(groups), &c, (*C.double)(Pointer(a)), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
-	case []float32:
-		a := make([]float32, len(r))
-		out = a
-		status = C.mgrpo_group_advantage_f32_cpu((*C.float)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
-			C.int64_t(groups), &c, (*C.float)(Pointer(a)), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+	var backing any
+	switch n := rewards.Shape().TotalSize(); rewards.Dtype() { // of a view, DataSize counts its whole window
+	case tensor.Float64:
+		backing = make([]float64, n)
+	case tensor.Float32:
+		backing = make([]float32, n)
 	default:
 		return nil, nil, fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
 	}
+	advantages := tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(backing))
+	stats := make([]GroupStats, max(len(offsets)-1, 0))
+	if err := GroupAdvantageInto(advantages, stats, rewards, weights, offsets, convention); err != nil {
+		return nil, nil, err
+	}
+	return advantages, stats, nil
+}
+
+// GroupAdvantageInto is GroupAdvantage into memory that is there: advantages is row-major, of the rewards' size and
+// type and apart from them, and stats has a place for each group.
+func GroupAdvantageInto(advantages *tensor.Dense, stats []GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention Convention) error {
+	c, err := convention.encode()
+	if err != nil {
+		return err
+	}
+	n := rewards.Shape().TotalSize()
+	if len(offsets) == 0 || offsets[len(offsets)-1] != int64(n) {
+		return fmt.Errorf("kernels: group_advantage: %d offsets do not end at the %d rewards", len(offsets), n)
+	}
+	groups := len(offsets) - 1
+	if len(stats) != groups {
+		return fmt.Errorf("kernels: group_advantage: room for the statistics of %d groups, not of %d", len(stats), groups)
+	}
+	if advantages.RequiresIterator() || advantages.DataOrder().IsColMajor() || advantages.Shape().TotalSize() != n || advantages.Dtype() != rewards.Dtype() {
+		return fmt.Errorf("kernels: group_advantage: advantages are %v of shape %v, want %d row-major elements of %v", advantages.Dtype(), advantages.Shape(), n, rewards.Dtype())
+	}
+	w, err := weightsOf(weights, n)
+	if err != nil {
+		return err
+	}
+	contiguous, err := rowMajor(rewards)
+	if err != nil {
+		return err
+	}
+	var refusal C.mgrpo_advantage_error
+	var status C.int32_t
+	switch r := contiguous.Data().(type) {
+	case []float64:
+		status = C.mgrpo_group_advantage_cpu((*C.double)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
+			C.int64_t(groups), &c, (*C.double)(Pointer(advantages.Data().([]float64))), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+	case []float32:
+		status = C.mgrpo_group_advantage_f32_cpu((*C.float)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
+			C.int64_t(groups), &c, (*C.float)(Pointer(advantages.Data().([]float32))), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+	default:
+		return fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
+	}
 	runtime.KeepAlive(contiguous)
 	if status == C.MGRPO_REFUSED {
-		return nil, nil, &AdvantageError{Code: advantageCodes[refusal.code], Group: int64(refusal.group), Index: int64(refusal.index)}
+		return &AdvantageError{Code: advantageCodes[refusal.code], Group: int64(refusal.group), Index: int64(refusal.index)}
 	}
 	if status != C.MGRPO_OK {
-		return nil, nil, failure("group_advantage", C.mgrpo_outcome{status: status})
+		return failure("group_advantage", C.mgrpo_outcome{status: status})
 	}
-	return tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(out)), groupStats(stats), nil
+	return nil
 }
 
 // rowMajor returns t itself if its elements lie in memory in row-major order, else a copy that does.
@@ -164,12 +188,4 @@ func weightsOf(t *tensor.Dense, n int) ([]float64, error) {
 		return nil, fmt.Errorf("kernels: group_advantage: weights are %v with %d elements, want float64 with %d", t.Dtype(), t.Shape().TotalSize(), n)
 	}
 	return w, nil
-}
-
-func groupStats(stats []C.mgrpo_group_stats) []GroupStats {
-	out := make([]GroupStats, len(stats))
-	for i, s := range stats {
-		out[i] = GroupStats{float64(s.mean), float64(s.std_population), float64(s.weight_sum), s.degenerate != 0, s.empty != 0}
-	}
-	return out
 }

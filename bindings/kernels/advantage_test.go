@@ -3,6 +3,7 @@ package kernels
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
@@ -203,6 +204,33 @@ func TestGroupAdvantageMismatch(t *testing.T) {
 	} {
 		if call() == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestGroupAdvantageInto writes where it is told to, and nowhere if it does not fit.
+func TestGroupAdvantageInto(t *testing.T) {
+	rewards := tensor.New(tensor.WithShape(4), tensor.WithBacking([]float32{0, 1, 3, 5}))
+	backing := make([]float32, 4)
+	out := tensor.New(tensor.WithShape(4), tensor.WithBacking(backing))
+	stats, offsets := make([]GroupStats, 2), []int64{0, 2, 4}
+	if err := GroupAdvantageInto(out, stats, rewards, nil, offsets, DefaultConvention); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(backing, []float32{-1, 1, -1, 1}) || stats[1] != (GroupStats{Mean: 4, StdPopulation: 1, WeightSum: 2}) {
+		t.Errorf("%v, %+v", backing, stats)
+	}
+	for name, c := range map[string]struct {
+		out   *tensor.Dense
+		stats []GroupStats
+	}{
+		"few statistics": {out, stats[:1]},
+		"few advantages": {tensor.New(tensor.WithShape(3), tensor.WithBacking(make([]float32, 3))), stats},
+		"other type":     {tensor.New(tensor.WithShape(4), tensor.WithBacking(make([]float64, 4))), stats},
+		"not row-major":  {tensor.New(tensor.WithShape(2, 2), tensor.AsFortran(make([]float32, 4))), stats},
+	} {
+		if err := GroupAdvantageInto(c.out, c.stats, rewards, nil, offsets, DefaultConvention); err == nil {
+			t.Errorf("%s: accepted", name)
 		}
 	}
 }

@@ -3,12 +3,23 @@
 #include "check.h"
 #include "first_row.h"
 #include "group_advantage.h"
+#include "group_ops.h"
+#include "nn_ops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
+
+// One choice for all kernels: what nn_ops() took.
+const GroupOps &group_ops() {
+#if defined(__x86_64__)
+  if (&nn_ops() != &kNnOpsPortable) return kGroupOpsAvx2;
+#endif
+  return kGroupOpsPortable;
+}
+
 namespace {
 
-constexpr int64_t kGroupBlock = 256;  // groups that a thread takes at once
+constexpr int64_t kGroupBlock = 1024;  // groups that a thread takes at once
 
 // Without weights every one is 1, and the compiler knows.
 template <class T, bool kWeighted>
@@ -75,35 +86,48 @@ mgrpo_advantage_error advantages(const mgrpo_convention &c, const Group &g, int6
 }
 
 template <bool kWeighted, class T>
-int32_t every_group(const T *rewards, const double *weights, const int64_t *offsets, int64_t groups,
-                    const mgrpo_convention &convention, T *out, mgrpo_group_stats *stats, mgrpo_advantage_error *error) {
-  const auto compute = [&](int64_t g) {
-    const int64_t at = offsets[g];
-    const Group<T, kWeighted> group{rewards + at, weights + (kWeighted ? at : 0), offsets[g + 1] - at};
-    return advantages(convention, group, g, out + at, stats + g);
-  };
-  FirstRow refused;
-  parallel_blocks(groups, kGroupBlock, 16.0 * static_cast<double>(offsets[groups]), [&](int64_t begin, int64_t end) {
-    for (int64_t g = begin; g < end; g++)
-      if (compute(g).code != MGRPO_ADVANTAGE_OK) return refused.report(g);
-  });
-  *error = {MGRPO_ADVANTAGE_OK, -1, -1};
-  if (refused.row() < 0) return MGRPO_OK;
-  *error = compute(refused.row());
-  return MGRPO_REFUSED;
+mgrpo_advantage_error one_group(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t g) {
+  const int64_t at = in.offsets[g];
+  const Group<T, kWeighted> group{in.rewards + at, in.weights + (kWeighted ? at : 0), in.offsets[g + 1] - at};
+  return advantages(c, group, g, in.advantages + at, in.stats + g);
 }
 
 template <class T>
-int32_t group_advantage(const T *rewards, const double *weights, const int64_t *offsets, int64_t groups,
-                        const mgrpo_convention *convention, T *out, mgrpo_group_stats *stats,
+mgrpo_advantage_error one_group(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t g) {
+  return in.weights ? one_group<true>(in, c, g) : one_group<false>(in, c, g);
+}
+
+// Groups [begin, end); returns the first that is refused, or `end`.
+template <class T>
+int64_t some_groups(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t begin, int64_t end) {
+  const bool in_fours = c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
+  for (int64_t g = begin; g < end;) {
+    if (in_fours) g = group_ops()(in, c, g, end);
+    for (const int64_t left = g + 4 < end ? g + 4 : end; g < left; g++)
+      if (one_group(in, c, g).code != MGRPO_ADVANTAGE_OK) return g;
+  }
+  return end;
+}
+
+template <class T>
+int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_convention *convention,
                         mgrpo_advantage_error *error) {
-  if (!error || !convention || !valid(*convention) || groups < 0 || !offsets || offsets[0] != 0)
+  if (!error || !convention || !valid(*convention) || groups < 0 || !in.offsets || in.offsets[0] != 0)
     return MGRPO_INVALID_ARGUMENT;
   for (int64_t g = 0; g < groups; g++)
-    if (offsets[g + 1] < offsets[g]) return MGRPO_INVALID_ARGUMENT;
-  if ((groups > 0 && !stats) || (offsets[groups] > 0 && any_null({rewards, out}))) return MGRPO_INVALID_ARGUMENT;
-  return weights ? every_group<true>(rewards, weights, offsets, groups, *convention, out, stats, error)
-                 : every_group<false>(rewards, weights, offsets, groups, *convention, out, stats, error);
+    if (in.offsets[g + 1] < in.offsets[g]) return MGRPO_INVALID_ARGUMENT;
+  if ((groups > 0 && !in.stats) || (in.offsets[groups] > 0 && any_null({in.rewards, in.advantages})))
+    return MGRPO_INVALID_ARGUMENT;
+  FirstRow refused;
+  parallel_blocks(groups, kGroupBlock, 16.0 * static_cast<double>(in.offsets[groups]),
+                  [&](int64_t begin, int64_t end) {
+                    const int64_t g = some_groups(in, *convention, begin, end);
+                    if (g < end) refused.report(g);
+                  });
+  *error = {MGRPO_ADVANTAGE_OK, -1, -1};
+  if (refused.row() < 0) return MGRPO_OK;
+  *error = one_group(in, *convention, refused.row());
+  return MGRPO_REFUSED;
 }
 
 }  // namespace
@@ -112,11 +136,13 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
 int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets,
                                   int64_t groups, const mgrpo_convention *convention, double *advantages,
                                   mgrpo_group_stats *stats, mgrpo_advantage_error *error) {
-  return mgrpo::cpu::group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error);
+  return mgrpo::cpu::group_advantage<double>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention,
+                                             error);
 }
 
 int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets,
                                       int64_t groups, const mgrpo_convention *convention, float *advantages,
                                       mgrpo_group_stats *stats, mgrpo_advantage_error *error) {
-  return mgrpo::cpu::group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error);
+  return mgrpo::cpu::group_advantage<float>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention,
+                                            error);
 }

@@ -22,20 +22,28 @@ struct Groups {
   size_t count() const { return offsets.size() - 1; }
 };
 
-struct Result {
+template <class T>
+struct ResultOf {
   int32_t status;
-  std::vector<double> advantages;
+  std::vector<T> advantages;
   std::vector<mgrpo_group_stats> stats;
   mgrpo_advantage_error error;
 };
+using Result = ResultOf<double>;
 
-Result run(const Backend &b, const Groups &in, const mgrpo_convention &convention = kPaper) {
-  Buffer<double> rewards(b, in.rewards), weights(b, in.weights), advantages(b, in.rewards.size());
+auto call(const Backend &b, double) { return b.group_advantage; }
+auto call(const Backend &b, float) { return b.group_advantage_f32; }
+
+// Unweighted: the weights, which must all be 1, are given as null.
+template <class T = double>
+ResultOf<T> run(const Backend &b, const Groups &in, const mgrpo_convention &convention = kPaper, bool weighted = true) {
+  Buffer<T> rewards(b, cast<T>(in.rewards)), advantages(b, in.rewards.size());
+  Buffer<double> weights(b, in.weights);
   Buffer<int64_t> offsets(b, in.offsets);
   Buffer<mgrpo_group_stats> stats(b, std::vector<mgrpo_group_stats>(in.count()));
-  Result r;
-  r.status = b.group_advantage(rewards.get(), weights.get(), offsets.get(), static_cast<int64_t>(in.count()), &convention,
-                               advantages.get(), stats.get(), &r.error);
+  ResultOf<T> r;
+  r.status = call(b, T{})(rewards.get(), weighted ? weights.get() : nullptr, offsets.get(), static_cast<int64_t>(in.count()),
+                          &convention, advantages.get(), stats.get(), &r.error);
   r.advantages = advantages.values();
   r.stats = stats.values();
   return r;
@@ -158,16 +166,90 @@ TEST_P(Advantage, RefusalsNameTheFirstMember) {
   EXPECT_EQ(two.error.code, MGRPO_ADVANTAGE_BAD_WEIGHT);
 }
 
-TEST_P(Advantage, AGroupsBitsDoNotDependOnTheOthers) {
-  Groups all;
-  for (unsigned g = 0; g < 2000; g++) all.add(normals(1 + g % 33, g));
-  const Result together = run(backend(), all);
-  for (size_t g : {0u, 7u, 32u, 999u, 1999u}) {
+const mgrpo_convention kConventions[]{kPaper,
+                                      {MGRPO_STD_POPULATION, MGRPO_BASELINE_MEAN, 1e-4, 0},
+                                      {MGRPO_STD_POPULATION, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0.3},
+                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-6, 0},
+                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT, 1e-6, 1e-6},
+                                      {MGRPO_STD_NONE, MGRPO_BASELINE_MEAN, 0, 1e-6},
+                                      {MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0},
+                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0}};
+
+// Groups of 0 to 70 members: some identical, some all 0 or 1, some whose sums lose what is small, some near the range's
+// ends, some identical and so large that their sum is not finite. With weights, members of weight 0 among them and
+// whole groups of them; unit: 0 and 1 only.
+Groups all_kinds(bool weighted, bool unit, double largest) {
+  Groups in;
+  std::mt19937 generator(9);
+  for (unsigned g = 0; g < 1500; g++) {
+    const size_t n = generator() % (g % 5 ? 17 : 71);
+    auto rewards = normals(n, g, g % 11 == 3 ? 1e18 : g % 11 == 4 ? 1e-30 : 1);
+    for (double &r : rewards) {
+      if (g % 7 == 1) r = g % 3 == 0 ? largest : 0.1;
+      if (g % 7 == 2) r = r > 0;
+      if (g % 7 == 3) r = std::round(r) * 1e12 + r;
+    }
+    std::vector<double> weights(n, 1);
+    for (double &w : weights)
+      if (weighted) w = g % 13 == 5 ? 0 : generator() % (unit ? 2 : 4);
+    in.add(rewards, weights);
+  }
+  return in;
+}
+
+template <class T>
+void expect_same_alone(const Backend &b, const mgrpo_convention &c, bool weighted) {
+  const Groups all = all_kinds(weighted, c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT_STD,
+                               std::numeric_limits<T>::max());
+  const ResultOf<T> together = run<T>(b, all, c, weighted);
+  ASSERT_EQ(together.status, MGRPO_OK);
+  for (size_t g = 0; g < all.count(); g += &b == &cpu() ? 1 : 41) {
+    const auto from = all.offsets[g], to = all.offsets[g + 1];
     Groups one;
-    one.add({all.rewards.begin() + all.offsets[g], all.rewards.begin() + all.offsets[g + 1]});
-    const Result alone = run(backend(), one);
-    for (size_t i = 0; i < alone.advantages.size(); i++)
-      EXPECT_EQ(alone.advantages[i], together.advantages[static_cast<size_t>(all.offsets[g]) + i]);
+    one.add({all.rewards.begin() + from, all.rewards.begin() + to}, {all.weights.begin() + from, all.weights.begin() + to});
+    const ResultOf<T> alone = run<T>(b, one, c, weighted);
+    ASSERT_EQ(alone.status, MGRPO_OK);
+    ASSERT_EQ(std::memcmp(alone.advantages.data(), together.advantages.data() + from, sizeof(T) * (to - from)), 0) << g;
+    const mgrpo_group_stats &a = alone.stats[0], &t = together.stats[g];
+    ASSERT_EQ(std::make_tuple(a.mean, a.std_population, a.weight_sum, a.degenerate, a.empty),
+              std::make_tuple(t.mean, t.std_population, t.weight_sum, t.degenerate, t.empty))
+        << g;
+  }
+}
+
+TEST_P(Advantage, AGroupsBitsDoNotDependOnTheOthers) {
+  for (const mgrpo_convention &c : kConventions)
+    for (bool weighted : {false, true}) {
+      SCOPED_TRACE(testing::Message() << c.std << " " << c.baseline << (weighted ? " weighted" : ""));
+      expect_same_alone<double>(backend(), c, weighted);
+      expect_same_alone<float>(backend(), c, weighted);
+    }
+}
+
+// What has to be refused is found among groups that need not, at every place of a four.
+TEST_P(Advantage, RefusalsAmongManyNameTheFirst) {
+  const double tiny = std::numeric_limits<double>::denorm_min();
+  for (size_t bad = 2000; bad < 2006; bad++) {
+    for (const auto &[rewards, weights, code, convention] :
+         std::vector<std::tuple<std::vector<double>, std::vector<double>, int32_t, mgrpo_convention>>{
+             {{0, 1, kNaN}, {1, 1, 1}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, kPaper},
+             {{kInf, kInf, kInf}, {1, 1, 1}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, kPaper},
+             {{0, -kInf, kInf}, {1, 0, 0}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, kPaper},
+             {{0, 1, 2}, {1, -1, 3}, MGRPO_ADVANTAGE_BAD_WEIGHT, kPaper},
+             {{0, 1, 2}, {1, kInf, 1}, MGRPO_ADVANTAGE_BAD_WEIGHT, kPaper},
+             {{1e308, -1e308, 1e308}, {1, 1, 1}, MGRPO_ADVANTAGE_NON_FINITE_VALUE, kPaper},
+             {{0, tiny, 0}, {1, 1, 1}, MGRPO_ADVANTAGE_NON_FINITE_VALUE, {MGRPO_STD_POPULATION, MGRPO_BASELINE_MEAN, 0, 0}}}) {
+      Groups in;
+      for (unsigned g = 0; g < 5000; g++)
+        if (g == bad || g == bad + 1 || g == 4000)
+          in.add(rewards, weights);
+        else
+          in.add(normals(1 + g % 9, g));
+      const Result r = run(backend(), in, convention);
+      EXPECT_EQ(r.status, MGRPO_REFUSED) << code;
+      EXPECT_EQ(r.error.code, code);
+      EXPECT_EQ(r.error.group, static_cast<int64_t>(bad));
+    }
   }
 }
 

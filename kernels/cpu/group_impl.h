@@ -1,0 +1,212 @@
+// Four groups at a time for the instruction set the including file compiles for: include it as simd.h says.
+//
+// Member i of the four groups is one vector, so a group's sums run over its members in order, with the operations of
+// group_advantage.h: the bits are those of the code for one group. What a lane has beyond its group's end is another
+// group's and is masked.
+#pragma once
+#include "group_ops.h"
+#include "simd.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+constexpr int kGroups = 4;
+constexpr int kBatch = 4;  // fours that go through the divisions and roots together, which take long one after the other
+constexpr int64_t kLaneMembers = 64;
+
+typedef double Quad __attribute__((vector_size(32)));
+typedef double QuadUnaligned __attribute__((vector_size(32), aligned(8), may_alias));
+typedef int64_t QuadInt __attribute__((vector_size(32)));
+typedef int64_t QuadIntUnaligned __attribute__((vector_size(32), aligned(8), may_alias));
+
+MGRPO_INLINE Quad splat_quad(double a) { return Quad{a, a, a, a}; }
+MGRPO_INLINE QuadInt splat_quad(int64_t a) { return QuadInt{a, a, a, a}; }
+MGRPO_INLINE Quad load_quad(const double *p) { return *reinterpret_cast<const QuadUnaligned *>(p); }
+MGRPO_INLINE void store_quad(double *p, Quad a) { *reinterpret_cast<QuadUnaligned *>(p) = a; }
+
+MGRPO_INLINE Quad keep(Quad a, QuadInt mask) { return (Quad)((QuadInt)a & mask); }
+MGRPO_INLINE Quad absolute(Quad a) { return (Quad)((QuadInt)a & INT64_MAX); }
+
+#if defined(__AVX2__)
+MGRPO_INLINE Quad load_quad(const float *p) { return (Quad)_mm256_cvtps_pd(_mm_loadu_ps(p)); }
+MGRPO_INLINE void store_quad(float *p, Quad a) { _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)a)); }
+MGRPO_INLINE Quad root(Quad a) { return (Quad)_mm256_sqrt_pd((__m256d)a); }
+MGRPO_INLINE bool all_lanes(QuadInt mask) { return _mm256_movemask_pd((__m256d)mask) == 15; }
+#else
+MGRPO_INLINE Quad load_quad(const float *p) { return Quad{p[0], p[1], p[2], p[3]}; }
+MGRPO_INLINE void store_quad(float *p, Quad a) {
+  for (int i = 0; i < 4; i++) p[i] = static_cast<float>(a[i]);
+}
+MGRPO_INLINE Quad root(Quad a) {
+  return Quad{__builtin_sqrt(a[0]), __builtin_sqrt(a[1]), __builtin_sqrt(a[2]), __builtin_sqrt(a[3])};
+}
+MGRPO_INLINE bool all_lanes(QuadInt mask) { return (mask[0] & mask[1] & mask[2] & mask[3]) != 0; }
+#endif
+
+// Of integers from 0 to 2^52.
+MGRPO_INLINE Quad to_double(QuadInt n) {
+  const Quad magic = splat_quad(0x1p52);
+  return (Quad)(n | (QuadInt)magic) - magic;
+}
+
+MGRPO_INLINE void transpose(Quad (&a)[4]) {
+  const Quad even01 = __builtin_shufflevector(a[0], a[1], 0, 4, 2, 6);
+  const Quad odd01 = __builtin_shufflevector(a[0], a[1], 1, 5, 3, 7);
+  const Quad even23 = __builtin_shufflevector(a[2], a[3], 0, 4, 2, 6);
+  const Quad odd23 = __builtin_shufflevector(a[2], a[3], 1, 5, 3, 7);
+  a[0] = __builtin_shufflevector(even01, even23, 0, 1, 4, 5);
+  a[1] = __builtin_shufflevector(odd01, odd23, 0, 1, 4, 5);
+  a[2] = __builtin_shufflevector(even01, even23, 2, 3, 6, 7);
+  a[3] = __builtin_shufflevector(odd01, odd23, 2, 3, 6, 7);
+}
+
+// Four members from p[i] on of each group; a[j] is member j of all four.
+template <class T>
+MGRPO_INLINE void load_members(Quad (&a)[4], const T *p, const int64_t *first) {
+  MGRPO_UNROLL for (int l = 0; l < kGroups; l++) a[l] = load_quad(p + first[l]);
+  transpose(a);
+}
+
+// Four groups on their way: GroupMoments and CompensatedSum, a group a lane.
+template <bool kWeighted>
+struct Four {
+  const int64_t *first;  // offsets
+  int64_t padded;        // members of the longest group, in whole vectors
+  QuadInt sizes, differ, refused;
+  Quad weight_sum, sum, dropped, reference, mean, squares, peak;  // reference: the first reward that counts
+  Quad members[kLaneMembers];  // 0 where a member does not count; rewards, then centred ones
+  Quad weights[kWeighted ? kLaneMembers : 1];
+  Quad sigma, scale;
+  QuadInt degenerate, empty;
+
+  // The groups from the offset on; false if they are too large, or reach to the element `limit` as vectors.
+  MGRPO_INLINE bool begin(const int64_t *offset, int64_t limit) {
+    first = offset;
+    sizes = *reinterpret_cast<const QuadIntUnaligned *>(offset + 1) - *reinterpret_cast<const QuadIntUnaligned *>(offset);
+    const int64_t longest = max64(max64(sizes[0], sizes[1]), max64(sizes[2], sizes[3]));
+    padded = (longest + 3) / 4 * 4;
+    return longest <= kLaneMembers && first[3] + padded <= limit;
+  }
+
+  // Whether member i counts; inside: whether there is one.
+  MGRPO_INLINE QuadInt counts(int64_t i, QuadInt inside) const {
+    if constexpr (kWeighted) return weights[i] > 0.0;
+    return inside;
+  }
+
+  MGRPO_INLINE void add_weight(int64_t i, QuadInt inside, Quad reward, Quad weight) {
+    weights[i] = keep(weight, inside);
+    refused |= (weights[i] < 0.0) | (inside & (reward - reward != 0.0));  // also of a reward that does not count
+    reference = weight_sum == 0.0 ? keep(reward, weights[i] > 0.0) : reference;
+    weight_sum += weights[i];
+  }
+
+  MGRPO_INLINE void add(int64_t i, QuadInt inside, Quad reward) {
+    const QuadInt in = counts(i, inside);
+    const Quad r = members[i] = keep(reward, in), x = kWeighted ? weights[kWeighted ? i : 0] * r : r;
+    differ |= in & (r != reference);
+    const Quad next = sum + x, of_x = next - sum;
+    dropped += (sum - (next - of_x)) + (x - of_x);
+    sum = next;
+  }
+
+  template <class T>
+  MGRPO_INLINE void add_all(const T *rewards, const double *all_weights) {
+    weight_sum = sum = dropped = reference = Quad{};
+    differ = refused = QuadInt{};
+    QuadInt left = sizes;
+    for (int64_t i = 0; i < padded; i += 4, left -= 4) {
+      Quad r[4], w[4];
+      load_members(r, rewards + i, first);
+      if (kWeighted) load_members(w, all_weights + i, first);
+      if (!kWeighted && i == 0) reference = r[0];
+      MGRPO_UNROLL for (int j = 0; j < 4; j++) {
+        const QuadInt inside = left > splat_quad(int64_t{j});
+        if (kWeighted) add_weight(i + j, inside, r[j], w[j]);
+        add(i + j, inside, r[j]);
+      }
+    }
+    if (!kWeighted) weight_sum = to_double(sizes);
+    mean = differ ? (sum + dropped) / weight_sum : reference;
+  }
+
+  MGRPO_INLINE void centre_all() {
+    squares = peak = Quad{};
+    QuadInt left = sizes;
+    for (int64_t i = 0; i < padded; i += 4, left -= 4)
+      MGRPO_UNROLL for (int j = 0; j < 4; j++) {
+        const QuadInt inside = left > splat_quad(int64_t{j});
+        const Quad centred = members[i + j] = keep(members[i + j] - mean, counts(i + j, inside));
+        squares += (kWeighted ? weights[kWeighted ? i + j : 0] * centred : centred) * centred;
+        if (kWeighted) peak = centred * centred > peak ? centred * centred : peak;
+      }
+    if (!kWeighted) peak = squares;
+  }
+
+  // group_stats and advantage_scale.
+  MGRPO_INLINE void find_scale(const mgrpo_convention &c) {
+    const Quad w = weight_sum;
+    empty = w == 0.0;
+    sigma = root(squares / w);
+    degenerate = ~differ | (sigma < c.sigma_min);
+    if (c.std == MGRPO_STD_SAMPLE || c.baseline != MGRPO_BASELINE_MEAN) degenerate |= w <= 1.0;
+    scale = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT ? w / (w - 1.0) : splat_quad(1.0);
+    if (c.std == MGRPO_STD_POPULATION) scale /= sigma + c.eps;
+    if (c.std == MGRPO_STD_SAMPLE) scale /= root(squares / (w - 1.0)) + c.eps;
+  }
+
+  // Whether nothing is to be refused beyond doubt. The square of an advantage is at most peak * scale^2.
+  MGRPO_INLINE bool settled(double largest_square) const {
+    return all_lanes(~refused & (absolute(sum + dropped) < __DBL_MAX__) & (squares < __DBL_MAX__) &
+                     (weight_sum < __DBL_MAX__) & (degenerate | empty | (peak * scale * scale < largest_square)));
+  }
+
+  template <class T>
+  MGRPO_INLINE void write(T *advantages, mgrpo_group_stats *stats) const {
+    // A group's last vector reaches into the groups behind it. Going backwards, those are written after it: an element
+    // there has a lower place in its own group than here.
+    const QuadInt live = ~(degenerate | empty);
+    for (int64_t i = padded - 4; i >= 0; i -= 4) {
+      Quad a[4];
+      MGRPO_UNROLL for (int j = 0; j < 4; j++) a[j] = keep(members[i + j] * scale, live);
+      transpose(a);
+      MGRPO_UNROLL for (int l = 0; l < kGroups; l++) store_quad(advantages + first[l] + i, a[l]);
+    }
+    const Quad known = keep(mean, ~empty), spread = keep(sigma, differ);
+    MGRPO_UNROLL for (int l = 0; l < kGroups; l++)
+      stats[l] = {known[l], spread[l], weight_sum[l], static_cast<uint8_t>(degenerate[l] & ~empty[l] & 1),
+                  static_cast<uint8_t>(empty[l] & 1)};
+  }
+};
+
+// Of which the root is a finite T.
+MGRPO_INLINE double largest_square(const float *) { return static_cast<double>(__FLT_MAX__) * __FLT_MAX__ / 4; }
+MGRPO_INLINE double largest_square(const double *) { return __DBL_MAX__; }
+
+template <bool kWeighted, class T>
+int64_t in_fours(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) {
+  const int64_t limit = groups.offsets[end];
+  Four<kWeighted> batch[kBatch];
+  for (int64_t g = begin;; g += kBatch * kGroups) {
+    int ready = 0, settled = 0;
+    for (; ready < kBatch && g + (ready + 1) * kGroups <= end; ready++) {
+      if (!batch[ready].begin(groups.offsets + g + ready * kGroups, limit)) break;
+      batch[ready].add_all(groups.rewards, groups.weights);
+    }
+    for (int i = 0; i < ready; i++) batch[i].centre_all();
+    for (int i = 0; i < ready; i++) batch[i].find_scale(c);
+    while (settled < ready && batch[settled].settled(largest_square(groups.rewards))) settled++;
+    for (int i = 0; i < settled; i++) batch[i].write(groups.advantages, groups.stats + g + i * kGroups);
+    if (settled < kBatch) return g + settled * kGroups;
+  }
+}
+
+template <class T>
+int64_t small_groups(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) {
+  return groups.weights ? in_fours<true>(groups, c, begin, end) : in_fours<false>(groups, c, begin, end);
+}
+
+constexpr GroupOps make_group_ops() { return {small_groups<float>, small_groups<double>}; }
+
+}  // namespace
+}  // namespace mgrpo::cpu

@@ -1,0 +1,43 @@
+// Advantages of many small groups: four groups at a time, each in a lane of vectors. Compiled and chosen as nn_ops.h
+// says; AVX-512 adds nothing, since it would take eight groups of one size to fill its vectors.
+#pragma once
+#include <cstdint>
+
+#include "mgrpo/advantage.h"
+
+namespace mgrpo::cpu {
+
+// Ragged groups and where their results go; the arrays are those of mgrpo/advantage.h.
+template <class T>
+struct GroupArrays {
+  const T *rewards;
+  const double *weights;  // null: all 1
+  const int64_t *offsets;
+  T *advantages;
+  mgrpo_group_stats *stats;
+};
+
+struct GroupOps {
+  // Normalises groups from `begin` on, four at a time, and returns the first that it leaves to the code for one group:
+  // one of four with more than kLaneMembers members or with what may have to be refused, or of the last before `end`.
+  // Results have the bits of the code for one group. Advantages of groups between the returned one and `end` may be
+  // overwritten. The baseline is not LEAVE_ONE_OUT_STD.
+  int64_t (*f32)(const GroupArrays<float> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);
+  int64_t (*f64)(const GroupArrays<double> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);
+
+  int64_t operator()(const GroupArrays<float> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) const {
+    return f32(groups, c, begin, end);
+  }
+  int64_t operator()(const GroupArrays<double> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) const {
+    return f64(groups, c, begin, end);
+  }
+};
+
+const GroupOps &group_ops();
+
+extern const GroupOps kGroupOpsPortable;
+#if defined(__x86_64__)
+extern const GroupOps kGroupOpsAvx2;
+#endif
+
+}  // namespace mgrpo::cpu
