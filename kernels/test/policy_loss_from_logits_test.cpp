@@ -3,21 +3,12 @@
 #include <cstdlib>
 
 #include "logits_testing.h"
+#include "loss_testing.h"
 
 namespace {
 using namespace conformance;
 
 const float nan32 = std::numeric_limits<float>::quiet_NaN(), inf32 = std::numeric_limits<float>::infinity();
-
-mgrpo_loss_config defaults() {
-  mgrpo_loss_config c{};
-  c.eps_low = 0.2;
-  c.eps_high = 0.28;
-  c.cispo_low = 1;
-  c.cispo_high = 4;
-  c.log_ratio_clamp = 20;
-  return c;
-}
 
 // Trajectories of three tokens, every fifth masked, the second trajectory of weight 0; logits [rows, ld].
 template <class Type>
@@ -184,7 +175,7 @@ MGRPO_EVERY_BACKEND(FromLogits);
 const Shape kShapes[] = {{1, 1, 1}, {7, 5, 5}, {11, 17, 19}, {9, 1025, 1032}, {8, 4131, 4140}, {2, 49152, 49152}, {1, 151936, 151936}};
 
 std::vector<mgrpo_loss_config> configs() {
-  std::vector<mgrpo_loss_config> all(4, defaults());
+  std::vector<mgrpo_loss_config> all(4, loss_defaults());
   all[1].kl = MGRPO_KL_K3, all[1].kl_coef = 0.1, all[1].tis_cap = 1.1, all[1].dual_clip = 1.2;
   all[2].entropy_coef = 0.3;  // needs the second exponential
   all[3].ratio = MGRPO_RATIO_CISPO, all[3].cispo_high = 0.1, all[3].entropy_coef = -0.1, all[3].kl = MGRPO_KL_K1;
@@ -215,7 +206,7 @@ TEST_P(FromLogits, BlocksOfVanishingProbability) {
   Problem<InFloat32> p({1, 5000, 5000}, 1, 1);
   std::fill(p.logits.begin() + 1024, p.logits.begin() + 2048, -500.0f);
   std::fill(p.logits.begin() + 2048, p.logits.begin() + 4096, -inf32);
-  const auto r = run(backend(), p, defaults());
+  const auto r = run(backend(), p, loss_defaults());
   ASSERT_EQ(r.status, MGRPO_OK);
   const Row want = oracle(p.row(0), 0, 1, 0, 0);
   EXPECT_NEAR(r.logp[0], want.logp, 1e-5);
@@ -231,7 +222,7 @@ TEST_P(FromLogits, MaskedRowsAndDroppedTrajectoriesAreExactlyZeroWhateverTheyHol
     p.targets[r] = 900;
     p.old[r] = nan32;
   }
-  const auto r = run(backend(), p, defaults());
+  const auto r = run(backend(), p, loss_defaults());
   ASSERT_EQ(r.status, MGRPO_OK);
   EXPECT_EQ(r.bad, -1);
   EXPECT_EQ(r.sums.tokens, 4);
@@ -243,7 +234,7 @@ TEST_P(FromLogits, NaNAndInfinityNameTheFirstRow) {
     for (const size_t column : {0u, 37u, 2040u}) {
       Problem<InFloat32> p({9, 2048, 2048}, 1, 2);
       p.logits[6 * 2048 + column] = p.logits[8 * 2048] = value;
-      const auto r = run(backend(), p, defaults());
+      const auto r = run(backend(), p, loss_defaults());
       EXPECT_EQ(r.status, MGRPO_NON_FINITE);
       EXPECT_EQ(r.bad, 6);
       EXPECT_TRUE(std::isnan(r.logp[6]) && std::isnan(r.entropy[6]) && std::isnan(r.dz[6 * 2048 + 5]));
@@ -254,7 +245,7 @@ TEST_P(FromLogits, TargetsOutsideTheVocabularyNameTheFirstRow) {
   Problem<InFloat32> p({9, 40, 48}, 1, 2);
   p.targets[2] = 40;
   p.targets[0] = -1;
-  const auto r = run(backend(), p, defaults());
+  const auto r = run(backend(), p, loss_defaults());
   EXPECT_EQ(r.status, MGRPO_NON_FINITE);
   EXPECT_EQ(r.bad, 0);
 }
@@ -263,7 +254,7 @@ TEST_P(FromLogits, AnImpossibleTargetIsRefused) {
   Problem<InFloat32> p({3, 40, 40}, 1, 2);
   p.logits[40 + static_cast<size_t>(p.targets[1])] = -inf32;
   std::fill_n(p.logits.begin() + 80, 40, -inf32);
-  const auto r = run(backend(), p, defaults());
+  const auto r = run(backend(), p, loss_defaults());
   EXPECT_EQ(r.status, MGRPO_REFUSED);
   EXPECT_EQ(r.error.code, MGRPO_LOSS_NON_FINITE_INPUT);
   EXPECT_EQ(r.error.field, MGRPO_FIELD_LOGP_NEW);
@@ -272,7 +263,7 @@ TEST_P(FromLogits, AnImpossibleTargetIsRefused) {
 }
 
 TEST_P(FromLogits, RefusesAsTheLossDoes) {
-  mgrpo_loss_config c = defaults();
+  mgrpo_loss_config c = loss_defaults();
   Problem<InFloat32> p({6, 40, 40}, 1, 2);
   p.old[2] = nan32;
   auto r = run(backend(), p, c);
@@ -291,12 +282,12 @@ TEST_P(FromLogits, RefusesAsTheLossDoes) {
 }
 
 TEST_P(FromLogits, RejectsWhatItCannotDo) {
-  mgrpo_loss_config sequence = defaults();
+  mgrpo_loss_config sequence = loss_defaults();
   sequence.ratio = MGRPO_RATIO_SEQUENCE_GEOMETRIC;
   const Problem<InFloat32> p({6, 40, 40}, 1, 2);
   EXPECT_EQ(run(backend(), p, sequence).status, MGRPO_INVALID_ARGUMENT);
 
-  const mgrpo_loss_config c = defaults();
+  const mgrpo_loss_config c = loss_defaults();
   Arrays<InFloat32> a(backend(), p);
   const mgrpo_loss_batch batch = a.batch(c);
   Buffer<int64_t> bad(backend(), std::vector<int64_t>{-1});
@@ -318,7 +309,7 @@ TEST_P(FromLogits, RejectsWhatItCannotDo) {
 
 TEST_P(FromLogits, ChunksMakeUpTheWhole) {
   const Problem<InFloat32> p({14, 3000, 3001}, 0.9, 3);
-  const mgrpo_loss_config c = defaults();
+  const mgrpo_loss_config c = loss_defaults();
   const auto whole = run(backend(), p, c);
   Arrays<InFloat32> a(backend(), p);
   const mgrpo_loss_batch batch = a.batch(c);
@@ -335,7 +326,7 @@ TEST_P(FromLogits, ChunksMakeUpTheWhole) {
   EXPECT_EQ(std::memcmp(parts.dz.data(), whole.dz.data(), whole.dz.size() * sizeof(float)), 0);
 }
 
-TEST_P(FromLogits, MoreRowsThanAGridDimension) { compare_with_oracle<InFloat32>(backend(), {70001, 3, 3}, 1, 1, defaults()); }
+TEST_P(FromLogits, MoreRowsThanAGridDimension) { compare_with_oracle<InFloat32>(backend(), {70001, 3, 3}, 1, 1, loss_defaults()); }
 
 // As LogProbIndex: the last row begins beyond 2^31 elements.
 TEST(FromLogitsIndex, BeyondTwoToThe31Elements) {
@@ -349,7 +340,7 @@ TEST(FromLogitsIndex, BeyondTwoToThe31Elements) {
   logits[last * ld + 1] = to_bf16(2);
   const int64_t cu[] = {0, rows};
   const double one = 1, advantage = -1;
-  const mgrpo_loss_config c = defaults();
+  const mgrpo_loss_config c = loss_defaults();
   const mgrpo_loss_batch batch{1, rows, cu, &one, &advantage, &one, mask.data(), MGRPO_FLOAT32, nullptr, old.data(), nullptr, nullptr, nullptr};
   const mgrpo_logits z{logits, MGRPO_BFLOAT16, rows, vocab, ld, targets.data(), 1};
   mgrpo_loss_sums sums;
@@ -367,9 +358,9 @@ TEST(FromLogitsThreads, SameBits) {
   const Problem<InBFloat16> p({64, 5000, 5000}, 1, 4);
   const int before = omp_get_max_threads();
   omp_set_num_threads(1);
-  const auto one = run(cpu(), p, defaults());
+  const auto one = run(cpu(), p, loss_defaults());
   omp_set_num_threads(3);
-  const auto three = run(cpu(), p, defaults());
+  const auto three = run(cpu(), p, loss_defaults());
   omp_set_num_threads(before);
   EXPECT_EQ(one.logp, three.logp);
   EXPECT_EQ(one.entropy, three.entropy);

@@ -3,19 +3,10 @@
 #include <map>
 
 #include "backend.h"
+#include "loss_testing.h"
 
 namespace {
 using namespace conformance;
-
-mgrpo_loss_config defaults() {
-  mgrpo_loss_config c{};
-  c.eps_low = 0.2;
-  c.eps_high = 0.28;
-  c.cispo_low = 1;
-  c.cispo_high = 4;
-  c.log_ratio_clamp = 20;
-  return c;
-}
 
 struct Batch {
   std::vector<int64_t> cu{0}, group, trained;
@@ -150,7 +141,7 @@ std::vector<mgrpo_loss_config> all_modes() {
       for (int32_t kl = 0; kl < 4; kl++)
         for (const double tis : {0.0, 1.5})
           for (const double dual : {0.0, 1.6}) {
-            mgrpo_loss_config c = defaults();
+            mgrpo_loss_config c = loss_defaults();
             c.ratio = ratio;
             c.aggregation = aggregation;
             c.max_length = 64;
@@ -198,7 +189,7 @@ TEST_P(PolicyLoss, UntrainedTokensAreExactlyZeroAndMayHoldNaN) {
     for (int64_t t = b.cu[j]; t < b.cu[j + 1]; t++)
       if (!b.mask[t] || b.weight[j] == 0) b.now[t] = b.old[t] = b.behaviour[t] = b.ref[t] = b.entropy[t] = t % 2 ? kNaN : kInf;
   b.advantage[3] = b.advantage[5] = kNaN;  // dropped, and without a trained token
-  mgrpo_loss_config c = defaults();
+  mgrpo_loss_config c = loss_defaults();
   c.entropy_coef = 0.01;
   const Result r = run<float>(backend(), b, c);
   ASSERT_EQ(r.status, MGRPO_OK);
@@ -214,7 +205,7 @@ TEST_P(PolicyLoss, UntrainedTokensAreExactlyZeroAndMayHoldNaN) {
 TEST_P(PolicyLoss, TiesTakeTheUnclippedBranch) {
   Batch b = random_batch(9);
   b.now = b.old;
-  mgrpo_loss_config c = defaults();
+  mgrpo_loss_config c = loss_defaults();
   c.eps_low = c.eps_high = 0;
   const Result r = run<double>(backend(), b, c);
   ASSERT_EQ(r.status, MGRPO_OK);
@@ -238,7 +229,7 @@ TEST_P(PolicyLoss, ClampStopsTheGradientStrictlyOutside) {
   b.now = {-30, -30.5};  // on the bound, and outside
   b.behaviour = b.ref = b.old;
   b.entropy = {0, 0};
-  const Result r = run<double>(backend(), b, defaults());
+  const Result r = run<double>(backend(), b, loss_defaults());
   ASSERT_EQ(r.status, MGRPO_OK);
   EXPECT_DOUBLE_EQ(r.dlogp[0], -0.5 * std::exp(-20));
   EXPECT_EQ(r.dlogp[1], 0);
@@ -262,7 +253,7 @@ TEST_P(PolicyLoss, StatisticsCountWeightsAsCopies) {
       }
       copied.cu.push_back(static_cast<int64_t>(copied.mask.size()));
     }
-  mgrpo_loss_config c = defaults();
+  mgrpo_loss_config c = loss_defaults();
   c.tis_cap = 1.2;
   c.kl = MGRPO_KL_K3;
   const auto a = run<double>(backend(), weighted, c).stats, b = run<double>(backend(), copied, c).stats;
@@ -274,14 +265,14 @@ TEST_P(PolicyLoss, StatisticsCountWeightsAsCopies) {
 }
 
 TEST_P(PolicyLoss, AbsentInputsHaveNoStatistics) {
-  const Result r = run<float>(backend(), random_batch(11), defaults(), {false, false, false});
+  const Result r = run<float>(backend(), random_batch(11), loss_defaults(), {false, false, false});
   ASSERT_EQ(r.status, MGRPO_OK);
   for (double x : {r.stats.entropy_mean, r.stats.ref_kl_mean, r.stats.tis_mean, r.stats.tis_max, r.stats.behaviour_gap_mean})
     EXPECT_TRUE(std::isnan(x));
 }
 
 TEST_P(PolicyLoss, RefusalsComeInTheSpecifiedOrder) {
-  mgrpo_loss_config c = defaults();
+  mgrpo_loss_config c = loss_defaults();
   const Batch good = random_batch(12);
   const auto first = static_cast<int64_t>(good.cu[1]);  // a trained token of trajectory 1
   struct Case {
@@ -329,7 +320,7 @@ TEST_P(PolicyLoss, EmptyMicroBatch) {
   batch.cu_seqlens = &cu;
   batch.dtype = MGRPO_FLOAT32;
   batch.logp_new = batch.logp_old = &cu;
-  const mgrpo_loss_config c = defaults();
+  const mgrpo_loss_config c = loss_defaults();
   mgrpo_loss_sums sums;
   mgrpo_loss_error error;
   EXPECT_EQ(backend().policy_loss(&batch, &c, nullptr, nullptr, &sums, &error), MGRPO_OK);
@@ -341,7 +332,7 @@ TEST_P(PolicyLoss, RejectsArraysThatDoNotFit) {
   const int64_t falling[] = {0, 5, 3}, late[] = {1, 2, 3};
   const double ones[] = {1, 1};
   const uint8_t mask[5] = {};
-  const mgrpo_loss_config c = defaults();
+  const mgrpo_loss_config c = loss_defaults();
   mgrpo_loss_sums sums;
   mgrpo_loss_error error;
   float out[5];
@@ -354,14 +345,14 @@ TEST_P(PolicyLoss, RejectsArraysThatDoNotFit) {
 // 70,000 trajectories: more than a grid dimension.
 TEST_P(PolicyLoss, ManyTrajectories) {
   const Batch b = random_batch(13, 70000, 2);
-  const Result r = run<double>(backend(), b, defaults());
+  const Result r = run<double>(backend(), b, loss_defaults());
   ASSERT_EQ(r.status, MGRPO_OK);
-  EXPECT_NEAR(r.stats.loss, static_cast<double>(oracle(b, defaults(), b.now, b.now)), 1e-12);
+  EXPECT_NEAR(r.stats.loss, static_cast<double>(oracle(b, loss_defaults(), b.now, b.now)), 1e-12);
 }
 
 TEST(PolicyLossThreads, SameBits) {
   const Batch b = random_batch(14, 3000, 9);
-  mgrpo_loss_config c = defaults();
+  mgrpo_loss_config c = loss_defaults();
   c.ratio = MGRPO_RATIO_SEQUENCE_GEOMETRIC;
   c.tis_cap = 2;
   const int before = omp_get_max_threads();
