@@ -3,24 +3,40 @@
 #include "nn_ops.h"
 #include "parallel.h"
 
-using namespace mgrpo::cpu;
+namespace mgrpo::cpu {
+namespace {
 
-int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows, int64_t k,
-                         int64_t n) {
+// Outputs, and of many rows the rows, that a thread takes at once: as they are done, since threads are not equally fast.
+constexpr int64_t kOutputBlock = 96, kRowBlock = 84;
+
+template <class Weight, class Loop>
+int32_t linear(Loop loop, const float *x, const Weight *w, const float *b, float *y, int64_t rows, int64_t k,
+               int64_t n) {
   if (!valid_sizes({rows, k, n})) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0 || n == 0) return MGRPO_OK;
   if (y == nullptr || (k > 0 && any_null({x, w}))) return MGRPO_INVALID_ARGUMENT;
-  const float *b = b_or_null;
   const double work = static_cast<double>(rows) * k * n;
-  const NnOps &ops = nn_ops();
   if (rows > n) {
-    parallel_ranges(rows, 1, work, [=, &ops](int64_t begin, int64_t end) {
-      ops.linear(x + begin * k, k, w, k, b, y + begin * n, n, end - begin, k, n);
+    parallel_blocks(rows, kRowBlock, work, [=](int64_t begin, int64_t end) {
+      loop(x + begin * k, k, w, k, b, y + begin * n, n, end - begin, k, n);
     });
     return MGRPO_OK;
   }
-  parallel_ranges(n, 8, work, [=, &ops](int64_t begin, int64_t end) {
-    ops.linear(x, k, w + begin * k, k, b != nullptr ? b + begin : nullptr, y + begin, n, rows, k, end - begin);
+  parallel_blocks(n, kOutputBlock, work, [=](int64_t begin, int64_t end) {
+    loop(x, k, w + begin * k, k, b != nullptr ? b + begin : nullptr, y + begin, n, rows, k, end - begin);
   });
   return MGRPO_OK;
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu
+
+int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows, int64_t k,
+                         int64_t n) {
+  return mgrpo::cpu::linear(mgrpo::cpu::nn_ops().linear, x, w, b_or_null, y, rows, k, n);
+}
+
+int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y, int64_t rows,
+                              int64_t k, int64_t n) {
+  return mgrpo::cpu::linear(mgrpo::cpu::nn_ops().linear_bf16, x, w, b_or_null, y, rows, k, n);
 }

@@ -16,6 +16,7 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr int64_t kKeyBlock = 64;
+constexpr const float *kNothingAhead = nullptr;
 
 // f(column, n, row) for the parts of the keys at positions [first, first + n_keys), in their order: n keys
 // from the block's column on are the rows from `row` on.
@@ -206,9 +207,9 @@ void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float
     for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       const int64_t at = row * keys.stride;
       dot_block(StridedRows{q, s.hd}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,
-                nullptr);
+                kNothingAhead);
       dot_block(StridedRows{dout, s.hd}, rows, keys.v + at, keys.stride, n, s.hd, nullptr, dprob + column,
-                kKeyBlock, nullptr);
+                kKeyBlock, kNothingAhead);
     });
     for (int64_t i = 0; i < rows; i++)
       score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, seen + i - key, s.scale,

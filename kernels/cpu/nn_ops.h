@@ -43,6 +43,8 @@ struct NnOps {
   // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
   void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y,
                  int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+  void (*linear_bf16)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
+                      int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
   void (*rms_norm)(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t rows, int64_t d);
   void (*rms_norm_dx)(const float *dy, const float *x, const float *w, const float *inv_rms, float *dx, int64_t rows,

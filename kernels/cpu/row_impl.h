@@ -10,12 +10,6 @@ static_assert(kRowBlock % kLanes == 0, "a block is whole vectors");
 // Below exp(-104) a float32 exponential is 0; the bound also keeps 0 * -Inf out of the weighted sum.
 constexpr float kMinExponent = -104.0f;
 
-typedef uint16_t VecHalf __attribute__((vector_size(kLanes * 2)));
-typedef uint32_t VecBits __attribute__((vector_size(kLanes * 4)));
-typedef uint16_t VecHalfUnaligned __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
-
-MGRPO_INLINE Vec widen(VecHalf bits) { return (Vec)(__builtin_convertvector(bits, VecBits) << 16); }
-
 // Round to nearest even; NaN stays NaN.
 MGRPO_INLINE VecHalf narrow(Vec a) {
   const VecBits bits = (VecBits)a;
@@ -24,14 +18,6 @@ MGRPO_INLINE VecHalf narrow(Vec a) {
   return __builtin_convertvector((VecBits)(a == a ? (VecInt)rounded : (VecInt)quiet), VecHalf);
 }
 
-MGRPO_INLINE Vec load_row(const float *p) { return load(p); }
-MGRPO_INLINE Vec load_row(const uint16_t *p) { return widen(*reinterpret_cast<const VecHalfUnaligned *>(p)); }
-MGRPO_INLINE Vec load_row_n(const float *p, int64_t n) { return load_n(p, n); }
-MGRPO_INLINE Vec load_row_n(const uint16_t *p, int64_t n) {
-  VecHalf a{};
-  for (int64_t i = 0; i < n; i++) a[i] = p[i];
-  return widen(a);
-}
 MGRPO_INLINE void store_row(float *p, Vec a) { store(p, a); }
 MGRPO_INLINE void store_row(uint16_t *p, Vec a) { *reinterpret_cast<VecHalfUnaligned *>(p) = narrow(a); }
 MGRPO_INLINE void store_row_n(float *p, Vec a, int64_t n) { store_n(p, a, n); }
@@ -53,12 +39,12 @@ MGRPO_INLINE bool find_max(const T *z, int64_t vocab, float *max) {
   VecInt nan{};
   int64_t v = 0;
   for (; v + kLanes <= vocab; v += kLanes) {
-    const Vec x = load_row(z + v);
+    const Vec x = load(z + v);
     nan |= (VecInt)(x != x);
     m = vmax(m, x);
   }
   if (v < vocab) {
-    const Vec x = keep_first(load_row_n(z + v, vocab - v), vocab - v, -inf);
+    const Vec x = keep_first(load_n(z + v, vocab - v), vocab - v, -inf);
     nan |= (VecInt)(x != x);
     m = vmax(m, x);
   }
@@ -82,7 +68,7 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace
     Vec sum{}, weighted{};
     int64_t v = begin;
     for (; v + kLanes <= end; v += kLanes) {
-      const Vec d = vmax(least, (load_row(z + v) - max) * scale);
+      const Vec d = vmax(least, (load(z + v) - max) * scale);
       const Vec e = vexp(d);
       sum += e;
       weighted += e * d;
@@ -90,7 +76,7 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace
     }
     if (v < end) {
       const int64_t n = end - v;
-      const Vec d = vmax(least, (load_row_n(z + v, n) - max) * scale);
+      const Vec d = vmax(least, (load_n(z + v, n) - max) * scale);
       const Vec e = keep_first(vexp(d), n, 0);
       sum += e;
       weighted += e * keep_first(d, n, 0);
@@ -110,12 +96,12 @@ void row_gradient(T *z, int64_t vocab, float max_z, float inv_tau, float constan
   const Vec least = splat(kMinExponent);
   int64_t v = 0;
   for (; v + kLanes <= vocab; v += kLanes) {
-    const Vec d = vmax(least, (load_row(z + v) - max) * scale);
+    const Vec d = vmax(least, (load(z + v) - max) * scale);
     store_row(z + v, vexp(d) * fma(s, d, c));
   }
   if (v < vocab) {
     const int64_t n = vocab - v;
-    const Vec d = vmax(least, (load_row_n(z + v, n) - max) * scale);
+    const Vec d = vmax(least, (load_n(z + v, n) - max) * scale);
     store_row_n(z + v, vexp(d) * fma(s, d, c), n);
   }
 }
@@ -129,11 +115,11 @@ MGRPO_INLINE float block_max(const T *z, int64_t n) {
   int64_t v = 0;
   for (; v + 4 * kLanes <= n; v += 4 * kLanes) {
     MGRPO_UNROLL
-    for (int u = 0; u < 4; u++) m[u] = vmax(m[u], load_row(z + v + u * kLanes));
+    for (int u = 0; u < 4; u++) m[u] = vmax(m[u], load(z + v + u * kLanes));
   }
   for (; v < n; v += kLanes) {
     const int64_t left = n - v;
-    m[0] = vmax(m[0], left < kLanes ? keep_first(load_row_n(z + v, left), left, -__builtin_inff()) : load_row(z + v));
+    m[0] = vmax(m[0], left < kLanes ? keep_first(load_n(z + v, left), left, -__builtin_inff()) : load(z + v));
   }
   return max_lanes(vmax(vmax(m[0], m[1]), vmax(m[2], m[3])));
 }
@@ -155,7 +141,7 @@ void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, Row
         __builtin_prefetch(z + kRelativeBlock + v + line);
       MGRPO_UNROLL
       for (int u = 0; u < kUnroll; u++) {
-        const Vec d = vmax(least, (load_row(z + v + u * kLanes) - max) * scale), e = vexp2_normal(d);
+        const Vec d = vmax(least, (load(z + v + u * kLanes) - max) * scale), e = vexp2_normal(d);
         sum[u] += e;
         weighted[u] = fma(e, d, weighted[u]);
         store(exps + v + u * kLanes, e);
@@ -163,7 +149,7 @@ void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, Row
     }
     for (; v < n; v += kLanes) {
       const int64_t left = min64(kLanes, n - v);
-      const Vec d = vmax(least, (load_row_n(z + v, left) - max) * scale), e = keep_first(vexp2_normal(d), left, 0);
+      const Vec d = vmax(least, (load_n(z + v, left) - max) * scale), e = keep_first(vexp2_normal(d), left, 0);
       sum[0] += e;
       weighted[0] = fma(e, keep_first(d, left, 0), weighted[0]);
       store_n(exps + v, e, left);

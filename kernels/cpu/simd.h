@@ -67,6 +67,19 @@ MGRPO_INLINE void store_n(float *p, Vec a, int64_t n) {
 MGRPO_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif
 
+// bfloat16 is the upper half of a float.
+typedef uint16_t VecHalf __attribute__((vector_size(kLanes * 2)));
+typedef uint16_t VecHalfUnaligned __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+typedef uint32_t VecBits __attribute__((vector_size(kLanes * 4)));
+
+MGRPO_INLINE Vec widen(VecHalf a) { return (Vec)(__builtin_convertvector(a, VecBits) << 16); }
+MGRPO_INLINE Vec load(const uint16_t *p) { return widen(*reinterpret_cast<const VecHalfUnaligned *>(p)); }
+MGRPO_INLINE Vec load_n(const uint16_t *p, int64_t n) {
+  VecHalf a{};
+  for (int64_t i = 0; i < n; i++) a[i] = p[i];
+  return widen(a);
+}
+
 // NaN in the second argument is kept, as in x86's own min and max, which compilers do not find in the last
 // form (nor, unmasked, without warnings from their own header).
 #if defined(__AVX512F__)

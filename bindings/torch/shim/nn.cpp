@@ -32,12 +32,21 @@ at::Tensor like_with_last(const at::Tensor &x, int64_t last) {
   return at::empty(sizes, x.options());
 }
 
+// Ours reads w in float32 or bfloat16; everything else is float32.
+bool our_linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b) {
+  return cpu_fp32(x) && (cpu_fp32(w) || (w.is_cpu() && w.scalar_type() == at::kBFloat16)) && (!b.defined() || cpu_fp32(b));
+}
+
 at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b) {
   auto xc = x.contiguous(), wc = w.contiguous(), bc = b.defined() ? b.contiguous() : b;
   auto y = like_with_last(x, w.size(0));
-  check_status(mgrpo_linear_cpu(xc.const_data_ptr<float>(), wc.const_data_ptr<float>(),
-                                bc.defined() ? bc.const_data_ptr<float>() : nullptr, y.mutable_data_ptr<float>(),
-                                rows_of(x), x.size(-1), w.size(0)));
+  const float *from = xc.const_data_ptr<float>(), *bias = bc.defined() ? bc.const_data_ptr<float>() : nullptr;
+  float *to = y.mutable_data_ptr<float>();
+  int64_t rows = rows_of(x), k = x.size(-1), n = w.size(0);
+  if (w.scalar_type() == at::kFloat)
+    check_status(mgrpo_linear_cpu(from, wc.const_data_ptr<float>(), bias, to, rows, k, n));
+  else
+    check_status(mgrpo_linear_bf16_cpu(from, static_cast<const uint16_t *>(wc.const_data_ptr()), bias, to, rows, k, n));
   return y;
 }
 
@@ -165,7 +174,7 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
     const at::Tensor none, &X = ref(x), &W = ref(w), &B = b_or_null ? ref(b_or_null) : none;
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 2 && X.size(-1) == W.size(1), "x [..., K] and w [N, K] do not agree on K");
     TORCH_CHECK(!B.defined() || (B.dim() == 1 && B.size(0) == W.size(0)), "w [N, K] and b [N] do not agree on N");
-    if (!at::GradMode::is_enabled() && cpu_fp32(X, W) && (!B.defined() || cpu_fp32(B))) return linear(X, W, B);
+    if (!at::GradMode::is_enabled() && our_linear(X, W, B)) return linear(X, W, B);
     std::optional<at::Tensor> bias;
     if (B.defined()) bias = B;
     return recorded(X, W, B) ? Linear::apply(X, W, bias) : at::linear(X, W, bias);

@@ -1,4 +1,4 @@
-// Forward and backward passes of the layers of a decoder-only transformer, fp32.
+// Forward and backward passes of the layers of a decoder-only transformer, fp32 but where a function says otherwise.
 //
 // Layout: every tensor is dense and row-major; [T, H, hd] means T rows of H heads of hd floats.
 // Batch invariance: a row of a result depends on that row's inputs alone, bit for bit. The number of
@@ -20,6 +20,10 @@ MGRPO_API const char *mgrpo_cpu_isa(void);
 // w is read as it is, without a packed copy.
 MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
                                    int64_t k, int64_t n);
+
+// The same with w in bfloat16: each weight is widened, products and sums are float32.
+MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y,
+                                        int64_t rows, int64_t k, int64_t n);
 
 // y = x * inv_rms * w with inv_rms[r] = 1 / sqrt(mean(x[r]^2) + eps).  x, y [rows, d], w [d], d >= 1,
 // eps >= 0; inv_rms_or_null [rows] is written for the backward pass. Works in place (y == x).
