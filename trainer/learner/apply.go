@@ -21,8 +21,8 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 			return err
 		}
 		var copied unsafe.Pointer
-		if l.model.Compute != l.model.Master {
-			copied = l.model.Compute.Ptr()
+		if l.model.Half != nil {
+			copied = l.model.Half.Ptr()
 		}
 		return kernels.AdamW(b, l.model.Master.Ptr(), l.m.Ptr(), l.v.Ptr(), l.grad.Ptr(), copied, n, norm, kernels.AdamWConfig{
 			LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,

@@ -22,8 +22,8 @@ func (m *Model) NewCache(ctx context.Context, slots, length int) (*Cache, error)
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
 		shape := []int64{int64(slots), int64(m.Config.KVHeads), int64(length), int64(m.Config.HeadDim)}
 		for range m.layers {
-			c.k = append(c.k, s.Keep(s.Zeros(m.Compute.DType(), shape...)))
-			c.v = append(c.v, s.Keep(s.Zeros(m.Compute.DType(), shape...)))
+			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.embed.DType(), shape...)))
+			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.embed.DType(), shape...)))
 		}
 		return nil
 	})

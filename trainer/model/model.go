@@ -20,11 +20,23 @@ type Model struct {
 	Layout *Layout
 
 	Master  *torch.Tensor // fp32 [Layout.Numel]: what the optimizer updates and checkpoints hold
-	Compute *torch.Tensor // what the forward pass reads: Master itself, or its bf16 copy
+	Half    *torch.Tensor // its bf16 copy, nil where nothing reads one
+	Compute *torch.Tensor // what training's forward pass reads: Master or Half
+
+	Decoder             // training's, over views of Compute
+	Generation *Decoder // generation's: the same, or on a CPU with a bf16 copy one that reads matrices from it
 
 	leaves   []*torch.Tensor // views of Compute, one per Layout.Leaves
-	layers   []layer
-	cos, sin *torch.Tensor // fp32 [MaxPosition, HeadDim/2]
+	halves   []*torch.Tensor // views of Half and
+	wide     []*torch.Tensor // of Master, where Generation reads both
+	cos, sin *torch.Tensor   // fp32 [MaxPosition, HeadDim/2]
+}
+
+// Decoder is the forward pass over weights of one precision.
+type Decoder struct {
+	cfg               *checkpoint.Config
+	embed, norm, head *torch.Tensor
+	layers            []layer
 }
 
 type layer struct {
@@ -46,6 +58,7 @@ type Attention interface {
 // Options says how a model is held.
 type Options struct {
 	Compute     torch.DType // torch.Float32 or torch.BFloat16
+	HalfCopy    bool        // keep a bf16 copy beside float32: on a CPU generation reads half the bytes
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 }
 
@@ -131,16 +144,23 @@ func allocate(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, opt
 	err := dev.Do(ctx, func(s *torch.Scope) error {
 		m.Master = s.Keep(s.Empty(torch.Float32, m.Layout.Numel))
 		m.Compute = m.Master
-		if opt.Compute != torch.Float32 {
-			m.Compute = s.Keep(s.Empty(opt.Compute, m.Layout.Numel))
+		if opt.HalfCopy || opt.Compute == torch.BFloat16 {
+			m.Half = s.Keep(s.Empty(torch.BFloat16, m.Layout.Numel))
+		}
+		if opt.Compute == torch.BFloat16 {
+			m.Compute = m.Half
 		}
 		cos, sin := rotaryTables(&cfg, positions)
 		half := int64(cfg.HeadDim / 2)
 		m.cos = s.Keep(s.FromFloat32(cos, int64(positions), half))
 		m.sin = s.Keep(s.FromFloat32(sin, int64(positions), half))
-		for _, l := range m.Layout.Leaves {
-			view := m.Compute.Narrow(0, l.Offset, numel(l.Shape)).View(l.Shape...).Detach()
-			m.leaves = append(m.leaves, s.Keep(view))
+		m.leaves = m.views(s, m.Compute)
+		m.Decoder = m.decoder(m.leaves, m.leaves)
+		m.Generation = &m.Decoder
+		if m.Half != nil && !dev.IsCUDA() {
+			m.wide, m.halves = m.views(s, m.Master), m.views(s, m.Half)
+			mixed := m.decoder(m.halves, m.wide)
+			m.Generation = &mixed
 		}
 		return nil
 	})
@@ -148,29 +168,44 @@ func allocate(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, opt
 		m.Close(ctx)
 		return nil, fmt.Errorf("model: allocating %d parameters: %w", m.Layout.Numel, err)
 	}
-	m.bindLayers()
 	return m, nil
 }
 
-func (m *Model) bindLayers() {
+// views cuts a flat buffer into the leaves.
+func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) {
+	for _, l := range m.Layout.Leaves {
+		all = append(all, s.Keep(flat.Narrow(0, l.Offset, numel(l.Shape)).View(l.Shape...).Detach()))
+	}
+	return all
+}
+
+// decoder binds leaves: the matrices of linear maps from one list, all else from the other.
+func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
+	matrix := func(name string) *torch.Tensor { return m.leaf(matrices, name) }
+	other := func(name string) *torch.Tensor { return m.leaf(rest, name) }
+	d := Decoder{cfg: &m.Config, embed: other("embed"), norm: other("norm"), head: matrix("head")}
+	if m.Config.Tied {
+		d.head = matrix("embed")
+	}
 	for i := range m.Config.Layers {
 		p := fmt.Sprintf("layers.%d.", i)
-		m.layers = append(m.layers, layer{
+		d.layers = append(d.layers, layer{
 			cfg: &m.Config, cos: m.cos, sin: m.sin,
-			inputNorm: m.leaf(p + "input_norm"), postNorm: m.leaf(p + "post_norm"),
-			qkv: m.leaf(p + "qkv"), qkvBias: m.leaf(p + "qkv_bias"),
-			o: m.leaf(p + "o"), oBias: m.leaf(p + "o_bias"),
-			qNorm: m.leaf(p + "q_norm"), kNorm: m.leaf(p + "k_norm"),
-			gateUp: m.leaf(p + "gate_up"), gateUpBias: m.leaf(p + "gate_up_bias"),
-			down: m.leaf(p + "down"), downBias: m.leaf(p + "down_bias"),
+			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
+			qkv: matrix(p + "qkv"), qkvBias: other(p + "qkv_bias"),
+			o: matrix(p + "o"), oBias: other(p + "o_bias"),
+			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"),
+			gateUp: matrix(p + "gate_up"), gateUpBias: other(p + "gate_up_bias"),
+			down: matrix(p + "down"), downBias: other(p + "down_bias"),
 		})
 	}
+	return d
 }
 
 // leaf is nil for a parameter that this architecture does not have.
-func (m *Model) leaf(name string) *torch.Tensor {
+func (m *Model) leaf(leaves []*torch.Tensor, name string) *torch.Tensor {
 	if i, ok := m.Layout.index[name]; ok {
-		return m.leaves[i]
+		return leaves[i]
 	}
 	return nil
 }
@@ -179,28 +214,23 @@ func (m *Model) leaf(name string) *torch.Tensor {
 func (m *Model) Leaves() []*torch.Tensor { return m.leaves }
 
 // Head is the output projection [VocabSize, Hidden]: the embedding itself where they are tied.
-func (m *Model) Head() *torch.Tensor {
-	if h := m.leaf("head"); h != nil {
-		return h
-	}
-	return m.leaf("embed")
-}
+func (d *Decoder) Head() *torch.Tensor { return d.head }
 
 // MaxPosition is the number of positions the rotary tables hold.
 func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
 
 // Hidden is the forward pass without the head: ids and positions int32 [T] give the normalised hidden
 // states [T, Hidden] of the last layer. Call it inside Device.Do.
-func (m *Model) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) *torch.Tensor {
-	x := torch.Embedding(m.leaf("embed"), ids)
-	for i := range m.layers {
-		x = carry(s, x, func() *torch.Tensor { return m.layers[i].forward(i, x, pos, att) })
+func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) *torch.Tensor {
+	x := torch.Embedding(d.embed, ids)
+	for i := range d.layers {
+		x = carry(s, x, func() *torch.Tensor { return d.layers[i].forward(i, x, pos, att) })
 	}
-	return m.finalNorm(x)
+	return d.finalNorm(x)
 }
 
-func (m *Model) finalNorm(x *torch.Tensor) *torch.Tensor {
-	return torch.RMSNorm(x, m.leaf("norm"), m.Config.RMSEps)
+func (d *Decoder) finalNorm(x *torch.Tensor) *torch.Tensor {
+	return torch.RMSNorm(x, d.norm, d.cfg.RMSEps)
 }
 
 // forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x.
@@ -240,16 +270,12 @@ func carry(s *torch.Scope, x *torch.Tensor, block func() *torch.Tensor) *torch.T
 // Close frees the model's memory.
 func (m *Model) Close(ctx context.Context) error {
 	return m.Device.Do(ctx, func(*torch.Scope) error {
-		for _, t := range m.leaves {
-			t.Drop()
-		}
-		for _, t := range []*torch.Tensor{m.cos, m.sin, m.Master} {
-			if t != nil {
-				t.Drop()
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.cos, m.sin, m.Master, m.Half}} {
+			for _, t := range views {
+				if t != nil {
+					t.Drop()
+				}
 			}
-		}
-		if m.Compute != nil && m.Compute != m.Master {
-			m.Compute.Drop()
 		}
 		return nil
 	})

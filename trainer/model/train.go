@@ -45,7 +45,7 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 // intermediate: each block runs again just before its backward pass (Chen et al. 2016).
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
 	att := m.packed(in)
-	inputs := []*torch.Tensor{torch.Embedding(m.leaf("embed"), in.IDs)}
+	inputs := []*torch.Tensor{torch.Embedding(m.embed, in.IDs)}
 	for i := range m.layers {
 		x := inputs[i]
 		var y *torch.Tensor
@@ -64,7 +64,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		inputs[i+1].Drop()
 	}
 	s.Grad(true, func() {
-		torch.Backward([]*torch.Tensor{torch.Embedding(m.leaf("embed"), in.IDs)}, []*torch.Tensor{grad})
+		torch.Backward([]*torch.Tensor{torch.Embedding(m.embed, in.IDs)}, []*torch.Tensor{grad})
 	})
 }
 

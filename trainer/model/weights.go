@@ -24,7 +24,7 @@ func (m *Model) fill(ctx context.Context, read func(p Part, from int64, dst []fl
 			return err
 		}
 	}
-	return m.SyncCompute(ctx)
+	return m.SyncHalf(ctx)
 }
 
 // WriteFlat fills a flat fp32 buffer laid out like the model's (an optimizer moment) from the host.
@@ -59,13 +59,13 @@ func (m *Model) ReadFlat(ctx context.Context, flat *torch.Tensor, from int64, ds
 	})
 }
 
-// SyncCompute refreshes the bf16 copy after Master was written.
-func (m *Model) SyncCompute(ctx context.Context) error {
-	if m.Compute == m.Master {
+// SyncHalf refreshes the bf16 copy after Master was written.
+func (m *Model) SyncHalf(ctx context.Context) error {
+	if m.Half == nil {
 		return nil
 	}
 	return m.Device.Do(ctx, func(*torch.Scope) error {
-		m.Compute.CopyFrom(m.Master)
+		m.Half.CopyFrom(m.Master)
 		return nil
 	})
 }

@@ -19,7 +19,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testModel is a random model large enough for several rows, heads and passes to matter.
-func testModel(t *testing.T, threads int) *model.Model {
+func testModel(t *testing.T, threads int) *model.Model { return testModelIn(t, threads, false) }
+
+// testModelIn has a bf16 copy of its weights to generate from where half is set.
+func testModelIn(t *testing.T, threads int, half bool) *model.Model {
 	t.Helper()
 	ctx := context.Background()
 	dev, err := torch.Open("cpu", threads)
@@ -30,7 +33,7 @@ func testModel(t *testing.T, threads int) *model.Model {
 	m, err := model.Random(ctx, dev, checkpoint.Config{
 		Family: checkpoint.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true, QKNorm: true,
-	}, 7, model.Options{Compute: torch.Float32})
+	}, 7, model.Options{Compute: torch.Float32, HalfCopy: half})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +115,14 @@ func inOrder(n int) []int {
 // with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
 // number of threads and after a restart.
 func TestBatchInvariance(t *testing.T) {
+	for _, half := range []bool{false, true} {
+		t.Run(map[bool]string{false: "fp32", true: "bf16"}[half], func(t *testing.T) { testBatchInvariance(t, half) })
+	}
+}
+
+func testBatchInvariance(t *testing.T, half bool) {
 	reqs := requests()
-	want := run(t, testEngine(t, testModel(t, 1), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
+	want := run(t, testEngine(t, testModelIn(t, 1, half), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
 	shuffled := rand.New(rand.NewPCG(5, 6)).Perm(len(reqs))
 	for _, c := range []struct {
 		name     string
@@ -131,7 +140,7 @@ func TestBatchInvariance(t *testing.T) {
 		{"2 threads", 2, Options{Slots: 16}, 16, shuffled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := testEngine(t, testModel(t, c.threads), c.opt)
+			e := testEngine(t, testModelIn(t, c.threads, half), c.opt)
 			got := run(t, e, reqs, c.inFlight, c.order)
 			for i := range want {
 				for turn := range want[i] {

@@ -77,14 +77,14 @@ func (e *Engine) pass(b *batch) ([]token, error) {
 		ids, slot, pos, length := b.inputs()
 		n := int64(len(ids))
 		rows := model.Rows{Slot: s.FromInt32(slot, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
-		hidden := e.model.Hidden(s, s.FromInt32(ids, n), rows.Pos, e.cache.At(rows))
+		hidden := e.model.Generation.Hidden(s, s.FromInt32(ids, n), rows.Pos, e.cache.At(rows))
 		if len(b.ready) == 0 {
 			return nil
 		}
 		if int(n) != len(b.ready) {
 			hidden = hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last))))
 		}
-		logits := torch.Linear(hidden, e.model.Head(), nil)
+		logits := torch.Linear(hidden, e.model.Generation.Head(), nil)
 		var err error
 		sampled, err = sample(s, logits, b.ready)
 		return err
