@@ -196,6 +196,7 @@ func rules(t *testing.T, all []right) map[string][]string {
 
 // With the rules that ACLRules prints a run goes from end to end, in TLS, one user for each agent.
 func TestRulesSuffice(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for _, u := range Users("test", team.Agents) {
 		rules, err := ACLRules("test", g.url, u, false)
@@ -217,6 +218,7 @@ func TestRulesSuffice(t *testing.T) {
 // Whatever command or key is taken from a user, a run does not get to its end: the table holds nothing that
 // is not needed.
 func TestEveryRuleIsNeeded(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs the protocol for each rule")
 	}
@@ -273,6 +275,7 @@ func lacking1(list, word string) string {
 
 // What a worker has no business with is refused, alone and inside a script.
 func TestRulesRefuse(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for a, r := range rules(t, rights) {
 		g.let(t, a, r)
@@ -322,6 +325,7 @@ func TestRulesRefuse(t *testing.T) {
 
 // The rules for Redis 6.2 let a run through as well, and keep to its keys and its channel.
 func TestRulesForRedis6(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for _, u := range Users("test", team.Agents)[1:3] {
 		rules, err := ACLRules("test", g.url, u, true)

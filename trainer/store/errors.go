@@ -46,7 +46,7 @@ func (e *ConflictError) Error() string {
 }
 
 // FencedError says that this member's epoch is over: another worker has taken the agent's place, or
-// the store has lost its memory of it. Nothing was written.
+// the store has lost its memory of it. What was asked for has no effect, or had it before.
 type FencedError struct {
 	Agent string
 	Epoch int64  // the member's own

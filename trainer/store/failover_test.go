@@ -33,6 +33,7 @@ func promoted(t *testing.T, replica *process) {
 // The master dies between a claim and its answer. What the replica had is there, the answer arrives through the
 // new master, once, and nothing is handed out again.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	f, master, replica := watched(t)
 	boss, help := join(t, openAt(t, f.url, Options{}), "boss"), join(t, openAt(t, f.url, Options{}), "help")
 	start(t, boss, help)
@@ -48,8 +49,9 @@ func TestFailover(t *testing.T) {
 // What the master acknowledged and the replica never saw is lost. The run does not go on over the hole: the next
 // version does not follow, and an answer to what is lost is waited for until the deadline.
 func TestFailoverThatLosesWrites(t *testing.T) {
+	t.Parallel()
 	f, master, replica := watched(t)
-	o := Options{Timeout: 20 * time.Second, Lease: time.Minute}
+	o := Options{Timeout: 10 * time.Second, Lease: time.Minute}
 	boss, help := join(t, openAt(t, f.url, o), "boss"), join(t, openAt(t, f.url, o), "help")
 	start(t, boss, help)
 	must(t, rawClient(t, &redis.Options{Addr: master.addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/redis/go-redis/v9"
 )
 
 // event is what a client asked of the store, and what it was told.
@@ -37,8 +38,11 @@ type known struct {
 // follows says whether an event can happen in a state, and what the state is then.
 func follows(s known, e event) (bool, known) {
 	old := e.epoch < s.epoch
-	if e.fenced {
-		return old, s
+	if e.fenced { // now, or when it was sent again after it had taken effect
+		if old {
+			return true, s
+		}
+		e.unknown = true
 	}
 	switch e.do {
 	case "takeover":
@@ -115,6 +119,26 @@ func (h *history) note(client int, e event, do func(e *event) error) error {
 	return err
 }
 
+// await waits until enough events of a kind have happened.
+func (h *history) await(t *testing.T, what string, enough int, kind func(event) bool) {
+	t.Helper()
+	for range 2000 {
+		h.mu.Lock()
+		n := 0
+		for _, op := range h.ops {
+			if kind(op.Input.(event)) {
+				n++
+			}
+		}
+		h.mu.Unlock()
+		if n >= enough {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("no %s", what)
+}
+
 // check holds the history against the model, part by part. A takeover is in all parts.
 func (h *history) check(t *testing.T) {
 	t.Helper()
@@ -161,10 +185,11 @@ func (h *history) check(t *testing.T) {
 // server that is killed and started again: what they are told is what one client after another could have
 // been told.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	server := startServer(t)
 	links := []*link{newLink(t, server), newLink(t, server), newLink(t, server)}
 	h := &history{began: time.Now()}
-	o := Options{Timeout: 20 * time.Second}
+	o := Options{Timeout: 20 * time.Second, Lease: time.Minute} // no lease runs out by itself
 	boss := join(t, openAt(t, links[0].url, o), "boss")
 	first, err := openAt(t, links[1].url, o).Join(t.Context(), "help", team, silent)
 	must(t, err)
@@ -181,13 +206,17 @@ func TestHistory(t *testing.T) {
 	clients.Go(func() { commit(ctx, h, first, 20, 30) })
 	clients.Go(func() { watch(ctx, h, boss, 30) })
 
-	time.Sleep(1500 * time.Millisecond)
-	links[1].Stop() // the first worker hears nothing of what follows
+	answered := func(e event) bool { return e.do == "complete" && !e.unknown && !e.fenced }
+	h.await(t, "answers of the first worker", n/2, answered)
+	links[1].Stop() // it hears nothing of what follows
 	heir := takeOver(ctx, t, h, server, openAt(t, links[2].url, o))
 	for c := range 4 {
 		clients.Go(func() { answerAll(ctx, h, heir, 40+c) })
 	}
 	clients.Go(func() { commit(ctx, h, heir, 50, 30) })
+	h.await(t, "answers that were there already", 4, func(e event) bool { return e.do == "complete" && e.conflict && e.epoch == heir.Epoch() })
+	must(t, links[1].Start())
+	h.await(t, "refusals of the first worker", 1, func(e event) bool { return e.fenced && e.epoch == first.Epoch() })
 	asking.Wait()
 	stop()
 	faulty.Wait()
@@ -195,18 +224,23 @@ func TestHistory(t *testing.T) {
 		l.heal(t)
 	}
 	clients.Wait()
+	askAll(t.Context(), h, boss, 70, n) // what was answered twice has one answer, also now
 	h.check(t)
-	if len(h.ops) < 4*n {
-		t.Errorf("only %d events were seen", len(h.ops))
-	}
 }
 
-// takeOver lets a second worker of help join once the first one's lease is gone.
+// takeOver lets a second worker of help join, as when the first one's lease has run out.
 func takeOver(ctx context.Context, t *testing.T, h *history, server *process, s *Store) *Member {
+	must(t, server.await("lease to take away", func(c *redis.Client) bool {
+		return c.Del(ctx, "mgrpo:{test}:lease:help").Val() == 1
+	}))
 	var heir *Member
 	must(t, h.note(60, event{do: "takeover"}, func(e *event) error {
+		able := team // to go on from any version
+		for v := range int64(40) {
+			able.Offers = append(able.Offers, Offer{Version: v, Digest: "d"})
+		}
 		var err error
-		if heir, err = s.Join(ctx, "help", team, silent); err == nil {
+		if heir, err = s.Join(ctx, "help", able, silent); err == nil {
 			e.epoch = heir.Epoch()
 		}
 		return err

@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"flag"
 	"fmt"
 	"math/big"
 	"net"
@@ -25,14 +26,15 @@ import (
 )
 
 // TestMain looks for goroutines left behind. The client's probe of a server that is gone sleeps up to
-// a second before it sees that its pool is closed.
+// a second before it sees that its pool is closed; a link of toxiproxy that was cut may wait for ever.
 func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "8") // tests wait more than they compute
 	stop := goleak.Cleanup(func(status int) {
 		cluster.stop()
 		sentinel.stop()
 		os.Exit(status)
 	})
-	goleak.VerifyTestMain(m, stop, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+	goleak.VerifyTestMain(m, stop, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"), goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
 // backend is a server that stores can be opened on.
@@ -44,10 +46,10 @@ type backend struct {
 // backends runs a test on the embedded server, on a redis-server process, on a cluster of three, and on a master
 // that a Sentinel names.
 func backends(t *testing.T, test func(t *testing.T, b backend)) {
-	t.Run("embedded", func(t *testing.T) { test(t, embeddedBackend(t)) })
-	t.Run("redis-server", func(t *testing.T) { test(t, redisBackend(t)) })
-	t.Run("cluster", func(t *testing.T) { test(t, cluster.backend(t)) })
-	t.Run("sentinel", func(t *testing.T) { test(t, sentinel.backend(t)) })
+	t.Run("embedded", func(t *testing.T) { t.Parallel(); test(t, embeddedBackend(t)) })
+	t.Run("redis-server", func(t *testing.T) { t.Parallel(); test(t, redisBackend(t)) })
+	t.Run("cluster", func(t *testing.T) { t.Parallel(); test(t, cluster.backend(t)) })
+	t.Run("sentinel", func(t *testing.T) { t.Parallel(); test(t, sentinel.backend(t)) })
 }
 
 func embeddedBackend(t *testing.T) backend {

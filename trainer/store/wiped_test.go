@@ -15,6 +15,7 @@ import (
 // next step: within a lease. What they say is that the agents have to be resumed, and from then on they change
 // nothing, also when somebody else has begun the run anew meanwhile.
 func TestForgottenRound(t *testing.T) {
+	t.Parallel()
 	for name, forget := range map[string]func(t *testing.T, p *process){
 		"FLUSHALL": func(t *testing.T, p *process) {
 			must(t, p.await("emptiness", func(c *redis.Client) bool { return c.FlushAll(t.Context()).Err() == nil }))
