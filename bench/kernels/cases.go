@@ -52,7 +52,7 @@ func full() []workload {
 	all = append(all, decodes(16, 1024, 9, 3, 64))
 	for _, size := range [][2]int64{{576, 1536}, {1536, 576}, {576, 49_152}} {
 		for _, rows := range []int64{1, 4, 16} {
-			all = append(all, linears(rows, size[0], size[1]))
+			all = append(all, linears(rows, size[0], size[1], 0), linears(rows, size[0], size[1], 1))
 		}
 	}
 	return append(all, samples(16, 49_152))
@@ -63,7 +63,7 @@ func quick() []workload {
 	return []workload{
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
 		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
-		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129), samples(3, 1003),
+		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1), samples(3, 1003),
 	}
 }
 
@@ -182,10 +182,16 @@ func decodes(sequences, context, heads, kv, hd int64) workload {
 		flops: flops("4 d H per visible pair", 4*float64(hd*heads*sequences*context)), peers: pytorch, caches: bothCaches, open: decodeAttention}
 }
 
-func linears(rows, in, out int64) workload {
-	return workload{name: "linear", dims: dims{"rows": rows, "in": in, "out": out}, shape: fmt.Sprintf("%d x %d x %d", rows, in, out),
+// linears has weights in bf16 where half is 1; the peers' inputs are bf16 then, too.
+func linears(rows, in, out, half int64) workload {
+	w := workload{name: "linear", dims: dims{"rows": rows, "in": in, "out": out, "half": half}, shape: fmt.Sprintf("%d x %d x %d", rows, in, out),
 		bytes: bytes("4 (K N + R K + R N): weights and input read, output written", 4*(in*out+rows*in+rows*out)), reads: true,
 		flops: flops("2 R K N", 2*float64(rows*in*out)), peers: pytorch, caches: coldOnly, open: linear}
+	if half == 1 {
+		w.dtype = "bf16 weights"
+		w.bytes = bytes("2 K N + 4 (R K + R N): weights and input read, output written", 2*in*out+4*(rows*in+rows*out))
+	}
+	return w
 }
 
 func samples(rows, vocab int64) workload {

@@ -143,8 +143,12 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 }
 
 func linear(d *desk, n dims) *measure.Native {
+	w := d.uniform(2, 1, n["out"], n["in"])
+	if n["half"] == 1 {
+		w = d.keep(w.To(torch.BFloat16))
+	}
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, n["rows"], n["in"]), d.uniform(2, 1, n["out"], n["in"])},
+		leaves: []*torch.Tensor{d.uniform(1, 1, n["rows"], n["in"]), w},
 		f:      func(x []*torch.Tensor) *torch.Tensor { return torch.Linear(x[0], x[1], nil) },
 	}.native(d)
 }

@@ -34,16 +34,15 @@ func groupAdvantage(_ *desk, n dims) *measure.Native {
 	}
 	rewards := make([]float32, offsets[len(offsets)-1])
 	measure.Uniform(rewards, 1, 1)
-	dense := tensor.New(tensor.WithShape(len(rewards)), tensor.WithBacking(rewards))
-	var out *tensor.Dense
+	got, stats := make([]float32, len(rewards)), make([]kernels.GroupStats, n["groups"])
+	dense := func(v []float32) *tensor.Dense { return tensor.New(tensor.WithShape(len(v)), tensor.WithBacking(v)) }
+	in, out := dense(rewards), dense(got)
 	return &measure.Native{
-		Work: func() (err error) {
-			out, _, err = kernels.GroupAdvantage(dense, nil, offsets, kernels.DefaultConvention)
-			return err
+		Work: func() error {
+			return kernels.GroupAdvantageInto(out, stats, in, nil, offsets, kernels.DefaultConvention)
 		},
 		Error: func() (float64, error) {
 			var worst apart
-			got := out.Data().([]float32)
 			for g, from := range offsets[:len(offsets)-1] {
 				group := rewards[from:offsets[g+1]]
 				mean, deviation := moments(group)

@@ -6,25 +6,16 @@
 package kernels
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"strings"
-	"time"
+	"errors"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Options of a run.
-type Options struct {
-	Root    string // the repository, where the peers are
-	Threads int
-	Peers   bool
-	Quick   bool   // tiny shapes, two samples
-	Only    string // cases whose "name, shape" contains this
-	Log     func(format string, args ...any)
-	Save    func(*measure.Results) error // after every row; may be nil
-}
+// Options of a run; Only looks at "name, shape".
+type Options = measure.Options
 
 // dims are a case's sizes, by the names that the peers know too; "backward" is 0 or 1.
 type dims map[string]int64
@@ -34,6 +25,7 @@ type workload struct {
 	name    string
 	dims    dims
 	shape   string
+	dtype   string // "" for float32
 	bytes   measure.Amount
 	reads   bool // moves next to nothing but what it reads
 	flops   measure.Amount
@@ -44,56 +36,40 @@ type workload struct {
 }
 
 // Run measures all cases.
-func Run(ctx context.Context, o Options) (*measure.Results, error) {
+func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	dev, err := torch.Open("cpu", o.Threads)
 	if err != nil {
 		return nil, err
 	}
-	defer dev.Close()
-	r := &measure.Results{Suite: "kernels", Date: time.Now().UTC().Format(time.DateTime), Machine: measure.Examine(ctx, o.Threads), LoadBefore: measure.Load()}
-	plan, cases := measure.DefaultPlan, full()
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	workloads := full()
 	if o.Quick {
-		plan, cases = measure.QuickPlan, quick()
+		workloads = quick()
 	}
-	if r.Ceilings, err = measure.MeasureCeilings(ctx, dev, plan.Samples); err != nil {
-		return nil, err
-	}
-	plan.Log = o.Log
-	for _, w := range cases {
-		if !strings.Contains(w.label()+", "+w.shape, o.Only) {
-			continue
-		}
+	var cases []measure.Case
+	for _, w := range workloads {
 		for _, cache := range w.caches {
-			row, err := plan.Measure(ctx, w.row(cache), w.openers(dev, o))
-			if err != nil {
-				return r, err
-			}
-			row.Finish(r.Ceilings)
-			r.Rows = append(r.Rows, row)
-			if o.Save == nil {
-				continue
-			}
-			if err := o.Save(r); err != nil {
-				return r, err
-			}
+			cases = append(cases, measure.Case{Label: w.label() + ", " + w.shape, Measure: func(ctx context.Context) (measure.Row, error) {
+				return o.Plan().Measure(ctx, w.row(cache), w.openers(dev, o))
+			}})
 		}
 	}
-	if len(r.Rows) == 0 {
-		return r, fmt.Errorf("no case's name and shape contain %q", o.Only)
-	}
-	return r, nil
+	return measure.Run(ctx, "kernels", o, cases)
 }
 
 // label is the name with its pass.
 func (w workload) label() string {
-	if w.dims["backward"] == 1 {
+	switch {
+	case w.dims["backward"] == 1:
 		return w.name + " fwd+bwd"
+	case w.dtype != "":
+		return w.name + ", " + w.dtype
 	}
 	return w.name
 }
 
 func (w workload) row(cache measure.Cache) measure.Row {
-	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: "float32", Cache: cache,
+	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: cmp.Or(w.dtype, "float32"), Cache: cache,
 		Bytes: w.bytes, ReadOnly: w.reads, FLOPs: w.flops, Targets: append([]measure.Target(nil), w.targets...)}
 }
 

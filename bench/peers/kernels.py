@@ -266,7 +266,8 @@ def decode_attention(d):
 
 
 def linear(d):
-    return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"]), uniform(2, 1, d["out"], d["in"])])
+    dtype = torch.bfloat16 if d["half"] else torch.float32
+    return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"]).to(dtype), uniform(2, 1, d["out"], d["in"]).to(dtype)])
 
 
 class Sample(Operator):

@@ -1,7 +1,7 @@
 """The peers of a step's phases: transformers' generate, its forward and backward on a padded batch, and TRL's
 GRPOTrainer, on the weights, prompts and completions that the case names.
 
-A case is {"suite", "folder", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
+A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
 "advantages": [float], "log_probs": [[float]], "lr"}: completion i belongs to prompt i // K. "log_probs" are those
 of the first completion of each prompt in float64, from the provider "float64", or absent.
 """
@@ -23,7 +23,8 @@ def log_probs(model, prompt, completion):
     ids = torch.tensor([prompt + completion])
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits[0, len(prompt) - 1:-1]
-    return logits.log_softmax(-1).gather(-1, ids[0, len(prompt):, None])[:, 0]
+    wide = torch.promote_types(logits.dtype, torch.float32)  # as generate samples
+    return logits.to(wide).log_softmax(-1).gather(-1, ids[0, len(prompt):, None])[:, 0]
 
 
 class Phase:
@@ -33,8 +34,8 @@ class Phase:
 
     def __init__(self, case):
         self.case = case
-        self.model = load(case["folder"])
-        self.settings = {"dtype": "float32", "attention": self.model.config._attn_implementation,
+        self.model = load(case["folder"], getattr(torch, case["dtype"]))
+        self.settings = {"dtype": case["dtype"], "attention": self.model.config._attn_implementation,
                          "threads": torch.get_num_threads(), "peak": "resident memory of the process"}
 
     def peak(self):

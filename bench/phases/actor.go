@@ -49,7 +49,8 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, threads int) 
 		return a, err
 	}
 	defer src.Close()
-	if a.model, err = model.Load(ctx, a.device, src, model.Options{Compute: torch.Float32, MaxPosition: w.context()}); err != nil {
+	hold := model.Options{Compute: torch.Float32, HalfCopy: w.DType == "bfloat16", MaxPosition: w.context()}
+	if a.model, err = model.Load(ctx, a.device, src, hold); err != nil {
 		return a, err
 	}
 	return a, a.equip(ctx, opt, w)

@@ -46,7 +46,7 @@ type phase struct {
 	peer    string // of bench/peers/phases.py
 	options actorOptions
 	work    func(ctx context.Context, a *actor, w *workload) error
-	bytes   func(checkpoint.Config, shape) measure.Amount
+	bytes   func(c checkpoint.Config, s shape, weight float64) measure.Amount // weight: bytes of one that generation reads
 	flops   func(checkpoint.Config, shape) measure.Amount
 }
 
@@ -61,28 +61,44 @@ type bench struct {
 	name, suite string
 	weights     weights
 	shape       shape
+	half        bool // generation reads bf16 weights, and so does the peer
 	targets     []measure.Target
+}
+
+// dtype is that of the weights that are sampled from.
+func (b bench) dtype() string {
+	if b.half {
+		return "bfloat16"
+	}
+	return "float32"
 }
 
 func casesOf(suite string, quick bool) []bench {
 	shared := shape{prompts: 2, rollouts: 8, promptTokens: 90, newTokens: 64}
 	if quick {
-		return []bench{{"tiny", suite, tiny, shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}, nil}}
+		b := bench{name: "tiny", suite: suite, weights: tiny, shape: shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}}
+		if suite != "rollout" {
+			return []bench{b}
+		}
+		half := b
+		half.name, half.half = "tiny-bf16", true
+		return []bench{b, half}
 	}
 	peer := phases[suite].peer
 	switch suite {
 	case "rollout":
 		apart := shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64}
 		return []bench{
-			{"smollm2", suite, smolLM2, apart, []measure.Target{faster(peer, 4), nearFloor(0.6)}},
-			{"smollm2-shared", suite, smolLM2, shared, nil},
+			{"smollm2", suite, smolLM2, apart, false, []measure.Target{faster(peer, 4), nearFloor(0.6)}},
+			{"smollm2-bf16", suite, smolLM2, apart, true, []measure.Target{faster(peer, 6), nearFloor(0.6)}},
+			{"smollm2-shared", suite, smolLM2, shared, false, nil},
 		}
 	case "learner":
-		return []bench{{"smollm2", suite, smolLM2, shared, []measure.Target{faster(peer, 2)}}}
+		return []bench{{"smollm2", suite, smolLM2, shared, false, []measure.Target{faster(peer, 2)}}}
 	case "step":
 		return []bench{
-			{"smollm2", suite, smolLM2, shared, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},
-			{"small", suite, small, shared, []measure.Target{faster(peer, 8)}},
+			{"smollm2", suite, smolLM2, shared, false, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},
+			{"small", suite, small, shared, false, []measure.Target{faster(peer, 8)}},
 		}
 	}
 	return nil
@@ -127,8 +143,12 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 		}
 		openers = append(openers, peers.Opener(p.peer, w))
 	}
-	return o.plan().Measure(ctx, measure.Row{
-		Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: "float32", Cache: measure.Cold,
-		Bytes: p.bytes(w.config, b.shape), ReadOnly: true, FLOPs: p.flops(w.config, b.shape), Targets: b.targets,
+	weight := 4.0
+	if b.half {
+		weight = 2
+	}
+	return o.Plan().Measure(ctx, measure.Row{
+		Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.dtype(), Cache: measure.Cold,
+		Bytes: p.bytes(w.config, b.shape, weight), ReadOnly: true, FLOPs: p.flops(w.config, b.shape), Targets: b.targets,
 	}, openers)
 }

@@ -43,17 +43,18 @@ func stepFLOPs(c checkpoint.Config, s shape) measure.Amount {
 	return measure.Amount{Formula: "rollout + learner", Value: rolloutFLOPs(c, s).Value + learnerFLOPs(c, s).Value}
 }
 
-func decodeBytes(c checkpoint.Config, s shape) measure.Amount {
-	return measure.Amount{Formula: "4·parameters·new tokens: every pass reads the weights", Value: 4 * float64(c.Parameters()) * float64(s.newTokens)}
+func decodeBytes(c checkpoint.Config, s shape, weight float64) measure.Amount {
+	return measure.Amount{Formula: fmt.Sprintf("%g·parameters·new tokens: every pass reads the weights", weight),
+		Value: weight * float64(c.Parameters()) * float64(s.newTokens)}
 }
 
-func noBytes(checkpoint.Config, shape) measure.Amount {
+func noBytes(checkpoint.Config, shape, float64) measure.Amount {
 	return measure.Amount{Formula: "0: bound by FLOPs"}
 }
 
-func stepBytes(c checkpoint.Config, s shape) measure.Amount {
+func stepBytes(c checkpoint.Config, s shape, weight float64) measure.Amount {
 	return measure.Amount{
 		Formula: "rollout + 32·parameters: AdamW reads the gradient twice and moves weights and moments both ways",
-		Value:   decodeBytes(c, s).Value + 32*float64(c.Parameters()),
+		Value:   decodeBytes(c, s, weight).Value + 32*float64(c.Parameters()),
 	}
 }

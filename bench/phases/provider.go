@@ -30,7 +30,7 @@ func open(ctx context.Context, p phase, w *workload, threads int) (measure.Provi
 }
 
 func (a *actor) settings(w *workload) map[string]any {
-	s := map[string]any{"dtype": "float32", "threads": a.device.Threads(), "max_error_against": w.against, "peak": "resident memory of the process"}
+	s := map[string]any{"dtype": w.DType, "threads": a.device.Threads(), "max_error_against": w.against, "peak": "resident memory of the process"}
 	if a.engine != nil {
 		s["slots"], s["temperature"], s["stop"] = len(w.Completions), 1, "none"
 	}

@@ -16,7 +16,8 @@ import (
 // workload is what every provider of a case is given; bench/peers/phases.py reads its JSON.
 type workload struct {
 	Suite       string      `json:"suite"`
-	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them
+	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them, in float32
+	DType       string      `json:"dtype"`  // in which they are used: "float32" or "bfloat16"
 	Prompts     [][]int32   `json:"prompts"`
 	Rollouts    int         `json:"rollouts"` // of each prompt
 	NewTokens   int         `json:"new_tokens"`
@@ -33,7 +34,7 @@ type workload struct {
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
-	w = &workload{Suite: b.suite, Folder: folder, Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6}
+	w = &workload{Suite: b.suite, Folder: folder, DType: b.dtype(), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
 	if a.device, err = torch.Open("cpu", o.Threads); err != nil {
@@ -72,7 +73,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 
 // makeWeights reads the model from models/ or fills its shape.
 func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err error) {
-	opt := model.Options{Compute: torch.Float32, MaxPosition: b.shape.promptTokens + b.shape.newTokens}
+	opt := model.Options{Compute: torch.Float32, HalfCopy: b.half, MaxPosition: b.shape.promptTokens + b.shape.newTokens}
 	if b.weights.file == "" {
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err

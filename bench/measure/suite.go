@@ -1,0 +1,77 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Options of a run of a suite.
+type Options struct {
+	Root    string // of the repository, where the peers are
+	Threads int    // of every provider
+	Peers   bool   // beside the peers, which make bench-peers brings
+	Quick   bool   // tiny shapes, few samples: whether it runs, not how fast
+	Only    string // cases whose label contains this
+	Log     func(format string, args ...any)
+	Save    func(*Results) error // after every row; may be nil
+}
+
+// Plan is how often the options let measure.
+func (o Options) Plan() Plan {
+	p := DefaultPlan
+	if o.Quick {
+		p = QuickPlan
+	}
+	p.Log = o.Log
+	return p
+}
+
+// Case is one row of a suite. Measure gives the row complete but for Finish.
+type Case struct {
+	Label   string // what Only looks at
+	Measure func(ctx context.Context) (Row, error)
+}
+
+// Run measures the machine's ceilings and then all cases. With an error it returns the rows that were finished before.
+func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, error) {
+	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: Load(), Machine: Examine(ctx, o.Threads)}
+	var err error
+	if r.Ceilings, err = ceilings(ctx, o); err != nil {
+		return r, err
+	}
+	for _, c := range cases {
+		if !strings.Contains(c.Label, o.Only) {
+			continue
+		}
+		row, err := c.Measure(ctx)
+		if err != nil {
+			return r, err
+		}
+		row.Finish(r.Ceilings)
+		r.Rows = append(r.Rows, row)
+		if o.Save == nil {
+			continue
+		}
+		if err := o.Save(r); err != nil {
+			return r, err
+		}
+	}
+	if len(r.Rows) == 0 {
+		return r, fmt.Errorf("no case of the suite %s contains %q", suite, o.Only)
+	}
+	return r, nil
+}
+
+func ceilings(ctx context.Context, o Options) (c Ceilings, err error) {
+	dev, err := torch.Open("cpu", o.Threads)
+	if err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	return MeasureCeilings(ctx, dev, o.Plan().Samples)
+}
