@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/r
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench bench-peers gpu-test gsm8k interop lint fmt env clean
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench bench-peers gpu-test gsm8k chaos bugs interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -115,6 +115,16 @@ gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@.ci/setup.sh
 	@examples/gsm8k/fetch.sh
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
+
+KILLS ?= 30
+
+# ARGS='-seed 2 -agents 3 -every 1 -shared'
+chaos: build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
+	$(GO) test -tags failpoint ./trainer/failpoint
+	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
+
+bugs: build ## put each bug of docs/reliability.md into the product: a test must find it
+	$(GO) run ./bench/chaos/bugs
 
 interop: build ## compare what mgrpo wrote with transformers (downloads 2.7 GB once)
 	@bench/interop/run.sh

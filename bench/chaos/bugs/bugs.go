@@ -1,0 +1,146 @@
+package main
+
+// bug is a fault that the product does not have.
+type bug struct {
+	Name     string
+	File     string // in which it would be
+	Old, New string // the text that is there, once, and what would be there
+	Suite    suite  // that finds it
+}
+
+func storeTests(tests string) suite { return suite{Package: "trainer/store", Tests: tests} }
+func files(tests string) suite      { return suite{Package: "trainer/checkpoint", Tests: tests} }
+func training(tests string) suite   { return suite{Package: "trainer", Tests: tests} }
+func chaos(arguments ...string) suite {
+	return suite{Chaos: arguments}
+}
+
+var bugs = []bug{
+	{
+		Name: "a file is not synced before its folder gets its name",
+		File: "trainer/checkpoint/files.go",
+		Old:  "		err = file.Sync()\n", New: "",
+		Suite: files("TestCrash"),
+	}, {
+		Name: "a folder is not synced after a manifest was put into it",
+		File: "trainer/checkpoint/files.go",
+		Old:  "	return fsys.SyncDir(dir)\n", New: "	return nil\n",
+		Suite: files("TestCrash"),
+	}, {
+		Name: "a ledger's line is acknowledged before it is synced",
+		File: "trainer/checkpoint/ledger.go",
+		Old:  "		err = l.file.Sync()\n", New: "",
+		Suite: files("TestCrash"),
+	}, {
+		Name: "a manifest is written in its place, and not put there whole",
+		File: "trainer/checkpoint/files.go",
+		Old:  "	temporary, dir := partialName(path), filepath.Dir(path)\n", New: "	temporary, dir := path, filepath.Dir(path)\n",
+		Suite: files("TestCrash"),
+	}, {
+		Name: "a file's digest is not compared",
+		File: "trainer/checkpoint/manifest.go",
+		Old:  "hex.EncodeToString(sum) != f.SHA256 {", New: "len(sum) == 0 {",
+		Suite: files("TestDamage"),
+	}, {
+		Name: "the newest checkpoints are removed, and the oldest kept",
+		File: "trainer/checkpoint/prune.go",
+		Old:  "	for _, step := range slices.Backward(steps) {\n", New: "	for _, step := range steps {\n",
+		Suite: files("TestPrune"),
+	}, {
+		Name: "results are not part of what is started from",
+		File: "trainer/checkpoint/offers.go",
+		Old:  "with.Results, with.Digest = evaluated.Results, evaluated.Digest", New: "with.Digest = evaluated.Digest",
+		Suite: files("TestOffers"),
+	}, {
+		Name: "a writer's epoch is not looked at",
+		File: "trainer/store/scripts.go",
+		Old:  "~= ARGV[2] then return {'fenced'", New: "== '' then return {'fenced'",
+		Suite: storeTests("TestTakeover|TestRewind"),
+	}, {
+		Name: "a new round has the name of the one before",
+		File: "trainer/store/join.go",
+		Old:  "  for i = firstAgent, #ARGV do redis.call('HINCRBY', KEYS[1], ARGV[i], 1) end\n", New: "",
+		Suite: storeTests("TestRewind|TestForgottenRound"),
+	}, {
+		Name: "a write whose reply was lost fails when it is sent again",
+		File: "trainer/store/versions.go",
+		Old:  "	if err == nil && word(reply, 0) == \"order\" {\n", New: "	if err == nil && word(reply, 0) != \"new\" {\n",
+		Suite: storeTests("TestFaultyNetwork|TestHistory"),
+	}, {
+		Name: "the second of two different values stands",
+		File: "trainer/store/scripts.go",
+		Old: `  if there == ARGV[4] then return {'same'} end
+  return {'conflict'}
+end
+redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
+redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+announce(KEYS[2], ARGV[5])
+`,
+		New: `end
+redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
+redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+announce(KEYS[2], ARGV[5])
+`,
+		Suite: storeTests("TestWriteOnce"),
+	}, {
+		Name:  "who takes a place over is handed out what nobody had before",
+		File:  "trainer/store/claims.go",
+		Old:   "  local id, value = entry[2][2] or '', entry[2][4] or ''\n",
+		New:   "  if redis.call('HEXISTS', KEYS[5], entry[2][2]) == 1 then return {'none'} end\n  local id, value = entry[2][2] or '', entry[2][4] or ''\n",
+		Suite: storeTests("TestTakeover|TestPoison"),
+	}, {
+		Name: "a place is taken over from any checkpoint",
+		File: "trainer/store/join.go",
+		Old:  "  again = ARGV[8] == '1' and", New: "  again = true or",
+		Suite: storeTests("TestRewind"),
+	}, {
+		Name: "the team starts from checkpoints of one step, not of one digest",
+		File: "trainer/store/join.go",
+		Old:  "			if !slices.Contains(there[a], o) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
+		Suite: storeTests("TestStart"),
+	}, {
+		Name: "rollouts are trained on that another agent does not hold",
+		File: "trainer/step.go",
+		Old:  "		if o.Failed == \"\" && allHeld(o, w.mainName(), known) {\n", New: "		if o.Failed == \"\" {\n",
+		Suite: training("TestForeignHolding"),
+	}, {
+		Name: "a checkpoint is written from weights that are trained on meanwhile",
+		File: "trainer/checkpoints.go",
+		Old:  "		flat = copied.reader(ctx, copied.weights)\n", New: "",
+		Suite: training("TestStepsGoOnBesideACheckpoint"),
+	}, {
+		Name: "a resumed optimizer counts its updates anew",
+		File: "trainer/checkpoints.go",
+		Old:  "	w.learner.SetSteps(st.Updates)\n", New: "",
+		Suite: training("TestResumeEqualsUninterrupted"),
+	}, {
+		Name: "a version is published before its line is in the ledger",
+		File: "trainer/step.go",
+		Old: `	if err := w.enter(n, outcomes, complete, groups); err != nil {
+		return err
+	}
+	if err := w.member.PublishVersion(ctx, n+1); err != nil {
+		return err
+	}
+`,
+		New: `	if err := w.member.PublishVersion(ctx, n+1); err != nil {
+		return err
+	}
+	if err := w.enter(n, outcomes, complete, groups); err != nil {
+		return err
+	}
+`,
+		Suite: training("TestLedger"),
+	}, {
+		Name: "a ledger is not cut back to where the team goes on",
+		File: "trainer/checkpoint/files.go",
+		Old:  "	if err := f.Truncate(size); err != nil {\n", New: "	if _, err := f.Stat(); err != nil {\n",
+		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
+	}, {
+		Name:  "a step that is made again draws other minibatches",
+		File:  "trainer/learn.go",
+		Old:   "	rng := rand.New(rand.NewPCG(w.cfg.Run.Seed, uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
+		New:   "	rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
+		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
+	},
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the list of bugs into the document")
+
+const document = "../../../docs/reliability.md"
+
+// Every test that the document names is there.
+func TestPromisesAreHeld(t *testing.T) {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`([a-z/]+)\\.(Test\\w+)`").FindAllStringSubmatch(string(text), -1)
+	for _, m := range named {
+		checkTest(t, m[1], m[2])
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| promise") && !strings.HasPrefix(line, "| bug") && !strings.Contains(line, "Test") && !strings.Contains(line, "chaos") {
+			t.Errorf("nothing holds: %s", line)
+		}
+	}
+	if len(named) < 40 {
+		t.Errorf("only %d tests are named", len(named))
+	}
+}
+
+// Every bug's text is in its file once, and its suite's tests exist.
+func TestBugs(t *testing.T) {
+	names := map[string]bool{}
+	for _, b := range bugs {
+		text, err := os.ReadFile(filepath.Join("../../..", b.File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(text, []byte(b.Old)); n != 1 {
+			t.Errorf("%s: its text is in %s %d times", b.Name, b.File, n)
+		}
+		if names[b.Name] {
+			t.Errorf("%s is there twice", b.Name)
+		}
+		names[b.Name] = true
+		if b.Suite.Chaos != nil {
+			continue
+		}
+		for name := range strings.SplitSeq(b.Suite.Tests, "|") {
+			checkTest(t, b.Suite.Package, name)
+		}
+	}
+}
+
+func checkTest(t *testing.T, folder, name string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../../..", folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("\nfunc "+name+"(t *testing.T) {")) {
+			return
+		}
+	}
+	t.Errorf("%s has no %s", folder, name)
+}
+
+// The document lists the bugs.
+func TestBugsAreListed(t *testing.T) {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := bytes.Index(text, []byte("-update -->\n"))
+	to := bytes.Index(text, []byte("<!-- end -->"))
+	if from < 0 || to < from {
+		t.Fatal("the document has no place for the list")
+	}
+	from += len("-update -->\n")
+	if want := bugTable(); string(text[from:to]) != want {
+		if !*update {
+			t.Fatalf("the list of %s is another: go test ./bench/chaos/bugs -update", document)
+		}
+		whole := string(text[:from]) + want + string(text[to:])
+		if err := os.WriteFile(document, []byte(whole), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func bugTable() string {
+	var out strings.Builder
+	out.WriteString("| bug | in | found by |\n|---|---|---|\n")
+	for _, b := range bugs {
+		var found []string
+		for name := range strings.SplitSeq(b.Suite.Tests, "|") {
+			found = append(found, fmt.Sprintf("`%s.%s`", b.Suite.Package, name))
+		}
+		if b.Suite.Chaos != nil {
+			found = []string{"`bench/chaos " + strings.Join(b.Suite.Chaos, " ") + "`"}
+		}
+		fmt.Fprintf(&out, "| %s | `%s` | %s |\n", b.Name, b.File, strings.Join(found, ", "))
+	}
+	return out.String()
+}

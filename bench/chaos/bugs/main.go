@@ -1,0 +1,152 @@
+// Command bugs puts bugs into the product, one at a time, and demands that a test finds each. Nothing of it is in
+// the product: a bug is a piece of a file's text and what stands there instead, which the compiler is given in an
+// overlay. Run it in the root of the repository:
+//
+//	eval "$(make env)"; go run ./bench/chaos/bugs
+//
+// It fails where a bug's text is not in its file exactly once, where the product with the bug does not compile,
+// where a suite fails without any bug, and where a bug survives its suite.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+func main() {
+	only := flag.String("only", "", "regular expression of the names of bugs to try")
+	flag.Parse()
+	ctx, done := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer done()
+	if err := run(ctx, *only); err != nil {
+		fmt.Fprintf(os.Stderr, "bugs: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, only string) error {
+	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "bugs")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var errs []error
+	passed := map[string]bool{}
+	for _, b := range bugs {
+		if !chosen.MatchString(b.Name) {
+			continue
+		}
+		started := time.Now()
+		err := b.try(ctx, dir, passed)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		said := "found"
+		if err != nil {
+			said = err.Error()
+			errs = append(errs, fmt.Errorf("%s: %w", b.Name, err))
+		}
+		fmt.Printf("%4.0f s  %s: %s by %s\n", time.Since(started).Seconds(), b.Name, said, b.Suite)
+	}
+	return errors.Join(errs...)
+}
+
+// try puts the bug in and runs its suite, which must pass without it.
+func (b bug) try(ctx context.Context, dir string, passed map[string]bool) error {
+	overlay, err := b.overlay(dir)
+	if err != nil {
+		return err
+	}
+	if !passed[b.Suite.String()] {
+		if out, err := b.Suite.run(ctx, ""); err != nil {
+			return fmt.Errorf("the suite fails without the bug: %w\n%s", err, out)
+		}
+		passed[b.Suite.String()] = true
+	}
+	if out, err := command(ctx, "go", "build", "-overlay", overlay, "./"+filepath.Dir(b.File)); err != nil {
+		return fmt.Errorf("it does not compile: %w\n%s", err, out)
+	}
+	if _, err := b.Suite.run(ctx, overlay); err == nil {
+		return errors.New("it SURVIVES")
+	}
+	return nil
+}
+
+// overlay writes the file with the bug, and the overlay that names it.
+func (b bug) overlay(dir string) (string, error) {
+	text, err := os.ReadFile(b.File)
+	if err != nil {
+		return "", err
+	}
+	if n := bytes.Count(text, []byte(b.Old)); n != 1 {
+		return "", fmt.Errorf("its text is in %s %d times", b.File, n)
+	}
+	original, err := filepath.Abs(b.File)
+	if err != nil {
+		return "", err
+	}
+	changed := filepath.Join(dir, "changed.go")
+	if err := os.WriteFile(changed, bytes.Replace(text, []byte(b.Old), []byte(b.New), 1), 0o644); err != nil {
+		return "", err
+	}
+	data, err := json.Marshal(map[string]any{"Replace": map[string]string{original: changed}})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, data, 0o644)
+}
+
+// suite is what finds a bug: tests of a package, or a run of bench/chaos.
+type suite struct {
+	Package, Tests string   // of the tests; Tests is a regular expression
+	Chaos          []string // arguments
+}
+
+func (s suite) String() string {
+	if s.Chaos != nil {
+		return "chaos " + strings.Join(s.Chaos, " ")
+	}
+	return s.Package + " " + s.Tests
+}
+
+// run runs the suite; an empty overlay is the product as it is.
+func (s suite) run(ctx context.Context, overlay string) ([]byte, error) {
+	if s.Chaos == nil {
+		args := []string{"test", "-timeout", "3m", "-failfast", "-run", "^(" + s.Tests + ")$", "./" + s.Package}
+		if overlay != "" {
+			args = append(args, "-overlay", overlay)
+		}
+		out, err := command(ctx, "go", args...)
+		if err == nil && bytes.Contains(out, []byte("[no tests to run]")) {
+			return out, errors.New("there is no such test")
+		}
+		return out, err
+	}
+	const void = "exit status 2\n"
+	args := append([]string{"run", "./bench/chaos", "-work", "build/chaos/bugs", "-overlay", overlay}, s.Chaos...)
+	out, err := command(ctx, "go", args...)
+	if bytes.HasSuffix(out, []byte(void)) { // too few kills to prove that nothing is wrong, but nothing was
+		return out, nil
+	}
+	return out, err
+}
+
+func command(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return exec.CommandContext(ctx, name, args...).CombinedOutput()
+}
