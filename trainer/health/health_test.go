@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +158,19 @@ func TestToken(t *testing.T) {
 	}
 	if status, body := get(t, s, AlivePath, "Authorization", "Bearer "+token); status != 200 {
 		t.Errorf("with the token: %d %s", status, body)
+	}
+}
+
+// Every byte of the token counts.
+func TestTokenIsComparedWhole(t *testing.T) {
+	h := guard("the-token-itself", http.NotFoundHandler())
+	for i := range 4096 {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", fmt.Sprintf("Bearer the-token-%d", i))
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != 401 {
+			t.Fatalf("token %d gets in", i)
+		}
 	}
 }
 

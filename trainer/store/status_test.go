@@ -207,3 +207,16 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 		}
 	})
 }
+
+// A phase's name that was read is the name that is written.
+func FuzzParsePhase(f *testing.F) {
+	for _, name := range []string{"step-0", "eval-12", "checkpoint-9223372036854775807", "manifest-3", "step-01", "step--1", "step-+1", "stop-1", "step", "-", "step-1 ", "step-99999999999999999999"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		p, err := parsePhase(name)
+		if err == nil && (p.String() != name || p.Step < 0) {
+			t.Errorf("%q is read as %v", name, p)
+		}
+	})
+}
