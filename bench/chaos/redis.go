@@ -78,8 +78,7 @@ func (r *server) users(ctx context.Context, t *team) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("mgrpo store acl: %w", err)
 	}
-	// A server that loads its file of commands does so as the default user, and skips what that may not do.
-	return fmt.Sprintf("user default off ~* &* +@all\n%suser %s on #%x ~mgrpo:{%s}:record +xrange\n", out, admin, sha256.Sum256([]byte(r.password)), runName), nil
+	return fmt.Sprintf("%suser %s on #%x ~mgrpo:{%s}:record +xrange\n", out, admin, sha256.Sum256([]byte(r.password)), runName), nil
 }
 
 // settings are the configuration by which workers find the server. An invocation is never given up: it is

@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -45,18 +46,17 @@ func run(ctx context.Context, only string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	tried := slices.DeleteFunc(slices.Clone(bugs), func(b bug) bool { return !chosen.MatchString(b.Name) })
+	if err := withoutBugs(ctx, tried); err != nil {
+		return err
+	}
 	var errs []error
-	passed := map[string]bool{}
-	for _, b := range bugs {
-		if !chosen.MatchString(b.Name) {
-			continue
-		}
-		started := time.Now()
-		err := b.try(ctx, dir, passed)
+	for _, b := range tried {
+		started, said := time.Now(), "found"
+		err := b.try(ctx, dir)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		said := "found"
 		if err != nil {
 			said = err.Error()
 			errs = append(errs, fmt.Errorf("%s: %w", b.Name, err))
@@ -66,17 +66,32 @@ func run(ctx context.Context, only string) error {
 	return errors.Join(errs...)
 }
 
-// try puts the bug in and runs its suite, which must pass without it.
-func (b bug) try(ctx context.Context, dir string, passed map[string]bool) error {
+// withoutBugs demands that the suites pass as long as there is no bug: a package's at once.
+func withoutBugs(ctx context.Context, tried []bug) error {
+	var suites []suite
+	for _, b := range tried {
+		i := slices.IndexFunc(suites, func(s suite) bool { return s.Package == b.Suite.Package && slices.Equal(s.Chaos, b.Suite.Chaos) })
+		if i < 0 {
+			suites = append(suites, b.Suite)
+		} else if b.Suite.Chaos == nil {
+			suites[i].Tests += "|" + b.Suite.Tests
+		}
+	}
+	for _, s := range suites {
+		started := time.Now()
+		if out, err := s.run(ctx, ""); err != nil {
+			return fmt.Errorf("without a bug %s fails: %w\n%s", s, err, out)
+		}
+		fmt.Printf("%4.0f s  no bug: nothing found by %s\n", time.Since(started).Seconds(), s)
+	}
+	return nil
+}
+
+// try puts the bug in and runs its suite.
+func (b bug) try(ctx context.Context, dir string) error {
 	overlay, err := b.overlay(dir)
 	if err != nil {
 		return err
-	}
-	if !passed[b.Suite.String()] {
-		if out, err := b.Suite.run(ctx, ""); err != nil {
-			return fmt.Errorf("the suite fails without the bug: %w\n%s", err, out)
-		}
-		passed[b.Suite.String()] = true
 	}
 	if out, err := command(ctx, "go", "build", "-overlay", overlay, "./"+filepath.Dir(b.File)); err != nil {
 		return fmt.Errorf("it does not compile: %w\n%s", err, out)
