@@ -103,7 +103,7 @@ func (w *Worker) settings() {
 
 // load brings the weights in: of the checkpoint to continue, the configured folder or file, or random ones.
 func (w *Worker) load(ctx context.Context, s Setup) error {
-	opt := model.Options{Compute: w.computeType(), MaxPosition: contextOf(w.agent, math.MaxInt)}
+	opt := model.Options{Compute: w.computeType(), HalfCopy: w.agent.Engine.DType == "bf16", MaxPosition: contextOf(w.agent, math.MaxInt)}
 	path := ""
 	switch {
 	case s.From != nil:

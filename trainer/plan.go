@@ -72,6 +72,10 @@ func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) Agen
 	})
 	p.Checkpoint = 4 * parameters
 	extra := int64(0)
+	if a.Engine.DType == "bf16" {
+		p.Weights += 2 * parameters // the copy that sampling reads
+		extra += 2 * parameters
+	}
 	if compute != checkpoint.F32 {
 		if learns {
 			p.Gradients += 2 * parameters // those of one micro-batch, in bf16

@@ -261,10 +261,11 @@ type AgentAlign struct {
 
 // Engine sizes an agent's inference and training batches.
 type Engine struct {
-	Slots                 int  `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, at most 128."`
-	Context               int  `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower."`
-	MicroBatchTokens      int  `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; what sequences begin with in common counts once."`
-	CheckpointActivations bool `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
+	Slots                 int    `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, at most 128."`
+	Context               int    `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower."`
+	MicroBatchTokens      int    `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; what sequences begin with in common counts once."`
+	CheckpointActivations bool   `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
+	DType                 string `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights that sampling reads. auto: those of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`
 }
 
 // Tool is one tool that agents can call.

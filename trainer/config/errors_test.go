@@ -96,6 +96,8 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:2:75: agents.b.device: one device an agent; several GPUs for one agent are not supported yet\n" +
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
+		{name: "half copy on a GPU", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: cuda, engine: {dtype: bf16}}}\n",
+			want: "f.yaml:2:59: agents.a.engine.dtype: bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16"},
 		{name: "shape", text: "run: {name: t}\nagents: {a: {role: main, model: {width: 65, layers: 1, heads: 4, kv_heads: 3, ffn: 8}}}\n",
 			want: "f.yaml:2:26: agents.a.model.head_dim: missing; width 65 is no multiple of heads, 4\n" +
 				"f.yaml:2:66: agents.a.model.kv_heads: must divide heads, 4; found 3"},

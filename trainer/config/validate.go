@@ -268,6 +268,9 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.DType == "bf16" && a.Device == "cpu" {
 		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	}
+	if a.Engine.DType == "bf16" && a.Device != "cpu" {
+		d.failAt(key+".engine.dtype", "bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16")
+	}
 	if a.Prompt != "" && a.PromptText != "" {
 		d.failAt(key+".prompt_text", "given besides prompt; keep one")
 	}

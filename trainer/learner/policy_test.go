@@ -23,10 +23,10 @@ const tinyVocab = 17
 // tinyModel is a random decoder of a few thousand parameters; equal seeds give equal weights.
 func tinyModel(t *testing.T, seed uint64) *model.Model {
 	t.Helper()
-	return tinyModelIn(t, seed, torch.Float32)
+	return tinyModelIn(t, seed, model.Options{Compute: torch.Float32})
 }
 
-func tinyModelIn(t *testing.T, seed uint64, compute torch.DType) *model.Model {
+func tinyModelIn(t *testing.T, seed uint64, opt model.Options) *model.Model {
 	t.Helper()
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
@@ -36,7 +36,7 @@ func tinyModelIn(t *testing.T, seed uint64, compute torch.DType) *model.Model {
 	m, err := model.Random(context.Background(), dev, checkpoint.Config{
 		Family: checkpoint.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true, QKNorm: true,
-	}, seed, model.Options{Compute: compute})
+	}, seed, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -518,7 +518,7 @@ func TestBFloat16(t *testing.T) {
 	want, _ := gradientOf(t, single, batch)
 	half := single.opt
 	half.MicroBatchTokens = 24
-	l := tinyLearnerOf(t, tinyModelIn(t, 1, torch.BFloat16), half)
+	l := tinyLearnerOf(t, tinyModelIn(t, 1, model.Options{Compute: torch.BFloat16}), half)
 	bad := clone(batch)
 	bad[1].Behaviour[bad[1].trained()[2]] = float32(math.NaN())
 	if err := l.Prepare(ctx, bad); err != nil {
@@ -530,6 +530,42 @@ func TestBFloat16(t *testing.T) {
 	got, _ := gradientOf(t, l, batch)
 	if d := apart(got, want, 1); !(d < 0.1) {
 		t.Errorf("the gradient is %v off", d)
+	}
+}
+
+// TestHalfCopyFollowsTheMaster: an update renews the copy that generation reads and is the same as without one.
+func TestHalfCopyFollowsTheMaster(t *testing.T) {
+	ctx := context.Background()
+	plain := tinyLearner(t, nil)
+	l := tinyLearnerOf(t, tinyModelIn(t, 1, model.Options{Compute: torch.Float32, HalfCopy: true}), plain.opt)
+	for _, l := range []*Learner{plain, l} {
+		batch := tinyBatch(t, l, 0.3)
+		if err := l.Prepare(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Update(ctx, batch, 0.01); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := plain.model.Layout.Numel
+	want, master, rounded, half := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+	if err := plain.model.ReadFlat(ctx, plain.model.Master, 0, want); err != nil {
+		t.Fatal(err)
+	}
+	err := l.model.Device.Do(ctx, func(*torch.Scope) error {
+		l.model.Master.Float32s(master)
+		l.model.Master.To(torch.BFloat16).Float32s(rounded)
+		l.model.Half.Float32s(half)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(master, want) {
+		t.Error("with a bf16 copy training ends at other weights")
+	}
+	if !slices.Equal(half, rounded) || slices.Equal(half, master) {
+		t.Error("the copy is not the weights in bf16")
 	}
 }
 
