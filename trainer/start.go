@@ -69,17 +69,21 @@ func offersOf(points []checkpoint.Manifest) []store.Offer {
 	return out
 }
 
-// somethingLeft is an ErrFinished where the newest checkpoint is of the end of the run, unless others are alive, who
-// wait to be told.
+// somethingLeft is an ErrFinished where this worker's newest checkpoint is of the end of the run and all workers have
+// come there. If one has not, it may lack what this one has, and all are needed to go on.
 func (t *team) somethingLeft(ctx context.Context, s Setup) error {
 	if s.Frozen || len(s.Offers) == 0 || !finished(s.Config, s.Offers[0], s.Task) {
 		return nil
 	}
-	alive, err := t.store.Alive(ctx, AgentNames(s.Config))
-	if err != nil || len(alive) > 0 {
+	over, err := t.store.Over(ctx, AgentNames(s.Config))
+	if err != nil || !over {
 		return err
 	}
-	return fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: %w", s.Offers[0].Step, s.Config.Run.Steps, ErrFinished)
+	return nothingLeft(s.Config, s.Offers[0])
+}
+
+func nothingLeft(cfg *config.Config, m checkpoint.Manifest) error {
+	return fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: %w", m.Step, cfg.Run.Steps, ErrFinished)
 }
 
 // finished says whether the last step is made and, where queries are held out, its version evaluated.

@@ -80,6 +80,9 @@ func (t *team) load(ctx context.Context, s Setup) error {
 	if i := slices.IndexFunc(s.Offers, func(m checkpoint.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		s.From = &s.Offers[i]
 	}
+	if s.From != nil && !s.Frozen && !t.start.Follows && finished(s.Config, *s.From, s.Task) { // all see it
+		return nothingLeft(s.Config, *s.From)
+	}
 	if !s.Frozen {
 		if err := t.goBack(s); err != nil {
 			return err
@@ -147,7 +150,7 @@ func breakOff(ctx context.Context, m *store.Member, err error) {
 	defer cancel()
 	var conflict *store.ConflictError
 	switch {
-	case store.Rewinds(err): // they know
+	case store.Rewinds(err), errors.Is(err, ErrFinished): // they know
 	case ctx.Err() != nil:
 		_ = m.Stop(told, "interrupted")
 	case errors.As(err, &conflict):

@@ -241,8 +241,8 @@ func TestStart(t *testing.T) {
 			err        string
 		}{
 			"afresh":  {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
-			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{from(4).Offers[0], []string{"the checkpoint of version 6 (digest6) is not shared by help"}}, ""},
-			"another": {append([]Offer{{6, "x"}}, from(4).Offers...), from(6, 4).Offers, Start{from(4).Offers[0], []string{"the checkpoint of version 6 (x) is not shared by help", "the checkpoint of version 6 (digest6) is not shared by boss"}}, ""},
+			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is not shared by help"}}, ""},
+			"another": {append([]Offer{{6, "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is not shared by help", "the checkpoint of version 6 (digest6) is not shared by boss"}}, ""},
 			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is not shared by help; a start from the beginning is not shared by boss"},
 		} {
 			o := Options{Run: name}

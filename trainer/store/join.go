@@ -252,6 +252,7 @@ return place()
 type Start struct {
 	Offer
 	Refused []string // newer states and who does not share them
+	Follows bool     // the place was taken over in the middle of a round
 }
 
 // Start waits until every agent has said where it can start from, and chooses the newest state that all
@@ -263,7 +264,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		return Start{}, err
 	}
 	if i := slices.Index(m.offers.versions(), version); i >= 0 {
-		return Start{Offer: m.offers[i]}, nil
+		return Start{Offer: m.offers[i], Follows: true}, nil
 	}
 	there := map[string]offers{}
 	key := m.key("offers")

@@ -38,20 +38,12 @@ func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string
 	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
 }
 
-// Alive lists those of the agents that have a worker which is alive.
-func (s *Store) Alive(ctx context.Context, agents []string) (alive []string, err error) {
-	err = s.retry(ctx, "the store", "who is alive", func(ctx context.Context) error {
-		alive = nil
-		for _, a := range agents {
-			n, err := s.rdb.Exists(ctx, s.key("lease", a)).Result()
-			if err != nil {
-				return err
-			}
-			if n > 0 {
-				alive = append(alive, a)
-			}
-		}
-		return nil
+// Over says whether the workers of all these agents were finished with the run as it was left.
+func (s *Store) Over(ctx context.Context, agents []string) (over bool, err error) {
+	err = s.retry(ctx, "the store", "who is finished", func(ctx context.Context) error {
+		there, err := s.rdb.HGetAll(ctx, s.key("met", string(Finished))).Result()
+		over = len(lacking(agents, there)) == 0
+		return err
 	})
-	return alive, err
+	return over, err
 }
