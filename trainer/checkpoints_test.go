@@ -17,6 +17,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 // trainOn trains a team whose checkpoints go to a file system of the test's.
@@ -55,14 +57,14 @@ func (g gate) Create(path string) (checkpoint.WriteFile, error) {
 	}
 }
 
-// TestStepsGoOnBesideACheckpoint holds the files of a checkpoint back until the last step is under way:
-// nothing waits for them, and what is written then is what the weights were.
+// TestStepsGoOnBesideACheckpoint holds the files of a checkpoint back until the next one is due: no step waits
+// for them, and what is written then is what the weights were.
 func TestStepsGoOnBesideACheckpoint(t *testing.T) {
 	wholeDir, _ := whole(t)
 	seen, g := &recorder{}, gate{open: make(chan struct{})}
 	var once sync.Once
 	seen.on = func(_, phase string, _ int) {
-		if phase == "step-3" {
+		if phase == "checkpoint-4" {
 			once.Do(func() { close(g.open) })
 		}
 	}
@@ -189,6 +191,28 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
+func TestLedgerOfFrozenAgent(t *testing.T) {
+	r := checkpoint.Run{Ledgers: t.TempDir()}
+	l, err := r.OpenLedger("solver", checkpoint.LedgerMark{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Worker{name: "solver", ledger: l}
+	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
+	complete := map[string][]store.Outcome{"q": outcomes[:1]}
+	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
+	if err := errors.Join(w.enter(5, outcomes, complete, groups), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := checkpoint.ReadLedger(filepath.Join(r.Ledgers, "solver.jsonl"), l.Mark())
+	want := []checkpoint.LedgerLine{{Step: 5, Rollouts: []checkpoint.LedgerRollout{
+		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified"}, {ID: "q/2", Removed: "a trajectory of it is not held"}}}}
+	if err != nil || !reflect.DeepEqual(lines, want) {
+		t.Errorf("%+v %v, want %+v", lines, err, want)
+	}
+}
+
 // TestFolderOnEachServer trains two agents that share nothing but a Redis, interrupts one and resumes both, and
 // then loses the newest checkpoint of one of them: they go back to the one before, which both have, and each
 // ends with the weights of the uninterrupted run.
@@ -197,13 +221,14 @@ func TestFolderOnEachServer(t *testing.T) {
 	want := digests(t, wholeDir, 4)
 	url, names := startRedis(t), []string{"planner", "researcher"}
 	dirs := map[string]string{"planner": t.TempDir(), "researcher": t.TempDir()}
+	last := "run.steps=4"
 	both := func(seen *recorder, resume bool, ctxOf func(name string) context.Context) map[string]error {
 		errs := map[string]error{}
 		var mu sync.Mutex
 		var g sync.WaitGroup
 		for _, name := range names {
 			g.Go(func() {
-				cfg := load(t, dirs[name], "run.steps=4", "run.threads=1", "store.url="+url)
+				cfg := load(t, dirs[name], last, "run.threads=1", "store.url="+url)
 				err := Train(ctxOf(name), cfg, Options{Agents: []string{name}, Observer: seen, Resume: resume})
 				mu.Lock()
 				defer mu.Unlock()
@@ -255,10 +280,11 @@ func TestFolderOnEachServer(t *testing.T) {
 		t.Fatalf("interrupted: %v", errs)
 	}
 	mustEnd()
+	last = "run.steps=6" // something is left to do for both
 	if err := os.Remove(filepath.Join(CheckpointsOf(dirs["researcher"]).StepDir(4), "manifest.json")); err != nil {
 		t.Fatal(err)
 	}
-	if notes := mustEnd().String(); !strings.Contains(notes, "step 4 is passed over") || !strings.Contains(notes, "step 2 of 4") {
+	if notes := mustEnd().String(); !strings.Contains(notes, "step 4 is passed over") || !strings.Contains(notes, "step 2 of 6") {
 		t.Errorf("notes: %s", notes)
 	}
 	if aside, _ := filepath.Glob(filepath.Join(CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {
