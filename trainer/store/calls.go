@@ -33,14 +33,15 @@ func (s *Store) Await(ctx context.Context, v Invocation) (Result, error) {
 	var r Result
 	key, id := s.key("result", v.Phase.String()), v.ID()
 	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
-		text, err := s.rdb.HGet(ctx, key, id).Result()
+		c := redis.NewStringCmd(ctx, "hget", key, id)
+		err := s.batches.do(ctx, c)
 		if errors.Is(err, redis.Nil) {
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
-		r, err = decode[Result](key+" "+id, text)
+		r, err = decode[Result](key+" "+id, c.Val())
 		return err == nil, err
 	}, func() ([]string, string) {
 		return []string{v.Agent}, "the answer to " + id + " of " + v.Phase.String()

@@ -49,15 +49,20 @@ func (t *topics) subscribe(names ...string) (wake <-chan struct{}, cancel func()
 func (t *topics) announce(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for topic, waiting := range t.waiting {
-		if name != "" && topic != name {
-			continue
-		}
-		for ch := range waiting {
-			select {
-			case ch <- struct{}{}:
-			default: // it has been woken and has not looked yet
-			}
+	if name != "" {
+		wakeAll(t.waiting[name])
+		return
+	}
+	for _, waiting := range t.waiting {
+		wakeAll(waiting)
+	}
+}
+
+func wakeAll(waiting map[chan struct{}]bool) {
+	for ch := range waiting {
+		select {
+		case ch <- struct{}{}:
+		default: // it has been woken and has not looked yet
 		}
 	}
 }

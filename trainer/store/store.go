@@ -50,6 +50,7 @@ type Store struct {
 	opts     Options
 	embedded *miniredis.Miniredis // nil with a real server
 	rdb      redis.UniversalClient
+	batches  batches       // of its commands
 	channel  *redis.PubSub // what is announced, on a connection of its own
 	topics   topics
 
@@ -101,6 +102,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 		return err
 	}
 	s.rdb = redis.NewUniversalClient(opts)
+	s.batches.rdb = s.rdb
 	s.channel = s.rdb.Subscribe(ctx, s.key("events"))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if err := s.greet(ctx, o, check); err != nil {
@@ -133,6 +135,7 @@ func (s *Store) Close() error {
 	err := s.channel.Close()
 	s.wg.Wait()
 	err = errors.Join(err, s.rdb.Close())
+	s.batches.wg.Wait()
 	if s.embedded != nil {
 		s.embedded.Close()
 	}
@@ -156,7 +159,7 @@ func (s *Store) key(parts ...string) string {
 func (m *Member) run(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
 	args = append([]any{m.agent, m.seal()}, args...)
 	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
-		reply, err = script.Run(ctx, m.rdb, append([]string{m.key("epochs")}, keys...), args...).Slice()
+		reply, err = m.batches.eval(ctx, script, append([]string{m.key("epochs")}, keys...), args)
 		return err
 	})
 	if err != nil {

@@ -1,0 +1,199 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	shared "github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// job is what one client process does.
+type job struct {
+	Store   shared.Options `json:"store"`
+	Agents  []string       `json:"agents"`  // of the run, main first
+	Members []string       `json:"members"` // those that live in this process; the main agent alone, or sub-agents
+	Load    Load           `json:"load"`
+}
+
+// report is what a client process found.
+type report struct {
+	Submit   []float64 `json:"submit,omitempty"`   // seconds of each Submit
+	Exchange []float64 `json:"exchange,omitempty"` // seconds from when each was due to its answer
+	Begun    time.Time `json:"begun"`
+	Ended    time.Time `json:"ended"`
+	CPU      float64   `json:"cpu"` // seconds of processor time while it lasted
+}
+
+// Client is a client process: it reads its job, takes its places in the run, and writes its report.
+func Client(ctx context.Context, in io.Reader, out io.Writer) error {
+	var j job
+	if err := json.NewDecoder(in).Decode(&j); err != nil {
+		return fmt.Errorf("the job: %w", err)
+	}
+	runtime.GOMAXPROCS(j.Load.Threads)
+	s, err := shared.Open(ctx, j.Store)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	members, err := join(ctx, s, j)
+	if err != nil {
+		return err
+	}
+	if err := together(members, ready); err != nil {
+		return err
+	}
+	var r report
+	before := cpuSeconds() // joining is over
+	if j.Members[0] == j.Agents[0] {
+		r, err = ask(members[0], j)
+	} else {
+		err = answer(members, j)
+	}
+	if err != nil {
+		return err
+	}
+	r.CPU = cpuSeconds() - before
+	return json.NewEncoder(out).Encode(r)
+}
+
+// join takes the places.
+func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error) {
+	members := make([]*shared.Member, len(j.Members))
+	hello := shared.Hello{Agents: j.Agents, Offers: []shared.Offer{{Version: shared.Afresh}}, Deterministic: true}
+	for i, agent := range j.Members {
+		var err error
+		if members[i], err = s.Join(ctx, agent, hello, func(string) {}); err != nil {
+			return nil, err
+		}
+	}
+	return members, nil
+}
+
+// ready waits until all agents have come, and starts.
+func ready(m *shared.Member) error {
+	if _, err := m.Start(m.Context()); err != nil {
+		return err
+	}
+	return m.Meet(m.Context(), shared.Ready, func([]string) {})
+}
+
+// together does something for all members at once.
+func together(members []*shared.Member, do func(m *shared.Member) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(members))
+	for i, m := range members {
+		wg.Go(func() { errs[i] = do(m) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// answer is the sub-agents' part: whatever is claimed is answered at once, phase after phase, until the main
+// agent stops the run.
+func answer(members []*shared.Member, j job) error {
+	text := strings.Repeat("a", j.Load.AnswerBytes)
+	return together(members, func(m *shared.Member) error {
+		for n := int64(0); ; {
+			v, err := m.Claim(m.Context(), shared.Train(n))
+			if err == nil {
+				err = m.Complete(m.Context(), v, shared.Result{Text: text})
+			}
+			var stop *shared.StopError
+			switch {
+			case errors.Is(err, shared.ErrEnded):
+				n++
+			case errors.As(err, &stop) && stop.Kind == shared.Asked:
+				return nil
+			case err != nil:
+				return err
+			}
+		}
+	})
+}
+
+// ask is the main agent's part: invocations become due at a steady rate, whether or not those before have been
+// answered, and go to the sub-agents in turn.
+func ask(m *shared.Member, j job) (report, error) {
+	r := report{Begun: time.Now()}
+	l, agents := j.Load, j.Agents[1:]
+	total := int64(l.Rate * l.Seconds)
+	r.Submit, r.Exchange = make([]float64, total), make([]float64, total)
+	var trim, phase sync.WaitGroup
+	errs := make(chan error, 1)
+	fail := func(err error) {
+		if err != nil {
+			select {
+			case errs <- err:
+			default:
+			}
+		}
+	}
+	text := strings.Repeat("t", l.TaskBytes)
+	n := int64(-1)
+	for i := range total {
+		if i%l.PhaseInvocations == 0 {
+			if n >= 0 {
+				phase.Wait() // a phase ends when all its rollouts have, as in a run
+				fail(m.End(m.Context(), shared.Train(n)))
+				old := n
+				trim.Go(func() { fail(m.Trim(m.Context(), old-1)) })
+			}
+			n++
+			fail(m.Begin(m.Context(), shared.Train(n), shared.Plan{Queries: []string{"q"}, Rollouts: int(l.PhaseInvocations)}))
+		}
+		due := r.Begun.Add(time.Duration(float64(i) / l.Rate * float64(time.Second)))
+		time.Sleep(time.Until(due))
+		v := shared.Invocation{Phase: shared.Train(n), Query: "q", Rollout: int(i % l.PhaseInvocations), Agent: agents[i%int64(len(agents))], Task: text}
+		phase.Go(func() {
+			began := time.Now()
+			err := m.Submit(m.Context(), v)
+			r.Submit[i] = time.Since(began).Seconds()
+			if err == nil {
+				_, err = m.Await(m.Context(), v)
+			}
+			r.Exchange[i] = time.Since(due).Seconds()
+			fail(err)
+		})
+		if len(errs) > 0 {
+			break
+		}
+	}
+	phase.Wait()
+	trim.Wait()
+	r.Ended = time.Now()
+	fail(m.Stop(m.Context(), "measured"))
+	select {
+	case err := <-errs:
+		return r, err
+	default:
+		return r, nil
+	}
+}
+
+// cpuSeconds is the processor time this process has used.
+func cpuSeconds() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+// quantile is the q-quantile of samples.
+func quantile(samples []float64, q float64) float64 {
+	s := slices.Sorted(slices.Values(samples))
+	if len(s) == 0 {
+		return 0
+	}
+	return s[min(int(q*float64(len(s))), len(s)-1)]
+}

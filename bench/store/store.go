@@ -1,0 +1,276 @@
+// Package store measures what agents share: what one rollout and one step cost on the network, how long its calls
+// take, and what one Redis sustains.
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+// Sizes of the texts that travel: a question, and an answer to it.
+const taskBytes, answerBytes = 200, 100
+
+// Options are those of one run of the suite.
+type Options struct {
+	Client  []string // command that runs Client on its standard input and output
+	Workers int      // simulated workers
+	Clients int      // processes in which they live, besides the main agent's
+	Rate    float64  // invocations a second
+	Seconds float64  // of each load
+	Quick   bool     // shows that everything runs, measures nothing
+	Log     func(format string, args ...any)
+	Save    func(*Results) error
+}
+
+// Load is what the store is asked to bear.
+type Load struct {
+	TLS              bool    `json:"tls"`
+	Workers          int     `json:"workers"`
+	Clients          int     `json:"client_processes"` // the main agent's included
+	Threads          int     `json:"threads"`          // GOMAXPROCS of each
+	Rate             float64 `json:"rate"`             // invocations that become due in a second
+	Seconds          float64 `json:"seconds"`
+	PhaseInvocations int64   `json:"phase_invocations"`
+	TaskBytes        int     `json:"task_bytes"`
+	AnswerBytes      int     `json:"answer_bytes"`
+}
+
+// Borne is what came of a load.
+type Borne struct {
+	Load
+	Invocations  int       `json:"invocations"`
+	PerSecond    float64   `json:"per_second"` // answered, over the whole time
+	SubmitP50    float64   `json:"submit_p50_s"`
+	SubmitP99    float64   `json:"submit_p99_s"`
+	ExchangeP50  float64   `json:"exchange_p50_s"` // from when an invocation was due until its answer was there
+	ExchangeP99  float64   `json:"exchange_p99_s"`
+	ExchangeMax  float64   `json:"exchange_max_s"`
+	RedisCores   float64   `json:"redis_cores"` // processor time over time
+	ClientCores  float64   `json:"client_cores"`
+	RedisVersion string    `json:"redis_version"`
+	RedisMemory  []float64 `json:"redis_memory_bytes"` // used_memory at equal distances
+}
+
+// Results are what is printed and kept.
+type Results struct {
+	Suite      string          `json:"suite"`
+	Date       string          `json:"date"`
+	Machine    measure.Machine `json:"machine"`
+	LoadBefore float64         `json:"load_before"`
+	Settings   []string        `json:"redis_settings"`
+	Costs      []Cost          `json:"costs"`
+	Loads      []Borne         `json:"loads"`
+}
+
+// Path is where results of a machine are kept.
+func Path(m measure.Machine) string { return measure.Path("store", m) }
+
+// Write replaces the file at path.
+func (r *Results) Write(path string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}
+
+// Run measures everything, without TLS and with it.
+func Run(ctx context.Context, o Options) (*Results, error) {
+	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), Machine: measure.Examine(ctx, runtime.NumCPU()),
+		LoadBefore: measure.Load(), Settings: settings}
+	if o.Quick {
+		o.Workers, o.Clients, o.Rate, o.Seconds = 4, 1, 50, 1
+	}
+	for _, withTLS := range []bool{false, true} {
+		costs, err := costs(ctx, withTLS)
+		if err != nil {
+			return r, err
+		}
+		r.Costs = append(r.Costs, costs...)
+	}
+	for _, withTLS := range []bool{false, true} {
+		l := Load{TLS: withTLS, Workers: o.Workers, Clients: 1 + o.Clients, Threads: runtime.NumCPU(), Rate: o.Rate, Seconds: o.Seconds,
+			PhaseInvocations: int64(2 * o.Rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
+		b, err := bear(ctx, l, o.Client)
+		if err != nil {
+			return r, err
+		}
+		r.Loads = append(r.Loads, b)
+		o.Log("%s", b)
+		if err := o.Save(r); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// bear puts a load on a server of its own.
+func bear(ctx context.Context, l Load, client []string) (Borne, error) {
+	b := Borne{Load: l}
+	s, err := startServer(ctx, l.TLS)
+	if err != nil {
+		return b, err
+	}
+	defer s.stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	agents := []string{"main"}
+	for i := range l.Workers {
+		agents = append(agents, fmt.Sprintf("sub-%d", i))
+	}
+	var clients []*clientProcess
+	each := (l.Workers + l.Clients - 2) / (l.Clients - 1)
+	for first := 1; first < len(agents); first += each {
+		clients = append(clients, startClient(ctx, client, job{Store: s.options, Agents: agents, Members: agents[first:min(first+each, len(agents))], Load: l}))
+	}
+	clients = append(clients, startClient(ctx, client, job{Store: s.options, Agents: agents, Members: agents[:1], Load: l}))
+	stop, watched := make(chan struct{}), make(chan error, 1)
+	var seen []sample
+	go func() {
+		var err error
+		seen, err = watch(ctx, s, l.Seconds/20, stop)
+		watched <- err
+	}()
+	var errs []error
+	var asked report
+	for _, c := range clients {
+		r, err := c.wait()
+		if err != nil {
+			errs = append(errs, err)
+			cancel()
+		}
+		b.ClientCores += r.CPU
+		if len(r.Exchange) > 0 {
+			asked = r
+		}
+	}
+	close(stop)
+	if err := errors.Join(append(errs, <-watched)...); err != nil {
+		return b, err
+	}
+	b.fill(asked, seen)
+	return b, nil
+}
+
+// fill takes in what the main agent's client reports, and what was seen of the server meanwhile.
+func (b *Borne) fill(r report, seen []sample) {
+	seconds := r.Ended.Sub(r.Begun).Seconds()
+	b.Invocations = len(r.Exchange)
+	b.PerSecond = float64(b.Invocations) / seconds
+	b.ClientCores /= seconds
+	b.SubmitP50, b.SubmitP99 = quantile(r.Submit, 0.5), quantile(r.Submit, 0.99)
+	b.ExchangeP50, b.ExchangeP99, b.ExchangeMax = quantile(r.Exchange, 0.5), quantile(r.Exchange, 0.99), quantile(r.Exchange, 1)
+	seen = slices.DeleteFunc(seen, func(s sample) bool { return s.at.Before(r.Begun) || s.at.After(r.Ended) })
+	for _, s := range seen {
+		b.RedisMemory = append(b.RedisMemory, s.memory)
+		b.RedisVersion = s.version
+	}
+	if n := len(seen) - 1; n > 0 {
+		b.RedisCores = (seen[n].cpu - seen[0].cpu) / seen[n].at.Sub(seen[0].at).Seconds()
+	}
+}
+
+// sample is what the server says of itself.
+type sample struct {
+	at          time.Time
+	memory, cpu float64 // bytes, seconds
+	version     string
+}
+
+// watch looks at the server every few seconds until it is told to stop.
+func watch(ctx context.Context, s *server, every float64, stop <-chan struct{}) (seen []sample, err error) {
+	tick := time.NewTicker(time.Duration(every * float64(time.Second)))
+	defer tick.Stop()
+	for {
+		info, err := s.info(ctx)
+		if err != nil {
+			return nil, err
+		}
+		seen = append(seen, sample{time.Now(), number(info, "used_memory"), number(info, "used_cpu_user") + number(info, "used_cpu_sys"), info["redis_version"]})
+		select {
+		case <-tick.C:
+		case <-stop:
+			return seen, nil
+		}
+	}
+}
+
+// clientProcess is a process that runs Client.
+type clientProcess struct {
+	cmd *exec.Cmd
+	out bytes.Buffer
+	err error
+}
+
+func startClient(ctx context.Context, command []string, j job) *clientProcess {
+	c := &clientProcess{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
+	in, err := json.Marshal(j)
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = bytes.NewReader(in), &c.out, os.Stderr
+	c.err = errors.Join(err, c.cmd.Start())
+	return c
+}
+
+func (c *clientProcess) wait() (r report, err error) {
+	if c.err != nil {
+		return r, c.err
+	}
+	if err := c.cmd.Wait(); err != nil {
+		return r, fmt.Errorf("a client process: %w", err)
+	}
+	return r, json.Unmarshal(c.out.Bytes(), &r)
+}
+
+func (b Borne) String() string {
+	return fmt.Sprintf("%d workers in %d processes, TLS %v, %.0f/s due: %.0f/s, exchange p50 %s p99 %s max %s, Redis %.2f cores, clients %.2f cores",
+		b.Workers, b.Clients, b.TLS, b.Rate, b.PerSecond, measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
+		measure.Seconds(b.ExchangeMax), b.RedisCores, b.ClientCores)
+}
+
+// Table is the results as text.
+func (r *Results) Table() string {
+	var out strings.Builder
+	m := r.Machine
+	fmt.Fprintf(&out, "%s, %d cores, commit %s, load %.2f, redis-server %s\n\n", m.CPU, m.Cores, m.Commit, r.LoadBefore, strings.Join(r.Settings, " "))
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "what\tTLS\tround trips\tbytes up\tbytes down\tp50\tp99")
+	for _, c := range r.Costs {
+		fmt.Fprintf(w, "%s\t%v\t%.1f\t%.0f\t%.0f\t%s\t%s\n", c.What, c.TLS, c.RoundTrips, c.Up, c.Down, measure.Seconds(c.P50), measure.Seconds(c.P99))
+	}
+	fmt.Fprintln(w, "\nworkers\tprocesses\tTLS\tdue/s\tanswered/s\tsubmit p50\tp99\texchange p50\tp99\tmax\tRedis cores\tclient cores\tmemory min\tmax")
+	for _, b := range r.Loads {
+		low, high := b.memory()
+		fmt.Fprintf(w, "%d\t%d\t%v\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t%s\n", b.Workers, b.Clients, b.TLS, b.Rate, b.PerSecond,
+			measure.Seconds(b.SubmitP50), measure.Seconds(b.SubmitP99), measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
+			measure.Seconds(b.ExchangeMax), b.RedisCores, b.ClientCores, measure.Bytes(low), measure.Bytes(high))
+	}
+	w.Flush()
+	return out.String()
+}
+
+// memory is the least and the most the server used in the second half of the load, when phases come and go.
+func (b Borne) memory() (low, high int64) {
+	half := b.RedisMemory[len(b.RedisMemory)/2:]
+	for i, x := range half {
+		if i == 0 || int64(x) < low {
+			low = int64(x)
+		}
+		high = max(high, int64(x))
+	}
+	return low, high
+}

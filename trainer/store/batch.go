@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Most that is sent in one batch, and most batches that are on their way.
+const (
+	maxBatch      = 256
+	maxBatchBytes = 1 << 20
+	maxBatches    = 4
+)
+
+// batches sends what many goroutines ask for together: what is asked while other batches are on their way goes with
+// the next. One goroutine alone waits for nobody.
+type batches struct {
+	rdb redis.UniversalClient
+	wg  sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []*asked
+	running int
+}
+
+// asked is a command, and when its reply is there.
+type asked struct {
+	redis.Cmder
+	done chan struct{}
+}
+
+// do sends a command and waits for its reply. When ctx ends before, the command may still take effect.
+func (b *batches) do(ctx context.Context, c redis.Cmder) error {
+	a := &asked{c, make(chan struct{})}
+	b.mu.Lock()
+	b.waiting = append(b.waiting, a)
+	if b.running < maxBatches {
+		b.running++
+		b.wg.Go(b.run)
+	}
+	b.mu.Unlock()
+	select {
+	case <-a.done:
+		return c.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run sends batches until nothing waits.
+func (b *batches) run() {
+	for {
+		batch := b.next()
+		if batch == nil {
+			return
+		}
+		p := b.rdb.Pipeline()
+		for _, a := range batch {
+			_ = p.Process(context.Background(), a.Cmder)
+		}
+		_, _ = p.Exec(context.Background()) // each command has its error; the client's timeouts bound the wait
+		for _, a := range batch {
+			close(a.done)
+		}
+	}
+}
+
+// next is what waits, up to the size of a batch; nil if nothing does.
+func (b *batches) next() []*asked {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) == 0 {
+		b.running--
+		return nil
+	}
+	n, bytes := 0, 0
+	for n < min(len(b.waiting), maxBatch) && bytes < maxBatchBytes {
+		for _, arg := range b.waiting[n].Args() {
+			if text, ok := arg.(string); ok {
+				bytes += len(text)
+			}
+		}
+		n++
+	}
+	batch := b.waiting[:n:n]
+	b.waiting = b.waiting[n:]
+	return batch
+}
+
+// eval runs a script, as one command of a batch once the server knows it.
+func (b *batches) eval(ctx context.Context, script *redis.Script, keys []string, args []any) ([]any, error) {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(all, "evalsha", script.Hash(), len(keys))
+	for _, k := range keys {
+		all = append(all, k)
+	}
+	c := redis.NewCmd(ctx, append(all, args...)...)
+	c.SetFirstKeyPos(3)
+	err := b.do(ctx, c)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return script.Eval(ctx, b.rdb, keys, args...).Slice()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.Slice()
+}
