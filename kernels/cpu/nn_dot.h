@@ -146,6 +146,25 @@ MGRPO_INLINE void dot_outputs(const Rows &rows, const TilePlan &plan, const W *w
   }
 }
 
+// Several tiles read a row of w: bfloat16 is widened once for all of them where it fits here (96 KiB).
+constexpr int64_t kWideFloats = 24 * 1024;
+
+MGRPO_INLINE void widen_rows(float *wide, const uint16_t *w, int64_t w_stride, int64_t k, int64_t n) {
+  for (int64_t j = 0; j < n; j++, wide += k, w += w_stride) {
+    int64_t i = 0;
+    for (; i + kLanes <= k; i += kLanes) store(wide + i, load(w + i));
+    if (i < k) store_n(wide + i, load_n(w + i, k - i), k - i);
+  }
+}
+
+template <bool Tail, class Rows>
+void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int64_t w_stride, int64_t k,
+                 const DotOutput &o, int64_t n) {
+  alignas(64) float wide[kWideFloats];
+  widen_rows(wide, w, w_stride, k, n);
+  dot_outputs<Tail>(rows, plan, wide, k, static_cast<const float *>(nullptr), k, o, n);
+}
+
 template <bool Tail, class Rows, class W>
 MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k,
                           const float *b, float *y, int64_t y_stride, const W *ahead) {
@@ -157,6 +176,11 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_str
   const TilePlan plan = plan_tiles(m);
   const int64_t outputs = outputs_at_once(plan);
   for (; j < n; j += outputs) {
+    if constexpr (sizeof(W) == 2)
+      if (plan.tiles > 1 && outputs * k <= kWideFloats) {
+        dot_widened<Tail>(rows, plan, w + j * w_stride, w_stride, k, at(j), min64(n - j, outputs));
+        continue;
+      }
     const W *next = ahead != nullptr && w_stride == k && j + 2 * outputs <= n ? ahead + (j + outputs) * k : nullptr;
     dot_outputs<Tail>(rows, plan, w + j * w_stride, w_stride, next, k, at(j), min64(n - j, outputs));
   }
