@@ -96,16 +96,21 @@ type folder struct {
 	files []File
 }
 
-// writeFolder makes a new folder: fill writes its files under a temporary name beside it, and when they
-// are on disk the folder takes its name. An existing folder is never touched.
-func writeFolder(fsys FS, dir string, fill func(*folder) error) ([]File, error) {
-	dir = filepath.Clean(dir)
+// newFolder makes a folder that must not be there.
+func newFolder(fsys FS, dir string, fill func(*folder) error) ([]File, error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
 			err = fmt.Errorf("%s: %w", dir, fs.ErrExist)
 		}
 		return nil, err
 	}
+	return writeFolder(fsys, dir, fill)
+}
+
+// writeFolder makes a folder, or another in its place: fill writes its files under a temporary name beside it,
+// and when they are on disk the folder takes its name.
+func writeFolder(fsys FS, dir string, fill func(*folder) error) ([]File, error) {
+	dir = filepath.Clean(dir)
 	if err := removePartial(fsys, dir); err != nil {
 		return nil, err
 	}
@@ -117,6 +122,9 @@ func writeFolder(fsys FS, dir string, fill func(*folder) error) ([]File, error) 
 	err := fill(f)
 	if err == nil {
 		err = fsys.SyncDir(temporary)
+	}
+	if err == nil {
+		err = fsys.RemoveAll(dir)
 	}
 	if err == nil {
 		failpoint.Here("checkpoint.folder.before")

@@ -98,11 +98,7 @@ func (r Run) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	if err := r.prepareStep(step); err != nil {
 		return fail(err)
 	}
-	dir := r.AgentDir(step, a.Name)
-	if err := r.fsys().RemoveAll(dir); err != nil {
-		return fail(err)
-	}
-	files, err := writeFolder(r.fsys(), dir, func(f *folder) error { return f.writeAgent(a) })
+	files, err := writeFolder(r.fsys(), r.AgentDir(step, a.Name), func(f *folder) error { return f.writeAgent(a) })
 	if err != nil {
 		return fail(err)
 	}

@@ -19,7 +19,7 @@ const shardLimit = 4 << 30
 // they are rounded to dtype (F32, BF16 or F16). tensors must be those ExpectedTensors lists for cfg. dir
 // must not exist; it appears complete or not at all.
 func WriteHF(dir string, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
-	_, err := writeFolder(OS{}, dir, func(f *folder) error {
+	_, err := newFolder(OS{}, dir, func(f *folder) error {
 		return f.writeHF(cfg, tensors, read, dtype, extra, shardLimit)
 	})
 	if err != nil {

@@ -55,7 +55,7 @@ func TestShards(t *testing.T) {
 	cfg := tinyConfig(Llama)
 	weights, read := randomWeights(cfg, 7)
 	dir := filepath.Join(t.TempDir(), "model")
-	files, err := writeFolder(OS{}, dir, func(f *folder) error {
+	files, err := newFolder(OS{}, dir, func(f *folder) error {
 		return f.writeHF(cfg, ExpectedTensors(cfg), read, F32, nil, 1000)
 	})
 	if err != nil {
