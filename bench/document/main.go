@@ -35,7 +35,7 @@ func write(root string) error {
 }
 
 // suites in the order in which the document has them.
-var suites = []string{"kernels", "rollout", "learner", "step", "store"}
+var suites = []string{"kernels", "rollout", "learner", "step"}
 
 // document reads the results and returns the files of docs/ by their names.
 func document(root string) (map[string]string, error) {
