@@ -213,6 +213,52 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 	}
 }
 
+// fullLedger is a file system whose ledgers have room for one line.
+type fullLedger struct{ checkpoint.OS }
+
+func (d fullLedger) Append(path string, size int64) (checkpoint.WriteFile, error) {
+	f, err := d.OS.Append(path, size)
+	return &oneLine{WriteFile: f}, err
+}
+
+type oneLine struct {
+	checkpoint.WriteFile
+	full bool
+}
+
+func (f *oneLine) Write(p []byte) (int, error) {
+	if f.full {
+		return 0, syscall.ENOSPC
+	}
+	f.full = true
+	return f.WriteFile.Write(p)
+}
+
+// TestLedgerBeforeVersion: nobody hears of a step of which the ledger has no line.
+func TestLedgerBeforeVersion(t *testing.T) {
+	cfg := load(t, t.TempDir(), untaught...)
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range team.workers {
+		w.run.FS = fullLedger{}
+		if err := errors.Join(w.ledger.Close(), w.openLedger(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := team.each(t.Context(), (*Worker).Run); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("%v", err)
+	}
+	versions, err := team.store.Versions(t.Context())
+	if err != nil || versions["planner"] != 1 || versions["researcher"] != 1 {
+		t.Errorf("versions %v, %v; want 1 of both", versions, err)
+	}
+	if err := team.close(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFolderOnEachServer trains two agents that share nothing but a Redis, interrupts one and resumes both, and
 // then loses the newest checkpoint of one of them: they go back to the one before, which both have, and each
 // ends with the weights of the uninterrupted run.

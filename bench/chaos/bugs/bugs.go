@@ -130,7 +130,7 @@ announce(KEYS[2], ARGV[5])
 		return err
 	}
 `,
-		Suite: training("TestLedger"),
+		Suite: training("TestLedgerBeforeVersion"),
 	}, {
 		Name: "a ledger is not cut back to where the team goes on",
 		File: "trainer/checkpoint/files.go",
