@@ -315,7 +315,7 @@ func TestFolderOnEachServer(t *testing.T) {
 		return seen
 	}
 	seen := &recorder{}
-	interrupted := interrupt(t, seen, "researcher", "step-3")
+	interrupted := interrupt(t, seen, "researcher", "step-3", dirs["researcher"])
 	errs := both(seen, false, func(name string) context.Context {
 		if name == "researcher" {
 			return interrupted

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -41,14 +42,22 @@ var wholeRun struct {
 	err     error
 }
 
-// interrupt returns a context that ends when an agent makes progress in a phase.
-func interrupt(t *testing.T, seen *recorder, agent, phase string) context.Context {
+// interrupt returns a context that ends when an agent makes progress in a phase, not before the run has a complete
+// checkpoint: that is written beside the steps.
+func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	seen.on = func(a, p string, _ int) {
-		if a == agent && p == phase {
-			cancel()
+		if a != agent || p != phase || ctx.Err() != nil {
+			return
 		}
+		for range 1000 {
+			if steps, err := (checkpoint.Run{Dir: checkpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		cancel()
 	}
 	return ctx
 }
@@ -59,7 +68,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
 	first := &recorder{}
-	err := Train(interrupt(t, first, "researcher", "step-2"), load(t, dir, "run.steps=4"), Options{Observer: first})
+	err := Train(interrupt(t, first, "researcher", "step-2", dir), load(t, dir, "run.steps=4"), Options{Observer: first})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
@@ -99,7 +108,7 @@ func TestWorkersResume(t *testing.T) {
 		return errs
 	}
 	seen := &recorder{}
-	interrupted := interrupt(t, seen, "researcher", "step-2")
+	interrupted := interrupt(t, seen, "researcher", "step-2", dir)
 	errs := both(Options{Observer: seen}, func(name string) context.Context {
 		if name == "researcher" {
 			return interrupted

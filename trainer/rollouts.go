@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,10 +49,13 @@ func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
 		return nil, err
 	}
 	if stop {
-		if err := w.member.Begin(ctx, p, store.Plan{Rollouts: 1}); err != nil {
+		if err := w.member.AskStop(ctx); err != nil { // a successor is to know of it, too
 			return nil, err
 		}
-		return nil, errStopping
+		var conflict *store.ConflictError
+		if err := w.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
+			return nil, cmp.Or(err, errStopping)
+		} // the worker before this one had begun the phase: it is ended first
 	}
 	queries, rollouts := w.queriesOf(p)
 	return w.hold(ctx, p, queries, rollouts)
@@ -147,6 +151,8 @@ func (w *Worker) serve(ctx context.Context, p store.Phase) (*holding, error) {
 		return nil, errStopping
 	}
 	c := w.collect(p, plan)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(w.inFlight)
 	for {
@@ -155,7 +161,9 @@ func (w *Worker) serve(ctx context.Context, p store.Phase) (*holding, error) {
 			return c.held, g.Wait()
 		}
 		if err != nil {
-			return nil, errors.Join(g.Wait(), err)
+			cancel() // nobody will ask for what is being talked about
+			_ = g.Wait()
+			return nil, err
 		}
 		g.Go(func() error { return w.answer(gctx, c, v) })
 	}

@@ -29,6 +29,14 @@ type Options struct {
 // ErrStopped is a run that ended before its last step or evaluation because it was asked to, with a checkpoint.
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
+// Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at
+// another worker, or somebody who was waited for did not come. The same command goes on.
+func Resumable(err error) bool {
+	var stop *store.StopError
+	var late *store.TimeoutError
+	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &stop) && stop.Kind == store.Asked
+}
+
 // Train runs agents of a team until the configured last step. With every agent in one process and no
 // store.url the store is embedded; else it is the Redis that the agents share.
 //
@@ -43,10 +51,10 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	}
 	contested := int64(math.MinInt64) // version from which a conflict arose
 	for {
-		version, err := trainRound(ctx, cfg, opt)
+		version, err := trainRound(ctx, cfg, opt, contested)
 		var conflict *store.ConflictError
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || Resumable(err):
 			return err
 		case store.Rewinds(err):
 		case errors.As(err, &conflict) && version != contested:
@@ -59,8 +67,9 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	}
 }
 
-// trainRound takes part in a round of the run. It returns the version from which the round began, too.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options) (from int64, err error) {
+// trainRound takes part in a round of the run. It returns the version from which the round began, too. A conflict in
+// one that begins from the contested version ends the run.
+func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested int64) (from int64, err error) {
 	dir := RunDir(cfg)
 	points, err := startingPoints(cfg, dir, opt)
 	if err != nil {
@@ -72,15 +81,33 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (from int6
 	if err := replaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return 0, err
 	}
-	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir, Offers: points})
+	opening, opened := untilStopped(ctx, opt.Stop)
+	team, err := openTeam(opening, cfg, opt, Setup{Dir: dir, Offers: points})
+	opened()
 	if err != nil {
 		return 0, err
 	}
+	team.contested = contested
 	err = team.each(ctx, (*Worker).Run)
 	if err == nil && slices.ContainsFunc(team.workers, func(w *Worker) bool { return w.stopped }) {
 		err = ErrStopped
 	}
 	return team.start.Version, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+}
+
+// untilStopped is a context that ends, because of ErrStopped, when a stop is asked for, until done is called:
+// whatever waits for others before there is a step to finish waits no longer.
+func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-stop:
+			cancel(ErrStopped)
+		case <-over:
+		}
+	}()
+	return ctx, func() { close(over) }
 }
 
 // replaceFile writes a file that other workers of the run may be reading or writing too.

@@ -3,10 +3,14 @@ package trainer
 import (
 	"errors"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -72,9 +76,9 @@ func TestStopInLastStep(t *testing.T) {
 	}
 }
 
-// TestStopThatCannotBeTold: the phase that would tell the others of a stop is there with another plan, and
-// that is the error.
-func TestStopThatCannotBeTold(t *testing.T) {
+// TestForeignPlan: a phase that is there with another plan sends the team back once; if that does not help, it is
+// the error.
+func TestForeignPlan(t *testing.T) {
 	url := startRedis(t)
 	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url, "store.timeout=5s")...)
 	opt, err := redis.ParseURL(url)
@@ -86,12 +90,57 @@ func TestStopThatCannotBeTold(t *testing.T) {
 	if err := raw.HSet(t.Context(), "mgrpo:{"+cfg.Run.Name+"}:plan:step-0", "plan", `{"queries":["q"],"rollouts":1}`).Err(); err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
-	close(stop)
-	err = Train(t.Context(), cfg, Options{Observer: &recorder{}, Stop: stop})
+	seen := &recorder{}
+	err = Train(t.Context(), cfg, Options{Observer: seen})
 	var conflict *store.ConflictError
-	if !errors.As(err, &conflict) {
-		t.Errorf("%v", err)
+	if !errors.As(err, &conflict) || Resumable(err) || strings.Count(seen.String(), "going back: ") != 1 {
+		t.Errorf("%v\nnotes: %s", err, seen)
+	}
+}
+
+// TestStopBeforeTheOthersCome: nothing is in flight yet that could be finished.
+func TestStopBeforeTheOthersCome(t *testing.T) {
+	cfg := load(t, t.TempDir(), append(untaught, "store.url="+startRedis(t), "store.timeout=5m")...)
+	stop := make(chan struct{})
+	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
+	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: &recorder{}, Stop: stop})
+	if !errors.Is(err, ErrStopped) || !Resumable(err) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestStopWithADeadPartner kills the researcher in a step: the planner, asked to stop, does not wait for it.
+func TestStopWithADeadPartner(t *testing.T) {
+	dir, url := t.TempDir(), startRedis(t)
+	sets := append(untaught, "store.url="+url, "store.lease=1s", "store.timeout=5m", "run.threads=1")
+	cfg := load(t, dir, sets...)
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	if err := os.WriteFile(file, cfg.Dump("/"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	partner := exec.Command(self)
+	partner.Env = append(os.Environ(), workerEnv+"=researcher", workerConfigEnv+"="+file)
+	if err := partner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop, seen := make(chan struct{}), &recorder{}
+	var once sync.Once
+	seen.on = func(agent, phase string, _ int) {
+		if agent == "planner" && phase == "step-0" {
+			once.Do(func() {
+				partner.Process.Kill()
+				close(stop)
+			})
+		}
+	}
+	err = Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: seen, Stop: stop})
+	partner.Wait()
+	if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), "no worker of researcher is alive") {
+		t.Errorf("ended with %v\nnotes: %s", err, seen)
 	}
 }
 

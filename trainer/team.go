@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -20,6 +21,8 @@ type team struct {
 	members []*store.Member // of the agents worked for here
 	start   store.Start
 	workers []*Worker
+
+	contested int64 // version from which a conflict has arisen before
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
@@ -37,7 +40,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
 	s.Config, s.Task, s.Observer, s.Health, s.Local, s.Stop = cfg, opt.Task, opt.Observer, opt.Health, len(names), opt.Stop
-	t := &team{}
+	t := &team{contested: math.MinInt64}
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return nil, err
 	}
@@ -46,7 +49,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 	}
 	if err != nil {
 		for _, m := range t.members {
-			breakOff(ctx, m, err)
+			t.breakOff(ctx, m, err)
 		}
 		return nil, errors.Join(err, t.close(context.WithoutCancel(ctx)))
 	}
@@ -80,7 +83,10 @@ func (t *team) load(ctx context.Context, s Setup) error {
 	if i := slices.IndexFunc(s.Offers, func(m checkpoint.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		s.From = &s.Offers[i]
 	}
-	if s.From != nil && !s.Frozen && !t.start.Follows && finished(s.Config, *s.From, s.Task) { // all see it
+	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all see it
+		if err := t.finish(ctx); err != nil {
+			return err
+		}
 		return nothingLeft(s.Config, *s.From)
 	}
 	if !s.Frozen {
@@ -99,6 +105,15 @@ func (t *team) load(ctx context.Context, s Setup) error {
 	return nil
 }
 
+// finish has the agents of this process meet the others at the end of the run.
+func (t *team) finish(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, m := range t.members {
+		g.Go(func() error { return m.Meet(ctx, store.Finished, func([]string) {}) })
+	}
+	return g.Wait()
+}
+
 // each runs f for every worker side by side; the first error stops the others, here and on other servers.
 // Of several errors it returns the one that is not the consequence of another.
 func (t *team) each(ctx context.Context, f func(*Worker, context.Context) error) error {
@@ -108,10 +123,11 @@ func (t *team) each(ctx context.Context, f func(*Worker, context.Context) error)
 		g.Go(func() error {
 			errs[i] = w.inPlace(gctx, f)
 			if errs[i] == nil {
-				return w.member.Leave(ctx)
+				t.leave(ctx, w.member)
+				return nil
 			}
 			errs[i] = fmt.Errorf("agent %s: %w", w.name, errs[i])
-			breakOff(ctx, w.member, errs[i])
+			t.breakOff(ctx, w.member, errs[i])
 			return errs[i]
 		})
 	}
@@ -143,22 +159,34 @@ func (w *Worker) inPlace(ctx context.Context, f func(*Worker, context.Context) e
 	return err
 }
 
+// patience with a store that is to be told something, or that a place is free again: a lease runs out by itself.
+const patience = 5 * time.Second
+
 // breakOff ends the round for the others, who are told why, and leaves it.
-func breakOff(ctx context.Context, m *store.Member, err error) {
-	const patience = 5 * time.Second
+func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	var conflict *store.ConflictError
 	switch {
 	case store.Rewinds(err), errors.Is(err, ErrFinished): // they know
+	case errors.Is(err, ErrStopped): // nobody else need stop
 	case ctx.Err() != nil:
 		_ = m.Stop(told, "interrupted")
-	case errors.As(err, &conflict):
+	case Resumable(err):
+		_ = m.Stop(told, err.Error())
+	case errors.As(err, &conflict) && t.start.Version != t.contested:
 		_ = m.Rewind(told, err.Error())
 	default:
 		_ = m.Fail(told, err.Error())
 	}
-	_ = m.Leave(told)
+	t.leave(told, m)
+}
+
+// leave gives a place up.
+func (t *team) leave(ctx context.Context, m *store.Member) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	_ = m.Leave(ctx)
 }
 
 func (t *team) close(ctx context.Context) error {

@@ -76,7 +76,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.saving.drain()
 	defer done()
 	err := w.live(ctx)
-	if err != nil && ctx.Err() == nil { // an error of its own: the checkpoint on its way need not be lost over it
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrStopped) { // an error of its own: the checkpoint on its way need not be lost over it
 		const patience = time.Minute
 		saved, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -86,10 +86,19 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // live does what comes next until the run is over.
-func (w *Worker) live(ctx context.Context) error {
+func (w *Worker) live(ctx context.Context) (err error) {
+	ctx, abandon := context.WithCancelCause(ctx)
+	defer abandon(nil)
+	defer func() {
+		if errors.Is(context.Cause(ctx), ErrStopped) { // what was interrupted does not know why
+			err = ErrStopped
+		}
+	}()
 	acting, done := context.WithCancel(ctx)
-	defer done()
-	go w.passStopOn(acting)
+	actor := actor{w: w, done: make(chan rolledOut, 1)}
+	defer actor.work.Wait()
+	defer done() // before the wait, whichever way this ends
+	actor.work.Go(func() { w.passStopOn(acting, abandon) })
 	if err := w.engine.Refresh(w.from); err != nil {
 		return err
 	}
@@ -99,9 +108,6 @@ func (w *Worker) live(ctx context.Context) error {
 		}
 	}
 	settings, state := w.course(), w.beginning()
-	actor := actor{w: w, done: make(chan rolledOut, 1)}
-	defer actor.work.Wait()
-	defer done() // before the wait, whichever way this ends
 	held := map[int64]*holding{}
 	for {
 		if n, ok := settings.RollOut(state); ok && !actor.busy {
@@ -218,14 +224,32 @@ func (w *Worker) waitsFor(agents []string) {
 // main agent's worker begins one when somebody has asked for a stop, so that all workers end alike.
 var errStopping = errors.New("the run was asked to stop")
 
-// passStopOn asks the main agent, wherever it works, to stop when this process is asked to.
-func (w *Worker) passStopOn(ctx context.Context) {
+// passStopOn asks the main agent, wherever it works, to stop when this process is asked to. Where an agent has
+// had no worker for so long that none may come, the step in flight would not end: it is abandoned.
+func (w *Worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
+		return
 	case <-w.stop:
-		if err := w.member.AskStop(ctx); err != nil && ctx.Err() == nil {
-			w.observer.Note(w.name, fmt.Sprintf("warning: the others cannot be asked to stop: %v", err))
+	}
+	if err := w.member.AskStop(ctx); err != nil && ctx.Err() == nil {
+		w.observer.Note(w.name, fmt.Sprintf("warning: the others cannot be asked to stop: %v", err))
+	}
+	look := time.NewTicker(w.cfg.Store.Lease)
+	defer look.Stop()
+	for before := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
 		}
+		missing, err := w.member.Missing(ctx)
+		if err == nil && len(missing) > 0 && before > 0 {
+			w.observer.Note(w.name, fmt.Sprintf("no worker of %s is alive: the step in flight is abandoned", strings.Join(missing, ", ")))
+			abandon(ErrStopped)
+			return
+		}
+		before = len(missing)
 	}
 }
 

@@ -68,8 +68,8 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {
-		if errors.Is(err, trainer.ErrStopped) {
-			fmt.Fprintf(os.Stderr, "mgrpo: %v\n", trainer.ErrStopped)
+		if trainer.Resumable(err) {
+			fmt.Fprintf(os.Stderr, "mgrpo: %v\n", err)
 			os.Exit(exitStopped)
 		}
 		if errors.Is(err, context.Canceled) {

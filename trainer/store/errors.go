@@ -38,10 +38,17 @@ func (e *TimeoutError) Error() string {
 // Unwrap makes a TimeoutError a deadline that was exceeded.
 func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// ConflictError is a second, different value for what is written once. The first one stands.
-type ConflictError struct{ What string }
+// ConflictError is a second, different value for what is written once, or one that does not follow what is
+// there. What is there stands.
+type ConflictError struct {
+	What string
+	Why  string // "": there is another value
+}
 
 func (e *ConflictError) Error() string {
+	if e.Why != "" {
+		return "store: " + e.What + ": " + e.Why
+	}
 	return "store: " + e.What + " is there already with another value; what is written once cannot change"
 }
 

@@ -121,7 +121,7 @@ func (s *Store) joining(agent string, h Hello) (*joining, error) {
 	if h.Deterministic {
 		takesOver = 1
 	}
-	j.args = []any{agent, j.token, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), takesOver, strings.Join(j.offers.versions(), " ")}
+	j.args = []any{agent, j.token, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), takesOver, strings.Join(j.offers.versions(), " "), s.opts.process}
 	for _, a := range h.Agents {
 		j.keys = append(j.keys, s.key("lease", a))
 		j.args = append(j.args, a)
@@ -191,9 +191,9 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 //
 // KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met:
 // finished, own lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce,
-// whether places are taken over, offered versions with a space after each, agents...
+// whether places are taken over, offered versions with spaces between, process, agents...
 var joinScript = redis.NewScript(`
-local agent, firstLease, firstAgent = ARGV[1], 13, 10
+local agent, firstLease, firstAgent = ARGV[1], 13, 11
 local own = redis.call('GET', KEYS[12])
 if own == ARGV[2] then
   return {'joined', redis.call('HGET', KEYS[1], agent), redis.call('HGET', KEYS[3], 'nonce')}
@@ -204,14 +204,17 @@ for i = firstLease, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
 end
 ` + drop + `
--- What the last worker had in hand when it was lost may be what it was lost over.
-for _, held in ipairs(redis.call('HKEYS', KEYS[9])) do
-  local phase, id = string.match(held, '^(%S+) (.*)$')
-  if phase then redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1) end
+-- What the last worker had in hand when it was lost may be what it was lost over. It was not lost if it is this one.
+if redis.call('HGET', KEYS[1], ':process:' .. agent) ~= ARGV[10] then
+  for _, held in ipairs(redis.call('HKEYS', KEYS[9])) do
+    local phase, id = string.match(held, '^(%S+) (.*)$')
+    if phase then redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1) end
+  end
 end
 redis.call('UNLINK', KEYS[9])
 local function place()
   local epoch = redis.call('HINCRBY', KEYS[1], agent, 1)
+  redis.call('HSET', KEYS[1], ':process:' .. agent, ARGV[10])
   redis.call('HSET', KEYS[7], agent, ARGV[5])
   redis.call('SET', KEYS[12], ARGV[2], 'PX', ARGV[3])
   redis.call('PUBLISH', KEYS[2], 'offers')
@@ -220,7 +223,7 @@ end
 if alive == '' then
   dropPhases(ARGV[6], KEYS[5], '-inf', '+inf', firstAgent)
   redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[7], KEYS[10], KEYS[11])
-  redis.call('HDEL', KEYS[3], 'asked')
+  redis.call('HDEL', KEYS[3], 'asked', 'afresh')
   redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
   local round = redis.call('HINCRBY', KEYS[3], 'round', 1)
   redis.call('HSET', KEYS[1], ':nonce', ARGV[7])
@@ -237,7 +240,9 @@ local offered, version = redis.call('HGET', KEYS[7], agent), redis.call('HGET', 
 if not offered then return place() end
 local again = offered == ARGV[5]
 if version then
-  again = ARGV[8] == '1' and string.find(' ' .. ARGV[9] .. ' ', ' ' .. version .. ' ', 1, true)
+  local function offers(state) return string.find(' ' .. ARGV[9] .. ' ', ' ' .. state .. ' ', 1, true) end
+  local beginning = version == '0' and redis.call('HGET', KEYS[3], 'afresh')
+  again = ARGV[8] == '1' and (offers(version) or beginning and offers('afresh'))
 end
 if not again then
   local reason = 'a worker of it was lost, and the one that follows cannot go on from version ' .. (version or '(none yet)')
@@ -263,8 +268,13 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 	if err != nil {
 		return Start{}, err
 	}
-	if i := slices.Index(m.offers.versions(), version); i >= 0 {
-		return Start{Offer: m.offers[i], Follows: true}, nil
+	if version != "" {
+		offered := m.offers.versions()
+		i := slices.Index(offered, version)
+		if i < 0 {
+			i = slices.Index(offered, "afresh")
+		}
+		return Start{Offer: m.offers[i], Follows: true}, nil // one is there, or the place would not have been given
 	}
 	there := map[string]offers{}
 	key := m.key("offers")
@@ -288,7 +298,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		return Start{}, err
 	}
 	defer failpoint.Around("join.start")()
-	_, err = m.run(ctx, startScript, "the start", []string{m.key("versions"), m.key("record")}, max(start.Version, 0), start.Version, start.Digest)
+	_, err = m.run(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest)
 	return start, err
 }
 
@@ -305,8 +315,9 @@ func (m *Member) versionThere(ctx context.Context) (version string, err error) {
 }
 
 // start gives an agent its version in a round, once.
-// KEYS: epochs, versions, record. ARGV: agent, epoch, version, started from, digest.
+// KEYS: epochs, versions, record, meta. ARGV: agent, epoch, version, started from, digest.
 var startScript = redis.NewScript(fence + `
+if tonumber(ARGV[4]) < 0 then redis.call('HSET', KEYS[4], 'afresh', '1') end
 if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3]) == 1 then
   redis.call('XADD', KEYS[3], '*', 'event', 'start', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[4], 'digest', ARGV[5])
 end
@@ -364,11 +375,13 @@ func (o *offers) check() error {
 	return nil
 }
 
-// versions are those that the store would have for an agent that had started from the offers.
+// versions are those that the store has for an agent that has started from the offers, or "afresh".
 func (o offers) versions() []string {
 	out := make([]string, len(o))
 	for i, x := range o {
-		out[i] = strconv.FormatInt(max(x.Version, 0), 10)
+		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == Afresh {
+			out[i] = "afresh"
+		}
 	}
 	return out
 }

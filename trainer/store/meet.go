@@ -38,6 +38,31 @@ func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string
 	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
 }
 
+// Hold says whether the place is still this member's: a worker that was asleep finds out before it touches
+// what its successor may have in use.
+func (m *Member) Hold(ctx context.Context) error {
+	_, err := m.run(ctx, holdScript, "the place of "+m.agent, nil)
+	return err
+}
+
+// Missing lists those of the agents of which no worker is alive.
+func (s *Store) Missing(ctx context.Context) (missing []string, err error) {
+	err = s.retry(ctx, "the store", "who is alive", func(ctx context.Context) error {
+		missing = nil
+		for _, a := range s.allAgents() {
+			n, err := s.rdb.Exists(ctx, s.key("lease", a)).Result()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				missing = append(missing, a)
+			}
+		}
+		return nil
+	})
+	return missing, err
+}
+
 // Over says whether the workers of all these agents were finished with the run as it was left.
 func (s *Store) Over(ctx context.Context, agents []string) (over bool, err error) {
 	err = s.retry(ctx, "the store", "who is finished", func(ctx context.Context) error {

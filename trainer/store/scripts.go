@@ -81,6 +81,9 @@ announce(KEYS[2], 'stop')
 return {'new'}
 `)
 
+// hold does nothing that the fence does not. KEYS: epochs. ARGV: agent, epoch.
+var holdScript = redis.NewScript(fence + `return {'held'}`)
+
 // ask remembers who was the first to ask for a stop. KEYS: epochs, meta. ARGV: agent, epoch.
 var askScript = redis.NewScript(fence + `
 redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
@@ -120,9 +123,11 @@ local function dropPhases(prefix, phases, from, to, firstAgent)
 end
 `
 
-// beat renews a lease. KEYS: epochs, lease. ARGV: agent, epoch, token, lease in ms.
+// beat renews a lease, and tells a worker to which it was not announced that the round was stopped.
+// KEYS: epochs, lease, stop. ARGV: agent, epoch, token, lease in ms.
 var beatScript = redis.NewScript(fence + `
 redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
+if redis.call('EXISTS', KEYS[3]) == 1 then return {'stopped'} end
 return {'new'}
 `)
 

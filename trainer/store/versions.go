@@ -18,7 +18,7 @@ func (m *Member) PublishVersion(ctx context.Context, version int64) error {
 	what := fmt.Sprintf("version %d of %s", version, m.agent)
 	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
 	if err == nil && word(reply, 0) == "order" {
-		return fmt.Errorf("store: %s cannot follow version %s", what, clip(word(reply, 1)))
+		return &ConflictError{What: what, Why: "it cannot follow version " + clip(word(reply, 1))}
 	}
 	return err
 }
