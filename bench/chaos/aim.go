@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -143,7 +144,8 @@ func (c *chaos) pause(target string) error {
 	process := c.r.cmd.Process
 	if target != redis {
 		p := c.of(target)
-		if p == nil {
+		if p == nil || p.sleep {
+			c.aim = aim{}
 			return nil
 		}
 		process = p.cmd.Process
@@ -163,18 +165,44 @@ func (c *chaos) pause(target string) error {
 	return nil
 }
 
-// arm chooses the failpoint at which a worker that is about to start will die, and the passage of it; "" for none.
-// It is one of those that the agent's workers have passed, and at which fewest have died.
-func (c *chaos) arm(agent string) (point, kill string) {
-	if len(c.kills) >= c.o.kills {
-		return "", ""
+// replaceSleepers gives a place that fell asleep at a failpoint to another worker, and wakes the sleeper up when that
+// one is at work.
+func (c *chaos) replaceSleepers() error {
+	for _, p := range c.live {
+		if !p.sleep || !stopped(p.cmd.Process.Pid) {
+			continue
+		}
+		p.sleep = false
+		c.pauses++
+		c.in(3*lease+c.upTo(2*lease), func() error { return alive(p.cmd.Process.Signal(syscall.SIGCONT)) })
+		return c.start(p.agent)
+	}
+	return nil
+}
+
+// stopped says whether a process sleeps because of SIGSTOP.
+func stopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(state, "T")
+}
+
+// arm chooses the failpoint at which a worker that is about to start will die or, one in eight, fall asleep, and the
+// passage of it; "" for none. It is one of those that the agent's workers have passed, and at which fewest have died.
+func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
+	if len(c.kills) >= c.o.kills || c.o.asleep && c.pauses >= c.o.kills {
+		return "", "", false
 	}
 	if c.o.point != "" {
-		return c.o.point, fmt.Sprintf("%s:%d", c.o.point, 1+c.rng.IntN(5))
+		kill := fmt.Sprintf("%s:%d", c.o.point, 1+c.rng.IntN(5))
+		if c.o.asleep {
+			kill += ":stop"
+		}
+		return c.o.point, kill, c.o.asleep
 	}
 	const ahead = 8 // steps, after which it will have died
 	if len(c.kills)+c.armed() >= c.debt(c.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
-		return "", ""
+		return "", "", false
 	}
 	died := map[string]int{}
 	for _, k := range c.kills {
@@ -186,13 +214,17 @@ func (c *chaos) arm(agent string) (point, kill string) {
 	c.rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 	point = slices.MinFunc(points, func(x, y string) int { return cmp.Compare(died[x], died[y]) })
 	perStep := c.counts[agent][point] / max(c.progress, 1)
-	return point, fmt.Sprintf("%s:%d", point, 1+c.rng.IntN(1+min(2*perStep, 30)))
+	kill = fmt.Sprintf("%s:%d", point, 1+c.rng.IntN(1+min(2*perStep, 30)))
+	if sleep = c.rng.IntN(8) == 0; sleep {
+		kill += ":stop"
+	}
+	return point, kill, sleep
 }
 
 // armed counts the processes that will die at a failpoint.
 func (c *chaos) armed() (n int) {
 	for _, p := range c.live {
-		if p.armed != "" {
+		if p.armed != "" && !p.sleep {
 			n++
 		}
 	}

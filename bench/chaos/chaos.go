@@ -18,7 +18,8 @@ type process struct {
 	agent string
 	cmd   *exec.Cmd
 	log   string // of its failpoints
-	armed string // failpoint at which it is to die; "": none
+	armed string // failpoint at which it is to die or fall asleep; "": none
+	sleep bool   // fall asleep
 	hit   bool   // it was killed at random
 }
 
@@ -118,7 +119,7 @@ func (c *chaos) look() error {
 	if time.Since(c.stirred) > patience {
 		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", patience, c.progress, len(c.kills))
 	}
-	return c.aimAndShoot()
+	return errors.Join(c.replaceSleepers(), c.aimAndShoot())
 }
 
 // start runs a worker of an agent, which may have to die at a failpoint.
@@ -126,7 +127,7 @@ func (c *chaos) start(agent string) error {
 	c.starts++
 	p := &process{agent: agent, log: fmt.Sprintf("%s/%s-%d", c.t.points(), agent, c.starts)}
 	var kill string
-	p.armed, kill = c.arm(agent)
+	p.armed, kill, p.sleep = c.arm(agent)
 	var err error
 	if p.cmd, err = c.t.worker(c.r, agent, p.log, kill); err != nil {
 		return err

@@ -30,6 +30,7 @@ type options struct {
 	every   int64
 	shared  bool
 	point   string
+	asleep  bool
 	work    string
 	out     string
 	overlay string
@@ -45,6 +46,7 @@ func parse(args []string) (options, error) {
 	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
 	flags.BoolVar(&o.shared, "shared", false, "all workers use one folder, not one each")
 	flags.StringVar(&o.point, "point", "", "kill workers nowhere but at this failpoint")
+	flags.BoolVar(&o.asleep, "asleep", false, "with -point: put them to sleep there, while others take their places")
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs, emptied first")
 	flags.StringVar(&o.out, "out", "", "file of the results; none: they are printed alone")
 	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay: the program with a bug")

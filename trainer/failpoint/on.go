@@ -28,6 +28,7 @@ type points struct {
 	log  *os.File // nil: no log is kept
 	name string   // where to die; "": nowhere
 	left int      // passages of it until then
+	stop bool     // sleep there instead
 }
 
 var armed = sync.OnceValue(func() *points {
@@ -40,11 +41,12 @@ var armed = sync.OnceValue(func() *points {
 	}
 	if text := os.Getenv(KillEnv); text != "" {
 		name, count, _ := strings.Cut(text, ":")
+		count, stop := strings.CutSuffix(count, ":stop")
 		n, err := strconv.Atoi(count)
 		if err != nil || n < 1 {
-			panic(fmt.Sprintf("failpoint: %s is %q, and not NAME:N", KillEnv, text))
+			panic(fmt.Sprintf("failpoint: %s is %q, and neither NAME:N nor NAME:N:stop", KillEnv, text))
 		}
-		p.name, p.left = name, n
+		p.name, p.left, p.stop = name, n, stop
 	}
 	return p
 })
@@ -61,7 +63,13 @@ func (p *points) pass(name string) {
 	if name != p.name {
 		return
 	}
-	if p.left--; p.left == 0 {
+	p.left--
+	switch {
+	case p.left != 0:
+	case p.stop:
+		syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+		time.Sleep(50 * time.Millisecond) // until the signal has stopped all threads
+	default:
 		syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 		select {} // until the signal is delivered
 	}

@@ -132,9 +132,10 @@ announce(KEYS[2], ARGV[5])
 `,
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
-		Name: "a ledger is not cut back to where the team goes on",
-		File: "trainer/checkpoint/files.go",
-		Old:  "	if err := f.Truncate(size); err != nil {\n", New: "	if _, err := f.Stat(); err != nil {\n",
+		Name:  "a ledger is not cut back to where the team goes on",
+		File:  "trainer/checkpoint/ledger.go",
+		Old:   "	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
+		New:   "	if _, err := io.Copy(to, file); err != nil || hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
 	}, {
 		Name:  "a step that is made again draws other minibatches",

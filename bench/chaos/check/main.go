@@ -74,6 +74,10 @@ func main() {
 	f.manifests(s)
 	f.record(ctx, s)
 	f.coverage(s)
+	const most = 30 // of what is printed
+	if n := len(f.Broken); n > most {
+		f.Broken = append(f.Broken[:most], fmt.Sprintf("and %d more", n-most))
+	}
 	out, _ := json.MarshalIndent(f, "", "  ")
 	fmt.Printf("%s\n", out)
 	switch {
