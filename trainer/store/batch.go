@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -23,30 +24,50 @@ type batches struct {
 	mu      sync.Mutex
 	waiting []*asked
 	running int
+	closed  bool
 }
 
 // asked is a command, and when its reply is there.
 type asked struct {
 	redis.Cmder
+	ctx  context.Context
 	done chan struct{}
 }
 
 // do sends a command and waits for its reply. When ctx ends before, the command may still take effect.
 func (b *batches) do(ctx context.Context, c redis.Cmder) error {
-	a := &asked{c, make(chan struct{})}
-	b.mu.Lock()
-	b.waiting = append(b.waiting, a)
-	if b.running < maxBatches {
-		b.running++
-		b.wg.Go(b.run)
+	a := &asked{c, ctx, make(chan struct{})}
+	if !b.add(a) {
+		return ErrClosed
 	}
-	b.mu.Unlock()
 	select {
 	case <-a.done:
 		return c.Err()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (b *batches) add(a *asked) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.waiting = append(b.waiting, a)
+	if b.running < maxBatches {
+		b.running++
+		b.wg.Go(b.run)
+	}
+	return true
+}
+
+// close waits for what is on its way, once the client is closed.
+func (b *batches) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.wg.Wait()
 }
 
 // run sends batches until nothing waits.
@@ -67,10 +88,11 @@ func (b *batches) run() {
 	}
 }
 
-// next is what waits, up to the size of a batch; nil if nothing does.
+// next is what waits, up to the size of a batch; nil if nothing does. What nobody waits for any more is not sent.
 func (b *batches) next() []*asked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.waiting = slices.DeleteFunc(b.waiting, func(a *asked) bool { return a.ctx.Err() != nil })
 	if len(b.waiting) == 0 {
 		b.running--
 		return nil
@@ -84,8 +106,8 @@ func (b *batches) next() []*asked {
 		}
 		n++
 	}
-	batch := b.waiting[:n:n]
-	b.waiting = b.waiting[n:]
+	batch := slices.Clone(b.waiting[:n])
+	b.waiting = slices.Delete(b.waiting, 0, n)
 	return batch
 }
 

@@ -364,7 +364,7 @@ func TestRoundOfAStep(t *testing.T) {
 		}
 		must(t, boss.PublishVersion(ctx, 1))
 		wg.Wait()
-		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help cannot follow version 1") {
+		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it cannot follow version 1") {
 			t.Errorf("a version was skipped: %v", err)
 		}
 	})

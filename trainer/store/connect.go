@@ -178,7 +178,7 @@ func addCertificates(c *tls.Config, o Options) error {
 	return nil
 }
 
-// The oldest server with XAUTOCLAIM.
+// The oldest server with ranges that leave their beginning out (XRANGE) and rules for channels.
 const minMajor, minMinor = 6, 2
 
 // checkServer refuses a server, or a cluster any of whose masters is one, that is too old or may forget what it was

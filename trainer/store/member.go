@@ -78,9 +78,15 @@ func (m *Member) beat() {
 		case <-tick.C:
 		}
 		ctx, cancel := context.WithTimeout(m.ctx, m.opts.Lease/2)
-		reply, err := beatScript.Run(ctx, m.rdb, []string{m.key("epochs"), m.key("lease", m.agent)}, m.agent, m.seal(), m.token, m.opts.Lease.Milliseconds()).Slice()
-		if err == nil && word(reply, 0) == "fenced" {
+		// Not in a batch: a lease waits for no other command.
+		reply, err := beatScript.Run(ctx, m.rdb, []string{m.key("epochs"), m.key("lease", m.agent), m.key("stop")},
+			m.agent, m.seal(), m.token, m.opts.Lease.Milliseconds()).Slice()
+		switch {
+		case err != nil:
+		case word(reply, 0) == "fenced":
 			m.cancel(m.fencedBy(reply))
+		case word(reply, 0) == "stopped":
+			m.checkStop()
 		}
 		cancel()
 	}

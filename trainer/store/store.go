@@ -14,6 +14,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,7 +43,12 @@ type Options struct {
 	Timeout time.Duration // longest wait for another agent; 0: 30 min
 
 	MaxDeliveries int // an invocation is given up when this many workers were lost with it in hand; 0: 5
+
+	process string // tells this process from others; "": thisProcess
 }
+
+// thisProcess is a random name of the process. A place that it takes again was not lost by it.
+var thisProcess = rand.Text()
 
 // Store is a connection to what the agents of one run share. Its methods may be called from any
 // number of goroutines.
@@ -72,6 +78,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Minute
+	}
+	if o.process == "" {
+		o.process = thisProcess
 	}
 	if o.MaxDeliveries == 0 {
 		o.MaxDeliveries = 5
@@ -135,7 +144,7 @@ func (s *Store) Close() error {
 	err := s.channel.Close()
 	s.wg.Wait()
 	err = errors.Join(err, s.rdb.Close())
-	s.batches.wg.Wait()
+	s.batches.close()
 	if s.embedded != nil {
 		s.embedded.Close()
 	}

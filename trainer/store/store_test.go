@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,9 +97,14 @@ func redisBackend(t *testing.T) backend {
 	}
 }
 
+var processes atomic.Int64
+
 func withDefaults(o Options) Options {
 	if o.Run == "" {
 		o.Run = "test"
+	}
+	if o.process == "" {
+		o.process = fmt.Sprint("process ", processes.Add(1)) // each Store as if in one of its own
 	}
 	if o.Lease == 0 {
 		o.Lease = 2 * time.Second

@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// A stop of which the announcement was lost is heard of when the lease is renewed.
+func TestStopThatIsNotAnnounced(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, _ := pair(t, b, Options{Lease: time.Second})
+		must(t, b.raw.HSet(t.Context(), "mgrpo:{test}:stop", "agent", "help", "reason", "x", "kind", "rewind").Err())
+		<-boss.Context().Done()
+		if err := boss.Err(); !Rewinds(err) {
+			t.Errorf("got %v", err)
+		}
+		must(t, b.raw.Del(t.Context(), "mgrpo:{test}:stop").Err())
+	})
+}
+
+// A worker whose place was lost, though it was not, takes it again with what it had in hand. That costs the
+// invocation nothing; the worker's death does.
+func TestOnlyTheLostCount(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		o := Options{process: "the same"}
+		boss, err := b.open(t, Options{}).Join(t.Context(), "boss", team, silent)
+		must(t, err)
+		help, err := b.open(t, o).Join(t.Context(), "help", team, silent)
+		must(t, err)
+		start(t, boss, help)
+		for i, next := range []struct {
+			process string
+			lost    string
+		}{{"the same", ""}, {"another", "1"}} {
+			must(t, boss.Submit(t.Context(), call(0)))
+			_, err := help.Claim(t.Context(), Train(0))
+			must(t, err)
+			die(t, b, help)
+			help, err = b.open(t, Options{process: next.process}).Join(t.Context(), "help", team, silent)
+			must(t, err)
+			if got := b.raw.HGet(t.Context(), "mgrpo:{test}:lost:step-0", call(0).ID()).Val(); got != next.lost {
+				t.Errorf("%d: %q workers count as lost, want %q", i, got, next.lost)
+			}
+		}
+	})
+}
+
+// A command that nobody waits for any more is not sent.
+func TestForsakenCommands(t *testing.T) {
+	var b batches
+	b.running = maxBatches // as if all batches were on their way
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.do(ctx, nil); !errors.Is(err, ctx.Err()) {
+		t.Errorf("got %v", err)
+	}
+	if left := b.next(); left != nil {
+		t.Errorf("%d are sent", len(left))
+	}
+}
