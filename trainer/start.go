@@ -97,7 +97,12 @@ func finished(cfg *config.Config, m checkpoint.Manifest, t task.Task) bool {
 
 // goBack says where the team goes on, and takes newer checkpoints out of the way: their steps are about to be
 // made again.
-func (t *team) goBack(s Setup) error {
+func (t *team) goBack(ctx context.Context, s Setup) error {
+	for _, m := range t.members {
+		if err := m.Hold(ctx); err != nil { // what is newer may be a successor's
+			return err
+		}
+	}
 	for _, why := range t.start.Refused {
 		s.Observer.Note("", why)
 	}
@@ -109,6 +114,11 @@ func (t *team) goBack(s Setup) error {
 		return run.GoBack(checkpoint.Manifest{Step: store.Afresh})
 	}
 	s.Observer.Note("", fmt.Sprintf("resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
+	for _, m := range t.members {
+		if part, _ := s.From.Agent(m.Agent()); s.Config.Deterministic() && part.CPUFeatures != cpuFeatures() {
+			s.Observer.Note(m.Agent(), fmt.Sprintf("warning: the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
+		}
+	}
 	return run.GoBack(*s.From)
 }
 
