@@ -34,6 +34,7 @@ func CheckpointsOf(dir string, agents ...string) checkpoint.Run {
 type state struct {
 	Version int64 `json:"version"` // training steps committed
 	Updates int64 `json:"updates"` // optimizer updates, which bias correction counts
+	Refused int   `json:"refused"` // steps in a row, up to this one, in which an update was refused
 }
 
 // checkpoint begins a version's checkpoint: it copies what training changes, and the rest happens while the
@@ -88,6 +89,9 @@ func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentSta
 			return err
 		}
 		m.Agents = append(m.Agents, part)
+	}
+	if err := w.member.Hold(ctx); err != nil { // a successor may have another manifest of this version
+		return err
 	}
 	if _, err := w.run.Commit(m); err != nil {
 		return err
@@ -178,7 +182,7 @@ func parsePart(name string, lines []string) (checkpoint.AgentFiles, error) {
 
 // agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
 func (w *Worker) agentState(ctx context.Context, version int64) (checkpoint.AgentState, error) {
-	st := state{Version: version}
+	st := state{Version: version, Refused: w.refused}
 	out := checkpoint.AgentState{
 		Name: w.name, Config: w.model.Config, Tensors: checkpoint.ExpectedTensors(w.model.Config),
 		DType: checkpoint.F32, Extra: w.tokenizer.Files(),
@@ -241,6 +245,7 @@ func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
 		return err
 	}
 	w.learner.SetSteps(st.Updates)
+	w.refused = st.Refused
 	return nil
 }
 

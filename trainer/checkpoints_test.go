@@ -216,8 +216,11 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 // fullLedger is a file system whose ledgers have room for one line.
 type fullLedger struct{ checkpoint.OS }
 
-func (d fullLedger) Append(path string, size int64) (checkpoint.WriteFile, error) {
-	f, err := d.OS.Append(path, size)
+func (d fullLedger) Create(path string) (checkpoint.WriteFile, error) {
+	f, err := d.OS.Create(path)
+	if !strings.Contains(path, ".jsonl.") {
+		return f, err
+	}
 	return &oneLine{WriteFile: f}, err
 }
 
@@ -335,6 +338,29 @@ func TestFolderOnEachServer(t *testing.T) {
 	}
 	if aside, _ := filepath.Glob(filepath.Join(CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {
 		t.Errorf("the planner set aside %v", aside)
+	}
+}
+
+// TestRefusedStepsAreRemembered: a worker that is killed after two void steps in a row ends with the third.
+func TestRefusedStepsAreRemembered(t *testing.T) {
+	cfg := load(t, t.TempDir(), untaught...)
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer team.close(context.WithoutCancel(t.Context()))
+	w := team.workers[0]
+	w.refused = 2
+	st, err := w.agentState(t.Context(), 0)
+	if err == nil {
+		_, err = w.run.SaveAgent(0, st)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.refused = 0
+	if err := w.restore(t.Context(), &checkpoint.Manifest{}); err != nil || w.refused != 2 {
+		t.Errorf("%d refused steps are remembered, %v", w.refused, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
@@ -78,7 +79,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return 0, err
 	}
-	if err := replaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
+	if err := checkpoint.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return 0, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
@@ -108,21 +109,4 @@ func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Con
 		}
 	}()
 	return ctx, func() { close(over) }
-}
-
-// replaceFile writes a file that other workers of the run may be reading or writing too.
-func replaceFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }

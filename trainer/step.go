@@ -56,6 +56,9 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	}
 	failpoint.Here("commit.refresh.after")
 	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
+	if err := w.member.Hold(ctx); err != nil { // the ledger may be a successor's by now
+		return err
+	}
 	if err := w.enter(n, outcomes, complete, groups); err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (t *team) load(ctx context.Context, s Setup) error {
 		return nothingLeft(s.Config, *s.From)
 	}
 	if !s.Frozen {
-		if err := t.goBack(s); err != nil {
+		if err := t.goBack(ctx, s); err != nil {
 			return err
 		}
 	}

@@ -24,11 +24,6 @@ func (u unsynced) Create(path string) (WriteFile, error) {
 	return unsyncedFile{f}, err
 }
 
-func (u unsynced) Append(path string, size int64) (WriteFile, error) {
-	f, err := u.OS.Append(path, size)
-	return unsyncedFile{f}, err
-}
-
 // journal is an FS that does what it is asked to in a real folder, for package os to read, and remembers it
 // so that a crash after each operation can be played back.
 type journal struct {
@@ -58,21 +53,6 @@ func (j *journal) Create(path string) (WriteFile, error) {
 		return nil, err
 	}
 	j.log(path, func(d *disk, path string) { d.link(path, newInode(false)) })
-	return j.open(f, path), nil
-}
-
-func (j *journal) Append(path string, size int64) (WriteFile, error) {
-	f, err := OS{}.Append(path, size)
-	if err != nil {
-		return nil, err
-	}
-	j.log(path, func(d *disk, path string) {
-		if d.find(path) == nil {
-			d.link(path, newInode(false))
-		}
-		n := d.find(path)
-		n.data = slices.Clone(n.data[:min(int(size), len(n.data))])
-	})
 	return j.open(f, path), nil
 }
 

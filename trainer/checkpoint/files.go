@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,10 +21,9 @@ import (
 // FS is what writing a run's state asks of a file system, so that tests can fail any operation. OS is the
 // real one. Reading goes through package os.
 type FS interface {
-	Mkdir(path string) error                           // the parent exists
-	Create(path string) (WriteFile, error)             // the file must not exist
-	Append(path string, size int64) (WriteFile, error) // made if it is not there, and cut to size
-	Rename(from, to string) error                      // replaces a file
+	Mkdir(path string) error               // the parent exists
+	Create(path string) (WriteFile, error) // the file must not exist
+	Rename(from, to string) error          // replaces a file
 	RemoveAll(path string) error
 	SyncDir(path string) error // makes creations, renames and removals in the folder durable
 }
@@ -44,17 +44,6 @@ func (OS) RemoveAll(path string) error  { return os.RemoveAll(path) }
 
 func (OS) Create(path string) (WriteFile, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-}
-
-func (OS) Append(path string, size int64) (WriteFile, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.Truncate(size); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
 }
 
 func (OS) SyncDir(path string) error {
@@ -160,7 +149,15 @@ func globQuote(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// replaceFile puts a file in place at once: a crash leaves what was there or the new one, whole.
+// ReplaceFile puts a file in place at once, and through to the disk: a crash leaves what was there or the new
+// one, whole. Several processes may do so. One that has these very bytes is left as it is.
+func ReplaceFile(path string, data []byte) error {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
+		return nil
+	}
+	return replaceFile(OS{}, path, data)
+}
+
 func replaceFile(fsys FS, path string, data []byte) error {
 	temporary, dir := partialName(path), filepath.Dir(path)
 	f := &folder{fs: fsys, path: dir}

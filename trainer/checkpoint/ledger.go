@@ -52,25 +52,31 @@ type Ledger struct {
 func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".jsonl") }
 
 // OpenLedger opens an agent's ledger to append to it, made if it is not there. It must begin with what the
-// mark names; what follows, the steps that will be made again, is cut off.
+// mark names; what follows, the steps that will be made again, is cut off: what the mark names is copied into
+// a file of its own, which takes the ledger's place. A worker that was only asleep when it was replaced then
+// goes on to write into a file that has no name any more.
 func (r Run) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
-	l := &Ledger{path: ledgerPath(r.Ledgers, agent)}
+	l := &Ledger{path: ledgerPath(r.Ledgers, agent), size: at.Size}
 	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }
 	if !agentName.MatchString(agent) {
 		return fail(fmt.Errorf("%q is not the name of an agent", agent))
 	}
+	if err := errors.Join(mkdirAll(r.fsys(), r.Ledgers), removePartial(r.fsys(), l.path)); err != nil {
+		return fail(err)
+	}
+	temporary := partialName(l.path)
 	var err error
-	if l.digest, err = at.digest(l.path); err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	if err := mkdirAll(r.fsys(), r.Ledgers); err != nil {
+	if l.file, err = r.fsys().Create(temporary); err != nil {
 		return fail(err)
 	}
-	if l.file, err = r.fsys().Append(l.path, at.Size); err != nil {
-		return fail(err)
+	l.digest, err = at.copy(l.path, l.file)
+	if err = errors.Join(err, l.file.Sync()); err == nil {
+		err = r.fsys().Rename(temporary, l.path)
 	}
-	l.size = at.Size
-	if err := errors.Join(l.file.Sync(), r.fsys().SyncDir(r.Ledgers)); err != nil {
+	if err != nil {
+		return fail(errors.Join(err, l.file.Close(), r.fsys().RemoveAll(temporary)))
+	}
+	if err := r.fsys().SyncDir(r.Ledgers); err != nil {
 		return fail(errors.Join(err, l.file.Close()))
 	}
 	return l, nil
@@ -114,12 +120,12 @@ func (l *Ledger) Close() error { return l.file.Close() }
 
 // verify says whether a file begins with what the mark names.
 func (m LedgerMark) verify(path string) error {
-	_, err := m.digest(path)
+	_, err := m.copy(path, io.Discard)
 	return err
 }
 
-// digest is verify, and returns the state of the digest at the mark.
-func (m LedgerMark) digest(path string) (hash.Hash, error) {
+// copy is verify, and copies what the mark names. It returns the state of the digest there.
+func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
 	digest := sha256.New()
 	if m.Size == 0 {
 		return digest, nil
@@ -140,11 +146,11 @@ func (m LedgerMark) digest(path string) (hash.Hash, error) {
 		return nil, err
 	}
 	defer file.Close()
-	switch n, err := io.CopyN(digest, file, m.Size); {
-	case errors.Is(err, io.EOF):
-		return nil, fmt.Errorf("%s has %d bytes, the manifest says %d", what, n, m.Size)
+	switch n, err := io.Copy(io.MultiWriter(digest, to), io.LimitReader(file, m.Size)); {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", what, err)
+	case n < m.Size:
+		return nil, fmt.Errorf("%s has %d bytes, the manifest says %d", what, n, m.Size)
 	}
 	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {
 		return nil, fmt.Errorf("%s is altered: the SHA-256 of its first %d bytes is not the manifest's", what, m.Size)

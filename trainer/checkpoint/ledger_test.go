@@ -68,6 +68,31 @@ func mustOpenLedger(t *testing.T, r Run, at LedgerMark) *Ledger {
 	return l
 }
 
+// TestLedgerOfSleeper: a worker that was asleep when another took its place goes on to write: the ledger is
+// the other's, as that one has marked it.
+func TestLedgerOfSleeper(t *testing.T) {
+	r := Run{Ledgers: t.TempDir()}
+	sleeper := mustOpenLedger(t, r, LedgerMark{})
+	if err := sleeper.Append(testLine(1)); err != nil {
+		t.Fatal(err)
+	}
+	mark := sleeper.Mark()
+	other := mustOpenLedger(t, r, mark)
+	if err := errors.Join(sleeper.Append(testLine(2)), other.Append(testLine(7)), sleeper.Append(testLine(3)), other.Append(testLine(8))); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sleeper.Close(), other.Close()); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := ReadLedger(ledgerPath(r.Ledgers, "planner"), other.Mark())
+	if want := []LedgerLine{testLine(1), testLine(7), testLine(8)}; err != nil || !reflect.DeepEqual(lines, want) {
+		t.Errorf("%+v %v, want %+v", lines, err, want)
+	}
+	if left, _ := os.ReadDir(r.Ledgers); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 // TestUntrainedTrajectories: a rollout that an agent has no trajectory in, or trains on none of, is not one
 // that was removed.
 func TestUntrainedTrajectories(t *testing.T) {
@@ -126,11 +151,6 @@ type fullDisk struct {
 
 func (d *fullDisk) Create(path string) (WriteFile, error) {
 	f, err := d.OS.Create(path)
-	return fullFile{f, d}, err
-}
-
-func (d *fullDisk) Append(path string, size int64) (WriteFile, error) {
-	f, err := d.OS.Append(path, size)
 	return fullFile{f, d}, err
 }
 
