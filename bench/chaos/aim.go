@@ -44,7 +44,11 @@ func (c *chaos) aimAndShoot() error {
 		return nil
 	}
 	if a.calm {
-		a.calm, a.from = false, time.Now().Add(c.upTo(3*c.step/2))
+		within := 3 * c.step / 2
+		if c.debt(c.progress)-len(c.kills) > 3 { // the run must not end before they are made
+			within = c.step / 2
+		}
+		a.calm, a.from = false, time.Now().Add(c.upTo(within))
 	}
 	late := time.Since(a.from) > 2*time.Second
 	if time.Since(a.from) < 0 || a.phase != "" && !late && phaseOf(c.newestPoint()) != a.phase {
