@@ -145,9 +145,8 @@ func (c *chaos) killRedis() error {
 // pause stops a process for longer than its lease. Every other time another worker is started in its place, and
 // the one that wakes up finds that it is fenced.
 func (c *chaos) pause(target string) error {
-	process := c.r.cmd.Process
+	process, p := c.r.cmd.Process, c.of(target)
 	if target != redis {
-		p := c.of(target)
 		if p == nil || p.sleep {
 			c.aim = aim{}
 			return nil
@@ -164,7 +163,7 @@ func (c *chaos) pause(target string) error {
 		return alive(process.Signal(syscall.SIGCONT))
 	})
 	if target != redis && c.rng.IntN(2) == 0 {
-		return c.start(target)
+		return c.rival(p)
 	}
 	return nil
 }
@@ -179,7 +178,7 @@ func (c *chaos) replaceSleepers() error {
 		p.sleep = false
 		c.pauses++
 		c.in(3*lease+c.upTo(2*lease), func() error { return alive(p.cmd.Process.Signal(syscall.SIGCONT)) })
-		return c.start(p.agent)
+		return c.rival(p)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ type process struct {
 	armed string // failpoint at which it is to die or fall asleep; "": none
 	sleep bool   // fall asleep
 	hit   bool   // it was killed at random
+	rival bool   // there was another of its agent: one of them will be refused
 }
 
 type exit struct {
@@ -49,6 +50,7 @@ type chaos struct {
 
 	began    time.Time
 	live     []*process
+	starting map[string]bool
 	finished map[string]bool
 	exits    chan exit
 	later    []action
@@ -72,7 +74,7 @@ type action struct {
 }
 
 func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
-	return &chaos{o: o, t: t, r: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), finished: map[string]bool{},
+	return &chaos{o: o, t: t, r: r, step: step, rng: rand.New(rand.NewPCG(o.seed, 0)), starting: map[string]bool{}, finished: map[string]bool{},
 		exits: make(chan exit, 16), counts: map[string]map[string]int{}}
 }
 
@@ -138,6 +140,25 @@ func (c *chaos) start(agent string) error {
 	return nil
 }
 
+// startSoon starts a worker of an agent that has none, once.
+func (c *chaos) startSoon(agent string) {
+	if c.starting[agent] || c.finished[agent] {
+		return
+	}
+	c.starting[agent] = true
+	c.in(c.upTo(400*time.Millisecond), func() error {
+		c.starting[agent] = false
+		return c.start(agent)
+	})
+}
+
+// rival starts another worker of an agent that has one.
+func (c *chaos) rival(p *process) error {
+	err := c.start(p.agent)
+	p.rival, c.of(p.agent).rival = true, true
+	return err
+}
+
 // ended sees to what becomes of an agent whose worker has ended.
 func (c *chaos) ended(e exit) error {
 	agent := e.p.agent
@@ -158,10 +179,13 @@ func (c *chaos) ended(e exit) error {
 			return err
 		}
 		if !another {
-			c.in(c.upTo(400*time.Millisecond), func() error { return c.start(agent) })
+			c.startSoon(agent)
 		}
 		return nil
-	case another || c.finished[agent]: // two are one too many
+	case e.p.rival || c.finished[agent]: // refused, or too late
+		if !another {
+			c.startSoon(agent)
+		}
 		return nil
 	}
 	return fmt.Errorf("the worker of %s ended with %w", agent, e.err)
