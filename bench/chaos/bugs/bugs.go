@@ -143,5 +143,20 @@ announce(KEYS[2], ARGV[5])
 		Old:   "	rng := rand.New(rand.NewPCG(w.cfg.Run.Seed, uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		New:   "	rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
+	}, {
+		Name: "a ledger is cut in the file that a sleeping predecessor has open",
+		File: "trainer/checkpoint/ledger.go",
+		Old: `	if err = errors.Join(err, l.file.Sync()); err == nil {
+		err = r.fsys().Rename(temporary, l.path)
+	}
+`,
+		New: `	if err = errors.Join(err, l.file.Close(), r.fsys().RemoveAll(temporary)); err == nil {
+		var f *os.File
+		if f, err = os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666); err == nil {
+			err, l.file = f.Truncate(at.Size), f
+		}
+	}
+`,
+		Suite: files("TestLedgerOfSleeper"),
 	},
 }
