@@ -42,6 +42,10 @@ func (f *Findings) record(ctx context.Context, s settings) {
 		f.void("the record: %v", err)
 		return
 	}
+	f.rounds(s, entries)
+}
+
+func (f *Findings) rounds(s settings, entries []entry) {
 	h := &history{f: f, started: -1, epoch: map[string]int64{}, commits: map[string]int{}}
 	for _, e := range entries {
 		switch e.event {
