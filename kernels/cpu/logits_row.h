@@ -1,8 +1,8 @@
 // One row of logits as the kernels of logprob.h and policy_loss_from_logits.h see it: its softmax' sums, then its
-// gradient in its place. Three ways, all with the same interface:
+// gradient in its place.
 //
-//   VectorRow       float32 and bfloat16; an exponential an element for the sums and another for the gradient
-//   KeptExponents   float32 and bfloat16; the gradient scales the exponentials that the sums left behind
+//   VectorRow       float32 and bfloat16; the sums alone, and nothing is written
+//   KeptExponents   float32 and bfloat16; the gradient is made of the exponentials that the sums left behind
 //   DoubleRow       float64
 #pragma once
 #include <cmath>
@@ -33,7 +33,7 @@ inline void store_from(double value, uint16_t *out) {
 
 // What a thread lends to the rows it works on.
 struct RowScratch {
-  std::vector<float> exps;       // [vocab] for KeptExponents<uint16_t>
+  std::vector<float> exps;       // [vocab] for KeptExponents that keep the logits too
   std::vector<RowBlock> blocks;  // [row_blocks(vocab)] for KeptExponents
 };
 
@@ -41,61 +41,63 @@ template <class T>
 struct VectorRow {
   using Logit = T;
   using Output = float;
-  T *z;
-  int64_t vocab;
+  const T *z;
   double tau;
   RowSums s;
 
-  VectorRow(T *row, int64_t vocab, double tau)
-      : z(row), vocab(vocab), tau(tau), s(row_ops().sums(row, vocab, static_cast<float>(1 / tau), nullptr)) {}
-  VectorRow(T *row, int64_t vocab, double tau, int32_t, RowScratch &) : VectorRow(row, vocab, tau) {}
+  VectorRow(const T *row, int64_t vocab, double tau)
+      : z(row), tau(tau), s(row_ops().sums(row, vocab, static_cast<float>(1 / tau), nullptr)) {}
 
-  static void reserve(RowScratch &, int64_t) {}
   bool readable() const { return s.readable; }
   double max() const { return s.max; }
   double sum() const { return s.sum; }
   double mean_exponent() const { return s.mean_exponent(); }
   double exponent(int32_t v) const { return (static_cast<double>(to_float(z[v])) - s.max) / tau; }
-  void gradient(double constant, double slope) {
-    row_ops().gradient(z, vocab, s.max, static_cast<float>(1 / tau), static_cast<float>(constant),
-                       static_cast<float>(slope));
-  }
 };
 
-// Knows the exponent of one column, the target, and takes no slope. float32 exponentials stand where the logits stood.
-template <class T>
+// Knows the exponent of one column, the target. Without an entropy term the gradient has no slope: float32 exponentials
+// then stand where the logits stood. With one the logits are wanted again, and the exponentials lie in the thread's
+// scratch, which a cache of the second level holds.
+template <class T, bool kSlope>
 struct KeptExponents {
   using Logit = T;
   using Output = float;
+  static constexpr bool kInPlace = sizeof(T) == sizeof(float) && !kSlope;
   T *z;
   int64_t vocab;
+  float inv_tau;
   RowScratch &scratch;
   double at_target;
   RowSums s;
 
   KeptExponents(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch)
-      : z(row), vocab(vocab), scratch(scratch), at_target(to_float(row[target])) {
-    row_ops().exponentials(z, exps(), vocab, static_cast<float>(1 / tau), scratch.blocks.data());
+      : z(row), vocab(vocab), inv_tau(static_cast<float>(1 / tau)), scratch(scratch), at_target(to_float(row[target])) {
+    row_ops().exponentials(z, exps(), vocab, inv_tau, scratch.blocks.data());
     s = row_total(scratch.blocks.data(), vocab, tau);
     at_target = (at_target - s.max) / tau;
   }
 
   static void reserve(RowScratch &scratch, int64_t vocab) {
     scratch.blocks.resize(static_cast<size_t>(row_blocks(vocab)));
-    if (sizeof(T) != sizeof(float)) scratch.exps.resize(static_cast<size_t>(vocab));
+    if (!kInPlace) scratch.exps.resize(static_cast<size_t>(vocab));
   }
   bool readable() const { return s.readable; }
   double max() const { return s.max; }
   double sum() const { return s.sum; }
   double mean_exponent() const { return s.mean_exponent(); }
   double exponent(int32_t) const { return at_target; }
-  void gradient(double constant, double) {
-    row_ops().scale(exps(), z, vocab, scratch.blocks.data(), static_cast<float>(constant));
+  void gradient(double constant, double slope) {
+    const RowBlock *blocks = scratch.blocks.data();
+    if constexpr (kSlope) {
+      row_ops().slope(exps(), z, vocab, blocks, s.max, inv_tau, static_cast<float>(constant), static_cast<float>(slope));
+    } else {
+      row_ops().scale(exps(), z, vocab, blocks, static_cast<float>(constant));
+    }
   }
 
  private:
   float *exps() {
-    if constexpr (sizeof(T) == sizeof(float)) return z;
+    if constexpr (kInPlace) return z;
     return scratch.exps.data();
   }
 };

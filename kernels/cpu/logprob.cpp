@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <limits>
+#include <new>
+#include <vector>
 
 #include "check.h"
 #include "logits_row.h"
@@ -57,11 +59,13 @@ int64_t forward(const Rows &in, typename Row::Output *logp, typename Row::Output
 template <class Row>
 int64_t backward(const Rows &in, const typename Row::Output *dlogp, const typename Row::Output *dentropy) {
   using Logit = typename Row::Logit;
+  std::vector<RowScratch> scratch(static_cast<size_t>(thread_count(in.work())));
+  for (RowScratch &s : scratch) Row::reserve(s, in.vocab);
   FirstRow bad;
-  parallel_for(in.rows, in.work(), [&](int64_t r) {
+  parallel_for_threads(in.rows, in.work(), [&](int64_t r, int thread) {
     Logit *z = static_cast<Logit *>(in.logits) + r * in.ld;
     if (!in.read(r)) return fill_row(z, in.vocab, 0);
-    Row row(z, in.vocab, in.tau);
+    Row row(z, in.vocab, in.tau, in.targets[r], scratch[static_cast<size_t>(thread)]);
     if (!row.readable() || all_impossible(row)) {
       bad.report(r);
       return fill_row(z, in.vocab, kNaN);
@@ -69,6 +73,12 @@ int64_t backward(const Rows &in, const typename Row::Output *dlogp, const typena
     differentiate(row, in.targets[r], in.tau, dlogp[r], dentropy ? dentropy[r] : 0);
   });
   return bad.row();
+}
+
+// The gradient without or with that of the entropies.
+template <class T>
+int64_t backward_f32(const Rows &in, const float *dlogp, const float *dentropy) {
+  return dentropy ? backward<KeptExponents<T, true>>(in, dlogp, dentropy) : backward<KeptExponents<T, false>>(in, dlogp, dentropy);
 }
 
 int32_t finish(int64_t first, int64_t *bad_row) {
@@ -109,12 +119,16 @@ int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, i
   if ((*bad_row = in.first_bad_target()) >= 0) return MGRPO_INVALID_ARGUMENT;
   const float *const dlogp32 = static_cast<const float *>(dlogp);
   const float *const dentropy32 = static_cast<const float *>(dentropy_or_null);
-  switch (dtype) {
-    case MGRPO_FLOAT32: return finish(backward<VectorRow<float>>(in, dlogp32, dentropy32), bad_row);
-    case MGRPO_BFLOAT16: return finish(backward<VectorRow<uint16_t>>(in, dlogp32, dentropy32), bad_row);
-    case MGRPO_FLOAT64:
-      return finish(backward<DoubleRow>(in, static_cast<const double *>(dlogp), static_cast<const double *>(dentropy_or_null)),
-                    bad_row);
+  try {
+    switch (dtype) {
+      case MGRPO_FLOAT32: return finish(backward_f32<float>(in, dlogp32, dentropy32), bad_row);
+      case MGRPO_BFLOAT16: return finish(backward_f32<uint16_t>(in, dlogp32, dentropy32), bad_row);
+      case MGRPO_FLOAT64:
+        return finish(backward<DoubleRow>(in, static_cast<const double *>(dlogp), static_cast<const double *>(dentropy_or_null)),
+                      bad_row);
+    }
+  } catch (const std::bad_alloc &) {
+    return MGRPO_OUT_OF_MEMORY;
   }
   return MGRPO_INVALID_ARGUMENT;
 }

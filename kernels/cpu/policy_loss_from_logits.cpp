@@ -79,12 +79,12 @@ int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_
   if (logits->rows == 0) return MGRPO_OK;
   if (const int32_t status = check_supplied(b, *config, error)) return status;
   const auto run = [&](auto call) { return call(*logits, first, b, *config, logp, entropy, bad_row); };
-  const bool one_exponential = config->entropy_coef == 0;
+  const bool slope = config->entropy_coef != 0;
   switch (logits->dtype) {
     case MGRPO_FLOAT32:
-      return run(one_exponential ? cpu::run<cpu::KeptExponents<float>> : cpu::run<cpu::VectorRow<float>>);
+      return run(slope ? cpu::run<cpu::KeptExponents<float, true>> : cpu::run<cpu::KeptExponents<float, false>>);
     case MGRPO_BFLOAT16:
-      return run(one_exponential ? cpu::run<cpu::KeptExponents<uint16_t>> : cpu::run<cpu::VectorRow<uint16_t>>);
+      return run(slope ? cpu::run<cpu::KeptExponents<uint16_t, true>> : cpu::run<cpu::KeptExponents<uint16_t, false>>);
     default: return run(cpu::run<cpu::DoubleRow>);
   }
 }

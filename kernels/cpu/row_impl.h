@@ -90,22 +90,6 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace
   return sums;
 }
 
-template <class T>
-void row_gradient(T *z, int64_t vocab, float max_z, float inv_tau, float constant, float slope) {
-  const Vec max = splat(max_z), scale = splat(inv_tau), c = splat(constant), s = splat(slope);
-  const Vec least = splat(kMinExponent);
-  int64_t v = 0;
-  for (; v + kLanes <= vocab; v += kLanes) {
-    const Vec d = vmax(least, (load(z + v) - max) * scale);
-    store_row(z + v, vexp(d) * fma(s, d, c));
-  }
-  if (v < vocab) {
-    const int64_t n = vocab - v;
-    const Vec d = vmax(least, (load_n(z + v, n) - max) * scale);
-    store_row_n(z + v, vexp(d) * fma(s, d, c), n);
-  }
-}
-
 // The largest of n elements; a NaN may be passed over.
 template <class T>
 MGRPO_INLINE float block_max(const T *z, int64_t n) {
@@ -170,9 +154,30 @@ void row_scale(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, f
   }
 }
 
+template <class T>
+void row_slope(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, float max_z, float inv_tau,
+               float constant, float slope) {
+  const Vec max = splat(max_z), scale = splat(inv_tau), least = splat(kMinExponent);
+  const Vec c = splat(constant), s = splat(slope);
+  for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, blocks++) {
+    const int64_t end = min64(begin + kRelativeBlock, vocab);
+    const Vec factor = splat(blocks->factor);
+    int64_t v = begin;
+    for (; v + kLanes <= end; v += kLanes) {
+      const Vec d = vmax(least, (load(z + v) - max) * scale);
+      store_row(z + v, load(exps + v) * factor * fma(s, d, c));
+    }
+    if (v < end) {
+      const int64_t n = end - v;
+      const Vec d = vmax(least, (load_n(z + v, n) - max) * scale);
+      store_row_n(z + v, load_n(exps + v, n) * factor * fma(s, d, c), n);
+    }
+  }
+}
+
 constexpr RowOps make_row_ops() {
-  return {row_sums<float>,         row_sums<uint16_t>,         row_gradient<float>, row_gradient<uint16_t>,
-          row_exponentials<float>, row_exponentials<uint16_t>, row_scale<float>,    row_scale<uint16_t>};
+  return {row_sums<float>,  row_sums<uint16_t>,  row_exponentials<float>, row_exponentials<uint16_t>,
+          row_slope<float>, row_slope<uint16_t>, row_scale<float>,        row_scale<uint16_t>};
 }
 
 }  // namespace

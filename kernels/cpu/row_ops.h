@@ -43,13 +43,15 @@ RowSums row_total(RowBlock *blocks, int64_t vocab, double tau);
 struct RowOps {
   RowSums (*sums_f32)(const float *z, int64_t vocab, float inv_tau, const RowTrace *trace_or_null);
   RowSums (*sums_bf16)(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace *trace_or_null);
-  // z_v becomes exp(d_v) (constant + slope d_v).
-  void (*gradient_f32)(float *z, int64_t vocab, float max, float inv_tau, float constant, float slope);
-  void (*gradient_bf16)(uint16_t *z, int64_t vocab, float max, float inv_tau, float constant, float slope);
   // Fills blocks [row_blocks(vocab)] but for their factors, and exps [vocab], which may be z. NaN and +Inf make a
   // block's sum NaN.
   void (*exponentials_f32)(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
   void (*exponentials_bf16)(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
+  // z_v becomes exps_v * its block's factor * (constant + slope d_v).
+  void (*slope_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
+                    float constant, float slope);
+  void (*slope_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
+                     float constant, float slope);
   // z_v = exps_v * (constant * its block's factor).
   void (*scale_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant);
   void (*scale_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float constant);
@@ -60,17 +62,19 @@ struct RowOps {
   RowSums sums(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace *trace) const {
     return sums_bf16(z, vocab, inv_tau, trace);
   }
-  void gradient(float *z, int64_t vocab, float max, float inv_tau, float constant, float slope) const {
-    gradient_f32(z, vocab, max, inv_tau, constant, slope);
-  }
-  void gradient(uint16_t *z, int64_t vocab, float max, float inv_tau, float constant, float slope) const {
-    gradient_bf16(z, vocab, max, inv_tau, constant, slope);
-  }
   void exponentials(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {
     exponentials_f32(z, exps, vocab, inv_tau, blocks);
   }
   void exponentials(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {
     exponentials_bf16(z, exps, vocab, inv_tau, blocks);
+  }
+  void slope(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
+             float constant, float slope) const {
+    slope_f32(exps, z, vocab, blocks, max, inv_tau, constant, slope);
+  }
+  void slope(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
+             float constant, float slope) const {
+    slope_bf16(exps, z, vocab, blocks, max, inv_tau, constant, slope);
   }
   void scale(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant) const {
     scale_f32(exps, z, vocab, blocks, constant);
