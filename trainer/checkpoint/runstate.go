@@ -83,6 +83,21 @@ func (r Run) Save(m Manifest, agents []AgentState) (Manifest, error) {
 	return r.Commit(m)
 }
 
+// Reopen takes the manifest of a step away that is about to be written: the one that is there was put there by a
+// worker that was asleep when the team went back behind it.
+func (r Run) Reopen(step int64) error {
+	dir := r.StepDir(step)
+	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err != nil {
+		return nil
+	}
+	for _, name := range []string{manifestFile, resultsFile} {
+		if err := r.fsys().RemoveAll(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("checkpoint: step %d: %w", step, err)
+		}
+	}
+	return r.fsys().SyncDir(dir)
+}
+
 // SaveAgent writes one agent's folder of a step that is not committed yet, replacing what a crash left
 // there. When it returns, the files are on disk. Workers call it each for its own agent, then Commit.
 func (r Run) SaveAgent(step int64, a AgentState) (AgentFiles, error) {

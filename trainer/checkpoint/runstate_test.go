@@ -178,3 +178,26 @@ func TestManifestPaths(t *testing.T) {
 		wantError(t, err, "committing step 0", manifestFile)
 	}
 }
+
+// A sleeper's manifest does not stand in the way of those who write the step again.
+func TestReopen(t *testing.T) {
+	r := Run{Dir: t.TempDir()}
+	if err := r.Reopen(3); err != nil {
+		t.Fatal(err)
+	}
+	dir := r.StepDir(3)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{manifestFile, resultsFile} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Reopen(3); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
