@@ -45,7 +45,10 @@ func (c *chaos) aimAndShoot() error {
 	}
 	if a.calm {
 		within := 3 * c.step / 2
-		if c.debt(c.progress)-len(c.kills) > 3 { // the run must not end before they are made
+		switch behind := c.debt(c.progress) - len(c.kills); { // the run must not end before they are made
+		case behind > 10:
+			within = 0
+		case behind > 3:
 			within = c.step / 2
 		}
 		a.calm, a.from = false, time.Now().Add(c.upTo(within))
@@ -154,15 +157,18 @@ func (c *chaos) pause(target string) error {
 		process = p.cmd.Process
 	}
 	c.pauses++
-	c.aim, c.paused = aim{}, true
 	if err := alive(process.Signal(syscall.SIGSTOP)); err != nil {
 		return fmt.Errorf("%s: %w", target, err)
 	}
+	replaced := target != redis && c.rng.IntN(2) == 0
+	c.aim, c.paused = aim{}, !replaced
 	c.in(5*lease/4+c.upTo(2*lease), func() error {
-		c.paused = false
+		if !replaced {
+			c.paused = false
+		}
 		return alive(process.Signal(syscall.SIGCONT))
 	})
-	if target != redis && c.rng.IntN(2) == 0 {
+	if replaced {
 		return c.rival(p)
 	}
 	return nil
