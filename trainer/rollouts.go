@@ -123,10 +123,7 @@ func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 
 // delegate hands a sub-task to another server and waits for its answer.
 func (w *Worker) delegate(ctx context.Context, v store.Invocation) (string, error) {
-	if err := w.member.Submit(ctx, v); err != nil {
-		return "", err
-	}
-	r, err := w.member.Await(ctx, v)
+	r, err := w.member.Call(ctx, v)
 	return r.Text, err
 }
 

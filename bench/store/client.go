@@ -26,7 +26,6 @@ type job struct {
 
 // report is what a client process found.
 type report struct {
-	Submit   []float64 `json:"submit,omitempty"`   // seconds of each Submit
 	Exchange []float64 `json:"exchange,omitempty"` // seconds from when each was due to its answer
 	Begun    time.Time `json:"begun"`
 	Ended    time.Time `json:"ended"`
@@ -127,7 +126,7 @@ func ask(m *shared.Member, j job) (report, error) {
 	r := report{Begun: time.Now()}
 	l, agents := j.Load, j.Agents[1:]
 	total := int64(l.Rate * l.Seconds)
-	r.Submit, r.Exchange = make([]float64, total), make([]float64, total)
+	r.Exchange = make([]float64, total)
 	var trim, phase sync.WaitGroup
 	errs := make(chan error, 1)
 	fail := func(err error) {
@@ -155,12 +154,7 @@ func ask(m *shared.Member, j job) (report, error) {
 		time.Sleep(time.Until(due))
 		v := shared.Invocation{Phase: shared.Train(n), Query: "q", Rollout: int(i % l.PhaseInvocations), Agent: agents[i%int64(len(agents))], Task: text}
 		phase.Go(func() {
-			began := time.Now()
-			err := m.Submit(m.Context(), v)
-			r.Submit[i] = time.Since(began).Seconds()
-			if err == nil {
-				_, err = m.Await(m.Context(), v)
-			}
+			_, err := m.Call(m.Context(), v)
 			r.Exchange[i] = time.Since(due).Seconds()
 			fail(err)
 		})

@@ -75,7 +75,7 @@ func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
 		inRollouts.cost(fmt.Sprintf("rollout of %d calls", calls), withTLS, steps*queries*rollouts),
 		step.cost(fmt.Sprintf("step of %d rollouts", queries*rollouts), withTLS, steps),
 	}
-	for _, what := range []string{"Submit", "Await", "Complete", "PublishOutcome", "PublishVersion"} {
+	for _, what := range []string{"Call", "Complete", "PublishOutcome", "PublishVersion"} {
 		out = append(out, Cost{What: what, TLS: withTLS, P50: quantile(p.times[what], 0.5), P99: quantile(p.times[what], 0.99)})
 	}
 	return out, nil
@@ -125,10 +125,7 @@ func (p *play) rollout(m *shared.Member, phase shared.Phase, query string, k int
 	ctx := m.Context()
 	for i := range calls {
 		v := shared.Invocation{Phase: phase, Query: query, Rollout: k, Agent: "sub", Index: i, Task: strings.Repeat("t", taskBytes)}
-		if err := p.time("Submit", func() error { return m.Submit(ctx, v) }); err != nil {
-			return err
-		}
-		if err := p.time("Await", func() error { _, err := m.Await(ctx, v); return err }); err != nil {
+		if err := p.time("Call", func() error { _, err := m.Call(ctx, v); return err }); err != nil {
 			return err
 		}
 	}

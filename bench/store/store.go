@@ -52,9 +52,7 @@ type Load struct {
 type Borne struct {
 	Load
 	Invocations  int       `json:"invocations"`
-	PerSecond    float64   `json:"per_second"` // answered, over the whole time
-	SubmitP50    float64   `json:"submit_p50_s"`
-	SubmitP99    float64   `json:"submit_p99_s"`
+	PerSecond    float64   `json:"per_second"`     // answered, over the whole time
 	ExchangeP50  float64   `json:"exchange_p50_s"` // from when an invocation was due until its answer was there
 	ExchangeP99  float64   `json:"exchange_p99_s"`
 	ExchangeMax  float64   `json:"exchange_max_s"`
@@ -174,7 +172,6 @@ func (b *Borne) fill(r report, seen []sample) {
 	b.Invocations = len(r.Exchange)
 	b.PerSecond = float64(b.Invocations) / seconds
 	b.ClientCores /= seconds
-	b.SubmitP50, b.SubmitP99 = quantile(r.Submit, 0.5), quantile(r.Submit, 0.99)
 	b.ExchangeP50, b.ExchangeP99, b.ExchangeMax = quantile(r.Exchange, 0.5), quantile(r.Exchange, 0.99), quantile(r.Exchange, 1)
 	seen = slices.DeleteFunc(seen, func(s sample) bool { return s.at.Before(r.Begun) || s.at.After(r.Ended) })
 	for _, s := range seen {
@@ -252,11 +249,11 @@ func (r *Results) Table() string {
 	for _, c := range r.Costs {
 		fmt.Fprintf(w, "%s\t%v\t%.1f\t%.0f\t%.0f\t%s\t%s\n", c.What, c.TLS, c.RoundTrips, c.Up, c.Down, measure.Seconds(c.P50), measure.Seconds(c.P99))
 	}
-	fmt.Fprintln(w, "\nworkers\tprocesses\tTLS\tdue/s\tanswered/s\tsubmit p50\tp99\texchange p50\tp99\tmax\tRedis cores\tclient cores\tmemory min\tmax")
+	fmt.Fprintln(w, "\nworkers\tprocesses\tTLS\tdue/s\tanswered/s\texchange p50\tp99\tmax\tRedis cores\tclient cores\tmemory min\tmax")
 	for _, b := range r.Loads {
 		low, high := b.memory()
-		fmt.Fprintf(w, "%d\t%d\t%v\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t%s\n", b.Workers, b.Clients, b.TLS, b.Rate, b.PerSecond,
-			measure.Seconds(b.SubmitP50), measure.Seconds(b.SubmitP99), measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
+		fmt.Fprintf(w, "%d\t%d\t%v\t%.0f\t%.0f\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t%s\n", b.Workers, b.Clients, b.TLS, b.Rate, b.PerSecond,
+			measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
 			measure.Seconds(b.ExchangeMax), b.RedisCores, b.ClientCores, measure.Bytes(low), measure.Bytes(high))
 	}
 	w.Flush()

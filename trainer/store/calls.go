@@ -13,26 +13,55 @@ import (
 // Submit hands an invocation to its agent. The same one may be submitted again; another task under
 // the same id is a ConflictError.
 func (m *Member) Submit(ctx context.Context, v Invocation) error {
+	_, err := m.submit(ctx, v)
+	return err
+}
+
+// submit also says whether the invocation was not there before, and so has no answer yet.
+func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err error) {
 	defer failpoint.Around("rollout.call")()
 	if err := v.check(); err != nil {
-		return fmt.Errorf("store: invocation %s: %w", v.ID(), err)
+		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
 	}
 	value, err := encode(v)
 	if err != nil {
-		return fmt.Errorf("store: invocation %s: %w", v.ID(), err)
+		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
 	}
 	p := v.Phase.String()
-	_, err = m.run(ctx, submitScript, "invocation "+v.ID()+" of "+p,
+	reply, err := m.run(ctx, submitScript, "invocation "+v.ID()+" of "+p,
 		[]string{m.key("events", v.Agent), m.key("call", p), m.key("phases"), m.key("stream", p, v.Agent)},
 		v.ID(), value, "call/"+p+"/"+v.Agent, p, v.Phase.Step)
-	return err
+	return word(reply, 0) == "new", err
+}
+
+// Call submits an invocation and waits for its answer.
+func (m *Member) Call(ctx context.Context, v Invocation) (Result, error) {
+	wake, unsubscribe := m.topics.subscribe(answerTopic(v))
+	defer unsubscribe()
+	isNew, err := m.submit(ctx, v)
+	if err != nil {
+		return Result{}, err
+	}
+	return m.await(ctx, v, wake, isNew)
 }
 
 // Await waits for an invocation's answer. Any number of goroutines may wait.
 func (s *Store) Await(ctx context.Context, v Invocation) (Result, error) {
-	var r Result
+	wake, unsubscribe := s.topics.subscribe(answerTopic(v))
+	defer unsubscribe()
+	return s.await(ctx, v, wake, false)
+}
+
+func answerTopic(v Invocation) string { return "result/" + v.Phase.String() + "/" + v.ID() }
+
+// await waits for an answer. Where it is known that there is none yet it looks once that is announced.
+func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, noneYet bool) (r Result, err error) {
 	key, id := s.key("result", v.Phase.String()), v.ID()
-	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
+	err = s.waitFor(ctx, wake, func(ctx context.Context) (bool, error) {
+		if noneYet {
+			noneYet = false
+			return false, nil
+		}
 		c := redis.NewStringCmd(ctx, "hget", key, id)
 		err := s.batches.do(ctx, c)
 		if errors.Is(err, redis.Nil) {
@@ -45,7 +74,7 @@ func (s *Store) Await(ctx context.Context, v Invocation) (Result, error) {
 		return err == nil, err
 	}, func() ([]string, string) {
 		return []string{v.Agent}, "the answer to " + id + " of " + v.Phase.String()
-	}, "result/"+v.Phase.String()+"/"+id)
+	})
 	return r, err
 }
 
@@ -62,6 +91,6 @@ func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 	}
 	p := v.Phase.String()
 	_, err = m.run(ctx, completeScript, "the answer to "+v.ID()+" of "+p,
-		[]string{m.key("events", m.allAgents()[0]), m.key("result", p), m.key("claimed", m.agent)}, v.ID(), value, "result/"+p+"/"+v.ID(), p)
+		[]string{m.key("events", m.allAgents()[0]), m.key("result", p), m.key("claimed", m.agent)}, v.ID(), value, answerTopic(v), p)
 	return err
 }

@@ -98,11 +98,7 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 		waiters.Go(func() {
 			defer func() { <-slots }()
 			v := call(i)
-			if err := boss.Submit(ctx, v); err != nil {
-				t.Errorf("submit: %v", err)
-				return
-			}
-			if r, err := boss.Await(ctx, v); err != nil || r.Text != "answer to "+v.Task {
+			if r, err := boss.Call(ctx, v); err != nil || r.Text != "answer to "+v.Task {
 				t.Errorf("%s: %+v, %v", v.ID(), r, err)
 			}
 		})
