@@ -121,7 +121,8 @@ func answer(members []*shared.Member, j job) error {
 }
 
 // ask is the main agent's part: invocations become due at a steady rate, whether or not those before have been
-// answered, and go to the sub-agents in turn.
+// answered, and go to the sub-agents in turn. As in a run there are only so many conversations: with as many in
+// flight as there are workers, the next waits, and its time counts from when it was due.
 func ask(m *shared.Member, j job) (report, error) {
 	r := report{Begun: time.Now()}
 	l, agents := j.Load, j.Agents[1:]
@@ -138,6 +139,7 @@ func ask(m *shared.Member, j job) (report, error) {
 		}
 	}
 	text := strings.Repeat("t", l.TaskBytes)
+	slots := make(chan struct{}, l.Workers)
 	n := int64(-1)
 	for i := range total {
 		if i%l.PhaseInvocations == 0 {
@@ -153,7 +155,9 @@ func ask(m *shared.Member, j job) (report, error) {
 		due := r.Begun.Add(time.Duration(float64(i) / l.Rate * float64(time.Second)))
 		time.Sleep(time.Until(due))
 		v := shared.Invocation{Phase: shared.Train(n), Query: "q", Rollout: int(i % l.PhaseInvocations), Agent: agents[i%int64(len(agents))], Task: text}
+		slots <- struct{}{}
 		phase.Go(func() {
+			defer func() { <-slots }()
 			_, err := m.Call(m.Context(), v)
 			r.Exchange[i] = time.Since(due).Seconds()
 			fail(err)
