@@ -67,6 +67,7 @@ func (m *machine) write(b *strings.Builder) {
 		fmt.Fprintf(b, "| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f |\n", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
 			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median)
 	}
+	m.writeAgain(b)
 	m.writeTargets(b)
 	m.writeStandings(b)
 	for _, f := range m.figures() {
@@ -74,6 +75,21 @@ func (m *machine) write(b *strings.Builder) {
 	}
 	for _, r := range m.results {
 		writeRows(b, r)
+	}
+}
+
+// writeAgain lists rows that were measured later than the rest of their file.
+func (m *machine) writeAgain(b *strings.Builder) {
+	begun := false
+	for _, r := range m.rows() {
+		if r.Again == nil {
+			continue
+		}
+		if !begun {
+			begun = true
+			b.WriteString("\nMeasured again, later than the rest of their suite:\n\n| what | date (UTC) | commit | load before |\n|---|---|---|---|\n")
+		}
+		fmt.Fprintf(b, "| %s, %s, %s | %s | %s | %.2f |\n", r.Name, r.Shape, r.Cache, r.Again.Date, r.Again.Commit, r.Again.LoadBefore)
 	}
 }
 

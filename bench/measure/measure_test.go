@@ -3,6 +3,7 @@ package measure
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -222,5 +223,24 @@ func TestPeersAbsent(t *testing.T) {
 	_, _, err := Peers{Root: t.TempDir()}.Opener("torch", nil).Open(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "make bench-peers") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestReplace: rows of a later run take the places of theirs, and say so.
+func TestReplace(t *testing.T) {
+	old := &Results{Date: "then", Rows: []Row{{Name: "a", Cache: Hot}, {Name: "a", Cache: Cold}, {Name: "b", Cache: Hot}}}
+	later := &Results{Date: "now", LoadBefore: 2, Machine: Machine{Commit: "c"}, Rows: []Row{{Name: "a", Cache: Cold, FloorSeconds: 1}, {Name: "n", Cache: Hot}}}
+	old.Replace(later)
+	var got []string
+	for _, r := range old.Rows {
+		again := ""
+		if r.Again != nil {
+			again = r.Again.Date + r.Again.Commit
+		}
+		got = append(got, fmt.Sprint(r.Name, r.Cache, r.FloorSeconds, again))
+	}
+	want := []string{fmt.Sprint("a", Hot, 0, ""), fmt.Sprint("a", Cold, 1, "nowc"), fmt.Sprint("b", Hot, 0, ""), fmt.Sprint("n", Hot, 0, "nowc")}
+	if !slices.Equal(got, want) || old.Date != "then" {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

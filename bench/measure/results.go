@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -54,6 +55,22 @@ func Read(path string) (*Results, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return r, nil
+}
+
+// Replace puts rows of another run of the suite, on the same machine, in the places of those of the same case; they
+// keep their own commit and date, and the ceilings that they were compared with.
+func (r *Results) Replace(by *Results) {
+	for _, row := range by.Rows {
+		row.Again = &Again{by.Date, by.Machine.Commit, by.LoadBefore}
+		same := func(x Row) bool {
+			return x.Name == row.Name && x.Shape == row.Shape && x.DType == row.DType && x.Cache == row.Cache
+		}
+		if i := slices.IndexFunc(r.Rows, same); i >= 0 {
+			r.Rows[i] = row
+		} else {
+			r.Rows = append(r.Rows, row)
+		}
+	}
 }
 
 // Table is the rows as text, a line a provider.

@@ -31,6 +31,14 @@ type Row struct {
 	Providers    []Result           `json:"providers"`
 	Ratio        map[string]float64 `json:"ratio,omitempty"` // of each peer's median to ours: above 1 we are faster
 	Targets      []Target           `json:"targets,omitempty"`
+	Again        *Again             `json:"again,omitempty"` // the row was measured apart from the rest of its file
+}
+
+// Again says when a row was measured that has replaced another.
+type Again struct {
+	Date       string  `json:"date"`
+	Commit     string  `json:"commit"`
+	LoadBefore float64 `json:"load_before"`
 }
 
 // Result is one provider's part of a row.

@@ -27,7 +27,7 @@ nothing else. The peers are set up by make bench-peers; docs/benchmarks.md says 
 
 // benchFlags are those of every suite.
 type benchFlags struct {
-	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only)."`
+	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only). With --only its rows replace those of the file."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
 	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
 	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
@@ -48,7 +48,16 @@ func (f benchFlags) suite(ctx context.Context, name string, run func(f benchFlag
 		if f.Out == "" {
 			return nil
 		}
-		return r.Write(f.Out)
+		all := r
+		if f.Only != "" {
+			old, err := measure.Read(f.Out)
+			if err != nil {
+				return err
+			}
+			old.Replace(r)
+			all = old
+		}
+		return all.Write(f.Out)
 	})
 	if results != nil && len(results.Rows) > 0 {
 		fmt.Print(results.Table())
