@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/r
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench bench-peers gpu-test gsm8k chaos bugs interop lint fmt env clean
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench ablation bench-peers gpu-test gsm8k chaos bugs interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -105,7 +105,11 @@ gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu of
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
 
-bench: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
+bench: build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (an hour and a half)
+	@$(FLAGS) && for suite in kernels rollout learner step store; do bin/mgrpo bench $$suite; done
+	@$(GO) run ./bench/document
+
+ablation: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
 	@$(GO) run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation-380k.json
 
 bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (2.7 GB)
