@@ -28,6 +28,10 @@ func (c *chaos) debt(progress int) int {
 	return min(c.o.kills, c.o.kills*(progress+1)/(steps-spare))
 }
 
+// behind is how many kills are overdue. When they are many the team gets no time between them, lest the run end before
+// they are made.
+func (c *chaos) behind() int { return c.debt(c.progress) - len(c.kills) }
+
 // aimAndShoot plans the next kill at random and, when its time has come, does it.
 func (c *chaos) aimAndShoot() error {
 	if c.o.point != "" || c.paused || len(c.kills) >= c.o.kills {
@@ -45,7 +49,7 @@ func (c *chaos) aimAndShoot() error {
 	}
 	if a.calm {
 		within := 3 * c.step / 2
-		switch behind := c.debt(c.progress) - len(c.kills); { // the run must not end before they are made
+		switch behind := c.behind(); {
 		case behind > 10:
 			within = 0
 		case behind > 3:
@@ -53,7 +57,7 @@ func (c *chaos) aimAndShoot() error {
 		}
 		a.calm, a.from = false, time.Now().Add(c.upTo(within))
 	}
-	late := time.Since(a.from) > 2*time.Second
+	late := time.Since(a.from) > 2*time.Second || c.behind() > 10
 	if time.Since(a.from) < 0 || a.phase != "" && !late && phaseOf(c.newestPoint()) != a.phase {
 		return nil
 	}
@@ -68,7 +72,7 @@ func (c *chaos) plan() {
 	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
 	if a.target == redis {
 		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(redis, x), c.timesHit(redis, y)) })
-	} else if c.rng.IntN(3) == 0 { // while it starts, or the others do
+	} else if c.behind() <= 10 && c.rng.IntN(3) == 0 { // while it starts, or the others do
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
 	c.aim = a
