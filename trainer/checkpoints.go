@@ -70,11 +70,6 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 // save writes this agent's files of a version, agrees with the others on the manifest, which all make of the
 // same lists and write for themselves, and removes old checkpoints when everybody has the new one.
 func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentState, mark checkpoint.LedgerMark, results results) error {
-	// Nobody completes a step before all have saved it: what is complete is a predecessor's, who was asleep when the
-	// team went back.
-	if err := w.run.GoBack(checkpoint.Manifest{Step: version - 1}); err != nil {
-		return err
-	}
 	if err := w.run.Reopen(version); err != nil { // no worker of this round has one yet
 		return err
 	}
