@@ -24,7 +24,7 @@ type aim struct {
 
 // debt is how many kills are due when so many steps are made, so that they are spread over the run.
 func (c *chaos) debt(progress int) int {
-	const spare = 5 // steps at the end, in which the last kills take effect
+	const spare = 10 // steps at the end, in which the last kills take effect
 	return min(c.o.kills, c.o.kills*(progress+1)/(steps-spare))
 }
 
@@ -117,11 +117,11 @@ func (c *chaos) newestPoint() (name string) {
 	return name
 }
 
-// shoot kills whom it is aimed at. One in ten is put to sleep first, until others take it for dead, and wakes up
+// shoot kills whom it is aimed at. One in ten is put to sleep instead, until others take it for dead, and wakes up
 // again; one in ten dies with Redis.
 func (c *chaos) shoot() error {
 	target, dice := c.aim.target, c.rng.IntN(10)
-	if dice == 0 {
+	if dice == 0 && c.behind() <= 3 {
 		return c.pause(target)
 	}
 	c.aim = aim{}
@@ -154,7 +154,7 @@ func (c *chaos) killRedis() error {
 func (c *chaos) pause(target string) error {
 	process, p := c.r.cmd.Process, c.of(target)
 	if target != redis {
-		if p == nil || p.sleep {
+		if p == nil || p.sleep || p.rival {
 			c.aim = aim{}
 			return nil
 		}
