@@ -43,6 +43,7 @@ func startDeployed(t *testing.T, dir string, port, steps int) *deployed {
 	d.cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+filepath.Join(dir, "redis"),
 		fmt.Sprintf("PORT=%d", port), fmt.Sprintf("HEALTH_PORT=%d", freePort(t)))
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
+	d.cmd.WaitDelay = 10 * time.Second // what outlives the script holds its output open
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +54,7 @@ func startDeployed(t *testing.T, dir string, port, steps int) *deployed {
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Signal(syscall.SIGTERM)
 		_ = d.cmd.Process.Signal(syscall.SIGTERM)
+		time.AfterFunc(30*time.Second, func() { _ = d.cmd.Process.Kill() })
 		<-d.ended
 	})
 	return d

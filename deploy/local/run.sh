@@ -121,12 +121,15 @@ ended() { # NAME STATUS
     stop
   fi
 }
+# Asked one by one: of several that end at once, bash's wait -n may miss all but the first.
 while [ ${#pids[@]} -gt 1 ] || { [ ${#pids[@]} = 1 ] && [ -z "${pids[redis]-}" ]; }; do
-  status=0
-  wait -n -p pid "${pids[@]}" || status=$?
-  if [ -z "${pid-}" ]; then continue; fi # a signal to this script
   for name in "${!pids[@]}"; do
-    if [ "${pids[$name]}" = "$pid" ]; then ended "$name" "$status"; break; fi
+    if kill -0 "${pids[$name]}" 2>/dev/null; then continue; fi
+    status=0
+    wait "${pids[$name]}" || status=$?
+    ended "$name" "$status"
   done
+  sleep 0.2 &
+  wait $! || true # a signal to this script ends it early
 done
 exit "$result"
