@@ -136,7 +136,7 @@ announce(KEYS[2], ARGV[5])
 		File:  "trainer/checkpoint/ledger.go",
 		Old:   "	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		New:   "	if _, err := io.Copy(to, file); err != nil || hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
-		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
+		Suite: files("TestLedger"),
 	}, {
 		Name:  "a step that is made again draws other minibatches",
 		File:  "trainer/learn.go",
