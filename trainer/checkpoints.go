@@ -135,9 +135,6 @@ func (w *Worker) prune(results results) error {
 	return w.run.Prune(w.cfg.Run.Keep, results.Best.Version)
 }
 
-// settle waits until the last checkpoint is complete, here and on the other servers.
-func (w *Worker) settle(ctx context.Context) error { return w.saving.settle(ctx) }
-
 // diskFull adds to an error for want of space what can be done about it.
 func (w *Worker) diskFull(err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

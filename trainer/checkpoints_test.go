@@ -85,6 +85,29 @@ func TestStepsGoOnBesideACheckpoint(t *testing.T) {
 	}
 }
 
+// TestCheckpointOutlivesAnError holds the files of a checkpoint back until a later step has failed the run: it is
+// completed all the same.
+func TestCheckpointOutlivesAnError(t *testing.T) {
+	seen, g := &recorder{}, gate{open: make(chan struct{})}
+	updates := 0
+	seen.on = func(agent, phase string, _ int) {
+		if agent != "planner" || phase != "learn" {
+			return
+		}
+		if updates++; updates == 4*maxRefusedSteps { // the last before the error
+			time.AfterFunc(300*time.Millisecond, func() { close(g.open) })
+		}
+	}
+	cfg := load(t, t.TempDir(), append(untaught, "run.steps=9", "run.checkpoint_every=2", "grpo.entropy_coef=1e42")...)
+	err := trainOn(t, cfg, seen, g)
+	if err == nil || !strings.Contains(err.Error(), "updates were refused in 3 steps in a row") {
+		t.Fatalf("%v", err)
+	}
+	if got := steps(t, RunDir(cfg)); !slices.Equal(got, []int64{2}) {
+		t.Errorf("checkpoints %v", got)
+	}
+}
+
 // fullFrom is a file system whose disk is full from a step's folder on.
 type fullFrom struct {
 	checkpoint.OS

@@ -72,28 +72,24 @@ type Worker struct {
 // Run takes the course of the run from the version of the weights at hand to the last step, or to the version
 // at which the run is asked to stop; a checkpoint of it is there when Run returns, here and on the other servers.
 func (w *Worker) Run(ctx context.Context) error {
-	ctx, done := context.WithCancel(ctx)
+	ctx, abandon := context.WithCancelCause(ctx)
 	defer w.saving.drain()
-	defer done()
-	err := w.live(ctx)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrStopped) { // an error of its own: the checkpoint on its way need not be lost over it
+	defer abandon(nil)
+	err := w.live(ctx, abandon)
+	switch {
+	case errors.Is(context.Cause(ctx), ErrStopped):
+		return ErrStopped // what was interrupted does not know why
+	case err != nil && ctx.Err() == nil: // an error of its own: the checkpoint on its way need not be lost over it
 		const patience = time.Minute
 		saved, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		_ = w.settle(saved)
+		_ = w.saving.settle(saved)
 	}
 	return err
 }
 
 // live does what comes next until the run is over.
-func (w *Worker) live(ctx context.Context) (err error) {
-	ctx, abandon := context.WithCancelCause(ctx)
-	defer abandon(nil)
-	defer func() {
-		if errors.Is(context.Cause(ctx), ErrStopped) { // what was interrupted does not know why
-			err = ErrStopped
-		}
-	}()
+func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
 	actor := actor{w: w, done: make(chan rolledOut, 1)}
 	defer actor.work.Wait()
