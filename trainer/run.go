@@ -27,7 +27,8 @@ type Options struct {
 	Stop     <-chan struct{} // closed to end the run, all its agents, with a checkpoint after the step in flight
 }
 
-// ErrStopped is a run that ended before its last step or evaluation because it was asked to, with a checkpoint.
+// ErrStopped is a run that ended before its last step or evaluation because it was asked to: with a checkpoint,
+// unless there was no step to finish or nobody to finish it with.
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
 // Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at

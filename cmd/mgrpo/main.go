@@ -44,7 +44,7 @@ type cli struct {
 // everywhere.
 const (
 	exitFailed      = 1   // an error that starting again would meet again
-	exitStopped     = 75  // stopped before the end, as asked, with a checkpoint: --resume goes on (EX_TEMPFAIL)
+	exitStopped     = 75  // stopped before the end, as asked or because others did not come: --resume goes on (EX_TEMPFAIL)
 	exitUsage       = 80  // the command line is not one
 	exitInterrupted = 130 // broken off at once
 )
