@@ -18,7 +18,7 @@ const redis = "redis"
 type aim struct {
 	target string    // agent, or redis; "": none is planned
 	from   time.Time // not before
-	phase  string    // of the step, if it comes up in time; "": whichever
+	phase  string    // of the step, if it comes up in time or the target was hit in too few; "": whichever
 	calm   bool      // not before everybody is at work
 }
 
@@ -32,14 +32,20 @@ func (c *chaos) debt(progress int) int {
 // they are made.
 func (c *chaos) behind() int { return c.debt(c.progress) - len(c.kills) }
 
+// enough says whether all kills are made, and everybody's cover what the check demands.
+func (c *chaos) enough() bool {
+	return len(c.kills) >= c.o.kills && (c.o.kills == 0 || !slices.ContainsFunc(c.targets(), c.uncovered))
+}
+
 // aimAndShoot plans the next kill at random and, when its time has come, does it.
 func (c *chaos) aimAndShoot() error {
-	if c.o.point != "" || c.paused || len(c.kills) >= c.o.kills {
+	if c.o.point != "" || c.paused || c.enough() {
 		return nil
 	}
 	a := &c.aim
 	if a.target == "" {
-		if len(c.kills) < c.debt(c.progress) && len(c.live) > 0 {
+		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // more than were asked for, to cover
+		if due && len(c.live) > 0 {
 			c.plan()
 		}
 		return nil
@@ -57,26 +63,33 @@ func (c *chaos) aimAndShoot() error {
 		}
 		a.calm, a.from = false, time.Now().Add(c.upTo(within))
 	}
-	late := time.Since(a.from) > 2*time.Second || c.behind() > 10
-	if time.Since(a.from) < 0 || a.phase != "" && !late && phaseOf(c.newestPoint()) != a.phase {
+	late := time.Since(a.from) > 2*time.Second && !c.uncovered(a.target) || c.behind() > 10
+	if time.Since(a.from) < 0 || a.phase != "" && !late && c.phaseNow(a.target) != a.phase {
 		return nil
 	}
 	return c.shoot()
 }
 
-// plan takes who was killed least; of Redis, in which phase too.
+// plan takes who was killed in too few phases of a step, or least, and mostly the phase in which it was killed least.
 func (c *chaos) plan() {
-	targets := append(slices.Clone(c.t.names), redis)
+	targets := c.targets()
 	c.rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	if short := slices.DeleteFunc(slices.Clone(targets), func(t string) bool { return !c.uncovered(t) }); len(short) > 0 {
+		targets = short
+	}
 	a := aim{from: time.Now(), calm: true}
 	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
-	if a.target == redis {
-		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(redis, x), c.timesHit(redis, y)) })
-	} else if c.behind() <= 10 && c.rng.IntN(3) == 0 { // while it starts, or the others do
+	switch {
+	case a.target == redis || c.uncovered(a.target) || c.rng.IntN(3) == 0:
+		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(a.target, x), c.timesHit(a.target, y)) })
+	case c.behind() <= 10 && c.rng.IntN(2) == 0: // while it starts, or the others do
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
 	c.aim = a
 }
+
+// targets are all that can be killed.
+func (c *chaos) targets() []string { return append(slices.Clone(c.t.names), redis) }
 
 // phases of a step.
 var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
@@ -89,6 +102,13 @@ func (c *chaos) timesHit(target, phase string) (n int) {
 		}
 	}
 	return n
+}
+
+// uncovered says whether a target was killed in fewer phases than bench/chaos/check demands.
+func (c *chaos) uncovered(target string) bool {
+	const demanded = 3
+	hit := slices.DeleteFunc(slices.Clone(phases), func(phase string) bool { return c.timesHit(target, phase) == 0 })
+	return len(hit) < demanded
 }
 
 // atWork says whether every agent has a worker that has come beyond joining.
@@ -104,6 +124,15 @@ func (c *chaos) atWork() bool {
 		}
 	}
 	return true
+}
+
+// phaseNow is the phase in which a target is: its own, or for Redis that of whoever came to one last.
+func (c *chaos) phaseNow(target string) string {
+	point := c.newestPoint()
+	if p := c.of(target); p != nil {
+		point, _ = lastPoint(p.log)
+	}
+	return phaseOf(point)
 }
 
 // newestPoint is the failpoint that was passed last by anybody.
@@ -201,7 +230,8 @@ func stopped(pid int) bool {
 }
 
 // arm chooses the failpoint at which a worker that is about to start will die or, one in eight, fall asleep, and the
-// passage of it; "" for none. It is one of those that the agent's workers have passed, and at which fewest have died.
+// passage of it; "" for none. It is one of those that the agent's workers have passed, and at which fewest have died;
+// first in phases in which none has.
 func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 	if len(c.kills) >= c.o.kills || c.o.asleep && c.pauses >= c.o.kills {
 		return "", "", false
@@ -224,6 +254,14 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 		}
 	}
 	points := slices.Sorted(maps.Keys(c.counts[agent]))
+	if c.uncovered(agent) {
+		fresh := func(point string) bool {
+			return slices.Contains(phases, phaseOf(point)) && c.timesHit(agent, phaseOf(point)) == 0
+		}
+		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !fresh(p) }); len(some) > 0 {
+			points = some
+		}
+	}
 	c.rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 	point = slices.MinFunc(points, func(x, y string) int { return cmp.Compare(died[x], died[y]) })
 	perStep := c.counts[agent][point] / max(c.progress, 1)
