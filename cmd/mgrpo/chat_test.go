@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -38,10 +39,11 @@ func talker(t *testing.T) string {
 	return dir
 }
 
-// Ctrl-C ends the answer and not the program, however often; Ctrl-D ends the program.
-func TestChatInterrupted(t *testing.T) {
-	cmd := program(t, "", "chat", "--model", talker(t), "--max-new", "100000")
-	cmd.Stdin = nil
+// converse starts the program with its standard input and output at hand, and what it says of errors.
+func converse(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, answers *bufio.Reader, notes *strings.Builder) {
+	t.Helper()
+	cmd, notes = program(t, "", args...), &strings.Builder{}
+	cmd.Stdin, cmd.Stderr = nil, notes
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -50,12 +52,15 @@ func TestChatInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var notes strings.Builder
-	cmd.Stderr = &notes
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	answers := bufio.NewReader(out)
+	return cmd, in, bufio.NewReader(out), notes
+}
+
+// Ctrl-C ends the answer and not the program, however often; Ctrl-D ends the program.
+func TestChatInterrupted(t *testing.T) {
+	cmd, in, answers, notes := converse(t, "chat", "--model", talker(t), "--max-new", "100000")
 	for turn := range 3 {
 		fmt.Fprintf(in, "w%d\n/reset\n", 10+turn)
 		if _, err := answers.ReadByte(); err != nil {
@@ -79,24 +84,10 @@ func TestChatInterrupted(t *testing.T) {
 
 // Ctrl-C ends a command over lines.
 func TestGenerateInterrupted(t *testing.T) {
-	cmd := program(t, "", "generate", "--model", filepath.Join(testdata, "models", "llama-tiny"))
-	cmd.Stdin = nil
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, answers, notes := converse(t, "generate", "--model", filepath.Join(testdata, "models", "llama-tiny"))
 	defer in.Close()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var notes strings.Builder
-	cmd.Stderr = &notes
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	fmt.Fprintln(in, `{"ids":[1,2]}`)
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "{") {
+	if line, err := answers.ReadString('\n'); err != nil || !strings.HasPrefix(line, "{") {
 		t.Fatalf("%q, %v", line, err)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

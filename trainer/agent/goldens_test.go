@@ -1,10 +1,6 @@
 package agent
 
 import (
-	"compress/gzip"
-	"errors"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,45 +12,18 @@ import (
 
 var loaded sync.Map // folder -> *tokenizer.Tokenizer, which takes seconds to load and does not change
 
-// loadTokenizer reads a golden tokenizer's folder, in which files may be compressed with gzip.
+// loadTokenizer reads a golden tokenizer's folder.
 func loadTokenizer(t testing.TB, dir string) *tokenizer.Tokenizer {
 	t.Helper()
 	if tok, ok := loaded.Load(dir); ok {
 		return tok.(*tokenizer.Tokenizer)
 	}
-	files := map[string][]byte{}
-	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			data, err = readGzip(filepath.Join(dir, name+".gz"))
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = data
-	}
-	tok, err := tokenizer.Parse(files)
+	tok, err := tokenizer.Parse(golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	loaded.Store(dir, tok)
 	return tok
-}
-
-func readGzip(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	r, err := gzip.NewReader(f)
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(r)
 }
 
 func goldenTokenizer(t testing.TB, name string) *tokenizer.Tokenizer {

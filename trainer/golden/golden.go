@@ -2,7 +2,11 @@
 package golden
 
 import (
+	"compress/gzip"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -43,6 +47,40 @@ func File(t testing.TB, kind, name string) string {
 		t.Fatalf("golden: %v", err)
 	}
 	return path
+}
+
+// Folder reads those of the named files that are in a folder, as they are or compressed with gzip as NAME.gz.
+func Folder(t testing.TB, dir string, names ...string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			data, err = readGzip(path + ".gz")
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = data
+	}
+	return files
+}
+
+func readGzip(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
 }
 
 // Count prints how many cases of a kind were compared, in the form that `make test-goldens` sums up.

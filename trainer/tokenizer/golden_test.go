@@ -3,11 +3,9 @@ package tokenizer
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,37 +61,10 @@ func loadGolden(t testing.TB, dir string) *Tokenizer {
 	return tok
 }
 
-// goldenFiles reads a tokenizer's folder, in which files may be compressed with gzip.
+// goldenFiles reads a tokenizer's folder.
 func goldenFiles(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
-	files := map[string][]byte{}
-	for _, name := range fileNames {
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			data, err = readGzip(filepath.Join(dir, name+".gz"))
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = data
-	}
-	return files
-}
-
-func readGzip(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(z)
+	return golden.Folder(t, dir, fileNames...)
 }
 
 // rows calls f for each line of a JSON lines file, decoded into a new T, and prints how many there were.
