@@ -107,6 +107,19 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// A round in which nobody starts is none, unless somebody trains in it.
+func TestEmptyRound(t *testing.T) {
+	m := newMade()
+	m.entries = append(m.entries, entry{event: "round", round: 3})
+	if f := m.check(t); len(f.Broken)+len(f.Void) > 0 {
+		t.Errorf("%+v", f)
+	}
+	m.entries = append(m.entries, entry{event: "version", agent: "a", epoch: 9, version: 3})
+	if f := m.check(t); len(f.Broken) == 0 {
+		t.Error("a version in a round in which nobody started")
+	}
+}
+
 // Whatever is promised and not kept is found, and called by its name.
 func TestBroken(t *testing.T) {
 	ledger, files := "ledger/b.jsonl", "checkpoints/step-000002/b/"

@@ -28,14 +28,15 @@ type history struct {
 	round   int64
 	from    *entry           // the round's first start
 	started int64            // version of the newest start in the record so far
-	version map[string]int64 // of each agent that has started in the round
+	version map[string]int64 // of each agent that has started in the round, or as long as nobody has, in the one before
 	epoch   map[string]int64 // newest of each agent
 	commits map[string]int   // versions of each agent, in all rounds
 }
 
 // record demands of the run's history that rounds are counted up; that all agents of a round start from the same
 // checkpoint, from none older than a round before; that each agent's versions go up one by one from there; that
-// no epoch falls; and that the last round comes to the end.
+// no epoch falls; and that the last round comes to the end. A worker that comes when the others have ended begins a
+// round in which nobody starts: it does not count.
 func (f *Findings) record(ctx context.Context, s settings) {
 	entries, err := readRecord(ctx, s)
 	if err != nil {
@@ -72,12 +73,12 @@ func (h *history) begin(e entry) {
 	if e.round != h.round+1 {
 		h.f.broken("record %s: round %d follows round %d", e.id, e.round, h.round)
 	}
-	h.round, h.from, h.version = e.round, nil, map[string]int64{}
+	h.round, h.from = e.round, nil
 }
 
 func (h *history) start(e entry) {
 	if h.from == nil {
-		h.from = &e
+		h.from, h.version = &e, map[string]int64{}
 		if e.version < h.started {
 			h.f.broken("record %s: round %d starts from version %d, and a round before it from %d", e.id, h.round, e.version, h.started)
 		}
@@ -95,7 +96,7 @@ func (h *history) start(e entry) {
 
 func (h *history) commit(e entry) {
 	was, there := h.version[e.agent]
-	if !there || e.version != was+1 {
+	if h.from == nil || !there || e.version != was+1 {
 		h.f.broken("record %s: version %d of %s follows %d (%v)", e.id, e.version, e.agent, was, there)
 	}
 	h.version[e.agent] = e.version
