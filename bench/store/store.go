@@ -25,12 +25,12 @@ const taskBytes, answerBytes = 200, 100
 
 // Options are those of one run of the suite.
 type Options struct {
-	Client  []string // command that runs Client on its standard input and output
-	Workers int      // simulated workers
-	Clients int      // processes in which they live, besides the main agent's
-	Rate    float64  // invocations a second
-	Seconds float64  // of each load
-	Quick   bool     // shows that everything runs, measures nothing
+	Client  []string  // command that runs Client on its standard input and output
+	Workers int       // simulated workers
+	Clients int       // processes in which they live, besides the main agent's
+	Rates   []float64 // invocations a second, of one load each
+	Seconds float64   // of the load with the highest rate; the others last a third
+	Quick   bool      // shows that everything runs, measures nothing
 	Log     func(format string, args ...any)
 	Save    func(*Results) error
 }
@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), Machine: measure.Examine(ctx, runtime.NumCPU()),
 		LoadBefore: measure.Load(), Settings: settings}
 	if o.Quick {
-		o.Workers, o.Clients, o.Rate, o.Seconds = 4, 1, 50, 1
+		o.Workers, o.Clients, o.Rates, o.Seconds = 4, 1, []float64{50, 100}, 1
 	}
 	for _, withTLS := range []bool{false, true} {
 		costs, err := costs(ctx, withTLS)
@@ -103,19 +103,29 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 		r.Costs = append(r.Costs, costs...)
 	}
 	for _, withTLS := range []bool{false, true} {
-		l := Load{TLS: withTLS, Workers: o.Workers, Clients: 1 + o.Clients, Threads: runtime.NumCPU(), Rate: o.Rate, Seconds: o.Seconds,
-			PhaseInvocations: int64(2 * o.Rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
-		b, err := bear(ctx, l, o.Client)
-		if err != nil {
-			return r, err
-		}
-		r.Loads = append(r.Loads, b)
-		o.Log("%s", b)
-		if err := o.Save(r); err != nil {
-			return r, err
+		for _, rate := range o.Rates {
+			b, err := bear(ctx, o.load(rate, withTLS), o.Client)
+			if err != nil {
+				return r, err
+			}
+			r.Loads = append(r.Loads, b)
+			o.Log("%s", b)
+			if err := o.Save(r); err != nil {
+				return r, err
+			}
 		}
 	}
 	return r, nil
+}
+
+// load is the one of a rate.
+func (o Options) load(rate float64, withTLS bool) Load {
+	seconds := o.Seconds
+	if rate < slices.Max(o.Rates) {
+		seconds /= 3
+	}
+	return Load{TLS: withTLS, Workers: o.Workers, Clients: 1 + o.Clients, Threads: runtime.NumCPU(), Rate: rate, Seconds: seconds,
+		PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
 }
 
 // bear puts a load on a server of its own.
@@ -245,19 +255,60 @@ func (r *Results) Table() string {
 	m := r.Machine
 	fmt.Fprintf(&out, "%s, %d cores, commit %s, load %.2f, redis-server %s\n\n", m.CPU, m.Cores, m.Commit, r.LoadBefore, strings.Join(r.Settings, " "))
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "what\tTLS\tround trips\tbytes up\tbytes down\tp50\tp99")
+	fmt.Fprintln(w, "what\tTLS\t"+strings.Join(CostHead, "\t"))
 	for _, c := range r.Costs {
-		fmt.Fprintf(w, "%s\t%v\t%.1f\t%.0f\t%.0f\t%s\t%s\n", c.What, c.TLS, c.RoundTrips, c.Up, c.Down, measure.Seconds(c.P50), measure.Seconds(c.P99))
+		fmt.Fprintln(w, strings.Join(append([]string{c.What, yes(c.TLS)}, c.Cells()...), "\t"))
 	}
-	fmt.Fprintln(w, "\nworkers\tprocesses\tTLS\tdue/s\tanswered/s\texchange p50\tp99\tmax\tRedis cores\tclient cores\tmemory min\tmax")
+	fmt.Fprintln(w, "\nworkers\tprocesses\tTLS\t"+strings.Join(LoadHead, "\t"))
 	for _, b := range r.Loads {
-		low, high := b.memory()
-		fmt.Fprintf(w, "%d\t%d\t%v\t%.0f\t%.0f\t%s\t%s\t%s\t%.2f\t%.2f\t%s\t%s\n", b.Workers, b.Clients, b.TLS, b.Rate, b.PerSecond,
-			measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
-			measure.Seconds(b.ExchangeMax), b.RedisCores, b.ClientCores, measure.Bytes(low), measure.Bytes(high))
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\n", b.Workers, b.Clients, yes(b.TLS), strings.Join(b.Cells(), "\t"))
 	}
 	w.Flush()
 	return out.String()
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// CostHead and LoadHead name what Cells of a Cost and of a Borne hold.
+var (
+	CostHead = []string{"round trips", "bytes up", "bytes down", "p50", "p99"}
+	LoadHead = []string{"due/s", "answered/s", "exchange p50", "p99", "max", "Redis cores", "client cores", "memory min", "max", "p99 < 20 ms"}
+)
+
+// Cells are a cost's numbers as text; "" for what was not measured.
+func (c Cost) Cells() []string {
+	if c.RoundTrips == 0 {
+		return []string{"", "", "", measure.Seconds(c.P50), measure.Seconds(c.P99)}
+	}
+	return []string{fmt.Sprintf("%.1f", c.RoundTrips), fmt.Sprintf("%.0f", c.Up), fmt.Sprintf("%.0f", c.Down), "", ""}
+}
+
+// Cells are a load's numbers as text.
+func (b Borne) Cells() []string {
+	low, high := b.memory()
+	return []string{fmt.Sprintf("%.0f", b.Rate), fmt.Sprintf("%.0f", b.PerSecond), measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
+		measure.Seconds(b.ExchangeMax), fmt.Sprintf("%.2f", b.RedisCores), fmt.Sprintf("%.2f", b.ClientCores), measure.Bytes(low), measure.Bytes(high), yes(b.Prompt())}
+}
+
+// What a Redis is to bear: this many invocations a second, 99 of 100 answered this soon, and memory that does not grow.
+const (
+	TargetRate = 10000
+	TargetP99  = 20e-3 // seconds
+)
+
+// Prompt says whether 99 of 100 invocations were answered as soon as they are to be.
+func (b Borne) Prompt() bool { return b.ExchangeP99 < TargetP99 }
+
+// Flat says whether the server's memory ceased to grow: at most a tenth more in the last third of a load than in the
+// one before.
+func (b Borne) Flat() bool {
+	n := len(b.RedisMemory) / 3
+	return n > 0 && slices.Max(b.RedisMemory[2*n:]) <= 1.1*slices.Max(b.RedisMemory[n:2*n])
 }
 
 // memory is the least and the most the server used in the second half of the load, when phases come and go.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,13 +37,16 @@ func TestQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var got []string
 	for _, b := range r.Loads {
-		if b.Invocations != 50 || b.PerSecond <= 0 || b.ExchangeP50 <= 0 || b.ExchangeP50 > b.ExchangeP99 || b.ExchangeP99 > b.ExchangeMax {
+		got = append(got, fmt.Sprintf("TLS %v: %d invocations at %v/s", b.TLS, b.Invocations, b.Rate))
+		if b.PerSecond <= 0 || b.ExchangeP50 <= 0 || b.ExchangeP50 > b.ExchangeP99 || b.ExchangeP99 > b.ExchangeMax {
 			t.Errorf("%+v", b)
 		}
 	}
-	if len(r.Loads) != 2 || r.Loads[0].TLS == r.Loads[1].TLS {
-		t.Errorf("%d loads", len(r.Loads))
+	want := []string{"TLS false: 16 invocations at 50/s", "TLS false: 100 invocations at 100/s", "TLS true: 16 invocations at 50/s", "TLS true: 100 invocations at 100/s"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -52,7 +56,7 @@ func TestQuick(t *testing.T) {
 	if err := json.Unmarshal(data, &again); err != nil || again.Table() != r.Table() {
 		t.Errorf("%v: what is written is not what was measured", err)
 	}
-	if !strings.Contains(r.Table(), "rollout of 2 calls") {
+	if !strings.Contains(r.Table(), "rollout of 2 calls") || strings.Contains(r.Table(), " 0 µs") {
 		t.Error(r.Table())
 	}
 }
@@ -68,5 +72,27 @@ func TestCosts(t *testing.T) {
 	texts := float64(calls*(taskBytes+answerBytes) + answerBytes)
 	if rollout.RoundTrips < calls*4 || rollout.RoundTrips > calls*8 || rollout.Up < texts || rollout.Up > 10*texts {
 		t.Errorf("%+v", rollout)
+	}
+}
+
+// What was not measured is left blank, and a target is held against the right numbers.
+func TestCells(t *testing.T) {
+	trips, times := Cost{RoundTrips: 9, Up: 3000, Down: 1000}, Cost{P50: 0.001, P99: 0.01}
+	if got, want := trips.Cells(), []string{"9.0", "3000", "1000", "", ""}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := times.Cells(), []string{"", "", "", "1 ms", "10 ms"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if (Borne{ExchangeP99: 0.02}).Prompt() || !(Borne{ExchangeP99: 0.019}).Prompt() {
+		t.Error("a p99 below 20 ms is asked for")
+	}
+	for _, c := range []struct {
+		memory []float64
+		flat   bool
+	}{{nil, false}, {[]float64{1, 2, 2, 4, 3, 4}, true}, {[]float64{1, 2, 2, 4, 3, 5}, false}} {
+		if got := (Borne{RedisMemory: c.memory}).Flat(); got != c.flat {
+			t.Errorf("flat of %v: %v", c.memory, got)
+		}
 	}
 }

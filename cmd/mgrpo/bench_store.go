@@ -10,12 +10,12 @@ import (
 )
 
 type benchStoreCmd struct {
-	Out     string  `placeholder:"FILE" help:"Results (bench/results/store-MACHINE.json; none with --quick)."`
-	Workers int     `default:"999" help:"Simulated workers, besides the main agent's."`
-	Clients int     `default:"1" help:"Processes in which they live, besides the main agent's."`
-	Rate    float64 `default:"10000" help:"Invocations that become due in a second."`
-	Seconds float64 `default:"60" help:"How long each load lasts."`
-	Quick   bool    `help:"A few workers for a second: shows that everything runs, measures nothing."`
+	Out     string    `placeholder:"FILE" help:"Results (bench/results/store-MACHINE.json; none with --quick)."`
+	Workers int       `default:"999" help:"Simulated workers, besides the main agent's."`
+	Clients int       `default:"1" help:"Processes in which they live, besides the main agent's."`
+	Rates   []float64 `default:"2000,5000,10000" help:"Invocations that become due in a second, of one load each."`
+	Seconds float64   `default:"60" help:"How long the load with the highest rate lasts; the others last a third."`
+	Quick   bool      `help:"A few workers for a second: shows that everything runs, measures nothing."`
 }
 
 func (benchStoreCmd) Help() string {
@@ -32,7 +32,7 @@ func (c *benchStoreCmd) Run(ctx context.Context) error {
 		c.Out = measure.Path("store", measure.Examine(ctx, 0))
 	}
 	results, err := store.Run(ctx, store.Options{
-		Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rate: c.Rate, Seconds: c.Seconds, Quick: c.Quick,
+		Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rates: c.Rates, Seconds: c.Seconds, Quick: c.Quick,
 		Log: benchFlags{}.log,
 		Save: func(r *store.Results) error {
 			if c.Out == "" {
