@@ -30,6 +30,15 @@ func RMSNorm(x, w *Tensor, eps float64) *Tensor {
 	return s.take("rms norm", C.mgt_rms_norm(s.dev.native, x.handle, w.handle, C.double(eps)), x, w)
 }
 
+// AddRMSNorm returns x + residual, of one shape, and RMSNorm of that sum: what RMSNorm(x.Add(residual), w, eps) does in
+// one pass over memory, with the same bits, and in another one backwards.
+func AddRMSNorm(x, residual, w *Tensor, eps float64) (sum, y *Tensor) {
+	s := x.enter("add rms norm", residual, w)
+	r := C.mgt_add_rms_norm(s.dev.native, x.handle, residual.handle, w.handle, C.double(eps))
+	must("add rms norm", r.error, x, residual, w)
+	return s.take("add rms norm", r.first), s.take("add rms norm", r.second)
+}
+
 // SwiGLU returns silu(gate) * up of gateUp [..., 2F], whose first half is gate: [..., F].
 func SwiGLU(gateUp *Tensor) *Tensor {
 	s := gateUp.enter("swiglu")

@@ -47,6 +47,18 @@ func layers() []layer {
 		{"rms norm", [][]int64{{4, 3, 8}, {8}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(RMSNorm(in[0], in[1], eps)) },
 			func(in [][]float64) []float64 { return rmsNormOracle(in[0], in[1], eps) }},
+		{"add and rms norm", [][]int64{{4, 3, 8}, {4, 3, 8}, {8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				sum, y := AddRMSNorm(in[0], in[1], in[2], eps)
+				return []*Tensor{sum, y}
+			},
+			func(in [][]float64) []float64 {
+				sum := slices.Clone(in[0])
+				for i := range sum {
+					sum[i] += in[1][i]
+				}
+				return append(sum, rmsNormOracle(sum, in[2], eps)...)
+			}},
 		{"swiglu", [][]int64{{5, 14}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(SwiGLU(in[0])) },
 			func(in [][]float64) []float64 { return swigluOracle(in[0], 7) }},

@@ -18,29 +18,49 @@ MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
          [i, n](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, n - i); });
 }
 
-void rms_norm(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t rows, int64_t d) {
-  for (int64_t r = 0; r < rows; r++, x += d, y += d) {
-    Vec squares{};
-    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE {
-      const Vec v = at(x);
-      squares = fma(v, v, squares);
-    });
-    const float inv = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(sum_lanes(squares)) / d + eps));
-    for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * splat(inv) * at(w)); });
-    if (inv_rms != nullptr) inv_rms[r] = inv;
+// The norm of x [d]; pass(at, put) gives each vector of it as it is first met.
+template <class Pass>
+MGRPO_INLINE void rms_norm_row(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t d,
+                               const Pass &pass) {
+  Vec squares{};
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+    const Vec v = pass(at, put);
+    squares = fma(v, v, squares);
+  });
+  const float inv = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(sum_lanes(squares)) / d + eps));
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * splat(inv) * at(w)); });
+  if (inv_rms != nullptr) *inv_rms = inv;
+}
+
+void rms_norm(const float *x, const float *residual, const float *w, double eps, float *sum, float *y, float *inv_rms,
+              int64_t rows, int64_t d) {
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t row = r * d;
+    float *inv = inv_rms != nullptr ? inv_rms + r : nullptr;
+    if (residual == nullptr) {
+      rms_norm_row(x + row, w, eps, y + row, inv, d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { return at(x + row); });
+    } else {
+      rms_norm_row(sum + row, w, eps, y + row, inv, d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+        const Vec v = at(x + row) + at(residual + row);
+        put(sum + row, v);
+        return v;
+      });
+    }
   }
 }
 
-// dx = inv (dy w - x inv^2 mean(dy w x)).
-void rms_norm_dx(const float *dy, const float *x, const float *w, const float *inv_rms, float *dx, int64_t rows,
-                 int64_t d) {
+// dx = inv (dy w - x inv^2 mean(dy w x)) + more.
+void rms_norm_dx(const float *dy, const float *x, const float *w, const float *inv_rms, const float *dx_more, float *dx,
+                 int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++, dy += d, x += d, dx += d) {
     Vec projection{};
     for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { projection = fma(at(dy) * at(w), at(x), projection); });
     const double inv = inv_rms[r];
     const float along_x = static_cast<float>(-inv * inv * sum_lanes(projection) / d);
+    const float *more = dx_more != nullptr ? dx_more + r * d : nullptr;
     for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      put(dx, splat(inv_rms[r]) * fma(at(x), splat(along_x), at(dy) * at(w)));
+      const Vec own = splat(inv_rms[r]) * fma(at(x), splat(along_x), at(dy) * at(w));
+      put(dx, more != nullptr ? own + at(more) : own);
     });
   }
 }

@@ -46,9 +46,12 @@ struct NnOps {
   void (*linear_bf16)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                       int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
-  void (*rms_norm)(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t rows, int64_t d);
-  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, const float *inv_rms, float *dx, int64_t rows,
-                      int64_t d);
+  // With a residual, sum = x + residual is written and normalised. residual and sum, and inv_rms, may be null.
+  void (*rms_norm)(const float *x, const float *residual, const float *w, double eps, float *sum, float *y,
+                   float *inv_rms, int64_t rows, int64_t d);
+  // dx, to which dx_more is added where it is not null.
+  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, const float *inv_rms, const float *dx_more,
+                      float *dx, int64_t rows, int64_t d);
   // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows d floats apart.
   void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
                       int64_t columns);

@@ -72,7 +72,7 @@ TEST(RmsNorm, BackwardMatchesFloat64AndAccumulates) {
       const Floats x = normal(rows * d, 5), w = normal(d, 6), dy = normal(rows * d, 7), dw0 = normal(d, 8);
       Guarded y(rows * d), inv(rows), dx(rows * d), dw(dw0);
       mgrpo_rms_norm_cpu(x.data(), w.data(), kEps, y.begin(), inv.begin(), rows, d);
-      ASSERT_EQ(mgrpo_rms_norm_bwd_cpu(dy.data(), x.data(), w.data(), inv.begin(), dx.begin(), dw.begin(), rows, d),
+      ASSERT_EQ(mgrpo_rms_norm_bwd_cpu(dy.data(), x.data(), w.data(), inv.begin(), nullptr, dx.begin(), dw.begin(), rows, d),
                 MGRPO_OK);
       Gradients want = oracle(dy, x, w, rows, d);
       for (int64_t j = 0; j < d; j++) want.dw[j] += dw0[j];
@@ -80,7 +80,7 @@ TEST(RmsNorm, BackwardMatchesFloat64AndAccumulates) {
       EXPECT_TRUE(close_to(dw.values(), want.dw, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows)))
           << rows << " x " << d;
       Guarded in_place(dy), dw2(dw0);
-      mgrpo_rms_norm_bwd_cpu(in_place.begin(), x.data(), w.data(), inv.begin(), in_place.begin(), dw2.begin(), rows,
+      mgrpo_rms_norm_bwd_cpu(in_place.begin(), x.data(), w.data(), inv.begin(), nullptr, in_place.begin(), dw2.begin(), rows,
                              d);
       EXPECT_TRUE(same_bits(in_place.begin(), dx.begin(), rows * d));
       EXPECT_TRUE(same_bits(dw2.begin(), dw.begin(), d));
@@ -93,7 +93,7 @@ TEST(RmsNorm, BackwardBitsDoNotDependOnThreads) {
   Guarded y(rows * d), inv(rows), dx1(rows * d), dw1(Floats(d, 0.0f));
   mgrpo_rms_norm_cpu(x.data(), w.data(), kEps, y.begin(), inv.begin(), rows, d);
   const auto run = [&](Guarded &dx, Guarded &dw) {
-    mgrpo_rms_norm_bwd_cpu(dy.data(), x.data(), w.data(), inv.begin(), dx.begin(), dw.begin(), rows, d);
+    mgrpo_rms_norm_bwd_cpu(dy.data(), x.data(), w.data(), inv.begin(), nullptr, dx.begin(), dw.begin(), rows, d);
   };
   with_threads(1, [&] { run(dx1, dw1); });
   for (int threads : {2, 3, 8}) {
@@ -112,8 +112,8 @@ TEST(RmsNorm, EmptyAndInvalid) {
   EXPECT_EQ(mgrpo_rms_norm_cpu(&v, &v, -1, &v, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(mgrpo_rms_norm_cpu(&v, &v, NAN, &v, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(mgrpo_rms_norm_cpu(&v, nullptr, kEps, &v, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_rms_norm_bwd_cpu(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, 4), MGRPO_OK);
-  EXPECT_EQ(mgrpo_rms_norm_bwd_cpu(&v, &v, &v, &v, &v, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(mgrpo_rms_norm_bwd_cpu(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, 4), MGRPO_OK);
+  EXPECT_EQ(mgrpo_rms_norm_bwd_cpu(&v, &v, &v, &v, nullptr, &v, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
 }
 
 }  // namespace

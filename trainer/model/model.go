@@ -223,28 +223,45 @@ func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
 // states [T, Hidden] of the last layer. Call it inside Device.Do.
 func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) *torch.Tensor {
 	x := torch.Embedding(d.embed, ids)
+	h := d.normOf(x, 0)
 	for i := range d.layers {
-		x = carry(s, x, func() *torch.Tensor { return d.layers[i].forward(i, x, pos, att) })
+		oldX, oldH := x, h
+		s.Scoped(func() { // of a block nothing but its result stays
+			sum, out := d.layers[i].forward(i, oldX, oldH, pos, att)
+			x, h = torch.AddRMSNorm(sum, out, d.normBefore(i+1), d.cfg.RMSEps)
+			s.Hoist(x)
+			s.Hoist(h)
+		})
+		oldX.Drop()
+		oldH.Drop()
 	}
-	return d.finalNorm(x)
+	return h
 }
 
-func (d *Decoder) finalNorm(x *torch.Tensor) *torch.Tensor {
-	return torch.RMSNorm(x, d.norm, d.cfg.RMSEps)
+// normBefore is the weight of the norm that layer i reads the residual through; behind the last layer comes the final norm.
+func (d *Decoder) normBefore(i int) *torch.Tensor {
+	if i == len(d.layers) {
+		return d.norm
+	}
+	return d.layers[i].inputNorm
 }
 
-// forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x.
-func (l *layer) forward(i int, x, pos *torch.Tensor, att Attention) *torch.Tensor {
+func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
+	return torch.RMSNorm(x, d.normBefore(i), d.cfg.RMSEps)
+}
+
+// forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x, whose norm is h. The
+// last addition is left to the caller, who adds and normalises in one pass: the residual is sum + out.
+func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention) (sum, out *torch.Tensor) {
 	eps := l.cfg.RMSEps
-	q, k, v := l.project(torch.RMSNorm(x, l.inputNorm, eps))
+	q, k, v := l.project(h)
 	if l.qNorm != nil {
 		q, k = torch.RMSNorm(q, l.qNorm, eps), torch.RMSNorm(k, l.kNorm, eps)
 	}
 	q, k = torch.Rope(q, l.cos, l.sin, pos), torch.Rope(k, l.cos, l.sin, pos)
 	a := att.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
-	x = x.Add(torch.Linear(a, l.o, l.oBias))
-	h := torch.Linear(torch.RMSNorm(x, l.postNorm, eps), l.gateUp, l.gateUpBias)
-	return x.Add(torch.Linear(torch.SwiGLU(h), l.down, l.downBias))
+	x, h = torch.AddRMSNorm(x, torch.Linear(a, l.o, l.oBias), l.postNorm, eps)
+	return x, torch.Linear(torch.SwiGLU(torch.Linear(h, l.gateUp, l.gateUpBias)), l.down, l.downBias)
 }
 
 // project is the fused q, k, v projection, split into heads.
@@ -257,14 +274,6 @@ func (l *layer) project(h *torch.Tensor) (q, k, v *torch.Tensor) {
 		return t
 	}
 	return take(l.cfg.Heads), take(l.cfg.KVHeads), take(l.cfg.KVHeads)
-}
-
-// carry runs one block in a scope of its own, so that only its result outlives it.
-func carry(s *torch.Scope, x *torch.Tensor, block func() *torch.Tensor) *torch.Tensor {
-	var y *torch.Tensor
-	s.Scoped(func() { y = s.Hoist(block()) })
-	x.Drop()
-	return y
 }
 
 // Close frees the model's memory.

@@ -49,16 +49,16 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	for i := range m.layers {
 		x := inputs[i]
 		var y *torch.Tensor
-		s.Scoped(func() { y = s.Hoist(m.layers[i].forward(i, x, in.Pos, att)) })
+		s.Scoped(func() { y = s.Hoist(m.block(i, x, in.Pos, att)) })
 		inputs = append(inputs, y)
 	}
 	grad := m.backBlock(s, inputs[len(m.layers)], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-		return objective(m.finalNorm(x))
+		return objective(m.normOf(x, len(m.layers)))
 	})
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		dy := grad
 		grad = m.backBlock(s, inputs[i], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-			return []*torch.Tensor{m.layers[i].forward(i, x, in.Pos, att)}, []*torch.Tensor{dy}
+			return []*torch.Tensor{m.block(i, x, in.Pos, att)}, []*torch.Tensor{dy}
 		})
 		dy.Drop()
 		inputs[i+1].Drop()
@@ -66,6 +66,12 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	s.Grad(true, func() {
 		torch.Backward([]*torch.Tensor{torch.Embedding(m.embed, in.IDs)}, []*torch.Tensor{grad})
 	})
+}
+
+// block is layer i from residual to residual.
+func (m *Model) block(i int, x, pos *torch.Tensor, att Attention) *torch.Tensor {
+	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pos, att)
+	return sum.Add(out)
 }
 
 // backBlock differentiates one block at x, accumulates into the leaves and returns the gradient of x.

@@ -131,6 +131,7 @@ MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t 
 MGT_API mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null);
 MGT_API mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids);
 MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps);
+MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps);
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos);
 MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale);

@@ -98,6 +98,17 @@ at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Te
   return y;
 }
 
+// Of norm(x), plus dx_more where that is defined, and in *dw that of w.
+at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const at::Tensor &inv_rms,
+                        const at::Tensor &dx_more, at::Tensor *dw) {
+  auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);
+  *dw = at::zeros_like(w);
+  check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(),
+                                      inv_rms.const_data_ptr<float>(), more.defined() ? more.const_data_ptr<float>() : nullptr,
+                                      dx.mutable_data_ptr<float>(), dw->mutable_data_ptr<float>(), rows_of(x), w.size(0)));
+  return dx;
+}
+
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, double eps) {
     at::Tensor inv_rms;
@@ -107,12 +118,35 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    const auto &x = saved[0], &w = saved[1], &inv_rms = saved[2];
-    auto dy = grads[0].contiguous(), dx = at::empty_like(x), dw = at::zeros_like(w);
-    check_status(mgrpo_rms_norm_bwd_cpu(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(),
-                                        inv_rms.const_data_ptr<float>(), dx.mutable_data_ptr<float>(),
-                                        dw.mutable_data_ptr<float>(), rows_of(x), w.size(0)));
+    at::Tensor dw, dx = rms_norm_bwd(grads[0], saved[0], saved[1], saved[2], {}, &dw);
     return {dx, dw, {}};
+  }
+};
+
+// The sum and its norm.
+variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
+  auto sum = at::empty_like(x), y = at::empty_like(x);
+  if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options());
+  check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(), eps,
+                                      sum.mutable_data_ptr<float>(), y.mutable_data_ptr<float>(),
+                                      inv_rms ? inv_rms->mutable_data_ptr<float>() : nullptr, rows_of(x), w.size(0)));
+  return {sum, y};
+}
+
+struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
+  static variable_list forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double eps) {
+    at::Tensor inv_rms;
+    auto out = add_rms_norm(x, residual, w, eps, &inv_rms);
+    ctx->save_for_backward({out[0], w, inv_rms});
+    ctx->set_materialize_grads(false);  // the last sum of a model is used for its norm alone
+    return out;
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &dsum = grads[0], &dy = grads[1];
+    if (!dy.defined()) return {dsum, dsum, {}, {}};
+    at::Tensor dw, dx = rms_norm_bwd(dy, saved[0], saved[1], saved[2], dsum, &dw);
+    return {dx, dx, dw, {}};
   }
 };
 
@@ -196,6 +230,26 @@ mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps) {
     auto xc = X.contiguous(), wc = W.contiguous();
     return recorded(X, W) ? RmsNorm::apply(xc, wc, eps) : rms_norm(xc, wc, eps, nullptr);
   });
+}
+
+mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps) {
+  mgt_pair r{};
+  r.error = run(d, [&] {
+    const auto &X = ref(x), &R = ref(residual), &W = ref(w);
+    TORCH_CHECK(X.dim() >= 1 && W.dim() == 1 && X.size(-1) == W.size(0), "x [..., D] and w [D] do not agree on D");
+    TORCH_CHECK(X.sizes() == R.sizes() && X.scalar_type() == R.scalar_type(), "x and residual must have one shape and dtype");
+    variable_list out;
+    if (cpu_fp32(X, R, W)) {
+      auto xc = X.contiguous(), rc = R.contiguous(), wc = W.contiguous();
+      out = recorded(X, R, W) ? AddRmsNorm::apply(xc, rc, wc, eps) : add_rms_norm(xc, rc, wc, eps, nullptr);
+    } else {
+      auto sum = X + R;
+      out = {sum, at::rms_norm(sum, W.sizes(), W, eps)};
+    }
+    own(r.first, out[0]);
+    own(r.second, out[1]);
+  });
+  return r;
 }
 
 mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {

@@ -30,10 +30,17 @@ MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const
 MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, double eps, float *y, float *inv_rms_or_null,
                                      int64_t rows, int64_t d);
 
-// dx [rows, d] is written, dw [d] is accumulated into. The sum over rows has one fixed order, so that
-// dw does not depend on the number of threads. dx may be dy.
+// sum = x + residual and y = its norm, in one pass: the bits of the addition and of mgrpo_rms_norm_cpu after each
+// other. Sizes as there; x, residual, sum, y [rows, d]. sum may be x or residual, y may be either that sum is not.
+MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, double eps, float *sum,
+                                         float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
+
+// The backward pass of both. dx [rows, d] is written, dw [d] is accumulated into. x is what was normalised: the sum of
+// mgrpo_add_rms_norm_cpu, whose gradient from elsewhere, dx_more [rows, d], is added to dx; then dx is the gradient of
+// either summand. The sum over rows has one fixed order, so that dw does not depend on the number of threads. dx may
+// be dy or dx_more.
 MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, const float *inv_rms,
-                                         float *dx, float *dw, int64_t rows, int64_t d);
+                                         const float *dx_more_or_null, float *dx, float *dw, int64_t rows, int64_t d);
 
 // y = silu(gate) * up with silu(g) = g / (1 + exp(-g)).  gate_up [rows, 2 f]: gate, then up; y [rows, f].
 MGRPO_API int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
