@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/store"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/benchmarks.md and its pictures")
@@ -91,6 +92,30 @@ func TestText(t *testing.T) {
 		if circles != points || points < 4 {
 			t.Errorf("%s: %d circles for %d points", f.file, circles, points)
 		}
+	}
+}
+
+// A machine that measured the store alone: a target met, one missed, and a load at which none is aimed.
+func TestStore(t *testing.T) {
+	load := func(withTLS bool, rate, p99 float64, memory ...float64) store.Borne {
+		return store.Borne{Load: store.Load{TLS: withTLS, Workers: 999, Clients: 2, Rate: rate, Seconds: 60}, PerSecond: rate, ExchangeP99: p99, RedisMemory: memory}
+	}
+	m := &machine{slug: "x", store: &store.Results{Machine: measure.Machine{CPU: "A & B", Cores: 2}, Settings: []string{"--save", "", "--appendonly", "yes"},
+		Costs: []store.Cost{{What: "rollout", RoundTrips: 9, Up: 3400, Down: 1500}, {What: "Call", TLS: true, P50: 0.004, P99: 0.01}},
+		Loads: []store.Borne{load(false, store.TargetRate, 0.015, 1, 1, 1), load(true, store.TargetRate, 0.025, 1, 1, 1), load(false, 5000, 0.025, 1, 1, 1)}}}
+	got := text([]*machine{m})
+	for _, want := range []string{
+		"one Redis, without TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 15 ms, memory flat | met |",
+		"one Redis, with TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 25 ms, memory flat | missed. An invocation",
+		"| rollout, without TLS | 9.0 | 3400 | 1500 |  |  |", "| Call, with TLS |  |  |  | 4 ms | 10 ms |", "`--save \"\" --appendonly yes`",
+		"| 999 workers in 2 processes, without TLS, 60 s | 5000 | 5000 |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "memory flat | met") + strings.Count(got, "memory flat | missed"); n != 2 {
+		t.Errorf("%d targets", n)
 	}
 }
 

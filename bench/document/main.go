@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/store"
 )
 
 func main() {
@@ -56,25 +57,34 @@ func document(root string) (map[string]string, error) {
 type machine struct {
 	slug    string
 	results []*measure.Results // in the order of suites
+	store   *store.Results     // nil: not measured
+}
+
+// is the machine itself, as its first results describe it.
+func (m *machine) is() measure.Machine {
+	if len(m.results) == 0 {
+		return m.store.Machine
+	}
+	return m.results[0].Machine
 }
 
 func load(dir string) ([]*machine, error) {
 	bySlug := map[string]*machine{}
-	for _, suite := range suites {
+	for _, suite := range append(suites, "store") {
 		paths, err := filepath.Glob(filepath.Join(dir, suite+"-*.json"))
 		if err != nil {
 			return nil, err
 		}
 		for _, path := range paths {
-			r, err := measure.Read(path)
-			if err != nil {
+			slug := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), suite+"-"), ".json")
+			m := bySlug[slug]
+			if m == nil {
+				m = &machine{slug: slug}
+				bySlug[slug] = m
+			}
+			if err := m.read(suite, path); err != nil {
 				return nil, err
 			}
-			slug := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), suite+"-"), ".json")
-			if bySlug[slug] == nil {
-				bySlug[slug] = &machine{slug: slug}
-			}
-			bySlug[slug].results = append(bySlug[slug].results, r)
 		}
 	}
 	var all []*machine
@@ -83,4 +93,14 @@ func load(dir string) ([]*machine, error) {
 	}
 	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.slug, b.slug) })
 	return all, nil
+}
+
+func (m *machine) read(suite, path string) (err error) {
+	if suite == "store" {
+		m.store, err = store.Read(path)
+		return err
+	}
+	r, err := measure.Read(path)
+	m.results = append(m.results, r)
+	return err
 }

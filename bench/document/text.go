@@ -14,10 +14,11 @@ const intro = `# Benchmarks
 Generated from the files in [bench/results](../bench/results) by ` + "`go run ./bench/document`" + `; edit neither by hand. To measure
 a machine of your own, with nothing else running on it:
 
-<!-- ci: run: bin/mgrpo bench kernels --quick -->
+<!-- ci: run: bin/mgrpo bench kernels --quick && bin/mgrpo bench store --quick -->
 ` + "```sh" + `
 make build bench-peers
 bin/mgrpo bench kernels
+bin/mgrpo bench store
 go run ./bench/document
 ` + "```" + `
 
@@ -46,7 +47,7 @@ func text(machines []*machine) string {
 	gpu := false
 	for _, m := range machines {
 		m.write(&b)
-		gpu = gpu || m.results[0].Machine.GPU != ""
+		gpu = gpu || m.is().GPU != ""
 	}
 	if !gpu {
 		b.WriteString("\n## GPU\n\nNot yet measured.\n")
@@ -55,7 +56,7 @@ func text(machines []*machine) string {
 }
 
 func (m *machine) write(b *strings.Builder) {
-	first := m.results[0].Machine
+	first := m.is()
 	name := first.CPU
 	if first.GPU != "" {
 		name = first.GPU
@@ -76,6 +77,7 @@ func (m *machine) write(b *strings.Builder) {
 	for _, r := range m.results {
 		writeRows(b, r)
 	}
+	m.writeStore(b)
 }
 
 // writeAgain lists rows that were measured later than the rest of their file.
@@ -115,6 +117,7 @@ func (m *machine) writeTargets(b *strings.Builder) {
 			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)
 		}
 	}
+	m.writeStoreTargets(b)
 }
 
 // standing is one comparison with a peer.

@@ -88,6 +88,21 @@ func (r *Results) Write(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
+// Read is what Write wrote.
+func Read(path string) (*Results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Results)
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
 // Run measures everything, without TLS and with it.
 func Run(ctx context.Context, o Options) (*Results, error) {
 	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), Machine: measure.Examine(ctx, runtime.NumCPU()),

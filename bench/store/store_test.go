@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,12 +47,8 @@ func TestQuick(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var again Results
-	if err := json.Unmarshal(data, &again); err != nil || again.Table() != r.Table() {
+	again, err := Read(path)
+	if err != nil || again.Table() != r.Table() {
 		t.Errorf("%v: what is written is not what was measured", err)
 	}
 	if !strings.Contains(r.Table(), "rollout of 2 calls") || strings.Contains(r.Table(), " 0 µs") {

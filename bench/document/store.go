@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/store"
+)
+
+func overTLS(yes bool) string {
+	if yes {
+		return "with TLS"
+	}
+	return "without TLS"
+}
+
+// writeStoreTargets holds the loads of the rate that is aimed at against what one Redis is to bear.
+func (m *machine) writeStoreTargets(b *strings.Builder) {
+	if m.store == nil {
+		return
+	}
+	for _, l := range m.store.Loads {
+		if l.Rate != store.TargetRate {
+			continue
+		}
+		memory, verdict := "flat", "met"
+		if !l.Flat() {
+			memory = "growing"
+		}
+		if !l.Prompt() || !l.Flat() {
+			verdict = "missed. " + oneRedis
+		}
+		fmt.Fprintf(b, "| store, %d workers on one Redis, %s | %d invocations/s, p99 < %s, memory flat | %.0f/s, p99 %s, memory %s | %s |\n", l.Workers, overTLS(l.TLS),
+			store.TargetRate, measure.Seconds(store.TargetP99), l.PerSecond, measure.Seconds(l.ExchangeP99), memory, verdict)
+	}
+}
+
+// writeStore is what the store costs, and what one Redis bears.
+func (m *machine) writeStore(b *strings.Builder) {
+	r := m.store
+	if r == nil {
+		return
+	}
+	fmt.Fprintf(b, "\n### Store\n\nMeasured %s at commit %s, load before %.2f, on one redis-server", r.Date, r.Machine.Commit, r.LoadBefore)
+	if len(r.Loads) > 0 {
+		fmt.Fprintf(b, " %s", r.Loads[0].RedisVersion)
+	}
+	fmt.Fprintf(b, " of the same machine with `%s`.\n\n", strings.TrimSpace(strings.ReplaceAll(strings.Join(r.Settings, " "), "  ", ` "" `)))
+	b.WriteString("What a main agent and a sub-agent cost on the network, both together, and how long calls take when nothing else goes on:\n\n")
+	head(b, "what", store.CostHead)
+	for _, c := range r.Costs {
+		line(b, c.What+", "+overTLS(c.TLS), c.Cells())
+	}
+	b.WriteString("\nA load: invocations become due at a steady rate, whether or not those before were answered, and are answered at once. " +
+		"The exchange lasts from when one was due until its answer was there; above the rate that is sustained it is the length of a queue. " +
+		"Memory is Redis' in the second half.\n\n")
+	head(b, "load", store.LoadHead)
+	for _, l := range r.Loads {
+		line(b, fmt.Sprintf("%d workers in %d processes, %s, %.0f s", l.Workers, l.Clients, overTLS(l.TLS), l.Seconds), l.Cells())
+	}
+}
+
+func head(b *strings.Builder, first string, rest []string) {
+	line(b, first, rest)
+	b.WriteString("|---" + strings.Repeat("|---", len(rest)) + "|\n")
+}
+
+func line(b *strings.Builder, first string, rest []string) {
+	b.WriteString("| " + strings.Join(append([]string{first}, rest...), " | ") + " |\n")
+}
