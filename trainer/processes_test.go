@@ -4,16 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // TestOneProcessEqualsSeveral is the promise of the store: the team in one process, as two workers and as
@@ -70,40 +70,15 @@ func TestOneProcessEqualsSeveral(t *testing.T) {
 	})
 }
 
-// startRedis runs a server as mgrpo asks for it, on a port that was free a moment ago.
+// startRedis runs a server as mgrpo asks for it, but for the moment at which its file is on the disk.
 func startRedis(t *testing.T) (url string) {
 	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Fatal("redis-server is not installed: make setup does it")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := redisserver.Start("--save", "", "--appendonly", "yes", "--maxmemory-policy", "noeviction")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().(*net.TCPAddr)
-	l.Close()
-	cmd := exec.Command(path, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "",
-		"--appendonly", "yes", "--maxmemory-policy", "noeviction", "--dir", t.TempDir())
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	for range 200 {
-		c, err := net.Dial("tcp", addr.String())
-		if err == nil {
-			c.Close()
-			return "redis://" + addr.String() + "/0"
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("redis-server does not answer: %s", log.String())
-	return ""
+	t.Cleanup(s.Remove)
+	return s.URL() + "/0"
 }
 
 // runWorkers starts this test binary once an agent and returns what each printed.

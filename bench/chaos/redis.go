@@ -2,21 +2,16 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 const (
@@ -36,17 +31,15 @@ type server struct {
 
 // startRedis makes a server's certificate, users and settings, and starts it.
 func startRedis(ctx context.Context, t *team) (*server, error) {
-	r := &server{dir: t.path("redis"), conf: t.path("redis.conf"), cert: t.path("cert.pem"), key: t.path("key.pem"), password: rand.Text()}
+	r := &server{dir: t.path("redis"), conf: t.path("redis.conf"), password: rand.Text()}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	var err error
+	if r.port, err = redisserver.FreePort(); err != nil {
 		return nil, err
 	}
-	_, r.port, _ = net.SplitHostPort(l.Addr().String())
-	l.Close()
-	if err := r.certify(); err != nil {
+	if r.cert, r.key, err = redisserver.Certify(r.dir); err != nil {
 		return nil, err
 	}
 	users, err := r.users(ctx, t)
@@ -106,28 +99,4 @@ func (r *server) start() error {
 func (r *server) stop() {
 	r.cmd.Process.Kill()
 	r.cmd.Wait()
-}
-
-// certify writes a certificate that signs itself.
-func (r *server) certify() error {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "chaos"}, NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		return err
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(r.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		return err
-	}
-	return os.WriteFile(r.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600)
 }

@@ -29,7 +29,7 @@ const queries, rollouts, calls, steps = 16, 8, 2, 5
 
 // costs plays steps with a main agent and a sub-agent, one rollout after another, through counting proxies.
 func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
-	s, err := startServer(ctx, withTLS)
+	s, err := startServer(withTLS)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // Sizes of the texts that travel: a question, and an answer to it.
@@ -106,7 +107,7 @@ func Read(path string) (*Results, error) {
 // Run measures everything, without TLS and with it.
 func Run(ctx context.Context, o Options) (*Results, error) {
 	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), Machine: measure.Examine(ctx, runtime.NumCPU()),
-		LoadBefore: measure.Load(), Settings: settings}
+		LoadBefore: measure.Load(), Settings: redisserver.Durable}
 	if o.Quick {
 		o.Workers, o.Clients, o.Rates, o.Seconds = 4, 1, []float64{50, 100}, 1
 	}
@@ -146,7 +147,7 @@ func (o Options) load(rate float64, withTLS bool) Load {
 // bear puts a load on a server of its own.
 func bear(ctx context.Context, l Load, client []string) (Borne, error) {
 	b := Borne{Load: l}
-	s, err := startServer(ctx, l.TLS)
+	s, err := startServer(l.TLS)
 	if err != nil {
 		return b, err
 	}

@@ -22,7 +22,7 @@ type deployed struct {
 }
 
 // startDeployed trains steps of the quickstart's team at its smallest.
-func startDeployed(t *testing.T, dir string, port, steps int) *deployed {
+func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -41,7 +41,7 @@ func startDeployed(t *testing.T, dir string, port, steps int) *deployed {
 	d := &deployed{dir: dir, ended: make(chan struct{}), patience: 2 * time.Minute}
 	d.cmd = exec.Command(filepath.Join(deploy, "local", "run.sh"), args...)
 	d.cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+filepath.Join(dir, "redis"),
-		fmt.Sprintf("PORT=%d", port), fmt.Sprintf("HEALTH_PORT=%d", freePort(t)))
+		"PORT="+port, "HEALTH_PORT="+freePort(t))
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
 	d.cmd.WaitDelay = 10 * time.Second // what outlives the script holds its output open
 	if err := d.cmd.Start(); err != nil {

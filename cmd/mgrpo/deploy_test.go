@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // deploy/ gives mgrpo to other programs: its command lines are held against the grammar here, and its scripts run.
@@ -196,7 +196,7 @@ func TestDeploySlurmRequeues(t *testing.T) {
 			}
 			cmd := exec.CommandContext(t.Context(), filepath.Join(deploy, "slurm", "team.sbatch"), config)
 			port := freePort(t)
-			cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+dir, "PATH="+bin+":"+os.Getenv("PATH"), fmt.Sprintf("PORT=%d", port),
+			cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+dir, "PATH="+bin+":"+os.Getenv("PATH"), "PORT="+port,
 				"SLURM_SUBMIT_DIR="+root, "SLURM_NNODES=2", "SLURM_JOB_ID=17", "SLURMD_NODENAME=localhost", "SLURM_RESTART_COUNT="+c.restarts)
 			out, err := cmd.CombinedOutput()
 			if status := cmd.ProcessState.ExitCode(); status != c.status {
@@ -210,7 +210,7 @@ func TestDeploySlurmRequeues(t *testing.T) {
 			if told := name == "told to stop"; told != (string(cancelled) == "--signal=TERM 17.0\n") {
 				t.Errorf("scancel %q", cancelled)
 			}
-			if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
 				c.Close()
 				t.Error("the Redis was left behind")
 			}
@@ -219,40 +219,24 @@ func TestDeploySlurmRequeues(t *testing.T) {
 }
 
 // freePort is one that was free a moment ago.
-func freePort(t *testing.T) int {
+func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := redisserver.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // Redis reads its file back as the default user, and loses what that one may not do: the users that acl.sh makes
 // have to leave it the right to all.
 func TestDeployACLKeepsData(t *testing.T) {
 	dir := t.TempDir()
-	port := freePort(t)
-	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	file, url := exampleFile(t), "redis://"+addr+"/0"
+	server := &redisserver.Server{Dir: dir, Port: freePort(t)}
+	t.Cleanup(server.Kill)
+	file, url := exampleFile(t), server.URL()+"/0"
 	users := strings.Fields(script(t, nil, "acl.sh", dir, "-c", file, "--set", "store.url="+url))
-	serve := func() *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), "redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", dir,
-			"--aclfile", filepath.Join(dir, "users.acl"), "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--logfile", filepath.Join(dir, "log"))
-		if err := cmd.Start(); err != nil {
-			t.Fatalf("redis-server (make setup installs it): %v", err)
-		}
-		for range 200 {
-			if c, err := net.Dial("tcp", addr); err == nil {
-				c.Close()
-				return cmd
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		t.Fatal("redis-server does not answer")
-		return nil
-	}
+	server.Args = append(slices.Clone(redisserver.Durable), "--aclfile", filepath.Join(dir, "users.acl"))
 	as := func(user string) store.Options {
 		password, err := os.ReadFile(filepath.Join(dir, user+".password"))
 		if err != nil {
@@ -267,7 +251,9 @@ func TestDeployACLKeepsData(t *testing.T) {
 		}
 		return s
 	}
-	server := serve()
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
 	s, err := store.Open(t.Context(), as(users[1]))
 	if err != nil {
 		t.Fatal(err)
@@ -278,18 +264,16 @@ func TestDeployACLKeepsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := look()
-	if err := server.Process.Kill(); err != nil {
+	server.Kill()
+	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	server.Wait()
-	server = serve()
 	if after := look(); after.Nonce != before.Nonce || after.Nonce != m.Nonce() || after.Agents[0].Epoch != m.Epoch() {
 		t.Errorf("after a restart it says %+v, before it %+v", after, before)
 	}
-	if err := errors.Join(m.Leave(t.Context()), s.Close(), server.Process.Kill()); err != nil {
+	if err := errors.Join(m.Leave(t.Context()), s.Close()); err != nil {
 		t.Error(err)
 	}
-	server.Wait()
 }
 
 // documents decodes the documents of a kind in a file of manifests.

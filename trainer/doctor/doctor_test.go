@@ -5,15 +5,14 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 func quickstart(t *testing.T, sets ...string) *config.Config {
@@ -88,34 +87,20 @@ func TestRedis(t *testing.T) {
 		t.Errorf("a password that is not set: %+v", f)
 	}
 
-	server, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Fatal("redis-server is not installed: make setup does it")
-	}
 	for _, c := range []struct {
 		appendonly, word string
 		status           Status
 		set              []string
 	}{{"yes", "appendonly yes", OK, nil}, {"no", "appendonly yes", Fail, nil}, {"no", "answers", Warn, []string{"store.allow_volatile=data may be lost"}}} {
-		dir := t.TempDir()
-		socket := filepath.Join(dir, "s")
-		cmd := exec.Command(server, "--port", "0", "--unixsocket", socket, "--dir", dir, "--appendonly", c.appendonly, "--save", "")
-		if err := cmd.Start(); err != nil {
+		server, err := redisserver.Start("--appendonly", c.appendonly, "--save", "")
+		if err != nil {
 			t.Fatal(err)
 		}
-		for range 500 {
-			if conn, err := net.Dial("unix", socket); err == nil {
-				conn.Close()
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		f := redis(context.Background(), quickstart(t, append(c.set, "store.url=unix://"+socket)...))
+		f := redis(context.Background(), quickstart(t, append(c.set, "store.url=unix://"+server.Socket())...))
 		if f.Status != c.status || !strings.Contains(f.Found, c.word) {
 			t.Errorf("appendonly %s, %v: %+v", c.appendonly, c.set, f)
 		}
-		cmd.Process.Kill()
-		cmd.Wait()
+		server.Remove()
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // guarded is a redis-server behind TLS with a user for each agent and nobody else, but for its admin.
@@ -26,11 +28,9 @@ type guarded struct {
 const secret = "geheim"
 
 func startGuarded(t *testing.T) *guarded {
-	cert, key := writeCertificate(t, t.TempDir())
-	port := freePort(t)
-	startRedis(t, "--appendonly", "yes", "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
-		"--tls-auth-clients", "no", "--user", "default", "off", "--user", "admin", "on", ">"+secret, "~*", "&*", "+@all")
-	g := &guarded{url: "rediss://127.0.0.1:" + port, cert: cert}
+	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
+		"--user", "default", "off", "--user", "admin", "on", ">"+secret, "~*", "&*", "+@all")
+	g := &guarded{url: server.URL(), cert: server.CertFile}
 	g.admin = g.client(t, "admin")
 	return g
 }

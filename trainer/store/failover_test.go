@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // watched starts servers of its own: a master, its replica and a Sentinel.
-func watched(t *testing.T) (f *fleet, master, replica *process) {
+func watched(t *testing.T) (f *fleet, master, replica *redisserver.Server) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts several servers")
@@ -23,9 +25,9 @@ func watched(t *testing.T) (f *fleet, master, replica *process) {
 	return f, f.processes[0], f.processes[1]
 }
 
-func promoted(t *testing.T, replica *process) {
+func promoted(t *testing.T, replica *redisserver.Server) {
 	t.Helper()
-	must(t, replica.await("promotion", func(c *redis.Client) bool {
+	must(t, replica.Await("promotion", func(c *redis.Client) bool {
 		return strings.Contains(c.Info(context.Background(), "replication").Val(), "role:master")
 	}))
 }
@@ -39,11 +41,11 @@ func TestFailover(t *testing.T) {
 	start(t, boss, help)
 	const n = 40
 	exchange(t, boss, help, n, func() {
-		must(t, rawClient(t, &redis.Options{Addr: master.addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())
-		master.kill()
+		must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())
+		master.Kill()
 	})
 	promoted(t, replica)
-	exactlyOnce(t, rawClient(t, &redis.Options{Addr: replica.addr()}), n)
+	exactlyOnce(t, rawClient(t, &redis.Options{Addr: replica.Addr()}), n)
 }
 
 // What the master acknowledged and the replica never saw is lost. The run does not go on over the hole: the next
@@ -54,14 +56,14 @@ func TestFailoverThatLosesWrites(t *testing.T) {
 	o := Options{Timeout: 10 * time.Second, Lease: time.Minute}
 	boss, help := join(t, openAt(t, f.url, o), "boss"), join(t, openAt(t, f.url, o), "help")
 	start(t, boss, help)
-	must(t, rawClient(t, &redis.Options{Addr: master.addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())
+	must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())
 
-	must(t, replica.cmd.Process.Signal(syscall.SIGSTOP))
-	must(t, rawClient(t, &redis.Options{Addr: master.addr()}).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
+	must(t, replica.Cmd.Process.Signal(syscall.SIGSTOP))
+	must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
 	must(t, help.PublishVersion(t.Context(), 1))
 	must(t, boss.Submit(t.Context(), call(0)))
-	master.kill()
-	must(t, replica.cmd.Process.Signal(syscall.SIGCONT))
+	master.Kill()
+	must(t, replica.Cmd.Process.Signal(syscall.SIGCONT))
 	promoted(t, replica)
 
 	if err := help.PublishVersion(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it cannot follow version 0") {

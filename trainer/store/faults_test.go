@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // link is the network between one worker and the server.
@@ -21,10 +23,10 @@ type link struct {
 	url string
 }
 
-func newLink(t *testing.T, server *process) *link {
+func newLink(t *testing.T, server *redisserver.Server) *link {
 	t.Helper()
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := toxiproxy.NewProxy(api, t.Name(), "127.0.0.1:0", server.addr())
+	p := toxiproxy.NewProxy(api, t.Name(), "127.0.0.1:0", server.Addr())
 	must(t, p.Start())
 	t.Cleanup(p.Stop)
 	return &link{p, "redis://" + p.Listen}
@@ -171,7 +173,7 @@ func TestFaultyNetwork(t *testing.T) {
 					})
 				})
 				healer.Wait()
-				exactlyOnce(t, rawClient(t, &redis.Options{Addr: server.addr()}), n)
+				exactlyOnce(t, rawClient(t, &redis.Options{Addr: server.Addr()}), n)
 			})
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // event is what a client asked of the store, and what it was told.
@@ -229,8 +231,8 @@ func TestHistory(t *testing.T) {
 }
 
 // takeOver lets a second worker of help join, as when the first one's lease has run out.
-func takeOver(ctx context.Context, t *testing.T, h *history, server *process, s *Store) *Member {
-	must(t, server.await("lease to take away", func(c *redis.Client) bool {
+func takeOver(ctx context.Context, t *testing.T, h *history, server *redisserver.Server, s *Store) *Member {
+	must(t, server.Await("lease to take away", func(c *redis.Client) bool {
 		return c.Del(ctx, "mgrpo:{test}:lease:help").Val() == 1
 	}))
 	var heir *Member
@@ -249,15 +251,15 @@ func takeOver(ctx context.Context, t *testing.T, h *history, server *process, s 
 }
 
 // trouble breaks and mends links, and kills the server now and then.
-func trouble(ctx context.Context, t *testing.T, server *process, links []*link) {
+func trouble(ctx context.Context, t *testing.T, server *redisserver.Server, links []*link) {
 	r := rand.New(rand.NewPCG(1, 2))
 	kinds := []string{"cut", "in pieces", "reset before the reply", "closed before the reply", "closed within a reply", "closed in a request"}
 	for round := 0; ctx.Err() == nil; round++ {
 		l := links[2*r.IntN(2)] // never that of the first worker, which the test cuts itself
 		l.spoil(t, faults[kinds[r.IntN(len(kinds))]])
 		if round%10 == 5 {
-			server.kill()
-			must(t, server.start())
+			server.Kill()
+			must(t, server.Start())
 		}
 		time.Sleep(time.Duration(20+r.IntN(150)) * time.Millisecond)
 		l.heal(t)

@@ -3,105 +3,34 @@ package store
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
-// process is a redis-server on a port of the loopback, in a folder of its own.
-type process struct {
-	dir, port string
-	args      []string
-	cmd       *exec.Cmd
-}
-
-// startProcess starts a redis-server, or with --sentinel a Sentinel, and waits until it answers.
-func startProcess(args ...string) (*process, error) {
-	dir, err := os.MkdirTemp("", "redis")
-	if err != nil {
-		return nil, err
-	}
-	port, err := openPort()
-	if err != nil {
-		return nil, err
-	}
-	p := &process{dir: dir, port: port}
-	p.args = append(args, "--port", port, "--bind", "127.0.0.1", "--dir", dir)
-	return p, p.start()
-}
-
-func (p *process) start() error {
-	log, err := os.OpenFile(filepath.Join(p.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	p.cmd = exec.Command("redis-server", p.args...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	return p.await("an answer", func(c *redis.Client) bool {
-		_, err := c.Ping(context.Background()).Result()
-		return err == nil
-	})
-}
-
-// await waits until the server is as it should be.
-func (p *process) await(what string, there func(*redis.Client) bool) error {
-	c := redis.NewClient(&redis.Options{Addr: p.addr(), MaxRetries: -1, DialerRetries: 1})
-	defer c.Close()
-	for range 1000 {
-		if there(c) {
-			return nil
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	log, _ := os.ReadFile(filepath.Join(p.dir, "log"))
-	return fmt.Errorf("redis-server %v: no %s:\n%s", p.args, what, log)
-}
-
-func (p *process) addr() string { return "127.0.0.1:" + p.port }
-
-func (p *process) url() string { return "redis://" + p.addr() }
-
-func (p *process) kill() {
-	p.cmd.Process.Kill()
-	p.cmd.Wait()
-}
-
-// remove ends the process and deletes what it wrote.
-func (p *process) remove() {
-	p.kill()
-	os.RemoveAll(p.dir)
-}
-
-func openPort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
-}
-
-var durable = []string{"--save", "", "--appendonly", "yes", "--appendfsync", "always"}
-
 // startServer starts a durable redis-server on a port, for a test.
-func startServer(t *testing.T, args ...string) *process {
+func startServer(t *testing.T, args ...string) *redisserver.Server {
 	t.Helper()
-	p, err := startProcess(append(durable, args...)...)
+	p, err := redisserver.Start(slices.Concat(redisserver.Durable, args)...)
 	must(t, err)
-	t.Cleanup(p.remove)
+	t.Cleanup(p.Remove)
+	return p
+}
+
+// startRedis starts a redis-server with other settings, for a test.
+func startRedis(t *testing.T, start func(...string) (*redisserver.Server, error), args ...string) *redisserver.Server {
+	t.Helper()
+	p, err := start(append(args, "--save", "")...)
+	must(t, err)
+	t.Cleanup(p.Remove)
 	return p
 }
 
@@ -110,7 +39,7 @@ type fleet struct {
 	once      sync.Once
 	start     func(*fleet) error
 	err       error
-	processes []*process
+	processes []*redisserver.Server
 	url       string
 	owner     string // address of the server that has the keys of the run "test"
 }
@@ -118,9 +47,9 @@ type fleet struct {
 var cluster = &fleet{start: startCluster}
 var sentinel = &fleet{start: startSentinel}
 
-func (f *fleet) add(args ...string) (*process, error) {
-	p, err := startProcess(args...)
-	if p != nil && p.cmd != nil {
+func (f *fleet) add(args ...string) (*redisserver.Server, error) {
+	p, err := redisserver.Start(args...)
+	if err == nil {
 		f.processes = append(f.processes, p)
 	}
 	return p, err
@@ -128,7 +57,7 @@ func (f *fleet) add(args ...string) (*process, error) {
 
 func (f *fleet) stop() {
 	for _, p := range f.processes {
-		p.remove()
+		p.Remove()
 	}
 }
 
@@ -159,17 +88,17 @@ func startCluster(f *fleet) error {
 	ctx := context.Background()
 	var buses []string
 	for range nodes {
-		bus, err := openPort()
+		bus, err := redisserver.FreePort()
 		if err != nil {
 			return err
 		}
 		buses = append(buses, bus)
-		if _, err := f.add(append(durable, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000")...); err != nil {
+		if _, err := f.add(append(slices.Clone(redisserver.Durable), "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000")...); err != nil {
 			return err
 		}
 	}
 	for i, p := range f.processes {
-		c := redis.NewClient(&redis.Options{Addr: p.addr()})
+		c := redis.NewClient(&redis.Options{Addr: p.Addr()})
 		defer c.Close()
 		first, last := i*slots/nodes, (i+1)*slots/nodes-1
 		slot, err := c.ClusterKeySlot(ctx, "mgrpo:{test}:meta").Result()
@@ -177,12 +106,12 @@ func startCluster(f *fleet) error {
 			return err
 		}
 		if first <= int(slot) && int(slot) <= last {
-			f.owner = p.addr()
+			f.owner = p.Addr()
 		}
 		for _, command := range [][]any{
 			{"CLUSTER", "SET-CONFIG-EPOCH", i + 1},
 			{"CLUSTER", "ADDSLOTSRANGE", first, last},
-			{"CLUSTER", "MEET", "127.0.0.1", f.processes[0].port, buses[0]},
+			{"CLUSTER", "MEET", "127.0.0.1", f.processes[0].Port, buses[0]},
 		} {
 			if err := c.Do(ctx, command...).Err(); err != nil {
 				return fmt.Errorf("%v: %w", command, err)
@@ -190,34 +119,34 @@ func startCluster(f *fleet) error {
 		}
 	}
 	for _, p := range f.processes {
-		if err := p.await("cluster", func(c *redis.Client) bool {
+		if err := p.Await("cluster", func(c *redis.Client) bool {
 			info := c.ClusterInfo(ctx).Val()
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:"+strconv.Itoa(nodes))
 		}); err != nil {
 			return err
 		}
 	}
-	f.url = f.processes[1].url() + "?addr=" + f.processes[2].addr()
+	f.url = f.processes[1].URL() + "?addr=" + f.processes[2].Addr()
 	return nil
 }
 
 // startSentinel starts a master, a replica and a Sentinel that watches them.
 func startSentinel(f *fleet) error {
-	master, err := f.add(durable...)
+	master, err := f.add(redisserver.Durable...)
 	if err != nil {
 		return err
 	}
-	replica, err := f.add(append(durable, "--replicaof", "127.0.0.1", master.port, "--repl-diskless-sync-delay", "0")...)
+	replica, err := f.add(append(slices.Clone(redisserver.Durable), "--replicaof", "127.0.0.1", master.Port, "--repl-diskless-sync-delay", "0")...)
 	if err != nil {
 		return err
 	}
-	if err := replica.await("copy of the master", func(c *redis.Client) bool {
+	if err := replica.Await("copy of the master", func(c *redis.Client) bool {
 		return strings.Contains(c.Info(context.Background(), "replication").Val(), "master_link_status:up")
 	}); err != nil {
 		return err
 	}
-	conf := filepath.Join(master.dir, "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor team 127.0.0.1 %s 1\nsentinel down-after-milliseconds team 1000\nsentinel failover-timeout team 5000\n", master.port)
+	conf := filepath.Join(master.Dir, "sentinel.conf")
+	text := fmt.Sprintf("sentinel monitor team 127.0.0.1 %s 1\nsentinel down-after-milliseconds team 1000\nsentinel failover-timeout team 5000\n", master.Port)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -225,8 +154,8 @@ func startSentinel(f *fleet) error {
 	if err != nil {
 		return err
 	}
-	f.owner, f.url = master.addr(), watch.url()+"?master_name=team"
-	return watch.await("knowledge of the replica", func(c *redis.Client) bool {
+	f.owner, f.url = master.Addr(), watch.URL()+"?master_name=team"
+	return watch.Await("knowledge of the replica", func(c *redis.Client) bool {
 		replicas, _ := c.Do(context.Background(), "SENTINEL", "REPLICAS", "team").Slice()
 		return len(replicas) == 1
 	})

@@ -2,20 +2,10 @@ package store
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +14,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // TestMain looks for goroutines left behind. The client's probe of a server that is gone sleeps up to
@@ -80,7 +72,7 @@ func embeddedBackend(t *testing.T) backend {
 
 func redisBackend(t *testing.T) backend {
 	t.Helper()
-	socket := startRedis(t, "--appendonly", "yes").socket
+	socket := startRedis(t, redisserver.Start, "--appendonly", "yes").Socket()
 	return backend{
 		raw: rawClient(t, &redis.Options{Network: "unix", Addr: socket}),
 		open: func(t *testing.T, o Options) *Store {
@@ -130,58 +122,6 @@ func rawClient(t *testing.T, o *redis.Options) *redis.Client {
 	c := redis.NewClient(o)
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// redisServer is a redis-server process on a unix socket, in a folder of its own.
-type redisServer struct {
-	dir, socket string
-	args        []string
-	cmd         *exec.Cmd
-	log         strings.Builder
-}
-
-// startRedis starts a redis-server that ends with the test.
-func startRedis(t *testing.T, args ...string) *redisServer {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "redis") // t.TempDir's names are too long for a socket
-	must(t, err)
-	r := &redisServer{dir: dir, socket: filepath.Join(dir, "s")}
-	r.args = append([]string{"--port", "0", "--unixsocket", r.socket, "--dir", dir, "--save", ""}, args...)
-	t.Cleanup(func() {
-		r.kill()
-		os.RemoveAll(dir)
-	})
-	r.start(t)
-	return r
-}
-
-// start starts the process and waits until it answers.
-func (r *redisServer) start(t *testing.T) {
-	t.Helper()
-	binary, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Fatal("redis-server is not installed: make setup installs it, or: apt-get install redis-server")
-	}
-	r.cmd = exec.Command(binary, r.args...)
-	r.cmd.Stdout, r.cmd.Stderr = &r.log, &r.log
-	must(t, r.cmd.Start())
-	for range 500 {
-		if c, err := net.Dial("unix", r.socket); err == nil {
-			c.Close()
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	r.kill()
-	t.Fatalf("redis-server does not answer:\n%s", r.log.String())
-}
-
-func (r *redisServer) kill() {
-	if r.cmd != nil {
-		r.cmd.Process.Kill()
-		r.cmd.Wait()
-		r.cmd = nil
-	}
 }
 
 var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: Afresh}}, Deterministic: true}
@@ -276,7 +216,7 @@ func TestEmbedded(t *testing.T) {
 }
 
 func TestServerIsChecked(t *testing.T) {
-	socket := startRedis(t, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").socket
+	socket := startRedis(t, redisserver.Start, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").Socket()
 	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
 	want := `store: asking the server what it is: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
 	if err == nil || err.Error() != want {
@@ -319,9 +259,9 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 // A server that is killed and started again is waited for: what was written is there, and waits and
 // writes go on.
 func TestServerRestart(t *testing.T) {
-	server := startRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	server := startServer(t)
 	open := func() *Store {
-		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket}))
+		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
 		must(t, err)
 		closeAfter(t, s)
 		return s
@@ -338,10 +278,10 @@ func TestServerRestart(t *testing.T) {
 		}
 		answer <- r
 	}()
-	server.kill()
+	server.Kill()
 	late := make(chan error, 1)
 	go func() { // a worker that is started meanwhile waits for it too
-		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket}))
+		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
 		if err == nil {
 			err = s.Close()
 		}
@@ -349,7 +289,7 @@ func TestServerRestart(t *testing.T) {
 	}()
 	written := make(chan error, 1)
 	go func() { written <- help.Complete(t.Context(), v, Result{Text: "after"}) }()
-	server.start(t)
+	must(t, server.Start())
 	must(t, <-written)
 	must(t, <-late)
 	if r := <-answer; r.Text != "after" {
@@ -359,13 +299,13 @@ func TestServerRestart(t *testing.T) {
 
 // A server that stays away is an error that says so.
 func TestServerGone(t *testing.T) {
-	server := startRedis(t, "--appendonly", "yes")
-	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.socket, Timeout: time.Second}))
+	server := startRedis(t, redisserver.Start, "--appendonly", "yes")
+	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket(), Timeout: time.Second}))
 	must(t, err)
 	closeAfter(t, s)
 	boss, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
-	server.kill()
+	server.Kill()
 	var late *TimeoutError
 	if err := boss.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
 		t.Errorf("write: %v", err)
@@ -379,12 +319,9 @@ func TestServerGone(t *testing.T) {
 
 // A store behind TLS and an ACL user lets in who has both, and nobody else.
 func TestTLSAndACL(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := writeCertificate(t, dir)
-	port := freePort(t)
-	startRedis(t, "--appendonly", "yes", "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no",
+	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
 		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "&mgrpo:*", "+@all", "-@admin", "+info")
-	o := Options{Run: "r", URL: "rediss://trainer@127.0.0.1:" + port, Password: "geheim", CAFile: cert, Timeout: 5 * time.Second}
+	o := Options{Run: "r", URL: "rediss://trainer@" + server.Addr(), Password: "geheim", CAFile: server.CertFile, Timeout: 5 * time.Second}
 	s, err := Open(t.Context(), o)
 	must(t, err)
 	closeAfter(t, s)
@@ -394,7 +331,7 @@ func TestTLSAndACL(t *testing.T) {
 	for name, spoil := range map[string]func(*Options){
 		"password":  func(o *Options) { o.Password = "falsch" },
 		"authority": func(o *Options) { o.CAFile = "" },
-		"plaintext": func(o *Options) { o.URL = "redis://trainer@127.0.0.1:" + port },
+		"plaintext": func(o *Options) { o.URL = "redis://trainer@" + server.Addr() },
 	} {
 		bad := o
 		spoil(&bad)
@@ -407,30 +344,4 @@ func TestTLSAndACL(t *testing.T) {
 		}
 		cancel()
 	}
-}
-
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	must(t, err)
-	return port
-}
-
-func writeCertificate(t *testing.T, dir string) (cert, key string) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	must(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	must(t, err)
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
-	return cert, key
 }

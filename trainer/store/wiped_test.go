@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
 // A store that has forgotten everything is noticed by all workers, also by those that only wait, before the
@@ -16,22 +18,22 @@ import (
 // nothing, also when somebody else has begun the run anew meanwhile.
 func TestForgottenRound(t *testing.T) {
 	t.Parallel()
-	for name, forget := range map[string]func(t *testing.T, p *process){
-		"FLUSHALL": func(t *testing.T, p *process) {
-			must(t, p.await("emptiness", func(c *redis.Client) bool { return c.FlushAll(t.Context()).Err() == nil }))
+	for name, forget := range map[string]func(t *testing.T, p *redisserver.Server){
+		"FLUSHALL": func(t *testing.T, p *redisserver.Server) {
+			must(t, p.Await("emptiness", func(c *redis.Client) bool { return c.FlushAll(t.Context()).Err() == nil }))
 		},
-		"restarted without its data": func(t *testing.T, p *process) {
-			p.kill()
-			must(t, os.RemoveAll(filepath.Join(p.dir, "appendonlydir")))
-			must(t, p.start())
+		"restarted without its data": func(t *testing.T, p *redisserver.Server) {
+			p.Kill()
+			must(t, os.RemoveAll(filepath.Join(p.Dir, "appendonlydir")))
+			must(t, p.Start())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := startServer(t)
 			o := Options{Lease: time.Second}
-			boss, err := openAt(t, server.url(), o).Join(t.Context(), "boss", team, silent)
+			boss, err := openAt(t, server.URL(), o).Join(t.Context(), "boss", team, silent)
 			must(t, err)
-			help, err := openAt(t, server.url(), o).Join(t.Context(), "help", team, silent)
+			help, err := openAt(t, server.URL(), o).Join(t.Context(), "help", team, silent)
 			must(t, err)
 			start(t, boss, help)
 			must(t, boss.Submit(t.Context(), call(0)))
@@ -40,7 +42,7 @@ func TestForgottenRound(t *testing.T) {
 			go func() { waiting <- help.Barrier(help.Context(), 1) }()
 
 			forget(t, server)
-			heir := join(t, openAt(t, server.url(), o), "help") // begins the run anew, and knows nothing
+			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run anew, and knows nothing
 			for range 2 {
 				var fenced *FencedError
 				if err := <-waiting; !errors.As(err, &fenced) || !Rewinds(err) {

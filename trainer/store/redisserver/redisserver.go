@@ -1,0 +1,174 @@
+// Package redisserver starts redis-server processes on the loopback, for tests and benchmarks.
+package redisserver
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Durable are settings with which every change is on disk before it is answered.
+var Durable = []string{"--save", "", "--appendonly", "yes", "--appendfsync", "always"}
+
+// Server is a redis-server on a port of 127.0.0.1. It may be killed and started again: its data, and what it logs in
+// the file "log", are in Dir.
+type Server struct {
+	Dir, Port string
+	CertFile  string   // PEM file of the certificate that it has, and that signs itself; "": it speaks without TLS
+	Args      []string // settings beside these
+	Cmd       *exec.Cmd
+}
+
+// Start starts a server in a folder of its own, or with --sentinel a Sentinel, and waits until it answers.
+func Start(args ...string) (*Server, error) { return start(false, args) }
+
+// StartTLS is Start for a server that speaks TLS only.
+func StartTLS(args ...string) (*Server, error) { return start(true, args) }
+
+func start(withTLS bool, args []string) (s *Server, err error) {
+	dir, err := os.MkdirTemp("", "redis")
+	if err != nil {
+		return nil, err
+	}
+	s = &Server{Dir: dir, Args: args}
+	defer func() {
+		if err != nil {
+			s.Remove()
+		}
+	}()
+	if s.Port, err = FreePort(); err != nil {
+		return nil, err
+	}
+	if withTLS {
+		cert, key, err := Certify(dir)
+		if err != nil {
+			return nil, err
+		}
+		s.CertFile = cert
+		s.Args = append(slices.Clone(args), "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+	}
+	return s, s.Start()
+}
+
+// Start starts the process, also one that was killed, and waits until it answers.
+func (s *Server) Start() error {
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	port := []string{"--port", s.Port}
+	if s.CertFile != "" {
+		port = []string{"--port", "0", "--tls-port", s.Port}
+	}
+	s.Cmd = exec.Command("redis-server", slices.Concat(s.Args, port, []string{"--bind", "127.0.0.1", "--dir", s.Dir, "--unixsocket", s.Socket()})...)
+	s.Cmd.Stdout, s.Cmd.Stderr = log, log
+	if err := s.Cmd.Start(); err != nil {
+		return fmt.Errorf("%w: make setup installs it", err)
+	}
+	return s.Await("answer", func(c *redis.Client) bool {
+		err := c.Ping(context.Background()).Err()
+		return err == nil || redis.HasErrorPrefix(err, "NOAUTH")
+	})
+}
+
+// Await waits until the server is as it should be; what says what is missing meanwhile.
+func (s *Server) Await(what string, there func(*redis.Client) bool) error {
+	c := s.Client()
+	defer c.Close()
+	for range 1000 {
+		if there(c) {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	log, _ := os.ReadFile(s.log())
+	return fmt.Errorf("redis-server %v: no %s:\n%s", s.Args, what, log)
+}
+
+// Client is a connection of the default user that repeats nothing and looks at no certificate.
+func (s *Server) Client() *redis.Client {
+	o := &redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1}
+	if s.CertFile != "" {
+		o.TLSConfig = &tls.Config{InsecureSkipVerify: true} // a server that was started right here
+	}
+	return redis.NewClient(o)
+}
+
+// Kill ends the process as SIGKILL does.
+func (s *Server) Kill() {
+	if s.Cmd != nil && s.Cmd.Process != nil {
+		s.Cmd.Process.Kill()
+		s.Cmd.Wait()
+	}
+}
+
+// Remove ends the process and deletes what it wrote.
+func (s *Server) Remove() {
+	s.Kill()
+	os.RemoveAll(s.Dir)
+}
+
+// Addr is the server's host and port, Socket the path of its socket.
+func (s *Server) Addr() string   { return "127.0.0.1:" + s.Port }
+func (s *Server) Socket() string { return filepath.Join(s.Dir, "socket") }
+func (s *Server) log() string    { return filepath.Join(s.Dir, "log") }
+
+// URL is the server's, without a user.
+func (s *Server) URL() string {
+	if s.CertFile != "" {
+		return "rediss://" + s.Addr()
+	}
+	return "redis://" + s.Addr()
+}
+
+// FreePort is a port of 127.0.0.1 that was free a moment ago.
+func FreePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// Certify writes a certificate for 127.0.0.1 that signs itself, and its key, into dir: PEM files.
+func Certify(dir string) (cert, key string, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", "", err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "mgrpo test"}, NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		return "", "", err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", "", err
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	return cert, key, errors.Join(
+		os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+}
