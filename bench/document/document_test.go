@@ -56,7 +56,7 @@ func row(shape string, ours, peer float64) measure.Row {
 // A machine of two rows: one target met and one missed, one comparison lost.
 func TestText(t *testing.T) {
 	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 2},
-		Ceilings: measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}},
+		Ceilings: measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}, GEMMBF16: measure.Quantiles{Median: 7}},
 		Rows:     []measure.Row{row("80 rewards in 10 groups", 1e-3, 5e-3), row("800 rewards in 100 groups", 2e-3, 1e-3)}}}}
 	reasons["kernels group_advantage"] = map[measure.Kind]string{measure.Faster: "Because."}
 	defer delete(reasons, "kernels group_advantage")
@@ -64,7 +64,7 @@ func TestText(t *testing.T) {
 	for _, want := range []string{
 		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed. Because. |", "Faster in 1 of 2 comparisons",
 		"| group_advantage, 800 rewards in 100 groups | cold | torch-eager | 0.50 |", "10 % of memory copy", " failed |",
-		"torch-compile: no compiler", "(roofline-x.svg)", "(bench-groups-x.svg)", "Not yet measured.",
+		"torch-compile: no compiler", "(roofline-x.svg)", "(bench-groups-x.svg)", "Not yet measured.", "makes 7 GFLOP/s in it here, and 100 in float32",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)

@@ -16,7 +16,8 @@ type Ceilings struct {
 	Read       Quantiles `json:"read_gbps"`
 	CachedCopy Quantiles `json:"cached_copy_gbps"`
 	CachedRead Quantiles `json:"cached_read_gbps"`
-	GEMM       Quantiles `json:"gemm_gflops"` // float32
+	GEMM       Quantiles `json:"gemm_gflops"`      // float32
+	GEMMBF16   Quantiles `json:"gemm_bf16_gflops"` // says whether the machine gains from bf16
 }
 
 const (
@@ -48,8 +49,11 @@ func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (Ceili
 		})
 	}
 	err := dev.Do(ctx, func(s *torch.Scope) error {
-		x, y := s.Full(torch.Float32, 0.5, gemmSize, gemmSize), s.Full(torch.Float32, 0.25, gemmSize, gemmSize)
-		c.GEMM = rates(2*gemmSize*gemmSize*gemmSize/1e9, samples, func() { s.Scoped(func() { x.MatMul(y) }) })
+		product := func(dtype torch.DType, samples int) Quantiles {
+			x, y := s.Full(dtype, 0.5, gemmSize, gemmSize), s.Full(dtype, 0.25, gemmSize, gemmSize)
+			return rates(2*gemmSize*gemmSize*gemmSize/1e9, samples, func() { s.Scoped(func() { x.MatMul(y) }) })
+		}
+		c.GEMM, c.GEMMBF16 = product(torch.Float32, samples), product(torch.BFloat16, min(samples, 3)) // slow without instructions for it
 		return nil
 	})
 	return c, err

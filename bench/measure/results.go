@@ -78,8 +78,8 @@ func (r *Results) Table() string {
 	var b strings.Builder
 	m, c := r.Machine, r.Ceilings
 	fmt.Fprintf(&b, "%s, %d cores, %d threads, %s, LibTorch %s, commit %s, load %.2f\n", m.CPU, m.Cores, m.Threads, m.ISA, m.LibTorch, m.Commit, r.LoadBefore)
-	fmt.Fprintf(&b, "copy %.1f GB/s, read %.1f GB/s, in cache %.0f and %.0f GB/s, gemm %.0f GFLOP/s\n\n",
-		c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median)
+	fmt.Fprintf(&b, "copy %.1f GB/s, read %.1f GB/s, in cache %.0f and %.0f GB/s, gemm %.0f GFLOP/s, in bf16 %.0f\n\n",
+		c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median, c.GEMMBF16.Median)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "case\tshape\tcache\tprovider\tmedian\tp20\tp80\tGB/s\tGFLOP/s\t% of floor\tx ours\terror\textra")
 	for _, row := range r.Rows {
