@@ -60,6 +60,31 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	return d
 }
 
+// What another run uses, its folder or its port, is refused before anything is written.
+func TestDeployLocalBesideAnother(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	first := startDeployed(t, dir, port, 1000)
+	users := filepath.Join(dir, "redis", "users.acl")
+	first.until(t, "Redis", func() bool { return first.find([]string{"redis-server"}) > 0 })
+	before, err := os.ReadFile(users)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	for _, c := range []struct{ dir, port, want string }{{dir, freePort(t), "another run.sh uses " + dir}, {other, port, "something listens on port " + port}} {
+		second := startDeployed(t, c.dir, c.port, 1)
+		if status := second.status(t); status != 1 || !strings.Contains(second.out.String(), c.want) {
+			t.Errorf("status %d, %q is not in %q", status, c.want, second.out.String())
+		}
+	}
+	if after, err := os.ReadFile(users); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the first one's users have changed: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(other, "redis", "users.acl")); err == nil {
+		t.Error("users of a Redis that is another's")
+	}
+}
+
 // until waits for something that has to come.
 func (d *deployed) until(t *testing.T, what string, there func() bool) {
 	t.Helper()

@@ -28,8 +28,22 @@ fi
 config=$1
 shift
 
+say() { printf 'run.sh: %s\n' "$1" >&2; }
+
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
+answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+if [ ! "$dry" ]; then # what another run uses is not written to
+  exec 9>"$dir/lock"
+  if ! flock -n 9; then
+    say "another run.sh uses $dir, or processes of it that it left behind do: end them, or set DIR and PORT to others"
+    exit 1
+  fi
+  if answers; then
+    say "something listens on port $port already: set PORT to another one, or end it"
+    exit 1
+  fi
+fi
 url=redis://127.0.0.1:$port/0
 mapfile -t users < <("$here/../acl.sh" "$dir" -c "$config" "$@" --set "store.url=$url")
 if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has said why
@@ -66,7 +80,6 @@ start() {
   pids[$1]=$!
   started[$1]=$((${started[$1]-0} + 1))
 }
-say() { printf 'run.sh: %s\n' "$1" >&2; }
 
 stopping=
 stop() {
@@ -93,11 +106,11 @@ trap finish EXIT
 
 start redis
 for ((i = 0; i < 300; i++)); do
-  if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then break; fi
   if ! kill -0 "${pids[redis]}" 2>/dev/null; then
     say "the Redis did not start: see $dir/log"
     exit 1
   fi
+  if answers; then break; fi
   sleep 0.1
 done
 for name in "${order[@]:1}"; do start "$name"; done
@@ -126,7 +139,7 @@ while [ ${#pids[@]} -gt 1 ] || { [ ${#pids[@]} = 1 ] && [ -z "${pids[redis]-}" ]
   for name in "${!pids[@]}"; do
     if kill -0 "${pids[$name]}" 2>/dev/null; then continue; fi
     status=0
-    wait "${pids[$name]}" || status=$?
+    wait "${pids[$name]}" 2>/dev/null || status=$? # bash would print the whole command line of what a signal killed
     ended "$name" "$status"
   done
   sleep 0.2 &
