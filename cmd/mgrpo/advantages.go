@@ -3,8 +3,8 @@ package main
 import (
 	"io"
 
+	"github.com/mgrpo/mgrpo/trainer/advantages"
 	"github.com/mgrpo/mgrpo/trainer/learner"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 type advantagesCmd struct{ fileFlags }
@@ -19,5 +19,5 @@ func (advantagesCmd) Help() string {
 }
 
 func (c *advantagesCmd) Run() error {
-	return c.run(func(r io.Reader, w io.Writer) error { return mgrpo.AdvantagesJSONL(r, w, learner.Normalise) })
+	return c.run(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.Normalise) })
 }

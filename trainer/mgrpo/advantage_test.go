@@ -18,7 +18,7 @@ type goldenGroup struct {
 	Advantage         []float64
 }
 
-func (g goldenGroup) input() RewardGroup { return RewardGroup{floats(g.Rewards), floats(g.Weights)} }
+func (g goldenGroup) input() RewardGroup { return RewardGroup{Floats(g.Rewards), Floats(g.Weights)} }
 
 func (g goldenGroup) compare(t *testing.T, what string, got GroupAdvantage) {
 	t.Helper()
@@ -76,7 +76,7 @@ func TestAdvantageGolden(t *testing.T) {
 		}
 	}
 	for _, c := range f.Errors {
-		_, err := Normalise(DefaultConvention(), []RewardGroup{{floats(c.Rewards), floats(c.Weights)}})
+		_, err := Normalise(DefaultConvention(), []RewardGroup{{Floats(c.Rewards), Floats(c.Weights)}})
 		sameRefusal(t, c.Name, err, c.Error)
 	}
 	golden.Count("mgrpo/advantages", len(f.Cases)+len(f.Errors))
@@ -124,7 +124,7 @@ func TestPeersGolden(t *testing.T) {
 	cases := 0
 	for i, c := range append(f.Unit, f.Weighted...) {
 		for name, want := range c.Advantage {
-			got, err := Normalise(f.Conventions[name], []RewardGroup{{floats(c.Rewards), floats(c.Weights)}})
+			got, err := Normalise(f.Conventions[name], []RewardGroup{{Floats(c.Rewards), Floats(c.Weights)}})
 			if err != nil {
 				t.Errorf("%s, case %d: %v", name, i, err)
 				continue

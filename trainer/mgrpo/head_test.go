@@ -31,7 +31,7 @@ func (h goldenHead) lossFromLogits(o Objective) (LossResult, [][]float64, error)
 			continue
 		}
 		var err error
-		if b.New[t], b.Entropy[t], err = TokenLogProb(floats(row), h.Targets[t], h.Temperature); err != nil {
+		if b.New[t], b.Entropy[t], err = TokenLogProb(Floats(row), h.Targets[t], h.Temperature); err != nil {
 			err.(*Refusal).Token = new(t)
 			return LossResult{}, nil, err
 		}
@@ -42,7 +42,7 @@ func (h goldenHead) lossFromLogits(o Objective) (LossResult, [][]float64, error)
 	}
 	for t, row := range h.Logits {
 		if read[t] {
-			if dlogits[t], err = TokenLogProbGrad(floats(row), h.Targets[t], h.Temperature, loss.DLogProb[t], loss.DEntropy[t]); err != nil {
+			if dlogits[t], err = TokenLogProbGrad(Floats(row), h.Targets[t], h.Temperature, loss.DLogProb[t], loss.DEntropy[t]); err != nil {
 				return loss, nil, err
 			}
 		}
@@ -52,7 +52,7 @@ func (h goldenHead) lossFromLogits(o Objective) (LossResult, [][]float64, error)
 
 func numbers(rows [][]Number) (flat []float64) {
 	for _, row := range rows {
-		flat = append(flat, floats(row)...)
+		flat = append(flat, Floats(row)...)
 	}
 	return flat
 }
@@ -102,7 +102,7 @@ func TestHeadGolden(t *testing.T) {
 	}
 	load(t, "head.json", &f)
 	for _, c := range f.Rows {
-		row := floats(c.Logits)
+		row := Floats(c.Logits)
 		logProb, entropy, err := TokenLogProb(row, c.Target, c.Temperature)
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)

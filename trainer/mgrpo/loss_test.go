@@ -24,8 +24,8 @@ type goldenBatch struct {
 
 func (g goldenBatch) batch() Batch {
 	b := Batch{
-		CuSeqlens: g.CuSeqlens, Group: g.Group, Weight: floats(g.Weight), Advantage: floats(g.Advantage),
-		New: floats(g.New), Old: floats(g.Old), Behaviour: floats(g.Behaviour), Ref: floats(g.Ref), Entropy: floats(g.Entropy),
+		CuSeqlens: g.CuSeqlens, Group: g.Group, Weight: Floats(g.Weight), Advantage: Floats(g.Advantage),
+		New: Floats(g.New), Old: Floats(g.Old), Behaviour: Floats(g.Behaviour), Ref: Floats(g.Ref), Entropy: Floats(g.Entropy),
 	}
 	for _, m := range g.Mask {
 		b.Mask = append(b.Mask, m == 1)

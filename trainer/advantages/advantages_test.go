@@ -1,11 +1,13 @@
-package mgrpo
+package advantages
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-func TestAdvantagesJSONL(t *testing.T) {
+func TestJSONL(t *testing.T) {
 	for _, c := range []struct{ name, in, want string }{
 		{"a group", `{"groups":[{"rewards":[1,0]}]}`, `{"groups":[{"advantage":[1,-1],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
 		{"weights", `{"groups":[{"rewards":[1,0,9],"weights":[1,1,0]}]}`, `{"groups":[{"advantage":[1,-1,0],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
@@ -22,7 +24,7 @@ func TestAdvantagesJSONL(t *testing.T) {
 		{"no calls", `{"run_seed":1,"query":"","rollout":0,"agent":"a","d":8,"d_k":0}`, `{"multiplicity":[],"draws":[]}`},
 	} {
 		var out strings.Builder
-		if err := AdvantagesJSONL(strings.NewReader(c.in), &out, Normalise); err != nil {
+		if err := JSONL(strings.NewReader(c.in), &out, mgrpo.Normalise); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if got := strings.TrimSpace(out.String()); got != c.want {
@@ -31,7 +33,7 @@ func TestAdvantagesJSONL(t *testing.T) {
 	}
 }
 
-func TestAdvantagesJSONLRefusesAndGoesOn(t *testing.T) {
+func TestJSONLRefusesAndGoesOn(t *testing.T) {
 	bad := []string{
 		`{`, `[]`, `{"groups":1}`, `{"groups":[{"reward":[1]}]}`, `{"groups":[{"rewards":["one"]}]}`,
 		`{"groups":[{"rewards":[1,2],"weights":[1]}]}`, `{"groups":[{"rewards":[1]}],"convention":"ppo"}`,
@@ -42,7 +44,7 @@ func TestAdvantagesJSONLRefusesAndGoesOn(t *testing.T) {
 	}
 	var out strings.Builder
 	in := strings.Join(bad, "\n\n") + "\n" + `{"groups":[]}`
-	if err := AdvantagesJSONL(strings.NewReader(in), &out, Normalise); err != nil {
+	if err := JSONL(strings.NewReader(in), &out, mgrpo.Normalise); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -56,13 +58,13 @@ func TestAdvantagesJSONLRefusesAndGoesOn(t *testing.T) {
 	}
 }
 
-func FuzzAdvantagesJSONL(f *testing.F) {
+func FuzzJSONL(f *testing.F) {
 	for _, seed := range []string{`{"groups":[{"rewards":[1,"NaN"],"weights":[1]}]}`, `{"run_seed":"1","query":"q","rollout":0,"agent":"a","d":3,"d_k":5}`, `{"groups":null,"convention":{}}`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		var out strings.Builder
-		if err := AdvantagesJSONL(strings.NewReader(line), &out, Normalise); err != nil {
+		if err := JSONL(strings.NewReader(line), &out, mgrpo.Normalise); err != nil {
 			t.Fatal(err)
 		}
 	})
