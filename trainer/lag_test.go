@@ -1,7 +1,9 @@
 package trainer
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -37,6 +39,28 @@ func TestLag(t *testing.T) {
 		}
 		seen.find(t, "eval", 3, name)
 		seen.find(t, "eval", 6, name)
+	}
+}
+
+// TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
+func TestWaitsAreNoRollouts(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test", Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m, err := s.Join(t.Context(), "researcher", store.Hello{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Leave(t.Context())
+	w := &Worker{name: "researcher", member: m}
+	held := &holding{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
+	if err := w.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
+		t.Fatalf("a step in which nobody says what it holds: %v", err)
+	}
+	if s := held.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
+		t.Errorf("rollouts of one second took %.0f s", s)
 	}
 }
 

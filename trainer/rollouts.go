@@ -22,7 +22,11 @@ func (w *Worker) rollOutStep(ctx context.Context, n int64) (*holding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return held, w.publishHeld(ctx, n, held)
+	if err := w.publishHeld(ctx, n, held); err != nil {
+		return nil, err
+	}
+	held.clock.lap("rollout") // it may wait for steps before it to be trained
+	return held, nil
 }
 
 // publishHeld gives up what is too old to be trained on in step n, and names the rest.

@@ -17,6 +17,7 @@ import (
 func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	phase := store.Train(n)
 	clock := held.clock
+	clock.resume()
 
 	// 1-2. Rolled out; the outcomes are there when the main agent's worker has verified them.
 	outcomes, err := w.member.Outcomes(ctx, phase, total(held.plan))
@@ -75,7 +76,7 @@ type holding struct {
 	plan         store.Plan
 	trajectories map[string]*trajectory
 	stale        int        // trajectories given up for their age
-	clock        *stopwatch // since the phase began
+	clock        *stopwatch // runs while the phase is rolled out, and in its step
 }
 
 // trajectory is one conversation with what its reward is made of.

@@ -295,11 +295,15 @@ func (w *Worker) stopwatch() *stopwatch {
 	return &stopwatch{last: time.Now(), laps: map[string]float64{}}
 }
 
+// lap adds the time since the last lap, or since resume, to a part.
 func (s *stopwatch) lap(name string) {
 	now := time.Now()
 	s.laps[name] += now.Sub(s.last).Seconds()
 	s.last = now
 }
+
+// resume begins a lap: the time since the last one belongs to no part.
+func (s *stopwatch) resume() { s.last = time.Now() }
 
 // Close frees the worker's memory.
 func (w *Worker) Close(ctx context.Context) error {
