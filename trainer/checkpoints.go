@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -99,10 +100,7 @@ func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentSta
 	if _, err := w.run.Commit(m); err != nil {
 		return err
 	}
-	if err := w.confirm(ctx, version); err != nil {
-		return err
-	}
-	if _, err := w.member.Holdings(ctx, store.ManifestOf(version)); err != nil {
+	if err := w.complete(ctx, version); err != nil {
 		return err
 	}
 	if w.main {
@@ -114,9 +112,31 @@ func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentSta
 	return w.prune(results)
 }
 
-// confirm says that this worker has the manifest of a version on its disk.
+// confirm says that this worker has the manifest of a version on its disk, and which.
 func (w *Worker) confirm(ctx context.Context, version int64) error {
-	return w.member.PublishHolding(ctx, store.ManifestOf(version), nil)
+	digest, err := w.run.Digest(version)
+	if err != nil {
+		return err
+	}
+	return w.member.PublishHolding(ctx, store.ManifestOf(version), []string{digest})
+}
+
+// complete waits until all workers have the manifest of a version. One that took its place over may have brought
+// another: the version is then no checkpoint, and the team goes back to one that it shares.
+func (w *Worker) complete(ctx context.Context, version int64) error {
+	if err := w.confirm(ctx, version); err != nil {
+		return err
+	}
+	held, err := w.member.Holdings(ctx, store.ManifestOf(version))
+	if err != nil {
+		return err
+	}
+	for _, name := range w.agentNames() {
+		if !slices.Equal(held[name], held[w.name]) {
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("%s has another than %s", name, w.name)}
+		}
+	}
+	return nil
 }
 
 // amend puts the results, as they were when it was asked for, beside a complete checkpoint.

@@ -446,3 +446,49 @@ func FuzzParsePart(f *testing.F) {
 		}
 	})
 }
+
+// TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have
+// one, also where one took its place over from a worker that had said so.
+func TestManifestsAreCompared(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	worker := func(m *store.Member, manifest string) *Worker {
+		w := &Worker{cfg: cfg, name: m.Agent(), member: m, run: CheckpointsOf(t.TempDir(), m.Agent())}
+		if _, err := w.run.Commit(checkpoint.Manifest{Run: manifest, Step: 2, Agents: []checkpoint.AgentFiles{{Name: m.Agent()}}}); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	hello := store.Hello{Agents: AgentNames(cfg), Offers: []store.Offer{{Version: store.Afresh}}}
+	var g sync.WaitGroup
+	members := map[string]*store.Member{}
+	for _, name := range hello.Agents {
+		m, err := s.Join(t.Context(), name, hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Leave(t.Context())
+		members[name] = m
+	}
+	isConflict := func(err error) bool {
+		var conflict *store.ConflictError
+		return errors.As(err, &conflict) && strings.Contains(err.Error(), "of version 2")
+	}
+	for _, name := range hello.Agents {
+		w := worker(members[name], name) // each has its own
+		g.Go(func() {
+			if err := w.complete(t.Context(), 2); !isConflict(err) {
+				t.Errorf("%s: manifests that differ: %v", w.name, err)
+			}
+		})
+	}
+	g.Wait()
+	heir := worker(members["planner"], "another")
+	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
+		t.Errorf("a manifest other than that of the worker before: %v", err)
+	}
+}

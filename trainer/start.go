@@ -106,7 +106,7 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 	for _, why := range t.start.Refused {
 		s.Observer.Note("", why)
 	}
-	run := checkpoint.Run{Dir: checkpointsDir(s.Dir)}
+	run := CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if len(s.Offers) > 0 {
 			s.Observer.Note("", "starting from the beginning, as the others have to")

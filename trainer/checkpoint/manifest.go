@@ -77,6 +77,15 @@ func readManifest(stepDir string) (Manifest, error) {
 	return m, m.check()
 }
 
+// Digest is that of a step's manifest, which knows nothing of results that were put beside it.
+func (r Run) Digest(step int64) (string, error) {
+	m, err := readManifest(r.StepDir(step))
+	if err != nil {
+		return "", fmt.Errorf("checkpoint: %s: %w", r.StepDir(step), err)
+	}
+	return m.Digest, nil
+}
+
 // check refuses what a manifest that is whole may still say wrongly.
 func (m Manifest) check() error {
 	for i, a := range m.Agents {

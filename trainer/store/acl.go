@@ -74,6 +74,8 @@ var rights = []right{
 	{worker, "hsetnx", "meta versions"},
 	{worker, "hdel", "meta"},
 	{worker, "zadd zrem", "phases"},
+	{main, "zrem", "losses"},
+	{sub, "zadd", "losses"},
 	{worker, "xadd", "record"},
 	{worker, "unlink", "lease:AGENT claimed:AGENT stop versions offers met:* plan:* call:* result:* outcome:* holding:* stream:*"},
 

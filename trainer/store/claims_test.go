@@ -47,6 +47,33 @@ func TestOnlyTheLostCount(t *testing.T) {
 	})
 }
 
+// Who was lost over an invocation is forgotten when a checkpoint holds what came of the step, also where the round
+// after it did not begin the phase again.
+func TestLossesAreTrimmed(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		must(t, boss.Submit(t.Context(), call(0)))
+		_, err := help.Claim(t.Context(), Train(0))
+		must(t, err)
+		die(t, b, help)
+		die(t, b, boss)
+		boss, help = pair(t, b, Options{})
+		keys := []string{"mgrpo:{test}:lost:step-0", "mgrpo:{test}:losses"}
+		for _, key := range keys {
+			if b.raw.Exists(t.Context(), key).Val() != 1 {
+				t.Errorf("%s is not there", key)
+			}
+		}
+		must(t, boss.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+		must(t, boss.Trim(t.Context(), 1))
+		for _, key := range keys {
+			if b.raw.Exists(t.Context(), key).Val() != 0 {
+				t.Errorf("%s is left", key)
+			}
+		}
+	})
+}
+
 // A command that nobody waits for any more is not sent.
 func TestForsakenCommands(t *testing.T) {
 	var b batches

@@ -208,7 +208,11 @@ end
 if redis.call('HGET', KEYS[1], ':process:' .. agent) ~= ARGV[10] then
   for _, held in ipairs(redis.call('HKEYS', KEYS[9])) do
     local phase, id = string.match(held, '^(%S+) (.*)$')
-    if phase then redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1) end
+    local step = phase and string.match(phase, '%-(%d+)$')
+    if step then
+      redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1)
+      redis.call('ZADD', ARGV[6] .. 'losses', step, phase)
+    end
   end
 end
 redis.call('UNLINK', KEYS[9])

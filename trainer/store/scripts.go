@@ -97,11 +97,12 @@ announce(KEYS[2], ARGV[3])
 return {'new'}
 `)
 
-// trim deletes the phases up to a step, and who was lost in them.
+// trim deletes the phases up to a step, and who was lost in them, also where they were not begun again.
 // KEYS: epochs, phases. ARGV: agent, epoch, step, key prefix, agents...
 var trimScript = redis.NewScript(fence + drop + `
-for _, phase in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[3])) do
+for _, phase in ipairs(redis.call('ZRANGEBYSCORE', ARGV[4] .. 'losses', '-inf', ARGV[3])) do
   redis.call('UNLINK', ARGV[4] .. 'lost:' .. phase)
+  redis.call('ZREM', ARGV[4] .. 'losses', phase)
 end
 dropPhases(ARGV[4], KEYS[2], '-inf', ARGV[3], 5)
 return {'new'}

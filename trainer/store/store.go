@@ -27,7 +27,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different versions refuse
 // to meet.
-const ProtocolVersion = 3
+const ProtocolVersion = 4
 
 // Options says which store to open and how long to wait.
 type Options struct {
