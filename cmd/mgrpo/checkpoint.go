@@ -46,8 +46,36 @@ func (f checkpointFlags) open() (r checkpoint.Run, keep int, err error) {
 	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {
 		r = trainer.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
-	_, err = os.Stat(r.Dir)
+	if _, err = os.Stat(r.Dir); err != nil {
+		return r, keep, err
+	}
+	r, err = hereAlone(r)
 	return r, keep, err
+}
+
+// hereAlone leaves out agents of whom there is nothing in any checkpoint: their files are on their own servers.
+func hereAlone(r checkpoint.Run) (checkpoint.Run, error) {
+	all, err := r.Summaries()
+	if err != nil || r.Agents != nil {
+		return r, err
+	}
+	var here, elsewhere []string
+	for _, s := range all {
+		here = append(here, s.Agents...)
+	}
+	for _, s := range all {
+		for _, a := range s.Manifest.Agents {
+			if !slices.Contains(here, a.Name) && !slices.Contains(elsewhere, a.Name) {
+				elsewhere = append(elsewhere, a.Name)
+			}
+		}
+	}
+	if len(here) > 0 && len(elsewhere) > 0 {
+		slices.Sort(here)
+		r.Agents = slices.Compact(here)
+		fmt.Fprintf(os.Stderr, "mgrpo: of %s alone: of %s nothing is in %s\n", strings.Join(r.Agents, ", "), strings.Join(elsewhere, ", "), r.Dir)
+	}
+	return r, nil
 }
 
 // best is the version that the newest checkpoint takes for the best.
@@ -110,8 +138,14 @@ func (c *checkpointVerifyCmd) Run() error {
 	if len(offers)+len(skipped) == 0 {
 		return fmt.Errorf("%s: %w", r.Dir, checkpoint.ErrNoCheckpoint)
 	}
+	faults := 0
 	for _, s := range skipped {
+		if s.Unfinished() && (len(offers) == 0 || s.Step > offers[0].Step) {
+			fmt.Printf("step %d: unfinished: it is being written, or a crash left it\n", s.Step)
+			continue
+		}
 		fmt.Printf("step %d: %v\n", s.Step, s.Reason)
+		faults++
 	}
 	last := int64(-1)
 	for _, m := range offers {
@@ -120,15 +154,15 @@ func (c *checkpointVerifyCmd) Run() error {
 		}
 		last = m.Step
 	}
-	if len(skipped) > 0 {
-		return fmt.Errorf("%d of the checkpoints in %s are not whole", len(skipped), r.Dir)
+	if faults > 0 {
+		return fmt.Errorf("%d of the checkpoints in %s are not whole", faults, r.Dir)
 	}
 	return nil
 }
 
 type checkpointPruneCmd struct {
 	checkpointFlags
-	Keep   int  `placeholder:"N" help:"How many of the newest to keep besides the best; absent: run.keep, or 2."`
+	Keep   *int `placeholder:"N" help:"How many of the newest to keep besides the best; absent: run.keep, or 2."`
 	DryRun bool `help:"Say what would be removed, and remove nothing."`
 }
 
@@ -137,15 +171,15 @@ func (c *checkpointPruneCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	if c.Keep != 0 {
-		keep = c.Keep
+	if c.Keep != nil {
+		keep = *c.Keep
 	}
 	all, err := r.Summaries()
 	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(all, func(s checkpoint.Summary) bool { return s.Fault == nil }) {
-		return fmt.Errorf("%s: %w; where each agent has a folder of its own, name the one that is here: --agent NAME", r.Dir, checkpoint.ErrNoCheckpoint)
+		return fmt.Errorf("%s: %w", r.Dir, checkpoint.ErrNoCheckpoint)
 	}
 	var also []int64
 	if version, ok := best(all); ok {
@@ -155,8 +189,12 @@ func (c *checkpointPruneCmd) Run() error {
 	if err != nil {
 		return err
 	}
+	verb := "removing"
+	if c.DryRun {
+		verb = "would remove"
+	}
 	for _, name := range doomed {
-		fmt.Println(filepath.Join(r.Dir, name))
+		fmt.Println(verb, filepath.Join(r.Dir, name))
 	}
 	if c.DryRun {
 		return nil

@@ -42,7 +42,7 @@ func TestCheckpoint(t *testing.T) {
 	if got := succeed(t, "", "checkpoint", "verify", filepath.Join(dir, "checkpoints")); got != "step 4: whole\nstep 3: whole\nstep 2: whole\nstep 1: whole\n" {
 		t.Errorf("%s", got)
 	}
-	if got := succeed(t, "", "checkpoint", "prune", dir, "--dry-run"); got != filepath.Join(dir, "checkpoints", "step-000002")+"\n" {
+	if got := succeed(t, "", "checkpoint", "prune", dir, "--dry-run"); got != "would remove "+filepath.Join(dir, "checkpoints", "step-000002")+"\n" {
 		t.Errorf("%q", got)
 	}
 	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir, "--set", "run.keep=3"}
@@ -53,6 +53,7 @@ func TestCheckpoint(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
 		t.Errorf("left are %v, want the best and the newest", left)
 	}
+	refused(t, "", []string{"checkpoint", "prune", "--keep", "0", dir}, "would remove all")
 
 	// One agent's files here, the other's on its own server.
 	if err := os.RemoveAll(filepath.Join(dir, "checkpoints", "step-000004", "researcher")); err != nil {
@@ -75,6 +76,23 @@ func TestCheckpoint(t *testing.T) {
 		t.Errorf("status %d, %s", status, stderr)
 	}
 	if got := succeed(t, "", "checkpoint", "list", dir); !strings.Contains(got, "researcher/model.safetensors is missing") {
+		t.Errorf("%s", got)
+	}
+
+	// Nothing of one agent: it has a folder of its own.
+	if err := os.RemoveAll(filepath.Join(dir, "checkpoints", "step-000001")); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"list", "verify", "prune"} {
+		if _, stderr, status := run(t, "", "checkpoint", command, dir); status != 0 || !strings.Contains(stderr, "of planner alone: of researcher nothing is in") {
+			t.Errorf("%s: status %d, %s", command, status, stderr)
+		}
+	}
+	// A step that is being written is no fault.
+	if err := os.Mkdir(filepath.Join(dir, "checkpoints", "step-000009"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeed(t, "", "checkpoint", "verify", dir); !strings.HasPrefix(got, "step 9: unfinished") {
 		t.Errorf("%s", got)
 	}
 	refused(t, "", []string{"checkpoint", "list"}, "either", "-c")

@@ -16,6 +16,9 @@ type Skipped struct {
 	Reason error
 }
 
+// Unfinished says whether the step has no manifest yet: it is being written, or a crash left it.
+func (s Skipped) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
+
 // ErrNoCheckpoint is returned by Latest when no step verifies.
 var ErrNoCheckpoint = errors.New("no complete checkpoint")
 

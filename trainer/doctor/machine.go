@@ -68,7 +68,7 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 	if options.AllowVolatile {
 		return Finding{Warn, "Redis", where + " answers; whether it keeps its data was not asked (store.allow_volatile)", "set appendonly yes and maxmemory-policy noeviction"}
 	}
-	return Finding{OK, "Redis", where + " answers, is new enough, has appendonly yes and noeviction", ""}
+	return Finding{OK, "Redis", where + " answers, is new enough, has appendonly yes and noeviction; appendfsync, which must be always, cannot be asked with a worker's rights", ""}
 }
 
 // disk compares the space where dir is, or will be, with what is needed.

@@ -134,6 +134,9 @@ func (c *Console) evaluation(t *table) string {
 			parts = append(parts, fmt.Sprintf("%s %.3f", r.Agent, expert))
 		}
 	}
+	if len(parts) == 0 {
+		parts = []string{"nothing was asked of it"}
+	}
 	when := fmt.Sprintf("after step %d", t.step)
 	if t.step == 0 {
 		when = "before step 1"
