@@ -2,17 +2,20 @@ package trainer
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -240,5 +243,72 @@ func TestWallTimeOver(t *testing.T) {
 	}
 	if v := seen.find(t, "step", 1, "planner").Values; cut == 0 || v["trajectories"] != 16 {
 		t.Errorf("%d conversations were cut, %v trajectories held", cut, v["trajectories"])
+	}
+}
+
+// TestMemoryFull asks LibTorch for more memory than there is, in a step and when a worker opens its engine: what ends
+// the run says which keys to lower, to the other agents too, and when they are lower it goes on.
+func TestMemoryFull(t *testing.T) {
+	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); --resume goes on"
+	dir, url := t.TempDir(), startRedis(t)
+	cfg := load(t, dir, append(untaught, "run.checkpoint_every=1")...)
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = team.each(t.Context(), func(w *Worker, ctx context.Context) error {
+		if !w.main {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		return w.device.Do(ctx, func(s *torch.Scope) error {
+			s.Zeros(torch.Float32, 1<<45)
+			return nil
+		})
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "agent planner: torch: ") || !strings.Contains(err.Error(), inStep) {
+		t.Errorf("in a step: %v", err)
+	}
+	if err := team.close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	cfg = load(t, dir, append(untaught, "agents.researcher.train=false")...)
+	if err := memoryFull(cfg, "researcher", &torch.Error{Message: "CUDA out of memory"}); strings.Contains(err.Error(), "micro_batch") {
+		t.Errorf("of an agent that does not learn: %v", err)
+	}
+
+	both := func(memory, slots string) (planner, researcher error) { // memory is the planner's
+		sets := append(untaught, "run.checkpoint_every=1", "store.url="+url)
+		file := filepath.Join(t.TempDir(), "team.yaml")
+		if err := os.WriteFile(file, load(t, dir, append(sets, "agents.planner.engine.slots="+slots)...).Dump("/"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Env, cmd.Stderr = append(os.Environ(), workerEnv+"=planner", workerConfigEnv+"="+file, workerMemoryEnv+"="+memory), &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		researcher = Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: &recorder{}})
+		if err := cmd.Wait(); err != nil {
+			planner = errors.New(said.String())
+		}
+		return planner, researcher
+	}
+	planner, researcher := both("3000000000", "65536")
+	inEngine := "lower agents.planner.engine.slots (65536) or agents.planner.engine.micro_batch_tokens (4096); --resume goes on"
+	if planner == nil || !strings.Contains(planner.Error(), inEngine) {
+		t.Errorf("the planner: %v", planner)
+	}
+	var told *store.StopError
+	if !errors.As(researcher, &told) || told.Agent != "planner" || told.Kind != store.Failure || !strings.Contains(told.Reason, inEngine) {
+		t.Errorf("the researcher: %v", researcher)
+	}
+	if planner, researcher := both("", "16"); planner != nil || researcher != nil {
+		t.Errorf("with less: %v, %v", planner, researcher)
 	}
 }

@@ -1,8 +1,14 @@
 package trainer
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -38,6 +44,49 @@ func MemoryPlan(cfg *config.Config, names []string) ([]AgentPlan, error) {
 		plans = append(plans, planAgent(cfg, a, arch))
 	}
 	return plans, nil
+}
+
+// Lever is a key of which memory is a multiple.
+type Lever struct {
+	Key   string // such as agents.planner.engine.slots
+	Value int
+	What  string // what the memory holds
+	Bytes int64
+}
+
+// Levers are the keys to lower where agents need too much memory, the one on which most depends first.
+func Levers(cfg *config.Config, plans []AgentPlan) []Lever {
+	var out []Lever
+	for _, p := range plans {
+		if p.Slots == 0 {
+			continue // only its checkpoints are here
+		}
+		prefix := "agents." + p.Agent + ".engine."
+		out = append(out, Lever{prefix + "slots", p.Slots, "KV cache", p.KVCache})
+		if p.Gradients > 0 {
+			out = append(out, Lever{prefix + "micro_batch_tokens", cfg.Agent(p.Agent).Engine.MicroBatchTokens, "activations", p.Activations})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Lever) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return out
+}
+
+// memoryFull adds to an agent's error for want of memory what can be done about it.
+func memoryFull(cfg *config.Config, name string, err error) error {
+	var op *torch.Error
+	var kernel *kernels.Error
+	if !(errors.As(err, &op) && op.OutOfMemory()) && !(errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory) {
+		return err
+	}
+	plans, planned := MemoryPlan(cfg, []string{name})
+	if planned != nil {
+		return errors.Join(err, planned)
+	}
+	var keys []string
+	for _, l := range Levers(cfg, plans) {
+		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
+	}
+	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; --resume goes on", err, name, plans[0].Device, strings.Join(keys, " or "))
 }
 
 // architecture is what the agent's model will be.

@@ -97,7 +97,7 @@ func (t *team) load(ctx context.Context, s Setup) error {
 	for _, m := range t.members {
 		w, err := Open(ctx, s, m)
 		if err != nil {
-			return err
+			return memoryFull(s.Config, m.Agent(), err)
 		}
 		t.workers = append(t.workers, w)
 		s.Health.Joined(w.name, w, m)
@@ -126,7 +126,7 @@ func (t *team) each(ctx context.Context, f func(*Worker, context.Context) error)
 				t.leave(ctx, w.member)
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.name, errs[i])
+			errs[i] = fmt.Errorf("agent %s: %w", w.name, memoryFull(w.cfg, w.name, errs[i]))
 			t.breakOff(ctx, w.member, errs[i])
 			return errs[i]
 		})

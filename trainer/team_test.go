@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
@@ -211,10 +213,14 @@ func TestMain(m *testing.M) {
 const (
 	workerEnv       = "MGRPO_TEST_WORKER"        // name of its agent
 	workerConfigEnv = "MGRPO_TEST_WORKER_CONFIG" // configuration file
+	workerMemoryEnv = "MGRPO_TEST_WORKER_MEMORY" // bytes that it may allocate; "": as many as there are
 )
 
 func workerMain(name string) int {
 	cfg, err := config.Load(os.Getenv(workerConfigEnv), nil)
+	if err == nil {
+		err = limitMemory(os.Getenv(workerMemoryEnv))
+	}
 	if err == nil {
 		seen := &recorder{}
 		err = Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen})
@@ -227,4 +233,25 @@ func workerMain(name string) int {
 		return 1
 	}
 	return 0
+}
+
+// limitMemory has this process fail to map more memory than so much beside what it has now.
+func limitMemory(more string) error {
+	if more == "" {
+		return nil
+	}
+	n, err := strconv.ParseUint(more, 10, 64)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return err
+	}
+	pages, err := strconv.ParseUint(strings.Fields(string(text))[0], 10, 64)
+	if err != nil {
+		return err
+	}
+	most := pages*uint64(os.Getpagesize()) + n
+	return syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: most, Max: most})
 }

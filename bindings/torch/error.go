@@ -20,6 +20,16 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("torch: %s: %s (%s)", e.Op, e.Message, strings.Join(e.Shapes, ", "))
 }
 
+// OutOfMemory says whether the operation failed because there was no memory for its result.
+func (e *Error) OutOfMemory() bool {
+	for _, words := range []string{"can't allocate memory", "out of memory", "bad_alloc"} { // the CPU's allocator, CUDA, C++
+		if strings.Contains(e.Message, words) {
+			return true
+		}
+	}
+	return false
+}
+
 // fail panics with the error of op; Do recovers it.
 func fail(op, message string, tensors ...*Tensor) {
 	e := &Error{Op: op, Message: strings.TrimSpace(message)}

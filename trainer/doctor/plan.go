@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -111,42 +110,16 @@ func fits(cfg *config.Config, plans []trainer.AgentPlan, free map[string]int64) 
 
 // remedy says which key to lower.
 func remedy(cfg *config.Config, plans []trainer.AgentPlan, excess int64) string {
-	type lever struct {
-		key   string
-		value int
-		bytes int64
-		what  string
-	}
-	var levers []lever
-	for _, p := range plans {
-		a := cfg.Agent(p.Agent)
-		if p.Slots == 0 {
-			continue // only its checkpoints are here
-		}
-		prefix := "agents." + p.Agent + ".engine."
-		levers = append(levers, lever{prefix + "slots", p.Slots, p.KVCache, "KV cache"})
-		if p.Gradients > 0 {
-			levers = append(levers, lever{prefix + "micro_batch_tokens", a.Engine.MicroBatchTokens, p.Activations, "activations"})
-		}
-	}
-	slices.SortStableFunc(levers, func(a, b lever) int {
-		switch {
-		case a.bytes > b.bytes:
-			return -1
-		case a.bytes < b.bytes:
-			return 1
-		}
-		return 0
-	})
+	levers := trainer.Levers(cfg, plans)
 	if len(levers) == 0 {
 		return "copies from which checkpoints are written; use a smaller model, or train: false"
 	}
 	l := levers[0]
-	text := fmt.Sprintf("lower %s (%d; %s %s)", l.key, l.value, l.what, size(l.bytes))
-	if l.what == "KV cache" {
-		text += " or " + strings.TrimSuffix(l.key, "slots") + "context"
+	text := fmt.Sprintf("lower %s (%d; %s %s)", l.Key, l.Value, l.What, size(l.Bytes))
+	if l.What == "KV cache" {
+		text += " or " + strings.TrimSuffix(l.Key, "slots") + "context"
 	}
-	if l.bytes < excess {
+	if l.Bytes < excess {
 		text += "; that alone will not do: use a smaller model, train: false, or another device"
 	}
 	return text

@@ -28,7 +28,7 @@ func (m *Model) NewCache(ctx context.Context, slots, length int) (*Cache, error)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("model: key-value cache of %d slots × %d tokens: %w (lower engine.slots or engine.context)", slots, length, err)
+		return nil, fmt.Errorf("model: key-value cache of %d slots × %d tokens: %w", slots, length, err)
 	}
 	return c, nil
 }
