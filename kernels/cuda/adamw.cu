@@ -39,8 +39,7 @@ int32_t grad_norm(const float *grad, int64_t n, double *norm, cudaStream_t strea
   const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
   Scratch<double> sums(stream);
   MGRPO_TRY(sums.allocate(blocks));
-  squares_kernel<<<block_count(blocks), kThreads, 0, stream>>>(grad, n, blocks, sums.get());
-  MGRPO_TRY(launched());
+  MGRPO_TRY(launch(squares_kernel, {block_count(blocks), kThreads}, stream, grad, n, blocks, sums.get()));
   std::vector<double> host(static_cast<size_t>(blocks));
   MGRPO_TRY(sums.download(host.data(), blocks));
   double sum = 0;
@@ -70,7 +69,6 @@ int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, ui
   if (n == 0) return MGRPO_OK;
   AdamwFactors factors = adamw_factors(*config);
   factors.scale = clip_scale(norm, config->max_norm);
-  adamw_kernel<<<block_count((n + kThreads - 1) / kThreads), kThreads, 0, stream_of(stream)>>>(factors, param, m, v, grad,
-                                                                                              bf16_or_null, n);
-  return launched();
+  return launch(adamw_kernel, {block_count((n + kThreads - 1) / kThreads), kThreads}, stream_of(stream), factors, param, m, v,
+                grad, bf16_or_null, n);
 }

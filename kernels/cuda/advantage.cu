@@ -112,9 +112,8 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   if (!stats) return MGRPO_INVALID_ARGUMENT;
   Scratch<int64_t> refusals(stream);
   MGRPO_TRY(refusals.allocate(groups));
-  group_kernel<<<block_count(groups), kThreads, 0, stream>>>(
-      *convention, Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get()});
-  MGRPO_TRY(launched());
+  MGRPO_TRY(launch(group_kernel<T>, {block_count(groups), kThreads}, stream, *convention,
+                   Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get()}));
   std::vector<int64_t> found(static_cast<size_t>(groups));
   MGRPO_TRY(refusals.download(found.data(), groups));
   for (int64_t g = 0; g < groups; g++) {

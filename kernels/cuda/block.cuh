@@ -1,6 +1,8 @@
 // What a block of threads does together. Every function here is called by all threads of the block, and its
 // order of operations is fixed by the thread numbers: no atomics on floating point, the same bits each time.
 #pragma once
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 namespace mgrpo::cuda {
@@ -11,6 +13,16 @@ struct Storage {
   alignas(T) unsigned char bytes[sizeof(T) * kThreads];
   __device__ T *get() { return reinterpret_cast<T *>(bytes); }
 };
+
+// The launch's dynamic shared memory, aligned to 16 bytes.
+__device__ inline void *dynamic_shared() {
+#ifdef __CUDACC__
+  extern __shared__ uint4 memory[];
+  return memory;
+#else
+  return emulator::dynamic_shared();  // kernels/test/emulator
+#endif
+}
 
 // Merges one value a thread by a binary tree and gives the result to every thread. shared: [kThreads].
 template <int kThreads, class T, class Merge>

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "mgrpo/dtype.h"
@@ -27,7 +28,11 @@ int32_t report(cudaError_t error, const char *call);
   } while (0)
 
 // The most blocks a launch asks for; kernels stride over the rest.
+#ifdef MGRPO_MAX_BLOCKS
+constexpr int64_t kMaxBlocks = MGRPO_MAX_BLOCKS;  // so few that small tests stride
+#else
 constexpr int64_t kMaxBlocks = 1 << 20;
+#endif
 
 inline unsigned block_count(int64_t items) { return static_cast<unsigned>(items < kMaxBlocks ? items : kMaxBlocks); }
 
@@ -76,9 +81,31 @@ class Scratch {
   T *data_ = nullptr;
 };
 
-// A kernel's launch error. Errors of its execution come with the next wait.
-inline int32_t launched() {
-  MGRPO_CUDA_TRY(cudaGetLastError());
+// How a kernel is launched. shared: bytes of dynamic shared memory a block; cluster: blocks that share a row, a divisor
+// of blocks, above 1 from sm_90 on.
+struct Shape {
+  unsigned blocks;
+  int threads;
+  size_t shared = 0;
+  int cluster = 1;
+};
+
+// Launches a kernel and returns the launch's error. Errors of its execution come with the next wait.
+template <class... Parameters, class... Arguments>
+int32_t launch(void (*kernel)(Parameters...), const Shape &shape, cudaStream_t stream, Arguments &&...arguments) {
+  if (shape.shared > 0)
+    MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = static_cast<unsigned>(shape.threads);
+  config.dynamicSmemBytes = shape.shared;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  MGRPO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
   return MGRPO_OK;
 }
 

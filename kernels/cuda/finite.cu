@@ -28,9 +28,8 @@ int32_t first_non_finite(const void *data, int64_t n, Bits exponent, int64_t *in
   Found found{-1, 0};
   Scratch<Found> scratch(stream);
   MGRPO_TRY(scratch.upload(&found, 1));
-  first_non_finite_kernel<<<block_count((n + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      static_cast<const Bits *>(data), n, exponent, scratch.get());
-  MGRPO_TRY(launched());
+  MGRPO_TRY(launch(first_non_finite_kernel<Bits>, {block_count((n + kThreads - 1) / kThreads), kThreads}, stream,
+                   static_cast<const Bits *>(data), n, exponent, scratch.get()));
   MGRPO_TRY(scratch.download(&found, 1));
   *index = found.first;
   *count = static_cast<int64_t>(found.count);

@@ -92,7 +92,6 @@ bool valid(const Rows &in, const void *logits, const void *output, const int64_t
 }
 
 int32_t finish(const Scratch<int64_t> &bad, int64_t *bad_row) {
-  MGRPO_TRY(launched());
   MGRPO_TRY(bad.download(bad_row, 1));
   return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
 }
@@ -102,8 +101,8 @@ int32_t forward(const void *logits, const Rows &in, void *logp, void *entropy, i
   using A = typename Compute<T>::type;
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(bad.allocate_ones(1));
-  forward_kernel<T><<<block_count(in.rows), kRowThreads, 0, stream>>>(
-      static_cast<const T *>(logits), in, static_cast<A *>(logp), static_cast<A *>(entropy), bad.get());
+  MGRPO_TRY(launch(forward_kernel<T>, {block_count(in.rows), kRowThreads}, stream, static_cast<const T *>(logits), in,
+                   static_cast<A *>(logp), static_cast<A *>(entropy), bad.get()));
   return finish(bad, bad_row);
 }
 
@@ -113,8 +112,8 @@ int32_t backward(void *logits, const Rows &in, const void *dlogp, const void *de
   using A = typename Compute<T>::type;
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(bad.allocate_ones(1));
-  backward_kernel<T><<<block_count(in.rows), kRowThreads, 0, stream>>>(
-      static_cast<T *>(logits), in, static_cast<const A *>(dlogp), static_cast<const A *>(dentropy), bad.get());
+  MGRPO_TRY(launch(backward_kernel<T>, {block_count(in.rows), kRowThreads}, stream, static_cast<T *>(logits), in,
+                   static_cast<const A *>(dlogp), static_cast<const A *>(dentropy), bad.get()));
   return finish(bad, bad_row);
 }
 

@@ -74,20 +74,18 @@ template <class T>
 int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy,
                     mgrpo_loss_sums *sums, mgrpo_loss_error *error, cudaStream_t stream) {
   const int64_t n = b.trajectories;
-  const unsigned blocks = block_count(n);
+  const Shape shape{block_count(n), kThreads};
   const std::vector<Trajectory> host = trajectories_of(b);
   Scratch<Trajectory> trajectories(stream);
   Scratch<TrajectoryScan> scans(stream);
   MGRPO_TRY(trajectories.upload(host.data(), n));
   MGRPO_TRY(scans.allocate(n));
-  scan_kernel<<<blocks, kThreads, 0, stream>>>(c, token_arrays<T>(b), trajectories.get(), n, scans.get());
-  MGRPO_TRY(launched());
+  MGRPO_TRY(launch(scan_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get()));
   // Refused data spoils only the outputs, so one wait serves both passes.
   Scratch<TrajectoryResult> results(stream);
   MGRPO_TRY(results.allocate(n));
-  loss_kernel<<<blocks, kThreads, 0, stream>>>(c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new,
-                                               dentropy, results.get());
-  MGRPO_TRY(launched());
+  MGRPO_TRY(launch(loss_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new, dentropy,
+                   results.get()));
   std::vector<TrajectoryScan> scan(static_cast<size_t>(n));
   MGRPO_TRY(scans.download(scan.data(), n));
   std::vector<TrajectoryResult> result(static_cast<size_t>(n));

@@ -91,7 +91,7 @@ __global__ __launch_bounds__(kRowThreads) void gradient_kernel(T *logits, Rows i
                                                                typename Compute<T>::type *entropy, int64_t *bad_row) {
   using A = typename Compute<T>::type;
   constexpr int kWidth = Pack<T>::kWidth;
-  extern __shared__ uint4 kept[];
+  uint4 *const kept = static_cast<uint4 *>(dynamic_shared());
   __shared__ Storage<RowSums, kRowThreads> shared;
   __shared__ Storage<RowSums, 1> of_block;
   __shared__ Storage<Gradient<A>, 1> of_row;
@@ -188,27 +188,6 @@ int32_t spread_of(int64_t row_bytes, Spread *out) {
   return MGRPO_OK;
 }
 
-template <class T, bool kStaged>
-int32_t launch(const mgrpo_logits &z, const Rows &in, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logp,
-               void *entropy, int64_t *bad_row, Spread spread, cudaStream_t stream) {
-  using A = typename Compute<T>::type;
-  const auto kernel = gradient_kernel<T, kStaged>;
-  MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(spread.bytes)));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(spread.cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = block_count(in.rows) * static_cast<unsigned>(spread.cluster);
-  config.blockDim = kRowThreads;
-  config.dynamicSmemBytes = spread.bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = spread.cluster > 1 ? 1 : 0;
-  MGRPO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, static_cast<T *>(z.data), in, c, token_arrays<A>(b),
-                                    static_cast<A *>(logp), static_cast<A *>(entropy), bad_row));
-  return launched();
-}
-
 template <class T>
 int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
                         void *logp, void *entropy, int64_t *bad_row, cudaStream_t stream) {
@@ -222,8 +201,10 @@ int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_b
   const Rows in{z.rows, z.vocab, z.ld, first, z.targets, z.tau, trajectory.get()};
   Spread spread;
   MGRPO_TRY(spread_of(z.vocab * static_cast<int64_t>(sizeof(T)), &spread));
-  const auto run = spread.bytes > 0 ? launch<T, true> : launch<T, false>;
-  return run(z, in, b, c, logp, entropy, bad_row, spread, stream);
+  using A = typename Compute<T>::type;
+  return launch(spread.bytes > 0 ? gradient_kernel<T, true> : gradient_kernel<T, false>,
+                {block_count(in.rows) * static_cast<unsigned>(spread.cluster), kRowThreads, spread.bytes, spread.cluster}, stream,
+                static_cast<T *>(z.data), in, c, token_arrays<A>(b), static_cast<A *>(logp), static_cast<A *>(entropy), bad_row);
 }
 
 }  // namespace

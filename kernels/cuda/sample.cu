@@ -199,9 +199,8 @@ int32_t sample(const void *logits, int64_t rows, int64_t vocab, int64_t ld, cons
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(settings.upload(sampling, rows));
   MGRPO_TRY(bad.allocate_ones(1));
-  sample_kernel<<<block_count(rows), kRowThreads, 0, stream>>>(static_cast<const T *>(logits), rows, vocab, ld,
-                                                               settings.get(), token, logp, truncated_logp, bad.get());
-  MGRPO_TRY(launched());
+  MGRPO_TRY(launch(sample_kernel<T>, {block_count(rows), kRowThreads}, stream, static_cast<const T *>(logits), rows, vocab, ld,
+                   settings.get(), token, logp, truncated_logp, bad.get()));
   MGRPO_TRY(bad.download(bad_row, 1));
   return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
 }

@@ -11,6 +11,7 @@ namespace conformance {
 const Backend &cpu() {
   static const Backend backend{
       "cpu",
+      false,
       [] { return true; },
       [](size_t n) { return std::malloc(n); },
       [](void *p) { std::free(p); },
@@ -43,13 +44,11 @@ struct OnDefaultStream<kCall, int32_t (*)(Arguments...)> {
 };
 #define MGRPO_ON_DEFAULT_STREAM(name) OnDefaultStream<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cpu)>::call
 
-const Backend &cuda() {
-  static const Backend backend{
-      "cuda",
-      [] {
-        int devices = 0;
-        return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
-      },
+Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
+  return {
+      name,
+      is_emulated,
+      available,
       [](size_t n) {
         void *p = nullptr;
         EXPECT_EQ(cudaMalloc(&p, n), cudaSuccess);
@@ -70,18 +69,28 @@ const Backend &cuda() {
       MGRPO_ON_DEFAULT_STREAM(sample),
       MGRPO_ON_DEFAULT_STREAM(first_non_finite),
   };
-  return backend;
+}
+
+// available() is asked at the start of each test, and chooses the device.
+template <int kDevice>
+bool use_device() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > kDevice && cudaSetDevice(kDevice) == cudaSuccess;
 }
 
 }  // namespace
 #endif
 
 std::vector<const Backend *> backends() {
-  std::vector<const Backend *> all{&cpu()};
-#ifdef MGRPO_CUDA
-  all.push_back(&cuda());
+#if defined(MGRPO_CUDA_EMULATED)
+  static const Backend sm90 = cuda("cuda_sm90_emulated", true, use_device<0>), sm80 = cuda("cuda_sm80_emulated", true, use_device<1>);
+  return {&sm90, &sm80};
+#elif defined(MGRPO_CUDA)
+  static const Backend gpu = cuda("cuda", false, use_device<0>);
+  return {&cpu(), &gpu};
+#else
+  return {&cpu()};
 #endif
-  return all;
 }
 
 }  // namespace conformance

@@ -27,6 +27,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 // Where a backend's arrays live and its calls; the stream is the default one.
 struct Backend {
   std::string name;
+  bool is_emulated;
   bool (*available)();
   void *(*allocate)(size_t bytes);
   void (*release)(void *);
@@ -100,6 +101,10 @@ class OnEveryBackend : public testing::TestWithParam<const Backend *> {
   }
   const Backend &backend() const { return *GetParam(); }
 };
+
+// For tests of 70,000 rows.
+#define MGRPO_SKIP_EMULATED() \
+  if (backend().is_emulated) GTEST_SKIP() << "takes minutes on an emulated GPU, which strides over rows in every test"
 
 #define MGRPO_EVERY_BACKEND(Suite)                                                                                \
   INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(conformance::backends()),                                    \

@@ -344,6 +344,7 @@ TEST_P(PolicyLoss, RejectsArraysThatDoNotFit) {
 
 // 70,000 trajectories: more than a grid dimension.
 TEST_P(PolicyLoss, ManyTrajectories) {
+  MGRPO_SKIP_EMULATED();
   const Batch b = random_batch(13, 70000, 2);
   const Result r = run<double>(backend(), b, loss_defaults());
   ASSERT_EQ(r.status, MGRPO_OK);

@@ -1,0 +1,286 @@
+// CUDA's language and runtime API as kernels/cuda uses them, for a C++ compiler: the threads of a block are fibers of
+// one CPU thread, device memory is host memory. emulator.cpp is behind it; what it checks is said there.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <tuple>
+#include <type_traits>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __CUDA_ARCH__ 900
+#define __shared__ static  // shared.ld gathers these: the emulator fills them before each block and swaps them in clusters
+#define __constant__ static const
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) double2 {
+  double x, y;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// Constant for a thread; the emulator changes them where it changes threads.
+extern const uint3 threadIdx, blockIdx;
+extern const dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+namespace emulator {
+
+using Where = std::source_location;
+
+[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char *format, ...);
+void *dynamic_shared();
+void block_barrier(Where where);
+void warp_barrier(unsigned mask, Where where);
+void cluster_barrier(Where where);
+unsigned cluster_size();
+unsigned cluster_rank();
+const void *at_rank(const void *shared, unsigned rank);  // where the block `rank` of the cluster has this
+unsigned lane();
+// Every lane of the mask hands in `size` <= 16 bytes; slots[l] is then lane l's, until the lane's next exchange but one.
+struct Slot {
+  alignas(16) unsigned char bytes[16];
+};
+const Slot *exchange(unsigned mask, const void *value, size_t size, Where where);
+
+template <class T>
+T of_lane(const Slot *slots, unsigned lane) {
+  T out;
+  std::memcpy(&out, slots[lane].bytes, sizeof out);
+  return out;
+}
+
+// A read, modify and write that no other thread gets between: threads change at barriers only.
+template <class T, class F>
+T atomically(T *at, const F &f) {
+  const T old = *at;
+  *at = f(old);
+  return old;
+}
+
+template <class T, class F>
+T reduce(unsigned mask, T value, Where where, const F &f) {
+  const Slot *slots = exchange(mask, &value, sizeof value, where);
+  bool first = true;
+  for (unsigned l = 0; l < 32; l++) {
+    if (!(mask >> l & 1)) continue;
+    value = first ? of_lane<T>(slots, l) : f(value, of_lane<T>(slots, l));
+    first = false;
+  }
+  return value;
+}
+
+template <class T>
+T shuffle(unsigned mask, T value, unsigned from, unsigned width, bool inside, Where where) {
+  const Slot *slots = exchange(mask, &value, sizeof value, where);
+  const unsigned group = lane() / width * width;
+  if (!inside) return value;
+  if (!(mask >> (group + from) & 1)) fail("a shuffle reads lane %u, which is not in its mask %#x", group + from, mask);
+  return of_lane<T>(slots, group + from);
+}
+
+}  // namespace emulator
+
+#define MGRPO_WHERE emulator::Where where = emulator::Where::current()
+
+inline void __syncthreads(MGRPO_WHERE) { emulator::block_barrier(where); }
+inline void __syncwarp(unsigned mask = 0xFFFFFFFF, MGRPO_WHERE) { emulator::warp_barrier(mask, where); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32, MGRPO_WHERE) {
+  return emulator::shuffle(mask, value, static_cast<unsigned>(from) % width, width, true, where);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, MGRPO_WHERE) {
+  const unsigned from = (emulator::lane() % width) ^ static_cast<unsigned>(bits);
+  return emulator::shuffle(mask, value, from, width, from < static_cast<unsigned>(width), where);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, MGRPO_WHERE) {
+  const unsigned from = emulator::lane() % width + by;
+  return emulator::shuffle(mask, value, from, width, from < static_cast<unsigned>(width), where);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, MGRPO_WHERE) {
+  const unsigned at = emulator::lane() % width;
+  return emulator::shuffle(mask, value, at - by, width, at >= by, where);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate, MGRPO_WHERE) {
+  const unsigned mine = predicate ? 1u << emulator::lane() : 0;
+  return emulator::reduce(mask, mine, where, [](unsigned a, unsigned b) { return a | b; });
+}
+inline int __any_sync(unsigned mask, int predicate, MGRPO_WHERE) { return __ballot_sync(mask, predicate, where) != 0; }
+inline int __all_sync(unsigned mask, int predicate, MGRPO_WHERE) { return __ballot_sync(mask, !predicate, where) == 0; }
+template <class T>
+T __reduce_add_sync(unsigned mask, T value, MGRPO_WHERE) {
+  return emulator::reduce(mask, value, where, [](T a, T b) { return a + b; });
+}
+template <class T>
+T __reduce_max_sync(unsigned mask, T value, MGRPO_WHERE) {
+  return emulator::reduce(mask, value, where, [](T a, T b) { return a > b ? a : b; });
+}
+template <class T>
+T __reduce_min_sync(unsigned mask, T value, MGRPO_WHERE) {
+  return emulator::reduce(mask, value, where, [](T a, T b) { return a < b ? a : b; });
+}
+
+template <class T>
+T atomicAdd(T *at, std::type_identity_t<T> value) {
+  return emulator::atomically(at, [=](T old) { return old + value; });
+}
+template <class T>
+T atomicMin(T *at, std::type_identity_t<T> value) {
+  return emulator::atomically(at, [=](T old) { return value < old ? value : old; });
+}
+template <class T>
+T atomicMax(T *at, std::type_identity_t<T> value) {
+  return emulator::atomically(at, [=](T old) { return value > old ? value : old; });
+}
+template <class T>
+T atomicExch(T *at, std::type_identity_t<T> value) {
+  return emulator::atomically(at, [=](T) { return value; });
+}
+template <class T>
+T atomicCAS(T *at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  return emulator::atomically(at, [=](T old) { return old == expected ? value : old; });
+}
+
+template <class T>
+T __ldg(const T *at) {
+  return *at;
+}
+template <class A, class B>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+  return b < a ? b : a;
+}
+template <class A, class B>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+  return a < b ? b : a;
+}
+inline float __expf(float x) { return expf(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frcp_rn(float x) { return 1 / x; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+inline double rsqrt(double x) { return 1 / sqrt(x); }
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+
+// The runtime API. Device 0 has clusters of blocks (as sm_90), device 1 has none (as sm_80).
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidDevicePointer = 17,
+  cudaErrorInvalidMemcpyDirection = 21,
+  cudaErrorInvalidDevice = 101,
+};
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaDeviceAttr {
+  cudaDevAttrMaxSharedMemoryPerBlock = 8,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrClusterLaunch = 120,
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st *;
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  union {
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute *attrs;
+  unsigned numAttrs;
+};
+
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream);
+cudaError_t cudaGetLastError();
+const char *cudaGetErrorString(cudaError_t error);
+
+namespace emulator {
+cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
+cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::function<void()> thread);
+}  // namespace emulator
+
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+  return emulator::set_attribute(reinterpret_cast<const void *>(kernel), attribute, value);
+}
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments &&...arguments) {
+  return emulator::launch(reinterpret_cast<const void *>(kernel), *config,
+                          [kernel, all = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] { std::apply(kernel, all); });
+}
