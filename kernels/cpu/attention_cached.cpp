@@ -7,6 +7,7 @@
 #include "nn_ops.h"
 #include "parallel.h"
 
+using namespace mgrpo;
 using namespace mgrpo::cpu;
 
 namespace {

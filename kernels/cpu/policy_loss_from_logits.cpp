@@ -69,9 +69,9 @@ using namespace mgrpo;
 int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
                                               const mgrpo_loss_config *config, void *logp, void *entropy,
                                               int64_t *bad_row, mgrpo_loss_error *error) {
-  if (cpu::any_null({logits, batch, config, bad_row, error})) return MGRPO_INVALID_ARGUMENT;
+  if (any_null({logits, batch, config, bad_row, error})) return MGRPO_INVALID_ARGUMENT;
   if (!valid(*config) || !valid(*batch) || !valid(*logits, first, *batch, *config)) return MGRPO_INVALID_ARGUMENT;
-  if (!cpu::valid_sizes({logits->rows, logits->ld}) || (batch->tokens > 0 && cpu::any_null({logp, entropy})))
+  if (!valid_sizes({logits->rows, logits->ld}) || (batch->tokens > 0 && any_null({logp, entropy})))
     return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
   const mgrpo_loss_batch b = with_outputs(*batch, logp, entropy);
@@ -92,7 +92,7 @@ int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_
 int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
                                           const mgrpo_loss_config *config, void *logp, void *entropy,
                                           mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error) {
-  if (cpu::any_null({logits, batch, sums, bad_row})) return MGRPO_INVALID_ARGUMENT;
+  if (any_null({logits, batch, sums, bad_row})) return MGRPO_INVALID_ARGUMENT;
   if (logits->rows != batch->tokens) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   const int32_t status = mgrpo_policy_gradient_from_logits_cpu(logits, 0, batch, config, logp, entropy, bad_row, error);

@@ -3,6 +3,7 @@
 #include "nn_ops.h"
 #include "parallel.h"
 
+using namespace mgrpo;
 using namespace mgrpo::cpu;
 
 int32_t mgrpo_rope_cpu(const float *x, const float *cos, const float *sin, const int32_t *pos, float *y,

@@ -190,9 +190,9 @@ int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_
                          float *truncated_logp_or_null, int64_t *bad_row) {
   if (!bad_row) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
-  if (!cpu::valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max())
+  if (!valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max())
     return MGRPO_INVALID_ARGUMENT;
-  if (rows > 0 && cpu::any_null({logits, sampling, token})) return MGRPO_INVALID_ARGUMENT;
+  if (rows > 0 && any_null({logits, sampling, token})) return MGRPO_INVALID_ARGUMENT;
   for (int64_t r = 0; r < rows; r++) {
     if (valid(sampling[r])) continue;
     *bad_row = r;

@@ -3,6 +3,7 @@
 #include "nn_ops.h"
 #include "parallel.h"
 
+using namespace mgrpo;
 using namespace mgrpo::cpu;
 
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace mgrpo::cpu {
+namespace mgrpo {
 
 // Whether the sizes are not negative and a tensor of them holds fewer than 2^60 elements, so that no
 // index or byte count overflows.
@@ -29,4 +29,4 @@ inline bool all_in_range(const int32_t *values, int64_t n, int64_t low, int64_t 
   return true;
 }
 
-}  // namespace mgrpo::cpu
+}  // namespace mgrpo
