@@ -7,6 +7,15 @@
 #endif
 
 namespace conformance {
+namespace {
+
+const float *floats(const void *p) { return static_cast<const float *>(p); }
+float *floats(void *p) { return static_cast<float *>(p); }
+
+// A layer's call on the CPU, which has float32 alone.
+#define MGRPO_FLOAT32_ONLY(call) dtype == MGRPO_FLOAT32 ? call : MGRPO_UNSUPPORTED
+
+}  // namespace
 
 const Backend &cpu() {
   static const Backend backend{
@@ -28,6 +37,39 @@ const Backend &cpu() {
       mgrpo_adamw_cpu,
       mgrpo_sample_cpu,
       mgrpo_first_non_finite_cpu,
+      [](const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms, int64_t rows, int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_rms_norm_cpu(floats(x), floats(w), eps, floats(y), inv_rms, rows, d));
+      },
+      [](const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum, void *y, float *inv_rms,
+         int64_t rows, int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(
+            mgrpo_add_rms_norm_cpu(floats(x), floats(residual), floats(w), eps, floats(sum), floats(y), inv_rms, rows, d));
+      },
+      [](const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype, void *dx, float *dw,
+         int64_t rows, int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(
+            mgrpo_rms_norm_bwd_cpu(floats(dy), floats(x), floats(w), inv_rms, floats(dx_more), floats(dx), dw, rows, d));
+      },
+      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_swiglu_cpu(floats(gate_up), floats(y), rows, f));
+      },
+      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_swiglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
+      },
+      [](const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows, int64_t heads,
+         int64_t hd, int64_t max_pos, int32_t inverse) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_rope_cpu(floats(x), cos, sin, pos, floats(y), rows, heads, hd, max_pos, inverse));
+      },
+      [](void *cache, const void *x, const int32_t *slot, const int32_t *pos, int32_t dtype, int64_t rows, int64_t slots,
+         int64_t kv_heads, int64_t max_len, int64_t hd) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_cache_write_cpu(floats(cache), floats(x), slot, pos, rows, slots, kv_heads, max_len, hd));
+      },
+      [](const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length, int32_t dtype, void *out,
+         int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), slot, length, floats(out),
+                                                             rows, slots, heads, kv_heads, max_len, hd, scale));
+      },
+      true,
   };
   return backend;
 }
@@ -35,14 +77,14 @@ const Backend &cpu() {
 #ifdef MGRPO_CUDA
 namespace {
 
-// A GPU call on the default stream, with the CPU call's arguments.
+// A GPU call on the default stream, with the arguments of the backend's call of this name.
 template <auto kCall, class>
 struct OnDefaultStream;
 template <auto kCall, class... Arguments>
 struct OnDefaultStream<kCall, int32_t (*)(Arguments...)> {
   static int32_t call(Arguments... arguments) { return kCall(arguments..., nullptr); }
 };
-#define MGRPO_ON_DEFAULT_STREAM(name) OnDefaultStream<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cpu)>::call
+#define MGRPO_ON_DEFAULT_STREAM(name) OnDefaultStream<mgrpo_##name##_cuda, decltype(Backend::name)>::call
 
 Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
   return {
@@ -68,6 +110,15 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(adamw),
       MGRPO_ON_DEFAULT_STREAM(sample),
       MGRPO_ON_DEFAULT_STREAM(first_non_finite),
+      MGRPO_ON_DEFAULT_STREAM(rms_norm),
+      MGRPO_ON_DEFAULT_STREAM(add_rms_norm),
+      MGRPO_ON_DEFAULT_STREAM(rms_norm_bwd),
+      MGRPO_ON_DEFAULT_STREAM(swiglu),
+      MGRPO_ON_DEFAULT_STREAM(swiglu_bwd),
+      MGRPO_ON_DEFAULT_STREAM(rope),
+      MGRPO_ON_DEFAULT_STREAM(cache_write),
+      MGRPO_ON_DEFAULT_STREAM(attention_cached),
+      false,
   };
 }
 

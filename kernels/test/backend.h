@@ -15,6 +15,7 @@
 #include "mgrpo/advantage.h"
 #include "mgrpo/finite.h"
 #include "mgrpo/logprob.h"
+#include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/sample.h"
@@ -45,52 +46,69 @@ struct Backend {
   decltype(&mgrpo_adamw_cpu) adamw;
   decltype(&mgrpo_sample_cpu) sample;
   decltype(&mgrpo_first_non_finite_cpu) first_non_finite;
+
+  // Layers, with the arguments of a GPU's calls: the CPU has float32 alone and returns MGRPO_UNSUPPORTED otherwise.
+  int32_t (*rms_norm)(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms, int64_t rows, int64_t d);
+  int32_t (*add_rms_norm)(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum, void *y,
+                          float *inv_rms, int64_t rows, int64_t d);
+  int32_t (*rms_norm_bwd)(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype,
+                          void *dx, float *dw, int64_t rows, int64_t d);
+  int32_t (*swiglu)(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f);
+  int32_t (*swiglu_bwd)(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
+  int32_t (*rope)(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows,
+                  int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse);
+  int32_t (*cache_write)(void *cache, const void *x, const int32_t *slot, const int32_t *pos, int32_t dtype, int64_t rows,
+                         int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd);
+  int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length,
+                              int32_t dtype, void *out, int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads,
+                              int64_t max_len, int64_t hd, float scale);
+  bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 
 const Backend &cpu();
 std::vector<const Backend *> backends();
 
 // n elements in a backend's memory between two guards; the destructor fails the test if a guard was written.
-// The guards make the address odd in units of 16 bytes, as a slice of a larger array would be.
+// The guards make the address odd in units of 16 bytes, as a slice of a larger array would be, unless it is to be aligned.
 template <class T>
 class Buffer {
  public:
-  Buffer(const Backend &backend, const std::vector<T> &values) : backend_(backend), n_(values.size()) {
-    std::vector<T> all(n_ + 2 * kGuard);
+  Buffer(const Backend &backend, const std::vector<T> &values, bool aligned = false)
+      : backend_(backend), n_(values.size()), guard_(aligned ? 16 : 17) {
+    std::vector<T> all(n_ + 2 * guard_);
     std::memset(static_cast<void *>(all.data()), kMark, bytes());
-    std::copy(values.begin(), values.end(), all.begin() + kGuard);
+    std::copy(values.begin(), values.end(), all.begin() + guard_);
     memory_ = static_cast<T *>(backend_.allocate(bytes()));
     backend_.upload(memory_, all.data(), bytes());
   }
   // An output, filled with a pattern that no kernel writes.
-  Buffer(const Backend &backend, size_t n) : Buffer(backend, std::vector<T>(n, T(-77))) {}
+  Buffer(const Backend &backend, size_t n, bool aligned = false) : Buffer(backend, std::vector<T>(n, T(-77)), aligned) {}
   Buffer(const Buffer &) = delete;
   Buffer &operator=(const Buffer &) = delete;
   ~Buffer() {
-    std::vector<T> all(n_ + 2 * kGuard);
+    std::vector<T> all(n_ + 2 * guard_);
     backend_.download(all.data(), memory_, bytes());
     const auto *raw = reinterpret_cast<const unsigned char *>(all.data());
-    for (size_t i = 0; i < kGuard * sizeof(T); i++) {
+    for (size_t i = 0; i < guard_ * sizeof(T); i++) {
       EXPECT_EQ(raw[i], kMark) << "written before the buffer";
       EXPECT_EQ(raw[bytes() - 1 - i], kMark) << "written after the buffer";
     }
     backend_.release(memory_);
   }
 
-  T *get() { return memory_ + kGuard; }
+  T *get() { return memory_ + guard_; }
   std::vector<T> values() const {
     std::vector<T> out(n_);
-    if (n_ > 0) backend_.download(out.data(), memory_ + kGuard, n_ * sizeof(T));
+    if (n_ > 0) backend_.download(out.data(), memory_ + guard_, n_ * sizeof(T));
     return out;
   }
 
  private:
-  static constexpr size_t kGuard = 17;
   static constexpr unsigned char kMark = 0xA5;
-  size_t bytes() const { return (n_ + 2 * kGuard) * sizeof(T); }
+  size_t bytes() const { return (n_ + 2 * guard_) * sizeof(T); }
 
   const Backend &backend_;
-  size_t n_;
+  size_t n_, guard_;
   T *memory_;
 };
 

@@ -1,25 +1,40 @@
 #include "mgrpo/nn.h"
 #include "nn_testing.h"
 
+using namespace conformance;
 using namespace nn_testing;
 
 namespace {
 
-constexpr double kTolerance = 64 * kEpsilon;  // of the largest value
+constexpr double kTolerance = 256 * kEpsilon;  // of the largest value
 constexpr float kScale = 0.3f;
+
+class AttentionCached : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(AttentionCached);
+class CacheWrite : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(CacheWrite);
 
 struct Cache {
   int64_t slots, heads, kv_heads, max_len, hd;
   Floats k, v;
+  int32_t dtype = MGRPO_FLOAT32;
+  bool aligned = false;
 
   Cache(int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd)
       : slots(slots), heads(heads), kv_heads(kv_heads), max_len(max_len), hd(hd),
         k(normal(slots * kv_heads * max_len * hd, 1)), v(normal(slots * kv_heads * max_len * hd, 2)) {}
 
   int64_t row() const { return heads * hd; }
-  int32_t attend(const float *q, const Ints &slot, const Ints &length, float *out) const {
-    return mgrpo_attention_cached_cpu(q, k.data(), v.data(), slot.data(), length.data(), out,
-                                      static_cast<int64_t>(slot.size()), slots, heads, kv_heads, max_len, hd, kScale);
+  int32_t status(const Backend &b, const Floats &q, const Ints &slot, const Ints &length, Array &out) const {
+    Array Q(b, dtype, q, aligned), K(b, dtype, k, aligned), V(b, dtype, v, aligned);
+    Buffer<int32_t> s(b, slot), l(b, length);
+    return b.attention_cached(Q.get(), K.get(), V.get(), s.get(), l.get(), dtype, out.get(), static_cast<int64_t>(slot.size()), slots,
+                              heads, kv_heads, max_len, hd, kScale);
+  }
+  Floats attend(const Backend &b, const Floats &q, const Ints &slot, const Ints &length) const {
+    Array out(b, dtype, static_cast<int64_t>(q.size()), aligned);
+    EXPECT_EQ(status(b, q, slot, length, out), MGRPO_OK);
+    return out.values();
   }
   std::vector<double> oracle(const Floats &q, const Ints &slot, const Ints &length) const {
     std::vector<double> out(q.size(), 0.0);
@@ -45,20 +60,40 @@ struct Cache {
 struct Shape {
   int64_t heads, kv_heads, hd;
 };
-const Shape kShapes[] = {{1, 1, 1}, {4, 2, 16}, {6, 2, 24}, {3, 3, 32}, {9, 3, 64}, {2, 1, 128}, {20, 1, 20}};
+const Shape kShapes[] = {{1, 1, 1}, {4, 2, 16}, {6, 2, 24}, {3, 3, 32}, {9, 3, 64}, {2, 1, 128}, {20, 1, 20}, {7, 1, 256}};
 
-TEST(AttentionCached, MatchesFloat64) {
+TEST_P(AttentionCached, MatchesFloat64) {
   for (auto [heads, kv_heads, hd] : kShapes) {
-    const Cache cache(5, heads, kv_heads, 150, hd);
+    Cache cache(5, heads, kv_heads, 150, hd);
     const Ints slot{3, 0, 0, 0, 4, 4, 1, 3}, length{1, 64, 65, 7, 150, 129, 0, 63};
-    const Floats q = normal(8 * cache.row(), 3);
-    Guarded out(8 * cache.row());
-    ASSERT_EQ(cache.attend(q.data(), slot, length, out.begin()), MGRPO_OK);
-    EXPECT_TRUE(close_to(out.values(), cache.oracle(q, slot, length), 0, 4 * kTolerance)) << hd;
+    const Floats q = normal(8 * cache.row(), 3), out = cache.attend(backend(), q, slot, length);
+    EXPECT_TRUE(close_to(out, cache.oracle(q, slot, length), 0, kTolerance)) << hd;
+    cache.aligned = true;
+    EXPECT_TRUE(same_bits(cache.attend(backend(), q, slot, length), out)) << hd;
   }
 }
 
-TEST(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) {
+TEST_P(AttentionCached, LongRows) {
+  Cache cache(2, 2, 1, 8300, 4);  // in more parts of 128 keys than a GPU cuts a row into
+  const Ints slot{0, 1, 0, 1, 1}, length{8300, 8192, 257, 1, 2600};
+  const Floats q = normal(5 * cache.row(), 4);
+  EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), 0, kTolerance));
+}
+
+TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (auto [heads, kv_heads, hd] : kShapes)
+    for (bool aligned : {false, true}) {
+      Cache cache(2, heads, kv_heads, 300, hd);
+      cache.k = rounded_to_bf16(cache.k), cache.v = rounded_to_bf16(cache.v);
+      cache.dtype = MGRPO_BFLOAT16, cache.aligned = aligned;
+      const Ints slot{1, 0, 1}, length{300, 33, 0};
+      const Floats q = rounded_to_bf16(normal(3 * cache.row(), 5));
+      EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), kBf16Epsilon, kTolerance)) << hd;
+    }
+}
+
+TEST_P(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) {
   for (auto [heads, kv_heads, hd] : kShapes) {
     const int32_t tokens = 140;
     Cache cache(2, heads, kv_heads, tokens, hd);
@@ -66,104 +101,136 @@ TEST(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) {
                  v = normal(tokens * kv_heads * hd, 6);
     Ints slot(tokens, 1), pos, length;
     for (int32_t t = 0; t < tokens; t++) pos.push_back(t), length.push_back(t + 1);
-    for (auto [to, from] : {std::pair<Floats *, const Floats *>{&cache.k, &k}, {&cache.v, &v}})
-      ASSERT_EQ(mgrpo_cache_write_cpu(to->data(), from->data(), slot.data(), pos.data(), tokens, 2, kv_heads, tokens,
-                                      hd),
-                MGRPO_OK);
-    Guarded prefill(tokens * cache.row()), step(cache.row()), packed(tokens * cache.row()), lse(tokens * heads);
-    with_threads(2, [&] { cache.attend(q.data(), slot, length, prefill.begin()); });
-    for (int32_t t = 0; t < tokens; t++) {
-      cache.attend(&q[t * cache.row()], {1}, {t + 1}, step.begin());
-      ASSERT_TRUE(same_bits(step.begin(), prefill.begin() + t * cache.row(), cache.row())) << "token " << t;
+    for (auto [to, from] : {std::pair<Floats *, const Floats *>{&cache.k, &k}, {&cache.v, &v}}) {
+      Array c(backend(), MGRPO_FLOAT32, *to), x(backend(), MGRPO_FLOAT32, *from);
+      Buffer<int32_t> s(backend(), slot), p(backend(), pos);
+      ASSERT_EQ(backend().cache_write(c.get(), x.get(), s.get(), p.get(), MGRPO_FLOAT32, tokens, 2, kv_heads, tokens, hd), MGRPO_OK);
+      *to = c.values();
     }
+    Floats prefill;
+    with_threads(2, [&] { prefill = cache.attend(backend(), q, slot, length); });
+    for (int32_t t = 0; t < tokens; t += backend().is_emulated ? 13 : 1) {
+      const Floats step = cache.attend(backend(), part(q, t * cache.row(), cache.row()), {1}, {t + 1});
+      ASSERT_TRUE(same_bits(step, part(prefill, t * cache.row(), cache.row()))) << "token " << t;
+    }
+    if (&backend() != &cpu()) continue;
+    Guarded packed(tokens * cache.row()), lse(tokens * heads);
     mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, packed.begin(),
                                lse.begin(), heads, kv_heads, hd, kScale);
-    EXPECT_TRUE(same_bits(packed.begin(), prefill.begin(), tokens * cache.row()));
+    EXPECT_TRUE(same_bits(packed.values(), prefill));
   }
 }
 
-TEST(AttentionCached, RowDoesNotDependOnItsCompany) {
+TEST_P(AttentionCached, RowDoesNotDependOnItsCompany) {
   const Cache cache(6, 6, 2, 200, 24);
   Ints slot, length;
   for (int32_t r = 0; r < 40; r++) slot.push_back(r / 3 * 5 % 6), length.push_back(1 + r * 67 % 200);
   const Floats q = normal(40 * cache.row(), 7);
-  Guarded all(40 * cache.row());
-  with_threads(3, [&] { cache.attend(q.data(), slot, length, all.begin()); });
+  Floats all;
+  with_threads(3, [&] { all = cache.attend(backend(), q, slot, length); });
   for (size_t first : {0, 1, 5, 20, 39})
     for (size_t count : {1, 2, 5, 20}) {
       if (first + count > 40) continue;
-      Guarded some(static_cast<int64_t>(count) * cache.row());
+      Floats some;
       with_threads(1, [&] {
-        cache.attend(&q[first * cache.row()], Ints(&slot[first], &slot[first] + count),
-                     Ints(&length[first], &length[first] + count), some.begin());
+        some = cache.attend(backend(), part(q, first * cache.row(), count * cache.row()), Ints(&slot[first], &slot[first] + count),
+                            Ints(&length[first], &length[first] + count));
       });
-      ASSERT_TRUE(same_bits(some.begin(), all.begin() + first * cache.row(), count * cache.row()))
-          << count << " rows from " << first;
+      ASSERT_TRUE(same_bits(some, part(all, first * cache.row(), count * cache.row()))) << count << " rows from " << first;
     }
 }
 
-TEST(AttentionCached, WhatLiesBeyondTheLengthDoesNotMatter) {
+TEST_P(AttentionCached, WhatLiesBeyondTheLengthDoesNotMatter) {
   Cache cache(1, 4, 2, 130, 24);
   const Ints slot{0, 0, 0, 0}, length{3, 66, 65, 70};
-  const Floats q = normal(4 * cache.row(), 8);
-  Guarded clean(4 * cache.row()), dirty(4 * cache.row());
-  cache.attend(q.data(), slot, length, clean.begin());
+  const Floats q = normal(4 * cache.row(), 8), clean = cache.attend(backend(), q, slot, length);
   for (int64_t h = 0; h < 2; h++)
     for (int64_t i = (h * 130 + 66) * 24; i < (h + 1) * 130 * 24; i++) cache.k[i] = cache.v[i] = NAN;
-  cache.attend(q.data(), slot, length, dirty.begin());
-  EXPECT_TRUE(same_bits(clean.begin(), dirty.begin(), 3 * cache.row()));
-  EXPECT_TRUE(std::isnan(dirty[3 * cache.row()]));
+  const Floats dirty = cache.attend(backend(), q, slot, length);
+  EXPECT_TRUE(same_bits(part(clean, 0, 3 * cache.row()), part(dirty, 0, 3 * cache.row())));
+  for (float v : part(dirty, 3 * cache.row(), cache.row())) EXPECT_TRUE(std::isnan(v));
 }
 
-TEST(AttentionCached, EmptyAndInvalid) {
+TEST_P(AttentionCached, ScoresFarApart) {
+  const int64_t length = 300;
+  Cache cache(1, 2, 1, length, 8);
+  const Floats q(cache.row(), 1.0f);
+  for (int64_t j = 0; j < length; j++)  // scores that rise by thousands, from far below 0 to far above
+    for (int64_t c = 0; c < cache.hd; c++) cache.k[j * cache.hd + c] = static_cast<float>((j - 150) * 1000);
+  const Floats out = cache.attend(backend(), q, {0}, {static_cast<int32_t>(length)}), last = part(cache.v, (length - 1) * cache.hd, cache.hd);
+  for (int64_t h = 0; h < 2; h++) EXPECT_TRUE(same_bits(part(out, h * cache.hd, cache.hd), last));
+}
+
+TEST_P(AttentionCached, EmptyAndInvalid) {
+  const Backend &b = backend();
   const Cache cache(2, 4, 2, 8, 16);
   const Floats q = normal(cache.row(), 9);
-  Guarded out(cache.row());
-  EXPECT_EQ(cache.attend(nullptr, {}, {}, nullptr), MGRPO_OK);
-  EXPECT_EQ(cache.attend(q.data(), {2}, {1}, out.begin()), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(cache.attend(q.data(), {-1}, {1}, out.begin()), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(cache.attend(q.data(), {0}, {9}, out.begin()), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(cache.attend(q.data(), {0}, {-1}, out.begin()), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(cache.attend(nullptr, {0}, {1}, out.begin()), MGRPO_INVALID_ARGUMENT);
-  const Ints slot{0}, length{1};
-  const auto with = [&](int64_t heads, int64_t kv_heads, int64_t hd) {
-    return mgrpo_attention_cached_cpu(q.data(), cache.k.data(), cache.v.data(), slot.data(), length.data(),
-                                      out.begin(), 1, 1, heads, kv_heads, 8, hd, kScale);
+  Array out(b, MGRPO_FLOAT32, cache.row());
+  EXPECT_EQ(cache.status(b, {}, {}, {}, out), MGRPO_OK);
+  Array Q(b, MGRPO_FLOAT32, q), K(b, MGRPO_FLOAT32, cache.k), V(b, MGRPO_FLOAT32, cache.v);
+  Buffer<int32_t> slot(b, Ints{0}), length(b, Ints{1});
+  const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t max_len = 8) {
+    return b.attention_cached(queries, K.get(), V.get(), slot.get(), length.get(), MGRPO_FLOAT32, out.get(), 1, 1, heads, kv_heads, max_len,
+                              hd, kScale);
   };
-  EXPECT_EQ(with(3, 2, 16), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(with(4, 0, 16), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(with(4, -2, 16), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(with(1, 1, 257), MGRPO_INVALID_ARGUMENT);
-  for (float v : out.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";
-  ASSERT_EQ(cache.attend(q.data(), {1}, {0}, out.begin()), MGRPO_OK);
-  EXPECT_EQ(out.values(), Floats(cache.row(), 0.0f));
+  EXPECT_EQ(with(nullptr, 4, 2, 16), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(with(Q.get(), 3, 2, 16), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(with(Q.get(), 4, 0, 16), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(with(Q.get(), 4, -2, 16), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(with(Q.get(), 1, 1, 257), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(with(Q.get(), 1, 1, 1, int64_t{1} << 60), MGRPO_INVALID_ARGUMENT);
+  EXPECT_TRUE(out.unwritten());
+  EXPECT_EQ(cache.attend(b, q, {1}, {0}), Floats(cache.row(), 0.0f));
 }
 
-TEST(CacheWrite, PutsRowsInTheirPlaces) {
-  const int64_t slots = 3, kv_heads = 2, max_len = 4, hd = 5;
-  const Ints slot{2, 0, 2, 2}, pos{3, 0, 1, 3};
-  const Floats x = normal(4 * kv_heads * hd, 10);
-  const Floats before = normal(slots * kv_heads * max_len * hd, 11);
-  Floats want = before;
-  for (size_t r = 0; r < slot.size(); r++)
-    for (int64_t h = 0; h < kv_heads; h++)
-      for (int64_t c = 0; c < hd; c++)
-        want[((slot[r] * kv_heads + h) * max_len + pos[r]) * hd + c] = x[(r * kv_heads + h) * hd + c];
-  Guarded cache(before);
-  const auto write = [&](const Ints &s, const Ints &p) {
-    return mgrpo_cache_write_cpu(cache.begin(), x.data(), s.data(), p.data(), static_cast<int64_t>(s.size()), slots,
-                                 kv_heads, max_len, hd);
-  };
-  EXPECT_EQ(write({}, {}), MGRPO_OK);
-  EXPECT_EQ(write({0, 3}, {0, 0}), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(write({0, -1}, {0, 0}), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(write({0, 0}, {0, 4}), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(write({0, 0}, {0, -1}), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_cache_write_cpu(nullptr, x.data(), slot.data(), pos.data(), 4, slots, kv_heads, max_len, hd),
-            MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(cache.values(), before);
-  EXPECT_EQ(write(slot, pos), MGRPO_OK);
-  EXPECT_EQ(cache.values(), want);
+TEST_P(AttentionCached, PlaceOutsideTheCache) {
+  const Backend &b = backend();
+  const Cache cache(2, 4, 2, 8, 16);
+  const Floats q = normal(2 * cache.row(), 10);
+  for (auto [slot, length] : {std::pair{2, 1}, {-1, 1}, {0, 9}, {0, -1}, {INT32_MAX, INT32_MAX}}) {
+    Array out(b, MGRPO_FLOAT32, 2 * cache.row());
+    const int32_t status = cache.status(b, q, {1, slot}, {8, length}, out);
+    if (b.refuses_places) {
+      EXPECT_EQ(status, MGRPO_INVALID_ARGUMENT);
+      EXPECT_TRUE(out.unwritten());
+      continue;
+    }
+    ASSERT_EQ(status, MGRPO_OK);
+    EXPECT_TRUE(same_bits(part(out.values(), 0, cache.row()), cache.attend(b, part(q, 0, cache.row()), {1}, {8})));
+    for (float v : part(out.values(), cache.row(), cache.row())) EXPECT_TRUE(std::isnan(v));
+  }
+}
+
+TEST_P(CacheWrite, PutsRowsInTheirPlaces) {
+  const Backend &b = backend();
+  const int64_t slots = 3, kv_heads = 2, max_len = 4;
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16})
+    for (int64_t hd : {5, 8})
+      for (bool aligned : {false, true}) {
+        if (dtype == MGRPO_BFLOAT16 && !has_bf16(b)) continue;
+        const Ints slot{2, 0, 2, 2}, pos{3, 0, 1, 3};  // the last names the first's place
+        const Floats x = rounded_to_bf16(normal(4 * kv_heads * hd, 11)), before = rounded_to_bf16(normal(slots * kv_heads * max_len * hd, 12));
+        Floats want = before;
+        for (size_t r = 0; r < slot.size(); r++)
+          for (int64_t h = 0; h < kv_heads; h++)
+            for (int64_t c = 0; c < hd; c++)
+              want[((slot[r] * kv_heads + h) * max_len + pos[r]) * hd + c] = x[(r * kv_heads + h) * hd + c];
+        Array cache(b, dtype, before, aligned), X(b, dtype, x, aligned);
+        const auto write = [&](const Ints &s, const Ints &p) {
+          Buffer<int32_t> S(b, s), P(b, p);
+          return b.cache_write(cache.get(), X.get(), S.get(), P.get(), dtype, static_cast<int64_t>(s.size()), slots, kv_heads, max_len, hd);
+        };
+        EXPECT_EQ(write({}, {}), MGRPO_OK);
+        // Places outside the cache: all is refused, or nothing is written for them.
+        for (auto [s, p] : {std::pair{3, 0}, {-1, 0}, {0, 4}, {0, -1}, {INT32_MAX, INT32_MAX}})
+          EXPECT_EQ(write({s}, {p}), b.refuses_places ? MGRPO_INVALID_ARGUMENT : MGRPO_OK);
+        Buffer<int32_t> S(b, slot), P(b, pos);
+        EXPECT_EQ(b.cache_write(nullptr, X.get(), S.get(), P.get(), dtype, 4, slots, kv_heads, max_len, hd), MGRPO_INVALID_ARGUMENT);
+        EXPECT_EQ(b.cache_write(cache.get(), X.get(), S.get(), P.get(), dtype, 4, int64_t{1} << 58, kv_heads, max_len, hd), MGRPO_INVALID_ARGUMENT);
+        EXPECT_EQ(cache.values(), before);
+        EXPECT_EQ(write(slot, pos), MGRPO_OK);
+        EXPECT_EQ(cache.values(), want);
+      }
 }
 
 }  // namespace

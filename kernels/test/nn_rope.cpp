@@ -1,11 +1,15 @@
 #include "mgrpo/nn.h"
 #include "nn_testing.h"
 
+using namespace conformance;
 using namespace nn_testing;
 
 namespace {
 
 constexpr double kTolerance = 4 * kEpsilon;  // of |x[i]| + |x[i + hd/2]|
+
+class Rope : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(Rope);
 
 struct Case {
   int64_t heads, hd;
@@ -28,15 +32,25 @@ Tables tables(int64_t hd) {
   return t;
 }
 
-TEST(Rope, RotatesPairsByThePositionsAngle) {
+// Rotates x [rows of pos, heads, hd].
+Floats rope(const Backend &b, const Floats &x, const Tables &t, const Ints &pos, int64_t hd, bool inverse = false,
+            int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
+  const int64_t rows = static_cast<int64_t>(pos.size()), n = static_cast<int64_t>(x.size());
+  Array X(b, dtype, x, aligned), y(b, dtype, n, aligned);
+  Buffer<float> c(b, t.cos), s(b, t.sin);
+  Buffer<int32_t> p(b, pos);
+  EXPECT_EQ(b.rope(X.get(), c.get(), s.get(), p.get(), dtype, y.get(), rows, n / rows / hd, hd, kMaxPos, inverse), MGRPO_OK);
+  EXPECT_EQ(b.rope(X.get(), c.get(), s.get(), p.get(), dtype, X.get(), rows, n / rows / hd, hd, kMaxPos, inverse), MGRPO_OK);
+  EXPECT_TRUE(same_bits(X.values(), y.values())) << "in place";
+  return y.values();
+}
+
+TEST_P(Rope, RotatesPairsByThePositionsAngle) {
   const Ints pos{0, 49, 3, 3, 17};
   const int64_t rows = static_cast<int64_t>(pos.size());
   for (auto [heads, hd] : kCases) {
     const Tables t = tables(hd);
-    const Floats x = normal(rows * heads * hd, 1);
-    Guarded y(rows * heads * hd);
-    ASSERT_EQ(mgrpo_rope_cpu(x.data(), t.cos.data(), t.sin.data(), pos.data(), y.begin(), rows, heads, hd, kMaxPos, 0),
-              MGRPO_OK);
+    const Floats x = normal(rows * heads * hd, 1), y = rope(backend(), x, t, pos, hd);
     for (int64_t r = 0; r < rows; r++)
       for (int64_t h = 0; h < heads; h++)
         for (int64_t i = 0; i < hd / 2; i++) {
@@ -47,48 +61,68 @@ TEST(Rope, RotatesPairsByThePositionsAngle) {
           ASSERT_NEAR(y[at], a * c - b * s, bound);
           ASSERT_NEAR(y[at + hd / 2], b * c + a * s, bound);
         }
-    Guarded in_place(x);
-    mgrpo_rope_cpu(in_place.begin(), t.cos.data(), t.sin.data(), pos.data(), in_place.begin(), rows, heads, hd,
-                   kMaxPos, 0);
-    EXPECT_TRUE(same_bits(in_place.begin(), y.begin(), rows * heads * hd));
-    Guarded back(rows * heads * hd);
-    mgrpo_rope_cpu(y.begin(), t.cos.data(), t.sin.data(), pos.data(), back.begin(), rows, heads, hd, kMaxPos, 1);
-    EXPECT_TRUE(close_to(back.values(), std::vector<double>(x.begin(), x.end()), 0, 32 * kEpsilon));
+    EXPECT_TRUE(close_to(rope(backend(), y, t, pos, hd, true), doubles(x), 0, 32 * kEpsilon));
   }
 }
 
-TEST(Rope, RowDoesNotDependOnItsCompany) {
+TEST_P(Rope, RowDoesNotDependOnItsCompany) {
   const int64_t rows = 900, heads = 9, hd = 64, row = heads * hd;
   const Tables t = tables(hd);
   const Floats x = normal(rows * row, 2);
   Ints pos;
   for (int64_t r = 0; r < rows; r++) pos.push_back(static_cast<int32_t>(r * 7 % kMaxPos));
-  Guarded all(rows * row), one(row);
-  with_threads(3, [&] {
-    mgrpo_rope_cpu(x.data(), t.cos.data(), t.sin.data(), pos.data(), all.begin(), rows, heads, hd, kMaxPos, 0);
-  });
-  for (int64_t r : {0, 299, 300, 899}) {
-    mgrpo_rope_cpu(&x[r * row], t.cos.data(), t.sin.data(), &pos[r], one.begin(), 1, heads, hd, kMaxPos, 0);
-    EXPECT_TRUE(same_bits(one.begin(), all.begin() + r * row, row));
-  }
+  Floats all;
+  with_threads(3, [&] { all = rope(backend(), x, t, pos, hd); });
+  for (int64_t r : {0, 299, 300, 899})
+    EXPECT_TRUE(same_bits(rope(backend(), part(x, r * row, row), t, {pos[r]}, hd, false, MGRPO_FLOAT32, true), part(all, r * row, row)));
 }
 
-TEST(Rope, EmptyAndInvalid) {
+TEST_P(Rope, Bf16IsFloat32RoundedOnce) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (auto [heads, hd] : kCases)
+    for (bool aligned : {false, true}) {
+      const Tables t = tables(hd);
+      const Ints pos{7, 49, 0};
+      const Floats x = rounded_to_bf16(normal(3 * heads * hd, 3));
+      EXPECT_TRUE(same_bits(rope(backend(), x, t, pos, hd, false, MGRPO_BFLOAT16, aligned), rounded_to_bf16(rope(backend(), x, t, pos, hd))));
+    }
+}
+
+TEST_P(Rope, EmptyAndInvalid) {
   const Tables t = tables(4);
-  const Floats x = normal(8, 3);
-  Guarded y(8);
-  const auto run = [&](Ints pos, int64_t heads, int64_t hd) {
-    return mgrpo_rope_cpu(x.data(), t.cos.data(), t.sin.data(), pos.data(), y.begin(),
-                          static_cast<int64_t>(pos.size()), heads, hd, kMaxPos, 0);
+  Array x(backend(), MGRPO_FLOAT32, normal(8, 4)), y(backend(), MGRPO_FLOAT32, 8);
+  Buffer<float> c(backend(), t.cos), s(backend(), t.sin);
+  const auto run = [&](Ints pos, int64_t heads, int64_t hd, int64_t max_pos = kMaxPos) {
+    Buffer<int32_t> p(backend(), pos);
+    return backend().rope(x.get(), c.get(), s.get(), p.get(), MGRPO_FLOAT32, y.get(), static_cast<int64_t>(pos.size()), heads, hd, max_pos, 0);
   };
   EXPECT_EQ(run({}, 1, 4), MGRPO_OK);
-  EXPECT_EQ(run({0, 50}, 1, 4), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(run({-1, 0}, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run({0}, 1, 3), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run({0}, -1, 4), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_rope_cpu(x.data(), t.cos.data(), nullptr, Ints{0}.data(), y.begin(), 1, 1, 4, kMaxPos, 0),
-            MGRPO_INVALID_ARGUMENT);
-  for (float v : y.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";
+  EXPECT_EQ(run({0}, int64_t{1} << 58, 4), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(run({0}, 1, 4, int64_t{1} << 58), MGRPO_INVALID_ARGUMENT);
+  Buffer<int32_t> zero(backend(), Ints{0});
+  EXPECT_EQ(backend().rope(x.get(), c.get(), nullptr, zero.get(), MGRPO_FLOAT32, y.get(), 1, 1, 4, kMaxPos, 0), MGRPO_INVALID_ARGUMENT);
+  EXPECT_TRUE(y.unwritten());
+}
+
+TEST_P(Rope, PositionOutsideTheTable) {
+  const Tables t = tables(4);
+  const Floats x = normal(8, 5);
+  for (int32_t outside : {-1, 50, INT32_MAX, INT32_MIN}) {
+    Array X(backend(), MGRPO_FLOAT32, x), y(backend(), MGRPO_FLOAT32, 8);
+    Buffer<float> c(backend(), t.cos), s(backend(), t.sin);
+    Buffer<int32_t> pos(backend(), Ints{3, outside});
+    const int32_t status = backend().rope(X.get(), c.get(), s.get(), pos.get(), MGRPO_FLOAT32, y.get(), 2, 1, 4, kMaxPos, 0);
+    if (backend().refuses_places) {
+      EXPECT_EQ(status, MGRPO_INVALID_ARGUMENT);
+      EXPECT_TRUE(y.unwritten());
+      continue;
+    }
+    ASSERT_EQ(status, MGRPO_OK);
+    EXPECT_TRUE(same_bits(part(y.values(), 0, 4), rope(backend(), part(x, 0, 4), t, {3}, 4)));
+    for (float v : part(y.values(), 4, 4)) EXPECT_TRUE(std::isnan(v));
+  }
 }
 
 }  // namespace

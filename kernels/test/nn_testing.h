@@ -1,4 +1,4 @@
-// What the tests of the nn kernels share: guarded buffers, seeded data, comparisons.
+// What the tests of the nn kernels share: arrays in a backend's memory, seeded data, comparisons.
 #pragma once
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -6,8 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
+
+#include "backend.h"
 
 namespace nn_testing {
 
@@ -45,6 +48,55 @@ class Guarded {
   Floats data_;
 };
 
+// An array of float32, or of bfloat16 with values rounded to it, in a backend's memory.
+class Array {
+ public:
+  Array(const conformance::Backend &backend, int32_t dtype, const Floats &values, bool aligned = false) {
+    if (dtype == MGRPO_FLOAT32) {
+      wide_ = std::make_unique<conformance::Buffer<float>>(backend, values, aligned);
+      return;
+    }
+    std::vector<uint16_t> half;
+    for (float v : values) half.push_back(conformance::to_bf16(v));
+    half_ = std::make_unique<conformance::Buffer<uint16_t>>(backend, half, aligned);
+  }
+  // An output, filled with what no kernel writes.
+  Array(const conformance::Backend &backend, int32_t dtype, int64_t n, bool aligned = false)
+      : Array(backend, dtype, Floats(static_cast<size_t>(n), kUnwritten), aligned) {}
+
+  void *get() { return wide_ ? static_cast<void *>(wide_->get()) : half_->get(); }
+  Floats values() const {
+    if (wide_) return wide_->values();
+    Floats all;
+    for (uint16_t v : half_->values()) all.push_back(conformance::from_bf16(v));
+    return all;
+  }
+  bool unwritten() const {
+    for (float v : values())
+      if (v != kUnwritten) return false;
+    return true;
+  }
+
+ private:
+  static constexpr float kUnwritten = -77;
+  std::unique_ptr<conformance::Buffer<float>> wide_;
+  std::unique_ptr<conformance::Buffer<uint16_t>> half_;
+};
+
+constexpr double kBf16Epsilon = 0x1p-8;  // the distance of bfloat16 numbers relative to the smaller
+
+inline Floats rounded_to_bf16(Floats values) {
+  for (float &v : values) v = conformance::from_bf16(conformance::to_bf16(v));
+  return values;
+}
+
+inline std::vector<double> doubles(const Floats &values) { return {values.begin(), values.end()}; }
+
+// Whether a backend takes tensors of bfloat16; asked by a call without rows.
+inline bool has_bf16(const conformance::Backend &backend) {
+  return backend.swiglu(nullptr, MGRPO_BFLOAT16, nullptr, 0, 1) == MGRPO_OK;
+}
+
 inline Floats normal(int64_t n, unsigned seed, float scale = 1) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> draw(0, scale);
@@ -59,6 +111,16 @@ inline ::testing::AssertionResult same_bits(const float *a, const float *b, int6
     if (std::memcmp(a + i, b + i, sizeof(float)) != 0)
       return ::testing::AssertionFailure() << "at " << i << ": " << a[i] << " and " << b[i];
   return ::testing::AssertionSuccess();
+}
+
+inline ::testing::AssertionResult same_bits(const Floats &a, const Floats &b) {
+  if (a.size() != b.size()) return ::testing::AssertionFailure() << a.size() << " and " << b.size() << " elements";
+  return same_bits(a.data(), b.data(), static_cast<int64_t>(a.size()));
+}
+
+// Elements [from, from + n).
+inline Floats part(const Floats &values, int64_t from, int64_t n) {
+  return Floats(values.begin() + from, values.begin() + from + n);
 }
 
 // |got - want| <= relative * |want| + absolute, element by element.

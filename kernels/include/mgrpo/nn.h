@@ -95,3 +95,28 @@ MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cach
                                              const int32_t *slot, const int32_t *length, float *out, int64_t rows,
                                              int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len,
                                              int64_t hd, float scale);
+
+// The same on a GPU: arrays in device memory, x, y, w and the like of one dtype, float32 or bfloat16; cos, sin, inv_rms and
+// dw are float32. Arithmetic is float32, a bfloat16 result is rounded once; the sum of mgrpo_add_rms_norm_cuda is rounded
+// before it is normalised. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
+// Calls only enqueue: what lies in slot, pos and length is not seen by the host. A row that names a place outside its table
+// or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
+// Scratch, allocated in the stream's order: for the norm's backward pass at most 1 KiB a column; for attention where
+// max_len is above 128, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
+MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms_or_null,
+                                      int64_t rows, int64_t d, void *stream);
+MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum,
+                                          void *y, float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
+MGRPO_API int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms,
+                                          const void *dx_more_or_null, int32_t dtype, void *dx, float *dw, int64_t rows, int64_t d,
+                                          void *stream);
+MGRPO_API int32_t mgrpo_swiglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
+MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                                        void *stream);
+MGRPO_API int32_t mgrpo_rope_cuda(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y,
+                                  int64_t rows, int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse, void *stream);
+MGRPO_API int32_t mgrpo_cache_write_cuda(void *cache, const void *x, const int32_t *slot, const int32_t *pos, int32_t dtype,
+                                         int64_t rows, int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd, void *stream);
+MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot,
+                                              const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t slots,
+                                              int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale, void *stream);

@@ -1,0 +1,25 @@
+// What the kernels of a model's layers share: their element types and the rows they go through.
+#pragma once
+#include "check.h"
+#include "device.h"
+#include "row.cuh"
+
+namespace mgrpo::cuda {
+
+// f(T{}) for the element type that dtype names.
+template <class F>
+int32_t for_dtype(int32_t dtype, const F &f) {
+  switch (dtype) {
+    case MGRPO_FLOAT32: return f(float{});
+    case MGRPO_BFLOAT16: return f(__nv_bfloat16{});
+  }
+  return MGRPO_INVALID_ARGUMENT;
+}
+
+// 16-byte packs of n elements.
+template <class T>
+__host__ __device__ constexpr int64_t packs_of(int64_t n) {
+  return (n + Pack<T>::kWidth - 1) / Pack<T>::kWidth;
+}
+
+}  // namespace mgrpo::cuda

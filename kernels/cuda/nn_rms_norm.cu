@@ -1,0 +1,195 @@
+// One block a row. A thread goes through the same packs in both passes, so what it wrote or read in the first it finds
+// again in its cache, and works in place. Sums over a row follow the threads' shares and a fixed tree.
+#include "mgrpo/nn.h"
+#include "nn.cuh"
+
+namespace mgrpo::cuda {
+namespace {
+
+constexpr int kWarp = 32, kThreads = 256;
+
+// Rows of few packs, such as the heads of queries and keys, take a warp. It depends on the width alone.
+template <class T>
+bool narrow_row(int64_t d) {
+  return packs_of<T>(d) <= 2 * kWarp;
+}
+
+template <class T, int kBlock>
+__global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *residual, const T *w, double eps, T *sum, T *y,
+                                                          float *inv_rms, int64_t rows, int64_t d) {
+  __shared__ float shared[kBlock];
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T *row = x + r * d;
+    float squares = 0;
+    if (residual == nullptr) {
+      for_each(row, d, [&](int64_t, T v) { squares = fmaf(widen(v), widen(v), squares); });
+    } else {
+      const T *more = residual + r * d;
+      T *to = sum + r * d;
+      const bool more_aligned = aligned(more), to_aligned = aligned(to);
+      for_each_pack(row, d, [&](int64_t begin, Pack<T> p, int count) {
+        const Pack<T> added = load_pack(more, begin, d, more_aligned);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::kWidth; i++) {
+          if (i >= count) break;
+          narrow(widen(p.at[i]) + widen(added.at[i]), &p.at[i]);
+          squares = fmaf(widen(p.at[i]), widen(p.at[i]), squares);
+        }
+        store_pack(to, p, begin, d, to_aligned);
+      });
+      row = to;
+    }
+    const double mean = static_cast<double>(block_sum<kBlock>(squares, shared)) / d;
+    const float inv = static_cast<float>(1 / sqrt(mean + eps));
+    T *to = y + r * d;
+    const bool w_aligned = aligned(w), to_aligned = aligned(to);
+    for_each_pack(row, d, [&](int64_t begin, Pack<T> p, int count) {
+      const Pack<T> weight = load_pack(w, begin, d, w_aligned);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kWidth; i++)
+        if (i < count) narrow(widen(p.at[i]) * inv * widen(weight.at[i]), &p.at[i]);
+      store_pack(to, p, begin, d, to_aligned);
+    });
+    if (inv_rms != nullptr && threadIdx.x == 0) inv_rms[r] = inv;
+  }
+}
+
+// dx = inv (dy w - x inv^2 mean(dy w x)) + more.
+template <class T, int kBlock>
+__global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, const T *w, const float *inv_rms, const T *dx_more,
+                                                    T *dx, int64_t rows, int64_t d) {
+  __shared__ float shared[kBlock];
+  const bool w_aligned = aligned(w);
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T *grad = dy + r * d, *row = x + r * d, *more = dx_more != nullptr ? dx_more + r * d : nullptr;
+    T *to = dx + r * d;
+    const bool row_aligned = aligned(row), more_aligned = aligned(more), to_aligned = aligned(to);
+    float projection = 0;
+    for_each_pack(grad, d, [&](int64_t begin, const Pack<T> &g, int count) {
+      const Pack<T> v = load_pack(row, begin, d, row_aligned), weight = load_pack(w, begin, d, w_aligned);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kWidth; i++)
+        if (i < count) projection = fmaf(widen(g.at[i]) * widen(weight.at[i]), widen(v.at[i]), projection);
+    });
+    const double inv = inv_rms[r];
+    const float scale = inv_rms[r], along_x = static_cast<float>(-inv * inv * block_sum<kBlock>(projection, shared) / d);
+    for_each_pack(grad, d, [&](int64_t begin, Pack<T> g, int count) {
+      const Pack<T> v = load_pack(row, begin, d, row_aligned), weight = load_pack(w, begin, d, w_aligned);
+      Pack<T> m;
+      if (more != nullptr) m = load_pack(more, begin, d, more_aligned);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kWidth; i++) {
+        if (i >= count) break;
+        const float own = __fmul_rn(scale, fmaf(widen(v.at[i]), along_x, widen(g.at[i]) * widen(weight.at[i])));
+        narrow(more != nullptr ? own + widen(m.at[i]) : own, &g.at[i]);
+      }
+      store_pack(to, g, begin, d, to_aligned);
+    });
+  }
+}
+
+constexpr int kColumnThreads = 64;
+constexpr int64_t kLeastRows = 64, kMostParts = 256;
+
+// Rows whose share of dw a thread adds up: a function of their number alone, as the order of the sum must be.
+int64_t rows_of_part(int64_t rows) {
+  const int64_t even = (rows + kMostParts - 1) / kMostParts;
+  return even < kLeastRows ? kLeastRows : even;
+}
+
+// parts [ceil(rows / part_rows), d]: what each part of the rows adds to dw. A thread has a pack of columns.
+template <class T>
+__global__ __launch_bounds__(kColumnThreads) void dw_parts_kernel(const T *dy, const T *x, const float *inv_rms, float *parts,
+                                                                  int64_t rows, int64_t d, int64_t part_rows, int64_t tiles,
+                                                                  int64_t blocks) {
+  constexpr int kWidth = Pack<T>::kWidth;
+  for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
+    const int64_t part = b / tiles, begin = (b % tiles * kColumnThreads + threadIdx.x) * kWidth;
+    if (begin >= d) continue;
+    const int64_t first = part * part_rows, last = min(rows, first + part_rows);
+    float sum[kWidth] = {};
+    for (int64_t r = first; r < last; r++) {
+      const T *grad = dy + r * d, *row = x + r * d;
+      const Pack<T> g = load_pack(grad, begin, d, aligned(grad)), v = load_pack(row, begin, d, aligned(row));
+#pragma unroll
+      for (int i = 0; i < kWidth; i++)
+        if (begin + i < d) sum[i] = fmaf(widen(g.at[i]) * inv_rms[r], widen(v.at[i]), sum[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; i++)
+      if (begin + i < d) parts[part * d + begin + i] = sum[i];
+  }
+}
+
+__global__ __launch_bounds__(kThreads) void dw_sum_kernel(const float *parts, float *dw, int64_t n, int64_t d) {
+  for (int64_t j = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; j < d; j += static_cast<int64_t>(gridDim.x) * kThreads) {
+    float sum = dw[j];
+    for (int64_t part = 0; part < n; part++) sum += parts[part * d + j];
+    dw[j] = sum;
+  }
+}
+
+template <class T>
+int32_t rms_norm(const void *x, const void *residual, const void *w, double eps, void *sum, void *y, float *inv_rms, int64_t rows,
+                 int64_t d, cudaStream_t stream) {
+  const bool narrow = narrow_row<T>(d);
+  return launch(narrow ? rms_norm_kernel<T, kWarp> : rms_norm_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream,
+                static_cast<const T *>(x), static_cast<const T *>(residual), static_cast<const T *>(w), eps, static_cast<T *>(sum),
+                static_cast<T *>(y), inv_rms, rows, d);
+}
+
+template <class T>
+int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, const float *inv_rms, const T *dx_more, T *dx, float *dw, int64_t rows,
+                     int64_t d, cudaStream_t stream) {
+  const int64_t part_rows = rows_of_part(rows), n = (rows + part_rows - 1) / part_rows;
+  const int64_t tiles = (packs_of<T>(d) + kColumnThreads - 1) / kColumnThreads, blocks = n * tiles;
+  Scratch<float> parts(stream);
+  MGRPO_TRY(parts.allocate(n * d));
+  // dw first: dx may be dy.
+  MGRPO_TRY(launch(dw_parts_kernel<T>, {block_count(blocks), kColumnThreads}, stream, dy, x, inv_rms, parts.get(), rows, d, part_rows,
+                   tiles, blocks));
+  MGRPO_TRY(launch(dw_sum_kernel, {block_count((d + kThreads - 1) / kThreads), kThreads}, stream, parts.get(), dw, n, d));
+  const bool narrow = narrow_row<T>(d);
+  return launch(narrow ? dx_kernel<T, kWarp> : dx_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream, dy, x, w,
+                inv_rms, dx_more, dx, rows, d);
+}
+
+bool valid(int64_t rows, int64_t d, double eps) { return valid_sizes({rows, d}) && d > 0 && eps >= 0; }
+
+}  // namespace
+}  // namespace mgrpo::cuda
+
+using namespace mgrpo;
+using namespace mgrpo::cuda;
+
+int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms_or_null, int64_t rows,
+                            int64_t d, void *stream) {
+  if (!cuda::valid(rows, d, eps)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({x, w, y})) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    return rms_norm<decltype(zero)>(x, nullptr, w, eps, nullptr, y, inv_rms_or_null, rows, d, stream_of(stream));
+  });
+}
+
+int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum, void *y,
+                                float *inv_rms_or_null, int64_t rows, int64_t d, void *stream) {
+  if (!cuda::valid(rows, d, eps)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({x, residual, w, sum, y})) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    return rms_norm<decltype(zero)>(x, residual, w, eps, sum, y, inv_rms_or_null, rows, d, stream_of(stream));
+  });
+}
+
+int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more_or_null,
+                                int32_t dtype, void *dx, float *dw, int64_t rows, int64_t d, void *stream) {
+  if (!cuda::valid(rows, d, 0)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({dy, x, w, inv_rms, dx, dw})) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return rms_norm_bwd(static_cast<const T *>(dy), static_cast<const T *>(x), static_cast<const T *>(w), inv_rms,
+                        static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), dw, rows, d, stream_of(stream));
+  });
+}
