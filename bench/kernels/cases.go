@@ -46,7 +46,7 @@ func full() []workload {
 	w.targets = []measure.Target{faster("torch-fused", 1.1)}
 	all = append(all, w)
 	for _, backward := range []int64{0, 1} {
-		all = append(all, norms(2048, 576, backward), gates(2048, 1536, backward), rotations(2048, 9, 64, backward),
+		all = append(all, norms(2048, 576, backward), addedNorms(2048, 576, backward), gates(2048, 1536, backward), rotations(2048, 9, 64, backward),
 			attentions(16, 64, 192, 9, 3, 64, backward))
 	}
 	all = append(all, decodes(16, 1024, 9, 3, 64))
@@ -62,7 +62,7 @@ func full() []workload {
 func quick() []workload {
 	return []workload{
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
-		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
+		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
 		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1), samples(3, 1003),
 	}
 }
@@ -133,6 +133,16 @@ func norms(rows, width, backward int64) workload {
 	if backward == 1 {
 		w.bytes = bytes("20 N D: x read, y written; dy and x read, dx written", 20*rows*width)
 		w.flops = flops("13 N D", 13*float64(rows*width))
+	}
+	return w
+}
+
+func addedNorms(rows, width, backward int64) workload {
+	w := workload{name: "add_rms_norm", dims: dims{"rows": rows, "width": width, "backward": backward}, shape: fmt.Sprintf("%d x %d", rows, width),
+		bytes: bytes("16 N D: x and residual read, sum and norm written", 16*rows*width), flops: flops("5 N D", 5*float64(rows*width)), peers: pytorch, caches: bothCaches, open: addRMSNorm}
+	if backward == 1 {
+		w.bytes = bytes("32 N D: forward 16; two gradients and sum read, one written", 32*rows*width)
+		w.flops = flops("15 N D", 15*float64(rows*width))
 	}
 	return w
 }

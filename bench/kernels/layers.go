@@ -7,17 +7,19 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// layer is an operation of bindings/torch. leaves are the inputs that get a gradient where dout is given, others are
-// what the operation is closed over.
+// layer is an operation of bindings/torch. leaves are the inputs that get a gradient where the outputs' are given, others
+// are what the operation is closed over.
 type layer struct {
 	leaves []*torch.Tensor
-	dout   *torch.Tensor // nil: forward only
-	f      func(leaves []*torch.Tensor) *torch.Tensor
+	douts  []*torch.Tensor // nil: forward only
+	f      func(leaves []*torch.Tensor) []*torch.Tensor
 }
+
+func one(t *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{t} }
 
 func (l layer) native(d *desk) *measure.Native {
 	for _, x := range l.leaves {
-		x.RequireGrad(l.dout != nil)
+		x.RequireGrad(l.douts != nil)
 	}
 	return &measure.Native{
 		Reset: func() {
@@ -25,18 +27,18 @@ func (l layer) native(d *desk) *measure.Native {
 				x.SetGrad(nil)
 			}
 		},
-		Work:  func() error { d.s.Scoped(func() { l.run(d.s, l.leaves, l.dout) }); return nil },
+		Work:  func() error { d.s.Scoped(func() { l.run(d.s, l.leaves, l.douts) }); return nil },
 		Error: func() (worst float64, err error) { return l.error(d.s), nil },
 	}
 }
 
-func (l layer) run(s *torch.Scope, leaves []*torch.Tensor, dout *torch.Tensor) (out *torch.Tensor) {
-	if dout == nil {
+func (l layer) run(s *torch.Scope, leaves, douts []*torch.Tensor) (outs []*torch.Tensor) {
+	if douts == nil {
 		return l.f(leaves)
 	}
-	s.Grad(true, func() { out = l.f(leaves) })
-	torch.Backward([]*torch.Tensor{out}, []*torch.Tensor{dout})
-	return out
+	s.Grad(true, func() { outs = l.f(leaves) })
+	torch.Backward(outs, douts)
+	return outs
 }
 
 // error runs the layer once more, on its inputs and on the same in float64.
@@ -45,15 +47,17 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 	for i, x := range l.leaves {
 		x.SetGrad(nil)
 		wide[i] = x.Detach().To(torch.Float64)
-		wide[i].RequireGrad(l.dout != nil)
+		wide[i].RequireGrad(l.douts != nil)
 	}
-	var wideOut *torch.Tensor
-	if l.dout != nil {
-		wideOut = l.dout.To(torch.Float64)
+	var wideDouts []*torch.Tensor
+	for _, g := range l.douts {
+		wideDouts = append(wideDouts, g.To(torch.Float64))
 	}
-	out, want := l.run(s, l.leaves, l.dout), l.run(s, wide, wideOut)
-	worst = between(out.Detach(), want.Detach())
-	if l.dout != nil {
+	outs, want := l.run(s, l.leaves, l.douts), l.run(s, wide, wideDouts)
+	for i := range outs {
+		worst = max(worst, between(outs[i].Detach(), want[i].Detach()))
+	}
+	if l.douts != nil {
 		for i, x := range l.leaves {
 			worst = max(worst, between(x.Grad(), wide[i].Grad()))
 		}
@@ -61,27 +65,42 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 	return worst
 }
 
-// gradient is the output's gradient where the case has a backward pass.
-func (d *desk) gradient(n dims, stream uint32, shape ...int64) *torch.Tensor {
+// gradients are those of `outputs` outputs of one shape where the case has a backward pass.
+func (d *desk) gradients(n dims, outputs int, stream uint32, shape ...int64) (all []*torch.Tensor) {
 	if n["backward"] == 0 {
 		return nil
 	}
-	return d.uniform(stream, 1, shape...)
+	for i := range outputs {
+		all = append(all, d.uniform(stream+uint32(i), 1, shape...))
+	}
+	return all
 }
 
 func rmsNorm(d *desk, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, width)}, dout: d.gradient(n, 3, rows, width),
-		f: func(x []*torch.Tensor) *torch.Tensor { return torch.RMSNorm(x[0], x[1], 1e-5) },
+		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, width)}, douts: d.gradients(n, 1, 3, rows, width),
+		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.RMSNorm(x[0], x[1], 1e-5)) },
+	}.native(d)
+}
+
+func addRMSNorm(d *desk, n dims) *measure.Native {
+	rows, width := n["rows"], n["width"]
+	return layer{
+		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, rows, width), d.uniform(3, 1, width)},
+		douts:  d.gradients(n, 2, 4, rows, width),
+		f: func(x []*torch.Tensor) []*torch.Tensor {
+			sum, y := torch.AddRMSNorm(x[0], x[1], x[2], 1e-5)
+			return []*torch.Tensor{sum, y}
+		},
 	}.native(d)
 }
 
 func swiglu(d *desk, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, rows, 2*width)}, dout: d.gradient(n, 3, rows, width),
-		f: func(x []*torch.Tensor) *torch.Tensor { return torch.SwiGLU(x[0]) },
+		leaves: []*torch.Tensor{d.uniform(1, 1, rows, 2*width)}, douts: d.gradients(n, 1, 3, rows, width),
+		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(x[0])) },
 	}.native(d)
 }
 
@@ -96,8 +115,8 @@ func rope(d *desk, n dims) *measure.Native {
 		}
 	}
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd)}, dout: d.gradient(n, 3, rows, heads, hd),
-		f: func(x []*torch.Tensor) *torch.Tensor { return torch.Rope(x[0], cos, sin, pos) },
+		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd)}, douts: d.gradients(n, 1, 3, rows, heads, hd),
+		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Rope(x[0], cos, sin, pos)) },
 	}.native(d)
 }
 
@@ -121,9 +140,9 @@ func attention(d *desk, n dims) *measure.Native {
 	rows, heads, kv, hd := int64(offsets[len(offsets)-1]), n["heads"], n["kv_heads"], n["head_dim"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, hd), d.uniform(3, 1, rows, kv, hd)},
-		dout:   d.gradient(n, 4, rows, heads, hd),
-		f: func(x []*torch.Tensor) *torch.Tensor {
-			return torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd)))
+		douts:  d.gradients(n, 1, 4, rows, heads, hd),
+		f: func(x []*torch.Tensor) []*torch.Tensor {
+			return one(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd))))
 		},
 	}.native(d)
 }
@@ -136,8 +155,8 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	}
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, context, hd), d.uniform(3, 1, rows, kv, context, hd)},
-		f: func(x []*torch.Tensor) *torch.Tensor {
-			return torch.AttentionCached(x[0], x[1], x[2], slot, length, 1/math.Sqrt(float64(hd)))
+		f: func(x []*torch.Tensor) []*torch.Tensor {
+			return one(torch.AttentionCached(x[0], x[1], x[2], slot, length, 1/math.Sqrt(float64(hd))))
 		},
 	}.native(d)
 }
@@ -149,6 +168,6 @@ func linear(d *desk, n dims) *measure.Native {
 	}
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, n["rows"], n["in"]), w},
-		f:      func(x []*torch.Tensor) *torch.Tensor { return torch.Linear(x[0], x[1], nil) },
+		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
 	}.native(d)
 }

@@ -26,8 +26,9 @@ func tokenLogProb(d *desk, n dims) *measure.Native {
 		return kernels.TokenLogProb(kernels.CPU, z, target.Ptr(), nil, 1, logp.Ptr(), entropy.Ptr())
 	}}
 	pristine := logits
-	dlogp, dentropy := d.gradient(n, 5, rows), d.gradient(n, 6, rows)
-	if dlogp != nil {
+	var dlogp, dentropy *torch.Tensor
+	if g := d.gradients(n, 2, 5, rows); g != nil {
+		dlogp, dentropy = g[0], g[1]
 		pristine = d.keep(logits.Clone())
 		forward := p.Work
 		p.Reset = func() { logits.CopyFrom(pristine) } // the backward pass overwrites the logits

@@ -16,11 +16,15 @@ def worst(got, want):
     return (got.double() - want).abs().max().item() / (scale or 1.0)
 
 
-class Operator:
-    """f(*inputs) and, with a gradient of its output given, the gradients of its first `leaves` inputs."""
+def outputs(out):
+    return out if isinstance(out, tuple) else (out,)
 
-    def __init__(self, f, inputs, leaves=0, dout=None):
-        self.f, self.plain, self.inputs, self.leaves, self.dout = f, f, inputs, leaves, dout
+
+class Operator:
+    """f(*inputs) and, with gradients of its outputs given, the gradients of its first `leaves` inputs."""
+
+    def __init__(self, f, inputs, leaves=0, *douts):
+        self.f, self.plain, self.inputs, self.leaves, self.douts = f, f, inputs, leaves, douts
         for x in inputs[:leaves]:
             x.requires_grad_(True)
 
@@ -35,7 +39,7 @@ class Operator:
     def run(self):
         if self.leaves:
             self.out = self.f(*self.inputs)
-            self.out.backward(self.dout)
+            torch.autograd.backward(outputs(self.out), self.douts)
         else:
             with torch.no_grad():
                 self.out = self.f(*self.inputs)
@@ -46,8 +50,8 @@ class Operator:
             x.requires_grad_(True)
         want = self.plain(*wide)
         if self.leaves:
-            want.backward(self.dout.double())
-        pairs = [(self.out, want)] + [(x.grad, w.grad) for x, w in zip(self.inputs[: self.leaves], wide)]
+            torch.autograd.backward(outputs(want), [g.double() for g in self.douts])
+        pairs = [*zip(outputs(self.out), outputs(want))] + [(x.grad, w.grad) for x, w in zip(self.inputs[: self.leaves], wide)]
         return max(worst(a.detach(), b.detach()) for a, b in pairs)
 
 
@@ -113,7 +117,7 @@ class LogProb(Operator):
             want = self.plain(z, target[rows])
             errors.append(worst(self.out[:, rows].detach(), want.detach()))
             if self.leaves:
-                want.backward(self.dout[:, rows].double())
+                want.backward(self.douts[0][:, rows].double())
                 errors.append(worst(logits.grad[rows], z.grad))
         return max(errors)
 
@@ -210,6 +214,17 @@ def rms_norm(d):
     return Operator(f, [uniform(1, 1, n, width), uniform(2, 1, width)], 2 * d["backward"], uniform(3, 1, n, width))
 
 
+def add_rms_norm(d):
+    n, width = d["rows"], d["width"]
+
+    def work(x, residual, w):
+        total = x + residual
+        return total, F.rms_norm(total, (width,), w, 1e-5)
+
+    inputs = [uniform(1, 1, n, width), uniform(2, 1, n, width), uniform(3, 1, width)]
+    return Operator(work, inputs, 3 * d["backward"], uniform(4, 1, n, width), uniform(5, 1, n, width))
+
+
 def swiglu(d):
     n, f = d["rows"], d["width"]
 
@@ -286,7 +301,7 @@ class Sample(Operator):
 
 CASES = {
     "group_advantage": Advantage, "token_logprob": LogProb, "policy_loss_from_logits": PolicyLoss, "linear_policy_loss": LinearPolicyLoss,
-    "rms_norm": rms_norm, "swiglu": swiglu, "rope": rope, "attention_packed": attention, "decode_attention": decode_attention,
+    "rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "swiglu": swiglu, "rope": rope, "attention_packed": attention, "decode_attention": decode_attention,
     "linear": linear, "sample": Sample,
 }
 
