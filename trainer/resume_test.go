@@ -303,3 +303,39 @@ func readResults(t *testing.T, dir string, step int64) string {
 	}
 	return out.String()
 }
+
+// TestRefusedSettingsLeaveNothing: a worker whose settings the others refuse is not held to them when they have been
+// corrected, and one that resumes with others than the run's own is told where those are.
+func TestRefusedSettingsLeaveNothing(t *testing.T) {
+	dir, url := t.TempDir(), startRedis(t)
+	sets := append(untaught, "store.url="+url, "run.steps=1")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	there := make(chan error, 1)
+	go func() {
+		there <- Train(ctx, load(t, dir+"/planner", sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}})
+	}()
+	researcher := func(set string) error {
+		return Train(t.Context(), load(t, dir+"/researcher", append(sets, set)...), Options{Agents: []string{"researcher"}, Observer: &recorder{}, Resume: true})
+	}
+	for {
+		s, err := store.ReadStatus(t.Context(), store.Options{Run: load(t, dir, sets...).Run.Name, URL: url})
+		if err == nil && s.Agents[0].Alive {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := researcher("run.seed=99"); err == nil || !strings.Contains(err.Error(), "run.seed: 99 here") {
+		t.Errorf("another seed: %v", err)
+	}
+	if err := researcher("run.steps=1"); err != nil {
+		t.Errorf("corrected: %v", err)
+	}
+	if err := <-there; err != nil {
+		t.Errorf("the planner: %v", err)
+	}
+	err := researcher("run.seed=99")
+	if want := filepath.Join(dir, "researcher", "config.yaml") + " and may not: [run.seed: 0 -> 99]; set them back, or choose another run.dir"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("resumed with another seed: %v", err)
+	}
+}

@@ -80,9 +80,6 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return 0, err
 	}
-	if err := checkpoint.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
-		return 0, err
-	}
 	opening, opened := untilStopped(ctx, opt.Stop)
 	team, err := openTeam(opening, cfg, opt, Setup{Dir: dir, Offers: points})
 	opened()
@@ -90,6 +87,10 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 		return 0, err
 	}
 	team.contested = contested
+	// Not before the team has agreed: what is written here is held against the settings of whoever resumes.
+	if err := checkpoint.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
+		return 0, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+	}
 	err = team.each(ctx, (*Worker).Run)
 	if err == nil && slices.ContainsFunc(team.workers, func(w *Worker) bool { return w.stopped }) {
 		err = ErrStopped

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
@@ -37,8 +36,10 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]checkpoint.M
 		}
 		return nil, nil
 	}
-	if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil && !(len(steps) == 0 && errors.Is(err, fs.ErrNotExist)) {
-		return nil, err
+	if len(steps) > 0 {
+		if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
+			return nil, err
+		}
 	}
 	points, skipped, err := run.Offers()
 	if err != nil {
@@ -129,7 +130,7 @@ func unchanged(cfg *config.Config, path string) error {
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
-		return fmt.Errorf("--resume: these keys differ from the run's own and may not: %v", keys)
+		return fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %v; set them back, or choose another run.dir", path, keys)
 	}
 	return nil
 }

@@ -349,3 +349,42 @@ func TestRulesForRedis6(t *testing.T) {
 		}
 	}
 }
+
+// A user that is taken away while it is used, or whose password is wrong, is an error that says so: what was not
+// answered is not taken for an answer.
+func TestUserIsTakenAway(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	users := Users("test", team.Agents)
+	for _, u := range users {
+		rules, err := ACLRules("test", g.url, u, false)
+		must(t, err)
+		g.let(t, u.Name, rules)
+	}
+	s, err := g.open(t.Context(), "test-boss")
+	must(t, err)
+	defer s.Close()
+	m, err := s.Join(t.Context(), "boss", team, silent)
+	must(t, err)
+	must(t, m.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	must(t, g.admin.Do(t.Context(), "ACL", "DELUSER", "test-boss").Err())
+	refused := func(what, user string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Count(err.Error(), "does not take the password of user "+user+": look at store.username") != 1 {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("a write", "test-boss", m.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	_, err = m.Await(t.Context(), call(0))
+	refused("a wait", "test-boss", err)
+	_, err = ReadStatus(t.Context(), withDefaults(Options{URL: g.url, Username: "test-status", Password: "falsch", CAFile: g.cert}))
+	refused("a status", "test-status", err)
+
+	s, err = g.open(t.Context(), "test-help")
+	must(t, err)
+	defer s.Close()
+	_, err = s.Join(t.Context(), "boss", team, silent)
+	if err == nil || !strings.Contains(err.Error(), "it may be another agent's. `mgrpo store acl` prints what each user needs") {
+		t.Errorf("the place of another user's agent: %v", err)
+	}
+}

@@ -81,11 +81,23 @@ func (b *batches) run() {
 		for _, a := range batch {
 			_ = p.Process(context.Background(), a.Cmder)
 		}
-		_, _ = p.Exec(context.Background()) // each command has its error; the client's timeouts bound the wait
+		exec(context.Background(), p) // the client's timeouts bound the wait
 		for _, a := range batch {
 			close(a.done)
 		}
 	}
+}
+
+// exec sends a pipeline; each of its commands has a reply or an error then. An error that no command carries is of
+// the connection, such as a password that is refused: the client leaves commands that were not sent without one.
+func exec(ctx context.Context, p redis.Pipeliner) []redis.Cmder {
+	cmds, err := p.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		for _, c := range cmds {
+			c.SetErr(err)
+		}
+	}
+	return cmds
 }
 
 // next is what waits, up to the size of a batch; nil if nothing does. What nobody waits for any more is not sent.

@@ -101,7 +101,8 @@ func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
 		return v, context.Cause(m.Store.ctx)
 	case <-ctx.Done():
 		agents, what := whomWhat()
-		return v, m.waitError(ctx, m.liveliness(agents), what, since, nil)
+		whom, err := m.liveliness(agents)
+		return v, m.waitError(ctx, whom, what, since, err)
 	}
 	err = m.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {
 		if q.empty { // and nothing was announced since, or wake would have it

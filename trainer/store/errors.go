@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,6 +112,33 @@ func (e *MalformedError) Error() string {
 
 // errLoading is a server that answers, but has not read its data yet.
 var errLoading = errors.New("the server is still loading its data")
+
+// advised is an error to which advise has added.
+type advised struct{ error }
+
+func (a advised) Unwrap() error { return a.error }
+
+// advise adds to a refusal of the server who was refused, and what can be done about it.
+func (s *Store) advise(err error) error {
+	var reply redis.Error
+	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
+		return err
+	}
+	opts, bad := parseURL(s.opts.URL)
+	if bad != nil {
+		return err
+	}
+	user := cmp.Or(s.opts.Username, opts.Username, "default")
+	switch text := reply.Error(); {
+	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"):
+		return advised{fmt.Errorf("%w: %s does not take the password of user %s: look at store.username, and at store.password_env or store.password_file",
+			err, strings.Join(opts.Addrs, ", "), user)}
+	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
+		return advised{fmt.Errorf("%w: user %s of %s may not do this; it may be another agent's. `mgrpo store acl` prints what each user needs",
+			err, user, strings.Join(opts.Addrs, ", "))}
+	}
+	return err
+}
 
 // transient says whether an operation that failed so may succeed when the store is back: the network
 // failed, or the server is starting or failing over. All operations are idempotent, so they may be

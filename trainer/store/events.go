@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,7 +142,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		case s.ctx.Err() != nil:
 			return context.Cause(s.ctx)
 		case err != nil && ctx.Err() == nil && !transient(err):
-			return err
+			return s.advise(err)
 		}
 		if err == nil || !overdue(err) {
 			last = err
@@ -156,7 +157,8 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 				return context.Cause(ctx)
 			}
 			agents, what := whomWhat()
-			return s.waitError(ctx, s.liveliness(agents), what, since, last)
+			whom, err := s.liveliness(agents)
+			return s.waitError(ctx, whom, what, since, cmp.Or(last, err))
 		}
 	}
 }
@@ -166,20 +168,21 @@ func overdue(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// liveliness lists agents and whether each has a worker that is alive, for a message.
-func (s *Store) liveliness(agents []string) string {
+// liveliness lists agents and whether each has a worker that is alive, for a message. The error is why it does not know.
+func (s *Store) liveliness(agents []string) (text string, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
 	out := make([]string, len(agents))
 	for i, a := range agents {
-		switch n, err := s.rdb.Exists(ctx, s.key("lease", a)).Result(); {
-		case err != nil:
-			out[i] = a
+		n, failed := s.rdb.Exists(ctx, s.key("lease", a)).Result()
+		switch {
+		case failed != nil:
+			out[i], err = a, failed
 		case n == 0:
 			out[i] = fmt.Sprintf("%s (no worker of it is alive)", a)
 		default:
 			out[i] = fmt.Sprintf("%s (its worker is alive)", a)
 		}
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(out, ", "), err
 }

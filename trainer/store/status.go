@@ -126,7 +126,7 @@ func (r *statusReader) read() error {
 			if errors.As(err, &malformed) || errors.As(err, &empty) {
 				return err
 			}
-			return fmt.Errorf("store: the status of %s: %w", r.out.Run, err)
+			return fmt.Errorf("store: the status of %s: %w", r.out.Run, r.s.advise(err))
 		}
 	}
 	return nil
@@ -134,11 +134,9 @@ func (r *statusReader) read() error {
 
 // ask sends commands at once. A key that is not there is no error.
 func (r *statusReader) ask(queue func(redis.Pipeliner)) error {
-	cmds, _ := r.s.rdb.Pipelined(r.ctx, func(p redis.Pipeliner) error {
-		queue(p)
-		return nil
-	})
-	for _, c := range cmds {
+	p := r.s.rdb.Pipeline()
+	queue(p)
+	for _, c := range exec(r.ctx, p) {
 		if err := c.Err(); err != nil && !errors.Is(err, redis.Nil) {
 			return err
 		}

@@ -221,7 +221,7 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 			return context.Cause(s.ctx)
 		}
 		if !transient(err) {
-			return fmt.Errorf("store: %s: %w", what, err)
+			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
 		select {
 		case <-time.After(pause):
