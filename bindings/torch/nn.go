@@ -47,7 +47,7 @@ func SwiGLU(gateUp *Tensor) *Tensor {
 
 // Rope rotates x [T, H, hd] by position: elements i and i + hd/2 of a head are the plane that turns by the
 // angle whose cosine and sine are cos[pos, i] and sin[pos, i]. cos and sin are float32 [P, hd/2], pos is
-// int32 [T] with values below P. No gradient flows to cos and sin.
+// int32 [T] with values below P, where on a GPU another gives NaN instead of an error. No gradient flows to cos and sin.
 func Rope(x, cos, sin, pos *Tensor) *Tensor {
 	s := x.enter("rope", cos, sin, pos)
 	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)
@@ -70,7 +70,7 @@ func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64) *Tensor {
 }
 
 // CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos
-// int32 [T].
+// int32 [T]. On a GPU a row that names a place outside of the cache is not written and is no error.
 func CacheWrite(cache, x, slot, pos *Tensor) {
 	s := cache.enter("cache write", x, slot, pos)
 	must("cache write", C.mgt_cache_write_(s.dev.native, cache.handle, x.handle, slot.handle, pos.handle), cache, x, slot, pos)
@@ -78,7 +78,8 @@ func CacheWrite(cache, x, slot, pos *Tensor) {
 
 // AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of slot[r] of the
 // caches [S, KV, L, hd]: result [T, H, hd]; slot and length int32 [T], lengths from 1 to L. No gradient is
-// recorded. On CPU in float32 a row's result depends on that row, its slot and length alone, to the bit.
+// recorded. On CPU in float32 a row's result depends on that row, its slot and length alone, to the bit. On a GPU a slot
+// or length outside of the cache may give NaN instead of an error, which the host would have to wait for.
 func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64) *Tensor {
 	s := q.enter("cached attention", kCache, vCache, slot, length)
 	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, slot.handle, length.handle, C.double(scale)),

@@ -1,5 +1,6 @@
 // Attention over packed sequences, for training and scoring, and over a key-value cache, for generation.
-// CPU float32 runs our kernels; other tensors run LibTorch's attention.
+// CPU float32 runs our kernels; other tensors run LibTorch's attention, except that rows which are decoded on a GPU, in float32
+// or bfloat16, run ours too.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/arange.h>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
 #include "mgrpo/nn.h"
@@ -171,6 +173,22 @@ at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::
                                                   /*is_causal=*/true, false, scale));
 }
 
+// Our kernel, which only enqueues its work on a GPU.
+at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &slot, const at::Tensor &length, double scale) {
+  auto qc = q.contiguous(), out = at::empty_like(qc);
+  const auto *slots = slot.const_data_ptr<int32_t>(), *lengths = length.const_data_ptr<int32_t>();
+  if (q.is_cuda())
+    check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), slots, lengths, int32_t(q.scalar_type()),
+                                                 out.mutable_data_ptr(), q.size(0), k.size(0), q.size(1), k.size(1), k.size(2), q.size(2),
+                                                 float(scale), stream_of(q)));
+  else
+    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(), slots, lengths,
+                                            out.mutable_data_ptr<float>(), q.size(0), k.size(0), q.size(1), k.size(1), k.size(2), q.size(2),
+                                            float(scale)),
+                 ": is every slot and length inside the cache?");
+  return out;
+}
+
 // Rows of one slot see its keys and values where they lie. The n-th query heads of all groups make one batch.
 at::Tensor attend_slot(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(0), hd = q.size(2), group = heads / kv;
@@ -213,6 +231,8 @@ at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at:
     auto to = out.narrow(0, from, rows);
     if (rows > 1 && slots[from] == slots[from + 1]) {
       to.copy_(attend_slot(part, k.select(0, slots[from]), v.select(0, slots[from]), seen, scale));
+    } else if (ours(q)) {
+      to.copy_(cached(part, kc, vc, slot.narrow(0, from, rows), length.narrow(0, from, rows), scale));
     } else {
       auto which = slot.narrow(0, from, rows);
       to.copy_(attend_slots(part, k.index_select(0, which), v.index_select(0, which), seen, scale));
@@ -222,8 +242,9 @@ at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at:
 }
 
 void check_cache(const at::Tensor &cache, int64_t kv, int64_t hd, const at::Tensor &like) {
-  TORCH_CHECK(cache.dim() == 4 && cache.size(1) == kv && cache.size(3) == hd && cache.is_contiguous() && cache.scalar_type() == like.scalar_type(),
-              "the cache must be [S, ", kv, ", L, ", hd, "] of ", like.scalar_type(), " and contiguous");
+  TORCH_CHECK(cache.dim() == 4 && cache.size(1) == kv && cache.size(3) == hd && cache.is_contiguous() && cache.scalar_type() == like.scalar_type() &&
+                  cache.device() == like.device(),
+              "the cache must be [S, ", kv, ", L, ", hd, "] of ", like.scalar_type(), ", contiguous and on ", like.device());
 }
 
 }  // namespace
@@ -258,15 +279,20 @@ char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *po
     TORCH_CHECK(X.dim() == 3, "x must be [T, KV, hd]");
     int64_t rows = X.size(0);
     check_cache(C, X.size(1), X.size(2), X);
-    auto slots = int32s(S, rows, "slot"), positions = int32s(P, rows, "pos");
+    auto slots = int32s(S, rows, "slot", X), positions = int32s(P, rows, "pos", X);
+    auto xc = X.contiguous();
+    if (C.is_cuda() && ours(C)) {
+      check_status(the_cuda_part->cache_write(C.mutable_data_ptr(), xc.const_data_ptr(), slots, positions, int32_t(C.scalar_type()), rows, C.size(0),
+                                              C.size(1), C.size(2), C.size(3), stream_of(C)));
+      return;
+    }
     if (cpu_fp32(C)) {
-      auto xc = X.contiguous();
       check_status(mgrpo_cache_write_cpu(C.mutable_data_ptr<float>(), xc.const_data_ptr<float>(), slots, positions, rows, C.size(0),
                                          C.size(1), C.size(2), C.size(3)),
                    ": is every slot and position inside the cache?");
       return;
     }
-    C.transpose(1, 2).index_put_({S, P}, X);
+    C.transpose(1, 2).index_put_({S, P}, xc);
   });
 }
 
@@ -277,13 +303,10 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     TORCH_CHECK(Q.dim() == 3 && K.dim() == 4 && K.sizes() == V.sizes() && K.size(1) > 0 && Q.size(1) % K.size(1) == 0,
                 "q must be [T, H, hd], the caches [S, KV, L, hd] with H a multiple of KV");
     for (const auto *cache : {&K, &V}) check_cache(*cache, K.size(1), Q.size(2), Q);
-    auto slots = int32s(S, Q.size(0), "slot"), lengths = int32s(L, Q.size(0), "length");
-    if (!cpu_fp32(Q)) return cached_composite(Q, K, V, S, L, scale);
-    auto qc = Q.contiguous(), out = at::empty_like(qc);
-    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), K.const_data_ptr<float>(), V.const_data_ptr<float>(), slots,
-                                            lengths, out.mutable_data_ptr<float>(), Q.size(0), K.size(0), Q.size(1), K.size(1),
-                                            K.size(2), Q.size(2), float(scale)),
-                 ": is every slot and length inside the cache?");
-    return out;
+    int32s(S, Q.size(0), "slot", Q);
+    int32s(L, Q.size(0), "length", Q);
+    // More rows than slots have a prompt among them: on a GPU that is LibTorch's, whose products are of matrices.
+    bool decodes = Q.size(0) <= K.size(0);
+    return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, S, L, scale) : cached_composite(Q, K, V, S, L, scale);
   });
 }

@@ -41,15 +41,32 @@ int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double 
                                               dentropy.const_data_ptr(), bad_row, stream(logits.get_device())));
 }
 
-constexpr decltype(cuda_part::policy_gradient_from_logits) policy_gradient_from_logits =
-    [](auto... with) { return refused(mgrpo_policy_gradient_from_logits_cuda(with...)); };
-
-constexpr decltype(cuda_part::policy_loss) policy_loss = [](auto... with) { return refused(mgrpo_policy_loss_cuda(with...)); };
+// A kernel's own call, whose failures throw.
+template <auto kCall, class>
+struct Throwing;
+template <auto kCall, class... Arguments>
+struct Throwing<kCall, int32_t (*)(Arguments...)> {
+  static int32_t call(Arguments... with) { return refused(kCall(with...)); }
+};
+#define MGT_THROWING(name) Throwing<mgrpo_##name##_cuda, decltype(&mgrpo_##name##_cuda)>::call
 
 }  // namespace
 
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
-  static const cuda_part part{device_count, stream, memory, token_logprob, token_logprob_bwd,
-                              policy_gradient_from_logits, policy_loss};
+  static const cuda_part part{device_count,
+                              stream,
+                              memory,
+                              token_logprob,
+                              token_logprob_bwd,
+                              MGT_THROWING(policy_gradient_from_logits),
+                              MGT_THROWING(policy_loss),
+                              MGT_THROWING(rms_norm),
+                              MGT_THROWING(add_rms_norm),
+                              MGT_THROWING(rms_norm_bwd),
+                              MGT_THROWING(swiglu),
+                              MGT_THROWING(swiglu_bwd),
+                              MGT_THROWING(rope),
+                              MGT_THROWING(cache_write),
+                              MGT_THROWING(attention_cached)};
   return &part;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "mgrpo/nn.h"
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo_torch.h"
 
@@ -17,6 +18,17 @@ struct cuda_part {
                                const at::Tensor &dentropy, int64_t *bad_row);
   decltype(&mgrpo_policy_gradient_from_logits_cuda) policy_gradient_from_logits;
   decltype(&mgrpo_policy_loss_cuda) policy_loss;
+  decltype(&mgrpo_rms_norm_cuda) rms_norm;
+  decltype(&mgrpo_add_rms_norm_cuda) add_rms_norm;
+  decltype(&mgrpo_rms_norm_bwd_cuda) rms_norm_bwd;
+  decltype(&mgrpo_swiglu_cuda) swiglu;
+  decltype(&mgrpo_swiglu_bwd_cuda) swiglu_bwd;
+  decltype(&mgrpo_rope_cuda) rope;
+  decltype(&mgrpo_cache_write_cuda) cache_write;
+  decltype(&mgrpo_attention_cached_cuda) attention_cached;
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded
+
+// The current stream of the GPU that t is on, for its kernels.
+inline void *stream_of(const at::Tensor &t) { return the_cuda_part->stream(t.get_device()); }

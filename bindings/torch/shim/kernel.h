@@ -1,4 +1,4 @@
-// Which tensors our own CPU kernels take, and how their statuses become exceptions.
+// Which tensors our own kernels take, and how their statuses become exceptions.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -12,6 +12,13 @@ bool cpu_fp32(const at::Tensor &t, const T &...rest) {
   return cpu_fp32(t) && cpu_fp32(rest...);
 }
 
+// Whether our kernels of layers take these: alike, in float32, on a GPU also in bfloat16.
+template <class... T>
+bool ours(const at::Tensor &t, const T &...rest) {
+  bool has = t.scalar_type() == at::kFloat ? t.is_cpu() || t.is_cuda() : t.is_cuda() && t.scalar_type() == at::kBFloat16;
+  return has && ((rest.device() == t.device() && rest.scalar_type() == t.scalar_type()) && ...);
+}
+
 // Whether an operation on these has to leave a trace for the backward pass.
 template <class... T>
 bool recorded(const T &...t) {
@@ -22,9 +29,13 @@ inline void check_status(int32_t status, const char *hint = "") {
   TORCH_CHECK(status == MGRPO_OK, mgrpo_status_string(status), hint);
 }
 
-// An int32 tensor of n elements, such as positions and slots.
+// An int32 tensor of n elements, such as positions and slots; the second is where `like` is.
 inline const int32_t *int32s(const at::Tensor &t, int64_t n, const char *name) {
   TORCH_CHECK(t.scalar_type() == at::kInt && t.dim() == 1 && t.size(0) == n && t.is_contiguous(), name,
               " must be int32 [", n, "] and contiguous");
   return t.const_data_ptr<int32_t>();
+}
+inline const int32_t *int32s(const at::Tensor &t, int64_t n, const char *name, const at::Tensor &like) {
+  TORCH_CHECK(t.device() == like.device(), name, " must be on ", like.device());
+  return int32s(t, n, name);
 }

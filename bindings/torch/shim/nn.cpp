@@ -1,5 +1,6 @@
 // The layers around attention: linear, embedding, RMS norm, SwiGLU, rotary position embedding.
-// CPU float32 runs our kernels; other tensors run LibTorch's operators.
+// Float32, on a GPU also bfloat16, runs our kernels but for products of matrices in training and on a GPU; other tensors run
+// LibTorch's operators.
 #include "mgrpo/nn.h"
 
 #include <ATen/TensorOperators.h>
@@ -12,9 +13,10 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
@@ -90,11 +92,19 @@ struct Embedding : torch::autograd::Function<Embedding> {
   }
 };
 
+int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
+
+float *data_or_null(const at::Tensor *t) { return t ? t->mutable_data_ptr<float>() : nullptr; }
+
 at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
   auto y = at::empty_like(x);
-  if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options());
-  check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), eps, y.mutable_data_ptr<float>(),
-                                  inv_rms ? inv_rms->mutable_data_ptr<float>() : nullptr, rows_of(x), w.size(0)));
+  if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options().dtype(at::kFloat));
+  float *inv = data_or_null(inv_rms);
+  int64_t rows = rows_of(x), d = w.size(0);
+  if (x.is_cuda())
+    check_status(the_cuda_part->rms_norm(x.const_data_ptr(), w.const_data_ptr(), dtype_of(x), eps, y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
+  else
+    check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), eps, y.mutable_data_ptr<float>(), inv, rows, d));
   return y;
 }
 
@@ -102,10 +112,17 @@ at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Te
 at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const at::Tensor &inv_rms,
                         const at::Tensor &dx_more, at::Tensor *dw) {
   auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);
-  *dw = at::zeros_like(w);
-  check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(),
-                                      inv_rms.const_data_ptr<float>(), more.defined() ? more.const_data_ptr<float>() : nullptr,
-                                      dx.mutable_data_ptr<float>(), dw->mutable_data_ptr<float>(), rows_of(x), w.size(0)));
+  auto sums = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+  const float *inv = inv_rms.const_data_ptr<float>();
+  const void *from_more = more.defined() ? more.const_data_ptr() : nullptr;
+  int64_t rows = rows_of(x), d = w.size(0);
+  if (x.is_cuda())
+    check_status(the_cuda_part->rms_norm_bwd(dyc.const_data_ptr(), x.const_data_ptr(), w.const_data_ptr(), inv, from_more, dtype_of(x),
+                                             dx.mutable_data_ptr(), sums.mutable_data_ptr<float>(), rows, d, stream_of(x)));
+  else
+    check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), inv,
+                                        static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), sums.mutable_data_ptr<float>(), rows, d));
+  *dw = sums.to(w.scalar_type());
   return dx;
 }
 
@@ -126,10 +143,15 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 // The sum and its norm.
 variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
   auto sum = at::empty_like(x), y = at::empty_like(x);
-  if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options());
-  check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(), eps,
-                                      sum.mutable_data_ptr<float>(), y.mutable_data_ptr<float>(),
-                                      inv_rms ? inv_rms->mutable_data_ptr<float>() : nullptr, rows_of(x), w.size(0)));
+  if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options().dtype(at::kFloat));
+  float *inv = data_or_null(inv_rms);
+  int64_t rows = rows_of(x), d = w.size(0);
+  if (x.is_cuda())
+    check_status(the_cuda_part->add_rms_norm(x.const_data_ptr(), residual.const_data_ptr(), w.const_data_ptr(), dtype_of(x), eps,
+                                             sum.mutable_data_ptr(), y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
+  else
+    check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(), eps,
+                                        sum.mutable_data_ptr<float>(), y.mutable_data_ptr<float>(), inv, rows, d));
   return {sum, y};
 }
 
@@ -151,9 +173,12 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
 };
 
 at::Tensor swiglu(const at::Tensor &gate_up) {
-  int64_t f = gate_up.size(-1) / 2;
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
   auto y = like_with_last(gate_up, f);
-  check_status(mgrpo_swiglu_cpu(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows_of(gate_up), f));
+  if (gate_up.is_cuda())
+    check_status(the_cuda_part->swiglu(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
+  else
+    check_status(mgrpo_swiglu_cpu(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
   return y;
 }
 
@@ -165,18 +190,26 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto gate_up = ctx->get_saved_variables()[0];
     auto dy = grads[0].contiguous(), d_gate_up = at::empty_like(gate_up);
-    check_status(mgrpo_swiglu_bwd_cpu(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(),
-                                      d_gate_up.mutable_data_ptr<float>(), rows_of(gate_up), gate_up.size(-1) / 2));
+    int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+    if (gate_up.is_cuda())
+      check_status(the_cuda_part->swiglu_bwd(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up), d_gate_up.mutable_data_ptr(),
+                                             rows, f, stream_of(gate_up)));
+    else
+      check_status(mgrpo_swiglu_bwd_cpu(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
     return {d_gate_up};
   }
 };
 
 at::Tensor rope(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos, bool inverse) {
   auto y = at::empty_like(x);
-  check_status(mgrpo_rope_cpu(x.const_data_ptr<float>(), cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
-                              int32s(pos, x.size(0), "pos"), y.mutable_data_ptr<float>(), x.size(0), x.size(1), x.size(2),
-                              cos.size(0), inverse),
-               ": is every position in the cosine table?");
+  const float *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
+  const int32_t *p = pos.const_data_ptr<int32_t>();
+  if (x.is_cuda())
+    check_status(the_cuda_part->rope(x.const_data_ptr(), c, s, p, dtype_of(x), y.mutable_data_ptr(), x.size(0), x.size(1), x.size(2), cos.size(0),
+                                     inverse, stream_of(x)));
+  else
+    check_status(mgrpo_rope_cpu(x.const_data_ptr<float>(), c, s, p, y.mutable_data_ptr<float>(), x.size(0), x.size(1), x.size(2), cos.size(0), inverse),
+                 ": is every position in the cosine table?");
   return y;
 }
 
@@ -226,7 +259,7 @@ mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps) {
   return make(d, [&] {
     const auto &X = ref(x), &W = ref(w);
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 1 && X.size(-1) == W.size(0), "x [..., D] and w [D] do not agree on D");
-    if (!cpu_fp32(X, W)) return at::rms_norm(X, W.sizes(), W, eps);
+    if (!ours(X, W)) return at::rms_norm(X, W.sizes(), W, eps);
     auto xc = X.contiguous(), wc = W.contiguous();
     return recorded(X, W) ? RmsNorm::apply(xc, wc, eps) : rms_norm(xc, wc, eps, nullptr);
   });
@@ -239,7 +272,7 @@ mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, doubl
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 1 && X.size(-1) == W.size(0), "x [..., D] and w [D] do not agree on D");
     TORCH_CHECK(X.sizes() == R.sizes() && X.scalar_type() == R.scalar_type(), "x and residual must have one shape and dtype");
     variable_list out;
-    if (cpu_fp32(X, R, W)) {
+    if (ours(X, R, W)) {
       auto xc = X.contiguous(), rc = R.contiguous(), wc = W.contiguous();
       out = recorded(X, R, W) ? AddRmsNorm::apply(xc, rc, wc, eps) : add_rms_norm(xc, rc, wc, eps, nullptr);
     } else {
@@ -256,7 +289,7 @@ mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
   return make(d, [&] {
     const auto &x = ref(gate_up);
     TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
-    if (!cpu_fp32(x)) {
+    if (!ours(x)) {
       auto halves = x.chunk(2, -1);
       return at::silu(halves[0]) * halves[1];
     }
@@ -270,10 +303,10 @@ mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos) {
     const auto &X = ref(x), &C = ref(cos), &S = ref(sin), &P = ref(pos);
     TORCH_CHECK(X.dim() == 3 && X.size(2) % 2 == 0, "x must be [T, H, hd] with hd even");
     for (const auto *t : {&C, &S})
-      TORCH_CHECK(t->dim() == 2 && t->size(1) == X.size(2) / 2 && t->size(0) == C.size(0) && t->scalar_type() == at::kFloat && t->is_contiguous(),
-                  "cos and sin must be float32 [P, ", X.size(2) / 2, "] and contiguous");
-    int32s(P, X.size(0), "pos");
-    if (!cpu_fp32(X)) return rope_composite(X, C, S, P);
+      TORCH_CHECK(t->device() == X.device() && t->dim() == 2 && t->size(1) == X.size(2) / 2 && t->size(0) == C.size(0) && t->scalar_type() == at::kFloat && t->is_contiguous(),
+                  "cos and sin must be float32 [P, ", X.size(2) / 2, "], contiguous and on ", X.device());
+    int32s(P, X.size(0), "pos", X);
+    if (!ours(X)) return rope_composite(X, C, S, P);
     auto xc = X.contiguous();
     return recorded(X) ? Rope::apply(xc, C, S, P) : rope(xc, C, S, P, false);
   });
