@@ -39,6 +39,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 	if options.URL == "" && len(names) < len(AgentNames(cfg)) {
 		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
+	options.Waiting = func(what string) { opt.Observer.Note("", what) }
 	s.Config, s.Task, s.Observer, s.Health, s.Local, s.Stop = cfg, opt.Task, opt.Observer, opt.Health, len(names), opt.Stop
 	t := &team{contested: math.MinInt64}
 	if t.store, err = store.Open(ctx, options); err != nil {

@@ -134,8 +134,13 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	var last error
+	gone := false // the store is, and that was told
 	for {
 		found, err := look(ctx)
+		if err == nil && gone {
+			gone = false
+			s.sayBack(since)
+		}
 		switch {
 		case found && err == nil:
 			return nil
@@ -150,6 +155,12 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		select {
 		case <-wake:
 		case <-again.C:
+			if last != nil {
+				gone = s.sayGone(since, last) || gone
+			} else {
+				agents, what := whomWhat()
+				s.sayDead(since, agents, what)
+			}
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		case <-ctx.Done():
@@ -168,6 +179,8 @@ func overdue(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
+const dead = "no worker of it is alive"
+
 // liveliness lists agents and whether each has a worker that is alive, for a message. The error is why it does not know.
 func (s *Store) liveliness(agents []string) (text string, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
@@ -179,7 +192,7 @@ func (s *Store) liveliness(agents []string) (text string, err error) {
 		case failed != nil:
 			out[i], err = a, failed
 		case n == 0:
-			out[i] = fmt.Sprintf("%s (no worker of it is alive)", a)
+			out[i] = fmt.Sprintf("%s (%s)", a, dead)
 		default:
 			out[i] = fmt.Sprintf("%s (its worker is alive)", a)
 		}

@@ -44,7 +44,12 @@ type Options struct {
 
 	MaxDeliveries int // an invocation is given up when this many workers were lost with it in hand; 0: 5
 
-	process string // tells this process from others; "": thisProcess
+	// Waiting is told, at most once a minute, why something waits for long: the store cannot be reached, or an agent has
+	// no worker; and when the store answers again. nil: nobody is.
+	Waiting func(what string) `json:"-"`
+
+	sayAfter time.Duration // a wait that is not told of; 0: sayAfter
+	process  string        // tells this process from others; "": thisProcess
 }
 
 // thisProcess is a random name of the process. A place that it takes again was not lost by it.
@@ -59,6 +64,7 @@ type Store struct {
 	batches  batches       // of its commands
 	channel  *redis.PubSub // what is announced, on a connection of its own
 	topics   topics
+	patience patience
 
 	ctx    context.Context // ends with the run, or with Close
 	cancel context.CancelCauseFunc
@@ -84,6 +90,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	if o.MaxDeliveries == 0 {
 		o.MaxDeliveries = 5
+	}
+	if o.sayAfter == 0 {
+		o.sayAfter = sayAfter
 	}
 	s := &Store{opts: o}
 	if o.URL == "" {
@@ -206,9 +215,13 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	var last error
+	gone := false // that was told
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := op(ctx)
 		if err == nil {
+			if gone {
+				s.sayBack(since)
+			}
 			return nil
 		}
 		if !overdue(err) {
@@ -223,6 +236,7 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
+		gone = s.sayGone(since, err) || gone
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

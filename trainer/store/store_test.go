@@ -349,3 +349,40 @@ func TestTLSAndACL(t *testing.T) {
 		cancel()
 	}
 }
+
+// Who waits for long is told why: the store is gone, and then back; an agent has no worker.
+func TestWaitsAreTold(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	told := make(chan string, 100)
+	expect := func(parts ...string) {
+		t.Helper()
+		select {
+		case what := <-told:
+			for _, part := range parts {
+				if !strings.Contains(what, part) {
+					t.Errorf("told %q, without %q", what, part)
+				}
+			}
+		case <-time.After(15 * time.Second):
+			t.Errorf("not told: %q", parts)
+		}
+	}
+	s := openAt(t, server.URL(), Options{Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
+	boss := join(t, s, "boss")
+	server.Kill()
+	written := make(chan error, 1)
+	go func() { written <- boss.AskStop(t.Context()) }()
+	expect("waits since ", " for the store at "+server.Addr()+": ", "connection refused")
+	must(t, server.Start())
+	must(t, <-written)
+	expect("the store answers again, after ")
+	s.patience.mu.Lock()
+	s.patience.next = time.Time{} // a minute later
+	s.patience.mu.Unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { written <- boss.Meet(ctx, Ready, func([]string) {}) }()
+	expect("waits since ", " for help (no worker of it is alive): being ready")
+	stop()
+	<-written
+}

@@ -1,0 +1,62 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How long a wait lasts before anything is said of it, and until something is said again.
+const (
+	sayAfter = 5 * time.Second
+	sayAgain = time.Minute
+)
+
+// patience is when it may next be said why something waits, whatever number of goroutines do.
+type patience struct {
+	mu   sync.Mutex
+	next time.Time
+}
+
+// due says whether a wait that began then is to be told of now.
+func (s *Store) due(since time.Time) bool {
+	if s.opts.Waiting == nil || time.Since(since) < s.opts.sayAfter {
+		return false
+	}
+	s.patience.mu.Lock()
+	defer s.patience.mu.Unlock()
+	if time.Now().Before(s.patience.next) {
+		return false
+	}
+	s.patience.next = time.Now().Add(sayAgain)
+	return true
+}
+
+// sayGone tells that the store cannot be reached, and says whether it has.
+func (s *Store) sayGone(since time.Time, err error) bool {
+	if !s.due(since) {
+		return false
+	}
+	where := ""
+	if opts, err := parseURL(s.opts.URL); err == nil {
+		where = " at " + strings.Join(opts.Addrs, ", ")
+	}
+	s.opts.Waiting(fmt.Sprintf("waits since %s for the store%s: %v", since.Format(time.TimeOnly), where, err))
+	return true
+}
+
+// sayBack tells that it can again.
+func (s *Store) sayBack(since time.Time) {
+	s.opts.Waiting(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
+}
+
+// sayDead tells of a wait for agents of which no worker is alive; others are at work, however long that takes.
+func (s *Store) sayDead(since time.Time, agents []string, what string) {
+	if !s.due(since) {
+		return
+	}
+	if whom, err := s.liveliness(agents); err == nil && strings.Contains(whom, dead) {
+		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
+	}
+}
