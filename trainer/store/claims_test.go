@@ -57,7 +57,7 @@ func TestLossesAreTrimmed(t *testing.T) {
 		must(t, err)
 		die(t, b, help)
 		die(t, b, boss)
-		boss, help = pair(t, b, Options{})
+		boss, _ = pair(t, b, Options{})
 		keys := []string{"mgrpo:{test}:lost:step-0", "mgrpo:{test}:losses"}
 		for _, key := range keys {
 			if b.raw.Exists(t.Context(), key).Val() != 1 {
