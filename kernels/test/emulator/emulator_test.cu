@@ -1,0 +1,122 @@
+// Kernels that are wrong, each in a way that the emulator has to tell, beside the same kernel that is right.
+#include <cooperative_groups.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "block.cuh"
+#include "device.h"
+
+namespace mgrpo::cuda {
+namespace {
+
+constexpr int kThreads = 96;
+
+template <class... Parameters, class... Arguments>
+std::vector<int> run(void (*kernel)(Parameters...), const Shape &shape, Arguments... arguments) {
+  std::vector<int> out(static_cast<size_t>(shape.blocks) * shape.threads);
+  Scratch<int> memory(nullptr);
+  EXPECT_EQ(memory.allocate(static_cast<int64_t>(out.size())), MGRPO_OK);
+  EXPECT_EQ(launch(kernel, shape, nullptr, memory.get(), arguments...), MGRPO_OK);
+  EXPECT_EQ(memory.download(out.data(), static_cast<int64_t>(out.size())), MGRPO_OK);
+  return out;
+}
+
+__global__ void reverse_kernel(int *out, bool waits) {
+  __shared__ int shared[kThreads];
+  shared[threadIdx.x] = static_cast<int>(threadIdx.x);
+  if (waits) __syncthreads();
+  out[threadIdx.x] = shared[kThreads - 1 - threadIdx.x];
+}
+
+TEST(Emulator, AMissingBarrierGivesAnotherResult) {
+  std::vector<int> want(kThreads);
+  std::iota(want.rbegin(), want.rend(), 0);
+  EXPECT_EQ(run(reverse_kernel, {1, kThreads}, true), want);
+  EXPECT_NE(run(reverse_kernel, {1, kThreads}, false), want);
+}
+
+__global__ void parting_kernel(int *, int mistake) {
+  if (mistake == 1 && threadIdx.x == 5) return;
+  if (mistake == 2 && threadIdx.x >= 64) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+
+TEST(EmulatorDeathTest, ThreadsThatPartAtABarrier) {
+  run(parting_kernel, {1, kThreads}, 0);
+  EXPECT_DEATH(run(parting_kernel, {1, kThreads}, 1), "threads of a block part at a barrier.*has ended");
+  EXPECT_DEATH(run(parting_kernel, {1, kThreads}, 2), "threads of a block part at a barrier");
+}
+
+__global__ void sum_of_lanes_kernel(int *out, int mistake) {
+  int value = static_cast<int>(threadIdx.x);
+  if (mistake == 1 && threadIdx.x == 40) return;
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xFFFFFFFF, value, step);
+  out[threadIdx.x] = value;
+}
+
+TEST(EmulatorDeathTest, WarpsExchange) {
+  const auto got = run(sum_of_lanes_kernel, {1, kThreads}, 0);
+  for (int i = 0; i < kThreads; i++) EXPECT_EQ(got[i], 31 * 16 + i / 32 * 1024);
+  EXPECT_DEATH(run(sum_of_lanes_kernel, {1, kThreads}, 1), "part at a barrier.*has ended");
+}
+
+__global__ void leftover_kernel(int *out) {
+  __shared__ int shared[kThreads];
+  out[blockIdx.x * kThreads + threadIdx.x] = shared[threadIdx.x];
+  shared[threadIdx.x] = 7;
+}
+
+TEST(Emulator, ABlockFindsNothingOfTheLast) {
+  for (int v : run(leftover_kernel, {3, kThreads})) EXPECT_NE(v, 7);
+}
+
+__global__ void neighbour_kernel(int *out, bool waits) {
+  __shared__ int rank;
+  auto *const all = static_cast<int *>(dynamic_shared());
+  auto cluster = cooperative_groups::this_cluster();
+  if (threadIdx.x == 0) rank = static_cast<int>(cluster.block_rank());
+  all[threadIdx.x] = static_cast<int>(100 * cluster.block_rank() + threadIdx.x);
+  if (waits) cluster.sync();
+  const unsigned other = (cluster.block_rank() + 1) % cluster.num_blocks();
+  out[blockIdx.x * kThreads + threadIdx.x] = *cluster.map_shared_rank(&rank, other) * 1000 + *cluster.map_shared_rank(all + threadIdx.x, other);
+  cluster.sync();
+}
+
+TEST(Emulator, BlocksOfAClusterReadEachOther) {
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const Shape shape{8, kThreads, kThreads * sizeof(int), 4};
+  std::vector<int> want;
+  for (int b = 0; b < 8; b++)
+    for (int t = 0; t < kThreads; t++) want.push_back((b + 1) % 4 * 1100 + t);
+  EXPECT_EQ(run(neighbour_kernel, shape, true), want);
+  EXPECT_NE(run(neighbour_kernel, shape, false), want);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(launch(neighbour_kernel, shape, nullptr, static_cast<int *>(nullptr), true), MGRPO_CUDA_ERROR);
+}
+
+TEST(EmulatorDeathTest, CopiesStayOnTheirSide) {
+  Scratch<int> memory(nullptr);
+  int host[4] = {};
+  ASSERT_EQ(memory.upload(host, 4), MGRPO_OK);
+  EXPECT_DEATH(memory.download(host, 5), "after their allocation");
+  EXPECT_DEATH(cudaMemcpyAsync(host, host, 4, cudaMemcpyHostToDevice, nullptr), "is no device memory");
+  EXPECT_DEATH(cudaMemcpyAsync(memory.get(), memory.get(), 4, cudaMemcpyDeviceToHost, nullptr), "is device memory");
+}
+
+TEST(Emulator, NothingHappensBeforeSomebodyWaits) {
+  Scratch<int> memory(nullptr);
+  int host = 1;
+  ASSERT_EQ(memory.allocate_ones(1), MGRPO_OK);
+  ASSERT_EQ(cudaMemcpyAsync(&host, memory.get(), sizeof host, cudaMemcpyDeviceToHost, nullptr), cudaSuccess);
+  EXPECT_EQ(host, 1);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  EXPECT_EQ(host, -1);
+}
+
+}  // namespace
+}  // namespace mgrpo::cuda
