@@ -77,6 +77,7 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 # Every path of the kernels. Where the CPU lacks an instruction set, that run repeats a lower one.
 test: build gsm8k ## every test
 	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/test/kernels_test --gtest_brief=1; done
+	build/test/kernels_emulated_test --gtest_brief=1 --gtest_filter='*emulated:Emulator*'
 	build/test/shim_test --gtest_brief=1
 	$(GO) test -timeout 30m ./...
 	$(GO) test -timeout 30m -race $(RACE)
@@ -85,11 +86,12 @@ test-goldens: build ## the golden tests against GOLDENS=dir, laid out like testd
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with mgrpo/, models/ or tokenizer/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 
-test-asan: setup ## the kernels' tests with address and undefined-behaviour sanitisers
+test-asan: setup ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
 	@test -f build/asan/build.ninja || cmake -G Ninja -S . -B build/asan -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
 	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/asan/test/kernels_test --gtest_brief=1; done
+	build/asan/test/kernels_emulated_test --gtest_brief=1 --gtest_filter='*emulated:Emulator*'
 
 # Where no driver is installed the stub stands in: 0 GPUs.
 test-cuda: ## what the CUDA build tests, with or without a GPU
