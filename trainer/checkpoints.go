@@ -103,8 +103,10 @@ func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentSta
 	if err := w.complete(ctx, version); err != nil {
 		return err
 	}
-	if w.main {
+	if w.main || w.alone {
 		w.observer.Note(w.name, fmt.Sprintf("checkpoint %s", w.run.StepDir(version)))
+	}
+	if w.main {
 		if err := w.member.Trim(ctx, version-1); err != nil {
 			return err
 		}
@@ -160,8 +162,8 @@ func (w *Worker) diskFull(err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("%w: the disk of run.dir, %s, is full; what was complete there still is. Free some space, lower run.keep (%d), or move the folder and set run.dir to it; --resume goes on",
-		err, w.dir, w.cfg.Run.Keep)
+	return fmt.Errorf("%w: the disk of run.dir, %s, is full; what was complete there still is. Free some space (mgrpo checkpoint prune --keep 1 does), or move the folder and set run.dir to it; --resume goes on",
+		err, w.dir)
 }
 
 // listPart is what a worker says of its part of a checkpoint: "file SHA256 SIZE PATH" for each file, "ledger

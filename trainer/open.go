@@ -40,7 +40,7 @@ type Setup struct {
 func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
+	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", alone: s.Local <= 1, observer: s.Observer,
 		member: m, task: s.Task, dir: s.Dir, run: CheckpointsOf(s.Dir, name), saved: -1, stop: s.Stop}
 	if s.Checkpoints != "" {
 		w.run.Dir = s.Checkpoints

@@ -173,7 +173,7 @@ func TestResumeRefuses(t *testing.T) {
 func TestResumeOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1")...), Options{Resume: true})
-	if notes := seen.String(); !strings.Contains(notes, dir+" holds no checkpoint yet: starting from the beginning") {
+	if notes := seen.String(); !strings.Contains(notes, dir+" holds no checkpoint yet: for a start from the beginning") {
 		t.Errorf("notes: %s", notes)
 	}
 	if got := steps(t, dir); !slices.Equal(got, []int64{1}) {

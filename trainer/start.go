@@ -52,7 +52,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]checkpoint.M
 		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, run.Dir)
 	}
 	if len(points) == 0 {
-		opt.Observer.Note("", dir+" holds no checkpoint yet: starting from the beginning")
+		opt.Observer.Note("", dir+" holds no checkpoint yet: for a start from the beginning")
 	}
 	return points, nil
 }
@@ -110,7 +110,7 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 	run := CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if len(s.Offers) > 0 {
-			s.Observer.Note("", "starting from the beginning, as the others have to")
+			s.Observer.Note("", fmt.Sprintf("warning: starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
 		}
 		return run.GoBack(checkpoint.Manifest{Step: store.Afresh})
 	}

@@ -34,6 +34,7 @@ type Worker struct {
 	agent    *config.Agent
 	name     string
 	main     bool
+	alone    bool // in its process
 	observer metrics.Observer
 
 	task      task.Task

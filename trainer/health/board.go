@@ -109,7 +109,7 @@ func (b *board) ready(ctx context.Context) []string {
 	var missing []string
 	for _, agent := range b.agents {
 		if _, ok := workers[agent]; !ok {
-			missing = append(missing, agent+": it has no place in the run")
+			missing = append(missing, agent+": it waits for its place in the run, or for the other agents to start")
 		}
 	}
 	for _, w := range workers { // of any: they share the store

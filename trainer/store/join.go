@@ -167,7 +167,7 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		}
 		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
 	case "held":
-		return joinAnswer{held: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s; one agent has one worker", j.agent, j.s.opts.Run)}, nil
+		return joinAnswer{held: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was until a moment ago: its lease is %v; one agent has one worker", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
 	case "stopping":
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
 			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
@@ -352,7 +352,7 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		}
 		start.Refused = append(start.Refused, fmt.Sprintf("%s is not shared by %s", o, strings.Join(without, ", ")))
 	}
-	return start, fmt.Errorf("store: the agents have no state in common to start from: %s", strings.Join(start.Refused, "; "))
+	return start, fmt.Errorf("store: the agents have no state in common to start from: %s; bring the missing checkpoints of run.dir back, or begin anew with another run.dir for all", strings.Join(start.Refused, "; "))
 }
 
 func (o Offer) String() string {
