@@ -138,7 +138,7 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("%v", err)
 	}
-	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + RunDir(cfg), "run.keep (2)", "--resume"} {
+	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + RunDir(cfg), "checkpoint prune --keep 1", "--resume"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

@@ -128,7 +128,7 @@ func (m *machine) writeBF16Targets(b *strings.Builder) {
 		if c.GEMMBF16.Median == 0 || c.GEMMBF16.Median >= c.GEMM.Median {
 			continue
 		}
-		fmt.Fprintf(b, "| linear_policy_loss in bf16; whole step of SmolLM2-135M in bf16 | at least 2.2 times as fast as torch-eager; at least 4.5× as fast as trl | - | "+
+		fmt.Fprintf(b, "| in bf16: linear_policy_loss; sampling with SmolLM2-135M; its whole step | at least 2.2 times as fast as torch-eager; 6× hf-generate; 4.5× trl | - | "+
 			"not measured. Without instructions for bf16 LibTorch's matrix product makes %.0f GFLOP/s in it here, and %.0f in float32. |\n", c.GEMMBF16.Median, c.GEMM.Median)
 		return
 	}

@@ -108,7 +108,7 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	see("loading", AlivePath, 200, "ok")
-	see("loading", ReadyPath, 503, "planner: it has no place", "researcher: it has no place")
+	see("loading", ReadyPath, 503, "planner: it waits for its place", "researcher: it waits for its place")
 	planner, researcher := newFake(), newFake()
 	s.Joined("planner", planner, planner)
 	see("one joined", ReadyPath, 503, "researcher")
