@@ -18,7 +18,7 @@ const redis = "redis"
 type aim struct {
 	target string    // agent, or redis; "": none is planned
 	from   time.Time // not before
-	phase  string    // of the step, if it comes up in time or the target was hit in too few; "": whichever
+	phase  string    // of the step, if it comes up in time; "": whichever
 	calm   bool      // not before everybody is at work
 }
 
@@ -28,9 +28,14 @@ func (c *chaos) debt(progress int) int {
 	return min(c.o.kills, c.o.kills*(progress+1)/(steps-spare))
 }
 
-// behind is how many kills are overdue. When they are many the team gets no time between them, lest the run end before
-// they are made.
+// behind is how many kills are overdue.
 func (c *chaos) behind() int { return c.debt(c.progress) - len(c.kills) }
+
+// hurry and urgent say that many are, and the team gets less time between them, or none, lest the run end before they
+// are made.
+func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
+func (c *chaos) urgent() bool { return c.behind() > c.most() }
+func (c *chaos) most() int    { return max(4, min(10, c.o.kills/30)) }
 
 // enough says whether all kills are made, and everybody's cover what the check demands.
 func (c *chaos) enough() bool {
@@ -55,19 +60,28 @@ func (c *chaos) aimAndShoot() error {
 	}
 	if a.calm {
 		within := 3 * c.step / 2
-		switch behind := c.behind(); {
-		case behind > 10:
+		switch {
+		case c.urgent():
 			within = 0
-		case behind > 3:
+		case c.hurry():
 			within = c.step / 2
 		}
 		a.calm, a.from = false, time.Now().Add(c.upTo(within))
 	}
-	late := time.Since(a.from) > 2*time.Second && !c.uncovered(a.target) || c.behind() > 10
-	if time.Since(a.from) < 0 || a.phase != "" && !late && c.phaseNow(a.target) != a.phase {
+	if time.Since(a.from) < 0 || !c.inPhase(a) {
 		return nil
 	}
 	return c.shoot()
+}
+
+// inPhase says whether the target is where it is to be hit: in a phase in which it never was, as long as the check
+// demands more of those; then in the one that was planned, for which nobody waits long.
+func (c *chaos) inPhase(a *aim) bool {
+	now := c.phaseNow(a.target)
+	if c.uncovered(a.target) {
+		return slices.Contains(phases, now) && c.timesHit(a.target, now) == 0
+	}
+	return a.phase == "" || a.phase == now || c.hurry() || time.Since(a.from) > 4*c.step
 }
 
 // plan takes who was killed in too few phases of a step, or least, and mostly the phase in which it was killed least.
@@ -80,9 +94,9 @@ func (c *chaos) plan() {
 	a := aim{from: time.Now(), calm: true}
 	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
 	switch {
-	case a.target == redis || c.uncovered(a.target) || c.rng.IntN(3) == 0:
+	case a.target == redis || c.rng.IntN(3) == 0:
 		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(a.target, x), c.timesHit(a.target, y)) })
-	case c.behind() <= 10 && c.rng.IntN(2) == 0: // while it starts, or the others do
+	case !c.urgent() && !c.uncovered(a.target) && c.rng.IntN(2) == 0: // while it starts, or the others do
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
 	c.aim = a
@@ -150,7 +164,7 @@ func (c *chaos) newestPoint() (name string) {
 // again; one in ten dies with Redis.
 func (c *chaos) shoot() error {
 	target, dice := c.aim.target, c.rng.IntN(10)
-	if dice == 0 && c.behind() <= 3 {
+	if dice == 0 && !c.hurry() {
 		return c.pause(target)
 	}
 	c.aim = aim{}
