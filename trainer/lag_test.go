@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -42,18 +43,27 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
-func TestWaitsAreNoRollouts(t *testing.T) {
-	s, err := store.Open(t.Context(), store.Options{Run: "test", Timeout: time.Second})
+// onlyMember is the one member, researcher, of a run whose store lasts as long as the test.
+func onlyMember(t *testing.T, o store.Options) *store.Member {
+	t.Helper()
+	s, err := store.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
 	m, err := s.Join(t.Context(), "researcher", store.Hello{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(errors.Join(err, s.Close()))
 	}
-	defer m.Leave(t.Context())
+	t.Cleanup(func() {
+		m.Leave(context.WithoutCancel(t.Context()))
+		s.Close()
+	})
+	return m
+}
+
+// TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
+func TestWaitsAreNoRollouts(t *testing.T) {
+	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
 	w := &Worker{name: "researcher", member: m}
 	held := &holding{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
 	if err := w.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
@@ -67,16 +77,7 @@ func TestWaitsAreNoRollouts(t *testing.T) {
 // TestStaleTrajectories: what is older than the run allows is given up before anybody counts on it.
 func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
-	s, err := store.Open(t.Context(), store.Options{Run: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	m, err := s.Join(t.Context(), "researcher", store.Hello{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Leave(t.Context())
+	m := onlyMember(t, store.Options{Run: "test"})
 	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}
 	held := &holding{trajectories: map[string]*trajectory{
 		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},

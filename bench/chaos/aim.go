@@ -79,7 +79,7 @@ func (c *chaos) aimAndShoot() error {
 func (c *chaos) inPhase(a *aim) bool {
 	now := c.phaseNow(a.target)
 	if c.uncovered(a.target) {
-		return slices.Contains(phases, now) && c.timesHit(a.target, now) == 0
+		return slices.Contains(c.unhit(a.target), now)
 	}
 	return a.phase == "" || a.phase == now || c.hurry() || time.Since(a.from) > 4*c.step
 }
@@ -121,8 +121,12 @@ func (c *chaos) timesHit(target, phase string) (n int) {
 // uncovered says whether a target was killed in fewer phases than bench/chaos/check demands.
 func (c *chaos) uncovered(target string) bool {
 	const demanded = 3
-	hit := slices.DeleteFunc(slices.Clone(phases), func(phase string) bool { return c.timesHit(target, phase) == 0 })
-	return len(hit) < demanded
+	return len(phases)-len(c.unhit(target)) < demanded
+}
+
+// unhit are the phases in which a target was never killed.
+func (c *chaos) unhit(target string) []string {
+	return slices.DeleteFunc(slices.Clone(phases), func(phase string) bool { return c.timesHit(target, phase) > 0 })
 }
 
 // atWork says whether every agent has a worker that has come beyond joining.
@@ -142,11 +146,11 @@ func (c *chaos) atWork() bool {
 
 // phaseNow is the phase in which a target is: its own, or for Redis that of whoever came to one last.
 func (c *chaos) phaseNow(target string) string {
-	point := c.newestPoint()
 	if p := c.of(target); p != nil {
-		point, _ = lastPoint(p.log)
+		point, _ := lastPoint(p.log)
+		return phaseOf(point)
 	}
-	return phaseOf(point)
+	return phaseOf(c.newestPoint())
 }
 
 // newestPoint is the failpoint that was passed last by anybody.
@@ -269,10 +273,8 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 	}
 	points := slices.Sorted(maps.Keys(c.counts[agent]))
 	if c.uncovered(agent) {
-		fresh := func(point string) bool {
-			return slices.Contains(phases, phaseOf(point)) && c.timesHit(agent, phaseOf(point)) == 0
-		}
-		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !fresh(p) }); len(some) > 0 {
+		unhit := c.unhit(agent)
+		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !slices.Contains(unhit, phaseOf(p)) }); len(some) > 0 {
 			points = some
 		}
 	}

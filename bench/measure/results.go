@@ -27,8 +27,11 @@ func Path(suite string, m Machine) string {
 }
 
 // Write replaces the file at path.
-func (r *Results) Write(path string) error {
-	data, err := json.MarshalIndent(r, "", " ")
+func (r *Results) Write(path string) error { return WriteFile(path, r) }
+
+// WriteFile replaces the file at path by results of any suite, as JSON.
+func WriteFile(path string, results any) error {
+	data, err := json.MarshalIndent(results, "", " ")
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -42,13 +45,16 @@ func (r *Results) Write(path string) error {
 	return os.Rename(part, path)
 }
 
-// Read reads what Write wrote. Unknown keys are errors: they are results of another version.
-func Read(path string) (*Results, error) {
+// Read reads what Write wrote.
+func Read(path string) (*Results, error) { return ReadFile[Results](path) }
+
+// ReadFile reads what WriteFile wrote. Unknown keys are errors: they are results of another version.
+func ReadFile[T any](path string) (*T, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	r := new(Results)
+	r := new(T)
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(r); err != nil {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -78,31 +77,10 @@ type Results struct {
 func Path(m measure.Machine) string { return measure.Path("store", m) }
 
 // Write replaces the file at path.
-func (r *Results) Write(path string) error {
-	data, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644)
-}
+func (r *Results) Write(path string) error { return measure.WriteFile(path, r) }
 
 // Read is what Write wrote.
-func Read(path string) (*Results, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	r := new(Results)
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return r, nil
-}
+func Read(path string) (*Results, error) { return measure.ReadFile[Results](path) }
 
 // Run measures everything, without TLS and with it.
 func Run(ctx context.Context, o Options) (*Results, error) {
