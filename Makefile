@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/r
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench ablation bench-peers gpu-test gsm8k chaos bugs interop lint fmt env clean
+.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -103,6 +103,9 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 
 gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu of make build CUDA=1, and torch)
 	@bench/gpu/test.sh
+
+gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (SUITES='kernels rollout'; needs what gpu-test needs)
+	@bench/gpu/bench.sh $(SUITES)
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)

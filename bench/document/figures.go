@@ -90,9 +90,16 @@ func size(shape, form string) (float64, bool) {
 
 // roofline draws operations a second against operations a byte: each kernel with a cold cache at its largest size.
 func roofline(r *measure.Results, file string) *figure {
-	f := &figure{file: file, title: "Roofline of " + r.Machine.CPU + ", " + fmt.Sprint(r.Machine.Threads) + " threads, float32",
+	title := "Roofline of " + r.Machine.CPU + ", " + fmt.Sprint(r.Machine.Threads) + " threads, float32"
+	if r.Machine.GPU != "" {
+		title = "Roofline of " + r.Machine.GPU + ", bfloat16"
+	}
+	f := &figure{file: file, title: title,
 		xTitle: "operations a byte", yTitle: "GFLOP/s"}
 	copyRate, peak := r.Ceilings.Copy.Median, r.Ceilings.GEMM.Median
+	if r.Machine.GPU != "" {
+		peak = r.Ceilings.GEMMBF16.Median
+	}
 	f.roof = []point{{x: 0.05, y: 0.05 * copyRate}, {x: peak / copyRate, y: peak}, {x: 2000, y: peak}}
 	byProvider := map[string]*series{}
 	for i, row := range largest(r.Rows) {

@@ -43,7 +43,11 @@ var reasons = map[string]map[measure.Kind]string{
 	"step small":                      {measure.Faster: smallStep},
 }
 
-func reason(r measure.Row, t measure.Target) string {
+// reason is that of a processor, which the reasons are of.
+func (m *machine) reason(r measure.Row, t measure.Target) string {
+	if m.is().GPU != "" {
+		return ""
+	}
 	name, _, _ := strings.Cut(r.Name, " ")
 	return reasons[r.Suite+" "+name][t.Kind]
 }

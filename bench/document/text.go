@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/bench/kernels"
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/phases"
 )
 
 const intro = `# Benchmarks
@@ -26,7 +28,7 @@ How to read the tables:
 
 - **Ours and the peers are measured in one run, in turns**, on the same inputs, with the same number of threads and the
   same type of numbers. Times are medians, with the 20th and 80th percentile in brackets: 20 samples, 5 where one takes
-  more than a second.
+  more than a second, 1 where it takes more than two minutes.
 - **The floor** is the least time in which this machine could do it: the bytes that have to be moved at the rate of a copy
   (of a read, where next to nothing is written), or the operations at the rate of LibTorch's matrix product, whichever takes
   longer. Copy, read and matrix product are measured in the same run, too. The formula of each kernel's bytes and operations is
@@ -50,9 +52,19 @@ func text(machines []*machine) string {
 		gpu = gpu || m.is().GPU != ""
 	}
 	if !gpu {
-		b.WriteString("\n## GPU\n\nNot yet measured.\n")
+		b.WriteString("\n## GPU\n\nNot yet measured. On a machine with one, `make gpu-bench` measures these, of which none has numbers yet:\n\n| what | target |\n|---|---|\n")
+		for _, r := range unmeasured() {
+			for _, t := range r.Targets {
+				fmt.Fprintf(&b, "| %s: %s, %s | %s |\n", r.Suite, r.Name, r.Shape, t.Text)
+			}
+		}
 	}
 	return b.String()
+}
+
+// unmeasured are the rows of a GPU.
+func unmeasured() []measure.Row {
+	return slices.Concat(kernels.OnGPU(), phases.OnGPU("rollout"), phases.OnGPU("learner"), phases.OnGPU("step"))
 }
 
 func (m *machine) write(b *strings.Builder) {
@@ -61,12 +73,17 @@ func (m *machine) write(b *strings.Builder) {
 	if first.GPU != "" {
 		name = first.GPU
 	}
-	fmt.Fprintf(b, "\n## %s, %d cores\n\n", name, first.Cores)
-	b.WriteString("| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	if first.GPU == "" {
+		fmt.Fprintf(b, "\n## %s, %d cores\n\n", name, first.Cores)
+	} else {
+		fmt.Fprintf(b, "\n## %s\n\nDriver %s, beside %s with %d cores. Caches are cold and times are between two events on the GPU's stream; phases, which "+
+			"wait for the GPU themselves, are timed by the clock. Memory is what LibTorch's allocator handed out.\n\n", name, first.Driver, first.CPU, first.Cores)
+	}
+	b.WriteString("| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range m.results {
 		c, d := r.Ceilings, r.Machine
-		fmt.Fprintf(b, "| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f |\n", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
-			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median)
+		fmt.Fprintf(b, "| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f, %.0f |\n", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
+			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median, c.GEMMBF16.Median)
 	}
 	m.writeAgain(b)
 	m.writeTargets(b)
@@ -111,7 +128,7 @@ func (m *machine) writeTargets(b *strings.Builder) {
 			if t.Value != nil {
 				value, verdict = fmt.Sprintf("%.3g", *t.Value), "met"
 				if !t.Met {
-					verdict = strings.TrimSpace("missed. " + reason(r, t))
+					verdict = strings.TrimSpace("missed. " + m.reason(r, t))
 				}
 			}
 			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)

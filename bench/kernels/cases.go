@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
@@ -58,9 +59,41 @@ func full() []workload {
 	return append(all, samples(16, 49_152))
 }
 
+// gpu are the sizes of a GPU's tables: those of models of some billion parameters with Qwen's vocabulary, in bf16.
+func gpu() []workload {
+	const vocab = 151_936
+	near := []measure.Target{nearFloor(1.18)} // 85 % of a copy
+	all := []workload{advantages(125_000), advantages(1_000_000)}
+	for _, backward := range []int64{0, 1} {
+		w := logProbs(4096, vocab, backward).inHalf()
+		w.targets = near
+		all = append(all, w)
+	}
+	for _, w := range []workload{lossFromLogits(512, vocab).inHalf(), lossFromLogits(4096, vocab).inHalf(), lossFromLogits(2048, 49_152)} {
+		w.targets = near
+		all = append(all, w)
+	}
+	w := linearLoss(8192, 4096, vocab).inHalf()
+	w.targets = []measure.Target{nearFloor(1.15)} // of 6 N D V alone; reading and writing the logits once is 3 % more
+	all = append(all, linearLoss(2048, 896, vocab).inHalf(), w)
+	w = optimizer(134_515_008)
+	w.targets = []measure.Target{faster("torch-fused", 1)}
+	all = append(all, w)
+	for _, backward := range []int64{0, 1} {
+		all = append(all, addedNorms(8192, 4096, backward).inHalf(), gates(8192, 11_008, backward).inHalf(), rotations(8192, 32, 128, backward).inHalf())
+	}
+	for _, sequences := range []int64{8, 64} {
+		all = append(all, decodes(sequences, 1024, 14, 2, 64).inHalf())
+	}
+	return append(all, samples(64, vocab).inHalf())
+}
+
 // quick are all cases at a size that takes no time; sizes are odd where that is allowed.
 func quick() []workload {
 	return []workload{
+		logProbs(133, 1003, 0).inHalf(), logProbs(133, 1003, 1).inHalf(), lossFromLogits(256, 1003).inHalf(), linearLoss(640, 64, 1003).inHalf(),
+		addedNorms(37, 64, 0).inHalf(), addedNorms(37, 64, 1).inHalf(), gates(37, 64, 0).inHalf(), gates(37, 64, 1).inHalf(),
+		rotations(37, 3, 16, 0).inHalf(), rotations(37, 3, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
 		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
 		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1), samples(3, 1003),
@@ -88,6 +121,14 @@ func bytes(formula string, value int64) measure.Amount {
 // flops counts an exponential, a root and a division as one operation each.
 func flops(formula string, value float64) measure.Amount {
 	return measure.Amount{Formula: formula, Value: value}
+}
+
+// inHalf is the case with its numbers in bf16; what is accumulated stays in float32.
+func (w workload) inHalf() workload {
+	w.dims, w.dtype = maps.Clone(w.dims), "bfloat16"
+	w.dims["half"] = 1
+	w.bytes = measure.Amount{Formula: "half of " + w.bytes.Formula, Value: w.bytes.Value / 2}
+	return w
 }
 
 func advantages(groups int64) workload {

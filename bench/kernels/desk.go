@@ -6,13 +6,17 @@ import (
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// desk is where a case's tensors lie between runs.
+// desk is where a case's tensors lie between runs: in the memory of the device that is measured. They are made of, and
+// looked at through, copies in the memory of the host.
 type desk struct {
 	dev  *torch.Device
 	s    *torch.Scope // of the running do
+	real torch.DType  // of the numbers that a case has in half precision or not
 	kept []*torch.Tensor
 }
 
@@ -34,6 +38,11 @@ func (d *desk) clear(ctx context.Context) error {
 	})
 }
 
+func (d *desk) clock() (measure.Clock, error) { return measure.NewClock(d.s) }
+
+// backend is where our kernels find the tensors.
+func (d *desk) backend() kernels.Backend { return model.Backend(d.s) }
+
 func (d *desk) keep(t *torch.Tensor) *torch.Tensor {
 	d.kept = append(d.kept, d.s.Keep(t))
 	return t
@@ -42,24 +51,62 @@ func (d *desk) keep(t *torch.Tensor) *torch.Tensor {
 // empty is a float32 tensor to be written.
 func (d *desk) empty(shape ...int64) *torch.Tensor { return d.keep(d.s.Empty(torch.Float32, shape...)) }
 
-// uniform is a float32 tensor in [-scale, scale).
+// floats is a float32 tensor.
+func (d *desk) floats(v []float32, shape ...int64) *torch.Tensor {
+	return d.keep(d.s.FromFloat32(v, shape...))
+}
+
+func (d *desk) ints(v []int32) *torch.Tensor { return d.keep(d.s.FromInt32(v, int64(len(v)))) }
+
+// uniform is a tensor of the case's numbers in [-scale, scale).
 func (d *desk) uniform(stream uint32, scale float32, shape ...int64) *torch.Tensor {
-	t := d.empty(shape...)
-	measure.Uniform(floats(t), stream, scale)
+	n := int64(1)
+	for _, size := range shape {
+		n *= size
+	}
+	v := make([]float32, n)
+	measure.Uniform(v, stream, scale)
+	var t *torch.Tensor
+	d.s.Scoped(func() { t = d.keep(d.s.FromFloat32(v, shape...).To(d.real)) })
 	return t
 }
 
-// index is an int32 tensor in [0, n).
-func (d *desk) index(stream uint32, n int64, shape ...int64) *torch.Tensor {
-	t := d.keep(d.s.Empty(torch.Int32, shape...))
-	measure.Index(ints(t), stream, uint32(n))
-	return t
+// index is n numbers below limit.
+func index(stream uint32, n, limit int64) []int32 {
+	v := make([]int32, n)
+	measure.Index(v, stream, uint32(limit))
+	return v
 }
 
-// floats, float64s and ints are a tensor's elements themselves, as long as it lives.
-func floats(t *torch.Tensor) []float32   { return unsafe.Slice((*float32)(t.Ptr()), t.Numel()) }
-func float64s(t *torch.Tensor) []float64 { return unsafe.Slice((*float64)(t.Ptr()), t.Numel()) }
-func ints(t *torch.Tensor) []int32       { return unsafe.Slice((*int32)(t.Ptr()), t.Numel()) }
+// values are those of a tensor.
+func values(t *torch.Tensor) []float32 {
+	v := make([]float32, t.Numel())
+	t.Float32s(v)
+	return v
+}
+
+// rows are n rows of a matrix from the given one.
+func (d *desk) rows(t *torch.Tensor, from, n int64) (v []float32) {
+	d.s.Scoped(func() { v = values(t.Narrow(0, from, n)) })
+	return v
+}
+
+func int32s(t *torch.Tensor) []int32 {
+	v := make([]int32, t.Numel())
+	t.Int32s(v)
+	return v
+}
+
+// float64s are the elements of a float64 tensor.
+func float64s(t *torch.Tensor) []float64 {
+	v := make([]float64, t.Numel())
+	t.Bytes(bytesOf(v))
+	return v
+}
+
+func bytesOf(v []float64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 8*len(v))
+}
 
 // apart is the error of an output: the largest difference over the largest expected value.
 type apart struct{ difference, scale float64 }
@@ -72,6 +119,10 @@ func (a *apart) add(got, want float64) {
 	a.difference, a.scale = max(a.difference, d), max(a.scale, math.Abs(want))
 }
 
+func (a *apart) join(b apart) {
+	a.difference, a.scale = max(a.difference, b.difference), max(a.scale, b.scale)
+}
+
 func (a *apart) error() float64 {
 	if a.scale == 0 {
 		return a.difference
@@ -80,11 +131,14 @@ func (a *apart) error() float64 {
 }
 
 // between compares whole outputs; want is float64.
-func between(got, want *torch.Tensor) float64 {
-	var worst apart
-	g, w := float64s(got.To(torch.Float64).Contiguous()), float64s(want.Contiguous())
-	for i := range w {
-		worst.add(g[i], w[i])
-	}
-	return worst.error()
+func between(s *torch.Scope, got, want *torch.Tensor) (worst float64) {
+	s.Scoped(func() {
+		var a apart
+		g, w := float64s(got.To(torch.Float64)), float64s(want)
+		for i := range w {
+			a.add(g[i], w[i])
+		}
+		worst = a.error()
+	})
+	return worst
 }

@@ -55,11 +55,11 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 	}
 	outs, want := l.run(s, l.leaves, l.douts), l.run(s, wide, wideDouts)
 	for i := range outs {
-		worst = max(worst, between(outs[i].Detach(), want[i].Detach()))
+		worst = max(worst, between(s, outs[i].Detach(), want[i].Detach()))
 	}
 	if l.douts != nil {
 		for i, x := range l.leaves {
-			worst = max(worst, between(x.Grad(), wide[i].Grad()))
+			worst = max(worst, between(s, x.Grad(), wide[i].Grad()))
 		}
 	}
 	return worst
@@ -106,14 +106,16 @@ func swiglu(d *desk, n dims) *measure.Native {
 
 func rope(d *desk, n dims) *measure.Native {
 	rows, heads, hd := n["rows"], n["heads"], n["head_dim"]
-	cos, sin, pos := d.empty(rows, hd/2), d.empty(rows, hd/2), d.keep(d.s.Empty(torch.Int32, rows))
+	position := make([]int32, rows)
+	var cosines, sines []float32
 	for p := range rows {
-		ints(pos)[p] = int32(p)
+		position[p] = int32(p)
 		for i := range hd / 2 {
 			s, c := math.Sincos(float64(p) * math.Pow(10000, -2*float64(i)/float64(hd)))
-			floats(cos)[p*hd/2+i], floats(sin)[p*hd/2+i] = float32(c), float32(s)
+			cosines, sines = append(cosines, float32(c)), append(sines, float32(s))
 		}
 	}
+	cos, sin, pos := d.floats(cosines, rows, hd/2), d.floats(sines, rows, hd/2), d.ints(position)
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd)}, douts: d.gradients(n, 1, 3, rows, heads, hd),
 		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Rope(x[0], cos, sin, pos)) },
@@ -136,7 +138,7 @@ func attention(d *desk, n dims) *measure.Native {
 	for _, l := range lengths(n) {
 		offsets = append(offsets, offsets[len(offsets)-1]+int32(l))
 	}
-	cu := d.keep(d.s.FromInt32(offsets, int64(len(offsets))))
+	cu := d.ints(offsets)
 	rows, heads, kv, hd := int64(offsets[len(offsets)-1]), n["heads"], n["kv_heads"], n["head_dim"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, hd), d.uniform(3, 1, rows, kv, hd)},
@@ -149,10 +151,11 @@ func attention(d *desk, n dims) *measure.Native {
 
 func decodeAttention(d *desk, n dims) *measure.Native {
 	rows, heads, kv, hd, context := n["sequences"], n["heads"], n["kv_heads"], n["head_dim"], n["context"]
-	slot, length := d.keep(d.s.Empty(torch.Int32, rows)), d.keep(d.s.Full(torch.Int32, float64(context), rows))
+	slots, lengths := make([]int32, rows), make([]int32, rows)
 	for i := range rows {
-		ints(slot)[i] = int32(i)
+		slots[i], lengths[i] = int32(i), int32(context)
 	}
+	slot, length := d.ints(slots), d.ints(lengths)
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, context, hd), d.uniform(3, 1, rows, kv, context, hd)},
 		f: func(x []*torch.Tensor) []*torch.Tensor {
@@ -161,13 +164,10 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
+// linear has an input in float32, whatever its weights are.
 func linear(d *desk, n dims) *measure.Native {
-	w := d.uniform(2, 1, n["out"], n["in"])
-	if n["half"] == 1 {
-		w = d.keep(w.To(torch.BFloat16))
-	}
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, n["rows"], n["in"]), w},
+		leaves: []*torch.Tensor{d.floats(uniform(1, n["rows"]*n["in"]), n["rows"], n["in"]), d.uniform(2, 1, n["out"], n["in"])},
 		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
 	}.native(d)
 }

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math"
+	"runtime"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/kernels"
@@ -18,17 +19,18 @@ const (
 
 // tokenLogProb is the kernel alone, with gradients of both outputs given.
 func tokenLogProb(d *desk, n dims) *measure.Native {
-	rows, vocab := n["rows"], n["vocab"]
-	logits, target := d.uniform(1, 1, rows, vocab), d.index(2, vocab, rows)
-	logp, entropy := d.empty(rows), d.empty(rows)
+	rows, vocab, on := n["rows"], n["vocab"], d.backend()
+	logits, targets := d.uniform(1, 1, rows, vocab), index(2, rows, vocab)
+	target, logp, entropy := d.ints(targets), d.empty(rows), d.empty(rows)
 	z := matrix(logits)
 	p := &measure.Native{Work: func() error {
-		return kernels.TokenLogProb(kernels.CPU, z, target.Ptr(), nil, 1, logp.Ptr(), entropy.Ptr())
+		return kernels.TokenLogProb(on, z, target.Ptr(), nil, 1, logp.Ptr(), entropy.Ptr())
 	}}
 	pristine := logits
-	var dlogp, dentropy *torch.Tensor
-	if g := d.gradients(n, 2, 5, rows); g != nil {
-		dlogp, dentropy = g[0], g[1]
+	var dlogp, dentropy []float32
+	if n["backward"] == 1 {
+		dlogp, dentropy = uniform(5, rows), uniform(6, rows)
+		gp, gh := d.floats(dlogp, rows), d.floats(dentropy, rows)
 		pristine = d.keep(logits.Clone())
 		forward := p.Work
 		p.Reset = func() { logits.CopyFrom(pristine) } // the backward pass overwrites the logits
@@ -36,19 +38,20 @@ func tokenLogProb(d *desk, n dims) *measure.Native {
 			if err := forward(); err != nil {
 				return err
 			}
-			return kernels.TokenLogProbBackward(kernels.CPU, z, target.Ptr(), nil, 1, dlogp.Ptr(), dentropy.Ptr())
+			return kernels.TokenLogProbBackward(on, z, target.Ptr(), nil, 1, gp.Ptr(), gh.Ptr())
 		}
 	}
 	p.Error = func() (float64, error) {
 		var lp, h, dz apart
+		gotLogp, gotEntropy := values(logp), values(entropy)
 		for i := int64(0); i < rows; i += stride(rows) {
-			z, y := floats(pristine)[i*vocab:(i+1)*vocab], ints(target)[i]
+			z, y := d.rows(pristine, i, 1), targets[i]
 			r := softmax(z, y)
-			lp.add(float64(floats(logp)[i]), r.logp)
-			h.add(float64(floats(entropy)[i]), r.entropy)
+			lp.add(float64(gotLogp[i]), r.logp)
+			h.add(float64(gotEntropy[i]), r.entropy)
 			if dlogp != nil {
-				for v, got := range floats(logits)[i*vocab : (i+1)*vocab] {
-					dz.add(float64(got), r.gradient(float64(z[v]), int32(v) == y, float64(floats(dlogp)[i]), float64(floats(dentropy)[i])))
+				for v, got := range d.rows(logits, i, 1) {
+					dz.add(float64(got), r.gradient(float64(z[v]), int32(v) == y, float64(dlogp[i]), float64(dentropy[i])))
 				}
 			}
 		}
@@ -57,8 +60,15 @@ func tokenLogProb(d *desk, n dims) *measure.Native {
 	return p
 }
 
+// uniform is n numbers in [-1, 1).
+func uniform(stream uint32, n int64) []float32 {
+	v := make([]float32, n)
+	measure.Uniform(v, stream, 1)
+	return v
+}
+
 func matrix(logits *torch.Tensor) kernels.Logits {
-	return kernels.Logits{Data: logits.Ptr(), DType: kernels.Float32, Rows: logits.Size(0), Vocab: logits.Size(1), Stride: logits.Size(1)}
+	return kernels.Logits{Data: logits.Ptr(), DType: kernels.DType(logits.DType()), Rows: logits.Size(0), Vocab: logits.Size(1), Stride: logits.Size(1)}
 }
 
 // stride leaves checkedRows rows, spread over all of them.
@@ -94,25 +104,29 @@ func (d distribution) gradient(z float64, target bool, dlogp, dentropy float64) 
 
 // tokens is a batch of trajectories of 16 tokens in groups of 8, all of weight 1: its loss is a mean over tokens.
 type tokens struct {
-	target, old *torch.Tensor // [n]
-	advantage   []float32     // a trajectory
-	batch       kernels.LossBatch
-	config      kernels.LossConfig
-	totals      kernels.LossTotals
+	targets   []int32
+	old       []float32 // log-probs
+	advantage []float32 // a trajectory
+	target    *torch.Tensor
+	batch     kernels.LossBatch
+	config    kernels.LossConfig
+	totals    kernels.LossTotals
 }
 
 func newTokens(d *desk, n dims) (*tokens, error) {
 	rows := n["rows"]
 	count := int(rows / trajectoryTokens)
-	t := &tokens{target: d.index(2, n["vocab"], rows), old: d.uniform(3, 0.3, rows), advantage: make([]float32, count),
+	t := &tokens{targets: index(2, rows, n["vocab"]), old: make([]float32, rows), advantage: make([]float32, count),
 		config: kernels.DefaultLossConfig()}
 	t.config.EntropyCoef = entropyCoef
-	for i := range floats(t.old) {
-		floats(t.old)[i] -= float32(math.Log(float64(n["vocab"])))
+	measure.Uniform(t.old, 3, 0.3)
+	for i := range t.old {
+		t.old[i] -= float32(math.Log(float64(n["vocab"])))
 	}
 	measure.Uniform(t.advantage, 4, 1)
+	t.target = d.ints(t.targets)
 	all := kernels.Trajectories{}
-	t.batch = kernels.LossBatch{CuSeqlens: []int64{0}, DType: kernels.Float32, LogpOld: t.old.Ptr(),
+	t.batch = kernels.LossBatch{CuSeqlens: []int64{0}, DType: kernels.Float32, LogpOld: d.floats(t.old, rows).Ptr(),
 		Mask: d.keep(d.s.Full(torch.Uint8, 1, rows)).Ptr()}
 	for j, a := range t.advantage {
 		all.Group = append(all.Group, int64(j/groupSize))
@@ -129,8 +143,8 @@ func newTokens(d *desk, n dims) (*tokens, error) {
 
 // expected is a token's share of the loss in float64 and its gradients.
 func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy float64) {
-	n, a := float64(t.target.Numel()), float64(t.advantage[i/trajectoryTokens])
-	ratio := math.Exp(logp - float64(floats(t.old)[i]))
+	n, a := float64(len(t.targets)), float64(t.advantage[i/trajectoryTokens])
+	ratio := math.Exp(logp - float64(t.old[i]))
 	surrogate := ratio * a
 	dlogp = -surrogate / n
 	if clipped := min(max(ratio, 1-t.config.EpsLow), 1+t.config.EpsHigh) * a; clipped < surrogate {
@@ -141,7 +155,7 @@ func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy
 
 // policyLossFromLogits goes from logits to the loss and to their gradient, which is written over them.
 func policyLossFromLogits(d *desk, n dims) *measure.Native {
-	rows, vocab := n["rows"], n["vocab"]
+	rows, vocab, on := n["rows"], n["vocab"], d.backend()
 	logits := d.uniform(1, 1, rows, vocab)
 	pristine := d.keep(logits.Clone())
 	z, logp, entropy := matrix(logits), d.empty(rows), d.empty(rows)
@@ -153,29 +167,56 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 			if err != nil {
 				return err
 			}
-			sums, err := kernels.PolicyLossFromLogits(kernels.CPU, z, t.target.Ptr(), 1, t.batch, t.config, logp.Ptr(), entropy.Ptr())
+			sums, err := kernels.PolicyLossFromLogits(on, z, t.target.Ptr(), 1, t.batch, t.config, logp.Ptr(), entropy.Ptr())
 			loss = sums.Stats(t.totals).Loss
 			return err
 		},
 		Error: func() (float64, error) {
 			var dz, l apart
-			sum := 0.0
-			for i := range rows {
-				z, y := floats(pristine)[i*vocab:(i+1)*vocab], ints(t.target)[i]
-				r := softmax(z, y)
-				part, dlogp, dentropy := t.expected(i, r.logp, r.entropy)
-				sum += part
-				if i%stride(rows) != 0 {
-					continue
-				}
-				for v, got := range floats(logits)[i*vocab : (i+1)*vocab] {
-					dz.add(float64(got), r.gradient(float64(z[v]), int32(v) == y, dlogp, dentropy))
-				}
+			want := 0.0
+			for from := int64(0); from < rows; from += checkedRows {
+				count := min(checkedRows, rows-from)
+				z := d.rows(pristine, from, count)
+				want += sum(count, func(i int64) float64 { return t.loss(from+i, z[i*vocab:(i+1)*vocab]) })
+				i := from / checkedRows % count // a row of each block
+				dz.join(t.gradientError(from+i, z[i*vocab:(i+1)*vocab], d.rows(logits, from+i, 1)))
 			}
-			l.add(loss, sum)
+			l.add(loss, want)
 			return max(dz.error(), l.error()), nil
 		},
 	}
+}
+
+// sum adds up what share says of rows 0 to n-1, which it asks for on all cores.
+func sum(n int64, share func(i int64) float64) (total float64) {
+	parts := make([]float64, n)
+	measure.Share(int(n), runtime.NumCPU(), func(i, j int) {
+		for ; i < j; i++ {
+			parts[i] = share(int64(i))
+		}
+	})
+	for _, p := range parts {
+		total += p
+	}
+	return total
+}
+
+// loss is row i's share of it.
+func (t *tokens) loss(i int64, z []float32) float64 {
+	r := softmax(z, t.targets[i])
+	loss, _, _ := t.expected(i, r.logp, r.entropy)
+	return loss
+}
+
+// gradientError compares row i's gradient.
+func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
+	y := t.targets[i]
+	r := softmax(z, y)
+	_, dlogp, dentropy := t.expected(i, r.logp, r.entropy)
+	for v, g := range got {
+		dz.add(float64(g), r.gradient(float64(z[v]), int32(v) == y, dlogp, dentropy))
+	}
+	return dz
 }
 
 // headRows of logits exist at a time, as in training.
@@ -185,7 +226,7 @@ const headRows = learner.DefaultHeadRows
 // is added to a buffer that is there, as in training.
 func linearPolicyLoss(d *desk, n dims) *measure.Native {
 	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
-	dw := d.keep(d.s.Zeros(torch.Float32, n["vocab"], n["width"]))
+	dw := d.keep(d.s.Zeros(d.real, n["vocab"], n["width"]))
 	w.RequireGrad(true)
 	w.SetGrad(dw)
 	t, err := newTokens(d, n)
@@ -219,7 +260,7 @@ func linearPolicyLoss(d *desk, n dims) *measure.Native {
 func (t *tokens) linearError(s *torch.Scope, h, w, gotDH, gotDW *torch.Tensor, loss float64) float64 {
 	rows, vocab := h.Size(0), w.Size(0)
 	wide := w.Detach().To(torch.Float64)
-	dw, sum, worst := s.Zeros(torch.Float64, w.Shape()...), 0.0, 0.0
+	dw, want, worst := s.Zeros(torch.Float64, w.Shape()...), 0.0, 0.0
 	var l apart
 	for from := int64(0); from < rows; from += checkedRows {
 		count := min(checkedRows, rows-from)
@@ -227,20 +268,19 @@ func (t *tokens) linearError(s *torch.Scope, h, w, gotDH, gotDW *torch.Tensor, l
 			x := h.Narrow(0, from, count).To(torch.Float64)
 			logits := x.MatMul(wide.Transpose(0, 1)).Contiguous()
 			z := float64s(logits)
-			for i := range count {
-				sum += t.rowGradient(from+i, z[i*vocab:(i+1)*vocab])
-			}
-			worst = max(worst, between(gotDH.Narrow(0, from, count), logits.MatMul(wide)))
+			want += sum(count, func(i int64) float64 { return t.rowGradient(from+i, z[i*vocab:(i+1)*vocab]) })
+			logits.SetBytes(bytesOf(z), torch.Float64)
+			worst = max(worst, between(s, gotDH.Narrow(0, from, count), logits.MatMul(wide)))
 			dw.AddScaled_(logits.Transpose(0, 1).MatMul(x), 1)
 		})
 	}
-	l.add(loss, sum)
-	return max(worst, l.error(), between(gotDW, dw))
+	l.add(loss, want)
+	return max(worst, l.error(), between(s, gotDW, dw))
 }
 
 // rowGradient overwrites row i of the logits by the loss's gradient and returns the row's share of the loss.
 func (t *tokens) rowGradient(i int64, z []float64) float64 {
-	target := ints(t.target)[i]
+	target := t.targets[i]
 	r := softmax(z, target)
 	loss, dlogp, dentropy := t.expected(i, r.logp, r.entropy)
 	for v, x := range z {

@@ -27,13 +27,15 @@ func members(groups int64) (n int64) {
 	return n
 }
 
-func groupAdvantage(_ *desk, n dims) *measure.Native {
+func groupAdvantage(d *desk, n dims) *measure.Native {
 	offsets := []int64{0}
 	for _, size := range groupSizes(n["groups"]) {
 		offsets = append(offsets, offsets[len(offsets)-1]+int64(size))
 	}
-	rewards := make([]float32, offsets[len(offsets)-1])
-	measure.Uniform(rewards, 1, 1)
+	rewards := uniform(1, offsets[len(offsets)-1])
+	if d.dev.IsCUDA() {
+		return groupAdvantageOnGPU(d, rewards, offsets)
+	}
 	got, stats := make([]float32, len(rewards)), make([]kernels.GroupStats, n["groups"])
 	dense := func(v []float32) *tensor.Dense { return tensor.New(tensor.WithShape(len(v)), tensor.WithBacking(v)) }
 	in, out := dense(rewards), dense(got)
@@ -41,22 +43,37 @@ func groupAdvantage(_ *desk, n dims) *measure.Native {
 		Work: func() error {
 			return kernels.GroupAdvantageInto(out, stats, in, nil, offsets, kernels.DefaultConvention)
 		},
-		Error: func() (float64, error) {
-			var worst apart
-			for g, from := range offsets[:len(offsets)-1] {
-				group := rewards[from:offsets[g+1]]
-				mean, deviation := moments(group)
-				for i, r := range group {
-					want := 0.0
-					if deviation >= kernels.DefaultConvention.SigmaMin {
-						want = (float64(r) - mean) / deviation
-					}
-					worst.add(float64(got[int(from)+i]), want)
-				}
-			}
-			return worst.error(), nil
-		},
+		Error: func() (float64, error) { return advantageError(got, rewards, offsets), nil },
 	}
+}
+
+func groupAdvantageOnGPU(d *desk, rewards []float32, offsets []int64) *measure.Native {
+	n, groups, on := int64(len(rewards)), int64(len(offsets)-1), d.backend()
+	in, out := d.floats(rewards, n), d.empty(n)
+	at := d.keep(d.s.FromInt64(offsets, groups+1))
+	stats := d.keep(d.s.Empty(torch.Uint8, groups*kernels.GroupStatsBytes))
+	return &measure.Native{
+		Work: func() error {
+			return kernels.GroupAdvantageRaw(on, in.Ptr(), at.Ptr(), groups, kernels.DefaultConvention, out.Ptr(), stats.Ptr())
+		},
+		Error: func() (float64, error) { return advantageError(values(out), rewards, offsets), nil },
+	}
+}
+
+func advantageError(got, rewards []float32, offsets []int64) float64 {
+	var worst apart
+	for g, from := range offsets[:len(offsets)-1] {
+		group := rewards[from:offsets[g+1]]
+		mean, deviation := moments(group)
+		for i, r := range group {
+			want := 0.0
+			if deviation >= kernels.DefaultConvention.SigmaMin {
+				want = (float64(r) - mean) / deviation
+			}
+			worst.add(float64(got[int(from)+i]), want)
+		}
+	}
+	return worst.error()
 }
 
 func moments(v []float32) (mean, deviation float64) {
@@ -71,32 +88,33 @@ func moments(v []float32) (mean, deviation float64) {
 
 // adamW is the norm and the update. The parameters change from run to run; the first is the one that is checked.
 func adamW(d *desk, n dims) *measure.Native {
-	count := n["n"]
-	p, g, m, v := d.uniform(1, 0.1, count), d.uniform(2, 1, count), d.keep(d.s.Zeros(torch.Float32, count)), d.keep(d.s.Zeros(torch.Float32, count))
+	count, on := n["n"], d.backend()
+	before, gradient := make([]float32, count), uniform(2, count)
+	measure.Uniform(before, 1, 0.1)
+	p, g, m, v := d.floats(before, count), d.floats(gradient, count), d.keep(d.s.Zeros(torch.Float32, count)), d.keep(d.s.Zeros(torch.Float32, count))
 	c := kernels.AdamWConfig{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 1}
 	return &measure.Native{
 		Work: func() error {
-			norm, err := kernels.GradNorm(kernels.CPU, g.Ptr(), count)
+			norm, err := kernels.GradNorm(on, g.Ptr(), count)
 			if err != nil {
 				return err
 			}
 			c.Step++
-			return kernels.AdamW(kernels.CPU, p.Ptr(), m.Ptr(), v.Ptr(), g.Ptr(), nil, count, norm, c)
+			return kernels.AdamW(on, p.Ptr(), m.Ptr(), v.Ptr(), g.Ptr(), nil, count, norm, c)
 		},
 		Error: func() (float64, error) {
 			squares := 0.0
-			for _, x := range floats(g) {
+			for _, x := range gradient {
 				squares += float64(x) * float64(x)
 			}
 			scale := min(1, c.MaxNorm/(math.Sqrt(squares)+1e-6))
-			before := make([]float32, count)
-			measure.Uniform(before, 1, 0.1)
+			gotP, gotM, gotV := values(p), values(m), values(v)
 			var ep, em, ev apart
 			for i, x := range before {
-				grad := float64(floats(g)[i]) * scale
-				ep.add(float64(floats(p)[i]), float64(x)*(1-c.LR*c.WeightDecay)-c.LR*grad/(math.Abs(grad)+c.Eps))
-				em.add(float64(floats(m)[i]), (1-c.Beta1)*grad)
-				ev.add(float64(floats(v)[i]), (1-c.Beta2)*grad*grad)
+				grad := float64(gradient[i]) * scale
+				ep.add(float64(gotP[i]), float64(x)*(1-c.LR*c.WeightDecay)-c.LR*grad/(math.Abs(grad)+c.Eps))
+				em.add(float64(gotM[i]), (1-c.Beta1)*grad)
+				ev.add(float64(gotV[i]), (1-c.Beta2)*grad*grad)
 			}
 			return max(ep.error(), em.error(), ev.error()), nil
 		},
@@ -106,7 +124,7 @@ func adamW(d *desk, n dims) *measure.Native {
 // sample draws from the whole distribution. Tokens differ between providers; the log-prob told of each is checked.
 func sample(d *desk, n dims) *measure.Native {
 	rows, vocab := n["rows"], n["vocab"]
-	logits, token, logp := d.uniform(1, 4, rows, vocab), d.index(9, 1, rows), d.empty(rows)
+	logits, token, logp, on := d.uniform(1, 4, rows, vocab), d.ints(make([]int32, rows)), d.empty(rows), d.backend()
 	settings := make([]kernels.Sampling, rows)
 	for i := range settings {
 		settings[i] = kernels.Sampling{Temperature: 1, Key: [2]uint32{1, uint32(i)}}
@@ -114,13 +132,14 @@ func sample(d *desk, n dims) *measure.Native {
 	z := matrix(logits)
 	return &measure.Native{
 		Work: func() error {
-			return kernels.Sample(kernels.CPU, z, settings, token.Ptr(), logp.Ptr(), nil)
+			return kernels.Sample(on, z, settings, token.Ptr(), logp.Ptr(), nil)
 		},
 		Error: func() (float64, error) {
 			var worst apart
+			got, tokens := values(logp), int32s(token)
 			for i := range rows {
-				r := softmax(floats(logits)[i*vocab:(i+1)*vocab], ints(token)[i])
-				worst.add(float64(floats(logp)[i]), r.logp)
+				r := softmax(d.rows(logits, i, 1), tokens[i])
+				worst.add(float64(got[i]), r.logp)
 			}
 			return worst.error(), nil
 		},

@@ -37,17 +37,23 @@ type workload struct {
 
 // Run measures all cases.
 func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
-	dev, err := torch.Open("cpu", o.Threads)
+	dev, err := torch.Open(o.Device, o.Threads)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	workloads := full()
-	if o.Quick {
+	switch {
+	case o.Quick:
 		workloads = quick()
+	case dev.IsCUDA():
+		workloads = gpu()
 	}
 	var cases []measure.Case
 	for _, w := range workloads {
+		if dev.IsCUDA() {
+			w.caches = coldOnly // what a GPU finds in its cache is what its last launch left there, in no run twice the same
+		}
 		for _, cache := range w.caches {
 			cases = append(cases, measure.Case{Label: w.label() + ", " + w.shape, Measure: func(ctx context.Context) (measure.Row, error) {
 				return o.Plan().Measure(ctx, w.row(cache), w.openers(dev, o))
@@ -57,20 +63,29 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	return measure.Run(ctx, "kernels", o, cases)
 }
 
-// label is the name with its pass.
+// label is the name with its pass and its type of numbers.
 func (w workload) label() string {
-	switch {
-	case w.dims["backward"] == 1:
-		return w.name + " fwd+bwd"
-	case w.dtype != "":
-		return w.name + ", " + w.dtype
+	label := w.name
+	if w.dims["backward"] == 1 {
+		label += " fwd+bwd"
 	}
-	return w.name
+	if w.dtype != "" {
+		label += ", " + w.dtype
+	}
+	return label
 }
 
 func (w workload) row(cache measure.Cache) measure.Row {
 	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: cmp.Or(w.dtype, "float32"), Cache: cache,
 		Bytes: w.bytes, ReadOnly: w.reads, FLOPs: w.flops, Targets: append([]measure.Target(nil), w.targets...)}
+}
+
+// OnGPU are the rows of a GPU, not measured: names, shapes, formulas and targets.
+func OnGPU() (rows []measure.Row) {
+	for _, w := range gpu() {
+		rows = append(rows, w.row(measure.Cold))
+	}
+	return rows
 }
 
 func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
@@ -81,7 +96,7 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 	if !o.Peers {
 		return all
 	}
-	peers := measure.Peers{Root: o.Root, Threads: o.Threads}
+	peers := measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
 	for _, name := range w.peers {
 		all = append(all, peers.Opener(name, map[string]any{"suite": "kernels", "name": w.name, "dims": w.dims}))
 	}
@@ -90,7 +105,10 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 
 func (w workload) native(ctx context.Context, dev *torch.Device) (*measure.Native, error) {
 	var p *measure.Native
-	d := &desk{dev: dev}
+	d := &desk{dev: dev, real: torch.Float32}
+	if w.dims["half"] == 1 {
+		d.real = torch.BFloat16
+	}
 	err := d.do(ctx, func() error {
 		p = w.open(d, w.dims)
 		return nil
@@ -99,7 +117,7 @@ func (w workload) native(ctx context.Context, dev *torch.Device) (*measure.Nativ
 		d.clear(ctx)
 		return nil, err
 	}
-	p.Around = d.do
+	p.Around, p.Clock = d.do, d.clock
 	p.Done = func() error { return d.clear(context.Background()) }
 	return p, nil
 }

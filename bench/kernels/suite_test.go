@@ -4,26 +4,43 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// TestQuick runs every case at a small size and holds each output to float64, relative to its largest value.
+// TestQuick runs every case at a small size and holds each output to float64, relative to its largest value: on the
+// processor and on a GPU where there is one.
 func TestQuick(t *testing.T) {
-	r, err := Run(t.Context(), Options{Threads: 1, Quick: true, Log: t.Logf})
+	devices := []string{"cpu"}
+	if gpus, err := cuda.Devices(); err != nil {
+		t.Fatal(err)
+	} else if len(gpus) > 0 {
+		devices = append(devices, "cuda:0")
+	}
+	for _, device := range devices {
+		t.Run(device, func(t *testing.T) { testQuick(t, device) })
+	}
+}
+
+func testQuick(t *testing.T, device string) {
+	r, err := Run(t.Context(), Options{Device: device, Threads: 1, Quick: true, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
 	for _, row := range r.Rows {
-		ours := row.Providers[0]
+		ours, bound := row.Providers[0], 2e-6
+		if row.DType == "bfloat16" {
+			bound = 8e-3 // two roundings to 8 bits
+		}
 		names[row.Name] = true
-		if ours.Name != measure.Ours || ours.Status != "ok" || !(ours.MaxError > 0 && ours.MaxError < 2e-6) {
+		if ours.Name != measure.Ours || ours.Status != "ok" || !(ours.MaxError > 0 && ours.MaxError < bound) {
 			t.Errorf("%s %s: %s: error %g of the largest value", row.Name, row.Shape, ours.Status, ours.MaxError)
 		}
 		if !(row.FloorSeconds > 0) || row.Bytes.Formula == "" {
 			t.Errorf("%s %s: no floor", row.Name, row.Shape)
 		}
 	}
-	for _, w := range full() { // every case of the tables is one of these
+	for _, w := range append(full(), gpu()...) { // every case of the tables is one of these
 		if !names[w.label()] {
 			t.Errorf("%s has no quick case", w.label())
 		}

@@ -2,15 +2,15 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
-	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
 // Ceilings are what the machine itself can do, measured in the same run as the kernels: GB/s of memory and of the
-// last cache, GFLOP/s of LibTorch's matrix product.
+// last cache, GFLOP/s of LibTorch's matrix product. Of a GPU the cache is not measured, and Read is Copy.
 type Ceilings struct {
 	Copy       Quantiles `json:"copy_gbps"` // bytes read plus bytes written
 	Read       Quantiles `json:"read_gbps"`
@@ -24,55 +24,101 @@ const (
 	memoryBytes = 256 << 20 // a buffer far larger than a cache
 	cachedBytes = 4 << 20   // two of them stay in the last cache
 	gemmSize    = 1536
+
+	gpuMemoryBytes = 1 << 30
+	gpuGEMMSize    = 8192
 )
 
 // MeasureCeilings takes samples with as many threads as dev has.
-func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (Ceilings, error) {
-	var c Ceilings
+func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (c Ceilings, err error) {
+	err = dev.Do(ctx, func(s *torch.Scope) error {
+		clock, err := NewClock(s)
+		if err != nil {
+			return err
+		}
+		if dev.IsCUDA() {
+			err = c.gpu(s, clock, samples)
+		} else {
+			err = c.processor(s, clock, samples)
+		}
+		return errors.Join(err, clock.Close())
+	})
+	return c, err
+}
+
+func (c *Ceilings) gpu(s *torch.Scope, clock Clock, samples int) (err error) {
+	from, to := s.Zeros(torch.Uint8, gpuMemoryBytes), s.Empty(torch.Uint8, gpuMemoryBytes)
+	if c.Copy, err = rates(clock, 2*gpuMemoryBytes/1e9, samples, func() { to.CopyFrom(from) }); err != nil {
+		return err
+	}
+	c.Read = c.Copy
+	if c.GEMM, err = products(s, clock, torch.Float32, gpuGEMMSize, samples); err == nil {
+		c.GEMMBF16, err = products(s, clock, torch.BFloat16, gpuGEMMSize, samples)
+	}
+	return err
+}
+
+func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err error) {
 	a, b := make([]uint64, memoryBytes/8), make([]uint64, memoryBytes/8)
+	for i := range a { // memory that was never written is one page of zeros, which stays in the cache
+		a[i] = uint64(i)
+	}
+	threads := s.Device().Threads()
+	copying := func(n int) { Share(n/8, threads, func(i, j int) { copy(b[i:j], a[i:j]) }) }
+	reading := func(n int) { Share(n/8, threads, func(i, j int) { read(a[i:j]) }) }
 	for _, m := range []struct {
 		into  *Quantiles
 		bytes int
 		work  func(bytes int)
 		ways  int
 	}{
-		{&c.Copy, memoryBytes, func(n int) { share(n/8, dev.Threads(), func(i, j int) { copy(b[i:j], a[i:j]) }) }, 2},
-		{&c.Read, memoryBytes, func(n int) { share(n/8, dev.Threads(), func(i, j int) { read(a[i:j]) }) }, 1},
-		{&c.CachedCopy, cachedBytes, func(n int) { share(n/8, dev.Threads(), func(i, j int) { copy(b[i:j], a[i:j]) }) }, 2},
-		{&c.CachedRead, cachedBytes, func(n int) { share(n/8, dev.Threads(), func(i, j int) { read(a[i:j]) }) }, 1},
+		{&c.Copy, memoryBytes, copying, 2}, {&c.Read, memoryBytes, reading, 1},
+		{&c.CachedCopy, cachedBytes, copying, 2}, {&c.CachedRead, cachedBytes, reading, 1},
 	} {
 		inner := memoryBytes / m.bytes // small buffers are gone over several times, so that starting threads costs nothing
-		*m.into = rates(float64(inner*m.ways*m.bytes)/1e9, samples, func() {
+		*m.into, err = rates(clock, float64(inner*m.ways*m.bytes)/1e9, samples, func() {
 			for range inner {
 				m.work(m.bytes)
 			}
 		})
-	}
-	err := dev.Do(ctx, func(s *torch.Scope) error {
-		product := func(dtype torch.DType, samples int) Quantiles {
-			x, y := s.Full(dtype, 0.5, gemmSize, gemmSize), s.Full(dtype, 0.25, gemmSize, gemmSize)
-			return rates(2*gemmSize*gemmSize*gemmSize/1e9, samples, func() { s.Scoped(func() { x.MatMul(y) }) })
+		if err != nil {
+			return err
 		}
-		c.GEMM, c.GEMMBF16 = product(torch.Float32, samples), product(torch.BFloat16, min(samples, 3)) // slow without instructions for it
-		return nil
+	}
+	if c.GEMM, err = products(s, clock, torch.Float32, gemmSize, samples); err == nil {
+		c.GEMMBF16, err = products(s, clock, torch.BFloat16, gemmSize/2, min(samples, 3)) // slow without instructions for it
+	}
+	return err
+}
+
+// products is the rate of square ones, of numbers that are not all alike: a GPU is faster on those.
+func products(s *torch.Scope, clock Clock, dtype torch.DType, size, samples int) (q Quantiles, err error) {
+	s.Scoped(func() {
+		n := int64(size)
+		values := make([]float32, n*n)
+		Uniform(values, 1, 1)
+		x := s.FromFloat32(values, n, n).To(dtype)
+		q, err = rates(clock, 2*float64(n)*float64(n)*float64(n)/1e9, samples, func() { s.Scoped(func() { x.MatMul(x) }) })
 	})
-	return c, err
+	return q, err
 }
 
 // rates repeats work and gives the quantiles of amount per second.
-func rates(amount float64, samples int, work func()) Quantiles {
+func rates(clock Clock, amount float64, samples int, work func()) (Quantiles, error) {
 	work()
 	per := make([]float64, samples)
 	for i := range per {
-		start := time.Now()
-		work()
-		per[i] = amount / time.Since(start).Seconds()
+		r, err := clock.Time(Hot, func() error { work(); return nil })
+		if err != nil {
+			return Quantiles{}, err
+		}
+		per[i] = amount / r.seconds
 	}
-	return quantiles(per)
+	return quantiles(per), nil
 }
 
-// share splits [0, n) among threads.
-func share(n, threads int, work func(from, to int)) {
+// Share splits [0, n) among threads.
+func Share(n, threads int, work func(from, to int)) {
 	var all sync.WaitGroup
 	for t := range threads {
 		all.Go(func() { work(t*n/threads, (t+1)*n/threads) })
@@ -92,13 +138,3 @@ func read(v []uint64) {
 	}
 	runtime.KeepAlive(s0 + s1 + s2 + s3)
 }
-
-// Evict fills the caches with what no provider needs. It is called between samples of a cold cache.
-func Evict() {
-	v := evictor()
-	for i := range v {
-		v[i]++
-	}
-}
-
-var evictor = sync.OnceValue(func() []uint64 { return make([]uint64, 96<<20/8) })

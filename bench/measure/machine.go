@@ -1,15 +1,15 @@
 package measure
 
 import (
-	"context"
+	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda"
 )
 
 // Machine is where and with what something was measured.
@@ -20,20 +20,36 @@ type Machine struct {
 	ISA      string `json:"isa"`     // of our kernels
 	L3Bytes  int64  `json:"l3_bytes"`
 	RAMBytes int64  `json:"ram_bytes"`
-	GPU      string `json:"gpu,omitempty"`
+	GPU      string `json:"gpu,omitempty"`    // where it is what was measured
+	Driver   string `json:"driver,omitempty"` // the GPU's: the version of CUDA that it offers
+	VRAM     int64  `json:"vram_bytes,omitempty"`
 	Kernel   string `json:"kernel"`
 	LibTorch string `json:"libtorch"`
 	Go       string `json:"go"`
-	Commit   string `json:"commit"` // "-dirty" where tracked files differ from it
+	Commit   string `json:"commit"` // what the program was built from, "-dirty" where tracked files differed from it
 }
 
-// Examine describes this machine.
-func Examine(ctx context.Context, threads int) Machine {
-	return Machine{
+// Examine describes this machine as a device of it, "cpu" or "cuda:N", is measured by a program built from commit.
+func Examine(commit, device string, threads int) (Machine, error) {
+	m := Machine{
 		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Threads: threads, ISA: kernels.ISA(),
 		L3Bytes: kilobytes(line("/sys/devices/system/cpu/cpu0/cache/index3/size")), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
-		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit(ctx),
+		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit,
 	}
+	index, isGPU := strings.CutPrefix(device, "cuda:")
+	if !isGPU {
+		return m, nil
+	}
+	devices, err := cuda.Devices()
+	if err != nil {
+		return m, err
+	}
+	i, err := strconv.Atoi(index)
+	if err != nil || i >= len(devices) {
+		return m, fmt.Errorf("device %q is none of the %d GPUs of this machine", device, len(devices))
+	}
+	m.GPU, m.VRAM, m.Driver = devices[i].Name, devices[i].Memory, cuda.Driver()
+	return m, nil
 }
 
 // Slug is a file name for results of this machine, such as amd-epyc-2c-avx2.
@@ -58,14 +74,6 @@ func Load() float64 {
 	first, _, _ := strings.Cut(line("/proc/loadavg"), " ")
 	load, _ := strconv.ParseFloat(first, 64)
 	return load
-}
-
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // line is a file's first line, "" where there is no such file.

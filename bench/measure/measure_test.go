@@ -68,7 +68,7 @@ func TestMeasure(t *testing.T) {
 	ours := &clock{name: Ours, times: []float64{0.2}, err: 1e-7, turns: &turns}
 	peer := &clock{name: "peer", times: []float64{0.3, 0.5, 0.4}, turns: &turns}
 	broken := Opener{"broken", func(context.Context) (Provider, Setup, error) { return nil, Setup{}, errors.New("no compiler") }}
-	row, err := Plan{Samples: 6, Rounds: 3, Long: time.Second}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
+	row, err := Plan{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
 		Bytes: Amount{Value: 5e9}, FLOPs: Amount{Value: 20e9}, Targets: []Target{
 			{Kind: Faster, Peer: "peer", Bound: 2}, {Kind: Faster, Peer: "peer", Bound: 1.9}, {Kind: Floor, Bound: 2},
 			{Kind: Memory, Peer: "peer", Bound: 0.9}, {Kind: Faster, Peer: "broken", Bound: 1}}},
@@ -106,10 +106,17 @@ func TestMeasure(t *testing.T) {
 
 func TestLongSamplesAreFewer(t *testing.T) {
 	var turns []string
-	slow := &clock{name: Ours, times: []float64{3}, turns: &turns}
-	row, err := Plan{Samples: 6, Rounds: 3, Long: time.Second}.Measure(t.Context(), Row{}, []Opener{slow.opener()})
-	if err != nil || row.Providers[0].Samples != 3 {
-		t.Errorf("%v, %d samples", err, row.Providers[0].Samples)
+	slow, endless := &clock{name: Ours, times: []float64{3}, turns: &turns}, &clock{name: "peer", times: []float64{300}, turns: &turns}
+	plan := Plan{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}
+	row, err := plan.Measure(t.Context(), Row{}, []Opener{slow.opener(), endless.opener()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(turns, " "); got != "mgrpo peer mgrpo mgrpo mgrpo" || row.Providers[0].Samples != 3 {
+		t.Errorf("turns: %s; %d samples", got, row.Providers[0].Samples)
+	}
+	if p := row.Providers[1]; p.Samples != 1 || p.Median != 300 || p.PeakExtraBytes != 100 || p.Status != "ok" {
+		t.Errorf("sampled once: %+v", p)
 	}
 }
 
@@ -193,7 +200,7 @@ done
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-	peers := Peers{Root: root, Threads: 3}
+	peers := Peers{Root: root, Device: "cpu", Threads: 3}
 
 	if _, _, err := peers.Opener("refused", nil).Open(t.Context()); err == nil || err.Error() != "no such provider" {
 		t.Errorf("a refusal became %v", err)
@@ -220,7 +227,7 @@ done
 }
 
 func TestPeersAbsent(t *testing.T) {
-	_, _, err := Peers{Root: t.TempDir()}.Opener("torch", nil).Open(t.Context())
+	_, _, err := Peers{Root: t.TempDir(), Device: "cpu"}.Opener("torch", nil).Open(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "make bench-peers") {
 		t.Errorf("got %v", err)
 	}

@@ -15,12 +15,14 @@ import (
 	"strings"
 )
 
-// PeerSite is the folder of the peers' Python packages, relative to the root of the repository: make bench-peers.
+// PeerSite is the folder of the peers' Python packages, relative to the root of the repository: make bench-peers. Peers
+// on a GPU use what the machine's Python has.
 const PeerSite = "build/peers"
 
-// Peers says how Python providers are started. Root is the repository's.
+// Peers says how Python providers are started and where they compute. Root is the repository's.
 type Peers struct {
 	Root    string
+	Device  string
 	Threads int
 }
 
@@ -28,7 +30,7 @@ type Peers struct {
 //
 // The process is bench/peers/serve.py. One JSON object a line goes in and one comes out:
 //
-//	{"op": "prepare", "case": {...}, "provider": NAME, "threads": N}
+//	{"op": "prepare", "case": {...}, "provider": NAME, "device": "cpu", "threads": N}
 //	                          {"ok": true, "version": ..., "settings": {...}} or {"ok": false, "why": ...}
 //	{"op": "run", "repeat": N, "cache": "hot"}   {"seconds": [...], "peak_extra_bytes": ...}
 //	{"op": "check"}                              {"max_error": ...}
@@ -45,7 +47,7 @@ func (p Peers) Opener(provider string, workload any) Opener {
 			OK bool `json:"ok"`
 			Setup
 		}
-		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "threads": p.Threads}, &answer)
+		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": p.Device, "threads": p.Threads}, &answer)
 		if err == nil && !answer.OK {
 			err = errors.New("prepare was not answered with ok")
 		}
@@ -65,19 +67,23 @@ type peer struct {
 }
 
 func (p Peers) start(ctx context.Context) (*peer, error) {
-	site, err := filepath.Abs(filepath.Join(p.Root, PeerSite))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := os.Stat(site); err != nil {
-		return nil, fmt.Errorf("%s is not there: make bench-peers", PeerSite)
-	}
 	c := exec.CommandContext(ctx, "python3", filepath.Join(p.Root, "bench", "peers", "serve.py"))
 	threads := strconv.Itoa(p.Threads)
-	c.Env = append(os.Environ(), "PYTHONPATH="+site, "OMP_NUM_THREADS="+threads, "MKL_NUM_THREADS="+threads,
+	c.Env = append(os.Environ(), "OMP_NUM_THREADS="+threads, "MKL_NUM_THREADS="+threads,
 		"HF_HUB_OFFLINE=1", "TRANSFORMERS_VERBOSITY=error", "TOKENIZERS_PARALLELISM=false")
+	if p.Device == "cpu" {
+		site, err := filepath.Abs(filepath.Join(p.Root, PeerSite))
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(site); err != nil {
+			return nil, fmt.Errorf("%s is not there: make bench-peers", PeerSite)
+		}
+		c.Env = append(c.Env, "PYTHONPATH="+site)
+	}
 	q := &peer{process: c, log: new(bytes.Buffer)}
 	c.Stderr = q.log
+	var err error
 	if q.in, err = c.StdinPipe(); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ package measure
 
 import (
 	"context"
-	"time"
+	"errors"
 )
 
 // Provider is one implementation of a case, made ready: inputs are there, whatever is compiled is compiled.
@@ -46,9 +46,11 @@ type Opener struct {
 	Open func(ctx context.Context) (Provider, Setup, error)
 }
 
-// Native is a provider in this process. Around calls f where the work has to run, such as inside a device's Do.
+// Native is a provider in this process. Around calls f where the work has to run, such as inside a device's Do, and
+// Clock is asked for there; nil: this process's.
 type Native struct {
 	Around func(ctx context.Context, f func() error) error
+	Clock  func() (Clock, error)
 	Reset  func() // before each run, untimed: puts back what a run overwrites; may be nil
 	Work   func() error
 	Error  func() (float64, error) // after a run: its error against float64
@@ -56,14 +58,14 @@ type Native struct {
 }
 
 func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, err error) {
-	err = n.Around(ctx, func() error {
+	err = n.timed(ctx, func(clock Clock) error {
 		if cache == Hot {
-			if _, err := n.once(Hot); err != nil {
+			if _, err := n.once(clock, Hot); err != nil {
 				return err
 			}
 		}
 		for range repeat {
-			d, err := n.once(cache)
+			d, err := n.once(clock, cache)
 			if err != nil {
 				return err
 			}
@@ -75,33 +77,32 @@ func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, e
 	return s, err
 }
 
-type run struct {
-	seconds float64
-	grown   int64 // bytes
+// timed calls f with a clock, around it what Around does.
+func (n *Native) timed(ctx context.Context, f func(Clock) error) error {
+	return n.Around(ctx, func() (err error) {
+		var clock Clock = processor{}
+		if n.Clock != nil {
+			if clock, err = n.Clock(); err != nil {
+				return err
+			}
+		}
+		return errors.Join(f(clock), clock.Close())
+	})
 }
 
-func (n *Native) once(cache Cache) (r run, err error) {
+func (n *Native) once(clock Clock, cache Cache) (run, error) {
 	if n.Reset != nil {
 		n.Reset()
 	}
-	if cache == Hot { // asking for memory would evict some of what is hot
-		r.seconds, err = timed(n.Work)
-		return r, err
+	if cache == Cold {
+		clock.Evict()
 	}
-	Evict()
-	r.grown = growth(func() { r.seconds, err = timed(n.Work) })
-	return r, err
-}
-
-func timed(work func() error) (float64, error) {
-	start := time.Now()
-	err := work()
-	return time.Since(start).Seconds(), err
+	return clock.Time(cache, n.Work)
 }
 
 func (n *Native) Check(ctx context.Context) (worst float64, err error) {
-	err = n.Around(ctx, func() error {
-		if _, err := n.once(Hot); err != nil {
+	err = n.timed(ctx, func(clock Clock) error {
+		if _, err := n.once(clock, Hot); err != nil {
 			return err
 		}
 		var err error

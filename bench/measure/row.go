@@ -81,14 +81,15 @@ type Plan struct {
 	Samples int // of a provider; Rounds where one takes longer than Long
 	Rounds  int
 	Long    time.Duration
+	Endless time.Duration // a provider that takes longer is sampled once
 	Log     func(format string, args ...any)
 }
 
-// DefaultPlan takes 20 samples, 5 where one takes a second.
-var DefaultPlan = Plan{Samples: 20, Rounds: 5, Long: time.Second}
+// DefaultPlan takes 20 samples, 5 where one takes a second, 1 where it takes two minutes.
+var DefaultPlan = Plan{Samples: 20, Rounds: 5, Long: time.Second, Endless: 2 * time.Minute}
 
 // QuickPlan takes two samples: enough to show that a case runs and is right.
-var QuickPlan = Plan{Samples: 2, Rounds: 2, Long: time.Second}
+var QuickPlan = Plan{Samples: 2, Rounds: 2, Long: time.Second, Endless: 2 * time.Minute}
 
 // Measure opens the providers, checks each, and samples them in turns. The first must work; a peer that does not is
 // told in its result. row brings the description; what is returned is complete but for Finish.
@@ -133,7 +134,7 @@ func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, erro
 type contestant struct {
 	Provider
 	result  *Result
-	repeat  int // samples a turn
+	repeat  int // samples a turn; 0: it has had all
 	seconds []float64
 }
 
@@ -160,13 +161,19 @@ func (p Plan) enter(ctx context.Context, o Opener, r *Result, cache Cache) (*con
 		return nil, err
 	}
 	c := &contestant{Provider: provider, result: r, repeat: 1}
-	if first.Seconds[0] <= p.Long.Seconds() {
+	switch took := first.Seconds[0]; {
+	case took <= p.Long.Seconds():
 		c.repeat = (p.Samples + p.Rounds - 1) / p.Rounds
+	case took > p.Endless.Seconds():
+		c.repeat, c.seconds, r.PeakExtraBytes = 0, first.Seconds, first.PeakExtraBytes
 	}
 	return c, nil
 }
 
 func (c *contestant) turn(ctx context.Context, cache Cache) error {
+	if c.repeat == 0 {
+		return nil
+	}
 	time.Sleep(settle)
 	s, err := c.Run(ctx, c.repeat, cache)
 	c.seconds = append(c.seconds, s.Seconds...)
@@ -186,7 +193,11 @@ func (r *Row) Finish(c Ceilings) {
 		rate, what = readGBps, "read"
 	}
 	r.FloorSeconds, r.FloorOf = r.Bytes.Value/(rate*1e9), where+" "+what
-	if t := r.FLOPs.Value / (c.GEMM.Median * 1e9); t > r.FloorSeconds {
+	gemm := c.GEMM.Median
+	if r.DType == "bfloat16" {
+		gemm = max(gemm, c.GEMMBF16.Median) // a machine without instructions for bf16 computes in float32
+	}
+	if t := r.FLOPs.Value / (gemm * 1e9); t > r.FloorSeconds {
 		r.FloorSeconds, r.FloorOf = t, "gemm"
 	}
 	r.Ratio = map[string]float64{}

@@ -13,6 +13,8 @@ import (
 // Options of a run of a suite.
 type Options struct {
 	Root    string // of the repository, where the peers are
+	Commit  string // what this program was built from
+	Device  string // where all providers compute: "cpu", "cuda" or "cuda:N"
 	Threads int    // of every provider
 	Peers   bool   // beside the peers, which make bench-peers brings
 	Quick   bool   // tiny shapes, few samples: whether it runs, not how fast
@@ -39,9 +41,15 @@ type Case struct {
 
 // Run measures the machine's ceilings and then all cases. With an error it returns the rows that were finished before.
 func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, error) {
-	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: Load(), Machine: Examine(ctx, o.Threads)}
-	var err error
-	if r.Ceilings, err = ceilings(ctx, o); err != nil {
+	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: Load()}
+	dev, err := torch.Open(o.Device, o.Threads)
+	if err != nil {
+		return r, err
+	}
+	if r.Machine, err = Examine(o.Commit, dev.Spec(), o.Threads); err == nil {
+		r.Ceilings, err = MeasureCeilings(ctx, dev, o.Plan().Samples)
+	}
+	if err := errors.Join(err, dev.Close()); err != nil {
 		return r, err
 	}
 	for _, c := range cases {
@@ -65,13 +73,4 @@ func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, 
 		return r, fmt.Errorf("no case of the suite %s contains %q", suite, o.Only)
 	}
 	return r, nil
-}
-
-func ceilings(ctx context.Context, o Options) (c Ceilings, err error) {
-	dev, err := torch.Open("cpu", o.Threads)
-	if err != nil {
-		return c, err
-	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	return MeasureCeilings(ctx, dev, o.Plan().Samples)
 }

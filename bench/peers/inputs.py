@@ -1,32 +1,42 @@
 """The inputs of bench/measure/inputs.go, where the formula is: the same numbers, whoever makes them."""
-import numpy
 import torch
 
-CHUNK = 1 << 22
+device = "cpu"  # where inputs are made and providers compute
+
+
+def _word(x):
+    """x modulo 2^32, as int32 holds it."""
+    return (x + 2**31) % 2**32 - 2**31
+
+
+def _folded(x, shift):
+    return x ^ (x >> shift & (1 << 32 - shift) - 1)
 
 
 def _hash(stream, start, stop):
-    x = numpy.arange(start, stop, dtype=numpy.uint32)
-    x = x * numpy.uint32(0x9E3779B9) + numpy.uint32(stream * 0x85EBCA6B & 0xFFFFFFFF)
-    x = (x ^ x >> numpy.uint32(16)) * numpy.uint32(0x7FEB352D)
-    x = (x ^ x >> numpy.uint32(15)) * numpy.uint32(0x846CA68B)
-    return x ^ x >> numpy.uint32(16)
+    """The formula's words, in int32: its products wrap as they should."""
+    x = torch.arange(start, stop, device=device).int().mul_(_word(0x9E3779B9)).add_(_word(stream * 0x85EBCA6B))
+    x = _folded(x, 16).mul_(_word(0x7FEB352D))
+    x = _folded(x, 15).mul_(_word(0x846CA68B))
+    return _folded(x, 16)
 
 
 def _fill(out, f):
-    flat = out.view(-1).numpy()
-    for start in range(0, flat.size, CHUNK):
-        stop = min(start + CHUNK, flat.size)
+    chunk = 1 << (18 if device == "cpu" else 26)
+    flat = out.view(-1)
+    for start in range(0, flat.numel(), chunk):
+        stop = min(start + chunk, flat.numel())
         flat[start:stop] = f(start, stop)
     return out
 
 
-def uniform(stream, scale, *shape):
-    """float32 in [-scale, scale)."""
-    one, scale = numpy.float32(1), numpy.float32(scale)
-    return _fill(torch.empty(shape), lambda i, j: scale * ((_hash(stream, i, j) >> numpy.uint32(8)).astype(numpy.float32) * numpy.float32(2**-23) - one))
+def uniform(stream, scale, *shape, dtype=torch.float32):
+    """Numbers in [-scale, scale), as float32 has them."""
+    scale = torch.tensor(scale, dtype=torch.float32, device=device)
+    value = lambda i, j: (_hash(stream, i, j) >> 8 & 0xFFFFFF).float().mul_(2**-23).sub_(1).mul_(scale)
+    return _fill(torch.empty(shape, dtype=dtype, device=device), value)
 
 
 def index(stream, n, *shape):
     """int64 in [0, n)."""
-    return _fill(torch.empty(shape, dtype=torch.int64), lambda i, j: _hash(stream, i, j).astype(numpy.uint64) * numpy.uint64(n) >> numpy.uint64(32))
+    return _fill(torch.empty(shape, dtype=torch.int64, device=device), lambda i, j: (_hash(stream, i, j).long() & 0xFFFFFFFF) * n >> 32)

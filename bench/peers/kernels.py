@@ -7,7 +7,13 @@ import math
 import torch
 import torch.nn.functional as F
 
+import inputs
 from inputs import index, uniform
+
+
+def real(d):
+    """The type of a case's numbers."""
+    return torch.bfloat16 if d.get("half") else torch.float32
 
 
 def worst(got, want):
@@ -68,7 +74,7 @@ def advantage(rewards, ids, counts):
 class Advantage(Operator):
     def __init__(self, d):
         sizes = index(2, 15, d["groups"]) + 1
-        ids = torch.repeat_interleave(torch.arange(d["groups"]), sizes)
+        ids = torch.repeat_interleave(torch.arange(d["groups"], device=inputs.device), sizes)
         super().__init__(advantage, [uniform(1, 1, len(ids)), ids, sizes.float()])
 
     def check(self):
@@ -83,7 +89,7 @@ ROWS = 64  # of the float64 reference at a time
 
 
 def log_prob(logits, target):
-    lp = torch.log_softmax(logits, -1)
+    lp = torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
     return lp.gather(1, target.unsqueeze(1)).squeeze(1), -(lp.exp() * lp).sum(-1)
 
 
@@ -106,7 +112,7 @@ class LogProb(Operator):
         n, v = d["rows"], d["vocab"]
         f = lambda logits, target: torch.stack(log_prob(logits, target))
         dout = torch.stack([uniform(5, 1, n), uniform(6, 1, n)])
-        super().__init__(f, [uniform(1, 1, n, v), index(2, v, n)], 1 if d["backward"] else 0, dout)
+        super().__init__(f, [uniform(1, 1, n, v, dtype=real(d)), index(2, v, n)], 1 if d["backward"] else 0, dout)
 
     def check(self):
         logits, target = self.inputs
@@ -128,7 +134,7 @@ class PolicyLoss(Operator):
     def __init__(self, d):
         n = d["rows"]
         f = lambda logits, target, old, adv: objective(logits, target, old, adv, n)
-        super().__init__(f, [uniform(1, 1, n, d["vocab"]), *batch(d)], 1, torch.tensor(1.0))
+        super().__init__(f, [uniform(1, 1, n, d["vocab"], dtype=real(d)), *batch(d)], 1, torch.ones((), device=inputs.device))
 
     def check(self):
         logits, *rest = self.inputs
@@ -149,7 +155,8 @@ class LinearPolicyLoss(Operator):
     def __init__(self, d):
         n, v, width = d["rows"], d["vocab"], d["width"]
         f = lambda h, w, target, old, adv: objective(F.linear(h, w), target, old, adv, n)
-        super().__init__(f, [uniform(1, 1, n, width), uniform(7, 0.1, v, width), *batch(d)], 2, torch.tensor(1.0))
+        weights = [uniform(1, 1, n, width, dtype=real(d)), uniform(7, 0.1, v, width, dtype=real(d))]
+        super().__init__(f, [*weights, *batch(d)], 2, torch.ones((), device=inputs.device))
 
     def check(self):
         h, w, *rest = self.inputs
@@ -209,20 +216,20 @@ class AdamW:
 
 
 def rms_norm(d):
-    n, width = d["rows"], d["width"]
+    n, width, t = d["rows"], d["width"], real(d)
     f = lambda x, w: F.rms_norm(x, (width,), w, 1e-5)
-    return Operator(f, [uniform(1, 1, n, width), uniform(2, 1, width)], 2 * d["backward"], uniform(3, 1, n, width))
+    return Operator(f, [uniform(1, 1, n, width, dtype=t), uniform(2, 1, width, dtype=t)], 2 * d["backward"], uniform(3, 1, n, width, dtype=t))
 
 
 def add_rms_norm(d):
-    n, width = d["rows"], d["width"]
+    n, width, t = d["rows"], d["width"], real(d)
 
     def work(x, residual, w):
         total = x + residual
         return total, F.rms_norm(total, (width,), w, 1e-5)
 
-    inputs = [uniform(1, 1, n, width), uniform(2, 1, n, width), uniform(3, 1, width)]
-    return Operator(work, inputs, 3 * d["backward"], uniform(4, 1, n, width), uniform(5, 1, n, width))
+    given = [uniform(1, 1, n, width, dtype=t), uniform(2, 1, n, width, dtype=t), uniform(3, 1, width, dtype=t)]
+    return Operator(work, given, 3 * d["backward"], uniform(4, 1, n, width, dtype=t), uniform(5, 1, n, width, dtype=t))
 
 
 def swiglu(d):
@@ -232,19 +239,19 @@ def swiglu(d):
         gate, up = gate_up.chunk(2, -1)
         return F.silu(gate) * up
 
-    return Operator(work, [uniform(1, 1, n, 2 * f)], d["backward"], uniform(3, 1, n, f))
+    return Operator(work, [uniform(1, 1, n, 2 * f, dtype=real(d))], d["backward"], uniform(3, 1, n, f, dtype=real(d)))
 
 
 def rope(d):
     n, heads, hd = d["rows"], d["heads"], d["head_dim"]
     angle = torch.arange(n, dtype=torch.float64).unsqueeze(1) * 10000.0 ** (-torch.arange(hd // 2, dtype=torch.float64) * 2 / hd)
-    cos, sin = (torch.cat([x, x], -1).float().unsqueeze(1) for x in (angle.cos(), angle.sin()))
+    cos, sin = (torch.cat([x, x], -1).to(inputs.device, real(d)).unsqueeze(1) for x in (angle.cos(), angle.sin()))
 
     def work(x, cos, sin):
         a, b = x.chunk(2, -1)
         return x * cos + torch.cat([-b, a], -1) * sin
 
-    return Operator(work, [uniform(1, 1, n, heads, hd), cos, sin], d["backward"], uniform(3, 1, n, heads, hd))
+    return Operator(work, [uniform(1, 1, n, heads, hd, dtype=real(d)), cos, sin], d["backward"], uniform(3, 1, n, heads, hd, dtype=real(d)))
 
 
 def attention(d):
@@ -253,14 +260,14 @@ def attention(d):
     total, longest = int(lengths.sum()), int(lengths.max())
 
     def padded(stream, heads):
-        rows = uniform(stream, 1, total, heads, d["head_dim"]).split(lengths.tolist())
+        rows = uniform(stream, 1, total, heads, d["head_dim"], dtype=real(d)).split(lengths.tolist())
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).transpose(1, 2).contiguous()
 
     assert longest <= d["longest"]
     q, k, v, dout = padded(1, d["heads"]), padded(2, d["kv_heads"]), padded(3, d["kv_heads"]), padded(4, d["heads"])
     f = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     work = Operator(f, [q, k, v], 3 * d["backward"], dout)
-    work.real = (torch.arange(longest) < lengths.unsqueeze(1))[:, None, :, None]
+    work.real = (torch.arange(longest, device=inputs.device) < lengths.unsqueeze(1))[:, None, :, None]
     if not d["backward"]:  # what is computed of the padding is no output
         whole = work.f
         work.plain = lambda q, k, v: whole(q, k, v) * work.real
@@ -276,23 +283,23 @@ def attention(d):
 
 def decode_attention(d):
     shape = d["sequences"], d["kv_heads"], d["context"], d["head_dim"]
-    q = uniform(1, 1, d["sequences"], d["heads"], 1, d["head_dim"])
-    return Operator(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), [q, uniform(2, 1, *shape), uniform(3, 1, *shape)])
+    q = uniform(1, 1, d["sequences"], d["heads"], 1, d["head_dim"], dtype=real(d))
+    k, v = uniform(2, 1, *shape, dtype=real(d)), uniform(3, 1, *shape, dtype=real(d))
+    return Operator(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), [q, k, v])
 
 
 def linear(d):
-    dtype = torch.bfloat16 if d["half"] else torch.float32
-    return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"]).to(dtype), uniform(2, 1, d["out"], d["in"]).to(dtype)])
+    return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"], dtype=real(d)), uniform(2, 1, d["out"], d["in"], dtype=real(d))])
 
 
 class Sample(Operator):
     def __init__(self, d):
         def draw(logits):
-            lp = torch.log_softmax(logits, -1)
+            lp = torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
             token = torch.multinomial(lp.exp(), 1)
             return token, lp.gather(1, token)
 
-        super().__init__(draw, [uniform(1, 4, d["rows"], d["vocab"])])
+        super().__init__(draw, [uniform(1, 4, d["rows"], d["vocab"], dtype=real(d))])
 
     def check(self):
         token, logp = self.out
@@ -310,7 +317,7 @@ def prepare(case, provider):
     d = case["dims"]
     work = AdamW(d, provider) if case["name"] == "adamw" else CASES[case["name"]](d)
     work.version = torch.__version__
-    work.settings = {"threads": torch.get_num_threads(), "python": "eager", **getattr(work, "flags", {})}
+    work.settings = {"device": inputs.device, "threads": torch.get_num_threads(), "python": "eager", **getattr(work, "flags", {})}
     if provider == "torch-compile":
         work.compile()
         work.settings["python"] = "torch.compile, static shapes"

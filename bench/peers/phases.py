@@ -2,8 +2,8 @@
 GRPOTrainer, on the weights, prompts and completions that the case names.
 
 A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
-"advantages": [float], "log_probs": [[float]], "lr"}: completion i belongs to prompt i // K. "log_probs" are those
-of the first completion of each prompt in float64, from the provider "float64", or absent.
+"advantages": [float], "checked": C, "log_probs": [[float]], "lr"}: completion i belongs to prompt i // K. "log_probs" are
+those of the first completion of each of the first C prompts in float64, from the provider "float64", or absent.
 """
 
 import queue
@@ -13,14 +13,16 @@ import threading
 import torch
 import transformers
 
+import inputs
+
 
 def load(folder, dtype=torch.float32):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(inputs.device)
 
 
 def log_probs(model, prompt, completion):
     """Log-probs of a completion's tokens, one row."""
-    ids = torch.tensor([prompt + completion])
+    ids = torch.tensor([prompt + completion], device=inputs.device)
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits[0, len(prompt) - 1:-1]
     wide = torch.promote_types(logits.dtype, torch.float32)  # as generate samples
@@ -31,15 +33,18 @@ class Phase:
     """One provider, as serve.py wants it."""
 
     version = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    checks_alone = True
 
     def __init__(self, case):
         self.case = case
         self.model = load(case["folder"], getattr(torch, case["dtype"]))
-        self.settings = {"dtype": case["dtype"], "attention": self.model.config._attn_implementation,
-                         "threads": torch.get_num_threads(), "peak": "resident memory of the process"}
+        self.settings = {"device": inputs.device, "dtype": case["dtype"], "attention": self.model.config._attn_implementation,
+                         "threads": torch.get_num_threads(), "peak": "memory of the process, on a GPU that of tensors"}
 
     def peak(self):
-        """Resident memory, all of the process."""
+        """Memory, all of the process."""
+        if inputs.device != "cpu":
+            return torch.cuda.max_memory_allocated()
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def check(self):
@@ -48,7 +53,7 @@ class Phase:
         for i, want in enumerate(self.case.get("log_probs") or []):
             completion = self.case["completions"][i * self.case["rollouts"]]
             want = torch.tensor(want, dtype=torch.float64)
-            got = log_probs(self.model, self.case["prompts"][i], completion).double()
+            got = log_probs(self.model, self.case["prompts"][i], completion).double().cpu()
             worst, scale = max(worst, (got - want).abs().max().item()), max(scale, want.abs().max().item())
         return worst / scale if scale else 0.0
 
@@ -60,7 +65,7 @@ class Generate(Phase):
         super().__init__(case)
         self.model.eval()
         rows = [p for p in case["prompts"] for _ in range(case["rollouts"])]
-        self.ids = torch.tensor(rows)
+        self.ids = torch.tensor(rows, device=inputs.device)
         n = case["new_tokens"]
         self.generation = transformers.GenerationConfig(
             do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=n, min_new_tokens=n,
@@ -79,8 +84,8 @@ class ForwardBackward(Phase):
         super().__init__(case)
         self.model.train()
         prompts = [p for p in case["prompts"] for _ in range(case["rollouts"])]
-        self.ids = torch.tensor([p + c for p, c in zip(prompts, case["completions"], strict=True)])
-        self.advantages = torch.tensor(case["advantages"])[:, None]
+        self.ids = torch.tensor([p + c for p, c in zip(prompts, case["completions"], strict=True)], device=inputs.device)
+        self.advantages = torch.tensor(case["advantages"], device=inputs.device)[:, None]
         self.settings |= {"batch": list(self.ids.shape), "padding": "all rows have one length",
                           "gradient_checkpointing": False, "optimizer": "not included", "logits_to_keep": "completions"}
 
@@ -122,7 +127,7 @@ class GRPO(Phase):
             max_completion_length=n, generation_kwargs={"min_new_tokens": n}, temperature=1.0, top_p=1.0, top_k=0,
             learning_rate=case["lr"], lr_scheduler_type="constant", optim="adamw_torch_fused", weight_decay=0.1,
             adam_beta1=0.9, adam_beta2=0.98, max_grad_norm=1.0, beta=0.0, loss_type="grpo", scale_rewards="group",
-            num_iterations=1, bf16=False, gradient_checkpointing=False, use_vllm=False, use_cpu=True,
+            num_iterations=1, bf16=False, gradient_checkpointing=False, use_vllm=False, use_cpu=inputs.device == "cpu",
             pad_to_multiple_of=None, max_steps=1_000_000, logging_steps=1_000_000, save_strategy="no", report_to=[],
             disable_tqdm=True, seed=0)
         self.settings |= chosen
@@ -175,7 +180,7 @@ class Float64:
     def __init__(self, case):
         model = load(case["folder"], torch.float64).eval()
         self.settings = {"log_probs": [
-            log_probs(model, p, case["completions"][i * case["rollouts"]]).tolist() for i, p in enumerate(case["prompts"])]}
+            log_probs(model, p, case["completions"][i * case["rollouts"]]).tolist() for i, p in enumerate(case["prompts"][:case["checked"]])]}
 
 
 def prepare(case, provider):

@@ -7,7 +7,8 @@ object with
     reset()             before each run, untimed; may be absent
     run()               the work
     check()             after a run: its largest error against float64, each output relative to its largest value
-    peak()              bytes; where it is absent the growth of resident memory during a run with a cold cache is told
+    checks_alone        true where check() needs no run before it; may be absent
+    peak()              bytes; where it is absent the growth of memory during a run with a cold cache is told
     close()             may be absent
 """
 import importlib
@@ -22,27 +23,57 @@ def resident(name):
         return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
 
 
-def growth(work):
-    """Runs work and returns its seconds and by how many bytes resident memory grew at most."""
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as refs:
-        refs.write("5")  # the peak begins anew
-    before = resident("VmRSS:")
-    seconds = timed(work)
-    return seconds, max(0, resident("VmHWM:") - before)
+class Processor:
+    """The clock of work on this process's own threads; bench/measure/clock.go is the other side."""
+
+    def __init__(self, torch):
+        self.other = torch.zeros(96 << 20, dtype=torch.uint8)
+
+    def evict(self):
+        self.other.add_(1)
+
+    def time(self, cold, work):
+        """Runs work; its seconds and, if cold, by how many bytes resident memory grew at most."""
+        before = self.begin() if cold else 0
+        start = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - start
+        return seconds, max(0, resident("VmHWM:") - before) if cold else 0
+
+    def begin(self):
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as refs:
+            refs.write("5")  # the peak begins anew
+        return resident("VmRSS:")
 
 
-def timed(work):
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+class GPU:
+    """The clock of a GPU's stream: what evict has put there goes on while the work is being launched."""
+
+    def __init__(self, torch, device):
+        torch.cuda.set_device(device)
+        self.torch = torch
+        self.other = torch.empty(256 << 20, dtype=torch.uint8, device=device)
+        self.start, self.stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def evict(self):
+        self.other.zero_()
+
+    def time(self, _, work):
+        cuda = self.torch.cuda
+        before = cuda.memory_allocated()
+        cuda.reset_peak_memory_stats()
+        self.start.record()
+        work()
+        self.stop.record()
+        self.stop.synchronize()
+        return self.start.elapsed_time(self.stop) / 1e3, cuda.max_memory_allocated() - before
 
 
 def optional(work, name):
     return getattr(work, name, lambda: None)
 
 
-def samples(work, repeat, cache, other):
-    """Times work; between runs with a cold cache it goes over `other`, which is larger than any cache."""
+def samples(work, repeat, cache, clock):
     reset = optional(work, "reset")
     if cache == "hot":
         reset()
@@ -51,12 +82,10 @@ def samples(work, repeat, cache, other):
     for _ in range(repeat):
         reset()
         if cache == "cold":
-            other.add_(1)
-            s, grown = growth(work.run)
-            extra = max(extra, grown)
-        else:
-            s = timed(work.run)
+            clock.evict()
+        s, grown = clock.time(cache == "cold", work.run)
         seconds.append(s)
+        extra = max(extra, grown)
     return {"seconds": seconds, "peak_extra_bytes": optional(work, "peak")() or extra}
 
 
@@ -64,18 +93,21 @@ def answer(request, state):
     op = request["op"]
     if op == "prepare":
         import torch
+        import inputs
         torch.set_num_threads(request["threads"])
-        state["other"] = torch.zeros(96 << 20, dtype=torch.uint8)
+        inputs.device = request["device"]
+        state["clock"] = Processor(torch) if inputs.device == "cpu" else GPU(torch, inputs.device)
         case = request["case"]
         module = importlib.import_module("kernels" if case["suite"] == "kernels" else "phases")
         work = state["work"] = module.prepare(case, request["provider"])
         return {"ok": True, "version": work.version, "settings": work.settings}
     work = state["work"]
     if op == "run":
-        return samples(work, request["repeat"], request.get("cache", "hot"), state["other"])
+        return samples(work, request["repeat"], request.get("cache", "hot"), state["clock"])
     if op == "check":
-        optional(work, "reset")()
-        work.run()
+        if not getattr(work, "checks_alone", False):
+            optional(work, "reset")()
+            work.run()
         return {"max_error": work.check()}
     raise ValueError(f"no operation {op!r}")
 

@@ -34,14 +34,14 @@ type actorOptions struct{ engine, learner bool }
 
 const microBatchTokens = 4096 // as engine.micro_batch_tokens
 
-func openActor(ctx context.Context, opt actorOptions, w *workload, threads int) (a *actor, err error) {
+func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a *actor, err error) {
 	a = &actor{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	if a.device, err = torch.Open("cpu", threads); err != nil {
+	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return a, err
 	}
 	src, err := checkpoint.Open(w.Folder)
@@ -49,11 +49,19 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, threads int) 
 		return a, err
 	}
 	defer src.Close()
-	hold := model.Options{Compute: torch.Float32, HalfCopy: w.DType == "bfloat16", MaxPosition: w.context()}
-	if a.model, err = model.Load(ctx, a.device, src, hold); err != nil {
+	if a.model, err = model.Load(ctx, a.device, src, a.hold(w.DType == "bfloat16", w.context())); err != nil {
 		return a, err
 	}
 	return a, a.equip(ctx, opt, w)
+}
+
+// hold says how weights are held. In half precision a GPU computes everything, a processor what it samples.
+func (a *actor) hold(half bool, positions int) model.Options {
+	opt := model.Options{Compute: torch.Float32, HalfCopy: half, MaxPosition: positions}
+	if half && a.device.IsCUDA() {
+		opt.Compute = torch.BFloat16
+	}
+	return opt
 }
 
 // context is the length of a sequence.

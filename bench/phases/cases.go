@@ -29,9 +29,10 @@ type weights struct {
 }
 
 var (
-	smolLM2 = weights{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
-	small   = weights{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
-	tiny    = weights{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	smolLM2     = weights{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
+	small       = weights{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
+	halfBillion = weights{name: "24 layers, width 896, vocabulary 151,936", config: llama(24, 896, 14, 2, 4864, 151_936)}
+	tiny        = weights{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
 )
 
 func llama(layers, width, heads, kvHeads, ffn, vocab int) checkpoint.Config {
@@ -71,6 +72,20 @@ func (b bench) dtype() string {
 		return "bfloat16"
 	}
 	return "float32"
+}
+
+// gpuCases are those of a GPU: a model of half a billion parameters in bf16.
+func gpuCases(suite string) []bench {
+	shared, peer := shape{prompts: 8, rollouts: 8, promptTokens: 90, newTokens: 64}, phases[suite].peer
+	switch suite {
+	case "rollout":
+		few, many := shape{prompts: 8, rollouts: 1, promptTokens: 90, newTokens: 64}, shape{prompts: 64, rollouts: 1, promptTokens: 90, newTokens: 64}
+		targets := []measure.Target{faster(peer, 1), nearFloor(0.6)}
+		return []bench{{"0.5b-8", suite, halfBillion, few, true, targets}, {"0.5b-64", suite, halfBillion, many, true, targets}}
+	case "learner":
+		return []bench{{"0.5b", suite, halfBillion, shared, true, []measure.Target{faster(peer, 1)}}}
+	}
+	return []bench{{"0.5b", suite, halfBillion, shared, true, nil}}
 }
 
 func casesOf(suite string, quick bool) []bench {
@@ -128,14 +143,14 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 		return row, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	peers := measure.Peers{Root: o.Root, Threads: o.Threads}
+	peers := measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
 	w, err := prepare(ctx, b, filepath.Join(folder, "model"), o)
 	if err != nil {
 		return row, fmt.Errorf("%s %s: %w", b.suite, b.name, err)
 	}
 	p := phases[b.suite]
 	openers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
-		return open(ctx, p, w, o.Threads)
+		return open(ctx, p, w, o)
 	}}}
 	if o.Peers {
 		if err := w.askFloat64(ctx, peers); err != nil {
@@ -143,12 +158,17 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 		}
 		openers = append(openers, peers.Opener(p.peer, w))
 	}
+	row = b.row()
 	weight := 4.0
 	if b.half {
 		weight = 2
 	}
-	return o.Plan().Measure(ctx, measure.Row{
-		Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.dtype(), Cache: measure.Cold,
-		Bytes: p.bytes(w.config, b.shape, weight), ReadOnly: true, FLOPs: p.flops(w.config, b.shape), Targets: b.targets,
-	}, openers)
+	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight), p.flops(w.config, b.shape)
+	return o.Plan().Measure(ctx, row, openers)
+}
+
+// row is the case's without what follows from its weights.
+func (b bench) row() measure.Row {
+	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.dtype(), Cache: measure.Cold,
+		ReadOnly: true, Targets: b.targets}
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/cuda"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,23 +25,33 @@ func maxGap(row measure.Row) float64 {
 
 // TestQuick runs every suite on a tiny model, as mgrpo bench --quick does.
 func TestQuick(t *testing.T) {
-	for suite := range phases {
-		t.Run(suite, func(t *testing.T) {
-			saved := 0
-			r, err := Run(context.Background(), suite, Options{
-				Root: t.TempDir(), Threads: 1, Quick: true, Log: t.Logf,
-				Save: func(*measure.Results) error { saved++; return nil },
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := len(casesOf(suite, true)); len(r.Rows) != want || saved != want {
-				t.Fatalf("%d rows, saved %d times; want both to be %d", len(r.Rows), saved, want)
-			}
-			for _, row := range r.Rows {
-				checkRow(t, row)
-			}
-		})
+	devices := []string{"cpu"}
+	if gpus, err := cuda.Devices(); err != nil {
+		t.Fatal(err)
+	} else if len(gpus) > 0 {
+		devices = append(devices, "cuda:0")
+	}
+	for _, device := range devices {
+		for suite := range phases {
+			t.Run(device+"/"+suite, func(t *testing.T) { testQuick(t, device, suite) })
+		}
+	}
+}
+
+func testQuick(t *testing.T, device, suite string) {
+	saved := 0
+	r, err := Run(context.Background(), suite, Options{
+		Root: t.TempDir(), Device: device, Threads: 1, Quick: true, Log: t.Logf,
+		Save: func(*measure.Results) error { saved++; return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(casesOf(suite, true)); len(r.Rows) != want || saved != want {
+		t.Fatalf("%d rows, saved %d times; want both to be %d", len(r.Rows), saved, want)
+	}
+	for _, row := range r.Rows {
+		checkRow(t, row)
 	}
 }
 

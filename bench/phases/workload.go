@@ -23,7 +23,8 @@ type workload struct {
 	NewTokens   int         `json:"new_tokens"`
 	Completions [][]int32   `json:"completions"` // number i continues prompt i / Rollouts
 	Advantages  []float64   `json:"advantages"`
-	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of the first completion of each prompt, in float64
+	Checked     int         `json:"checked"`             // prompts, from the first, whose first completion the error is of
+	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of those completions, in float64
 	LR          float64     `json:"lr"`
 
 	config    checkpoint.Config
@@ -34,10 +35,11 @@ type workload struct {
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
-	w = &workload{Suite: b.suite, Folder: folder, DType: b.dtype(), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6}
+	w = &workload{Suite: b.suite, Folder: folder, DType: b.dtype(), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
+		Checked: min(b.shape.prompts, 2)}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
-	if a.device, err = torch.Open("cpu", o.Threads); err != nil {
+	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return nil, err
 	}
 	if err := a.makeWeights(ctx, b, o.Root); err != nil {
@@ -73,7 +75,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 
 // makeWeights reads the model from models/ or fills its shape.
 func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err error) {
-	opt := model.Options{Compute: torch.Float32, HalfCopy: b.half, MaxPosition: b.shape.promptTokens + b.shape.newTokens}
+	opt := a.hold(b.half, b.shape.promptTokens+b.shape.newTokens)
 	if b.weights.file == "" {
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err
@@ -99,10 +101,10 @@ func (a *actor) export(ctx context.Context, folder string) error {
 	return checkpoint.WriteHF(folder, a.model.Config, checkpoint.ExpectedTensors(a.model.Config), read, checkpoint.F32, nil)
 }
 
-// trainingLogProbs runs the first sequence of each prompt through the forward pass of training.
+// trainingLogProbs runs the first sequence of each checked prompt through the forward pass of training.
 func (a *actor) trainingLogProbs(ctx context.Context, w *workload) (out [][]float64, err error) {
 	err = a.device.Do(ctx, func(s *torch.Scope) error {
-		for i, prompt := range w.Prompts {
+		for i, prompt := range w.Prompts[:w.Checked] {
 			completion := w.Completions[i*w.Rollouts]
 			ids := append(append([]int32{}, prompt...), completion...)
 			pos := make([]int32, len(ids))
@@ -127,7 +129,7 @@ func (a *actor) trainingLogProbs(ctx context.Context, w *workload) (out [][]floa
 
 // sampledLogProbs are the engine's own.
 func (w *workload) sampledLogProbs() (out [][]float64) {
-	for i := range w.Prompts {
+	for i := range w.Checked {
 		out = append(out, widen(w.behaviour[i*w.Rollouts]))
 	}
 	return out
@@ -150,8 +152,8 @@ func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
 	if err := json.Unmarshal(data, &w.LogProbs); err != nil {
 		return err
 	}
-	if len(w.LogProbs) != len(w.Prompts) {
-		return fmt.Errorf("the peer gave those of %d sequences for %d", len(w.LogProbs), len(w.Prompts))
+	if len(w.LogProbs) != w.Checked {
+		return fmt.Errorf("the peer gave those of %d sequences for %d", len(w.LogProbs), w.Checked)
 	}
 	return nil
 }

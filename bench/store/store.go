@@ -25,6 +25,7 @@ const taskBytes, answerBytes = 200, 100
 
 // Options are those of one run of the suite.
 type Options struct {
+	Commit  string    // what this program was built from
 	Client  []string  // command that runs Client on its standard input and output
 	Workers int       // simulated workers
 	Clients int       // processes in which they live, besides the main agent's
@@ -84,8 +85,11 @@ func Read(path string) (*Results, error) { return measure.ReadFile[Results](path
 
 // Run measures everything, without TLS and with it.
 func Run(ctx context.Context, o Options) (*Results, error) {
-	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), Machine: measure.Examine(ctx, runtime.NumCPU()),
-		LoadBefore: measure.Load(), Settings: redisserver.Durable}
+	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), LoadBefore: measure.Load(), Settings: redisserver.Durable}
+	var err error
+	if r.Machine, err = measure.Examine(o.Commit, "cpu", runtime.NumCPU()); err != nil {
+		return r, err
+	}
 	if o.Quick {
 		o.Workers, o.Clients, o.Rates, o.Seconds = 4, 1, []float64{50, 100}, 1
 	}

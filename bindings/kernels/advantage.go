@@ -151,13 +151,28 @@ func GroupAdvantageInto(advantages *tensor.Dense, stats []GroupStats, rewards, w
 		return fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
 	}
 	runtime.KeepAlive(contiguous)
-	if status == C.MGRPO_REFUSED {
+	return advantageFailure(C.mgrpo_outcome{status: status}, refusal)
+}
+
+// GroupStatsBytes is the size of one group's GroupStats in a Backend's memory.
+const GroupStatsBytes = C.sizeof_mgrpo_group_stats
+
+// GroupAdvantageRaw is GroupAdvantageInto for arrays in the memory of b, all of weight 1: rewards and advantages float32
+// [offsets[groups]], offsets int64 [groups+1], stats groups times GroupStatsBytes.
+func GroupAdvantageRaw(b Backend, rewards, offsets unsafe.Pointer, groups int64, convention Convention, advantages, stats unsafe.Pointer) error {
+	c, err := convention.encode()
+	if err != nil {
+		return err
+	}
+	var refusal C.mgrpo_advantage_error
+	return advantageFailure(C.group_advantage_f32(b.c, rewards, offsets, C.int64_t(groups), &c, advantages, stats, &refusal), refusal)
+}
+
+func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error) error {
+	if r.status == C.MGRPO_REFUSED {
 		return &AdvantageError{Code: advantageCodes[refusal.code], Group: int64(refusal.group), Index: int64(refusal.index)}
 	}
-	if status != C.MGRPO_OK {
-		return failure("group_advantage", C.mgrpo_outcome{status: status})
-	}
-	return nil
+	return failure("group_advantage", r)
 }
 
 // rowMajor returns t itself if its elements lie in memory in row-major order, else a copy that does.

@@ -42,6 +42,13 @@ static inline mgrpo_outcome outcome(mgrpo_backend backend, int32_t status) {
   outcome(backend, (backend).cuda ? (int32_t)MGRPO_UNSUPPORTED : mgrpo_##name##_cpu(__VA_ARGS__))
 #endif
 
+static inline mgrpo_outcome group_advantage_f32(mgrpo_backend b, void *rewards, void *offsets, int64_t groups,
+                                                const mgrpo_convention *convention, void *advantages, void *stats,
+                                                mgrpo_advantage_error *error) {
+  return MGRPO_DISPATCH(b, group_advantage_f32, (const float *)rewards, NULL, (const int64_t *)offsets, groups, convention,
+                        (float *)advantages, (mgrpo_group_stats *)stats, error);
+}
+
 static inline mgrpo_outcome token_logprob(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                           void *targets, void *mask, double tau, void *logp, void *entropy,
                                           int64_t *bad_row) {

@@ -14,22 +14,34 @@ import (
 type Memory struct {
 	Allocated int64 // in live tensors: on CPU those of the whole process, on a GPU those of this process there
 	Reserved  int64 // held from the system for tensors; on CPU equal to Allocated
-	Peak      int64 // highest Allocated since the process started
+	Peak      int64 // highest Allocated since the process or Scope.ResetPeak began
 	RSS       int64 // resident memory of the process, from /proc/self/status; 0 where there is none
 	PeakRSS   int64 // highest RSS since the process started
 }
 
 // Memory returns how much memory tensors use now and did at most.
-func (d *Device) Memory(ctx context.Context) (Memory, error) {
-	var m Memory
-	err := d.Do(ctx, func(s *Scope) error {
-		r := C.mgt_memory(d.native)
-		must("memory", r.error)
-		m.Allocated, m.Reserved, m.Peak = int64(r.allocated), int64(r.reserved), int64(r.peak)
+func (d *Device) Memory(ctx context.Context) (m Memory, err error) {
+	err = d.Do(ctx, func(s *Scope) error {
+		m = s.Memory()
 		return nil
 	})
-	m.RSS, m.PeakRSS = residentMemory()
 	return m, err
+}
+
+// Memory is Device.Memory inside a Do.
+func (s *Scope) Memory() (m Memory) {
+	s.current("memory")
+	r := C.mgt_memory(s.dev.native)
+	must("memory", r.error)
+	m.Allocated, m.Reserved, m.Peak = int64(r.allocated), int64(r.reserved), int64(r.peak)
+	m.RSS, m.PeakRSS = residentMemory()
+	return m
+}
+
+// ResetPeak begins Memory's Peak anew.
+func (s *Scope) ResetPeak() {
+	s.current("reset peak")
+	must("reset peak", C.mgt_reset_peak(s.dev.native))
 }
 
 func residentMemory() (now, peak int64) {

@@ -30,39 +30,42 @@ type benchFlags struct {
 	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only). With --only its rows replace those of the file."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
 	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
+	Device  string `default:"cpu" placeholder:"cpu|cuda:N" help:"Where every provider computes."`
 	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
 	Quick   bool   `help:"Tiny shapes, two samples, no peers: shows that everything runs, measures nothing."`
 }
 
 // suite fills in defaults, runs a suite and prints what came out, also when it ended early.
-func (f benchFlags) suite(ctx context.Context, name string, run func(f benchFlags, save func(*measure.Results) error) (*measure.Results, error)) error {
+func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error)) error {
 	if f.Threads == 0 {
 		f.Threads = runtime.NumCPU()
 	}
-	if f.Quick {
-		f.Peers = false
-	} else if f.Out == "" && f.Only == "" {
-		f.Out = measure.Path(name, measure.Examine(ctx, f.Threads))
-	}
-	results, err := run(f, func(r *measure.Results) error {
-		if f.Out == "" {
-			return nil
-		}
-		all := r
-		if f.Only != "" {
-			old, err := measure.Read(f.Out)
-			if err != nil {
-				return err
-			}
-			old.Replace(r)
-			all = old
-		}
-		return all.Write(f.Out)
-	})
+	results, err := run(measure.Options{Root: ".", Commit: version, Device: f.Device, Threads: f.Threads, Peers: f.Peers && !f.Quick, Quick: f.Quick,
+		Only: f.Only, Log: f.log, Save: f.save})
 	if results != nil && len(results.Rows) > 0 {
 		fmt.Print(results.Table())
 	}
 	return err
+}
+
+// save writes what there is so far. Rows of a part of a suite take their places among those of the whole.
+func (f benchFlags) save(r *measure.Results) error {
+	path := f.Out
+	if path == "" {
+		if f.Quick || f.Only != "" {
+			return nil
+		}
+		path = measure.Path(r.Suite, r.Machine)
+	}
+	if f.Only == "" {
+		return r.Write(path)
+	}
+	all, err := measure.Read(path)
+	if err != nil {
+		return err
+	}
+	all.Replace(r)
+	return all.Write(path)
 }
 
 func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
@@ -70,7 +73,5 @@ func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, forma
 type benchKernelsCmd struct{ benchFlags }
 
 func (c *benchKernelsCmd) Run(ctx context.Context) error {
-	return c.suite(ctx, "kernels", func(f benchFlags, save func(*measure.Results) error) (*measure.Results, error) {
-		return kernels.Run(ctx, kernels.Options{Root: ".", Threads: f.Threads, Peers: f.Peers, Quick: f.Quick, Only: f.Only, Log: f.log, Save: save})
-	})
+	return c.suite(func(o measure.Options) (*measure.Results, error) { return kernels.Run(ctx, o) })
 }

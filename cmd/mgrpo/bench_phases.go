@@ -20,7 +20,5 @@ type benchStepCmd struct{ benchFlags }
 func (c *benchStepCmd) Run(ctx context.Context) error { return c.phase(ctx, "step") }
 
 func (f benchFlags) phase(ctx context.Context, name string) error {
-	return f.suite(ctx, name, func(f benchFlags, save func(*measure.Results) error) (*measure.Results, error) {
-		return phases.Run(ctx, name, phases.Options{Root: ".", Threads: f.Threads, Peers: f.Peers, Quick: f.Quick, Only: f.Only, Log: f.log, Save: save})
-	})
+	return f.suite(func(o measure.Options) (*measure.Results, error) { return phases.Run(ctx, name, o) })
 }

@@ -28,17 +28,17 @@ func (c *benchStoreCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Out == "" && !c.Quick {
-		c.Out = measure.Path("store", measure.Examine(ctx, 0))
-	}
 	results, err := store.Run(ctx, store.Options{
-		Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rates: c.Rates, Seconds: c.Seconds, Quick: c.Quick,
+		Commit: version, Client: []string{self, "bench", "store-client"}, Workers: c.Workers, Clients: c.Clients, Rates: c.Rates, Seconds: c.Seconds, Quick: c.Quick,
 		Log: benchFlags{}.log,
 		Save: func(r *store.Results) error {
-			if c.Out == "" {
+			switch {
+			case c.Out != "":
+				return r.Write(c.Out)
+			case c.Quick:
 				return nil
 			}
-			return r.Write(c.Out)
+			return r.Write(measure.Path("store", r.Machine))
 		},
 	})
 	if results != nil {

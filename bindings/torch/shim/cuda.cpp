@@ -21,6 +21,8 @@ void memory(int index, mgt_memory_stats *stats) {
   stats->peak = s.allocated_bytes[all].peak;
 }
 
+void reset_peak(int index) { c10::cuda::CUDACachingAllocator::resetPeakStats(c10::DeviceIndex(index)); }
+
 // A row that a kernel refuses is for the caller to report. A failure of CUDA's is told in its own words.
 int32_t refused(int32_t status) {
   TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
@@ -56,6 +58,7 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
   static const cuda_part part{device_count,
                               stream,
                               memory,
+                              reset_peak,
                               token_logprob,
                               token_logprob_bwd,
                               MGT_THROWING(policy_gradient_from_logits),

@@ -11,6 +11,7 @@ struct cuda_part {
   int (*device_count)();
   void *(*stream)(int index);
   void (*memory)(int index, mgt_memory_stats *stats);
+  void (*reset_peak)(int index);
   // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream; bad_row is host memory.
   int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
                            int64_t *bad_row);

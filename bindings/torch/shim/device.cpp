@@ -174,3 +174,12 @@ mgt_memory_stats mgt_memory(mgt_device *d) {
   });
   return r;
 }
+
+char *mgt_reset_peak(mgt_device *d) {
+  return run(d, [&] {
+    if (d->device.is_cuda())
+      the_cuda_part->reset_peak(d->device.index());
+    else
+      counting.peak = counting.live.load();
+  });
+}

@@ -54,7 +54,7 @@ typedef struct {
 typedef struct {
   int64_t allocated;  // bytes in live tensors
   int64_t reserved;   // bytes held by the allocator
-  int64_t peak;       // highest allocated so far
+  int64_t peak;       // highest allocated since the process or mgt_reset_peak began
   char *error;
 } mgt_memory_stats;
 
@@ -77,6 +77,7 @@ MGT_API char *mgt_device_move(mgt_device *d);  // the calling thread takes the d
 MGT_API void mgt_set_grad_mode(int on);  // of the calling thread
 MGT_API mgt_pointer mgt_stream(mgt_device *d);
 MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
+MGT_API char *mgt_reset_peak(mgt_device *d);
 
 // Handles.
 MGT_API void mgt_drop(void **handles, int64_t n);

@@ -1,0 +1,95 @@
+package measure
+
+import (
+	"sync"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda"
+)
+
+// Clock times work where it runs.
+type Clock interface {
+	// Evict fills the caches with what no provider needs. It is called between samples of a cold cache.
+	Evict()
+	// Time runs work and returns how long it took and, with a cold cache, by how many bytes memory grew at most.
+	Time(cache Cache, work func() error) (run, error)
+	Close() error
+}
+
+type run struct {
+	seconds float64
+	grown   int64 // bytes
+}
+
+// NewClock is the clock of the scope's device, as long as the scope lives.
+func NewClock(s *torch.Scope) (Clock, error) {
+	if !s.Device().IsCUDA() {
+		return processor{}, nil
+	}
+	timer, err := cuda.NewTimer(s.Device().Index(), s.Stream())
+	if err != nil {
+		return nil, err
+	}
+	return &gpu{s, timer, s.Empty(torch.Uint8, gpuCacheBytes)}, nil
+}
+
+// processor is the clock of work on this process's own threads.
+type processor struct{}
+
+func (processor) Evict() {
+	v := evictor()
+	for i := range v {
+		v[i]++
+	}
+}
+
+var evictor = sync.OnceValue(func() []uint64 { return make([]uint64, 96<<20/8) })
+
+func (processor) Time(cache Cache, work func() error) (r run, err error) {
+	timed := func() {
+		start := time.Now()
+		err = work()
+		r.seconds = time.Since(start).Seconds()
+	}
+	if cache == Hot { // asking for memory would evict some of what is hot
+		timed()
+	} else {
+		r.grown = growth(timed)
+	}
+	return r, err
+}
+
+func (processor) Close() error { return nil }
+
+// gpu is the clock of a GPU's stream: two events around the work. What Evict has put on the stream goes on while the
+// work is being launched, so that launches are not what is measured.
+type gpu struct {
+	scope *torch.Scope
+	timer *cuda.Timer
+	other *torch.Tensor
+}
+
+const gpuCacheBytes = 256 << 20 // several times the cache of any GPU
+
+func (g *gpu) Evict() { g.other.Zero_() }
+
+// Time tells of memory what LibTorch's allocator knows: not the scratch of our own kernels, which is small.
+func (g *gpu) Time(cache Cache, work func() error) (r run, err error) {
+	before := g.scope.Memory().Allocated
+	g.scope.ResetPeak()
+	if err := g.timer.Start(); err != nil {
+		return r, err
+	}
+	if err := work(); err != nil {
+		return r, err
+	}
+	elapsed, err := g.timer.Stop()
+	r.seconds = elapsed.Seconds()
+	if cache == Cold {
+		r.grown = max(0, g.scope.Memory().Peak-before)
+	}
+	return r, err
+}
+
+func (g *gpu) Close() error { return g.timer.Close() }
