@@ -40,6 +40,9 @@ class Processor:
         seconds = time.perf_counter() - start
         return seconds, max(0, resident("VmHWM:") - before) if cold else 0
 
+    def tidy(self):
+        pass
+
     def begin(self):
         with open("/proc/self/clear_refs", "w", encoding="ascii") as refs:
             refs.write("5")  # the peak begins anew
@@ -57,6 +60,10 @@ class GPU:
 
     def evict(self):
         self.other.zero_()
+
+    def tidy(self):
+        """Gives back what a check in float64 took: other providers share the GPU."""
+        self.torch.cuda.empty_cache()
 
     def time(self, _, work):
         cuda = self.torch.cuda
@@ -108,7 +115,9 @@ def answer(request, state):
         if not getattr(work, "checks_alone", False):
             optional(work, "reset")()
             work.run()
-        return {"max_error": work.check()}
+        worst = work.check()
+        state["clock"].tidy()
+        return {"max_error": worst}
     raise ValueError(f"no operation {op!r}")
 
 
