@@ -53,17 +53,20 @@ func (b *batch) add(q *sequence, n int) {
 	}
 }
 
-// inputs flattens the plan to one entry a row.
-func (b *batch) inputs() (ids, slot, pos, length []int32) {
+// inputs flattens the plan to one entry a row, in one copy to the device.
+func (b *batch) inputs(s *torch.Scope) (ids *torch.Tensor, rows model.Rows) {
+	n := b.rows
+	all := make([]int32, 4*n)
+	id, slot, pos, length := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:]
+	r := 0
 	for _, w := range b.work {
 		for i := w.q.filled; i < w.q.filled+w.rows; i++ {
-			ids = append(ids, w.q.tokens[i])
-			slot = append(slot, int32(w.q.slot))
-			pos = append(pos, int32(i))
-			length = append(length, int32(i+1))
+			id[r], slot[r], pos[r], length[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1)
+			r++
 		}
 	}
-	return ids, slot, pos, length
+	t := s.FromInt32(all, 4, int64(n))
+	return t.Select(0, 0), model.Rows{Slot: t.Select(0, 1), Pos: t.Select(0, 2), Length: t.Select(0, 3)}
 }
 
 // pass runs the plan: copy prefixes, one forward over all rows, sample for the ready sequences.
@@ -74,14 +77,12 @@ func (e *Engine) pass(b *batch) ([]token, error) {
 		for _, c := range b.copies {
 			e.cache.Copy(c.from, c.slot, c.reuse)
 		}
-		ids, slot, pos, length := b.inputs()
-		n := int64(len(ids))
-		rows := model.Rows{Slot: s.FromInt32(slot, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
-		hidden := e.model.Generation.Hidden(s, s.FromInt32(ids, n), rows.Pos, e.cache.At(rows))
+		ids, rows := b.inputs(s)
+		hidden := e.model.Generation.Hidden(s, ids, rows.Pos, e.cache.At(rows))
 		if len(b.ready) == 0 {
 			return nil
 		}
-		if int(n) != len(b.ready) {
+		if b.rows != len(b.ready) {
 			hidden = hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last))))
 		}
 		logits := torch.Linear(hidden, e.model.Generation.Head(), nil)

@@ -2,6 +2,7 @@ package local
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -19,18 +20,18 @@ func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, e
 		}
 	}
 	n, vocab := int64(len(ready)), logits.Size(1)
-	ids, logp, truncated := s.Empty(torch.Int32, n), s.Empty(torch.Float32, n), s.Empty(torch.Float32, n)
+	drawn := s.Empty(torch.Int32, 3, n) // ids, and the bits of two log-probs: one copy to the host
+	ids, logp, truncated := drawn.Select(0, 0), drawn.Select(0, 1), drawn.Select(0, 2)
 	z := kernels.Logits{Data: logits.Ptr(), DType: kernels.DType(logits.DType()), Rows: n, Vocab: vocab, Stride: vocab}
 	if err := kernels.Sample(model.Backend(s), z, rows, ids.Ptr(), logp.Ptr(), truncated.Ptr()); err != nil {
 		return nil, fmt.Errorf("sampling: %w", err)
 	}
-	hostIDs, hostLogp, hostTruncated := make([]int32, n), make([]float32, n), make([]float32, n)
-	ids.Int32s(hostIDs)
-	logp.Float32s(hostLogp)
-	truncated.Float32s(hostTruncated)
+	host := make([]int32, 3*n)
+	drawn.Int32s(host)
+	float := func(bits int32) float32 { return math.Float32frombits(uint32(bits)) }
 	out := make([]token, n)
-	for i := range out {
-		out[i] = token{id: hostIDs[i], logProb: hostLogp[i], truncated: hostTruncated[i]}
+	for i := range n {
+		out[i] = token{id: host[i], logProb: float(host[n+i]), truncated: float(host[2*n+i])}
 	}
 	return out, nil
 }
