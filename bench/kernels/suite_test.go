@@ -4,19 +4,13 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
 // TestQuick runs every case at a small size and holds each output to float64, relative to its largest value: on the
 // processor and on a GPU where there is one.
 func TestQuick(t *testing.T) {
-	devices := []string{"cpu"}
-	if gpus, err := cuda.Devices(); err != nil {
-		t.Fatal(err)
-	} else if len(gpus) > 0 {
-		devices = append(devices, "cuda:0")
-	}
-	for _, device := range devices {
+	for _, device := range cudatest.Devices(t) {
 		t.Run(device, func(t *testing.T) { testQuick(t, device) })
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,13 +25,7 @@ func maxGap(row measure.Row) float64 {
 
 // TestQuick runs every suite on a tiny model, as mgrpo bench --quick does.
 func TestQuick(t *testing.T) {
-	devices := []string{"cpu"}
-	if gpus, err := cuda.Devices(); err != nil {
-		t.Fatal(err)
-	} else if len(gpus) > 0 {
-		devices = append(devices, "cuda:0")
-	}
-	for _, device := range devices {
+	for _, device := range cudatest.Devices(t) {
 		for suite := range phases {
 			t.Run(device+"/"+suite, func(t *testing.T) { testQuick(t, device, suite) })
 		}

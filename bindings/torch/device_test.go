@@ -187,3 +187,38 @@ func TestMemoryCountsLiveTensors(t *testing.T) {
 		t.Errorf("before %+v, with %+v, after %+v", before, with, after)
 	}
 }
+
+// TestRecord: recorded work gives what was in its inputs when it was replayed; a CPU records nothing.
+func TestRecord(t *testing.T) {
+	onDevices(t, func(t *testing.T, d *Device) {
+		if !d.IsCUDA() {
+			e := failure(t, d, func(s *Scope) { s.Record(func() {}) })
+			if e == nil || !strings.Contains(e.Message, "on GPUs alone") {
+				t.Errorf("got %v", e)
+			}
+			return
+		}
+		do(t, d, func(s *Scope) {
+			x := s.Full(Float32, 2, 3)
+			var y *Tensor
+			g := s.Record(func() { y = x.Mul(x) })
+			defer g.Drop()
+			x.Fill_(3)
+			g.Replay()
+			if got := float64s(y); got[0] != 9 {
+				t.Errorf("replayed: %v", got)
+			}
+			failed := func() (e *Error) {
+				defer func() { e, _ = recover().(*Error) }()
+				s.Record(func() { x.View(2, 2) })
+				return nil
+			}()
+			if failed == nil {
+				t.Error("work that fails was recorded")
+			}
+			if got := x.Add(x).Sum().Item(); got != 18 {
+				t.Errorf("after work that failed to be recorded: %v", got)
+			}
+		})
+	})
+}

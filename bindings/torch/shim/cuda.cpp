@@ -1,7 +1,11 @@
 // libmgrpo_torch_cuda: what the first library asks of CUDA.
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <memory>
+#include <utility>
 
 #include "cuda_part.h"
 #include "mgrpo/cuda_error.h"
@@ -22,6 +26,45 @@ void memory(int index, mgt_memory_stats *stats) {
 }
 
 void reset_peak(int index) { c10::cuda::CUDACachingAllocator::resetPeakStats(c10::DeviceIndex(index)); }
+
+// A recording and the stream on which it is made: the default stream cannot be recorded.
+struct Graph {
+  at::cuda::CUDAGraph graph;
+  c10::cuda::CUDAStream own, before;
+  bool capturing = false;
+
+  explicit Graph(c10::DeviceIndex index)
+      : own(c10::cuda::getStreamFromPool(false, index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
+};
+
+void *graph_open(int index) {
+  auto g = std::make_unique<Graph>(c10::DeviceIndex(index));
+  g->before.synchronize();  // what the recorded work reads is there
+  c10::cuda::setCurrentCUDAStream(g->own);
+  return g.release();
+}
+
+void graph_capture(void *graph) {
+  auto *g = static_cast<Graph *>(graph);
+  g->own.synchronize();
+  // Other threads of this process ask CUDA for memory and times meanwhile, and may.
+  g->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+  g->capturing = true;
+}
+
+void graph_close(void *graph) {
+  struct Restore {
+    c10::cuda::CUDAStream before;
+    ~Restore() { c10::cuda::setCurrentCUDAStream(before); }
+  };
+  auto *g = static_cast<Graph *>(graph);
+  Restore restore{g->before};
+  if (std::exchange(g->capturing, false)) g->graph.capture_end();
+}
+
+void graph_replay(void *graph) { static_cast<Graph *>(graph)->graph.replay(); }
+
+void graph_drop(void *graph) { delete static_cast<Graph *>(graph); }
 
 // A row that a kernel refuses is for the caller to report. A failure of CUDA's is told in its own words.
 int32_t refused(int32_t status) {
@@ -59,6 +102,11 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               stream,
                               memory,
                               reset_peak,
+                              graph_open,
+                              graph_capture,
+                              graph_close,
+                              graph_replay,
+                              graph_drop,
                               token_logprob,
                               token_logprob_bwd,
                               MGT_THROWING(policy_gradient_from_logits),

@@ -12,6 +12,11 @@ struct cuda_part {
   void *(*stream)(int index);
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);
+  void *(*graph_open)(int index);
+  void (*graph_capture)(void *graph);
+  void (*graph_close)(void *graph);
+  void (*graph_replay)(void *graph);
+  void (*graph_drop)(void *graph);
   // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream; bad_row is host memory.
   int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
                            int64_t *bad_row);

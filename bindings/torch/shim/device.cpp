@@ -183,3 +183,24 @@ char *mgt_reset_peak(mgt_device *d) {
       counting.peak = counting.live.load();
   });
 }
+
+mgt_pointer mgt_graph_open(mgt_device *d) {
+  mgt_pointer r{};
+  r.error = run(d, [&] {
+    TORCH_CHECK(d->device.is_cuda(), "work is recorded on GPUs alone, and this device is ", d->device);
+    r.value = the_cuda_part->graph_open(d->device.index());
+  });
+  return r;
+}
+char *mgt_graph_capture(mgt_device *d, void *graph) {
+  return run(d, [&] { the_cuda_part->graph_capture(graph); });
+}
+char *mgt_graph_close(mgt_device *d, void *graph) {
+  return run(d, [&] { the_cuda_part->graph_close(graph); });
+}
+char *mgt_graph_replay(mgt_device *d, void *graph) {
+  return run(d, [&] { the_cuda_part->graph_replay(graph); });
+}
+char *mgt_graph_drop(mgt_device *d, void *graph) {
+  return run(d, [&] { the_cuda_part->graph_drop(graph); });
+}

@@ -79,6 +79,14 @@ MGT_API mgt_pointer mgt_stream(mgt_device *d);
 MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
 MGT_API char *mgt_reset_peak(mgt_device *d);
 
+// CUDA graphs. Between open and close the device's current stream is the graph's own; what is launched there after
+// capture is recorded. Every open one must be closed, and dropped in the end.
+MGT_API mgt_pointer mgt_graph_open(mgt_device *d);
+MGT_API char *mgt_graph_capture(mgt_device *d, void *graph);
+MGT_API char *mgt_graph_close(mgt_device *d, void *graph);
+MGT_API char *mgt_graph_replay(mgt_device *d, void *graph);
+MGT_API char *mgt_graph_drop(mgt_device *d, void *graph);
+
 // Handles.
 MGT_API void mgt_drop(void **handles, int64_t n);
 MGT_API void *mgt_share(void *t);  // a second, uncounted handle of the same tensor, for gotch to own

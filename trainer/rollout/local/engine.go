@@ -20,12 +20,13 @@ import (
 
 // Options of an engine.
 type Options struct {
-	Slots      int                   // sequences in flight at once
-	Context    int                   // tokens a sequence may reach; 0 means the model's limit
-	PassRows   int                   // most rows of one forward pass (decoding rows plus prefill); 0 means 512
-	NoPrefixes bool                  // never reuse a cached prefix
-	Overlap    bool                  // the weights may change under sequences in flight
-	TokenBytes func(id int32) []byte // for stop strings; may be nil
+	Slots        int                   // sequences in flight at once
+	Context      int                   // tokens a sequence may reach; 0 means the model's limit
+	PassRows     int                   // most rows of one forward pass (decoding rows plus prefill); 0 means 512
+	NoPrefixes   bool                  // never reuse a cached prefix
+	NoRecordings bool                  // launch every operation of a GPU's decode pass by itself
+	Overlap      bool                  // the weights may change under sequences in flight
+	TokenBytes   func(id int32) []byte // for stop strings; may be nil
 }
 
 // ErrClosed is returned by calls on a closed engine.
@@ -48,6 +49,8 @@ type Engine struct {
 	slots   slots
 	running []*sequence
 	done    chan struct{}
+
+	recordings map[int]*recording // by number of rows; of a GPU
 }
 
 var _ rollout.Engine = (*Engine)(nil)
@@ -68,7 +71,7 @@ func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{dev: m.Device, model: m, cache: cache, opt: opt, done: make(chan struct{}),
+	e := &Engine{dev: m.Device, model: m, cache: cache, opt: opt, done: make(chan struct{}), recordings: map[int]*recording{},
 		slots: slots{all: make([]slot, opt.Slots), sharing: !opt.NoPrefixes}}
 	e.wake = sync.NewCond(&e.mu)
 	e.stats.Batches = map[int]int64{}
@@ -163,7 +166,13 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.wake.Signal()
 	e.mu.Unlock()
 	<-e.done
-	return e.cache.Close(ctx, e.dev)
+	err := e.dev.Do(ctx, func(*torch.Scope) error {
+		for _, r := range e.recordings {
+			r.drop()
+		}
+		return nil
+	})
+	return errors.Join(err, e.cache.Close(ctx, e.dev))
 }
 
 // Stats counts what the engine did since it was made.

@@ -24,8 +24,13 @@ func testModel(t *testing.T, threads int) *model.Model { return testModelIn(t, t
 // testModelIn has a bf16 copy of its weights to generate from where half is set.
 func testModelIn(t *testing.T, threads int, half bool) *model.Model {
 	t.Helper()
+	return testModelOn(t, "cpu", threads, half)
+}
+
+func testModelOn(t *testing.T, device string, threads int, half bool) *model.Model {
+	t.Helper()
 	ctx := context.Background()
-	dev, err := torch.Open("cpu", threads)
+	dev, err := torch.Open(device, threads)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,11 +53,18 @@ func (b *batch) add(q *sequence, n int) {
 	}
 }
 
-// inputs flattens the plan to one entry a row, in one copy to the device.
-func (b *batch) inputs(s *torch.Scope) (ids *torch.Tensor, rows model.Rows) {
-	n := b.rows
+// decodes says whether every row is a sequence's newest token.
+func (b *batch) decodes() bool { return b.rows == len(b.ready) && b.rows == len(b.work) }
+
+const noSlot = -1 // of a row that is nothing's
+
+// inputs are the plan's rows, and rows of nothing up to n of them: their tokens, slots, positions and lengths [4, n].
+func (b *batch) inputs(n int) []int32 {
 	all := make([]int32, 4*n)
 	id, slot, pos, length := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:]
+	for i := b.rows; i < n; i++ {
+		slot[i] = noSlot
+	}
 	r := 0
 	for _, w := range b.work {
 		for i := w.q.filled; i < w.q.filled+w.rows; i++ {
@@ -65,8 +72,7 @@ func (b *batch) inputs(s *torch.Scope) (ids *torch.Tensor, rows model.Rows) {
 			r++
 		}
 	}
-	t := s.FromInt32(all, 4, int64(n))
-	return t.Select(0, 0), model.Rows{Slot: t.Select(0, 1), Pos: t.Select(0, 2), Length: t.Select(0, 3)}
+	return all
 }
 
 // pass runs the plan: copy prefixes, one forward over all rows, sample for the ready sequences.
@@ -77,18 +83,38 @@ func (e *Engine) pass(b *batch) ([]token, error) {
 		for _, c := range b.copies {
 			e.cache.Copy(c.from, c.slot, c.reuse)
 		}
-		ids, rows := b.inputs(s)
-		hidden := e.model.Generation.Hidden(s, ids, rows.Pos, e.cache.At(rows))
+		logits := e.logits(s, b)
 		if len(b.ready) == 0 {
 			return nil
 		}
-		if b.rows != len(b.ready) {
-			hidden = hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last))))
-		}
-		logits := torch.Linear(hidden, e.model.Generation.Head(), nil)
 		var err error
 		sampled, err = sample(s, logits, b.ready)
 		return err
 	})
 	return sampled, err
+}
+
+// logits [ready, vocabulary] are those of the ready sequences' newest tokens, nil where none is ready.
+func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
+	if b.decodes() && e.dev.IsCUDA() && !e.opt.NoRecordings {
+		return e.recorded(s, b)
+	}
+	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 4, int64(b.rows)))
+	switch len(b.ready) {
+	case 0:
+		return nil
+	case b.rows:
+		return e.head(hidden)
+	}
+	return e.head(hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last)))))
+}
+
+// hidden is the forward pass over rows [4, n] as batch.inputs has them.
+func (e *Engine) hidden(s *torch.Scope, in *torch.Tensor) *torch.Tensor {
+	rows := model.Rows{Slot: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
+	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows))
+}
+
+func (e *Engine) head(hidden *torch.Tensor) *torch.Tensor {
+	return torch.Linear(hidden, e.model.Generation.Head(), nil)
 }

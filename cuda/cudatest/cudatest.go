@@ -1,0 +1,21 @@
+// Package cudatest tells tests where they can run.
+package cudatest
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/cuda"
+)
+
+// Devices are "cpu" and, where there is a GPU that this build can use, "cuda:0".
+func Devices(t *testing.T) []string {
+	t.Helper()
+	gpus, err := cuda.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(gpus) == 0 {
+		return []string{"cpu"}
+	}
+	return []string{"cpu", "cuda:0"}
+}
