@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "first_row.h"
+#include "parallel.h"
 #include "row_ops.h"
 
 namespace mgrpo::cpu {
@@ -34,70 +35,68 @@ inline void store_from(double value, uint16_t *out) {
 // What a thread lends to the rows it works on.
 struct RowScratch {
   std::vector<float> exps;       // [vocab] for KeptExponents that keep the logits too
-  std::vector<RowBlock> blocks;  // [row_blocks(vocab)] for KeptExponents
+  std::vector<RowBlock> blocks;  // [row_blocks(vocab)] but for DoubleRow
 };
 
+// Knows the exponent of one column, the target.
 template <class T>
 struct VectorRow {
   using Logit = T;
   using Output = float;
-  const T *z;
-  double tau;
-  RowSums s;
-
-  VectorRow(const T *row, int64_t vocab, double tau)
-      : z(row), tau(tau), s(row_ops().sums(row, vocab, static_cast<float>(1 / tau), nullptr)) {}
-
-  bool readable() const { return s.readable; }
-  double max() const { return s.max; }
-  double sum() const { return s.sum; }
-  double mean_exponent() const { return s.mean_exponent(); }
-  double exponent(int32_t v) const { return (static_cast<double>(to_float(z[v])) - s.max) / tau; }
-};
-
-// Knows the exponent of one column, the target. Without an entropy term the gradient has no slope: float32 exponentials
-// then stand where the logits stood. With one the logits are wanted again, and the exponentials lie in the thread's
-// scratch, which a cache of the second level holds.
-template <class T, bool kSlope>
-struct KeptExponents {
-  using Logit = T;
-  using Output = float;
-  static constexpr bool kInPlace = sizeof(T) == sizeof(float) && !kSlope;
   T *z;
   int64_t vocab;
   float inv_tau;
-  RowScratch &scratch;
+  RowBlock *blocks;
   double at_target;
   RowSums s;
 
-  KeptExponents(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch)
-      : z(row), vocab(vocab), inv_tau(static_cast<float>(1 / tau)), scratch(scratch), at_target(to_float(row[target])) {
-    row_ops().exponentials(z, exps(), vocab, inv_tau, scratch.blocks.data());
-    s = row_total(scratch.blocks.data(), vocab, tau);
+  // Leaves the exponentials at exps, which may be z, unless that is null.
+  VectorRow(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch, float *exps = nullptr)
+      : z(row), vocab(vocab), inv_tau(static_cast<float>(1 / tau)), blocks(scratch.blocks.data()), at_target(to_float(row[target])) {
+    row_ops().exponentials(z, exps, vocab, inv_tau, blocks);
+    s = row_total(blocks, vocab, tau);
     at_target = (at_target - s.max) / tau;
   }
 
   static void reserve(RowScratch &scratch, int64_t vocab) {
     scratch.blocks.resize(static_cast<size_t>(row_blocks(vocab)));
-    if (!kInPlace) scratch.exps.resize(static_cast<size_t>(vocab));
   }
   bool readable() const { return s.readable; }
   double max() const { return s.max; }
   double sum() const { return s.sum; }
   double mean_exponent() const { return s.mean_exponent(); }
   double exponent(int32_t) const { return at_target; }
+};
+
+// Without an entropy term the gradient has no slope: float32 exponentials then stand where the logits stood. With one
+// the logits are wanted again, and the exponentials lie in the thread's scratch, which a cache of the second level
+// holds.
+template <class T, bool kSlope>
+struct KeptExponents : VectorRow<T> {
+  static constexpr bool kInPlace = sizeof(T) == sizeof(float) && !kSlope;
+  const float *exps;
+
+  KeptExponents(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch)
+      : KeptExponents(row, vocab, tau, target, scratch, place(row, scratch)) {}
+
+  static void reserve(RowScratch &scratch, int64_t vocab) {
+    VectorRow<T>::reserve(scratch, vocab);
+    if (!kInPlace) scratch.exps.resize(static_cast<size_t>(vocab));
+  }
   void gradient(double constant, double slope) {
-    const RowBlock *blocks = scratch.blocks.data();
+    const float c = static_cast<float>(constant), s = static_cast<float>(slope);
     if constexpr (kSlope) {
-      row_ops().slope(exps(), z, vocab, blocks, s.max, inv_tau, static_cast<float>(constant), static_cast<float>(slope));
+      row_ops().slope(exps, this->z, this->vocab, this->blocks, this->s.max, this->inv_tau, c, s);
     } else {
-      row_ops().scale(exps(), z, vocab, blocks, static_cast<float>(constant));
+      row_ops().scale(exps, this->z, this->vocab, this->blocks, c);
     }
   }
 
  private:
-  float *exps() {
-    if constexpr (kInPlace) return z;
+  KeptExponents(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch, float *exps)
+      : VectorRow<T>(row, vocab, tau, target, scratch, exps), exps(exps) {}
+  static float *place(T *row, RowScratch &scratch) {
+    if constexpr (kInPlace) return row;
     return scratch.exps.data();
   }
 };
@@ -110,7 +109,7 @@ struct DoubleRow {
   double tau, max_z = -std::numeric_limits<double>::infinity(), s = 0, weighted = 0;
   bool ok = true;
 
-  DoubleRow(double *row, int64_t vocab, double tau) : z(row), vocab(vocab), tau(tau) {
+  DoubleRow(double *row, int64_t vocab, double tau, int32_t, RowScratch &) : z(row), vocab(vocab), tau(tau) {
     for (int64_t v = 0; v < vocab; v++) {
       ok = ok && !std::isnan(z[v]);
       max_z = z[v] > max_z ? z[v] : max_z;
@@ -123,7 +122,6 @@ struct DoubleRow {
       if (e > 0) weighted += e * d;
     }
   }
-  DoubleRow(double *row, int64_t vocab, double tau, int32_t, RowScratch &) : DoubleRow(row, vocab, tau) {}
 
   static void reserve(RowScratch &, int64_t) {}
   bool readable() const { return ok; }
@@ -138,6 +136,14 @@ struct DoubleRow {
     }
   }
 };
+
+// For every thread that so much work is done by.
+template <class Row>
+std::vector<RowScratch> row_scratch(double work, int64_t vocab) {
+  std::vector<RowScratch> scratch(static_cast<size_t>(thread_count(work)));
+  for (RowScratch &s : scratch) Row::reserve(s, vocab);
+  return scratch;
+}
 
 // Whether every column has probability 0.
 template <class Row>

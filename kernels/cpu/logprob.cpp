@@ -38,11 +38,13 @@ struct Rows {
 template <class Row>
 int64_t forward(const Rows &in, typename Row::Output *logp, typename Row::Output *entropy) {
   using Output = typename Row::Output;
+  std::vector<RowScratch> scratch = row_scratch<Row>(in.work(), in.vocab);
   FirstRow bad;
-  parallel_for(in.rows, in.work(), [&](int64_t r) {
+  parallel_for_threads(in.rows, in.work(), [&](int64_t r, int thread) {
     TokenProb p{0, 0};
     if (in.read(r)) {
-      const Row row(static_cast<typename Row::Logit *>(in.logits) + r * in.ld, in.vocab, in.tau);
+      auto *const z = static_cast<typename Row::Logit *>(in.logits) + r * in.ld;
+      const Row row(z, in.vocab, in.tau, in.targets[r], scratch[static_cast<size_t>(thread)]);
       if (row.readable()) {
         p = token_prob(row, in.targets[r]);
       } else {
@@ -59,8 +61,7 @@ int64_t forward(const Rows &in, typename Row::Output *logp, typename Row::Output
 template <class Row>
 int64_t backward(const Rows &in, const typename Row::Output *dlogp, const typename Row::Output *dentropy) {
   using Logit = typename Row::Logit;
-  std::vector<RowScratch> scratch(static_cast<size_t>(thread_count(in.work())));
-  for (RowScratch &s : scratch) Row::reserve(s, in.vocab);
+  std::vector<RowScratch> scratch = row_scratch<Row>(in.work(), in.vocab);
   FirstRow bad;
   parallel_for_threads(in.rows, in.work(), [&](int64_t r, int thread) {
     Logit *z = static_cast<Logit *>(in.logits) + r * in.ld;
@@ -100,11 +101,15 @@ int32_t mgrpo_token_logprob_cpu(const void *logits, int32_t dtype, int64_t rows,
   if (!in.valid() || (rows > 0 && logp == nullptr)) return MGRPO_INVALID_ARGUMENT;
   if ((*bad_row = in.first_bad_target()) >= 0) return MGRPO_INVALID_ARGUMENT;
   float *const logp32 = static_cast<float *>(logp), *const entropy32 = static_cast<float *>(entropy_or_null);
-  switch (dtype) {
-    case MGRPO_FLOAT32: return finish(forward<VectorRow<float>>(in, logp32, entropy32), bad_row);
-    case MGRPO_BFLOAT16: return finish(forward<VectorRow<uint16_t>>(in, logp32, entropy32), bad_row);
-    case MGRPO_FLOAT64:
-      return finish(forward<DoubleRow>(in, static_cast<double *>(logp), static_cast<double *>(entropy_or_null)), bad_row);
+  try {
+    switch (dtype) {
+      case MGRPO_FLOAT32: return finish(forward<VectorRow<float>>(in, logp32, entropy32), bad_row);
+      case MGRPO_BFLOAT16: return finish(forward<VectorRow<uint16_t>>(in, logp32, entropy32), bad_row);
+      case MGRPO_FLOAT64:
+        return finish(forward<DoubleRow>(in, static_cast<double *>(logp), static_cast<double *>(entropy_or_null)), bad_row);
+    }
+  } catch (const std::bad_alloc &) {
+    return MGRPO_OUT_OF_MEMORY;
   }
   return MGRPO_INVALID_ARGUMENT;
 }

@@ -17,8 +17,7 @@ void policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batc
                      typename Row::Output *logp, typename Row::Output *entropy, int64_t *bad_row) {
   using Output = typename Row::Output;
   const double work = 20.0 * static_cast<double>(z.rows) * static_cast<double>(z.vocab);
-  std::vector<RowScratch> scratch(static_cast<size_t>(thread_count(work)));
-  for (RowScratch &s : scratch) Row::reserve(s, z.vocab);
+  std::vector<RowScratch> scratch = row_scratch<Row>(work, z.vocab);
   const TokenArrays<Output> in = token_arrays<Output>(b);
   FirstRow bad;
   parallel_for_threads(z.rows, work, [&](int64_t r, int thread) {

@@ -58,7 +58,7 @@ MGRPO_INLINE bool find_max(const T *z, int64_t vocab, float *max) {
 }
 
 template <class T>
-RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace) {
+RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace &trace) {
   RowSums sums{0, 0, 0, false};
   sums.readable = find_max(z, vocab, &sums.max);
   if (!sums.readable || sums.max == -__builtin_inff()) return sums;
@@ -72,7 +72,7 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace
       const Vec e = vexp(d);
       sum += e;
       weighted += e * d;
-      if (trace) store(trace->exps + v, e);
+      store(trace.exps + v, e);
     }
     if (v < end) {
       const int64_t n = end - v;
@@ -80,10 +80,10 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace
       const Vec e = keep_first(vexp(d), n, 0);
       sum += e;
       weighted += e * keep_first(d, n, 0);
-      if (trace) store_n(trace->exps + v, e, n);
+      store_n(trace.exps + v, e, n);
     }
     const double block = sum_lanes_wide(sum);
-    if (trace) trace->block_sums[begin / kRowBlock] = block;
+    trace.block_sums[begin / kRowBlock] = block;
     sums.sum += block;
     sums.weighted += sum_lanes_wide(weighted);
   }
@@ -93,53 +93,66 @@ RowSums row_sums(const T *z, int64_t vocab, float inv_tau, const RowTrace *trace
 // The largest of n elements; a NaN may be passed over.
 template <class T>
 MGRPO_INLINE float block_max(const T *z, int64_t n) {
-  Vec m[4];
+  constexpr int kUnroll = 8;
+  Vec m[kUnroll];
   MGRPO_UNROLL
   for (Vec &x : m) x = splat(-__builtin_inff());
   int64_t v = 0;
-  for (; v + 4 * kLanes <= n; v += 4 * kLanes) {
+  for (; v <= n - kUnroll * kLanes; v += kUnroll * kLanes) {
     MGRPO_UNROLL
-    for (int u = 0; u < 4; u++) m[u] = vmax(m[u], load(z + v + u * kLanes));
+    for (int u = 0; u < kUnroll; u++) m[u] = vmax(m[u], load(z + v + u * kLanes));
   }
   for (; v < n; v += kLanes) {
     const int64_t left = n - v;
     m[0] = vmax(m[0], left < kLanes ? keep_first(load_n(z + v, left), left, -__builtin_inff()) : load(z + v));
   }
-  return max_lanes(vmax(vmax(m[0], m[1]), vmax(m[2], m[3])));
+  MGRPO_UNROLL
+  for (int half = kUnroll / 2; half > 0; half /= 2)
+    for (int u = 0; u < half; u++) m[u] = vmax(m[u], m[u + half]);
+  return max_lanes(m[0]);
 }
 
+// Logits are seen as what they lie below the maximum, an operand that memory can be subtracted from.
+struct Below {
+  static constexpr float kLog2E = 1.44269504f;
+  Vec max, farthest;  // below this an exponential is 0; it keeps 0 * Inf out of the products
+
+  Below(float max, float inv_tau) : max(splat(max)), farthest(splat(127 / (inv_tau * kLog2E))) {}
+  MGRPO_INLINE Vec of(Vec z) const { return vmin(farthest, max - z); }
+};
+
+// Where exps is null they are only added up.
 template <class T>
 void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) {
-  constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
   constexpr int kUnroll = 2;
-  const Vec scale = splat(inv_tau * kLog2E), least = splat(-127);  // exponentials below the normal numbers are 0
-  for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, z += kRelativeBlock, exps += kRelativeBlock, blocks++) {
+  const Vec scale = splat(-(inv_tau * Below::kLog2E));
+  for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, z += kRelativeBlock, blocks++) {
     const int64_t n = min64(kRelativeBlock, vocab - begin);
     blocks->max = block_max(z, n);
-    const Vec max = splat(blocks->max == -__builtin_inff() ? 0 : blocks->max);
+    const Below below(blocks->max == -__builtin_inff() ? 0 : blocks->max, inv_tau);
     Vec sum[kUnroll]{}, weighted[kUnroll]{};
     int64_t v = 0;
-    for (; v + kUnroll * kLanes <= n; v += kUnroll * kLanes) {
+    for (; v <= n - kUnroll * kLanes; v += kUnroll * kLanes) {
       // The next block comes from memory while this one is worked on.
       for (int line = 0; line < kUnroll * kLanes; line += 64 / static_cast<int>(sizeof(T)))
         __builtin_prefetch(z + kRelativeBlock + v + line);
       MGRPO_UNROLL
       for (int u = 0; u < kUnroll; u++) {
-        const Vec d = vmax(least, (load(z + v + u * kLanes) - max) * scale), e = vexp2_normal(d);
+        const Vec x = below.of(load(z + v + u * kLanes)), e = vexp2_normal(x, scale);
         sum[u] += e;
-        weighted[u] = fma(e, d, weighted[u]);
-        store(exps + v + u * kLanes, e);
+        weighted[u] = fma(e, x, weighted[u]);
+        if (exps) store(exps + begin + v + u * kLanes, e);
       }
     }
     for (; v < n; v += kLanes) {
       const int64_t left = min64(kLanes, n - v);
-      const Vec d = vmax(least, (load_n(z + v, left) - max) * scale), e = keep_first(vexp2_normal(d), left, 0);
+      const Vec x = below.of(load_n(z + v, left)), e = keep_first(vexp2_normal(x, scale), left, 0);
       sum[0] += e;
-      weighted[0] = fma(e, keep_first(d, left, 0), weighted[0]);
-      store_n(exps + v, e, left);
+      weighted[0] = fma(e, keep_first(x, left, 0), weighted[0]);
+      if (exps) store_n(exps + begin + v, e, left);
     }
     blocks->sum = sum_lanes_wide(sum[0] + sum[1]);
-    blocks->weighted = sum_lanes_wide(weighted[0] + weighted[1]) * kLn2;
+    blocks->weighted = -sum_lanes_wide(weighted[0] + weighted[1]) * inv_tau;
   }
 }
 
@@ -149,28 +162,23 @@ void row_scale(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, f
     const int64_t end = min64(begin + kRelativeBlock, vocab);
     const Vec factor = splat(blocks->factor * constant);
     int64_t v = begin;
-    for (; v + kLanes <= end; v += kLanes) store_row(z + v, load(exps + v) * factor);
+    for (; v <= end - kLanes; v += kLanes) store_row(z + v, load(exps + v) * factor);
     if (v < end) store_row_n(z + v, load_n(exps + v, end - v) * factor, end - v);
   }
 }
 
 template <class T>
-void row_slope(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, float max_z, float inv_tau,
+void row_slope(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
                float constant, float slope) {
-  const Vec max = splat(max_z), scale = splat(inv_tau), least = splat(kMinExponent);
-  const Vec c = splat(constant), s = splat(slope);
+  const Below below(max, inv_tau);
   for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, blocks++) {
     const int64_t end = min64(begin + kRelativeBlock, vocab);
-    const Vec factor = splat(blocks->factor);
+    const Vec c = splat(blocks->factor * constant), s = splat(-blocks->factor * (slope * inv_tau));
     int64_t v = begin;
-    for (; v + kLanes <= end; v += kLanes) {
-      const Vec d = vmax(least, (load(z + v) - max) * scale);
-      store_row(z + v, load(exps + v) * factor * fma(s, d, c));
-    }
+    for (; v <= end - kLanes; v += kLanes) store_row(z + v, fma(s, below.of(load(z + v)), c) * load(exps + v));
     if (v < end) {
       const int64_t n = end - v;
-      const Vec d = vmax(least, (load_n(z + v, n) - max) * scale);
-      store_row_n(z + v, load_n(exps + v, n) * factor * fma(s, d, c), n);
+      store_row_n(z + v, fma(s, below.of(load_n(z + v, n)), c) * load_n(exps + v, n), n);
     }
   }
 }

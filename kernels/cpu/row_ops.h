@@ -18,7 +18,7 @@ struct RowSums {
   double mean_exponent() const { return weighted / sum; }
 };
 
-// Where a pass may leave the exponentials: exps [vocab], block_sums [ceil(vocab / kRowBlock)].
+// Where a pass leaves the exponentials: exps [vocab], block_sums [ceil(vocab / kRowBlock)].
 struct RowTrace {
   float *exps;
   double *block_sums;
@@ -41,10 +41,10 @@ inline int64_t row_blocks(int64_t vocab) { return (vocab + kRelativeBlock - 1) /
 RowSums row_total(RowBlock *blocks, int64_t vocab, double tau);
 
 struct RowOps {
-  RowSums (*sums_f32)(const float *z, int64_t vocab, float inv_tau, const RowTrace *trace_or_null);
-  RowSums (*sums_bf16)(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace *trace_or_null);
-  // Fills blocks [row_blocks(vocab)] but for their factors, and exps [vocab], which may be z. NaN and +Inf make a
-  // block's sum NaN.
+  RowSums (*sums_f32)(const float *z, int64_t vocab, float inv_tau, const RowTrace &trace);
+  RowSums (*sums_bf16)(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace &trace);
+  // Fills blocks [row_blocks(vocab)] but for their factors, and exps [vocab], which may be z or null. NaN and +Inf make
+  // a block's sum NaN.
   void (*exponentials_f32)(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
   void (*exponentials_bf16)(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
   // z_v becomes exps_v * its block's factor * (constant + slope d_v).
@@ -56,10 +56,10 @@ struct RowOps {
   void (*scale_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant);
   void (*scale_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float constant);
 
-  RowSums sums(const float *z, int64_t vocab, float inv_tau, const RowTrace *trace) const {
+  RowSums sums(const float *z, int64_t vocab, float inv_tau, const RowTrace &trace) const {
     return sums_f32(z, vocab, inv_tau, trace);
   }
-  RowSums sums(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace *trace) const {
+  RowSums sums(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace &trace) const {
     return sums_bf16(z, vocab, inv_tau, trace);
   }
   void exponentials(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {

@@ -32,8 +32,7 @@ class Row {
   Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, float *exps, double *block_sums, float *descending)
       : z_(z), vocab_(vocab), settings_(settings), tau_(settings.temperature == 0 ? 1 : settings.temperature), exps_(exps),
         block_sums_(block_sums), descending_(descending) {
-    const RowTrace trace{exps, block_sums};
-    sums_ = row_ops().sums(z, vocab, static_cast<float>(1 / tau_), &trace);
+    sums_ = row_ops().sums(z, vocab, static_cast<float>(1 / tau_), {exps, block_sums});
   }
 
   bool readable() const { return sums_.readable && sums_.max != -kInf; }

@@ -171,12 +171,12 @@ MGRPO_INLINE Vec vexp(Vec x) {
   return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
 }
 
-// 2^x for x from -127 to 127, exactly 0 at -127 and NaN kept: the minimax polynomial of degree 6 on [-1/2, 1/2], at
-// most 2 units in the last place from the exact value, 1 at x = 0. Half the work of vexp.
-MGRPO_INLINE Vec vexp2_normal(Vec x) {
+// 2^(x * scale) for products from -127 to 127, exactly 0 at -127 and NaN kept: the minimax polynomial of degree 6 on
+// [-1/2, 1/2], at most 2 units in the last place from the exact value, 1 at x = 0. Half the work of vexp.
+MGRPO_INLINE Vec vexp2_normal(Vec x, Vec scale) {
   const Vec round_magic = splat(12583039.0f);  // as above, and 127: the low bits are the exponent field of 2^n
-  const Vec shifted = x + round_magic;
-  const Vec r = x - (shifted - round_magic);
+  const Vec shifted = fma(x, scale, round_magic);
+  const Vec r = fma(x, scale, round_magic - shifted);
   Vec p = splat(1.5353361960e-04f);
   p = fma(p, r, splat(1.3398875017e-03f));
   p = fma(p, r, splat(9.6184369177e-03f));

@@ -8,7 +8,7 @@
 //
 // Sources and the arithmetic are policy_loss.h's and logprob.h's; a row's result depends on that row alone.
 // Bytes moved: each of rows * vocab elements is read once and written once, nothing of that size is allocated.
-// Without an entropy term an element costs one exponential, with it two.
+// An element costs one exponential.
 #pragma once
 #include "mgrpo/policy_loss.h"
 
