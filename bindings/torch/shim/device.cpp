@@ -144,7 +144,12 @@ mgt_pointer mgt_device_open(int cuda, int index, int threads) {
   return r;
 }
 
-void mgt_device_close(mgt_device *d) { delete d; }
+// The thread may live on: Go cannot end the process's first one. Its idle OpenMP team would count among the threads that
+// share the cores, and where those are too many libgomp sends every thread to sleep between two parallel regions.
+void mgt_device_close(mgt_device *d) {
+  omp_pause_resource_all(omp_pause_hard);
+  delete d;
+}
 
 char *mgt_device_move(mgt_device *d) {
   return guard([&] {
