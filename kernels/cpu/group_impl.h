@@ -4,6 +4,8 @@
 // group_advantage.h: the bits are those of the code for one group. What a lane has beyond its group's end is another
 // group's and is masked.
 #pragma once
+#include <stddef.h>
+
 #include "group_ops.h"
 #include "simd.h"
 
@@ -59,6 +61,22 @@ MGRPO_INLINE void transpose(Quad (&a)[4]) {
   a[2] = __builtin_shufflevector(even01, even23, 2, 3, 6, 7);
   a[3] = __builtin_shufflevector(odd01, odd23, 2, 3, 6, 7);
 }
+
+// Whether every sum of up to kLaneMembers of these is exact in float64: nothing is rounded where the largest of them and
+// the least that is not 0 are at most 23 powers of two apart, 24 bits each and 6 of a sum making up 53. NaN and Inf are
+// not.
+MGRPO_INLINE bool sums_exactly(const float *p, int64_t n) {
+  uint32_t largest = 0, least = UINT32_MAX;
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, p + i, sizeof bits);
+    const uint32_t magnitude = bits & INT32_MAX;
+    largest = magnitude > largest ? magnitude : largest;
+    least = magnitude - 1 < least ? magnitude - 1 : least;  // 0 wraps around
+  }
+  return largest < 0x7F800000 && (largest == 0 || largest - (least + 1) <= 23u << 23);
+}
+MGRPO_INLINE bool sums_exactly(const double *, int64_t) { return false; }
 
 // Four members from p[i] on of each group; a[j] is member j of all four.
 template <class T>
@@ -130,6 +148,29 @@ struct Four {
     mean = differ ? (sum + dropped) / weight_sum : reference;
   }
 
+  // The same of unweighted members that sums_exactly(): in any order.
+  template <class T>
+  MGRPO_INLINE void add_exactly(const T *rewards) {
+    sum = dropped = reference = Quad{};
+    refused = QuadInt{};
+    QuadInt left = sizes;
+    for (int64_t i = 0; i < padded; i += 4, left -= 4) {
+      Quad r[4];
+      load_members(r, rewards + i, first);
+      if (i == 0) reference = r[0];
+      MGRPO_UNROLL for (int j = 0; j < 4; j++) members[i + j] = r[j] = keep(r[j], left > splat_quad(int64_t{j}));
+      sum += (r[0] + r[1]) + (r[2] + r[3]);
+    }
+    weight_sum = to_double(sizes);
+    mean = sum / weight_sum;
+  }
+
+  // What is left to know after centre_all(): no square of a float32's difference underflows.
+  MGRPO_INLINE void compare_exactly() {
+    differ = squares > 0.0;
+    mean = differ ? mean : reference;
+  }
+
   MGRPO_INLINE void centre_all() {
     squares = peak = Quad{};
     QuadInt left = sizes;
@@ -172,10 +213,11 @@ struct Four {
       transpose(a);
       MGRPO_UNROLL for (int l = 0; l < kGroups; l++) store_quad(advantages + first[l] + i, a[l]);
     }
-    const Quad known = keep(mean, ~empty), spread = keep(sigma, differ);
-    MGRPO_UNROLL for (int l = 0; l < kGroups; l++)
-      stats[l] = {known[l], spread[l], weight_sum[l], static_cast<uint8_t>(degenerate[l] & ~empty[l] & 1),
-                  static_cast<uint8_t>(empty[l] & 1)};
+    static_assert(sizeof(mgrpo_group_stats) == sizeof(Quad) && offsetof(mgrpo_group_stats, degenerate) == 24 &&
+                  offsetof(mgrpo_group_stats, empty) == 25 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    Quad rows[4] = {keep(mean, ~empty), keep(sigma, differ), weight_sum, (Quad)((degenerate & ~empty & 1) | (empty & 0x100))};
+    transpose(rows);
+    MGRPO_UNROLL for (int l = 0; l < kGroups; l++) store_quad(&stats[l].mean, rows[l]);
   }
 };
 
@@ -189,11 +231,12 @@ int64_t in_fours(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_
   Four<kWeighted> batch[kBatch];
   for (int64_t g = begin;; g += kBatch * kGroups) {
     int ready = 0, settled = 0;
-    for (; ready < kBatch && g + (ready + 1) * kGroups <= end; ready++) {
-      if (!batch[ready].begin(groups.offsets + g + ready * kGroups, limit)) break;
-      batch[ready].add_all(groups.rewards, groups.weights);
-    }
+    const int64_t *const offsets = groups.offsets + g;
+    while (ready < kBatch && g + (ready + 1) * kGroups <= end && batch[ready].begin(offsets + ready * kGroups, limit)) ready++;
+    const bool exact = !kWeighted && sums_exactly(groups.rewards + offsets[0], offsets[ready * kGroups] - offsets[0]);
+    for (int i = 0; i < ready; i++) exact ? batch[i].add_exactly(groups.rewards) : batch[i].add_all(groups.rewards, groups.weights);
     for (int i = 0; i < ready; i++) batch[i].centre_all();
+    for (int i = 0; i < ready && exact; i++) batch[i].compare_exactly();
     for (int i = 0; i < ready; i++) batch[i].find_scale(c);
     while (settled < ready && batch[settled].settled(largest_square(groups.rewards))) settled++;
     for (int i = 0; i < settled; i++) batch[i].write(groups.advantages, groups.stats + g + i * kGroups);
