@@ -13,11 +13,11 @@ const smallProducts = "At 16 rows sampling is bound by arithmetic, and HF genera
 const halfWeights = "This machine has no bf16 instructions: half the bytes of weights save nothing where 16 rows are bound by arithmetic, " +
 	"and each weight is widened once a pass."
 
-const smallGroups = "Groups of some eight rewards cost a division, a root and several roundings to float64 each: 30 ns a group and core, four groups " +
-	"at a time in AVX2's lanes of float64. A quarter of the time would be a copy's."
+const smallGroups = "Groups of some eight rewards cost three divisions, a root and the rounding to and from float64 each: 40 cycles a group and core in the cache, " +
+	"15 of them for the group and the rest for its members, seven for every four of them and those that fill up a four of groups. A copy of the same bytes takes up to half of the time."
 
 const exponentials = "An exponential an element is a dozen instructions, and the second pass reads what the first left in the cache: " +
-	"about two cycles an element and core. The two cores copy memory three times faster than that."
+	"one and a half cycles an element and core without memory, to which what memory takes is added in part."
 
 const threeProducts = "The three products, whose short side is 576, run at four fifths of the rate of the large square one that the floor " +
 	"assumes. The pass over the logits is 3 % of the time."
