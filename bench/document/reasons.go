@@ -16,12 +16,6 @@ const halfWeights = "This machine has no bf16 instructions: half the bytes of we
 const smallGroups = "Groups of some eight rewards cost three divisions, a root and the rounding to and from float64 each: 40 cycles a group and core in the cache, " +
 	"15 of them for the group and the rest for its members, seven for every four of them and those that fill up a four of groups. A copy of the same bytes takes up to half of the time."
 
-const exponentials = "An exponential an element is a dozen instructions, and the second pass reads what the first left in the cache: " +
-	"one and a half cycles an element and core without memory, to which what memory takes is added in part."
-
-const threeProducts = "The three products, whose short side is 576, run at four fifths of the rate of the large square one that the floor " +
-	"assumes. The pass over the logits is 3 % of the time."
-
 const smallStep = "The update takes about its floor, sampling nearly twice its own: of its time 45 % are matrix products of few rows, 14 % attention, " +
 	"a quarter is Go's and LibTorch's work around small operations on one thread, and a tenth is waiting for the end of a parallel region."
 
@@ -34,13 +28,11 @@ const wholeStep = "Measured alone, sampling reaches 80 % of its floor and the up
 
 // reasons are why targets were missed, by "suite name" of the row and the kind of target; written by hand from profiles.
 var reasons = map[string]map[measure.Kind]string{
-	"kernels group_advantage":         {measure.Faster: smallGroups},
-	"kernels policy_loss_from_logits": {measure.Floor: exponentials},
-	"kernels linear_policy_loss":      {measure.Floor: threeProducts},
-	"rollout smollm2":                 {measure.Faster: smallProducts, measure.Floor: smallProducts},
-	"rollout smollm2-bf16":            {measure.Faster: halfWeights, measure.Floor: halfWeights},
-	"step smollm2":                    {measure.Floor: wholeStep},
-	"step small":                      {measure.Faster: smallStep},
+	"kernels group_advantage": {measure.Faster: smallGroups},
+	"rollout smollm2":         {measure.Faster: smallProducts, measure.Floor: smallProducts},
+	"rollout smollm2-bf16":    {measure.Faster: halfWeights, measure.Floor: halfWeights},
+	"step smollm2":            {measure.Floor: wholeStep},
+	"step small":              {measure.Faster: smallStep},
 }
 
 // reason is that of a processor, which the reasons are of.
