@@ -55,7 +55,7 @@ class GPU:
     def __init__(self, torch, device):
         torch.cuda.set_device(device)
         self.torch = torch
-        self.other = torch.empty(256 << 20, dtype=torch.uint8, device=device)
+        self.other = torch.empty(512 << 20, dtype=torch.uint8, device=device)
         self.start, self.stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def evict(self):

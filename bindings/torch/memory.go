@@ -25,16 +25,16 @@ func (d *Device) Memory(ctx context.Context) (m Memory, err error) {
 		m = s.Memory()
 		return nil
 	})
+	m.RSS, m.PeakRSS = residentMemory()
 	return m, err
 }
 
-// Memory is Device.Memory inside a Do.
+// Memory is Device.Memory inside a Do, without RSS and PeakRSS, which take longer to find out.
 func (s *Scope) Memory() (m Memory) {
 	s.current("memory")
 	r := C.mgt_memory(s.dev.native)
 	must("memory", r.error)
 	m.Allocated, m.Reserved, m.Peak = int64(r.allocated), int64(r.reserved), int64(r.peak)
-	m.RSS, m.PeakRSS = residentMemory()
 	return m
 }
 

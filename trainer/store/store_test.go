@@ -377,17 +377,12 @@ func TestWaitsAreTold(t *testing.T) {
 	must(t, server.Start())
 	must(t, <-written)
 	expect("the store answers again, after ")
-	aMinuteLater := func() {
-		s.patience.mu.Lock()
-		s.patience.next = time.Time{}
-		s.patience.mu.Unlock()
-	}
-	aMinuteLater()
+	s.patience.forget() // as a minute later
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { written <- boss.Meet(ctx, Ready, func([]string) {}) }()
 	expect("waits since ", " for help (no worker of it is alive): being ready")
 	server.Kill() // under what waits for an event, and writes nothing
-	aMinuteLater()
+	s.patience.forget()
 	expect("waits since ", " for the store at "+server.Addr()+": ")
 	must(t, server.Start())
 	expect("the store answers again, after ")

@@ -56,7 +56,18 @@ func (s *Store) sayDead(since time.Time, agents []string, what string) {
 	if !s.due(since) {
 		return
 	}
-	if whom, err := s.liveliness(agents); err == nil && strings.Contains(whom, dead) {
+	whom, err := s.liveliness(agents)
+	switch {
+	case err != nil:
+		s.patience.forget() // nothing was said: that the store is gone is said when it is known
+	case strings.Contains(whom, dead):
 		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
 	}
+}
+
+// forget lets something be said at once.
+func (p *patience) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = time.Time{}
 }
