@@ -9,6 +9,6 @@ want = "2.11.0"
 assert torch.__version__.split("+")[0] == want, f"torch {want} is needed, found {torch.__version__}"
 assert torch.cuda.is_available(), "torch sees no GPU"
 print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
-export LD_LIBRARY_PATH=$pack/lib:$torch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH=$pack/lib:$torch:${torch%/torch/lib}/nvidia/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 results=${OUT:-$PWD/build/gpu-results}
 mkdir -p "$results"

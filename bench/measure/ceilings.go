@@ -48,12 +48,12 @@ func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (c Cei
 
 func (c *Ceilings) gpu(s *torch.Scope, clock Clock, samples int) (err error) {
 	from, to := s.Zeros(torch.Uint8, gpuMemoryBytes), s.Empty(torch.Uint8, gpuMemoryBytes)
-	if c.Copy, err = rates(clock, 2*gpuMemoryBytes/1e9, samples, func() { to.CopyFrom(from) }); err != nil {
+	if c.Copy, err = rates(clock, Cold, 2*gpuMemoryBytes/1e9, samples, func() { to.CopyFrom(from) }); err != nil {
 		return err
 	}
 	c.Read = c.Copy
-	if c.GEMM, err = products(s, clock, torch.Float32, gpuGEMMSize, samples); err == nil {
-		c.GEMMBF16, err = products(s, clock, torch.BFloat16, gpuGEMMSize, samples)
+	if c.GEMM, err = products(s, clock, Cold, torch.Float32, gpuGEMMSize, samples); err == nil {
+		c.GEMMBF16, err = products(s, clock, Cold, torch.BFloat16, gpuGEMMSize, samples)
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err erro
 		{&c.CachedCopy, cachedBytes, copying, 2}, {&c.CachedRead, cachedBytes, reading, 1},
 	} {
 		inner := memoryBytes / m.bytes // small buffers are gone over several times, so that starting threads costs nothing
-		*m.into, err = rates(clock, float64(inner*m.ways*m.bytes)/1e9, samples, func() {
+		*m.into, err = rates(clock, Hot, float64(inner*m.ways*m.bytes)/1e9, samples, func() {
 			for range inner {
 				m.work(m.bytes)
 			}
@@ -83,30 +83,33 @@ func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err erro
 			return err
 		}
 	}
-	if c.GEMM, err = products(s, clock, torch.Float32, gemmSize, samples); err == nil {
-		c.GEMMBF16, err = products(s, clock, torch.BFloat16, gemmSize/2, min(samples, 3)) // slow without instructions for it
+	if c.GEMM, err = products(s, clock, Hot, torch.Float32, gemmSize, samples); err == nil {
+		c.GEMMBF16, err = products(s, clock, Hot, torch.BFloat16, gemmSize/2, min(samples, 3)) // slow without instructions for it
 	}
 	return err
 }
 
 // products is the rate of square ones, of numbers that are not all alike: a GPU is faster on those.
-func products(s *torch.Scope, clock Clock, dtype torch.DType, size, samples int) (q Quantiles, err error) {
+func products(s *torch.Scope, clock Clock, cache Cache, dtype torch.DType, size, samples int) (q Quantiles, err error) {
 	s.Scoped(func() {
 		n := int64(size)
 		values := make([]float32, n*n)
 		Uniform(values, 1, 1)
 		x := s.FromFloat32(values, n, n).To(dtype)
-		q, err = rates(clock, 2*float64(n)*float64(n)*float64(n)/1e9, samples, func() { s.Scoped(func() { x.MatMul(x) }) })
+		q, err = rates(clock, cache, 2*float64(n)*float64(n)*float64(n)/1e9, samples, func() { s.Scoped(func() { x.MatMul(x) }) })
 	})
 	return q, err
 }
 
-// rates repeats work and gives the quantiles of amount per second.
-func rates(clock Clock, amount float64, samples int, work func()) (Quantiles, error) {
+// rates repeats work and gives the quantiles of amount per second. A GPU's begins with a cold cache, as its cases do.
+func rates(clock Clock, cache Cache, amount float64, samples int, work func()) (Quantiles, error) {
 	work()
 	per := make([]float64, samples)
 	for i := range per {
-		r, err := clock.Time(Hot, func() error { work(); return nil })
+		if cache == Cold {
+			clock.Evict()
+		}
+		r, err := clock.Time(cache, func() error { work(); return nil })
 		if err != nil {
 			return Quantiles{}, err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -55,6 +56,11 @@ type process struct {
 }
 
 func (p process) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
+	if p.device.IsCUDA() {
+		if err := p.device.Do(ctx, func(s *torch.Scope) error { s.ResetPeak(); return nil }); err != nil {
+			return measure.Samples{}, err
+		}
+	}
 	s, err := p.Native.Run(ctx, repeat, cache)
 	if err != nil {
 		return s, err
@@ -67,37 +73,39 @@ func (p process) Run(ctx context.Context, repeat int, cache measure.Cache) (meas
 	return s, err
 }
 
-// logProbError is the largest error of the first completions' log-probs, relative to the largest log-prob: those
+// logProbError is the largest error of the checked completions' log-probs, relative to the largest log-prob: those
 // of the engine where it was what ran, of the trainer's forward pass else.
 func (a *actor) logProbError(ctx context.Context, w *workload) (float64, error) {
-	got, err := a.newestLogProbs(ctx, w)
+	got, expected, err := a.newestLogProbs(ctx, w)
 	if err != nil {
 		return 0, err
 	}
 	var worst, scale float64
-	for i, want := range w.LogProbs {
-		for t, x := range got[i] {
-			worst, scale = max(worst, math.Abs(x-want[t])), max(scale, math.Abs(want[t]))
+	for i, want := range expected {
+		for t := range want {
+			worst, scale = max(worst, math.Abs(got[i][t]-want[t])), max(scale, math.Abs(want[t]))
 		}
 	}
 	return worst / scale, nil
 }
 
-func (a *actor) newestLogProbs(ctx context.Context, w *workload) (out [][]float64, err error) {
+// newestLogProbs are those of what ran last, and what they are held to.
+func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]float64, err error) {
 	if a.sampled == nil {
-		return a.trainingLogProbs(ctx, w)
+		got, err = a.trainingLogProbs(ctx, w, w.checked())
+		return got, w.LogProbs, err
 	}
-	for i := range w.Checked {
-		c, before := a.sampled[i*w.Rollouts], w.Completions[i*w.Rollouts]
-		same := 0
-		for same < len(before) && c.Tokens[same] == before[same] {
-			same++
+	var tokens [][]int32
+	for i, before := range w.checked() {
+		c := a.sampled[i*w.Rollouts]
+		if !a.device.IsCUDA() && !slices.Equal(c.Tokens, before) {
+			return nil, nil, fmt.Errorf("prompt %d was continued otherwise than before with the same weights and seed", i)
 		}
-		// A GPU's matrix products round otherwise in a batch of another size, and a token may turn out another one.
-		if same == 0 || same < len(before) && !a.device.IsCUDA() {
-			return nil, fmt.Errorf("prompt %d was continued otherwise than before with the same weights and seed", i)
-		}
-		out = append(out, widen(c.LogProbs[:same]))
+		got, tokens = append(got, widen(c.LogProbs)), append(tokens, c.Tokens)
 	}
-	return out, nil
+	if a.device.IsCUDA() { // products of another batch round otherwise, and a token may turn out another one
+		want, err = a.trainingLogProbs(ctx, w, tokens)
+		return got, want, err
+	}
+	return got, w.LogProbs, nil
 }

@@ -65,7 +65,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 		w.Completions, w.behaviour = append(w.Completions, c.Tokens), append(w.behaviour, c.LogProbs)
 		w.Advantages = append(w.Advantages, float64(1-2*(i%2)))
 	}
-	w.LogProbs, err = a.trainingLogProbs(ctx, w)
+	w.LogProbs, err = a.trainingLogProbs(ctx, w, w.checked())
 	w.against = "the other forward pass" // the sampler's error against the trainer, and the other way round
 	if b.suite == "learner" {
 		w.LogProbs = w.sampledLogProbs()
@@ -101,11 +101,19 @@ func (a *actor) export(ctx context.Context, folder string) error {
 	return checkpoint.WriteHF(folder, a.model.Config, checkpoint.ExpectedTensors(a.model.Config), read, checkpoint.F32, nil)
 }
 
-// trainingLogProbs runs the first sequence of each checked prompt through the forward pass of training.
-func (a *actor) trainingLogProbs(ctx context.Context, w *workload) (out [][]float64, err error) {
+// checked are the first completions of the checked prompts.
+func (w *workload) checked() (out [][]int32) {
+	for i := range w.Checked {
+		out = append(out, w.Completions[i*w.Rollouts])
+	}
+	return out
+}
+
+// trainingLogProbs runs checked prompts, each with its completion, through the forward pass of training.
+func (a *actor) trainingLogProbs(ctx context.Context, w *workload, completions [][]int32) (out [][]float64, err error) {
 	err = a.device.Do(ctx, func(s *torch.Scope) error {
-		for i, prompt := range w.Prompts[:w.Checked] {
-			completion := w.Completions[i*w.Rollouts]
+		for i, completion := range completions {
+			prompt := w.Prompts[i]
 			ids := append(append([]int32{}, prompt...), completion...)
 			pos := make([]int32, len(ids))
 			for t := range pos {

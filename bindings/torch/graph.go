@@ -22,11 +22,10 @@ func (s *Scope) Record(f func()) *Graph {
 	g, whole := &Graph{s.dev, r.value}, false
 	defer func() {
 		said := message(C.mgt_graph_close(s.dev.native, g.handle))
-		if whole && said == "" {
-			return
-		}
-		g.Drop()
-		if whole { // else f's own panic goes on
+		switch {
+		case said == "" && !whole: // f's own panic goes on
+			g.Drop()
+		case said != "" && whole: // LibTorch may still refer to a recording that it could not end: it is left alone
 			fail(op, said)
 		}
 	}()

@@ -40,6 +40,9 @@ func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error))
 	if f.Threads == 0 {
 		f.Threads = runtime.NumCPU()
 	}
+	if f.Device == "cuda" {
+		f.Device = "cuda:0"
+	}
 	results, err := run(measure.Options{Root: ".", Commit: version, Device: f.Device, Threads: f.Threads, Peers: f.Peers && !f.Quick, Quick: f.Quick,
 		Only: f.Only, Log: f.log, Save: f.save})
 	if results != nil && len(results.Rows) > 0 {

@@ -134,12 +134,10 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 	again := time.NewTicker(lookAgain)
 	defer again.Stop()
 	var last error
-	gone := false // the store is, and that was told
 	for {
 		found, err := look(ctx)
-		if err == nil && gone {
-			gone = false
-			s.sayBack(since)
+		if err == nil {
+			s.sayBack()
 		}
 		switch {
 		case found && err == nil:
@@ -156,7 +154,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		case <-wake:
 		case <-again.C:
 			if last != nil {
-				gone = s.sayGone(since, last) || gone
+				s.sayGone(since, last)
 			} else {
 				agents, what := whomWhat()
 				s.sayDead(since, agents, what)

@@ -215,13 +215,10 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	var last error
-	gone := false // that was told
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := op(ctx)
 		if err == nil {
-			if gone {
-				s.sayBack(since)
-			}
+			s.sayBack()
 			return nil
 		}
 		if !overdue(err) {
@@ -236,7 +233,7 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
-		gone = s.sayGone(since, err) || gone
+		s.sayGone(since, err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -17,6 +17,7 @@ const (
 type patience struct {
 	mu   sync.Mutex
 	next time.Time
+	gone time.Time // since when the store is, as was told; zero: it is not
 }
 
 // due says whether a wait that began then is to be told of now.
@@ -33,21 +34,30 @@ func (s *Store) due(since time.Time) bool {
 	return true
 }
 
-// sayGone tells that the store cannot be reached, and says whether it has.
-func (s *Store) sayGone(since time.Time, err error) bool {
+// sayGone tells that the store cannot be reached.
+func (s *Store) sayGone(since time.Time, err error) {
 	if !s.due(since) {
-		return false
+		return
 	}
 	where := ""
 	if opts, err := parseURL(s.opts.URL); err == nil {
 		where = " at " + strings.Join(opts.Addrs, ", ")
 	}
 	s.opts.Waiting(fmt.Sprintf("waits since %s for the store%s: %v", since.Format(time.TimeOnly), where, err))
-	return true
+	s.patience.mu.Lock()
+	defer s.patience.mu.Unlock()
+	s.patience.gone = since
 }
 
-// sayBack tells that it can again.
-func (s *Store) sayBack(since time.Time) {
+// sayBack tells that it can again, whoever told that it could not.
+func (s *Store) sayBack() {
+	s.patience.mu.Lock()
+	since := s.patience.gone
+	s.patience.gone = time.Time{}
+	s.patience.mu.Unlock()
+	if since.IsZero() {
+		return
+	}
 	s.opts.Waiting(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
 }
 

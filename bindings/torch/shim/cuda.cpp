@@ -1,10 +1,12 @@
 // libmgrpo_torch_cuda: what the first library asks of CUDA.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "cuda_part.h"
@@ -14,6 +16,14 @@
 namespace {
 
 int device_count() { return c10::cuda::device_count(); }
+
+// Scratch of our kernels stays with the process from one wait to the next.
+void open(int index) {
+  cudaMemPool_t pool;
+  C10_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, index));
+  uint64_t all = UINT64_MAX;
+  C10_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
+}
 
 void *stream(int index) { return c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).stream(); }
 
@@ -33,9 +43,17 @@ struct Graph {
   c10::cuda::CUDAStream own, before;
   bool capturing = false;
 
-  explicit Graph(c10::DeviceIndex index)
-      : own(c10::cuda::getStreamFromPool(false, index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
+  explicit Graph(c10::DeviceIndex index) : own(recording_stream(index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
+
+  // One a thread, which is one device's: LibTorch keeps a workspace for each stream.
+  static c10::cuda::CUDAStream recording_stream(c10::DeviceIndex index) {
+    static thread_local const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, index);
+    return stream;
+  }
 };
+
+// Graphs enter themselves with the GPU's random generator, which does not expect several threads.
+std::mutex generator;
 
 void *graph_open(int index) {
   auto g = std::make_unique<Graph>(c10::DeviceIndex(index));
@@ -47,6 +65,7 @@ void *graph_open(int index) {
 void graph_capture(void *graph) {
   auto *g = static_cast<Graph *>(graph);
   g->own.synchronize();
+  std::lock_guard<std::mutex> lock(generator);
   // Other threads of this process ask CUDA for memory and times meanwhile, and may.
   g->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
   g->capturing = true;
@@ -59,12 +78,16 @@ void graph_close(void *graph) {
   };
   auto *g = static_cast<Graph *>(graph);
   Restore restore{g->before};
+  std::lock_guard<std::mutex> lock(generator);
   if (std::exchange(g->capturing, false)) g->graph.capture_end();
 }
 
 void graph_replay(void *graph) { static_cast<Graph *>(graph)->graph.replay(); }
 
-void graph_drop(void *graph) { delete static_cast<Graph *>(graph); }
+void graph_drop(void *graph) {
+  std::lock_guard<std::mutex> lock(generator);
+  delete static_cast<Graph *>(graph);
+}
 
 // A row that a kernel refuses is for the caller to report. A failure of CUDA's is told in its own words.
 int32_t refused(int32_t status) {
@@ -99,6 +122,7 @@ struct Throwing<kCall, int32_t (*)(Arguments...)> {
 
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
   static const cuda_part part{device_count,
+                              open,
                               stream,
                               memory,
                               reset_peak,

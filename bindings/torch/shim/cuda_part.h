@@ -9,6 +9,7 @@
 
 struct cuda_part {
   int (*device_count)();
+  void (*open)(int index);
   void *(*stream)(int index);
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);

@@ -137,6 +137,7 @@ mgt_pointer mgt_device_open(int cuda, int index, int threads) {
       TORCH_CHECK(index < count, "there is no GPU ", index, ": the driver reports ", count);
       device = c10::Device(c10::kCUDA, c10::DeviceIndex(index));
       c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+      the_cuda_part->open(index);
     }
     auto *d = new mgt_device{mgt_thread(), device, threads};
     r.value = d;

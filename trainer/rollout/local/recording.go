@@ -7,8 +7,8 @@ import (
 )
 
 // recording is a decode pass of so many rows as a CUDA graph: one launch in the place of some hundreds, which take longer
-// than a GPU needs to read the weights of a small model. A pass takes the recording of the next power of two; the rows
-// it has no use for belong to no slot.
+// than a GPU needs to read the weights of a small model. A pass takes the recording of the next power of two, or of all
+// slots; the rows it has no use for belong to none.
 type recording struct {
 	graph      *torch.Graph
 	in, logits *torch.Tensor // of the rows
@@ -16,7 +16,7 @@ type recording struct {
 
 // recorded is the logits of a pass in which every sequence decodes.
 func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
-	size := 1 << bits.Len(uint(b.rows-1))
+	size := min(1<<bits.Len(uint(b.rows-1)), e.opt.Slots)
 	r := e.recordings[size]
 	if r == nil {
 		r = e.record(s, size)
@@ -29,6 +29,11 @@ func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 
 func (e *Engine) record(s *torch.Scope, size int) *recording {
 	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 4, int64(size)))}
+	defer func() {
+		if r.graph == nil { // it could not be recorded
+			r.drop()
+		}
+	}()
 	r.graph = s.Record(func() {
 		if r.logits != nil {
 			r.logits.Drop()
@@ -39,7 +44,11 @@ func (e *Engine) record(s *torch.Scope, size int) *recording {
 }
 
 func (r *recording) drop() {
-	r.graph.Drop()
+	if r.graph != nil {
+		r.graph.Drop()
+	}
 	r.in.Drop()
-	r.logits.Drop()
+	if r.logits != nil {
+		r.logits.Drop()
+	}
 }

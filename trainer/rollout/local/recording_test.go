@@ -35,8 +35,8 @@ func TestGPU(t *testing.T) {
 	}
 	reqs := requests()
 	want := run(t, testEngine(t, testModel(t, 1), Options{Slots: 16}), reqs, 16, inOrder(len(reqs)))
-	for _, c := range []Options{{Slots: 16}, {Slots: 16, NoRecordings: true}} {
-		t.Run(fmt.Sprintf("NoRecordings %v", c.NoRecordings), func(t *testing.T) {
+	for _, c := range []Options{{Slots: 16}, {Slots: 6}, {Slots: 16, NoRecordings: true}} {
+		t.Run(fmt.Sprintf("%d slots, NoRecordings %v", c.Slots, c.NoRecordings), func(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
 			same := 0
 			for i, got := range run(t, e, reqs, 16, inOrder(len(reqs))) {
