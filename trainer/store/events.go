@@ -12,8 +12,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lookAgain is how often a wait looks at its key unasked: what an event that never came costs.
-const lookAgain = 5 * time.Second
+// How often a wait looks at its key unasked: what an event that never came costs, and what a store does that is back.
+const (
+	lookAgain = 5 * time.Second
+	lookGone  = time.Second // while the store cannot be reached
+)
 
 // topics wakes goroutines that wait for events.
 type topics struct {
@@ -131,10 +134,9 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
-	again := time.NewTicker(lookAgain)
-	defer again.Stop()
 	var last error
 	for {
+		again := lookAgain
 		found, err := look(ctx)
 		if err == nil {
 			s.sayBack()
@@ -150,15 +152,15 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		if err == nil || !overdue(err) {
 			last = err
 		}
+		if last != nil {
+			again = lookGone // an event tells that the store is back before the client's pool has tried it again
+			s.sayGone(since, last)
+		} else {
+			s.sayDead(since, whomWhat)
+		}
 		select {
 		case <-wake:
-		case <-again.C:
-			if last != nil {
-				s.sayGone(since, last)
-			} else {
-				agents, what := whomWhat()
-				s.sayDead(since, agents, what)
-			}
+		case <-time.After(again):
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		case <-ctx.Done():

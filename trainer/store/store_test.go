@@ -368,7 +368,7 @@ func TestWaitsAreTold(t *testing.T) {
 			t.Errorf("not told: %q", parts)
 		}
 	}
-	s := openAt(t, server.URL(), Options{Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
+	s := openAt(t, server.URL(), Options{Timeout: time.Minute, Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
 	boss := join(t, s, "boss")
 	server.Kill()
 	written := make(chan error, 1)
