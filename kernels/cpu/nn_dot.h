@@ -48,24 +48,25 @@ MGRPO_INLINE void store_sums(Vec4 sums, float *y, const float *b, int64_t n) {
   }
 }
 
-// Memory that a tile asks for while it computes: `pace` bytes from `from` on for each byte of a row of w, so
+// Memory that a tile asks for while it computes: `pace` bytes from `from` on for each number of a row of w, so
 // that the requests are spread evenly.
 struct Prefetch {
   const void *from;
   int64_t pace;  // 0: nothing of use
 
-  MGRPO_INLINE void ask(int64_t bytes) const {
-    const char *p = static_cast<const char *>(from) + bytes * pace;
+  MGRPO_INLINE void ask(int64_t i) const {
+    const char *p = static_cast<const char *>(from) + i * pace;
     __builtin_prefetch(p, 0, 2);
     __builtin_prefetch(p + kLineBytes, 0, 2);
   }
 };
 
 // M rows x N outputs, of which n are stored; w[j] is the row of output j. Tail says whether k has a
-// remainder: code without masked loads keeps the accumulators in registers throughout.
+// remainder: code without masked loads keeps the accumulators in registers throughout. Bfloat16 is left in `wide`
+// as float [N, k], unless that is null.
 template <int M, int N, bool Tail, class Rows, class W>
 MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k,
-                           const DotOutput &o, int64_t n, Prefetch ahead) {
+                           const DotOutput &o, int64_t n, Prefetch ahead, float *wide = nullptr) {
   const float *x[M];
   for (int m = 0; m < M; m++) x[m] = rows(first_row + m);
   const W *wr[N];
@@ -74,20 +75,24 @@ MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int6
   Vec acc[M][N];
   MGRPO_UNROLL for (int m = 0; m < M; m++)
     MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
-  const auto step = [&](auto load_at) MGRPO_LAMBDA_INLINE {
+  const auto step = [&](auto load_at, auto keep) MGRPO_LAMBDA_INLINE {
     Vec xs[M];
     MGRPO_UNROLL for (int m = 0; m < M; m++) xs[m] = load_at(x[m]);
     MGRPO_UNROLL for (int j = 0; j < N; j++) {
       const Vec ws = load_at(wr[j]);
+      if (wide != nullptr) keep(wide + j * k, ws);
       MGRPO_UNROLL for (int m = 0; m < M; m++) acc[m][j] = fma(xs[m], ws, acc[m][j]);
     }
   };
   int64_t i = 0;
   for (; i + kLanes <= k; i += kLanes) {
-    ahead.ask(i * static_cast<int64_t>(sizeof(W)));
-    step([i](const auto *p) MGRPO_LAMBDA_INLINE { return load(p + i); });
+    ahead.ask(i);
+    step([i](const auto *p) MGRPO_LAMBDA_INLINE { return load(p + i); },
+         [i](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p + i, v); });
   }
-  if (Tail) step([i, k](const auto *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, k - i); });
+  if (Tail)
+    step([i, k](const auto *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, k - i); },
+         [i, k](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, k - i); });
 
   constexpr int kStored = N < 4 ? N : 4;
   MGRPO_UNROLL for (int j = 0; j < N; j += kStored)
@@ -112,57 +117,75 @@ MGRPO_INLINE int64_t outputs_at_once(const TilePlan &plan) {
   return kFourRowOutputs == 3 && plan.low + (plan.higher > 0) == 4 ? 12 : 4;
 }
 
-// M rows against n outputs, N at a time. Each time `pace` rows of w are asked for, from next + row * k on; null: none.
-template <int M, int N, bool Tail, class Rows, class W>
+// Rows of w [n, k] that are needed next. Each tile asks for `pace` of them.
+template <class W>
+struct Ahead {
+  const W *w;  // null: none
+  int64_t n, k, pace, asked = 0;
+
+  MGRPO_INLINE Prefetch some(const void *anything) {
+    const int64_t row = asked;
+    asked += pace;
+    return w != nullptr && row < n ? Prefetch{w + row * k, pace * int64_t{sizeof(W)}} : Prefetch{anything, 0};
+  }
+};
+
+// M rows against n outputs, N at a time.
+template <int M, int N, bool Tail, class Rows, class W, class Next>
 MGRPO_INLINE void dot_row_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k,
-                               const DotOutput &o, int64_t n, const W *next, int64_t pace, int64_t &row) {
-  for (int64_t j = 0; j < n; j += N, row += pace) {
-    const bool useful = next != nullptr && row < n;
-    const Prefetch ahead = useful ? Prefetch{next + row * k, pace} : Prefetch{w, 0};
+                               const DotOutput &o, int64_t n, Ahead<Next> &ahead, float *wide) {
+  for (int64_t j = 0; j < n; j += N) {
     const DotOutput at{o.y + j, o.y_stride, o.b != nullptr ? o.b + j : nullptr};
-    dot_tile<M, N, Tail>(rows, first_row, w + j * w_stride, w_stride, k, at, n - j, ahead);
+    dot_tile<M, N, Tail>(rows, first_row, w + j * w_stride, w_stride, k, at, n - j, ahead.some(w),
+                         wide != nullptr ? wide + j * k : nullptr);
   }
 }
 
-// All rows against the n rows of w from w[0] on.
-template <bool Tail, class Rows, class W>
-MGRPO_INLINE void dot_outputs(const Rows &rows, const TilePlan &plan, const W *w, int64_t w_stride, const W *next,
-                            int64_t k, const DotOutput &o, int64_t n) {
-  const int64_t pace = plan.tiles >= 4 ? 1 : plan.tiles >= 2 ? 2 : 4;
-  int64_t i = 0, asked = 0;
-  for (int64_t t = 0; t < plan.tiles; t++) {
+// The rows of tiles [t, end) against the n rows of w from w[0] on.
+template <bool Tail, class Rows, class W, class Next>
+MGRPO_INLINE void dot_tiles(const Rows &rows, const TilePlan &plan, int64_t t, int64_t end, const W *w, int64_t w_stride,
+                            int64_t k, const DotOutput &o, int64_t n, Ahead<Next> &ahead, float *wide = nullptr) {
+  for (int64_t i = t * plan.low + min64(t, plan.higher); t < end; t++) {
     const DotOutput at{o.y + i * o.y_stride, o.y_stride, o.b};
     const int64_t size = plan.low + (t < plan.higher);
     switch (size) {
-      case 1: dot_row_tile<1, 4, Tail>(rows, i, w, w_stride, k, at, n, next, pace, asked); break;
-      case 2: dot_row_tile<2, 4, Tail>(rows, i, w, w_stride, k, at, n, next, pace, asked); break;
-      case 3: dot_row_tile<3, 4, Tail>(rows, i, w, w_stride, k, at, n, next, pace, asked); break;
-      case 4: dot_row_tile<4, kFourRowOutputs, Tail>(rows, i, w, w_stride, k, at, n, next, pace, asked); break;
+      case 1: dot_row_tile<1, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
+      case 2: dot_row_tile<2, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
+      case 3: dot_row_tile<3, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
+      case 4: dot_row_tile<4, kFourRowOutputs, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
 #if defined(__AVX512F__)
-      case 5: dot_row_tile<5, 4, Tail>(rows, i, w, w_stride, k, at, n, next, pace, asked); break;
+      case 5: dot_row_tile<5, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
 #endif
     }
     i += size;
   }
 }
 
-// Several tiles read a row of w: bfloat16 is widened once for all of them where it fits here (96 KiB).
+// Several tiles read a row of w: where it fits here (96 KiB), the first of them leaves bfloat16 widened for the others.
 constexpr int64_t kWideFloats = 24 * 1024;
-
-MGRPO_INLINE void widen_rows(float *wide, const uint16_t *w, int64_t w_stride, int64_t k, int64_t n) {
-  for (int64_t j = 0; j < n; j++, wide += k, w += w_stride) {
-    int64_t i = 0;
-    for (; i + kLanes <= k; i += kLanes) store(wide + i, load(w + i));
-    if (i < k) store_n(wide + i, load_n(w + i, k - i), k - i);
-  }
-}
 
 template <bool Tail, class Rows>
 void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int64_t w_stride, int64_t k,
-                 const DotOutput &o, int64_t n) {
+                 const DotOutput &o, int64_t n, Ahead<uint16_t> ahead) {
   alignas(64) float wide[kWideFloats];
-  widen_rows(wide, w, w_stride, k, n);
-  dot_outputs<Tail>(rows, plan, wide, k, static_cast<const float *>(nullptr), k, o, n);
+  dot_tiles<Tail>(rows, plan, 0, 1, w, w_stride, k, o, n, ahead, wide);
+  dot_tiles<Tail>(rows, plan, 1, plan.tiles, wide, k, k, o, n, ahead);
+}
+
+// One row against eight outputs at once, since with four it has too few independent sums; returns the number of outputs.
+// A processor's own prefetching keeps up with rows of float, not with those of half their length.
+template <bool Tail, class Rows, class W>
+__attribute__((noinline)) int64_t dot_one_row(const Rows &rows, const W *w, int64_t w_stride, int64_t n, int64_t k,
+                                              const float *b, float *y, const W *ahead) {
+  constexpr int kAtOnce = 8;
+  constexpr int64_t kPace = sizeof(W) == 2 ? kAtOnce * sizeof(W) : 0;
+  const bool dense = ahead != nullptr && w_stride == k;
+  int64_t j = 0;
+  for (; j + kAtOnce <= n; j += kAtOnce) {
+    const Prefetch next = dense && j + 2 * kAtOnce <= n ? Prefetch{ahead + (j + kAtOnce) * k, kPace} : Prefetch{w, 0};
+    dot_tile<1, kAtOnce, Tail>(rows, 0, w + j * w_stride, w_stride, k, {y + j, 0, b != nullptr ? b + j : nullptr}, kAtOnce, next);
+  }
+  return j;
 }
 
 template <bool Tail, class Rows, class W>
@@ -170,19 +193,19 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_str
                           const float *b, float *y, int64_t y_stride, const W *ahead) {
   int64_t j = 0;
   const auto at = [&](int64_t j) { return DotOutput{y + j, y_stride, b != nullptr ? b + j : nullptr}; };
-  if (m == 1)  // eight outputs at once: one row with four has too few independent sums
-    for (; j + 8 <= n; j += 8)
-      dot_tile<1, 8, Tail>(rows, 0, w + j * w_stride, w_stride, k, at(j), 8, {w + j * w_stride, 0});
+  if (m == 1) j = dot_one_row<Tail>(rows, w, w_stride, n, k, b, y, ahead);
   const TilePlan plan = plan_tiles(m);
-  const int64_t outputs = outputs_at_once(plan);
+  const int64_t outputs = outputs_at_once(plan), pace = plan.tiles >= 4 ? 1 : plan.tiles >= 2 ? 2 : 4;
   for (; j < n; j += outputs) {
+    const int64_t size = min64(n - j, outputs);
+    const bool more = ahead != nullptr && w_stride == k && j + 2 * outputs <= n;
+    Ahead<W> next{more ? ahead + (j + outputs) * k : nullptr, outputs, k, pace};
     if constexpr (sizeof(W) == 2)
       if (plan.tiles > 1 && outputs * k <= kWideFloats) {
-        dot_widened<Tail>(rows, plan, w + j * w_stride, w_stride, k, at(j), min64(n - j, outputs));
+        dot_widened<Tail>(rows, plan, w + j * w_stride, w_stride, k, at(j), size, next);
         continue;
       }
-    const W *next = ahead != nullptr && w_stride == k && j + 2 * outputs <= n ? ahead + (j + outputs) * k : nullptr;
-    dot_outputs<Tail>(rows, plan, w + j * w_stride, w_stride, next, k, at(j), min64(n - j, outputs));
+    dot_tiles<Tail>(rows, plan, 0, plan.tiles, w + j * w_stride, w_stride, k, at(j), size, next);
   }
 }
 
