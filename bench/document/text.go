@@ -138,21 +138,7 @@ func (m *machine) writeTargets(b *strings.Builder) {
 			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)
 		}
 	}
-	m.writeBF16Targets(b)
 	m.writeStoreTargets(b)
-}
-
-// writeBF16Targets says why what was aimed at in bf16 is not measured where bf16 is slower than float32.
-func (m *machine) writeBF16Targets(b *strings.Builder) {
-	for _, r := range m.results {
-		c := r.Ceilings
-		if c.GEMMBF16.Median == 0 || c.GEMMBF16.Median >= c.GEMM.Median {
-			continue
-		}
-		fmt.Fprintf(b, "| in bf16: linear_policy_loss; sampling with SmolLM2-135M; its whole step | at least 2.2 times as fast as torch-eager; 6× hf-generate; 4.5× trl | - | "+
-			"not measured. Without instructions for bf16 LibTorch's matrix product makes %.0f GFLOP/s in it here, and %.0f in float32. |\n", c.GEMMBF16.Median, c.GEMM.Median)
-		return
-	}
 }
 
 // standing is one comparison with a peer.

@@ -43,6 +43,10 @@ func full() []workload {
 		}
 		all = append(all, w)
 	}
+	w = linearLoss(2048, 576, 49_152).inHalf()
+	w.wide, w.peers, w.shape = true, []string{"torch-eager"}, w.shape+", peer in float32"
+	w.targets = []measure.Target{faster("torch-eager", 2.2)}
+	all = append(all, w)
 	w = optimizer(134_515_008)
 	w.targets = []measure.Target{faster("torch-fused", 1.1)}
 	all = append(all, w)
@@ -127,7 +131,7 @@ func flops(formula string, value float64) measure.Amount {
 // inHalf is the case with its numbers in bf16; what is accumulated stays in float32.
 func (w workload) inHalf() workload {
 	w.dims, w.dtype = maps.Clone(w.dims), "bfloat16"
-	w.dims["half"] = 1
+	w.dims[half] = 1
 	w.bytes = measure.Amount{Formula: "half of " + w.bytes.Formula, Value: w.bytes.Value / 2}
 	return w
 }

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -19,6 +20,8 @@ type Options = measure.Options
 
 // dims are a case's sizes, by the names that the peers know too; "backward" is 0 or 1.
 type dims map[string]int64
+
+const half = "half" // 1: numbers are in bf16
 
 // workload is a kernel at one size.
 type workload struct {
@@ -31,6 +34,7 @@ type workload struct {
 	flops   measure.Amount
 	caches  []measure.Cache
 	peers   []string
+	wide    bool // peers compute in float32, whatever we do
 	targets []measure.Target
 	open    func(d *desk, n dims) *measure.Native
 }
@@ -100,8 +104,13 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 		return all
 	}
 	peers := measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
+	sizes := w.dims
+	if w.wide {
+		sizes = maps.Clone(sizes)
+		delete(sizes, half)
+	}
 	for _, name := range w.peers {
-		all = append(all, peers.Opener(name, map[string]any{"suite": "kernels", "name": w.name, "dims": w.dims}))
+		all = append(all, peers.Opener(name, map[string]any{"suite": "kernels", "name": w.name, "dims": sizes}))
 	}
 	return all
 }
@@ -109,7 +118,7 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 func (w workload) native(ctx context.Context, dev *torch.Device) (*measure.Native, error) {
 	var p *measure.Native
 	d := &desk{dev: dev, real: torch.Float32}
-	if w.dims["half"] == 1 {
+	if w.dims[half] == 1 {
 		d.real = torch.BFloat16
 	}
 	err := d.do(ctx, func() error {

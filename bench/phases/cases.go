@@ -62,13 +62,24 @@ type bench struct {
 	name, suite string
 	weights     weights
 	shape       shape
-	half        bool // generation reads bf16 weights, and so does the peer
+	precision   precision
 	targets     []measure.Target
 }
 
-// dtype is that of the weights that are sampled from.
-func (b bench) dtype() string {
-	if b.half {
+// precision is that of the weights that are sampled from; on a GPU that of everything.
+type precision int
+
+const (
+	full  precision = iota // float32
+	half                   // bf16, and the peer's are too
+	mixed                  // ours in bf16, the peer's in float32
+)
+
+func (p precision) ours() string { return p.name(p != full) }
+func (p precision) peer() string { return p.name(p == half) }
+
+func (precision) name(half bool) string {
+	if half {
 		return "bfloat16"
 	}
 	return "float32"
@@ -81,39 +92,43 @@ func gpuCases(suite string) []bench {
 	case "rollout":
 		few, many := shape{prompts: 8, rollouts: 1, promptTokens: 90, newTokens: 64}, shape{prompts: 64, rollouts: 1, promptTokens: 90, newTokens: 64}
 		targets := []measure.Target{faster(peer, 1), nearFloor(0.6)}
-		return []bench{{"0.5b-8", suite, halfBillion, few, true, targets}, {"0.5b-64", suite, halfBillion, many, true, targets}}
+		return []bench{{"0.5b-8", suite, halfBillion, few, half, targets}, {"0.5b-64", suite, halfBillion, many, half, targets}}
 	case "learner":
-		return []bench{{"0.5b", suite, halfBillion, shared, true, []measure.Target{faster(peer, 1)}}}
+		return []bench{{"0.5b", suite, halfBillion, shared, half, []measure.Target{faster(peer, 1)}}}
 	}
-	return []bench{{"0.5b", suite, halfBillion, shared, true, nil}}
+	return []bench{{"0.5b", suite, halfBillion, shared, half, nil}}
 }
 
 func casesOf(suite string, quick bool) []bench {
 	shared := shape{prompts: 2, rollouts: 8, promptTokens: 90, newTokens: 64}
 	if quick {
 		b := bench{name: "tiny", suite: suite, weights: tiny, shape: shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}}
-		if suite != "rollout" {
+		if suite == "learner" {
 			return []bench{b}
 		}
-		half := b
-		half.name, half.half = "tiny-bf16", true
-		return []bench{b, half}
+		inHalf := b
+		inHalf.name, inHalf.precision = "tiny-bf16", half
+		if suite == "step" {
+			inHalf.precision = mixed
+		}
+		return []bench{b, inHalf}
 	}
 	peer := phases[suite].peer
 	switch suite {
 	case "rollout":
 		apart := shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64}
 		return []bench{
-			{"smollm2", suite, smolLM2, apart, false, []measure.Target{faster(peer, 4), nearFloor(0.6)}},
-			{"smollm2-bf16", suite, smolLM2, apart, true, []measure.Target{faster(peer, 6), nearFloor(0.6)}},
-			{"smollm2-shared", suite, smolLM2, shared, false, nil},
+			{"smollm2", suite, smolLM2, apart, full, []measure.Target{faster(peer, 4), nearFloor(0.6)}},
+			{"smollm2-bf16", suite, smolLM2, apart, half, []measure.Target{faster(peer, 6), nearFloor(0.6)}},
+			{"smollm2-shared", suite, smolLM2, shared, full, nil},
 		}
 	case "learner":
-		return []bench{{"smollm2", suite, smolLM2, shared, false, []measure.Target{faster(peer, 2)}}}
+		return []bench{{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 2)}}}
 	case "step":
 		return []bench{
-			{"smollm2", suite, smolLM2, shared, false, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},
-			{"small", suite, small, shared, false, []measure.Target{faster(peer, 8)}},
+			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},
+			{"smollm2-bf16", suite, smolLM2, shared, mixed, []measure.Target{faster(peer, 4.5)}},
+			{"small", suite, small, shared, full, []measure.Target{faster(peer, 8)}},
 		}
 	}
 	return nil
@@ -160,7 +175,7 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 	}
 	row = b.row()
 	weight := 4.0
-	if b.half {
+	if b.precision != full {
 		weight = 2
 	}
 	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight), p.flops(w.config, b.shape)
@@ -169,6 +184,6 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 
 // row is the case's without what follows from its weights.
 func (b bench) row() measure.Row {
-	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.dtype(), Cache: measure.Cold,
+	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(), Cache: measure.Cold,
 		ReadOnly: true, Targets: b.targets}
 }

@@ -30,7 +30,7 @@ func open(ctx context.Context, p phase, w *workload, o Options) (measure.Provide
 }
 
 func (a *actor) settings(w *workload) map[string]any {
-	s := map[string]any{"device": a.device.Spec(), "dtype": w.DType, "threads": a.device.Threads(), "max_error_against": w.against,
+	s := map[string]any{"device": a.device.Spec(), "dtype": w.precision.ours(), "threads": a.device.Threads(), "max_error_against": w.against,
 		"peak": "memory of the process, on a GPU that of tensors"}
 	if a.engine != nil {
 		s["slots"], s["temperature"], s["stop"] = len(w.Completions), 1, "none"

@@ -17,7 +17,7 @@ import (
 type workload struct {
 	Suite       string      `json:"suite"`
 	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them, in float32
-	DType       string      `json:"dtype"`  // in which they are used: "float32" or "bfloat16"
+	DType       string      `json:"dtype"`  // in which the peer uses them: "float32" or "bfloat16"
 	Prompts     [][]int32   `json:"prompts"`
 	Rollouts    int         `json:"rollouts"` // of each prompt
 	NewTokens   int         `json:"new_tokens"`
@@ -27,6 +27,7 @@ type workload struct {
 	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of those completions, in float64
 	LR          float64     `json:"lr"`
 
+	precision precision
 	config    checkpoint.Config
 	behaviour [][]float32 // the engine's log-probs of Completions
 	against   string      // where LogProbs are from
@@ -35,7 +36,7 @@ type workload struct {
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
-	w = &workload{Suite: b.suite, Folder: folder, DType: b.dtype(), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
+	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
 		Checked: min(b.shape.prompts, 2)}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
@@ -75,7 +76,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 
 // makeWeights reads the model from models/ or fills its shape.
 func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err error) {
-	opt := a.hold(b.half, b.shape.promptTokens+b.shape.newTokens)
+	opt := a.hold(b.precision, b.shape.promptTokens+b.shape.newTokens)
 	if b.weights.file == "" {
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err

@@ -150,7 +150,7 @@ mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, doubl
     TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
     TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     int32s(Y, H.size(0), "targets");
-    auto hc = H.contiguous(), wc = W.contiguous();
+    auto hc = factor(H.contiguous()), wc = factor(W.contiguous());
     auto out = recorded(H, W) ? Head::apply(hc, wc, Y, tau, chunk) : head(hc, wc, Y, tau, chunk, true);
     own(r.first, out[0]);
     own(r.second, out[1]);

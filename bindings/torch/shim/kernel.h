@@ -1,4 +1,4 @@
-// Which tensors our own kernels take, and how their statuses become exceptions.
+// Which tensors our own kernels take, what products of matrices do, and how statuses become exceptions.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -23,6 +23,16 @@ bool ours(const at::Tensor &t, const T &...rest) {
 template <class... T>
 bool recorded(const T &...t) {
   return at::GradMode::is_enabled() && ((t.defined() && t.requires_grad()) || ...);
+}
+
+// What of t is multiplied. A processor without instructions for bfloat16 multiplies float32, in which products of
+// bfloat16 are exact, a hundred times as fast.
+inline at::Tensor factor(const at::Tensor &t) {
+#if defined(__x86_64__)
+  static const bool slow = !__builtin_cpu_supports("avx512bf16");
+  if (slow && t.is_cpu() && t.scalar_type() == at::kBFloat16) return t.to(at::kFloat);
+#endif
+  return t;
 }
 
 inline void check_status(int32_t status, const char *hint = "") {

@@ -81,17 +81,17 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *ta
   r.row = -1;
   r.error = run(d, [&] {
     at::NoGradGuard no_grad;
-    const auto &W = ref(w), &Y = ref(targets);
-    auto H = ref(h).contiguous();
+    const auto &leaf = ref(w), &Y = ref(targets);
+    const auto H = factor(ref(h).contiguous()), W = factor(leaf);
     TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
-    TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
+    TORCH_CHECK(ref(h).scalar_type() == leaf.scalar_type(), "h and w must have one dtype");
     TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     TORCH_CHECK(batch->tokens == H.size(0), "the batch has ", batch->tokens, " tokens, h ", H.size(0), " rows");
     const int32_t *y = int32s(Y, H.size(0), "targets");
     const Kernels kernels(H);
     auto wide = H.options().dtype(H.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     auto logp = at::empty({H.size(0)}, wide), entropy = at::empty({H.size(0)}, wide), dh = at::empty_like(H);
-    WeightGradient dw(W, wide.dtype().toScalarType());
+    WeightGradient dw(leaf, wide.dtype().toScalarType());
 
     auto buffer = at::empty({std::min(chunk, H.size(0)), W.size(0)}, H.options());
     for (int64_t from = 0; from < H.size(0) && r.status == MGRPO_OK; from += chunk) {
@@ -112,7 +112,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *ta
       r.row = kernels.bad_row.item<int64_t>();
       if (r.row >= 0) r.status = MGRPO_NON_FINITE;
     }
-    own(r.dh, dh);
+    own(r.dh, dh.to(leaf.scalar_type()));
     own(r.logp, logp);
     own(r.entropy, entropy);
   });
