@@ -218,7 +218,7 @@ func TestDeploySlurmRequeues(t *testing.T) {
 	}
 }
 
-// freePort is one that was free a moment ago.
+// freePort is one that was free a moment ago, as the next was.
 func freePort(t *testing.T) string {
 	t.Helper()
 	port, err := redisserver.FreePort()

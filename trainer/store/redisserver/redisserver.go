@@ -13,11 +13,13 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -138,15 +140,26 @@ func (s *Server) URL() string {
 	return "redis://" + s.Addr()
 }
 
-// FreePort is a port of 127.0.0.1 that was free a moment ago.
+// FreePort is a port of 127.0.0.1 that was free a moment ago, and so was the next. It is none of those that the kernel
+// gives to clients, one of whom might have it before the server does, or while that is away.
 func FreePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var err error
+	for range 100 {
+		const from, to = 10_000, 30_000
+		port := from + mathrand.IntN(to-from)
+		if err = errors.Join(tryPort(port), tryPort(port+1)); err == nil {
+			return strconv.Itoa(port), nil
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	return "", err
+}
+
+func tryPort(port int) error {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // Certify writes a certificate for 127.0.0.1 that signs itself, and its key, into dir: PEM files.
