@@ -10,7 +10,7 @@ const halfWeights = "This machine has no bf16 instructions: half the bytes of we
 	"and each weight is widened once a pass."
 
 const halfProducts = "This machine has no bf16 instructions, and LibTorch's product in bf16 is a hundred times as slow as float32's, in which ours are therefore made. " +
-	"PyTorch in float32 takes some 1.75 times the floor: 2.2 times as fast would be faster than products in float32 allow."
+	"PyTorch in float32 takes some 1.6 times the floor: 2.2 times as fast would be faster than products in float32 allow."
 
 const smallGroups = "Groups of some eight rewards cost three divisions, a root and the rounding to and from float64 each: 40 cycles a group and core in the cache, " +
 	"15 of them for the group and the rest for its members, seven for every four of them and those that fill up a four of groups. A copy of the same bytes takes up to half of the time."

@@ -86,10 +86,6 @@ func (m *machine) write(b *strings.Builder) {
 		fmt.Fprintf(b, "| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f, %.0f |\n", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
 			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median, c.GEMMBF16.Median)
 	}
-	if slices.ContainsFunc(m.results, func(r *measure.Results) bool { return r.Ceilings.GEMMBF16.Median == 0 }) {
-		b.WriteString("\nWhere there is no rate in bf16, copy and read are of an earlier version, which measured them on memory that had never been " +
-			"written; they are some three times too high. No floor of those suites follows from them.\n")
-	}
 	m.writeAgain(b)
 	m.writeTargets(b)
 	m.writeStandings(b)
