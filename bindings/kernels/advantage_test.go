@@ -47,13 +47,13 @@ func pack[T float](groups []goldenGroup) (rewards, weights *tensor.Dense, offset
 	return rewards, weights, offsets
 }
 
-func compareGroups[T float](t *testing.T, groups []goldenGroup, tol tolerances) {
+func compareGroups[T float](t *testing.T, convention Convention, groups []goldenGroup, tol tolerances) {
 	t.Helper()
 	rewards, weights, offsets := pack[T](groups)
 	if rewards.DataSize() == 0 {
 		return
 	}
-	advantages, stats, err := GroupAdvantage(rewards, weights, offsets, DefaultConvention)
+	advantages, stats, err := GroupAdvantage(rewards, weights, offsets, convention)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +94,8 @@ func TestGoldenAdvantages(t *testing.T) {
 	}
 	load(t, "advantages.json", &file)
 	for _, c := range file.Cases {
-		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, c.Groups, inFloat64) })
-		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, c.Groups, inFloat32) })
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, DefaultConvention, c.Groups, inFloat64) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, DefaultConvention, c.Groups, inFloat32) })
 	}
 	for _, c := range file.Errors {
 		t.Run(c.Name, func(t *testing.T) {
@@ -111,6 +111,26 @@ func TestGoldenAdvantages(t *testing.T) {
 		})
 	}
 	golden.Count("advantages", len(file.Cases)+len(file.Errors))
+}
+
+// Groups of a total weight of about 1, as balanced alignment with d = 1 makes them.
+func TestGoldenAdvantagesSmallWeight(t *testing.T) {
+	var peers struct {
+		Conventions map[string]Convention `json:"conventions"`
+	}
+	load(t, "peers.json", &peers)
+	var file struct {
+		Cases []struct {
+			Name       string        `json:"name"`
+			Convention string        `json:"convention"`
+			Groups     []goldenGroup `json:"groups"`
+		} `json:"cases"`
+	}
+	load(t, "advantages_small_weight.json", &file)
+	for _, c := range file.Cases {
+		t.Run(c.Name, func(t *testing.T) { compareGroups[float64](t, peers.Conventions[c.Convention], c.Groups, inFloat64) })
+	}
+	golden.Count("advantages_small_weight", len(file.Cases))
 }
 
 func TestGoldenAdvantagesLarge(t *testing.T) {

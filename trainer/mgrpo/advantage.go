@@ -70,7 +70,7 @@ func (c Convention) normalise(rewards, weights []float64) (GroupAdvantage, error
 	}
 	g := groupStatistics(rewards, weights)
 	g.Advantage = make([]float64, len(rewards))
-	g.Degenerate = g.Degenerate || (!g.Empty && (g.Std < c.SigmaMin || g.Std == 0))
+	g.Degenerate = g.Degenerate || (!g.Empty && (g.Std < c.SigmaMin || g.Std == 0 || (c.needsTwo() && g.WeightSum <= 1)))
 	if g.Empty || g.Degenerate {
 		return g, nil
 	}
@@ -84,6 +84,10 @@ func (c Convention) normalise(rewards, weights []float64) (GroupAdvantage, error
 	}
 	return g, nil
 }
+
+// needsTwo tells the conventions that divide by W - 1 or compare a member with the others: they are defined for a total
+// weight above 1.
+func (c Convention) needsTwo() bool { return c.Std == StdSample || c.Baseline != BaselineMean }
 
 // checkGroup refuses a bad weight or reward, dropped members included.
 func (c Convention) checkGroup(rewards, weights []float64) error {
@@ -145,10 +149,6 @@ func (c Convention) advantage(g GroupAdvantage, rewards, weights []float64, i in
 	centred := r - g.Mean
 	if c.Baseline == BaselineLeaveOneOutStd {
 		return c.leaveOneOutStd(rewards, weights, i)
-	}
-	// The peers' conventions leave a total weight of at most 1 without advantage: it has no "others".
-	if g.WeightSum <= 1 && (c.Std != StdPopulation || c.Eps > 0) {
-		return 0
 	}
 	switch {
 	case c.Baseline == BaselineLeaveOneOut:

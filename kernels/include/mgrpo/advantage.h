@@ -32,7 +32,7 @@ typedef struct mgrpo_group_stats {
   double mean;            // 0 when empty
   double std_population;  // 0 when empty
   double weight_sum;      // W
-  uint8_t degenerate;     // members, but identical rewards or sigma < sigma_min (or W <= 1 in the other conventions)
+  uint8_t degenerate;     // members, but identical rewards or sigma < sigma_min (or W <= 1 where a formula needs others)
   uint8_t empty;          // no member with w > 0
 } mgrpo_group_stats;
 
