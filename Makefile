@@ -23,7 +23,7 @@ LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = $(GO) build -buildvcs=false -ldflags '$(LDFLAGS)'
 
 # Packages that may run with the race detector: all but those that link gotch, whose C++ would be built again.
-RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/rollout/... ./trainer/config/... ./trainer/metrics/...
+RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/policy/... ./trainer/config/... ./trainer/metrics/...
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

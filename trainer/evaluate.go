@@ -53,7 +53,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 		return e, err
 	}
 	err = team.each(ctx, func(w *Worker, ctx context.Context) error {
-		if err := w.engine.Refresh(from.Step); err != nil {
+		if err := w.policy.Load(ctx, from.Step); err != nil {
 			return err
 		}
 		return w.evaluate(ctx, from.Step)

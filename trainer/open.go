@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout/local"
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -67,7 +67,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 		}
 	}
 	w.inFlight = slotsOf(w.cfg, w.agent)
-	w.engine, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: contextOf(w.agent, w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes, Overlap: w.cfg.GRPO.MaxLag > 0})
+	w.policy, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: contextOf(w.agent, w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes, Overlap: w.cfg.GRPO.MaxLag > 0})
 	if err != nil {
 		return w, err
 	}
@@ -119,7 +119,7 @@ func (w *Worker) load(ctx context.Context, s Setup) error {
 		return err
 	}
 	defer src.Close()
-	if w.tokenizer, err = policy.TokenizerOf(path, src); err != nil {
+	if w.tokenizer, err = standalone.TokenizerOf(path, src); err != nil {
 		return err
 	}
 	w.model, err = model.Load(ctx, w.device, src, opt)

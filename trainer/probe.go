@@ -17,7 +17,7 @@ func (w *Worker) Alive(ctx context.Context) error {
 }
 
 // Version is the number of training steps that the weights have seen.
-func (w *Worker) Version() int64 { return w.engine.Version() }
+func (w *Worker) Version() int64 { return w.policy.Version() }
 
 // Rollouts is how many conversations the agent holds at this moment.
 func (w *Worker) Rollouts() int { return int(w.talking.Load()) }

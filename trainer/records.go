@@ -121,7 +121,7 @@ func (w *Worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 
 // describeBatches is how many sequences decoded together in the engine's passes since the last record.
 func (w *Worker) describeBatches(r *metrics.Record) {
-	s := w.engine.Stats()
+	s := w.policy.Stats()
 	histogram := map[string]int64{}
 	for size, passes := range s.Batches {
 		if n := passes - w.decoded[size]; n > 0 {

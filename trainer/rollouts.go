@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -229,7 +229,7 @@ func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 		return agent.Trajectory{}, err
 	}
 	spec := agent.Spec{
-		Key:     rollout.Key{RunSeed: w.cfg.Run.Seed, Step: samplingStep(p), Query: q.ID, Rollout: k, Agent: w.name, Invocation: i},
+		Key:     policy.Key{RunSeed: w.cfg.Run.Seed, Step: samplingStep(p), Query: q.ID, Rollout: k, Agent: w.name, Invocation: i},
 		Main:    w.main,
 		Task:    text,
 		Dialect: dialect,
@@ -239,7 +239,7 @@ func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 	spec.Sampling = w.sampling(p)
 	w.talking.Add(1)
 	defer w.talking.Add(-1)
-	return agent.Run(ctx, spec, agent.Env{Engine: w.engine, Tools: w.toolsFor(q), Delegate: delegate})
+	return agent.Run(ctx, spec, agent.Env{Policy: w.policy, Tools: w.toolsFor(q), Delegate: delegate})
 }
 
 // samplingStep keys the random numbers of a phase. Evaluations all use 0, so that two versions are
@@ -252,12 +252,12 @@ func samplingStep(p store.Phase) int64 {
 	return p.Step
 }
 
-func (w *Worker) sampling(p store.Phase) rollout.Sampling {
+func (w *Worker) sampling(p store.Phase) policy.Sampling {
 	if p.Kind == store.Eval(0).Kind {
 		e := w.cfg.Eval
-		return rollout.Sampling{Temperature: e.Temperature, TopK: e.TopK, TopP: e.TopP, MinP: e.MinP}
+		return policy.Sampling{Temperature: e.Temperature, TopK: e.TopK, TopP: e.TopP, MinP: e.MinP}
 	}
-	return rollout.Sampling{Temperature: w.cfg.GRPO.Temperature}
+	return policy.Sampling{Temperature: w.cfg.GRPO.Temperature}
 }
 
 // collector gathers the trajectories of a phase from its goroutines.
@@ -288,7 +288,7 @@ func (c *collector) add(t *trajectory) {
 }
 
 func trajectoryID(query string, k int, name string, i int, main bool) string {
-	return agent.TrajectoryID(rollout.Key{Query: query, Rollout: k, Agent: name, Invocation: i}, main)
+	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: name, Invocation: i}, main)
 }
 
 // total is how many rollouts a phase has.

@@ -51,11 +51,11 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	clock.lap("learn")
 
 	// 6. Version + 1, published; the step ends for everyone when all have.
-	failpoint.Here("commit.refresh.before")
-	if err := w.engine.Refresh(n + 1); err != nil {
+	failpoint.Here("commit.load.before")
+	if err := w.policy.Load(ctx, n+1); err != nil {
 		return err
 	}
-	failpoint.Here("commit.refresh.after")
+	failpoint.Here("commit.load.after")
 	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
 	if err := w.member.Hold(ctx); err != nil { // the ledger may be a successor's by now
 		return err

@@ -21,7 +21,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -41,7 +41,7 @@ type Worker struct {
 	member    *store.Member
 	device    *torch.Device
 	model     *model.Model
-	engine    *local.Engine
+	policy    policy.Policy
 	learner   *learner.Learner // nil for a frozen agent
 	tokenizer *tokenizer.Tokenizer
 	dialect   func() (agent.Dialect, error) // a conversation's own
@@ -96,7 +96,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	defer actor.work.Wait()
 	defer done() // before the wait, whichever way this ends
 	actor.work.Go(func() { w.passStopOn(acting, abandon) })
-	if err := w.engine.Refresh(w.from); err != nil {
+	if err := w.policy.Load(ctx, w.from); err != nil {
 		return err
 	}
 	if w.saved >= 0 { // a worker that was lost may have left the others waiting for this
@@ -317,8 +317,8 @@ func (w *Worker) Close(ctx context.Context) error {
 	if w.tools != nil {
 		note("tools", w.tools.Close())
 	}
-	if w.engine != nil {
-		note("engine", w.engine.Close(ctx))
+	if w.policy != nil {
+		note("engine", w.policy.Close(ctx))
 	}
 	if w.learner != nil {
 		note("learner", w.learner.Close(ctx))

@@ -12,7 +12,7 @@ for library in build/lib/*.so; do strip --strip-unneeded -o "$pack/lib/$(basenam
 strip --strip-unneeded -o $pack/test/kernels_test build/test/kernels_test
 
 # The name of a Go test program says in which folder it is to be run: bindings.torch in bindings/torch.
-for folder in cuda bindings/kernels bindings/torch trainer/model trainer/learner trainer/rollout/local bench/kernels bench/phases; do
+for folder in cuda bindings/kernels bindings/torch trainer/model trainer/learner trainer/policy/local bench/kernels bench/phases; do
   go test -c -tags cuda -ldflags '-s -w' -o "$pack/test/${folder//\//.}.go_test" "./$folder"
 done
 tar -C build -c gpu | xz -T0 -4 >$pack.tar.xz

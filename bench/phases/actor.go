@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
-	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
 )
 
 // actor is what an agent of a run computes with: its model, engine and learner, with the settings that a run has
@@ -27,7 +27,7 @@ type actor struct {
 	learner *learner.Learner
 
 	steps   int64
-	sampled []rollout.Completion // by the last rollout
+	sampled []policy.Completion // by the last rollout
 }
 
 type actorOptions struct{ engine, learner bool }
@@ -84,16 +84,16 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 }
 
 // sample plays all rollouts of the workload at once, each a goroutine as in a run. Equal weights sample equal tokens.
-func (a *actor) sample(ctx context.Context, w *workload) ([]rollout.Completion, error) {
-	out := make([]rollout.Completion, len(w.Prompts)*w.Rollouts)
+func (a *actor) sample(ctx context.Context, w *workload) ([]policy.Completion, error) {
+	out := make([]policy.Completion, len(w.Prompts)*w.Rollouts)
 	all, ctx := errgroup.WithContext(ctx)
 	for i := range out {
 		query := i / w.Rollouts
 		all.Go(func() (err error) {
-			out[i], err = a.engine.Generate(ctx, rollout.Request{
+			out[i], err = a.engine.Generate(ctx, policy.Request{
 				Tokens:   w.Prompts[query],
-				Sampling: rollout.Sampling{Temperature: 1, MaxNew: w.NewTokens},
-				Key:      rollout.Key{RunSeed: 1, Query: fmt.Sprint(query), Rollout: i % w.Rollouts, Agent: "bench"},
+				Sampling: policy.Sampling{Temperature: 1, MaxNew: w.NewTokens},
+				Key:      policy.Key{RunSeed: 1, Query: fmt.Sprint(query), Rollout: i % w.Rollouts, Agent: "bench"},
 			})
 			return err
 		})
@@ -137,7 +137,7 @@ func step(ctx context.Context, a *actor, w *workload) error {
 		return err
 	}
 	a.steps++
-	return a.engine.Refresh(a.steps)
+	return a.engine.Load(ctx, a.steps)
 }
 
 func (a *actor) learn(ctx context.Context, batch []*learner.Sequence, lr float64) error {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout/chat"
+	"github.com/mgrpo/mgrpo/trainer/policy/chat"
 )
 
 type chatCmd struct {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/policy/jsonl"
 )
 
 type generateCmd struct {

@@ -7,8 +7,8 @@ import (
 	"io"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
 // modelFlags are shared by the commands that compute with one checkpoint.
@@ -19,11 +19,11 @@ type modelFlags struct {
 	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`
 }
 
-func (f modelFlags) open(ctx context.Context, length int) (*policy.Policy, error) {
+func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
 	}
-	return policy.Open(ctx, f.Model, policy.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length})
+	return standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length})
 }
 
 // samplingFlags say how tokens are drawn.
@@ -38,7 +38,7 @@ type samplingFlags struct {
 }
 
 // sampling checks the flags before a model is loaded; stop tokens are the model's own.
-func (f samplingFlags) sampling() (rollout.Sampling, error) {
+func (f samplingFlags) sampling() (policy.Sampling, error) {
 	for _, c := range []struct {
 		ok         bool
 		flag, want string
@@ -50,15 +50,15 @@ func (f samplingFlags) sampling() (rollout.Sampling, error) {
 		{f.MaxNew >= 1 && f.MaxNew <= 1<<24, "--max-new", "1 or more"},
 	} {
 		if !c.ok {
-			return rollout.Sampling{}, fmt.Errorf("%s is out of range: want %s", c.flag, c.want)
+			return policy.Sampling{}, fmt.Errorf("%s is out of range: want %s", c.flag, c.want)
 		}
 	}
 	for _, s := range f.Stop {
 		if s == "" {
-			return rollout.Sampling{}, errors.New("--stop is empty: want the text that ends an answer")
+			return policy.Sampling{}, errors.New("--stop is empty: want the text that ends an answer")
 		}
 	}
-	return rollout.Sampling{Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP, MaxNew: f.MaxNew, StopStrings: f.Stop}, nil
+	return policy.Sampling{Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP, MaxNew: f.MaxNew, StopStrings: f.Stop}, nil
 }
 
 // fileFlags are shared by the commands that turn JSON lines into JSON lines.

@@ -3,7 +3,7 @@ package main
 import (
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
 )
 
@@ -18,7 +18,7 @@ func (renderCmd) Help() string {
 }
 
 func (c *renderCmd) Run() error {
-	t, err := policy.LoadTokenizer(c.Model)
+	t, err := standalone.LoadTokenizer(c.Model)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
 )
 
@@ -24,7 +24,7 @@ after a text; added tokens in it, such as <|im_end|>, are recognised.`
 }
 
 func (c *tokenizeCmd) Run() error {
-	t, err := policy.LoadTokenizer(c.Model)
+	t, err := standalone.LoadTokenizer(c.Model)
 	if err != nil {
 		return err
 	}

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // Spec is one conversation to hold.
 type Spec struct {
-	Key      rollout.Key // names the trajectory and seeds its sampling
-	Main     bool        // the main agent of the rollout, not an invocation of a sub-agent
-	Task     string      // question of the main agent, sub-task of a sub-agent
+	Key      policy.Key // names the trajectory and seeds its sampling
+	Main     bool       // the main agent of the rollout, not an invocation of a sub-agent
+	Task     string     // question of the main agent, sub-task of a sub-agent
 	Dialect  Dialect
-	Sampling rollout.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
+	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
 	Limits   Limits
 	MaxLag   int64 // largest difference of policy versions between turns
 }
@@ -37,7 +37,7 @@ type Limits struct {
 
 // Env is what a conversation acts on.
 type Env struct {
-	Engine rollout.Engine
+	Policy policy.Sampler
 	Tools  map[string]tool.Tool
 
 	// Delegate asks a sub-agent and waits for its answer. index counts this rollout's delegations to
@@ -52,7 +52,7 @@ var errWall = errors.New("wall time of the conversation is over")
 // tool are part of the trajectory; an error is one of the machinery (engine, store, cancellation, a
 // policy version beyond MaxLag) and the trajectory that comes with it holds what was sampled before.
 func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
-	if spec.Dialect == nil || env.Engine == nil {
+	if spec.Dialect == nil || env.Policy == nil {
 		return Trajectory{}, errors.New("conversation: needs a dialect and an engine")
 	}
 	c := &conversation{spec: spec, env: env}
@@ -160,8 +160,8 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
 	// The engine gets a copy whose capacity ends at its length: it may append to it.
 	tokens := c.traj.Tokens[:len(c.traj.Tokens):len(c.traj.Tokens)]
-	out, err := c.env.Engine.Generate(ctx, rollout.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
-	if err != nil && (out.Finish != rollout.FinishCancelled || ctx.Err() == nil) {
+	out, err := c.env.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
+	if err != nil && (out.Finish != policy.FinishCancelled || ctx.Err() == nil) {
 		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
 	}
 	cancelled := err
@@ -172,13 +172,13 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 		c.traj.appendSampled(out, c.spec.Dialect.Text(out.Tokens))
 	}
 	switch out.Finish {
-	case rollout.FinishStop:
+	case policy.FinishStop:
 		return out.Tokens, "", nil
-	case rollout.FinishLength:
+	case policy.FinishLength:
 		return nil, binding, nil
-	case rollout.FinishContext:
+	case policy.FinishContext:
 		return nil, FinishContext, nil
-	case rollout.FinishCancelled:
+	case policy.FinishCancelled:
 		if cancelled != nil {
 			return nil, "", fmt.Errorf("turn %d: %w", c.turns, cancelled)
 		}
@@ -190,7 +190,7 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 // room is how many tokens the next turn may sample, and the finish reason if it samples them all.
 func (c *conversation) room(dialectMax int) (int, string) {
 	have := len(c.traj.Tokens)
-	room, binding := c.env.Engine.ContextLimit()-have, FinishContext
+	room, binding := c.env.Policy.ContextLimit()-have, FinishContext
 	tighten := func(n int, finish string) {
 		if n <= room {
 			room, binding = n, finish
@@ -209,14 +209,14 @@ func (c *conversation) room(dialectMax int) (int, string) {
 }
 
 // accept checks a completion before it enters the trajectory, where an error would be trained on.
-func (c *conversation) accept(out rollout.Completion, room int) error {
+func (c *conversation) accept(out policy.Completion, room int) error {
 	if len(out.Tokens) != len(out.LogProbs) {
 		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(out.Tokens), len(out.LogProbs))
 	}
 	if len(out.Tokens) > room {
 		return fmt.Errorf("engine gave %d tokens, more than the %d asked for", len(out.Tokens), room)
 	}
-	if len(out.Tokens) == 0 && out.Finish == rollout.FinishStop {
+	if len(out.Tokens) == 0 && out.Finish == policy.FinishStop {
 		return errors.New("engine stopped without sampling a token")
 	}
 	for i, lp := range out.LogProbs {

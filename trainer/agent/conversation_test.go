@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
@@ -31,9 +31,9 @@ func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 	tok := goldenTokenizer(t, "smollm2")
 	s := &stage{tok: tok, engine: &scripted{t: t, turns: turns}}
 	s.chat = newTestChat(t, ChatConfig{Tokenizer: tok, Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})
-	s.spec = Spec{Key: rollout.Key{Query: "q7", Rollout: 3, Agent: "planner"}, Main: true, Task: "What is 2 + 2?", Dialect: s.chat}
+	s.spec = Spec{Key: policy.Key{Query: "q7", Rollout: 3, Agent: "planner"}, Main: true, Task: "What is 2 + 2?", Dialect: s.chat}
 	s.env = Env{
-		Engine: s.engine,
+		Policy: s.engine,
 		Tools:  map[string]tool.Tool{"calculator": tool.Calculator()},
 		Delegate: func(_ context.Context, agent string, index int, task string) (string, error) {
 			return fmt.Sprintf("%s[%d] on %s", agent, index, task), nil
@@ -333,7 +333,7 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 		edit(&turn)
 		return turn
 	}
-	completion := func(edit func(*rollout.Completion)) scriptedTurn {
+	completion := func(edit func(*policy.Completion)) scriptedTurn {
 		return with(func(s *scriptedTurn) { s.edit = edit })
 	}
 	for name, tc := range map[string]struct {
@@ -341,12 +341,12 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 		want  string
 	}{
 		"engine":            {[]scriptedTurn{{err: broken}}, "device lost"},
-		"NaN":               {[]scriptedTurn{completion(func(c *rollout.Completion) { c.LogProbs[1] = float32(math.NaN()) })}, "log-prob of sampled token 1 is NaN"},
-		"positive":          {[]scriptedTurn{completion(func(c *rollout.Completion) { c.LogProbs[0] = 0.1 })}, "log-prob"},
-		"lengths":           {[]scriptedTurn{completion(func(c *rollout.Completion) { c.LogProbs = c.LogProbs[1:] })}, "log-probs"},
-		"stopped on none":   {[]scriptedTurn{completion(func(c *rollout.Completion) { c.Tokens, c.LogProbs = nil, nil })}, "without sampling"},
+		"NaN":               {[]scriptedTurn{completion(func(c *policy.Completion) { c.LogProbs[1] = float32(math.NaN()) })}, "log-prob of sampled token 1 is NaN"},
+		"positive":          {[]scriptedTurn{completion(func(c *policy.Completion) { c.LogProbs[0] = 0.1 })}, "log-prob"},
+		"lengths":           {[]scriptedTurn{completion(func(c *policy.Completion) { c.LogProbs = c.LogProbs[1:] })}, "log-probs"},
+		"stopped on none":   {[]scriptedTurn{completion(func(c *policy.Completion) { c.Tokens, c.LogProbs = nil, nil })}, "without sampling"},
 		"unknown finish":    {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = "bored" })}, "bored"},
-		"cancelled by none": {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = rollout.FinishCancelled })}, "nobody cancelled"},
+		"cancelled by none": {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = policy.FinishCancelled })}, "nobody cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, tc.turns...)

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 func TestMain(m *testing.M) {
@@ -25,16 +25,16 @@ type scripted struct {
 	limit int // context limit; 0: plenty
 
 	mu       sync.Mutex
-	requests []rollout.Request
+	requests []policy.Request
 }
 
 type scriptedTurn struct {
 	tokens  []int32
-	finish  rollout.Finish // "" is FinishStop
+	finish  policy.Finish // "" is FinishStop
 	version int64
 	err     error
 	wait    bool // sample until ctx ends, then answer as cancelled, with its cause
-	edit    func(*rollout.Completion)
+	edit    func(*policy.Completion)
 }
 
 func (e *scripted) ContextLimit() int {
@@ -44,9 +44,7 @@ func (e *scripted) ContextLimit() int {
 	return e.limit
 }
 
-func (e *scripted) Version() int64 { return 0 }
-
-func (e *scripted) Generate(ctx context.Context, r rollout.Request) (rollout.Completion, error) {
+func (e *scripted) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := len(e.requests)
@@ -59,22 +57,22 @@ func (e *scripted) Generate(ctx context.Context, r rollout.Request) (rollout.Com
 	r.Tokens = slices.Clone(r.Tokens)
 	e.requests = append(e.requests, r)
 	if n >= len(e.turns) {
-		return rollout.Completion{}, fmt.Errorf("the script has %d turns, turn %d was asked for", len(e.turns), n)
+		return policy.Completion{}, fmt.Errorf("the script has %d turns, turn %d was asked for", len(e.turns), n)
 	}
 	turn := e.turns[n]
 	if turn.err != nil {
-		return rollout.Completion{}, turn.err
+		return policy.Completion{}, turn.err
 	}
-	out := rollout.Completion{Tokens: slices.Clone(turn.tokens), Finish: turn.finish, Version: turn.version}
+	out := policy.Completion{Tokens: slices.Clone(turn.tokens), Finish: turn.finish, Version: turn.version}
 	if turn.wait {
 		<-ctx.Done()
-		out.Finish = rollout.FinishCancelled
+		out.Finish = policy.FinishCancelled
 	}
 	if out.Finish == "" {
-		out.Finish = rollout.FinishStop
+		out.Finish = policy.FinishStop
 	}
 	if room := r.Sampling.MaxNew; len(out.Tokens) > room { // as a real engine would
-		out.Tokens, out.Finish = out.Tokens[:room], rollout.FinishLength
+		out.Tokens, out.Finish = out.Tokens[:room], policy.FinishLength
 	}
 	for i := range out.Tokens {
 		out.LogProbs = append(out.LogProbs, -float32(n+1)-float32(i)/64)

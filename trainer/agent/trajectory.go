@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // Finish reasons of a trajectory beside those of a completion. All but FinishAnswer leave the format invalid.
@@ -107,7 +107,7 @@ func (t *Trajectory) appendObserved(role string, ids []int32, text string) {
 	t.Turns = append(t.Turns, Turn{Role: role, Text: text, From: from, To: len(t.Tokens)})
 }
 
-func (t *Trajectory) appendSampled(c rollout.Completion, text string) {
+func (t *Trajectory) appendSampled(c policy.Completion, text string) {
 	from := len(t.Tokens)
 	t.Tokens = append(t.Tokens, c.Tokens...)
 	t.LogProbs = append(t.LogProbs, c.LogProbs...)
@@ -119,7 +119,7 @@ func (t *Trajectory) appendSampled(c rollout.Completion, text string) {
 
 // TrajectoryID names a trajectory within a step: query/rollout for the main agent,
 // query/rollout/agent/invocation for a sub-agent.
-func TrajectoryID(k rollout.Key, main bool) string {
+func TrajectoryID(k policy.Key, main bool) string {
 	id := k.Query + "/" + strconv.Itoa(k.Rollout)
 	if main {
 		return id

@@ -7,7 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
@@ -39,16 +39,16 @@ type model struct {
 	t     *testing.T
 	vocab words
 	turns []string
-	seen  []rollout.Request
+	seen  []policy.Request
 }
 
 func (m *model) ContextLimit() int { return 256 }
 func (m *model) Version() int64    { return 0 }
 
-func (m *model) Generate(_ context.Context, r rollout.Request) (rollout.Completion, error) {
+func (m *model) Generate(_ context.Context, r policy.Request) (policy.Completion, error) {
 	turn := strings.Fields(m.turns[len(m.seen)])
 	m.seen = append(m.seen, r)
-	out := rollout.Completion{Finish: rollout.FinishLength}
+	out := policy.Completion{Finish: policy.FinishLength}
 	for _, w := range turn {
 		id, ok := m.vocab.ID(w)
 		if !ok {
@@ -60,7 +60,7 @@ func (m *model) Generate(_ context.Context, r rollout.Request) (rollout.Completi
 		out.Tokens, out.LogProbs = append(out.Tokens, id), append(out.LogProbs, -1)
 		for _, stop := range r.Sampling.StopIDs {
 			if id == stop {
-				out.Finish = rollout.FinishStop
+				out.Finish = policy.FinishStop
 				return out, nil
 			}
 		}
@@ -75,8 +75,8 @@ func hold(t *testing.T, role research.Role, question string, turns ...string) ag
 	if err != nil {
 		t.Fatal(err)
 	}
-	traj, err := agent.Run(t.Context(), agent.Spec{Key: rollout.Key{Query: "q", Agent: string(role)}, Main: true, Task: question, Dialect: d}, agent.Env{
-		Engine: &model{t: t, vocab: v, turns: turns},
+	traj, err := agent.Run(t.Context(), agent.Spec{Key: policy.Key{Query: "q", Agent: string(role)}, Main: true, Task: question, Dialect: d}, agent.Env{
+		Policy: &model{t: t, vocab: v, turns: turns},
 		Tools: map[string]tool.Tool{research.SearchTool: tool.Func(research.SearchTool, "", QueryArgument, "",
 			func(_ context.Context, q string) (string, error) { return q + " is Hana .", nil })},
 		Delegate: func(_ context.Context, name string, _ int, task string) (string, error) {

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
@@ -20,13 +20,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const vocabulary = 320 // of llama-tiny
 
 // open loads llama-tiny; with words it gets a word-level tokenizer w0 w1 ... and a chat template.
-func open(t testing.TB, words bool) *policy.Policy {
+func open(t testing.TB, words bool) *standalone.Policy {
 	t.Helper()
 	dir := filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny")
 	if words {
 		dir = withWords(t, dir)
 	}
-	p, err := policy.Open(context.Background(), dir, policy.Options{Device: "cpu", Threads: 2, DType: "auto"})
+	p, err := standalone.Open(context.Background(), dir, standalone.Options{Device: "cpu", Threads: 2, DType: "auto"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	chats "github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -20,7 +20,7 @@ type request struct {
 // parseRequest reads {"ids"}, {"text"} or, where chat allows it, {"messages", ...} with a chat template's
 // other inputs. Text gets what the tokenizer's post-processor adds, such as a beginning-of-text token;
 // messages end with the template's generation prompt unless the line says otherwise. Other keys are ignored.
-func parseRequest(p *policy.Policy, in input, chat bool) (q request, err error) {
+func parseRequest(p *standalone.Policy, in input, chat bool) (q request, err error) {
 	if in.err != nil {
 		return q, in.err
 	}
@@ -54,7 +54,7 @@ func parseRequest(p *policy.Policy, in input, chat bool) (q request, err error) 
 	return q, nil
 }
 
-func tokens(p *policy.Policy, row *ordered.Object, chat bool) (ids []int32, text bool, err error) {
+func tokens(p *standalone.Policy, row *ordered.Object, chat bool) (ids []int32, text bool, err error) {
 	keys := []string{"ids", "text"}
 	if chat {
 		keys = append(keys, "messages")

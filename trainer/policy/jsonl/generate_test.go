@@ -11,18 +11,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
-func generate(t *testing.T, p *policy.Policy, slots, inFlight int, seed uint64, in string) (string, Tally) {
+func generate(t *testing.T, p *standalone.Policy, slots, inFlight int, seed uint64, in string) (string, Tally) {
 	t.Helper()
 	engine, err := p.Engine(context.Background(), slots)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer engine.Close(context.Background())
-	opt := GenerateOptions{Sampling: rollout.Sampling{Temperature: 1, MaxNew: 9, StopIDs: p.StopIDs()}, Seed: seed, InFlight: inFlight}
+	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: p.StopIDs()}, Seed: seed, InFlight: inFlight}
 	var out strings.Builder
 	tally, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &out)
 	if err != nil {
@@ -159,7 +159,7 @@ func TestGenerateAnswersAtOnce(t *testing.T) {
 	hear, said := io.Pipe()
 	done := make(chan error)
 	go func() {
-		opt := GenerateOptions{Sampling: rollout.Sampling{Temperature: 1, MaxNew: 3}, InFlight: 16}
+		opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 3}, InFlight: 16}
 		_, err := Generate(context.Background(), p, engine, opt, asked, said)
 		said.Close()
 		done <- err
@@ -197,7 +197,7 @@ func TestGenerateEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close(context.Background())
-	opt := GenerateOptions{Sampling: rollout.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
+	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
 	in := strings.Repeat(`{"ids":[1,2]}`+"\n", 200)
 	if _, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a broken pipe ends with %v", err)

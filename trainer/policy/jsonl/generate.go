@@ -8,13 +8,13 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
 // GenerateOptions say how Generate samples.
 type GenerateOptions struct {
-	Sampling rollout.Sampling
+	Sampling policy.Sampling
 	Seed     uint64
 	InFlight int       // lines worked on at once; more than the engine's slots, so that they are never idle
 	Progress *Progress // may be nil
@@ -26,7 +26,7 @@ type completion struct {
 	IDs          []int32         `json:"ids"`
 	Text         *string         `json:"text,omitempty"` // absent without a tokenizer
 	LogProbs     []float32       `json:"logprobs"`
-	FinishReason rollout.Finish  `json:"finish_reason"`
+	FinishReason policy.Finish   `json:"finish_reason"`
 }
 
 // Generate continues the prompt of every line of r: {"ids"|"text"|"messages"} gives {"ids", "text",
@@ -34,7 +34,7 @@ type completion struct {
 // special tokens. An "id"
 // is given back. What a line gets is a function of its number, the seed and the prompt alone. The error is
 // one of reading, writing or the engine; lines that were refused are counted in the Tally.
-func Generate(ctx context.Context, p *policy.Policy, engine rollout.Engine, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
+func Generate(ctx context.Context, p *standalone.Policy, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -96,8 +96,8 @@ type answer struct {
 }
 
 type generator struct {
-	policy *policy.Policy
-	engine rollout.Engine
+	policy *standalone.Policy
+	engine policy.Sampler
 	opt    GenerateOptions
 }
 
@@ -112,8 +112,8 @@ func (g generator) answer(ctx context.Context, in input) answer {
 		a.err = fmt.Errorf("a prompt of %d tokens leaves no room in a context of %d", len(q.ids), limit)
 		return a
 	}
-	c, err := g.engine.Generate(ctx, rollout.Request{Tokens: q.ids, Sampling: g.opt.Sampling,
-		Key:     rollout.Key{RunSeed: g.opt.Seed, Query: fmt.Sprintf("line-%d", in.number)},
+	c, err := g.engine.Generate(ctx, policy.Request{Tokens: q.ids, Sampling: g.opt.Sampling,
+		Key:     policy.Key{RunSeed: g.opt.Seed, Query: fmt.Sprintf("line-%d", in.number)},
 		OnToken: func(int32) { g.opt.Progress.add(0, 1) }})
 	if err != nil {
 		a.fatal = fmt.Errorf("line %d: %w", in.number, err)

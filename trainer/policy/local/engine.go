@@ -15,7 +15,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // Options of an engine.
@@ -30,9 +30,9 @@ type Options struct {
 }
 
 // ErrClosed is returned by calls on a closed engine.
-var ErrClosed = errors.New("rollout: engine is closed")
+var ErrClosed = errors.New("policy: engine is closed")
 
-// Engine implements rollout.Engine on one device.
+// Engine implements policy.Policy on one device.
 type Engine struct {
 	dev   *torch.Device
 	model *model.Model
@@ -43,7 +43,7 @@ type Engine struct {
 	wake    *sync.Cond
 	queue   []*sequence // waiting for a slot, in order of arrival
 	version int64
-	stats   Stats
+	stats   policy.Stats
 	closed  bool
 	failed  error
 	slots   slots
@@ -53,10 +53,10 @@ type Engine struct {
 	recordings map[int]*recording // by number of rows; of a GPU
 }
 
-var _ rollout.Engine = (*Engine)(nil)
+var _ policy.Policy = (*Engine)(nil)
 
 // New allocates the cache and starts the scheduler. The engine reads the model's weights in place: call
-// Refresh after every update of them.
+// Load after every update of them.
 func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	if opt.Context == 0 || opt.Context > m.MaxPosition() {
 		opt.Context = m.MaxPosition()
@@ -65,7 +65,7 @@ func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		opt.PassRows = 512
 	}
 	if opt.Slots < 1 {
-		return nil, fmt.Errorf("rollout: engine.slots is %d; at least 1 is needed", opt.Slots)
+		return nil, fmt.Errorf("policy: engine.slots is %d; at least 1 is needed", opt.Slots)
 	}
 	cache, err := m.NewCache(ctx, opt.Slots, opt.Context)
 	if err != nil {
@@ -79,6 +79,13 @@ func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	return e, nil
 }
 
+// Deterministic is true on the CPU, where every row of every kernel depends on that row's inputs alone, as long
+// as weights do not change under sequences in flight.
+func (e *Engine) Deterministic() bool { return Deterministic(e.dev.IsCUDA(), e.opt.Overlap) }
+
+// Deterministic says what an engine's method of that name will, before there is an engine.
+func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
+
 // ContextLimit is the most tokens of prompt plus completion.
 func (e *Engine) ContextLimit() int { return e.opt.Context }
 
@@ -89,27 +96,28 @@ func (e *Engine) Version() int64 {
 	return e.version
 }
 
-// Refresh declares that the weights changed and now are `version`: cached keys and values are dropped.
+// Load declares that the weights, which the engine reads in place, changed and now are `version`: cached keys
+// and values are dropped.
 // Unless Options.Overlap says otherwise no sequence may be in flight; one that is goes on with the new weights
 // over what the old ones put into the cache, and its completion carries the version that it began with.
-func (e *Engine) Refresh(version int64) error {
+func (e *Engine) Load(_ context.Context, version int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := len(e.running) + len(e.queue); n > 0 && !e.opt.Overlap {
-		return fmt.Errorf("rollout: weights changed to version %d under %d sequences in flight", version, n)
+		return fmt.Errorf("policy: weights changed to version %d under %d sequences in flight", version, n)
 	}
 	e.slots.forget()
 	e.version = version
 	return nil
 }
 
-// Generate samples one turn; see rollout.Engine.
-func (e *Engine) Generate(ctx context.Context, r rollout.Request) (rollout.Completion, error) {
+// Generate samples one turn; see policy.Policy.
+func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	if err := e.check(r); err != nil {
-		return rollout.Completion{}, err
+		return policy.Completion{}, err
 	}
 	if len(r.Tokens) >= e.opt.Context {
-		return rollout.Completion{Finish: rollout.FinishContext, Version: e.Version()}, nil
+		return policy.Completion{Finish: policy.FinishContext, Version: e.Version()}, nil
 	}
 	q := newSequence(ctx, r)
 	e.mu.Lock()
@@ -119,7 +127,7 @@ func (e *Engine) Generate(ctx context.Context, r rollout.Request) (rollout.Compl
 		if err == nil {
 			err = ErrClosed
 		}
-		return rollout.Completion{}, err
+		return policy.Completion{}, err
 	}
 	e.queue = append(e.queue, q)
 	e.wake.Signal()
@@ -137,19 +145,19 @@ func (e *Engine) nudge() {
 	e.mu.Unlock()
 }
 
-func (e *Engine) check(r rollout.Request) error {
+func (e *Engine) check(r policy.Request) error {
 	s := r.Sampling
 	switch {
 	case len(r.Tokens) == 0:
-		return errors.New("rollout: the prompt is empty; at least one token is needed")
+		return errors.New("policy: the prompt is empty; at least one token is needed")
 	case s.MaxNew < 1:
-		return fmt.Errorf("rollout: MaxNew is %d; at least 1 is needed", s.MaxNew)
+		return fmt.Errorf("policy: MaxNew is %d; at least 1 is needed", s.MaxNew)
 	case len(s.StopStrings) > 0 && e.opt.TokenBytes == nil:
-		return errors.New("rollout: stop strings need a tokenizer, and this engine has none")
+		return errors.New("policy: stop strings need a tokenizer, and this engine has none")
 	}
 	for i, id := range r.Tokens {
 		if id < 0 || int(id) >= e.model.Config.VocabSize {
-			return fmt.Errorf("rollout: token %d of the prompt is %d, outside the vocabulary of %d", i, id, e.model.Config.VocabSize)
+			return fmt.Errorf("policy: token %d of the prompt is %d, outside the vocabulary of %d", i, id, e.model.Config.VocabSize)
 		}
 	}
 	return nil
@@ -175,19 +183,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	return errors.Join(err, e.cache.Close(ctx, e.dev))
 }
 
-// Stats counts what the engine did since it was made.
-type Stats struct {
-	Requests      int64         `json:"requests"`
-	PromptTokens  int64         `json:"prompt_tokens"` // tokens of all prompts, reused ones included
-	ReusedTokens  int64         `json:"reused_tokens"` // prompt tokens whose keys and values were cached
-	SampledTokens int64         `json:"sampled_tokens"`
-	Passes        int64         `json:"passes"`  // forward passes
-	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them
-	MaxInFlight   int           `json:"max_in_flight"`
-}
-
 // Stats returns a copy of the counters.
-func (e *Engine) Stats() Stats {
+func (e *Engine) Stats() policy.Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
@@ -209,7 +206,7 @@ func (e *Engine) schedule() {
 		sampled, err := e.pass(batch)
 		e.mu.Lock()
 		if err != nil {
-			e.failed = fmt.Errorf("rollout: %w", err)
+			e.failed = fmt.Errorf("policy: %w", err)
 			e.abort(e.failed)
 		} else {
 			e.distribute(batch, sampled)
@@ -268,7 +265,7 @@ func (e *Engine) dropCancelled() {
 		if q.ctx.Err() == nil {
 			return false
 		}
-		q.finish(rollout.FinishCancelled, context.Cause(q.ctx))
+		q.finish(policy.FinishCancelled, context.Cause(q.ctx))
 		if q.slot >= 0 {
 			e.slots.release(q.slot)
 		}
@@ -302,7 +299,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 // abort fails everything in flight.
 func (e *Engine) abort(err error) {
 	for _, q := range append(e.running, e.queue...) {
-		q.finish(rollout.FinishCancelled, err)
+		q.finish(policy.FinishCancelled, err)
 	}
 	e.running, e.queue = nil, nil
 }

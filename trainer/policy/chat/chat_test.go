@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // script is an engine that says what it is told to, and keeps what it was asked.
 type script struct {
 	answers [][]int32
-	asked   []rollout.Request
+	asked   []policy.Request
 	context int
 	hang    chan struct{} // if set: after the last token, told here, hang until cancelled
 }
@@ -31,13 +31,13 @@ type script struct {
 func (e *script) ContextLimit() int { return e.context }
 func (e *script) Version() int64    { return 0 }
 
-func (e *script) Generate(ctx context.Context, r rollout.Request) (rollout.Completion, error) {
+func (e *script) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	answer := e.answers[len(e.asked)]
 	e.asked = append(e.asked, r)
-	c := rollout.Completion{Tokens: answer, Finish: rollout.FinishStop}
+	c := policy.Completion{Tokens: answer, Finish: policy.FinishStop}
 	for i, id := range answer {
 		if i == r.Sampling.MaxNew {
-			c.Tokens, c.Finish = answer[:i], rollout.FinishLength
+			c.Tokens, c.Finish = answer[:i], policy.FinishLength
 			break
 		}
 		r.OnToken(id)
@@ -45,7 +45,7 @@ func (e *script) Generate(ctx context.Context, r rollout.Request) (rollout.Compl
 	if e.hang != nil {
 		e.hang <- struct{}{}
 		<-ctx.Done()
-		return rollout.Completion{Finish: rollout.FinishCancelled}, ctx.Err()
+		return policy.Completion{Finish: policy.FinishCancelled}, ctx.Err()
 	}
 	return c, nil
 }
@@ -102,7 +102,7 @@ func TestStreamsWholeCharacters(t *testing.T) {
 	ids := tok.Encode(answer + "<|im_end|>")
 	out := &terminal{t: t}
 	s := Session{Engine: &script{answers: [][]int32{ids, ids[:len(ids)-5]}, context: 1000}, Tokenizer: tok, Out: out, Notes: io.Discard,
-		Sampling: rollout.Sampling{MaxNew: 100}}
+		Sampling: policy.Sampling{MaxNew: 100}}
 	if err := s.Run(context.Background(), strings.NewReader("hi\n"), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestInterrupt(t *testing.T) {
 func TestLimits(t *testing.T) {
 	tok := smollm2(t)
 	e := &script{answers: [][]int32{tok.Encode("one two three four")}, context: 40}
-	_, notes, err := hold(t, e, &Session{Tokenizer: tok, System: "S", Sampling: rollout.Sampling{MaxNew: 2}},
+	_, notes, err := hold(t, e, &Session{Tokenizer: tok, System: "S", Sampling: policy.Sampling{MaxNew: 2}},
 		strings.NewReader("Count\n"+strings.Repeat("word ", 100)+"\n"), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
 // ScoreOptions say how Score computes.
@@ -33,7 +33,7 @@ const headRows = 512
 // nats, its log-prob under softmax(logits / temperature) given those before it, and that distribution's
 // entropy. Lines that are there already share a forward pass, packed without padding. The error is one of
 // reading, writing or the device; lines that were refused are counted in the Tally.
-func Score(ctx context.Context, p *policy.Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
+func Score(ctx context.Context, p *standalone.Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	lines, ended := readLines(ctx, r, 64)
@@ -69,7 +69,7 @@ type scored struct {
 }
 
 type scorer struct {
-	policy *policy.Policy
+	policy *standalone.Policy
 	opt    ScoreOptions
 }
 

@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
-	"github.com/mgrpo/mgrpo/trainer/rollout/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
-func scores(t *testing.T, p *policy.Policy, temperature float64, batch int, in string) ([]reply, Tally) {
+func scores(t *testing.T, p *standalone.Policy, temperature float64, batch int, in string) ([]reply, Tally) {
 	t.Helper()
 	var out strings.Builder
 	tally, err := Score(context.Background(), p, ScoreOptions{Temperature: temperature, BatchTokens: batch}, strings.NewReader(in), &out)
@@ -36,7 +36,7 @@ func TestScoreGoldens(t *testing.T) {
 	for _, path := range folders {
 		dir := filepath.Dir(path)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			p, err := policy.Open(context.Background(), dir, policy.Options{Device: "cpu", Threads: 2, DType: "fp32"})
+			p, err := standalone.Open(context.Background(), dir, standalone.Options{Device: "cpu", Threads: 2, DType: "fp32"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +47,7 @@ func TestScoreGoldens(t *testing.T) {
 	golden.Count("models/score", 2*len(folders))
 }
 
-func compareScores(t *testing.T, p *policy.Policy, want golden.Tensors) {
+func compareScores(t *testing.T, p *standalone.Policy, want golden.Tensors) {
 	ids, lengths := want["input_ids"], want["lengths"].Int32s()
 	width := int(ids.Shape[1])
 	var in strings.Builder

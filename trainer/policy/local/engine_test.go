@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,19 +57,19 @@ func testEngine(t *testing.T, m *model.Model, opt Options) *Engine {
 }
 
 // requests are conversations of two turns each: 4 prompts of different length, 6 rollouts of each.
-func requests() []rollout.Request {
+func requests() []policy.Request {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var out []rollout.Request
+	var out []policy.Request
 	for q := range 4 {
 		prompt := make([]int32, 3+17*q)
 		for i := range prompt {
 			prompt[i] = rng.Int32N(113)
 		}
 		for k := range 6 {
-			out = append(out, rollout.Request{
+			out = append(out, policy.Request{
 				Tokens:   prompt,
-				Sampling: rollout.Sampling{Temperature: 1, MaxNew: 5 + k, StopIDs: []int32{9}},
-				Key:      rollout.Key{RunSeed: 3, Step: 1, Query: fmt.Sprint("q", q), Rollout: k, Agent: "a"},
+				Sampling: policy.Sampling{Temperature: 1, MaxNew: 5 + k, StopIDs: []int32{9}},
+				Key:      policy.Key{RunSeed: 3, Step: 1, Query: fmt.Sprint("q", q), Rollout: k, Agent: "a"},
 			})
 		}
 	}
@@ -77,20 +77,20 @@ func requests() []rollout.Request {
 }
 
 // converse runs a request, appends an observation and runs a second turn.
-func converse(e *Engine, r rollout.Request) ([2]rollout.Completion, error) {
+func converse(e *Engine, r policy.Request) ([2]policy.Completion, error) {
 	first, err := e.Generate(context.Background(), r)
 	if err != nil {
-		return [2]rollout.Completion{}, err
+		return [2]policy.Completion{}, err
 	}
 	r.Tokens = append(append(append([]int32{}, r.Tokens...), first.Tokens...), 21, 22, int32(23+r.Key.Rollout))
 	second, err := e.Generate(context.Background(), r)
-	return [2]rollout.Completion{first, second}, err
+	return [2]policy.Completion{first, second}, err
 }
 
 // run holds all conversations with at most `inFlight` at once, in the given order.
-func run(t *testing.T, e *Engine, reqs []rollout.Request, inFlight int, order []int) [][2]rollout.Completion {
+func run(t *testing.T, e *Engine, reqs []policy.Request, inFlight int, order []int) [][2]policy.Completion {
 	t.Helper()
-	out := make([][2]rollout.Completion, len(reqs))
+	out := make([][2]policy.Completion, len(reqs))
 	var wg sync.WaitGroup
 	limit := make(chan struct{}, inFlight)
 	for _, i := range order {
@@ -163,7 +163,7 @@ func testBatchInvariance(t *testing.T, half bool) {
 	}
 }
 
-func equal(t *testing.T, what string, got, want rollout.Completion) {
+func equal(t *testing.T, what string, got, want policy.Completion) {
 	t.Helper()
 	if got.Finish != want.Finish || len(got.Tokens) != len(want.Tokens) || len(got.LogProbs) != len(want.Tokens) {
 		t.Fatalf("%s: %d tokens, %s; want %d, %s", what, len(got.Tokens), got.Finish, len(want.Tokens), want.Finish)
@@ -191,7 +191,7 @@ func TestPrefixIsComputedOnce(t *testing.T) {
 func TestFinishReasons(t *testing.T) {
 	m := testModel(t, 1)
 	e := testEngine(t, m, Options{Slots: 2, Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
-	ask := func(r rollout.Request) rollout.Completion {
+	ask := func(r policy.Request) policy.Completion {
 		t.Helper()
 		c, err := e.Generate(context.Background(), r)
 		if err != nil {
@@ -199,39 +199,39 @@ func TestFinishReasons(t *testing.T) {
 		}
 		return c
 	}
-	base := rollout.Request{Tokens: []int32{1, 2, 3}, Sampling: rollout.Sampling{Temperature: 1, MaxNew: 6}}
+	base := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 6}}
 	free := ask(base)
-	if free.Finish != rollout.FinishLength || len(free.Tokens) != 6 {
+	if free.Finish != policy.FinishLength || len(free.Tokens) != 6 {
 		t.Errorf("%s after %d tokens, want length after 6", free.Finish, len(free.Tokens))
 	}
 	stop := base
 	stop.Sampling.StopIDs = []int32{free.Tokens[2]}
-	if c := ask(stop); c.Finish != rollout.FinishStop || c.Tokens[len(c.Tokens)-1] != free.Tokens[2] {
+	if c := ask(stop); c.Finish != policy.FinishStop || c.Tokens[len(c.Tokens)-1] != free.Tokens[2] {
 		t.Errorf("stop id: %v", c)
 	}
 	text := base
 	text.Sampling.StopStrings = []string{string([]byte{'a' + byte(free.Tokens[1]%26), 'a' + byte(free.Tokens[2]%26)})}
-	if c := ask(text); c.Finish != rollout.FinishStop || len(c.Tokens) != 3 {
+	if c := ask(text); c.Finish != policy.FinishStop || len(c.Tokens) != 3 {
 		t.Errorf("stop string over two tokens: %s after %d tokens", c.Finish, len(c.Tokens))
 	}
 	long := base
 	long.Sampling.MaxNew = 100
-	if c := ask(long); c.Finish != rollout.FinishContext || len(c.Tokens) != 17 {
+	if c := ask(long); c.Finish != policy.FinishContext || len(c.Tokens) != 17 {
 		t.Errorf("%s after %d tokens, want context after 17", c.Finish, len(c.Tokens))
 	}
 	long.Tokens = make([]int32, 20)
-	if c := ask(long); c.Finish != rollout.FinishContext || len(c.Tokens) != 0 {
+	if c := ask(long); c.Finish != policy.FinishContext || len(c.Tokens) != 0 {
 		t.Errorf("full context: %s after %d tokens", c.Finish, len(c.Tokens))
 	}
 }
 
 func TestRefusals(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
-	for name, r := range map[string]rollout.Request{
-		"empty prompt":          {Sampling: rollout.Sampling{MaxNew: 1}},
-		"token out of range":    {Tokens: []int32{113}, Sampling: rollout.Sampling{MaxNew: 1}},
+	for name, r := range map[string]policy.Request{
+		"empty prompt":          {Sampling: policy.Sampling{MaxNew: 1}},
+		"token out of range":    {Tokens: []int32{113}, Sampling: policy.Sampling{MaxNew: 1}},
 		"nothing to sample":     {Tokens: []int32{1}},
-		"strings without bytes": {Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 1, StopStrings: []string{"x"}}},
+		"strings without bytes": {Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 1, StopStrings: []string{"x"}}},
 	} {
 		if _, err := e.Generate(context.Background(), r); err == nil {
 			t.Errorf("%s: no error", name)
@@ -245,13 +245,13 @@ func TestCancellation(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
 	ctx, cancel := context.WithCancelCause(context.Background())
 	enough := errors.New("enough")
-	long := rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{Temperature: 1, MaxNew: 150}}
+	long := policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 150}}
 	long.OnToken = func(int32) { cancel(enough) }
 	sampled := make(chan int, 2)
 	for range 2 {
 		go func() {
 			c, err := e.Generate(ctx, long)
-			if !errors.Is(err, enough) || c.Finish != rollout.FinishCancelled || len(c.LogProbs) != len(c.Tokens) {
+			if !errors.Is(err, enough) || c.Finish != policy.FinishCancelled || len(c.LogProbs) != len(c.Tokens) {
 				t.Errorf("error %v, %+v", err, c)
 			}
 			sampled <- len(c.Tokens)
@@ -260,16 +260,16 @@ func TestCancellation(t *testing.T) {
 	if n := <-sampled + <-sampled; n != 1 {
 		t.Errorf("%d tokens were sampled, want the first alone", n)
 	}
-	c, err := e.Generate(context.Background(), rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 2}})
+	c, err := e.Generate(context.Background(), policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 2}})
 	if err != nil || len(c.Tokens) != 2 {
 		t.Errorf("after a cancelled call: %v, %v", c, err)
 	}
 }
 
-func TestRefreshDropsTheCache(t *testing.T) {
+func TestLoadDropsTheCache(t *testing.T) {
 	m := testModel(t, 1)
 	e := testEngine(t, m, Options{Slots: 2})
-	r := rollout.Request{Tokens: []int32{1, 2, 3, 4, 5, 6}, Sampling: rollout.Sampling{MaxNew: 4}}
+	r := policy.Request{Tokens: []int32{1, 2, 3, 4, 5, 6}, Sampling: policy.Sampling{MaxNew: 4}}
 	before, err := e.Generate(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func TestRefreshDropsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Refresh(1); err != nil {
+	if err := e.Load(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	after, err := e.Generate(context.Background(), r)
@@ -293,7 +293,7 @@ func TestRefreshDropsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "after Refresh", after, fresh)
+	equal(t, "after Load", after, fresh)
 	if after.Version != 1 || after.LogProbs[0] == before.LogProbs[0] {
 		t.Errorf("version %d, log-prob %v, before the update %v", after.Version, after.LogProbs[0], before.LogProbs[0])
 	}
@@ -304,7 +304,7 @@ func TestClosedEngine(t *testing.T) {
 	if err := e.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	_, err := e.Generate(context.Background(), rollout.Request{Tokens: []int32{1}, Sampling: rollout.Sampling{MaxNew: 1}})
+	_, err := e.Generate(context.Background(), policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 1}})
 	if !errors.Is(err, ErrClosed) {
 		t.Errorf("error %v, want ErrClosed", err)
 	}

@@ -11,17 +11,17 @@ import (
 	"os"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // Session is one conversation. Every turn is rendered anew from the messages so far; what the engine
 // already holds of it is not computed again.
 type Session struct {
-	Engine    rollout.Engine
+	Engine    policy.Sampler
 	Tokenizer *tokenizer.Tokenizer // with a chat template
 	System    string               // system message; "": none, or the template's own
-	Sampling  rollout.Sampling
+	Sampling  policy.Sampling
 	Seed      uint64
 
 	Prompt string // written before a person's turn, such as "> "; "" where nobody is looking
@@ -104,11 +104,11 @@ func (s *Session) answer(ctx context.Context, question string, interrupts <-chan
 		return err
 	}
 	switch finish {
-	case rollout.FinishLength:
+	case policy.FinishLength:
 		fmt.Fprintf(s.Notes, "(cut at %d tokens: --max-new allows more)\n", s.Sampling.MaxNew)
-	case rollout.FinishContext:
+	case policy.FinishContext:
 		fmt.Fprintf(s.Notes, "(the context of %d tokens is full: /reset starts over)\n", s.Engine.ContextLimit())
-	case rollout.FinishCancelled:
+	case policy.FinishCancelled:
 		fmt.Fprintln(s.Notes, "(cut short)")
 	}
 	s.messages = append(asked, tokenizer.Message{Role: "assistant", Content: text})
@@ -116,17 +116,17 @@ func (s *Session) answer(ctx context.Context, question string, interrupts <-chan
 }
 
 // sample writes the turn while the engine samples it.
-func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan os.Signal) (string, rollout.Finish, error) {
+func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan os.Signal) (string, policy.Finish, error) {
 	turn, cut := context.WithCancel(ctx)
 	defer cut()
 	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit())) // room for all: the engine must not wait for a terminal
-	var out rollout.Completion
+	var out policy.Completion
 	var err error
 	go func() {
 		defer close(sampled)
 		s.turn++
-		out, err = s.Engine.Generate(turn, rollout.Request{
-			Tokens: tokens, Sampling: s.Sampling, Key: rollout.Key{RunSeed: s.Seed, Step: s.turn, Query: "chat"},
+		out, err = s.Engine.Generate(turn, policy.Request{
+			Tokens: tokens, Sampling: s.Sampling, Key: policy.Key{RunSeed: s.Seed, Step: s.turn, Query: "chat"},
 			OnToken: func(id int32) { sampled <- id },
 		})
 	}()
@@ -150,7 +150,7 @@ func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan 
 	say(stream.Flush())
 	fmt.Fprintln(s.Out)
 	if err != nil && turn.Err() != nil && ctx.Err() == nil {
-		return text.String(), rollout.FinishCancelled, nil
+		return text.String(), policy.FinishCancelled, nil
 	}
 	return text.String(), out.Finish, err
 }

@@ -1,6 +1,7 @@
-// Package rollout turns tokens into more tokens: an Engine continues a prompt with a policy's samples
-// and reports, for each sampled token, the log-prob the policy gave it.
-package rollout
+// Package policy turns tokens into more tokens: a Policy continues a prompt with samples and reports, for
+// each sampled token, the log-prob that the sampled distribution gave it. The folders below hold what
+// implements it (local) and what uses it without training (chat, jsonl, standalone).
+package policy
 
 import "context"
 
@@ -58,12 +59,41 @@ type Completion struct {
 	Version           int64 // policy version that sampled every token of the turn
 }
 
-// Engine samples continuations. Generate may be called from any number of goroutines; concurrent calls
-// are batched. An error means that no whole turn exists (device failure, invalid request); running into a
-// limit is a Finish, not an error. If ctx ends, the error is its cause and the completion, with
+// Sampler is what a conversation needs of a policy. Generate may be called from any number of goroutines;
+// concurrent calls are batched. An error means that no whole turn exists (device failure, invalid request);
+// running into a limit is a Finish, not an error. If ctx ends, the error is its cause and the completion, with
 // FinishCancelled, holds what was sampled until then.
-type Engine interface {
+type Sampler interface {
 	Generate(ctx context.Context, r Request) (Completion, error)
 	ContextLimit() int // most tokens of prompt plus completion
-	Version() int64    // committed training steps of the weights now in use
+}
+
+// Policy samples the turns of one agent, whose weights change between training steps. It is made with the
+// place from which it takes the weights.
+type Policy interface {
+	Sampler
+
+	// Load takes the weights as they are now and calls them version. When it returns, every turn that begins
+	// later is sampled with them. A policy that cannot change weights under sequences in flight refuses to.
+	Load(ctx context.Context, version int64) error
+	Version() int64 // committed training steps of the weights in use
+
+	// Deterministic says whether equal requests have equal answers, bit for bit, whatever else is in flight.
+	Deterministic() bool
+
+	Stats() Stats
+
+	// Close fails what is in flight and frees what the policy allocated; the weights are not its own.
+	Close(ctx context.Context) error
+}
+
+// Stats counts what a policy did since it was made. A policy that does not know a number leaves it 0.
+type Stats struct {
+	Requests      int64         `json:"requests"`
+	PromptTokens  int64         `json:"prompt_tokens"` // tokens of all prompts, reused ones included
+	ReusedTokens  int64         `json:"reused_tokens"` // prompt tokens whose keys and values were cached
+	SampledTokens int64         `json:"sampled_tokens"`
+	Passes        int64         `json:"passes"`  // forward passes
+	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them
+	MaxInFlight   int           `json:"max_in_flight"`
 }

@@ -6,13 +6,13 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/rollout"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // sequence is one turn being sampled.
 type sequence struct {
 	ctx      context.Context
-	sampling rollout.Sampling
+	sampling policy.Sampling
 	key      [2]uint32
 	tokens   []int32 // prompt and what was sampled so far
 	prompt   int
@@ -20,7 +20,7 @@ type sequence struct {
 	filled   int // tokens whose keys and values are in the cache
 	onToken  func(id int32)
 	tail     []byte
-	out      rollout.Completion
+	out      policy.Completion
 	err      error
 	finished bool
 	done     chan struct{}
@@ -32,7 +32,7 @@ type token struct {
 	logProb, truncated float32
 }
 
-func newSequence(ctx context.Context, r rollout.Request) *sequence {
+func newSequence(ctx context.Context, r policy.Request) *sequence {
 	k := r.Key
 	return &sequence{
 		ctx: ctx, sampling: r.Sampling, slot: -1, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
@@ -51,15 +51,15 @@ func (q *sequence) accept(t token) {
 }
 
 // ended tells whether the token just accepted was the last, and why.
-func (q *sequence) ended(opt *Options) (rollout.Finish, bool) {
+func (q *sequence) ended(opt *Options) (policy.Finish, bool) {
 	id := q.tokens[len(q.tokens)-1]
 	switch {
 	case slices.Contains(q.sampling.StopIDs, id), q.stopString(opt, id):
-		return rollout.FinishStop, true
+		return policy.FinishStop, true
 	case len(q.tokens)-q.prompt >= q.sampling.MaxNew:
-		return rollout.FinishLength, true
+		return policy.FinishLength, true
 	case len(q.tokens) >= opt.Context:
-		return rollout.FinishContext, true
+		return policy.FinishContext, true
 	}
 	return "", false
 }
@@ -80,7 +80,7 @@ func (q *sequence) stopString(opt *Options, id int32) bool {
 	return false
 }
 
-func (q *sequence) finish(f rollout.Finish, err error) {
+func (q *sequence) finish(f policy.Finish, err error) {
 	q.out.Tokens = q.tokens[q.prompt:]
 	q.out.Finish = f
 	q.err, q.finished = err, true

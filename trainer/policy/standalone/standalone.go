@@ -1,6 +1,6 @@
-// Package policy opens one checkpoint for use outside training: its weights on a device and, where its
+// Package standalone opens one checkpoint for use outside training: its weights on a device and, where its
 // files have one, its tokenizer.
-package policy
+package standalone
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/rollout/local"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
