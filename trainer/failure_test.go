@@ -75,7 +75,7 @@ func odd(q task.Query) bool { return q.ID[len(q.ID)-1]%2 == 1 }
 
 func training(q task.Query) bool { return strings.HasPrefix(q.ID, "train-") }
 
-func (f *flaky) VerifyMain(ctx context.Context, q task.Query, answer string) (float64, error) {
+func (f *flaky) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	if training(q) && !odd(q) {
 		switch f.main.Add(1) {
 		case 1:
@@ -84,14 +84,14 @@ func (f *flaky) VerifyMain(ctx context.Context, q task.Query, answer string) (fl
 			return math.NaN(), nil
 		}
 	}
-	return f.Task.VerifyMain(ctx, q, answer)
+	return f.Task.VerifyMain(ctx, q, a)
 }
 
-func (f *flaky) VerifySub(ctx context.Context, q task.Query, name, subtask, answer string) (float64, error) {
+func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	if training(q) && odd(q) && f.sub.Add(1) == 1 {
 		return math.NaN(), nil
 	}
-	return f.Task.VerifySub(ctx, q, name, subtask, answer)
+	return f.Task.VerifySub(ctx, q, a)
 }
 
 // TestUnverifiedRolloutsAreRemovedWhole: rollouts with an answer or a sub-answer that went unverified are

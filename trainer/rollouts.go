@@ -112,7 +112,7 @@ func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
 	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls}
-	if err := w.score(ctx, q, &o); err != nil {
+	if err := w.score(ctx, q, attemptOf(t, ""), &o); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -132,9 +132,9 @@ func (w *Worker) delegate(ctx context.Context, v store.Invocation) (string, erro
 }
 
 // score verifies the main agent's answer and computes its reward.
-func (w *Worker) score(ctx context.Context, q task.Query, o *store.Outcome) (err error) {
+func (w *Worker) score(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
 	if o.Format {
-		if o.Correct, err = w.task.VerifyMain(ctx, q, o.Answer); err != nil {
+		if o.Correct, err = w.task.VerifyMain(ctx, q, a); err != nil {
 			return err
 		}
 	}
@@ -184,7 +184,7 @@ func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	held := &trajectory{Trajectory: t, task: v.Task}
 	r := store.Result{Text: answerText(t)}
 	if t.FormatValid {
-		score, err := w.expertScore(ctx, q, v.Task, t.Answer)
+		score, err := w.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
@@ -210,9 +210,18 @@ func answerText(t agent.Trajectory) string {
 	return t.Answer
 }
 
+// attemptOf is a conversation as a verifier sees it; subtask is what a sub-agent was asked.
+func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
+	a := task.Attempt{Agent: t.Agent, Rollout: t.Rollout, Invocation: t.Invocation, Subtask: subtask, Answer: t.Answer}
+	for _, turn := range t.Turns {
+		a.Conversation = append(a.Conversation, task.Message{Role: turn.Role, Text: turn.Text})
+	}
+	return a
+}
+
 // expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.
-func (w *Worker) expertScore(ctx context.Context, q task.Query, subtask, answer string) (float64, error) {
-	score, err := w.task.VerifySub(ctx, q, w.name, subtask, answer)
+func (w *Worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+	score, err := w.task.VerifySub(ctx, q, a)
 	if err == nil {
 		_, err = w.weights.SubReward(true, false, nil, &score)
 	}

@@ -98,7 +98,7 @@ func judge(ctx context.Context, t task.Task, l trainer.Line) (hops int, correct 
 		return 0, 0, errors.New("not a question of the research task")
 	}
 	if l.FormatValid {
-		correct, err = t.VerifyMain(ctx, q, l.Answer)
+		correct, err = t.VerifyMain(ctx, q, task.Attempt{Answer: l.Answer})
 	}
 	return len(kb.Relations), correct, err
 }

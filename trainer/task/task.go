@@ -4,6 +4,7 @@ package task
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"strconv"
@@ -17,6 +18,25 @@ type Query struct {
 	Text   string // the question as the main agent reads it
 	Answer string // the reference answer, for verifiers and reports; never shown to an agent
 	Data   any    // the task's own, rebuilt by Lookup (the research task keeps its knowledge base here)
+
+	Accepted []string        // every answer that counts as right, Answer first; nil: Answer alone
+	Columns  json.RawMessage // the row with all its columns, a JSON object; nil: the task has no rows
+}
+
+// Attempt is one answer of an agent to a query, and the conversation that led to it.
+type Attempt struct {
+	Agent        string
+	Rollout      int
+	Invocation   int    // 0 for the main agent
+	Subtask      string // what the sub-agent was asked; "" for the main agent
+	Answer       string
+	Conversation []Message // of this agent alone: other agents' conversations are on their servers
+}
+
+// Message is a stretch of a conversation as text.
+type Message struct {
+	Role string `json:"role"` // "prompt" (all before the first answer), "assistant" or "observed" (results of calls)
+	Text string `json:"text"`
 }
 
 // Task yields queries and judges answers. All methods may be called from several goroutines.
@@ -30,9 +50,9 @@ type Task interface {
 	// Lookup rebuilds a training or held-out query from its id.
 	Lookup(id string) (Query, error)
 	// VerifyMain scores the main agent's answer to q in [0,1].
-	VerifyMain(ctx context.Context, q Query, answer string) (correct float64, err error)
+	VerifyMain(ctx context.Context, q Query, a Attempt) (correct float64, err error)
 	// VerifySub scores a sub-agent's answer to a sub-task of q in [0,1]: the expert score.
-	VerifySub(ctx context.Context, q Query, agent, subtask, answer string) (expert float64, err error)
+	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
 }
 
 // Environment is a task that brings tools of its own, bound to a query.

@@ -36,7 +36,7 @@ func TestPublishedSolutions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for answer, want := range map[string]float64{p.full(): 1, p.value: 1, "The answer is $" + p.value + ".00.": 1, `\boxed{` + p.value + "}": 1, p.value + "1": 0, p.solution + "\n####": 0} {
-			if got, err := g.VerifyMain(ctx, q, answer); err != nil || got != want {
+			if got, err := g.VerifyMain(ctx, q, task.Attempt{Answer: answer}); err != nil || got != want {
 				t.Errorf("%s: %q scores %v, %v; want %v", p.id, answer, got, err, want)
 			}
 		}
@@ -45,7 +45,7 @@ func TestPublishedSolutions(t *testing.T) {
 		}
 	}
 	q := g.Eval(0)
-	if got, err := g.VerifySub(ctx, q, "solver", "any", "so it is "+q.Answer); err != nil || got != 1 {
+	if got, err := g.VerifySub(ctx, q, task.Attempt{Subtask: "any", Answer: "so it is " + q.Answer}); err != nil || got != 1 {
 		t.Errorf("a sub-agent's right value scores %v, %v", got, err)
 	}
 }
@@ -62,7 +62,7 @@ func TestDemonstrations(t *testing.T) {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		last := d.Segments[len(d.Segments)-1]
-		if got, _ := g.VerifyMain(t.Context(), q, last.Text); got != 1 || !last.Sampled {
+		if got, _ := g.VerifyMain(t.Context(), q, task.Attempt{Answer: last.Text}); got != 1 || !last.Sampled {
 			t.Fatalf("%s ends in %+v", d.Query, last)
 		}
 		if call := d.Segments[1].Call; call != nil {

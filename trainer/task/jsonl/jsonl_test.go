@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
@@ -26,11 +27,11 @@ func open(t *testing.T, train, eval, kind string) *Task {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task, err := Open(Settings{Train: write(t, train), Eval: write(t, eval), Fields: DefaultFields(), Seed: 4, Main: v})
+	rows, err := Open(Settings{Train: write(t, train), Eval: write(t, eval), Fields: DefaultFields(), Seed: 4, Main: v})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return task
+	return rows
 }
 
 func TestReadRows(t *testing.T) {
@@ -77,33 +78,33 @@ func TestTask(t *testing.T) {
 	for i := range 20 {
 		fmt.Fprintf(&train, `{"question":"%d?","answer":"%d"}`+"\n", i, i)
 	}
-	task := open(t, train.String(), `{"question":"which?","answer":"B","choices":["p","q"]}`, verify.Normalized)
+	rows := open(t, train.String(), `{"question":"which?","answer":"B","choices":["p","q"]}`, verify.Normalized)
 	visits := map[string]int{}
 	for i := range int64(60) {
-		q := task.Train(i)
+		q := rows.Train(i)
 		visits[q.ID]++
-		again, err := task.Lookup(q.ID)
+		again, err := rows.Lookup(q.ID)
 		if err != nil || !reflect.DeepEqual(again, q) {
 			t.Errorf("%s is rebuilt as %+v, %v", q.ID, again, err)
 		}
 		if want := i >= 20; strings.Contains(q.ID, "#epoch=") != want {
 			t.Errorf("query %d is %s", i, q.ID)
 		}
-		if got, err := task.VerifyMain(t.Context(), q, " "+strings.TrimSuffix(q.Text, "?")+"."); err != nil || got != 1 {
+		if got, err := rows.VerifyMain(t.Context(), q, task.Attempt{Answer: " " + strings.TrimSuffix(q.Text, "?") + "."}); err != nil || got != 1 {
 			t.Errorf("%s: %v, %v", q.ID, got, err)
 		}
-		if got, err := task.VerifySub(t.Context(), q, "s", "sub", "none"); err != nil || got != 0 {
+		if got, err := rows.VerifySub(t.Context(), q, task.Attempt{Subtask: "sub", Answer: "none"}); err != nil || got != 0 {
 			t.Errorf("%s: %v, %v", q.ID, got, err)
 		}
 	}
 	if len(visits) != 60 || visits["train-row-000001#epoch=3"] != 1 {
 		t.Errorf("%d ids of 60 visits", len(visits))
 	}
-	if q := task.Eval(0); task.EvalSize() != 1 || q.ID != "eval-row-000001" || q.Text != "which?\n(A) p\n(B) q" {
+	if q := rows.Eval(0); rows.EvalSize() != 1 || q.ID != "eval-row-000001" || q.Text != "which?\n(A) p\n(B) q" {
 		t.Errorf("%+v", q)
 	}
 	for _, id := range []string{"row-000001", "train-row-000099", "eval-row-000001#epoch=1", ""} {
-		if _, err := task.Lookup(id); err == nil {
+		if _, err := rows.Lookup(id); err == nil {
 			t.Errorf("%q is found", id)
 		}
 	}
@@ -111,9 +112,9 @@ func TestTask(t *testing.T) {
 
 func TestChoicesReachTheVerifier(t *testing.T) {
 	row := `{"question":"which?","answer":"q","choices":["p","q"]}`
-	task := open(t, row, row, verify.Choice)
+	rows := open(t, row, row, verify.Choice)
 	for answer, want := range map[string]float64{"The answer is (B).": 1, "q": 1, "A": 0} {
-		if got, err := task.VerifyMain(t.Context(), task.Eval(0), answer); err != nil || got != want {
+		if got, err := rows.VerifyMain(t.Context(), rows.Eval(0), task.Attempt{Answer: answer}); err != nil || got != want {
 			t.Errorf("%q: %v, %v", answer, got, err)
 		}
 	}

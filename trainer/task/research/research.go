@@ -98,20 +98,20 @@ func (t *Task) Lookup(id string) (task.Query, error) {
 }
 
 // VerifyMain is 1 for the name at the end of the chain, else 0.
-func (t *Task) VerifyMain(_ context.Context, q task.Query, answer string) (float64, error) {
-	return score(strings.TrimSpace(answer) == q.Answer), nil
+func (t *Task) VerifyMain(_ context.Context, q task.Query, a task.Attempt) (float64, error) {
+	return score(strings.TrimSpace(a.Answer) == q.Answer), nil
 }
 
 // VerifySub is 1 if the answer's last word is the current value of the sub-question "NAME RELATION". An
 // "unknown" is right exactly when the question has no current answer.
-func (t *Task) VerifySub(_ context.Context, q task.Query, _, subtask, answer string) (float64, error) {
+func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float64, error) {
 	kb, err := knowledge(q)
 	if err != nil {
 		return 0, err
 	}
-	question, words := strings.Fields(strings.TrimSuffix(subtask, "?")), strings.Fields(answer)
+	question, words := strings.Fields(strings.TrimSuffix(a.Subtask, "?")), strings.Fields(a.Answer)
 	if len(question) != 2 {
-		return 0, fmt.Errorf("research: sub-task %q is not a name and a relation", subtask)
+		return 0, fmt.Errorf("research: sub-task %q is not a name and a relation", a.Subtask)
 	}
 	return score(len(words) > 0 && words[len(words)-1] == kb.Truth(question[0], question[1])), nil
 }

@@ -125,7 +125,7 @@ func TestVerify(t *testing.T) {
 	q := r.Train(0)
 	kb := q.Data.(*KB)
 	for answer, want := range map[string]float64{q.Answer: 1, " " + q.Answer + " ": 1, kb.Chain[0]: 0, Unknown: 0, "": 0, q.Answer + " " + q.Answer: 0} {
-		if got, err := r.VerifyMain(ctx, q, answer); err != nil || got != want {
+		if got, err := r.VerifyMain(ctx, q, task.Attempt{Answer: answer}); err != nil || got != want {
 			t.Errorf("answer %q scores %v, %v", answer, got, err)
 		}
 	}
@@ -138,14 +138,14 @@ func TestVerify(t *testing.T) {
 		{sub, sub + " is " + kb.Chain[1], 1}, {sub, kb.Chain[1], 1}, {sub + " ?", kb.Chain[1], 1}, {sub, Unknown, 0}, {sub, kb.Chain[0], 0}, {sub, "", 0},
 		{unanswerable, Unknown, 1}, {unanswerable, kb.Chain[1], 0}, {unanswerable, "", 0},
 	} {
-		if got, err := r.VerifySub(ctx, q, "researcher", c.subtask, c.answer); err != nil || got != c.want {
+		if got, err := r.VerifySub(ctx, q, task.Attempt{Subtask: c.subtask, Answer: c.answer}); err != nil || got != c.want {
 			t.Errorf("%q answered %q scores %v, %v; want %v", c.subtask, c.answer, got, err, c.want)
 		}
 	}
-	if _, err := r.VerifySub(ctx, q, "researcher", "who?", "Ada"); err == nil {
+	if _, err := r.VerifySub(ctx, q, task.Attempt{Subtask: "who?", Answer: "Ada"}); err == nil {
 		t.Error("a sub-task that is no question is scored")
 	}
-	if _, err := r.VerifySub(ctx, task.Query{ID: "x"}, "researcher", sub, "Ada"); err == nil {
+	if _, err := r.VerifySub(ctx, task.Query{ID: "x"}, task.Attempt{Subtask: sub, Answer: "Ada"}); err == nil {
 		t.Error("a query without its knowledge base is scored")
 	}
 	if _, err := r.Tool(ctx, q, "browse", "Ada"); err == nil {
