@@ -68,6 +68,9 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 
 // checkpointOf verifies a step's files and that they are of this team.
 func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer) (checkpoint.Manifest, error) {
+	if !strings.HasPrefix(filepath.Base(stepDir), "step-") {
+		return checkpoint.Manifest{}, notAStep(cfg, stepDir)
+	}
 	m, err := checkpoint.Verify(stepDir)
 	if err != nil {
 		return m, err
@@ -84,6 +87,20 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 		observer.Note("", "the checkpoint's run had another configuration: numbers may differ from its own")
 	}
 	return m, nil
+}
+
+// notAStep says what a checkpoint is called, and which of them the run has.
+func notAStep(cfg *config.Config, dir string) error {
+	run := CheckpointsOf(RunDir(cfg))
+	steps, err := run.List()
+	if err != nil || len(steps) == 0 {
+		return fmt.Errorf("%s is no checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, run.StepDir(cfg.Run.Steps))
+	}
+	var names []string
+	for _, step := range steps {
+		names = append(names, filepath.Base(run.StepDir(step)))
+	}
+	return fmt.Errorf("%s is no checkpoint: want the folder of a step; %s has %s", dir, run.Dir, strings.Join(names, ", "))
 }
 
 // collected keeps the records that pass by.

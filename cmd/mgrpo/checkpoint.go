@@ -22,8 +22,8 @@ type checkpointCmd struct {
 
 // checkpointFlags say whose checkpoints.
 type checkpointFlags struct {
-	Dir    string   `arg:"" optional:"" help:"Folder of the run, such as runs/NAME."`
-	Config string   `short:"c" placeholder:"FILE" help:"Configuration, in place of DIR."`
+	Run    string   `arg:"" optional:"" name:"RUN" help:"Folder of the run, such as runs/NAME, or its configuration."`
+	Config string   `short:"c" placeholder:"FILE" help:"Configuration, in place of RUN."`
 	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key. May be repeated."`
 	Agent  []string `placeholder:"NAME" help:"Look at this agent's files alone: the others' are on their own servers. May be repeated."`
 }
@@ -31,12 +31,15 @@ type checkpointFlags struct {
 // open finds the run's checkpoints and how many of them are kept.
 func (f checkpointFlags) open() (r checkpoint.Run, keep int, err error) {
 	const usual = 2
-	dir, keep := f.Dir, usual
-	if (f.Config == "") == (f.Dir == "") {
-		return r, 0, errors.New("name either the run's folder or, with -c, its configuration")
+	if (f.Config == "") == (f.Run == "") {
+		return r, 0, errors.New("name the run: its folder, such as runs/NAME, or its configuration")
 	}
-	if f.Config != "" {
-		cfg, err := config.Load(f.Config, f.Set)
+	dir, keep, file := f.Run, usual, f.Config
+	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
+		file = dir
+	}
+	if file != "" {
+		cfg, err := config.Load(file, f.Set)
 		if err != nil {
 			return r, 0, err
 		}
@@ -46,8 +49,8 @@ func (f checkpointFlags) open() (r checkpoint.Run, keep int, err error) {
 	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {
 		r = trainer.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
-	if _, err = os.Stat(r.Dir); err != nil {
-		return r, keep, err
+	if info, err := os.Stat(r.Dir); err != nil || !info.IsDir() {
+		return r, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, in which there is a folder %s", dir, filepath.Base(r.Dir))
 	}
 	r, err = hereAlone(r)
 	return r, keep, err

@@ -49,7 +49,7 @@ func TestCheckpoint(t *testing.T) {
 	if got := succeed(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
 		t.Errorf("%q is pruned although run.keep is 3", got)
 	}
-	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set...)...)
+	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set[1:]...)...) // the configuration without -c
 	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
 		t.Errorf("left are %v, want the best and the newest", left)
 	}
@@ -95,6 +95,8 @@ func TestCheckpoint(t *testing.T) {
 	if got := succeed(t, "", "checkpoint", "verify", dir); !strings.HasPrefix(got, "step 9: unfinished") {
 		t.Errorf("%s", got)
 	}
-	refused(t, "", []string{"checkpoint", "list"}, "either", "-c")
-	refused(t, "", []string{"checkpoint", "verify", t.TempDir()}, "checkpoints")
+	refused(t, "", []string{"checkpoint", "list"}, "runs/NAME", "configuration")
+	for _, wrong := range []string{t.TempDir(), filepath.Join(dir, "nowhere")} {
+		refused(t, "", []string{"checkpoint", "verify", wrong}, wrong, "want a run's folder", "folder checkpoints")
+	}
 }

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/doctor"
 )
 
-type doctorCmd struct {
-	Config string   `short:"c" placeholder:"FILE" help:"Configuration to check this machine for."`
-	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key. May be repeated."`
-}
+type doctorCmd struct{ fileFlag }
 
 func (doctorCmd) Help() string {
 	return `Looks at LibTorch, CPU, memory, GPUs, Redis and disk and, with a configuration, at its task, its models and the
@@ -21,8 +17,8 @@ memory each agent will need. Exit status 1 if something would stop a run.`
 
 func (c *doctorCmd) Run(ctx context.Context) (err error) {
 	o := doctor.Options{CPUOnly: cpuOnly}
-	if c.Config != "" {
-		if o.Config, err = config.Load(c.Config, c.Set); err != nil {
+	if c.given() {
+		if o.Config, err = c.load(); err != nil {
 			return err
 		}
 	}

@@ -53,6 +53,9 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	}
 
 	refused(t, "", append([]string{"eval", "--checkpoint", filepath.Join(dir, "checkpoints", "step-000009")}, set...), "step-000009")
+	for _, wrong := range []string{"nowhere", dir} {
+		refused(t, "", append([]string{"eval", "--checkpoint", wrong}, set...), wrong+" is no checkpoint", "step-000001")
+	}
 	model := filepath.Join(step, "planner", "model.safetensors")
 	data, err := os.ReadFile(model)
 	if err != nil {

@@ -27,6 +27,6 @@ func (c *initCmd) Run() (err error) {
 	if err = f.Close(); err != nil {
 		return err
 	}
-	fmt.Printf("wrote %s; next: mgrpo doctor -c %s && mgrpo train -c %s\n", c.File, c.File, c.File)
+	fmt.Printf("wrote %s; next: mgrpo doctor %s && mgrpo train %s\n", c.File, c.File, c.File)
 	return nil
 }

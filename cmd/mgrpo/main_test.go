@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -116,6 +117,32 @@ func TestInit(t *testing.T) {
 	if data, _ := os.ReadFile(file); string(data) != "mine" {
 		t.Errorf("init wrote over a file: %q", data)
 	}
+}
+
+// Every command that needs a configuration takes it as an argument, or after -c.
+func TestConfigurationAsArgument(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	succeed(t, "", "init", file)
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml") // whoever names its mistake has read it
+	if err := os.WriteFile(wrong, []byte("rum: {name: x}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"doctor"}, {"status"}, {"store", "acl"}, {"checkpoint", "list"}} {
+		for _, args := range [][]string{{wrong}, {"-c", wrong}} {
+			if _, stderr, status := run(t, "", slices.Concat(command, args)...); status != 1 || !strings.Contains(stderr, wrong+":1:1: rum: unknown key") {
+				t.Errorf("%v %v: status %d, %s", command, args, status, stderr)
+			}
+		}
+		if _, stderr, status := run(t, "", slices.Concat(command, []string{file, "-c", file})...); status == 0 || !strings.Contains(stderr, "name") && !strings.Contains(stderr, "twice") {
+			t.Errorf("%v with two configurations: status %d, %s", command, status, stderr)
+		}
+	}
+	for _, command := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"status"}, {"store", "acl"}} {
+		if _, stderr, status := run(t, "", command...); status != 80 || !strings.Contains(stderr, "team.yaml") || !strings.Contains(stderr, "mgrpo init") {
+			t.Errorf("%v without a configuration: status %d, %s", command, status, stderr)
+		}
+	}
+	succeed(t, "", "doctor", file, "--set", "run.dir="+t.TempDir())
 }
 
 func TestUnknownKeys(t *testing.T) {
