@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -48,7 +49,7 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 		w.saving.begin(func() error { return w.diskFull(w.amend(version, results)) })
 		return nil
 	}
-	w.observer.Progress(w.name, store.Checkpoint(version).String(), 0, 0)
+	w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Checkpointing, Version: version})
 	if err := w.saving.settle(ctx); err != nil { // the copy is in use
 		return err
 	}
@@ -104,7 +105,7 @@ func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentSta
 		return err
 	}
 	if w.main || w.alone {
-		w.observer.Note(w.name, fmt.Sprintf("checkpoint %s", w.run.StepDir(version)))
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicCheckpoint, "checkpoint %s", w.run.StepDir(version)))
 	}
 	if w.main {
 		if err := w.member.Trim(ctx, version-1); err != nil {

@@ -42,7 +42,7 @@ func (w *Worker) coldStart(ctx context.Context) error {
 		if i >= set.Steps-min(set.Steps, 20) {
 			loss.add(r.Values["loss"])
 		}
-		w.observer.Progress(w.name, "cold start", int(i+1), int(set.Steps))
+		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
 	}
 	clock.lap("learn")
 	w.learner.SetAdam(adamOf(w.agent.Optimizer))

@@ -84,7 +84,7 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 		}
 	}
 	if m.ConfigDigest != cfg.Digest() {
-		observer.Note("", "the checkpoint's run had another configuration: numbers may differ from its own")
+		observer.Note(metrics.Warnf("", metrics.TopicSettings, "the checkpoint's run had another configuration: numbers may differ from its own"))
 	}
 	return m, nil
 }

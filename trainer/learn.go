@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -71,7 +72,7 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 			if r.Refused != nil {
 				w.noteRefusal(n, len(out.reports), batch, r.Refused)
 			}
-			w.observer.Progress(w.name, "learn", len(out.reports), total)
+			w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Learn, Done: len(out.reports), Total: total})
 		}
 	}
 	return out, w.countRefusals(out)
@@ -84,7 +85,7 @@ func (w *Worker) noteRefusal(n int64, update int, batch []*learner.Sequence, ref
 	if err := saveBatch(path, batch); err != nil {
 		kept = fmt.Sprintf("its batch could not be kept: %v", err)
 	}
-	w.observer.Note(w.name, fmt.Sprintf("warning: update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
+	w.observer.Note(metrics.Warnf(w.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
 }
 
 // maxRefusedSteps in a row end the run: one may be an accident of its batch, several are not.
@@ -130,7 +131,7 @@ func (w *Worker) checkGap(gap float64) error {
 	case gap > w.cfg.GRPO.GapStop:
 		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run the same policy", gap, w.cfg.GRPO.GapStop)
 	case gap > w.cfg.GRPO.GapWarn:
-		w.observer.Note(w.name, fmt.Sprintf("warning: log-prob gap between sampler and trainer is %.3g nats (grpo.gap_warn %.3g)", gap, w.cfg.GRPO.GapWarn))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicGap, "log-prob gap between sampler and trainer is %.3g nats (grpo.gap_warn %.3g)", gap, w.cfg.GRPO.GapWarn))
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func (w *Worker) openLearner(ctx context.Context) (err error) {
 			return err
 		}
 		if w.cfg.GRPO.KL == "k1" {
-			w.observer.Note(w.name, "warning: as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one")
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one"))
 		}
 	}
 	w.learner, err = learner.New(ctx, w.model, opt)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -289,11 +290,14 @@ func (c *collector) add(t *trajectory) {
 		return
 	}
 	c.held.trajectories[t.ID] = t
-	expected := 0
-	if c.w.main {
-		expected = total(c.held.plan)
+	p := metrics.Progress{Agent: c.w.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories)}
+	if c.phase == store.Eval(c.phase.Step) {
+		p.Activity = metrics.Evaluate
 	}
-	c.w.observer.Progress(c.w.name, c.phase.String(), len(c.held.trajectories), expected)
+	if c.w.main {
+		p.Total = total(c.held.plan)
+	}
+	c.w.observer.Progress(p)
 }
 
 func trajectoryID(query string, k int, name string, i int, main bool) string {

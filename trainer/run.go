@@ -3,7 +3,6 @@ package trainer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -64,7 +63,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 		default:
 			return err
 		}
-		opt.Observer.Note("", fmt.Sprintf("going back: %v", err))
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))
 		opt.Resume = true
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -46,13 +47,13 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]checkpoint.M
 		return nil, fmt.Errorf("--resume: %w", err)
 	}
 	for _, s := range skipped {
-		opt.Observer.Note("", fmt.Sprintf("checkpoint of step %d is passed over: %v", s.Step, s.Reason))
+		opt.Observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d is passed over: %v", s.Step, s.Reason))
 	}
 	if len(points) == 0 && len(steps) > 0 {
 		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, run.Dir)
 	}
 	if len(points) == 0 {
-		opt.Observer.Note("", dir+" holds no checkpoint yet: for a start from the beginning")
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", dir))
 	}
 	return points, nil
 }
@@ -105,19 +106,19 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 		}
 	}
 	for _, why := range t.start.Refused {
-		s.Observer.Note("", why)
+		s.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
 	}
 	run := CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if len(s.Offers) > 0 {
-			s.Observer.Note("", fmt.Sprintf("warning: starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
+			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
 		}
 		return run.GoBack(checkpoint.Manifest{Step: store.Afresh})
 	}
-	s.Observer.Note("", fmt.Sprintf("resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
+	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
 	for _, m := range t.members {
 		if part, _ := s.From.Agent(m.Agent()); s.Config.Deterministic() && part.CPUFeatures != cpuFeatures() {
-			s.Observer.Note(m.Agent(), fmt.Sprintf("warning: the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
+			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
 		}
 	}
 	return run.GoBack(*s.From)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -39,7 +40,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 	if options.URL == "" && len(names) < len(AgentNames(cfg)) {
 		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
-	options.Waiting = func(what string) { opt.Observer.Note("", what) }
+	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Health, s.Local, s.Stop = cfg, opt.Task, opt.Observer, opt.Health, len(names), opt.Stop
 	t := &team{contested: math.MinInt64}
 	if t.store, err = store.Open(ctx, options); err != nil {
@@ -64,7 +65,7 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 	}
 	hello := store.Hello{Config: s.Config.Shared(), Agents: AgentNames(s.Config), Deterministic: s.Config.Deterministic(), Offers: offersOf(s.Offers)}
 	for _, name := range names {
-		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(name, "waits: "+what) })
+		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if err != nil {
 			return err
 		}

@@ -76,9 +76,9 @@ type recorder struct {
 	on      func(agent, phase string, done int) // called with every progress; may be nil
 }
 
-func (r *recorder) Progress(agent, phase string, done, _ int) {
+func (r *recorder) Progress(p metrics.Progress) {
 	if r.on != nil {
-		r.on(agent, phase, done)
+		r.on(p.Agent, p.Phase(), p.Done)
 	}
 }
 
@@ -88,10 +88,10 @@ func (r *recorder) Report(x metrics.Record) {
 	r.records = append(r.records, x)
 }
 
-func (r *recorder) Note(agent, text string) {
+func (r *recorder) Note(n metrics.Note) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.notes = append(r.notes, agent+": "+text)
+	r.notes = append(r.notes, fmt.Sprintf("%s: %s: %s", n.Agent, n.Severity, n.Text))
 }
 
 func (r *recorder) String() string {

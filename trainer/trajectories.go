@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -44,7 +44,7 @@ func (w *Worker) saveTrajectories(p store.Phase, held *holding, groups []mgrpo.G
 	}
 	sorted := slices.SortedFunc(maps.Values(lines), func(a, b *Line) int { return cmp.Compare(a.ID, b.ID) })
 	if err := writeLines(w.trajectoriesOf(p.String()), sorted); err != nil {
-		w.observer.Note(w.name, fmt.Sprintf("warning: trajectories of %s are not saved: %v", p, err))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
 	}
 }
 

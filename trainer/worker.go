@@ -214,7 +214,7 @@ func (w *Worker) beginning() course.State {
 
 // waitsFor shows who takes longer than this agent.
 func (w *Worker) waitsFor(agents []string) {
-	w.observer.Progress(w.name, "waits for "+strings.Join(agents, ", "), 0, 0)
+	w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Waiting, For: agents})
 }
 
 // errStopping is what a phase without queries means: the run ends at the version it was to begin from. The
@@ -230,7 +230,7 @@ func (w *Worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc
 	case <-w.stop:
 	}
 	if err := w.member.AskStop(ctx); err != nil && ctx.Err() == nil {
-		w.observer.Note(w.name, fmt.Sprintf("warning: the others cannot be asked to stop: %v", err))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "the others cannot be asked to stop: %v", err))
 	}
 	look := time.NewTicker(w.cfg.Store.Lease)
 	defer look.Stop()
@@ -242,7 +242,7 @@ func (w *Worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc
 		}
 		missing, err := w.member.Missing(ctx)
 		if err == nil && len(missing) > 0 && before > 0 {
-			w.observer.Note(w.name, fmt.Sprintf("no worker of %s is alive: the step in flight is abandoned", strings.Join(missing, ", ")))
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "no worker of %s is alive: the step in flight is abandoned", strings.Join(missing, ", ")))
 			abandon(ErrStopped)
 			return
 		}

@@ -28,10 +28,12 @@ func newBudget(label string, limit float64, out io.Writer) *budget {
 }
 
 // Progress implements metrics.Observer.
-func (b *budget) Progress(string, string, int, int) {}
+func (b *budget) Progress(metrics.Progress) {}
 
 // Note implements metrics.Observer.
-func (b *budget) Note(agent, text string) { fmt.Fprintf(b.out, "%s %s: %s\n", b.label, agent, text) }
+func (b *budget) Note(n metrics.Note) {
+	fmt.Fprintf(b.out, "%s %s: %s: %s\n", b.label, n.Agent, n.Severity, n.Text)
+}
 
 // Report implements metrics.Observer.
 func (b *budget) Report(r metrics.Record) {

@@ -28,7 +28,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	}
 	if server != nil {
 		defer server.Close()
-		console.Note("", "health and metrics: "+server.URL())
+		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URL()))
 		observers = append(observers, server)
 	}
 	opt.Observer, opt.Health = observers, server

@@ -22,7 +22,7 @@ type board struct {
 
 	mu      sync.Mutex
 	workers map[string]worker
-	phases  map[string]phase
+	phases  map[string]metrics.Progress
 	records map[string]map[string]metrics.Record // the newest, by agent and kind
 }
 
@@ -32,15 +32,9 @@ type worker struct {
 	Place
 }
 
-// phase is what an agent is at.
-type phase struct {
-	name        string
-	done, total int
-}
-
 func newBoard(o Options) board {
 	return board{agents: slices.Clone(o.Agents), saved: o.Saved,
-		workers: map[string]worker{}, phases: map[string]phase{}, records: map[string]map[string]metrics.Record{}}
+		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
 }
 
 // Joined says that an agent's model is loaded and that it has a place in the run; again when it has another.
@@ -55,10 +49,10 @@ func (s *Server) Joined(agent string, m Machine, p Place) {
 }
 
 // Progress remembers what an agent is at.
-func (b *board) Progress(agent, name string, done, total int) {
+func (b *board) Progress(p metrics.Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.phases[agent] = phase{name, done, total}
+	b.phases[p.Agent] = p
 }
 
 // Report keeps a record until the next of its kind.
@@ -72,7 +66,7 @@ func (b *board) Report(r metrics.Record) {
 }
 
 // Note is for people.
-func (*board) Note(string, string) {}
+func (*board) Note(metrics.Note) {}
 
 // placed gives the workers that have a place, by agent.
 func (b *board) placed() map[string]worker {

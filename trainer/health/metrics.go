@@ -3,7 +3,6 @@ package health
 import (
 	"context"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,10 +50,10 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	phases := maps.Clone(b.phases)
 	b.mu.Unlock()
 	for agent, p := range phases {
-		gauge(at, 1, agent, kindOf(p.name))
-		gauge(done, float64(p.done), agent)
-		if p.total > 0 {
-			gauge(total, float64(p.total), agent)
+		gauge(at, 1, agent, string(p.Activity))
+		gauge(done, float64(p.Done), agent)
+		if p.Total > 0 {
+			gauge(total, float64(p.Total), agent)
 		}
 	}
 	b.collectRecords(gauge)
@@ -113,13 +112,4 @@ func help(name string) string {
 		return v.Meaning
 	}
 	return v.Meaning + " (" + v.Unit + ")"
-}
-
-// kindOf is a phase's name without what changes from one step to the next.
-func kindOf(name string) string {
-	if strings.HasPrefix(name, "waits for ") {
-		return "waiting"
-	}
-	kind, _, _ := strings.Cut(name, "-")
-	return strings.ReplaceAll(kind, " ", "_")
 }

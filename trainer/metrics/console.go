@@ -65,17 +65,10 @@ func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
 }
 
 // Progress shows how far an agent's phase is, not more often than is useful.
-func (c *Console) Progress(agent, phase string, done, total int) {
+func (c *Console) Progress(p Progress) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text := fmt.Sprintf("%s %s", agent, phase)
-	switch {
-	case total > 0:
-		text += fmt.Sprintf(" %d/%d", done, total)
-	case done > 0:
-		text += fmt.Sprintf(" %d", done)
-	}
-	c.progress[agent] = text
+	c.progress[p.Agent] = p.String()
 	now := c.opt.Now()
 	every := lineEvery
 	if c.opt.Terminal {
@@ -161,15 +154,18 @@ func (c *Console) finish(key string) {
 	c.print(c.stepTable(t))
 }
 
-// Note prints a line of an agent: what starts with "warning" stands out.
-func (c *Console) Note(agent, text string) {
+// Note prints a line; a warning stands out.
+func (c *Console) Note(n Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text = printable(text)
-	if agent != "" {
-		text = agent + ": " + text
+	text := printable(n.Text)
+	if n.Severity == Warning {
+		text = "warning: " + text
 	}
-	if strings.Contains(text, "warning") {
+	if n.Agent != "" {
+		text = n.Agent + ": " + text
+	}
+	if n.Severity == Warning {
 		text = c.paint(yellow, text)
 	}
 	c.print(text + "\n")

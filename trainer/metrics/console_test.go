@@ -24,15 +24,15 @@ func newTestConsole(opt ConsoleOptions) (*Console, *bytes.Buffer, *clockwork) {
 
 // play is a small run of two agents whose records come in disorder.
 func play(c *Console, clock *clockwork) {
-	c.Progress("planner", "cold start", 1, 300)
+	c.Progress(Progress{Agent: "planner", Activity: ColdStart, Done: 1, Total: 300})
 	clock.pass(2 * time.Second)
 	c.Report(Record{Kind: KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 0.4312, "updates": 300, "trained_tokens": 412345, "learn_seconds": 12.3}})
 	c.Report(Record{Kind: KindEval, Step: 0, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{"expert_mean": 0.41, "rollout_seconds": 2.5}})
 	c.Report(Record{Kind: KindEval, Step: 0, Agent: "planner", Values: map[string]float64{"accuracy": 0.3112, "pass_at_4": 0.61, "calls_mean": 1.3, "rollout_seconds": 2.6}})
 	for n := range int64(2) {
 		clock.pass(3 * time.Second)
-		c.Progress("planner", "step-0", 12, 128)
-		c.Progress("a-researcher-with-a-long-name", "step-0", 17, 0)
+		c.Progress(Progress{Agent: "planner", Activity: RollOut, Done: 12, Total: 128})
+		c.Progress(Progress{Agent: "a-researcher-with-a-long-name", Activity: RollOut, Done: 17})
 		c.Report(Record{Kind: KindStep, Step: n + 1, Agent: "a-researcher-with-a-long-name", Values: map[string]float64{
 			"reward_mean": 0.4, "expert_mean": 0.52, "format_valid": 1, "calls_mean": 1.31, "entropy_mean": 10.123, "clip_frac_low": 0.012,
 			"clip_frac_high": 0.001, "grad_norm": 123.456, "gap_mean": 0.00001234, "rollout_tokens_per_second": 12345, "learn_tokens_per_second": 1234567,
@@ -40,7 +40,7 @@ func play(c *Console, clock *clockwork) {
 		c.Report(Record{Kind: KindStep, Step: n + 1, Agent: "planner", Values: map[string]float64{
 			"reward_mean": 0.3456, "accuracy": 0.25, "format_valid": 0.51, "calls_mean": 1.31, "sampled_tokens": 900, "updates_skipped": 4}})
 	}
-	c.Note("planner", "warning: text of a model \x1b[31m\r\x07 is not trusted\n")
+	c.Note(Note{"planner", Warning, TopicTools, "text of a model \x1b[31m\r\x07 is not trusted\n"})
 	c.Report(evaluation(2, 0.84))
 	c.Report(Record{Kind: KindStep, Step: 3, Agent: "planner", Values: map[string]float64{"reward_mean": 0.5}}) // its team never reports
 	c.Summary()
@@ -93,7 +93,7 @@ func TestTableWaitsForAll(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"a"}, Terminal: true, Color: true, Width: 40})
 	for i := range 50 {
-		c.Progress("a", strings.Repeat("long", 20), i, 50)
+		c.Progress(Progress{Agent: "a", Activity: Waiting, For: []string{strings.Repeat("long", 20)}, Done: i, Total: 50})
 		clock.pass(10 * time.Millisecond)
 	}
 	redrawn := strings.Count(out.String(), "\r\x1b[K")
@@ -104,9 +104,15 @@ func TestTerminal(t *testing.T) {
 		t.Error("progress began a new line")
 	}
 	out.Reset()
-	c.Note("", "done")
+	c.Note(Infof("", TopicStop, "done"))
 	if out.String() != "\r\x1b[Kdone\n" {
 		t.Errorf("a note over the progress line: %q", out)
+	}
+	out.Reset()
+	c.Note(Infof("a", TopicTools, "a text with a warning in it"))
+	c.Note(Warnf("a", TopicGap, "a gap"))
+	if want := "a: a text with a warning in it\n\x1b[33ma: warning: a gap\x1b[0m\n"; out.String() != want {
+		t.Errorf("notes: %q, want %q", out, want)
 	}
 	play(c, clock)
 	if !strings.Contains(out.String(), "\x1b[1mstep 1") {
@@ -118,7 +124,7 @@ func TestTerminal(t *testing.T) {
 func TestPlainProgress(t *testing.T) {
 	c, out, clock := newTestConsole(ConsoleOptions{})
 	for i := range 120 {
-		c.Progress("a", "step-1", i, 120)
+		c.Progress(Progress{Agent: "a", Activity: RollOut, Version: 1, Done: i, Total: 120})
 		clock.pass(100 * time.Millisecond)
 	}
 	if n := strings.Count(out.String(), "\n"); n < 2 || n > 4 {

@@ -17,11 +17,13 @@ const FileName = "metrics.jsonl"
 // KindNote is the kind of a Line that carries an Observer's note.
 const KindNote = "note"
 
-// Line is one line of metrics.jsonl: a Record or, with kind "note", a Text.
+// Line is one line of metrics.jsonl: a Record or, with kind "note", a Note.
 type Line struct {
 	Time time.Time `json:"time"` // when it was reported, UTC
 	Record
-	Text string `json:"text,omitempty"`
+	Severity Severity `json:"severity,omitempty"`
+	Topic    Topic    `json:"topic,omitempty"`
+	Text     string   `json:"text,omitempty"`
 }
 
 // JSONL appends every record and note to metrics.jsonl, a line each, written at once. Several processes
@@ -37,7 +39,7 @@ type JSONL struct {
 func NewJSONL(dir string) *JSONL { return &JSONL{path: filepath.Join(dir, FileName)} }
 
 // Progress is not recorded.
-func (*JSONL) Progress(string, string, int, int) {}
+func (*JSONL) Progress(Progress) {}
 
 // Report appends a record. Values that are not finite have no JSON and are left out.
 func (j *JSONL) Report(r Record) {
@@ -45,9 +47,9 @@ func (j *JSONL) Report(r Record) {
 	j.write(Line{Record: r})
 }
 
-// Note appends a line for people.
-func (j *JSONL) Note(agent, text string) {
-	j.write(Line{Record: Record{Kind: KindNote, Agent: agent}, Text: text})
+// Note appends a note.
+func (j *JSONL) Note(n Note) {
+	j.write(Line{Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
 }
 
 // Close closes the file and says what could not be written, if anything.

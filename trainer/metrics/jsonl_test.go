@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,7 +100,7 @@ func TestSeveralWriters(t *testing.T) {
 			j := NewJSONL(dir)
 			for n := range int64(50) {
 				j.Report(step(name, n+1, 1))
-				j.Note(name, strings.Repeat("x", 500))
+				j.Note(Infof(name, TopicStart, "%s", strings.Repeat("x", 500)))
 			}
 			if err := j.Close(); err != nil {
 				t.Error(err)
@@ -167,4 +168,29 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNotesKeepTheirSeverity: also those of runs from before notes had one, whose text said it.
+func TestNotesKeepTheirSeverity(t *testing.T) {
+	dir := t.TempDir()
+	old := `{"time":"2026-01-02T03:04:05Z","kind":"note","step":0,"agent":"planner","values":null,"text":"warning: log-prob gap"}` + "\n" +
+		`{"time":"2026-01-02T03:04:05Z","kind":"note","step":0,"values":null,"text":"resuming after a warning"}` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, FileName), []byte(old), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	j := NewJSONL(dir)
+	j.Note(Warnf("planner", TopicGap, "log-prob gap"))
+	j.Note(Infof("planner", TopicTools, "warning: a tool said this"))
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := []Note{{"planner", Warning, "", "log-prob gap"}, {"", "", "", "resuming after a warning"},
+		{"planner", Warning, TopicGap, "log-prob gap"}, {"planner", Info, TopicTools, "warning: a tool said this"}}
+	var got []Note
+	for _, l := range mustRead(t, dir).Notes {
+		got = append(got, Note{l.Agent, l.Severity, l.Topic, l.Text})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // maxLineBytes bounds a line of metrics.jsonl; a record has some kilobytes.
@@ -54,7 +55,7 @@ func read(r io.Reader) (Log, error) {
 		case err != nil || !known(l):
 			log.Damaged++
 		case l.Kind == KindNote:
-			log.Notes = append(log.Notes, l)
+			log.Notes = append(log.Notes, asNote(l))
 		default:
 			kept.add(l)
 		}
@@ -64,6 +65,15 @@ func read(r io.Reader) (Log, error) {
 		return log, fmt.Errorf("a line is longer than %d bytes: this is not a file of metrics", maxLineBytes)
 	}
 	return log, in.Err()
+}
+
+// asNote gives a note the severity that it was written with. Until notes had one the text of a warning began with
+// "warning: ".
+func asNote(l Line) Line {
+	if text, warns := strings.CutPrefix(l.Text, "warning: "); warns && l.Severity == "" {
+		l.Severity, l.Text = Warning, text
+	}
+	return l
 }
 
 func known(l Line) bool {

@@ -34,20 +34,20 @@ func (r Record) place() int64 {
 
 // Observer is told what a run does. Its methods are called from several goroutines.
 type Observer interface {
-	// Progress reports that `done` of `total` units of a phase are through; total 0: not known.
-	Progress(agent, phase string, done, total int)
+	// Progress says what an agent is at.
+	Progress(p Progress)
 	// Report hands over a finished record.
 	Report(r Record)
-	// Note is a line for people: a warning, a skipped update, a checkpoint that was written.
-	Note(agent, text string)
+	// Note hands over a message for people.
+	Note(n Note)
 }
 
 // Observers passes everything on to each of several observers, in order.
 type Observers []Observer
 
-func (o Observers) Progress(agent, phase string, done, total int) {
+func (o Observers) Progress(p Progress) {
 	for _, x := range o {
-		x.Progress(agent, phase, done, total)
+		x.Progress(p)
 	}
 }
 
@@ -57,8 +57,8 @@ func (o Observers) Report(r Record) {
 	}
 }
 
-func (o Observers) Note(agent, text string) {
+func (o Observers) Note(n Note) {
 	for _, x := range o {
-		x.Note(agent, text)
+		x.Note(n)
 	}
 }

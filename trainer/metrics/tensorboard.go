@@ -33,8 +33,8 @@ func NewTensorBoard(dir string) *TensorBoard {
 }
 
 // Progress and Note are not events.
-func (*TensorBoard) Progress(string, string, int, int) {}
-func (*TensorBoard) Note(string, string)               {}
+func (*TensorBoard) Progress(Progress) {}
+func (*TensorBoard) Note(Note)         {}
 
 // Report writes a record as one event.
 func (t *TensorBoard) Report(r Record) {

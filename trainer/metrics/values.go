@@ -122,7 +122,7 @@ three places in the run's folder, and to the terminal:
 
 | where | what |
 |---|---|
-| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries a ` + "`text`" + ` instead. |
+| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries ` + "`severity`, `topic` and `text`" + ` instead. |
 | ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
 | ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | What was said, with masks, log-probs, rewards and advantages. |
 

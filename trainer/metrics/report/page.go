@@ -64,7 +64,10 @@ type table struct {
 	Rows [][]string
 }
 
-type note struct{ Time, Agent, Text string }
+type note struct {
+	Time, Agent, Text string
+	Warning           bool
+}
 
 func write(w io.Writer, r *run, read reading) error {
 	data, err := json.Marshal(read) // escapes <, >, &, U+2028 and U+2029, so that no text ends the script
@@ -250,10 +253,11 @@ func (r *run) lastNotes() (out []note, warnings int) {
 		notes = notes[len(notes)-most:]
 	}
 	for _, l := range notes {
-		if strings.Contains(l.Text, "warning") {
+		warning := l.Severity == metrics.Warning
+		if warning {
 			warnings++
 		}
-		out = append(out, note{l.Time.UTC().Format(time.TimeOnly), l.Agent, clip(l.Text)})
+		out = append(out, note{l.Time.UTC().Format(time.TimeOnly), l.Agent, clip(l.Text), warning})
 	}
 	return out, warnings
 }

@@ -186,7 +186,7 @@ func TestHostileTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := metrics.NewJSONL(dir)
-	j.Note("planner", evil)
+	j.Note(metrics.Infof("planner", metrics.TopicTools, "%s", evil))
 	j.Report(metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: `"><script>alert(1)</script>`, Values: map[string]float64{"reward_mean": 1}})
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
