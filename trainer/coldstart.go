@@ -17,7 +17,7 @@ func (w *Worker) coldStart(ctx context.Context) error {
 	if !coldStarts(w.cfg, w.agent) {
 		return nil
 	}
-	demos, err := w.demonstrations()
+	demos, err := w.demonstrations(contextOf(w.agent, w.model.MaxPosition()))
 	if err != nil {
 		return fmt.Errorf("cold start: %w", err)
 	}

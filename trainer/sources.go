@@ -1,14 +1,10 @@
 package trainer
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
@@ -171,76 +167,4 @@ func StoreOptions(cfg *config.Config) (store.Options, error) {
 	var err error
 	o.Password, err = cfg.Password()
 	return o, err
-}
-
-// chats is a JSONL file of demonstrations: {"agent": NAME, "messages": [{"role", "content"}, …]} a line;
-// agent may be left out where all agents learn from all chats.
-type chats struct {
-	path string
-	err  error
-}
-
-// maxChatLine bounds one chat.
-const maxChatLine = 16 << 20
-
-// Demonstrations implements task.Demonstrator; what went wrong is in err afterwards.
-func (c *chats) Demonstrations(agent string, n int) iter.Seq[task.Demonstration] {
-	return func(yield func(task.Demonstration) bool) {
-		f, err := os.Open(c.path)
-		if err != nil {
-			c.err = err
-			return
-		}
-		defer f.Close()
-		lines := bufio.NewScanner(f)
-		lines.Buffer(make([]byte, 0, 1<<16), maxChatLine)
-		given := 0
-		for line := 1; lines.Scan() && given < n; line++ {
-			d, err := parseChat(lines.Bytes())
-			if err != nil {
-				c.err = fmt.Errorf("%s:%d: %w", c.path, line, err)
-				return
-			}
-			if d.Agent != "" && d.Agent != agent {
-				continue
-			}
-			d.Query = fmt.Sprintf("line-%d", line)
-			given++
-			if !yield(d) {
-				return
-			}
-		}
-		c.err = lines.Err()
-	}
-}
-
-func parseChat(line []byte) (task.Demonstration, error) {
-	var chat struct {
-		Agent    string `json:"agent"`
-		Messages []struct {
-			Role    string `json:"role"`
-			Content string `json:"content"`
-		} `json:"messages"`
-	}
-	if err := json.Unmarshal(line, &chat); err != nil {
-		return task.Demonstration{}, err
-	}
-	d := task.Demonstration{Agent: chat.Agent}
-	for i, m := range chat.Messages {
-		possible := []string{"assistant", "tool"}
-		switch i {
-		case 0:
-			possible = []string{"user"} // the system prompt is the agent's own, as in its conversations
-		case 1:
-			possible = []string{"assistant"}
-		}
-		if !slices.Contains(possible, m.Role) {
-			return d, fmt.Errorf("message %d has the role %q; want user first, then assistant, then assistant or tool", i+1, m.Role)
-		}
-		d.Segments = append(d.Segments, task.Segment{Role: m.Role, Text: m.Content, Sampled: m.Role == "assistant"})
-	}
-	if len(d.Segments) < 2 {
-		return d, errors.New("a chat is at least a user's message and an assistant's answer")
-	}
-	return d, nil
 }

@@ -2,8 +2,6 @@ package trainer
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,7 +11,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/compact"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -113,75 +110,4 @@ func (w *Worker) toolsFor(q task.Query) map[string]tool.Tool {
 			return env.Tool(ctx, q, research.SearchTool, words)
 		})
 	return map[string]tool.Tool{search.Name(): search}
-}
-
-// demonstrations are the cold start's conversations as sequences to learn.
-func (w *Worker) demonstrations() ([]*learner.Sequence, error) {
-	source, ok := w.task.(task.Demonstrator)
-	file := &chats{path: w.cfg.Resolve(w.cfg.ColdStart.Demonstrations)}
-	if w.cfg.ColdStart.Demonstrations != "task" {
-		source, ok = file, true
-	}
-	if !ok {
-		return nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", w.task.Name())
-	}
-	part := w.name
-	if w.speaksCompact() {
-		part = string(w.role())
-	}
-	var out []*learner.Sequence
-	for d := range source.Demonstrations(part, w.cfg.ColdStart.Queries) {
-		q, err := w.teach(d)
-		if err != nil {
-			return nil, fmt.Errorf("demonstration %d: %w", len(out)+1, err)
-		}
-		q.ID = fmt.Sprintf("demonstration-%06d", len(out))
-		if len(q.Tokens) <= contextOf(w.agent, w.model.MaxPosition()) {
-			out = append(out, q)
-		}
-	}
-	return out, file.err
-}
-
-// teach turns a demonstration into tokens exactly as a conversation would have: the dialect's prompt, the
-// agent's own turns with their stop token, the dialect's observations between them.
-func (w *Worker) teach(d task.Demonstration) (*learner.Sequence, error) {
-	dialect, err := w.dialect()
-	if err != nil {
-		return nil, err
-	}
-	q := &learner.Sequence{}
-	add := func(ids []int32, sampled bool) {
-		q.Tokens = append(q.Tokens, ids...)
-		q.Sampled = append(q.Sampled, slices.Repeat([]bool{sampled}, len(ids))...)
-	}
-	var turn []int32
-	for i, s := range d.Segments {
-		text := s.Text
-		if s.Call != nil {
-			if text, err = agent.ToolCallText(s.Call.Agent, s.Call.Subtask); err != nil {
-				return nil, err
-			}
-		}
-		ids := w.tokenizer.Encode(text)
-		switch {
-		case s.Sampled:
-			if !w.speaksCompact() {
-				ids = append(ids, dialect.Stops().IDs[0])
-			}
-			turn = ids
-		case w.speaksCompact(): // its segments are the dialect's words already
-		case i == 0:
-			ids, _, err = dialect.Prompt(s.Text)
-		case turn == nil:
-			return nil, errors.New("an observation before the agent's first turn")
-		default:
-			ids, _, err = dialect.Observe(turn, []agent.Result{{Call: agent.Call{Name: "tool", Arguments: json.RawMessage("{}")}, Text: s.Text}})
-		}
-		if err != nil {
-			return nil, err
-		}
-		add(ids, s.Sampled)
-	}
-	return q, nil
 }

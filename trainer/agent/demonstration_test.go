@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+var demonstrated = []DemonstratedTurn{
+	{Text: "Twice.\n" + callText("echo", `{"text": "a"}`) + "\n" + callText("echo", `{"text": "b"}`), Results: []string{"a!", "b!"}},
+	{Text: callText("solver", `{"task": "1+1"}`), Results: []string{"two"}},
+	{Text: "2"},
+}
+
+func callText(name, arguments string) string {
+	return "<tool_call>\n" + `{"name": "` + name + `", "arguments": ` + arguments + "}\n</tool_call>"
+}
+
+func echo() tool.Tool {
+	return tool.Func("echo", "Repeats.", "text", "what to repeat", func(_ context.Context, text string) (string, error) { return text + "!", nil })
+}
+
+// TestDemonstrationIsTheConversation: a conversation in which a turn makes two calls, written down, has the tokens
+// and the mask of the same conversation held.
+func TestDemonstrationIsTheConversation(t *testing.T) {
+	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
+		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", Colleagues: []Colleague{solver}, Tools: []tool.Tool{echo()}})
+		engine := &scripted{t: t}
+		for _, turn := range demonstrated {
+			engine.turns = append(engine.turns, scriptedTurn{tokens: append(tok.Encode(turn.Text), c.stops[0])})
+		}
+		held, err := Run(t.Context(), Spec{Key: policy.Key{Query: "q", Agent: "planner"}, Main: true, Task: "What is 1+1?", Dialect: c},
+			Env{Policy: engine, Tools: map[string]tool.Tool{"echo": echo()}, Delegate: func(context.Context, string, int, string) (string, error) { return "two", nil }})
+		if err != nil || !held.FormatValid {
+			t.Fatalf("%+v, %v", held, err)
+		}
+		tokens, sampled, err := c.Demonstrate("What is 1+1?", demonstrated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(tokens, held.Tokens) || !slices.Equal(sampled, held.Sampled) {
+			t.Errorf("demonstrated: %q\nheld: %q", c.Text(tokens), c.Text(held.Tokens))
+		}
+	})
+}
+
+func TestDemonstrationRefuses(t *testing.T) {
+	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "qwen3"), Colleagues: []Colleague{solver}, Tools: []tool.Tool{echo()}})
+	ask := callText("echo", `{"text": "a"}`)
+	for want, turns := range map[string][]DemonstratedTurn{
+		`turn 1: there is no tool "oracle"`:               {{callText("oracle", "{}"), []string{"x"}}, {"2", nil}},
+		`turn 2: there is no tool "oracle"`:               {{ask, []string{"x"}}, {callText("oracle", "{}"), nil}},
+		"the arguments of echo do not fit":                {{callText("echo", `{"word": "a"}`), []string{"x"}}, {"2", nil}},
+		"turn 1: it makes 1 call(s), and 2 result(s)":     {{ask, []string{"x", "y"}}, {"2", nil}},
+		"turn 1: it makes 2 call(s), and 1 result(s)":     {{ask + ask, []string{"x"}}, {"2", nil}},
+		"turn 1: it makes 1 call(s), and 0 result(s)":     {{ask, nil}, {"2", nil}},
+		"turn 1: 1 result(s) follow it, and it calls":     {{"Hm.", []string{"x"}}, {"2", nil}},
+		"turn 1: it calls nothing, which ends a convers":  {{"Hm.", nil}, {"2", nil}},
+		"turn 2: 1 result(s) follow it, and it calls not": {{ask, []string{"x"}}, {"2", []string{"y"}}},
+	} {
+		if _, _, err := c.Demonstrate("q", turns); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+	if _, _, err := c.Demonstrate("q", []DemonstratedTurn{{Text: ask}}); err != nil {
+		t.Errorf("a call whose result is left out: %v", err)
+	}
+}

@@ -1,0 +1,144 @@
+package trainer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+const tarrow = "../examples/research-qwen3/team.yaml"
+
+// searcher is the worker of the research example's searcher, as far as it needs to be to learn from demonstrations.
+func searcher(t *testing.T, lines ...string) *Worker {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "chats.jsonl")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(tarrow, []string{"cold_start.demonstrations=" + path, "cold_start.steps=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return speaking(t, cfg, "searcher")
+}
+
+func speaking(t *testing.T, cfg *config.Config, name string) *Worker {
+	t.Helper()
+	dir := golden.File(t, "tokenizer", "qwen3")
+	tok, err := tokenizer.Parse(golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := cfg.Agent(name)
+	w := &Worker{cfg: cfg, agent: a, name: name, main: a.Role == "main", tokenizer: tok}
+	if w.task, err = OpenTask(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.speak(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.tools.Close() })
+	return w
+}
+
+const (
+	firstTurn = "<tool_call>\n{\"name\": \"search\", \"arguments\": {\"query\": \"murre\"}}\n</tool_call>\n" +
+		"<tool_call>\n{\"name\": \"search\", \"arguments\": {\"query\": \"nest\"}}\n</tool_call>"
+	twoResults = `{"agent": "searcher", "messages": [{"role": "user", "content": "Where does it nest?"},
+		{"role": "assistant", "content": "<tool_call>\n{\"name\": \"search\", \"arguments\": {\"query\": \"murre\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"search\", \"arguments\": {\"query\": \"nest\"}}\n</tool_call>"},
+		{"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, {"role": "assistant", "content": "On Lomm."}]}`
+)
+
+// TestResultsOfOneTurn: two tool messages in a row are the results of one turn's two calls, and the demonstration has
+// the tokens of the conversation in which they are.
+func TestResultsOfOneTurn(t *testing.T) {
+	w := searcher(t, strings.ReplaceAll(twoResults, "\n\t\t", ""))
+	got, err := w.demonstrations(4096)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%d demonstrations, %v", len(got), err)
+	}
+	dialect, err := w.dialect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := dialect.Stops().IDs[0]
+	answers := map[string]string{"murre": "one", "nest": "two"}
+	search := tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) { return answers[q], nil })
+	script := &said{turns: [][]int32{append(w.tokenizer.Encode(firstTurn), stop), append(w.tokenizer.Encode("On Lomm."), stop)}}
+	held, err := agent.Run(t.Context(), agent.Spec{Task: "Where does it nest?", Dialect: dialect}, agent.Env{Policy: script, Tools: map[string]tool.Tool{"search": search}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got[0].Tokens, held.Tokens) || !slices.Equal(got[0].Sampled, held.Sampled) {
+		t.Errorf("demonstrated %q\nheld %q", w.tokenizer.Decode(got[0].Tokens, false), w.tokenizer.Decode(held.Tokens, false))
+	}
+}
+
+// said is an engine whose model says what the test wrote down.
+type said struct{ turns [][]int32 }
+
+func (s *said) ContextLimit() int { return 1 << 20 }
+
+func (s *said) Generate(context.Context, policy.Request) (policy.Completion, error) {
+	turn := s.turns[0]
+	s.turns = s.turns[1:]
+	return policy.Completion{Tokens: turn, LogProbs: make([]float32, len(turn)), Finish: policy.FinishStop}, nil
+}
+
+// TestDemonstrationsAreRefused where they call, or are of, somebody that there is not: with file, line and name.
+func TestDemonstrationsAreRefused(t *testing.T) {
+	good := `{"agent": "planner", "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}`
+	call := func(name string) string {
+		return `{"role": "assistant", "content": "<tool_call>{\"name\": \"` + name + `\", \"arguments\": {\"query\": \"x\"}}</tool_call>"}`
+	}
+	chat := func(messages ...string) string {
+		return `{"agent": "searcher", "messages": [{"role": "user", "content": "?"}, ` + strings.Join(messages, ", ") + `]}`
+	}
+	result, answer := `{"role": "tool", "content": "r"}`, `{"role": "assistant", "content": "a"}`
+	for want, line := range map[string]string{
+		`chats.jsonl:2: the agent's turn 1: there is no tool "lookup". Tools: search.`:   chat(call("lookup"), result, answer),
+		"chats.jsonl:2: the agent's turn 1: 1 result(s) follow it, and it calls nothing": chat(answer, result, answer),
+		"chats.jsonl:2: the agent's turn 1: it makes 1 call(s), and 2 result(s) follow":  chat(call("search"), result, result, answer),
+		`chats.jsonl:2: there is no agent "seeker": planner, searcher`:                   strings.Replace(chat(answer), "searcher", "seeker", 1),
+	} {
+		if _, err := searcher(t, good, line).demonstrations(4096); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+func TestParseChat(t *testing.T) {
+	message := func(role string) string { return `{"role": "` + role + `", "content": "x"}` }
+	for roles, want := range map[string]string{
+		"user assistant":                "",
+		"user assistant tool assistant": "",
+		"user assistant assistant":      "",
+		"user":                          "at least",
+		"":                              "at least",
+		"system user assistant":         `message 1 has the role "system"`,
+		"user tool assistant":           `message 2 has the role "tool"`,
+		"user assistant user assistant": `message 3 has the role "user"`,
+		"assistant":                     `message 1 has the role "assistant"`,
+	} {
+		var messages []string
+		for role := range strings.FieldsSeq(roles) {
+			messages = append(messages, message(role))
+		}
+		d, err := parseChat([]byte(`{"agent": "a", "messages": [` + strings.Join(messages, ", ") + `]}`))
+		switch {
+		case want == "" && (err != nil || len(d.Segments) != len(messages) || !d.Segments[1].Sampled):
+			t.Errorf("%q: %+v, %v", roles, d, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: got %v, want an error with %q", roles, err, want)
+		}
+	}
+}
