@@ -12,10 +12,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Folders and files of a run.
@@ -28,8 +30,8 @@ const (
 )
 
 // CheckpointsOf is the checkpoints and ledgers in a run's folder, as far as the named agents are concerned, or all.
-func CheckpointsOf(dir string, agents ...string) checkpoint.Run {
-	return checkpoint.Run{Dir: checkpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
+func CheckpointsOf(dir string, agents ...string) archive.Run {
+	return archive.Run{Dir: checkpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
 }
 
 // state is an agent's state.json: what is not in the weights or the optimizer's moments.
@@ -71,7 +73,7 @@ func (w *Worker) checkpoint(ctx context.Context, version int64) error {
 
 // save writes this agent's files of a version, agrees with the others on the manifest, which all make of the
 // same lists and write for themselves, and removes old checkpoints when everybody has the new one.
-func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentState, mark checkpoint.LedgerMark, results results) error {
+func (w *Worker) save(ctx context.Context, version int64, st archive.AgentState, mark archive.LedgerMark, results results) error {
 	if err := w.run.Reopen(version); err != nil { // no worker of this round has one yet
 		return err
 	}
@@ -87,7 +89,7 @@ func (w *Worker) save(ctx context.Context, version int64, st checkpoint.AgentSta
 	if err != nil {
 		return err
 	}
-	m := checkpoint.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), Results: results.encode()}
+	m := archive.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), Results: results.encode()}
 	for _, name := range w.agentNames() {
 		part, err := parsePart(name, held[name])
 		if err != nil {
@@ -169,7 +171,7 @@ func (w *Worker) diskFull(err error) error {
 
 // listPart is what a worker says of its part of a checkpoint: "file SHA256 SIZE PATH" for each file, "ledger
 // SHA256 SIZE" unless that is empty, and "cpu FEATURES".
-func listPart(p checkpoint.AgentFiles) []string {
+func listPart(p archive.AgentFiles) []string {
 	out := []string{"cpu " + p.CPUFeatures}
 	if p.Ledger.Size > 0 {
 		out = append(out, fmt.Sprintf("ledger %s %d", p.Ledger.SHA256, p.Ledger.Size))
@@ -180,8 +182,8 @@ func listPart(p checkpoint.AgentFiles) []string {
 	return out
 }
 
-func parsePart(name string, lines []string) (checkpoint.AgentFiles, error) {
-	out := checkpoint.AgentFiles{Name: name}
+func parsePart(name string, lines []string) (archive.AgentFiles, error) {
+	out := archive.AgentFiles{Name: name}
 	for _, line := range lines {
 		words := strings.SplitN(line, " ", 4)
 		size := int64(0)
@@ -193,9 +195,9 @@ func parsePart(name string, lines []string) (checkpoint.AgentFiles, error) {
 		case words[0] == "cpu":
 			out.CPUFeatures = strings.TrimPrefix(line, "cpu ")
 		case words[0] == "ledger" && len(words) == 3 && err == nil:
-			out.Ledger = checkpoint.LedgerMark{Size: size, SHA256: words[1]}
+			out.Ledger = archive.LedgerMark{Size: size, SHA256: words[1]}
 		case words[0] == "file" && len(words) == 4 && err == nil:
-			out.Files = append(out.Files, checkpoint.File{SHA256: words[1], Size: size, Path: words[3]})
+			out.Files = append(out.Files, durable.File{SHA256: words[1], Size: size, Path: words[3]})
 		default:
 			return out, fmt.Errorf("what %s says of its checkpoint has the line %q: neither a file, a ledger nor a CPU", name, line)
 		}
@@ -204,11 +206,11 @@ func parsePart(name string, lines []string) (checkpoint.AgentFiles, error) {
 }
 
 // agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
-func (w *Worker) agentState(ctx context.Context, version int64) (checkpoint.AgentState, error) {
+func (w *Worker) agentState(ctx context.Context, version int64) (archive.AgentState, error) {
 	st := state{Version: version, Refused: w.refused}
-	out := checkpoint.AgentState{
-		Name: w.name, Config: w.model.Config, Tensors: checkpoint.ExpectedTensors(w.model.Config),
-		DType: checkpoint.F32, Extra: w.tokenizer.Files(),
+	out := archive.AgentState{
+		Name: w.name, Config: w.model.Config, Tensors: weights.ExpectedTensors(w.model.Config),
+		DType: weights.F32, Extra: w.tokenizer.Files(),
 	}
 	flat := func(from int64, dst []float32) error { return w.model.ReadFlat(ctx, w.model.Master, from, dst) }
 	if w.learner != nil {
@@ -218,7 +220,7 @@ func (w *Worker) agentState(ctx context.Context, version int64) (checkpoint.Agen
 		}
 		flat = copied.reader(ctx, copied.weights)
 		st.Updates = w.learner.Steps()
-		out.Optimizer = &checkpoint.Optimizer{
+		out.Optimizer = &archive.Optimizer{
 			Step: st.Updates, Len: w.model.Layout.Numel,
 			Buffers: map[string]func(int64, []float32) error{"m": copied.reader(ctx, copied.m), "v": copied.reader(ctx, copied.v)},
 		}
@@ -234,7 +236,7 @@ func (w *Worker) agentState(ctx context.Context, version int64) (checkpoint.Agen
 
 // restore continues the results, the optimizer and the counters of a checkpoint; the weights are loaded
 // already.
-func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
+func (w *Worker) restore(ctx context.Context, from *archive.Manifest) error {
 	agentDir := agentDir(w.run, from.Step, w.name)
 	if len(from.Results) > 0 {
 		if err := json.Unmarshal(from.Results, &w.results); err != nil {
@@ -244,7 +246,7 @@ func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
 	if w.learner == nil {
 		return nil
 	}
-	data, err := checkpoint.ReadState(agentDir)
+	data, err := archive.ReadState(agentDir)
 	if err != nil {
 		return err
 	}
@@ -252,7 +254,7 @@ func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
 	if err := json.Unmarshal(data, &st); err != nil {
 		return fmt.Errorf("%s/state.json: %w", agentDir, err)
 	}
-	f, err := checkpoint.OpenOptimizer(agentDir)
+	f, err := archive.OpenOptimizer(agentDir)
 	if err != nil {
 		return err
 	}
@@ -273,7 +275,7 @@ func (w *Worker) restore(ctx context.Context, from *checkpoint.Manifest) error {
 }
 
 // goOn makes the files of the run, beside its checkpoints, what they were at one of them, or empty.
-func (w *Worker) goOn(from *checkpoint.Manifest) error {
+func (w *Worker) goOn(from *archive.Manifest) error {
 	if err := w.openLedger(from); err != nil {
 		return err
 	}

@@ -15,14 +15,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 // trainOn trains a team whose checkpoints go to a file system of the test's.
-func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys checkpoint.FS) error {
+func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
 	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
 	if err != nil {
@@ -40,11 +41,11 @@ func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys checkpoint.F
 
 // gate is a file system on which no file of the checkpoint of version 2 can be made before it is opened.
 type gate struct {
-	checkpoint.OS
+	durable.OS
 	open chan struct{}
 }
 
-func (g gate) Create(path string) (checkpoint.WriteFile, error) {
+func (g gate) Create(path string) (durable.WriteFile, error) {
 	if !strings.Contains(path, "step-000002") {
 		return g.OS.Create(path)
 	}
@@ -110,11 +111,11 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 
 // fullFrom is a file system whose disk is full from a step's folder on.
 type fullFrom struct {
-	checkpoint.OS
+	durable.OS
 	step string
 }
 
-func (d fullFrom) Create(path string) (checkpoint.WriteFile, error) {
+func (d fullFrom) Create(path string) (durable.WriteFile, error) {
 	f, err := d.OS.Create(path)
 	if err != nil || !strings.Contains(path, d.step) || !strings.Contains(path, "model.safetensors") {
 		return f, err
@@ -122,7 +123,7 @@ func (d fullFrom) Create(path string) (checkpoint.WriteFile, error) {
 	return fullFile{f}, nil
 }
 
-type fullFile struct{ checkpoint.WriteFile }
+type fullFile struct{ durable.WriteFile }
 
 func (f fullFile) Write(p []byte) (int, error) {
 	n, _ := f.WriteFile.Write(p[:len(p)/2])
@@ -161,7 +162,7 @@ func TestLedger(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		part, _ := offers[0].Agent(name)
 		path := filepath.Join(dir, ledgerFolder, name+".jsonl")
-		lines, err := checkpoint.ReadLedger(path, part.Ledger)
+		lines, err := archive.ReadLedger(path, part.Ledger)
 		if err != nil || len(lines) != 4 {
 			t.Fatalf("%d lines, %v", len(lines), err)
 		}
@@ -195,7 +196,7 @@ func TestLedger(t *testing.T) {
 			}
 		}
 		last := lines[len(lines)-1]
-		if data, err := checkpoint.ReadState(CheckpointsOf(dir).AgentDir(4, name)); err != nil || !strings.Contains(string(data), fmt.Sprintf(`"updates":%d`, last.Updates)) || last.Updates < 3 {
+		if data, err := archive.ReadState(CheckpointsOf(dir).AgentDir(4, name)); err != nil || !strings.Contains(string(data), fmt.Sprintf(`"updates":%d`, last.Updates)) || last.Updates < 3 {
 			t.Errorf("%s: %d updates in the ledger, the state is %s (%v)", name, last.Updates, data, err)
 		}
 	}
@@ -216,8 +217,8 @@ func TestLedger(t *testing.T) {
 
 // TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
 func TestLedgerOfFrozenAgent(t *testing.T) {
-	r := checkpoint.Run{Ledgers: t.TempDir()}
-	l, err := r.OpenLedger("solver", checkpoint.LedgerMark{})
+	r := archive.Run{Ledgers: t.TempDir()}
+	l, err := r.OpenLedger("solver", archive.LedgerMark{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,8 +229,8 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 	if err := errors.Join(w.enter(5, outcomes, complete, groups), l.Close()); err != nil {
 		t.Fatal(err)
 	}
-	lines, err := checkpoint.ReadLedger(filepath.Join(r.Ledgers, "solver.jsonl"), l.Mark())
-	want := []checkpoint.LedgerLine{{Step: 5, Rollouts: []checkpoint.LedgerRollout{
+	lines, err := archive.ReadLedger(filepath.Join(r.Ledgers, "solver.jsonl"), l.Mark())
+	want := []archive.LedgerLine{{Step: 5, Rollouts: []archive.LedgerRollout{
 		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified"}, {ID: "q/2", Removed: "a trajectory of it is not held"}}}}
 	if err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
@@ -237,9 +238,9 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 }
 
 // fullLedger is a file system whose ledgers have room for one line.
-type fullLedger struct{ checkpoint.OS }
+type fullLedger struct{ durable.OS }
 
-func (d fullLedger) Create(path string) (checkpoint.WriteFile, error) {
+func (d fullLedger) Create(path string) (durable.WriteFile, error) {
 	f, err := d.OS.Create(path)
 	if !strings.Contains(path, ".jsonl.") {
 		return f, err
@@ -248,7 +249,7 @@ func (d fullLedger) Create(path string) (checkpoint.WriteFile, error) {
 }
 
 type oneLine struct {
-	checkpoint.WriteFile
+	durable.WriteFile
 	full bool
 }
 
@@ -318,7 +319,7 @@ func TestFolderOnEachServer(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		var manifests []checkpoint.Manifest
+		var manifests []archive.Manifest
 		for _, name := range names {
 			m, err := CheckpointsOf(dirs[name], name).Verify(4)
 			if err != nil {
@@ -382,7 +383,7 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.refused = 0
-	if err := w.restore(t.Context(), &checkpoint.Manifest{}); err != nil || w.refused != 2 {
+	if err := w.restore(t.Context(), &archive.Manifest{}); err != nil || w.refused != 2 {
 		t.Errorf("%d refused steps are remembered, %v", w.refused, err)
 	}
 }
@@ -416,9 +417,9 @@ func TestDropTrajectories(t *testing.T) {
 
 func TestParts(t *testing.T) {
 	digest := strings.Repeat("0123456789abcdef", 4)
-	for _, p := range []checkpoint.AgentFiles{
+	for _, p := range []archive.AgentFiles{
 		{Name: "a", CPUFeatures: "avx2 fma"},
-		{Name: "b", Files: []checkpoint.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: checkpoint.LedgerMark{Size: 7, SHA256: digest}},
+		{Name: "b", Files: []durable.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: archive.LedgerMark{Size: 7, SHA256: digest}},
 	} {
 		got, err := parsePart(p.Name, listPart(p))
 		if err != nil || !reflect.DeepEqual(got, p) {
@@ -437,7 +438,7 @@ func FuzzParsePart(f *testing.F) {
 	f.Add("cpu avx2 fma", "")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		p, err := parsePart("x", []string{a, b})
-		if err != nil || p.Ledger != (checkpoint.LedgerMark{}) && p.Ledger.Size <= 0 { // which a manifest refuses
+		if err != nil || p.Ledger != (archive.LedgerMark{}) && p.Ledger.Size <= 0 { // which a manifest refuses
 			return
 		}
 		again, err := parsePart("x", listPart(p))
@@ -458,7 +459,7 @@ func TestManifestsAreCompared(t *testing.T) {
 	defer s.Close()
 	worker := func(m *store.Member, manifest string) *Worker {
 		w := &Worker{cfg: cfg, name: m.Agent(), member: m, run: CheckpointsOf(t.TempDir(), m.Agent())}
-		if _, err := w.run.Commit(checkpoint.Manifest{Run: manifest, Step: 2, Agents: []checkpoint.AgentFiles{{Name: m.Agent()}}}); err != nil {
+		if _, err := w.run.Commit(archive.Manifest{Run: manifest, Step: 2, Agents: []archive.AgentFiles{{Name: m.Agent()}}}); err != nil {
 			t.Fatal(err)
 		}
 		return w

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"text/tabwriter"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -28,11 +28,11 @@ type Evaluation struct {
 // process and away from the run's store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer metrics.Observer) (Evaluation, error) {
 	if stepDir == "" {
-		m, _, err := checkpoint.Run{Dir: checkpointsDir(RunDir(cfg))}.Latest()
+		m, _, err := archive.Run{Dir: checkpointsDir(RunDir(cfg))}.Latest()
 		if err != nil {
 			return Evaluation{}, err
 		}
-		stepDir = checkpoint.Run{Dir: checkpointsDir(RunDir(cfg))}.StepDir(m.Step)
+		stepDir = archive.Run{Dir: checkpointsDir(RunDir(cfg))}.StepDir(m.Step)
 	}
 	from, err := checkpointOf(cfg, stepDir, observer)
 	if err != nil {
@@ -48,7 +48,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 		return e, err
 	}
 	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: t},
-		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []checkpoint.Manifest{from}, Frozen: true})
+		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Frozen: true})
 	if err != nil {
 		return e, err
 	}
@@ -67,15 +67,15 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 }
 
 // checkpointOf verifies a step's files and that they are of this team.
-func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer) (checkpoint.Manifest, error) {
+func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer) (archive.Manifest, error) {
 	if !strings.HasPrefix(filepath.Base(stepDir), "step-") {
-		return checkpoint.Manifest{}, notAStep(cfg, stepDir)
+		return archive.Manifest{}, notAStep(cfg, stepDir)
 	}
-	m, err := checkpoint.Verify(stepDir)
+	m, err := archive.Verify(stepDir)
 	if err != nil {
 		return m, err
 	}
-	if want := (checkpoint.Run{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
+	if want := (archive.Run{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
 		return m, fmt.Errorf("%s holds step %d: give the folder its name %s back", stepDir, m.Step, filepath.Base(want))
 	}
 	for _, name := range AgentNames(cfg) {

@@ -8,7 +8,7 @@ import (
 	"runtime"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -19,6 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Setup is what a worker is made of beside its own agent.
@@ -27,13 +28,13 @@ type Setup struct {
 	Dir         string // run.dir, resolved
 	Task        task.Task
 	Observer    metrics.Observer
-	Health      *health.Server        // learns of the worker; nil: nobody does
-	Offers      []checkpoint.Manifest // the checkpoints at hand, newest first
-	From        *checkpoint.Manifest  // the one of them to continue; nil starts afresh
-	Checkpoints string                // folder of the run's checkpoints; "": within Dir
-	Local       int                   // agents in this process, among which its cores are shared out; 0 means 1
-	Frozen      bool                  // no learner at all: evaluation
-	Stop        <-chan struct{}       // closed to ask for a clean stop; may be nil
+	Health      *health.Server     // learns of the worker; nil: nobody does
+	Offers      []archive.Manifest // the checkpoints at hand, newest first
+	From        *archive.Manifest  // the one of them to continue; nil starts afresh
+	Checkpoints string             // folder of the run's checkpoints; "": within Dir
+	Local       int                // agents in this process, among which its cores are shared out; 0 means 1
+	Frozen      bool               // no learner at all: evaluation
+	Stop        <-chan struct{}    // closed to ask for a clean stop; may be nil
 }
 
 // Open loads the model of a member's agent and allocates its engine and learner.
@@ -114,7 +115,7 @@ func (w *Worker) load(ctx context.Context, s Setup) error {
 	if path == "" {
 		return w.initialise(ctx, opt)
 	}
-	src, err := checkpoint.Open(path)
+	src, err := weights.Open(path)
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,7 @@ func (w *Worker) reference(ctx context.Context) (*model.Model, error) {
 	if path == "" {
 		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", w.cfg.GRPO.KL, w.name)
 	}
-	src, err := checkpoint.Open(path)
+	src, err := weights.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // AgentPlan is the memory that one agent will need, in bytes.
@@ -19,7 +19,7 @@ type AgentPlan struct {
 	Agent  string
 	Device string // "cpu", "cuda", "cuda:N"
 	// Total is of that device: with the Snapshot where it is the CPU.
-	checkpoint.MemoryPlan
+	weights.MemoryPlan
 	Slots      int   // conversations held at once
 	Reference  int64 // weights of the KL term, 0 without one; part of Total
 	Checkpoint int64 // its files on disk, one checkpoint
@@ -90,31 +90,31 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 }
 
 // architecture is what the agent's model will be.
-func architecture(cfg *config.Config, a *config.Agent) (checkpoint.Config, error) {
+func architecture(cfg *config.Config, a *config.Agent) (weights.Config, error) {
 	if s := a.Model.Shape; s != nil {
 		tok, err := shapeTokenizer(cfg, s)
 		if err != nil {
-			return checkpoint.Config{}, err
+			return weights.Config{}, err
 		}
 		return shapeConfig(s, tok)
 	}
-	src, err := checkpoint.Open(cfg.Resolve(a.Model.Path))
+	src, err := weights.Open(cfg.Resolve(a.Model.Path))
 	if err != nil {
-		return checkpoint.Config{}, err
+		return weights.Config{}, err
 	}
 	defer src.Close()
 	return src.Config(), nil
 }
 
-func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) AgentPlan {
+func planAgent(cfg *config.Config, a *config.Agent, arch weights.Config) AgentPlan {
 	learns, parameters := cfg.Learns(a) || coldStarts(cfg, a), arch.Parameters()
-	compute := checkpoint.F32
+	compute := weights.F32
 	if computesBF16(a) {
-		compute = checkpoint.BF16
+		compute = weights.BF16
 	}
 	p := AgentPlan{Agent: a.Name, Device: a.Device}
 	p.Slots = slotsOf(cfg, a)
-	p.MemoryPlan = checkpoint.Plan(arch, checkpoint.PlanOptions{
+	p.MemoryPlan = weights.Plan(arch, weights.PlanOptions{
 		ComputeDType: compute, Slots: int64(p.Slots), ContextLen: int64(contextOf(a, arch.MaxPosition)),
 		Train: learns, Checkpointing: a.Engine.CheckpointActivations,
 		MicroBatchTokens: int64(a.Engine.MicroBatchTokens), LogitRows: learner.DefaultHeadRows,
@@ -125,7 +125,7 @@ func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) Agen
 		p.Weights += 2 * parameters // the copy that sampling reads
 		extra += 2 * parameters
 	}
-	if compute != checkpoint.F32 {
+	if compute != weights.F32 {
 		if learns {
 			p.Gradients += 2 * parameters // those of one micro-batch, in bf16
 			extra += 2 * parameters
@@ -138,7 +138,7 @@ func planAgent(cfg *config.Config, a *config.Agent, arch checkpoint.Config) Agen
 		p.Checkpoint += 8 * parameters // AdamW's moments
 		if cfg.GRPO.KL != "none" && cfg.Learns(a) {
 			p.Reference = 4 * parameters
-			if compute != checkpoint.F32 {
+			if compute != weights.F32 {
 				p.Reference += 2 * parameters
 			}
 		}

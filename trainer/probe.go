@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/health"
 )
@@ -24,7 +24,7 @@ func (w *Worker) Rollouts() int { return int(w.talking.Load()) }
 
 // Saved finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {
-	run := checkpoint.Run{Dir: checkpointsDir(RunDir(cfg))}
+	run := archive.Run{Dir: checkpointsDir(RunDir(cfg))}
 	return func() (step int64, at time.Time, ok bool) {
 		steps, err := run.List()
 		if err != nil || len(steps) == 0 {

@@ -3,7 +3,7 @@ package trainer
 import (
 	"encoding/json"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -43,7 +43,7 @@ func (r *results) note(version int64, outcomes []store.Outcome) {
 }
 
 // Best is the version that did best in evaluation as far as a checkpoint knows, if any did.
-func Best(m checkpoint.Manifest) (version int64, ok bool) {
+func Best(m archive.Manifest) (version int64, ok bool) {
 	var r results
 	if len(m.Results) == 0 || json.Unmarshal(m.Results, &r) != nil || r.Best == nil {
 		return 0, false

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -52,7 +52,7 @@ func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.C
 			return
 		}
 		for range 1000 {
-			if steps, err := (checkpoint.Run{Dir: checkpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
+			if steps, err := (archive.Run{Dir: checkpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -186,7 +186,7 @@ func TestResumeOfNothing(t *testing.T) {
 func TestResumePassesDamageOver(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	file := filepath.Join(checkpoint.Run{Dir: checkpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
+	file := filepath.Join(archive.Run{Dir: checkpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -224,11 +224,11 @@ func TestResumeProlongs(t *testing.T) {
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	run := checkpoint.Run{Dir: checkpointsDir(dir)}
+	run := archive.Run{Dir: checkpointsDir(dir)}
 	if err := os.RemoveAll(run.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
-	from, err := checkpoint.Verify(run.StepDir(2))
+	from, err := archive.Verify(run.StepDir(2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir, Offers: []checkpoint.Manifest{from}})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir, Offers: []archive.Manifest{from}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestResultsKnowTheirVersion(t *testing.T) {
 		}
 	}
 	again := copyRun(t, dir)
-	if err := os.RemoveAll(checkpoint.Run{Dir: checkpointsDir(again)}.StepDir(4)); err != nil {
+	if err := os.RemoveAll(archive.Run{Dir: checkpointsDir(again)}.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true}).records {
@@ -293,7 +293,7 @@ func TestResultsKnowTheirVersion(t *testing.T) {
 func readResults(t *testing.T, dir string, step int64) string {
 	t.Helper()
 	offers, skipped, err := CheckpointsOf(dir).Offers()
-	i := slices.IndexFunc(offers, func(m checkpoint.Manifest) bool { return m.Step == step })
+	i := slices.IndexFunc(offers, func(m archive.Manifest) bool { return m.Step == step })
 	if err != nil || i < 0 {
 		t.Fatalf("no checkpoint of step %d: %v %v", step, skipped, err)
 	}

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -87,7 +87,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 	}
 	team.contested = contested
 	// Not before the team has agreed: what is written here is held against the settings of whoever resumes.
-	if err := checkpoint.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
+	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return 0, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 	}
 	err = team.each(ctx, (*Worker).Run)

@@ -6,11 +6,12 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // What the configuration's sections mean to the packages that do the work. Everything here was checked
@@ -68,11 +69,11 @@ func limitsOf(l config.Limits) agent.Limits {
 }
 
 // shapeConfig is the architecture of a model given by nothing but a shape.
-func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (checkpoint.Config, error) {
-	c := checkpoint.Config{
+func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (weights.Config, error) {
+	c := weights.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
 		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions,
-		Tied: s.Tied, AttentionBias: s.Family == checkpoint.Qwen2, QKNorm: s.Family == checkpoint.Qwen3,
+		Tied: s.Tied, AttentionBias: s.Family == weights.Qwen2, QKNorm: s.Family == weights.Qwen3,
 	}
 	if c.VocabSize == 0 {
 		c.VocabSize = tok.VocabSize()
@@ -91,7 +92,7 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (checkpoint.Config, 
 
 func checkpointsDir(dir string) string { return filepath.Join(dir, checkpointsFolder) }
 
-func agentDir(r checkpoint.Run, step int64, name string) string {
+func agentDir(r archive.Run, step int64, name string) string {
 	return filepath.Join(r.StepDir(step), name)
 }
 

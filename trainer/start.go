@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -22,7 +22,7 @@ var ErrFinished = errors.New("nothing is left to train; raise run.steps")
 
 // startingPoints are the checkpoints that a worker of this process can go on from, newest first; none in a fresh
 // run. A folder that holds checkpoints is never started over, and a resumed run has the settings it began with.
-func startingPoints(cfg *config.Config, dir string, opt Options) ([]checkpoint.Manifest, error) {
+func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
 	run := CheckpointsOf(dir, opt.Agents...)
 	if run.Agents == nil {
 		run.Agents = AgentNames(cfg)
@@ -60,7 +60,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]checkpoint.M
 
 // offersOf are the states that a worker with these checkpoints can start from. One that has at most one may have
 // to begin at the beginning: it may be the only one whose first checkpoint was completed.
-func offersOf(points []checkpoint.Manifest) []store.Offer {
+func offersOf(points []archive.Manifest) []store.Offer {
 	var out []store.Offer
 	for _, m := range points {
 		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest})
@@ -84,12 +84,12 @@ func (t *team) somethingLeft(ctx context.Context, s Setup) error {
 	return nothingLeft(s.Config, s.Offers[0])
 }
 
-func nothingLeft(cfg *config.Config, m checkpoint.Manifest) error {
+func nothingLeft(cfg *config.Config, m archive.Manifest) error {
 	return fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: %w", m.Step, cfg.Run.Steps, ErrFinished)
 }
 
 // finished says whether the last step is made and, where queries are held out, its version evaluated.
-func finished(cfg *config.Config, m checkpoint.Manifest, t task.Task) bool {
+func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
 		return m.Step >= cfg.Run.Steps
 	}
@@ -113,7 +113,7 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 		if len(s.Offers) > 0 {
 			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
 		}
-		return run.GoBack(checkpoint.Manifest{Step: store.Afresh})
+		return run.GoBack(archive.Manifest{Step: store.Afresh})
 	}
 	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
 	for _, m := range t.members {

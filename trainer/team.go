@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -82,7 +82,7 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 
 // load opens the workers on the state that the team starts from.
 func (t *team) load(ctx context.Context, s Setup) error {
-	if i := slices.IndexFunc(s.Offers, func(m checkpoint.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
+	if i := slices.IndexFunc(s.Offers, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		s.From = &s.Offers[i]
 	}
 	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all see it

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -157,7 +157,7 @@ func sameNumbers(t *testing.T, got, want map[string]float64) {
 // digests are the SHA-256 of every file of a committed checkpoint, read anew, by "agent/file".
 func digests(t *testing.T, dir string, step int64) map[string]string {
 	t.Helper()
-	m, err := checkpoint.Verify(checkpoint.Run{Dir: checkpointsDir(dir)}.StepDir(step))
+	m, err := archive.Verify(archive.Run{Dir: checkpointsDir(dir)}.StepDir(step))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func sameWeights(t *testing.T, got, want map[string]string) {
 // steps lists a run's committed checkpoints.
 func steps(t *testing.T, dir string) []int64 {
 	t.Helper()
-	s, err := checkpoint.Run{Dir: checkpointsDir(dir)}.List()
+	s, err := archive.Run{Dir: checkpointsDir(dir)}.List()
 	if err != nil {
 		t.Fatal(err)
 	}

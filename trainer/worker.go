@@ -14,7 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/course"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -56,12 +56,12 @@ type Worker struct {
 	schedule   learner.Schedule
 
 	dir      string // the run's folder
-	run      checkpoint.Run
+	run      archive.Run
 	from     int64 // version at which the round begins
 	saved    int64 // version of the newest checkpoint, complete or in the making; -1: there is none yet
 	saving   saving
-	snapshot *snapshot          // what checkpoints are written from; nil of a frozen agent
-	ledger   *checkpoint.Ledger // nil in an evaluation
+	snapshot *snapshot       // what checkpoints are written from; nil of a frozen agent
+	ledger   *archive.Ledger // nil in an evaluation
 	results  results
 	refused  int           // steps in a row in which an update was refused
 	decoded  map[int]int64 // the engine's passes by size of the decode batch, up to the last record

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -85,7 +85,7 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir 
 		return "", err
 	}
 	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, b.log)
-	run := checkpoint.Run{Dir: filepath.Join(trainer.RunDir(cfg), "checkpoints")}
+	run := archive.Run{Dir: filepath.Join(trainer.RunDir(cfg), "checkpoints")}
 	stepDir = run.StepDir(0)
 	if done, err := run.List(); err != nil {
 		return "", err

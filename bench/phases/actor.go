@@ -10,12 +10,12 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // actor is what an agent of a run computes with: its model, engine and learner, with the settings that a run has
@@ -44,7 +44,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return a, err
 	}
-	src, err := checkpoint.Open(w.Folder)
+	src, err := weights.Open(w.Folder)
 	if err != nil {
 		return a, err
 	}

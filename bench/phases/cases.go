@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // shape is how many tokens a case has.
@@ -21,23 +21,23 @@ func (s shape) String() string {
 // sequences is how many are sampled.
 func (s shape) sequences() int { return s.prompts * s.rollouts }
 
-// weights names a model: a file under models/, or a shape filled with random numbers.
-type weights struct {
+// network is a model: a file under models/, or a shape filled with random numbers.
+type network struct {
 	name   string
 	file   string
-	config checkpoint.Config
+	config weights.Config
 }
 
 var (
-	smolLM2     = weights{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
-	small       = weights{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
-	halfBillion = weights{name: "24 layers, width 896, vocabulary 151,936", config: llama(24, 896, 14, 2, 4864, 151_936)}
-	tiny        = weights{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	smolLM2     = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
+	small       = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
+	halfBillion = network{name: "24 layers, width 896, vocabulary 151,936", config: llama(24, 896, 14, 2, 4864, 151_936)}
+	tiny        = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
 )
 
-func llama(layers, width, heads, kvHeads, ffn, vocab int) checkpoint.Config {
-	return checkpoint.Config{
-		Family: checkpoint.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
+func llama(layers, width, heads, kvHeads, ffn, vocab int) weights.Config {
+	return weights.Config{
+		Family: weights.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
 		HeadDim: width / heads, FFN: ffn, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true, EOS: []int32{0},
 	}
 }
@@ -47,8 +47,8 @@ type phase struct {
 	peer    string // of bench/peers/phases.py
 	options actorOptions
 	work    func(ctx context.Context, a *actor, w *workload) error
-	bytes   func(c checkpoint.Config, s shape, weight float64) measure.Amount // weight: bytes of one that generation reads
-	flops   func(checkpoint.Config, shape) measure.Amount
+	bytes   func(c weights.Config, s shape, weight float64) measure.Amount // weight: bytes of one that generation reads
+	flops   func(weights.Config, shape) measure.Amount
 }
 
 var phases = map[string]phase{
@@ -60,7 +60,7 @@ var phases = map[string]phase{
 // bench is one row.
 type bench struct {
 	name, suite string
-	weights     weights
+	weights     network
 	shape       shape
 	precision   precision
 	targets     []measure.Target

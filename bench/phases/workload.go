@@ -9,8 +9,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // workload is what every provider of a case is given; bench/peers/phases.py reads its JSON.
@@ -28,7 +28,7 @@ type workload struct {
 	LR          float64     `json:"lr"`
 
 	precision precision
-	config    checkpoint.Config
+	config    weights.Config
 	behaviour [][]float32 // the engine's log-probs of Completions
 	against   string      // where LogProbs are from
 }
@@ -81,7 +81,7 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err
 	}
-	src, err := checkpoint.Open(filepath.Join(root, "models", b.weights.file))
+	src, err := weights.Open(filepath.Join(root, "models", b.weights.file))
 	if err != nil {
 		return fmt.Errorf("%w (make gsm8k brings it)", err)
 	}
@@ -99,7 +99,7 @@ func (a *actor) export(ctx context.Context, folder string) error {
 	read := func(name string, dst []float32) error {
 		return a.model.ReadFlat(ctx, a.model.Master, parts[name].Offset, dst)
 	}
-	return checkpoint.WriteHF(folder, a.model.Config, checkpoint.ExpectedTensors(a.model.Config), read, checkpoint.F32, nil)
+	return weights.WriteHF(folder, a.model.Config, weights.ExpectedTensors(a.model.Config), read, weights.F32, nil)
 }
 
 // checked are the first completions of the checked prompts.

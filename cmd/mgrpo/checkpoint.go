@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
@@ -29,7 +29,7 @@ type checkpointFlags struct {
 }
 
 // open finds the run's checkpoints and how many of them are kept.
-func (f checkpointFlags) open() (r checkpoint.Run, keep int, err error) {
+func (f checkpointFlags) open() (r archive.Run, keep int, err error) {
 	const usual = 2
 	if (f.Config == "") == (f.Run == "") {
 		return r, 0, errors.New("name the run: its folder, such as runs/NAME, or its configuration")
@@ -57,7 +57,7 @@ func (f checkpointFlags) open() (r checkpoint.Run, keep int, err error) {
 }
 
 // hereAlone leaves out agents of whom there is nothing in any checkpoint: their files are on their own servers.
-func hereAlone(r checkpoint.Run) (checkpoint.Run, error) {
+func hereAlone(r archive.Run) (archive.Run, error) {
 	all, err := r.Summaries()
 	if err != nil || r.Agents != nil {
 		return r, err
@@ -82,7 +82,7 @@ func hereAlone(r checkpoint.Run) (checkpoint.Run, error) {
 }
 
 // best is the version that the newest checkpoint takes for the best.
-func best(all []checkpoint.Summary) (version int64, ok bool) {
+func best(all []archive.Summary) (version int64, ok bool) {
 	for _, s := range slices.Backward(all) {
 		if s.Fault == nil {
 			return trainer.Best(s.Manifest)
@@ -139,7 +139,7 @@ func (c *checkpointVerifyCmd) Run() error {
 		return err
 	}
 	if len(offers)+len(skipped) == 0 {
-		return fmt.Errorf("%s: %w", r.Dir, checkpoint.ErrNoCheckpoint)
+		return fmt.Errorf("%s: %w", r.Dir, archive.ErrNoCheckpoint)
 	}
 	faults := 0
 	for _, s := range skipped {
@@ -181,8 +181,8 @@ func (c *checkpointPruneCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(s checkpoint.Summary) bool { return s.Fault == nil }) {
-		return fmt.Errorf("%s: %w", r.Dir, checkpoint.ErrNoCheckpoint)
+	if !slices.ContainsFunc(all, func(s archive.Summary) bool { return s.Fault == nil }) {
+		return fmt.Errorf("%s: %w", r.Dir, archive.ErrNoCheckpoint)
 	}
 	var also []int64
 	if version, ok := best(all); ok {

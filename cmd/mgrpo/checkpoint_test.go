@@ -8,21 +8,22 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // saveSteps makes checkpoints of two tiny agents, of which step 1 did best in evaluation.
 func saveSteps(t *testing.T, dir string, steps ...int64) {
 	t.Helper()
-	cfg := checkpoint.Config{Family: checkpoint.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
-	var agents []checkpoint.AgentState
+	cfg := weights.Config{Family: weights.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
+	var agents []archive.AgentState
 	for _, name := range []string{"planner", "researcher"} {
-		agents = append(agents, checkpoint.AgentState{Name: name, Config: cfg, Tensors: checkpoint.ExpectedTensors(cfg), DType: checkpoint.F32,
+		agents = append(agents, archive.AgentState{Name: name, Config: cfg, Tensors: weights.ExpectedTensors(cfg), DType: weights.F32,
 			Read: func(string, []float32) error { return nil }})
 	}
 	r := trainer.CheckpointsOf(dir)
 	for _, step := range steps {
-		if _, err := r.Save(checkpoint.Manifest{Run: "x", Step: step}, agents); err != nil {
+		if _, err := r.Save(archive.Manifest{Run: "x", Step: step}, agents); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.SetResults(step, json.RawMessage(`{"evaluated":1,"best":{"version":1,"accuracy":0.5}}`)); err != nil {

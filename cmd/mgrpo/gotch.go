@@ -5,17 +5,17 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // PyTorch's own checkpoint files come in through gotch, after package checkpoint has scanned them.
-func init() { checkpoint.SetBinLoader(loadBin) }
+func init() { weights.SetBinLoader(loadBin) }
 
-var binDTypes = map[torch.DType]checkpoint.DType{
-	torch.Float32: checkpoint.F32, torch.Float16: checkpoint.F16, torch.BFloat16: checkpoint.BF16,
+var binDTypes = map[torch.DType]weights.DType{
+	torch.Float32: weights.F32, torch.Float16: weights.F16, torch.BFloat16: weights.BF16,
 }
 
-func loadBin(path string, visit func(name string, shape []int64, dtype checkpoint.DType, data []byte) error) error {
+func loadBin(path string, visit func(name string, shape []int64, dtype weights.DType, data []byte) error) error {
 	return gotchx.LoadBin(path, func(name string, shape []int64, dtype torch.DType, data []byte) error {
 		known, ok := binDTypes[dtype]
 		if !ok {

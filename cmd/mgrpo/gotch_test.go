@@ -5,16 +5,16 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // gotch and our reader of the mapped file see the same tensors.
 func TestLoadBin(t *testing.T) {
 	dir := filepath.Dir(golden.File(t, "models", filepath.Join("qwen2-tiny-bin", "pytorch_model.bin")))
 	throughGotch := read(t, dir)
-	checkpoint.SetBinLoader(nil)
-	defer checkpoint.SetBinLoader(loadBin)
+	weights.SetBinLoader(nil)
+	defer weights.SetBinLoader(loadBin)
 	mapped := read(t, dir)
 	if len(mapped) == 0 || len(throughGotch) != len(mapped) {
 		t.Fatalf("gotch read %d tensors, the mapped file has %d", len(throughGotch), len(mapped))
@@ -29,7 +29,7 @@ func TestLoadBin(t *testing.T) {
 // read returns the bytes of every tensor of a checkpoint.
 func read(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
-	source, err := checkpoint.Open(dir)
+	source, err := weights.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

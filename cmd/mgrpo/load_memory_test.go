@@ -11,17 +11,17 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // While a pytorch_model.bin comes in through gotch, memory grows by little more than the weights as they are
 // held: gotch's copy is gone before they are allocated.
 func TestLoadBinPeakMemory(t *testing.T) {
 	ctx := t.Context()
-	cfg := checkpoint.Config{
-		Family: checkpoint.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
+	cfg := weights.Config{
+		Family: weights.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func TestLoadBinPeakMemory(t *testing.T) {
 	defer dev.Close()
 	var m *model.Model
 	grown := memorytest.Peak(t, func() {
-		source, err := checkpoint.Open(dir)
+		source, err := weights.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,16 +44,16 @@ func TestLoadBinPeakMemory(t *testing.T) {
 		}
 	})
 	defer m.Close(ctx)
-	weights := 4 * m.Layout.Numel
-	if float64(grown) > 1.2*float64(weights) || float64(grown) < 0.9*float64(weights) {
-		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, weights>>20)
+	size := 4 * m.Layout.Numel
+	if float64(grown) > 1.2*float64(size) || float64(grown) < 0.9*float64(size) {
+		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, size>>20)
 	}
 }
 
 // writeBinFolder writes config.json and, as torch.save does, a float32 pytorch_model.bin of ones.
-func writeBinFolder(t *testing.T, dir string, cfg checkpoint.Config) {
+func writeBinFolder(t *testing.T, dir string, cfg weights.Config) {
 	t.Helper()
-	config, err := cfg.HFJSON(checkpoint.F32)
+	config, err := cfg.HFJSON(weights.F32)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func writeBinFolder(t *testing.T, dir string, cfg checkpoint.Config) {
 			t.Fatal(err)
 		}
 	}
-	tensors := checkpoint.ExpectedTensors(cfg)
+	tensors := weights.ExpectedTensors(cfg)
 	put("data.pkl", pickleStateDict(tensors))
 	one := binary.LittleEndian.AppendUint32(nil, 0x3f800000)
 	for i, v := range tensors {
@@ -87,7 +87,7 @@ func writeBinFolder(t *testing.T, dir string, cfg checkpoint.Config) {
 }
 
 // pickleStateDict is the pickle, protocol 2, of an OrderedDict of contiguous tensors with a storage each.
-func pickleStateDict(tensors []checkpoint.TensorSpec) []byte {
+func pickleStateDict(tensors []weights.TensorSpec) []byte {
 	p := []byte("\x80\x02ccollections\nOrderedDict\n)R(")
 	text := func(s string) {
 		p = binary.LittleEndian.AppendUint32(append(p, 'X'), uint32(len(s)))

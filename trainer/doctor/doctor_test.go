@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 func quickstart(t *testing.T, sets ...string) *config.Config {
@@ -120,7 +120,7 @@ func TestDisk(t *testing.T) {
 func TestFits(t *testing.T) {
 	cfg := quickstart(t, "agents.researcher.device=cuda:1")
 	plan := func(agent, device string, kv, activations int64) trainer.AgentPlan {
-		m := checkpoint.MemoryPlan{Weights: 10, Gradients: 1, KVCache: kv, Activations: activations}
+		m := weights.MemoryPlan{Weights: 10, Gradients: 1, KVCache: kv, Activations: activations}
 		m.Total = m.Weights + m.Gradients + kv + activations
 		return trainer.AgentPlan{Agent: agent, Device: device, Slots: 12, MemoryPlan: m}
 	}

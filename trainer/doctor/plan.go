@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Preflight prints the memory plan of the agents that are to run in this process (nil: all) and refuses
@@ -89,7 +89,7 @@ func fits(cfg *config.Config, plans []trainer.AgentPlan, free map[string]int64) 
 		d := deviceOf(p)
 		add(d, p)
 		if d != "cpu" && p.Snapshot > 0 { // the host's memory all the same
-			add("cpu", trainer.AgentPlan{Agent: p.Agent, Device: "cpu", MemoryPlan: checkpoint.MemoryPlan{Snapshot: p.Snapshot, Total: p.Snapshot}})
+			add("cpu", trainer.AgentPlan{Agent: p.Agent, Device: "cpu", MemoryPlan: weights.MemoryPlan{Snapshot: p.Snapshot, Total: p.Snapshot}})
 		}
 	}
 	for _, d := range devices {

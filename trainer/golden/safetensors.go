@@ -35,7 +35,7 @@ func convert[T int32 | int64 | float32](data []float64) []T {
 }
 
 // ReadTensors reads a safetensors file of expected numbers. It trusts the file: the loader under test is
-// trainer/checkpoint, and shares no code with this one.
+// trainer/weights, and shares no code with this one.
 func ReadTensors(t testing.TB, path string) Tensors {
 	t.Helper()
 	raw, err := os.ReadFile(path)

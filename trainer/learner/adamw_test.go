@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Tolerances of the goldens' README for five steps in float32.
@@ -116,7 +116,7 @@ func loadModel(t *testing.T, dir string) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	src, err := checkpoint.Open(dir)
+	src, err := weights.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,9 +13,9 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 const tinyVocab = 17
@@ -33,8 +33,8 @@ func tinyModelIn(t *testing.T, seed uint64, opt model.Options) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(context.Background(), dev, checkpoint.Config{
-		Family: checkpoint.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+	m, err := model.Random(context.Background(), dev, weights.Config{
+		Family: weights.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true, QKNorm: true,
 	}, seed, opt)
 	if err != nil {

@@ -3,7 +3,7 @@ package model
 import (
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Leaf is one trained tensor: a contiguous window of the flat parameter buffer. Projections that are
@@ -35,7 +35,7 @@ type Layout struct {
 }
 
 // NewLayout is a pure function of the architecture.
-func NewLayout(cfg checkpoint.Config) *Layout {
+func NewLayout(cfg weights.Config) *Layout {
 	b := &Layout{index: map[string]int{}}
 	d, hd := int64(cfg.Hidden), int64(cfg.HeadDim)
 	q, kv, f := int64(cfg.Heads)*hd, int64(cfg.KVHeads)*hd, int64(cfg.FFN)

@@ -6,25 +6,25 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // TestLoadPeakMemory: while a checkpoint streams in, anonymous memory grows by little more than the
 // weights as they are held.
 func TestLoadPeakMemory(t *testing.T) {
 	ctx := context.Background()
-	cfg := checkpoint.Config{
-		Family: checkpoint.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
+	cfg := weights.Config{
+		Family: weights.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}
 	dir := filepath.Join(t.TempDir(), "model")
-	err := checkpoint.WriteHF(dir, cfg, checkpoint.ExpectedTensors(cfg), func(_ string, dst []float32) error {
+	err := weights.WriteHF(dir, cfg, weights.ExpectedTensors(cfg), func(_ string, dst []float32) error {
 		for i := range dst {
 			dst[i] = float32(i%7) * 0.01
 		}
 		return nil
-	}, checkpoint.F32, nil)
+	}, weights.F32, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestLoadPeakMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	src, err := checkpoint.Open(dir)
+	src, err := weights.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +44,8 @@ func TestLoadPeakMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close(ctx)
-	weights := 4 * m.Layout.Numel
-	if float64(grown) > 1.2*float64(weights) || float64(grown) < 0.9*float64(weights) {
-		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, weights>>20)
+	size := 4 * m.Layout.Numel
+	if float64(grown) > 1.2*float64(size) || float64(grown) < 0.9*float64(size) {
+		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, size>>20)
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Model is the weights of one decoder on one device.
 type Model struct {
-	Config checkpoint.Config
+	Config weights.Config
 	Device *torch.Device
 	Layout *Layout
 
@@ -34,13 +34,13 @@ type Model struct {
 
 // Decoder is the forward pass over weights of one precision.
 type Decoder struct {
-	cfg               *checkpoint.Config
+	cfg               *weights.Config
 	embed, norm, head *torch.Tensor
 	layers            []layer
 }
 
 type layer struct {
-	cfg                    *checkpoint.Config
+	cfg                    *weights.Config
 	inputNorm, postNorm    *torch.Tensor
 	qkv, qkvBias, o, oBias *torch.Tensor
 	qNorm, kNorm           *torch.Tensor
@@ -65,7 +65,7 @@ type Options struct {
 // Random makes a model from a shape. Initialisation is normal with standard deviation 1/sqrt(fan in),
 // the two projections that write to the residual stream scaled down by sqrt(2·layers) (GPT-2), norms 1,
 // biases 0; a function of the seed alone.
-func Random(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, seed uint64, opt Options) (*Model, error) {
+func Random(ctx context.Context, dev *torch.Device, cfg weights.Config, seed uint64, opt Options) (*Model, error) {
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func Random(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, seed 
 }
 
 // initialStd is the standard deviation for one checkpoint tensor; -1 stands for a norm (all ones).
-func initialStd(cfg *checkpoint.Config, p Part) float64 {
+func initialStd(cfg *weights.Config, p Part) float64 {
 	if len(p.Shape) == 1 {
 		if p.Name[len(p.Name)-4:] == "bias" {
 			return 0
@@ -111,9 +111,9 @@ func initialStd(cfg *checkpoint.Config, p Part) float64 {
 }
 
 // Load reads a checkpoint into a new model, a few rows at a time.
-func Load(ctx context.Context, dev *torch.Device, src *checkpoint.Source, opt Options) (*Model, error) {
+func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Options) (*Model, error) {
 	cfg := src.Config()
-	if err := src.Check(checkpoint.ExpectedTensors(cfg)); err != nil {
+	if err := src.Check(weights.ExpectedTensors(cfg)); err != nil {
 		return nil, err
 	}
 	m, err := allocate(ctx, dev, cfg, opt)
@@ -132,7 +132,7 @@ func Load(ctx context.Context, dev *torch.Device, src *checkpoint.Source, opt Op
 }
 
 // allocate makes the buffers and the leaf views, without values.
-func allocate(ctx context.Context, dev *torch.Device, cfg checkpoint.Config, opt Options) (*Model, error) {
+func allocate(ctx context.Context, dev *torch.Device, cfg weights.Config, opt Options) (*Model, error) {
 	if err := usable(dev.Spec(), dev.IsCUDA()); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}

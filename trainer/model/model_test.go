@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Tolerances are the suggested ones of the goldens' README (float32, another order of operations).
@@ -42,7 +42,7 @@ func open(t *testing.T, dir string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	src, err := checkpoint.Open(dir)
+	src, err := weights.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,12 +3,12 @@ package model
 import (
 	"math"
 
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // rotaryTables are cos and sin of position × inverse frequency, [positions, HeadDim/2] row-major,
 // computed in float64 and rounded once (Su et al. 2021; half-split layout as in Llama).
-func rotaryTables(cfg *checkpoint.Config, positions int) (cos, sin []float32) {
+func rotaryTables(cfg *weights.Config, positions int) (cos, sin []float32) {
 	freqs := inverseFrequencies(cfg)
 	cos = make([]float32, positions*len(freqs))
 	sin = make([]float32, positions*len(freqs))
@@ -22,7 +22,7 @@ func rotaryTables(cfg *checkpoint.Config, positions int) (cos, sin []float32) {
 }
 
 // inverseFrequencies are theta^(-2i/HeadDim), stretched band by band where the config asks for the "llama3" scaling.
-func inverseFrequencies(cfg *checkpoint.Config) []float64 {
+func inverseFrequencies(cfg *weights.Config) []float64 {
 	freqs := make([]float64, cfg.HeadDim/2)
 	for i := range freqs {
 		freqs[i] = math.Pow(cfg.RopeTheta, -2*float64(i)/float64(cfg.HeadDim))

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Tolerances of the goldens' README for the 135M model in float32.
@@ -135,7 +135,7 @@ func openSmolLM2(t *testing.T) *Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	src, err := checkpoint.Open(path)
+	src, err := weights.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ type bug struct {
 }
 
 func storeTests(tests string) suite { return suite{Package: "trainer/store", Tests: tests} }
-func files(tests string) suite      { return suite{Package: "trainer/checkpoint", Tests: tests} }
+func files(tests string) suite      { return suite{Package: "trainer/archive", Tests: tests} }
 func training(tests string) suite   { return suite{Package: "trainer", Tests: tests} }
 func chaos(arguments ...string) suite {
 	return suite{Chaos: arguments}
@@ -18,37 +18,37 @@ func chaos(arguments ...string) suite {
 var bugs = []bug{
 	{
 		Name: "a file is not synced before its folder gets its name",
-		File: "trainer/checkpoint/files.go",
+		File: "trainer/durable/files.go",
 		Old:  "		err = file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a folder is not synced after a manifest was put into it",
-		File: "trainer/checkpoint/files.go",
+		File: "trainer/durable/files.go",
 		Old:  "	return fsys.SyncDir(dir)\n", New: "	return nil\n",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a ledger's line is acknowledged before it is synced",
-		File: "trainer/checkpoint/ledger.go",
+		File: "trainer/archive/ledger.go",
 		Old:  "		err = l.file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a manifest is written in its place, and not put there whole",
-		File: "trainer/checkpoint/files.go",
-		Old:  "	temporary, dir := partialName(path), filepath.Dir(path)\n", New: "	temporary, dir := path, filepath.Dir(path)\n",
+		File: "trainer/durable/files.go",
+		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n", New: "	temporary, dir := path, filepath.Dir(path)\n",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a file's digest is not compared",
-		File: "trainer/checkpoint/manifest.go",
+		File: "trainer/archive/manifest.go",
 		Old:  "hex.EncodeToString(sum) != f.SHA256 {", New: "len(sum) == 0 {",
 		Suite: files("TestDamage"),
 	}, {
 		Name: "the newest checkpoints are removed, and the oldest kept",
-		File: "trainer/checkpoint/prune.go",
+		File: "trainer/archive/prune.go",
 		Old:  "	for _, step := range slices.Backward(steps) {\n", New: "	for _, step := range steps {\n",
 		Suite: files("TestPrune"),
 	}, {
 		Name: "results are not part of what is started from",
-		File: "trainer/checkpoint/offers.go",
+		File: "trainer/archive/offers.go",
 		Old:  "with.Results, with.Digest = evaluated.Results, evaluated.Digest", New: "with.Digest = evaluated.Digest",
 		Suite: files("TestOffers"),
 	}, {
@@ -133,7 +133,7 @@ announce(KEYS[2], ARGV[5])
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
 		Name:  "a ledger is not cut back to where the team goes on",
-		File:  "trainer/checkpoint/ledger.go",
+		File:  "trainer/archive/ledger.go",
 		Old:   "	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		New:   "	if _, err := io.Copy(to, file); err != nil || hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		Suite: files("TestLedger"),
@@ -145,7 +145,7 @@ announce(KEYS[2], ARGV[5])
 		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
 	}, {
 		Name: "a ledger is cut in the file that a sleeping predecessor has open",
-		File: "trainer/checkpoint/ledger.go",
+		File: "trainer/archive/ledger.go",
 		Old: `	if err = errors.Join(err, l.file.Sync()); err == nil {
 		err = r.fsys().Rename(temporary, l.path)
 	}

@@ -13,10 +13,10 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/checkpoint"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Options says where and how a policy is held.
@@ -39,7 +39,7 @@ type Policy struct {
 // Open loads the checkpoint at path: a Hugging Face folder or a GGUF file. A folder without a
 // tokenizer.json gives a policy without a tokenizer; a tokenizer that cannot be read is an error.
 func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
-	src, err := checkpoint.Open(path)
+	src, err := weights.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	if info.IsDir() {
 		return tokenizer.Load(path)
 	}
-	src, err := checkpoint.Open(path)
+	src, err := weights.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 
 // TokenizerOf reads the tokenizer of an opened checkpoint: the files beside its weights, or a GGUF file's
 // metadata.
-func TokenizerOf(path string, src *checkpoint.Source) (*tokenizer.Tokenizer, error) {
+func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error) {
 	if src.GGUFMeta() == nil {
 		return tokenizer.Load(path)
 	}

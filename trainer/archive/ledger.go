@@ -1,0 +1,194 @@
+package archive
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
+)
+
+// LedgerLine says what became of the rollouts of one training step, as far as one agent is concerned. It
+// holds nothing that another run of the step would give differently.
+type LedgerLine struct {
+	Step     int64           `json:"step"` // from 0: the version that was trained from
+	Rollouts []LedgerRollout `json:"rollouts"`
+	Updates  int64           `json:"updates"` // optimizer updates since the run's beginning, 0 for a frozen agent
+}
+
+// LedgerRollout is one rollout in a ledger. It was trained on or removed.
+type LedgerRollout struct {
+	ID      string    `json:"id"`               // QUERY/ROLLOUT
+	Trained []float64 `json:"trained,omitzero"` // weight of each of this agent's trajectories in it, in the order of issue
+	Removed string    `json:"removed,omitempty"`
+}
+
+// LedgerMark names a ledger up to some line: its length in bytes and their SHA-256 in hexadecimal. The zero
+// mark is that of an empty ledger.
+type LedgerMark struct {
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Ledger is an agent's file of LedgerLines, a JSON object a line. It is only ever appended to, or cut back
+// to where a checkpoint left it.
+type Ledger struct {
+	path   string
+	file   durable.WriteFile
+	size   int64
+	digest hash.Hash // of everything in it
+	err    error     // the first failure, after which nothing is written
+}
+
+func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".jsonl") }
+
+// OpenLedger opens an agent's ledger to append to it, made if it is not there. It must begin with what the
+// mark names; what follows, the steps that will be made again, is cut off: what the mark names is copied into
+// a file of its own, which takes the ledger's place. A worker that was only asleep when it was replaced then
+// goes on to write into a file that has no name any more.
+func (r Run) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
+	l := &Ledger{path: ledgerPath(r.Ledgers, agent), size: at.Size}
+	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }
+	if !agentName.MatchString(agent) {
+		return fail(fmt.Errorf("%q is not the name of an agent", agent))
+	}
+	if err := errors.Join(durable.MkdirAll(r.fsys(), r.Ledgers), durable.RemovePartial(r.fsys(), l.path)); err != nil {
+		return fail(err)
+	}
+	temporary := durable.PartialName(l.path)
+	var err error
+	if l.file, err = r.fsys().Create(temporary); err != nil {
+		return fail(err)
+	}
+	l.digest, err = at.copy(l.path, l.file)
+	if err = errors.Join(err, l.file.Sync()); err == nil {
+		err = r.fsys().Rename(temporary, l.path)
+	}
+	if err != nil {
+		return fail(errors.Join(err, l.file.Close(), r.fsys().RemoveAll(temporary)))
+	}
+	if err := r.fsys().SyncDir(r.Ledgers); err != nil {
+		return fail(errors.Join(err, l.file.Close()))
+	}
+	return l, nil
+}
+
+// Append writes a line through to the disk.
+func (l *Ledger) Append(line LedgerLine) error {
+	if l.err != nil {
+		return l.err
+	}
+	data, err := json.Marshal(line)
+	if err == nil {
+		data = append(data, '\n')
+		failpoint.Here("commit.ledger.before")
+		_, err = l.file.Write(data)
+	}
+	if err == nil {
+		failpoint.Here("commit.ledger.written")
+		err = l.file.Sync()
+	}
+	if err != nil {
+		l.err = fmt.Errorf("checkpoint: %s: step %d: %w", l.path, line.Step, err)
+		return l.err
+	}
+	failpoint.Here("commit.ledger.after")
+	l.digest.Write(data)
+	l.size += int64(len(data))
+	return nil
+}
+
+// Mark names the ledger as it is now.
+func (l *Ledger) Mark() LedgerMark {
+	if l.size == 0 {
+		return LedgerMark{}
+	}
+	return LedgerMark{l.size, hex.EncodeToString(l.digest.Sum(nil))}
+}
+
+// Close closes the file.
+func (l *Ledger) Close() error { return l.file.Close() }
+
+// verify says whether a file begins with what the mark names.
+func (m LedgerMark) verify(path string) error {
+	_, err := m.copy(path, io.Discard)
+	return err
+}
+
+// copy is verify, and copies what the mark names. It returns the state of the digest there.
+func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
+	digest := sha256.New()
+	if m.Size == 0 {
+		return digest, nil
+	}
+	what := "ledger " + filepath.Base(path)
+	info, err := os.Stat(path) // before opening: a FIFO would block
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is missing", what)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", what)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	switch n, err := io.Copy(io.MultiWriter(digest, to), io.LimitReader(file, m.Size)); {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", what, err)
+	case n < m.Size:
+		return nil, fmt.Errorf("%s has %d bytes, the manifest says %d", what, n, m.Size)
+	}
+	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {
+		return nil, fmt.Errorf("%s is altered: the SHA-256 of its first %d bytes is not the manifest's", what, m.Size)
+	}
+	return digest, nil
+}
+
+// maxLedgerLine bounds a line; one of a step with 100,000 rollouts has some megabytes.
+const maxLedgerLine = 64 << 20
+
+// ReadLedger reads the lines of a ledger up to a mark, which must verify.
+func ReadLedger(path string, at LedgerMark) ([]LedgerLine, error) {
+	if err := at.verify(path); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if at.Size == 0 {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	defer f.Close()
+	in := bufio.NewScanner(io.LimitReader(f, at.Size))
+	in.Buffer(nil, maxLedgerLine)
+	var lines []LedgerLine
+	for in.Scan() {
+		var line LedgerLine
+		dec := json.NewDecoder(bytes.NewReader(in.Bytes()))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&line); err != nil {
+			return nil, fmt.Errorf("checkpoint: %s: line %d: %w", path, len(lines)+1, err)
+		}
+		lines = append(lines, line)
+	}
+	if err := in.Err(); err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: line %d: %w", path, len(lines)+1, err)
+	}
+	return lines, nil
+}

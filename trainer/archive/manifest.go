@@ -1,0 +1,241 @@
+package archive
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// Manifest names everything a step's checkpoint consists of. It is the same for all agents, byte for byte.
+type Manifest struct {
+	Format       int             `json:"format"` // set when written
+	Run          string          `json:"run"`
+	Step         int64           `json:"step"`
+	ConfigDigest string          `json:"config_digest"` // of the run's configuration
+	Agents       []AgentFiles    `json:"agents"`
+	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before it, as JSON; SetResults adds its own
+	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set when written
+}
+
+// AgentFiles is one agent's part of a checkpoint.
+type AgentFiles struct {
+	Name        string         `json:"name"`
+	CPUFeatures string         `json:"cpu_features,omitempty"` // of its machine: bit-equality is promised for equal ones
+	Files       []durable.File `json:"files"`                  // in the agent's folder
+	Ledger      LedgerMark     `json:"ledger"`                 // its ledger up to this step
+}
+
+// manifestFormat changes with the meaning of what is in a run's folder.
+const manifestFormat = 2
+
+const maxManifestBytes = 16 << 20
+
+// encode returns the manifest with its digest, and the file's bytes.
+func (m Manifest) encode() (Manifest, []byte, error) {
+	m.Format = manifestFormat
+	var err error
+	if m.Digest, err = digestOf(&m.Digest, &m); err != nil {
+		return m, nil, err
+	}
+	data, err := json.MarshalIndent(m, "", "  ")
+	return m, append(data, '\n'), err
+}
+
+// errUnfinished is a step's folder without a manifest.
+type errUnfinished struct{}
+
+func (errUnfinished) Error() string        { return "unfinished: it has no " + manifestFile }
+func (errUnfinished) Is(target error) bool { return target == fs.ErrNotExist }
+
+// readManifest reads and checks manifest.json itself: encoding it anew must give the same bytes.
+func readManifest(stepDir string) (Manifest, error) {
+	data, err := durable.ReadSmall(filepath.Join(stepDir, manifestFile), maxManifestBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Manifest{}, errUnfinished{}
+	}
+	if err != nil {
+		return Manifest{}, err
+	}
+	var m Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return Manifest{}, fmt.Errorf("%s is damaged: %w", manifestFile, err)
+	}
+	if m.Format < manifestFormat {
+		return Manifest{}, fmt.Errorf("%s is of format %d: it is damaged, or an older mgrpo wrote it; this one reads format %d", manifestFile, m.Format, manifestFormat)
+	}
+	if _, again, err := m.encode(); err != nil || !bytes.Equal(again, data) {
+		return Manifest{}, fmt.Errorf("%s is damaged: its digest does not match", manifestFile)
+	}
+	return m, m.check()
+}
+
+// Digest is that of a step's manifest, which knows nothing of results that were put beside it.
+func (r Run) Digest(step int64) (string, error) {
+	m, err := readManifest(r.StepDir(step))
+	if err != nil {
+		return "", fmt.Errorf("checkpoint: %s: %w", r.StepDir(step), err)
+	}
+	return m.Digest, nil
+}
+
+// check refuses what a manifest that is whole may still say wrongly.
+func (m Manifest) check() error {
+	for i, a := range m.Agents {
+		if !agentName.MatchString(a.Name) || slices.ContainsFunc(m.Agents[:i], func(b AgentFiles) bool { return a.Name == b.Name }) {
+			return fmt.Errorf("%s: agent %q", manifestFile, a.Name)
+		}
+		if a.Ledger != (LedgerMark{}) && (a.Ledger.Size <= 0 || !isDigest(a.Ledger.SHA256)) {
+			return fmt.Errorf("%s: the ledger of %s has %d bytes of digest %.80q", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
+		}
+		for _, f := range a.Files {
+			if !filepath.IsLocal(f.Path) || f.Size < 0 || !isDigest(f.SHA256) {
+				return fmt.Errorf("%s: file %q of %d bytes with digest %.80q", manifestFile, f.Path, f.Size, f.SHA256)
+			}
+		}
+	}
+	return nil
+}
+
+func isDigest(text string) bool {
+	sum, err := hex.DecodeString(text)
+	return err == nil && len(sum) == sha256.Size
+}
+
+// of returns the parts of the named agents, or of all.
+func (m Manifest) of(names []string) ([]AgentFiles, error) {
+	if names == nil {
+		return m.Agents, nil
+	}
+	var out []AgentFiles
+	for _, name := range names {
+		a, ok := m.Agent(name)
+		if !ok {
+			return nil, fmt.Errorf("%s has no agent %s", manifestFile, name)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// checkSizes compares the sizes of the named agents' files, or everyone's, with the manifest.
+func (m Manifest) checkSizes(stepDir string, names []string) error {
+	agents, err := m.of(names)
+	if err != nil {
+		return err
+	}
+	for _, a := range agents {
+		for _, f := range a.Files {
+			info, err := os.Lstat(filepath.Join(stepDir, a.Name, f.Path))
+			if errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s/%s is missing", a.Name, f.Path)
+			}
+			if err != nil {
+				return err
+			}
+			if !info.Mode().IsRegular() || info.Size() != f.Size {
+				return fmt.Errorf("%s/%s has %d bytes, the manifest says %d", a.Name, f.Path, info.Size(), f.Size)
+			}
+		}
+	}
+	return nil
+}
+
+// Verify reads a step's folder from end to end and compares it with its manifest. The error names every
+// file that is missing, cut short or altered. Ledgers lie beside it: Run's Verify reads those too.
+func Verify(stepDir string) (Manifest, error) { return verify(stepDir, nil, "") }
+
+// VerifyAgent is Verify for the files of one agent, where those of others lie elsewhere.
+func VerifyAgent(stepDir, agent string) (Manifest, error) {
+	return verify(stepDir, []string{agent}, "")
+}
+
+// Verify reads a step's checkpoint from end to end, and the ledgers up to it, as far as r.Agents are
+// concerned. The error names everything that is missing, cut short or altered.
+func (r Run) Verify(step int64) (Manifest, error) {
+	m, err := verify(r.StepDir(step), r.Agents, r.Ledgers)
+	if err == nil && m.Step != step {
+		return Manifest{}, fmt.Errorf("checkpoint: %s: manifest is of step %d", r.StepDir(step), m.Step)
+	}
+	return m, err
+}
+
+// verify is Verify for some agents' files and, if a folder of ledgers is given, their ledgers.
+func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
+	fail := func(err error) (Manifest, error) {
+		return Manifest{}, fmt.Errorf("checkpoint: %s: %w", stepDir, err)
+	}
+	m, err := readManifest(stepDir)
+	if err != nil {
+		return fail(err)
+	}
+	agents, err := m.of(names)
+	if err != nil {
+		return fail(err)
+	}
+	var faults []string
+	for _, a := range agents {
+		for _, f := range a.Files {
+			if err := verifyFile(filepath.Join(stepDir, a.Name), f); err != nil {
+				faults = append(faults, fmt.Sprintf("%s/%s: %v", a.Name, f.Path, err))
+			}
+		}
+		if ledgers != "" {
+			if err := a.Ledger.verify(ledgerPath(ledgers, a.Name)); err != nil {
+				faults = append(faults, err.Error())
+			}
+		}
+	}
+	if len(faults) > 0 {
+		return fail(errors.New(strings.Join(faults, "; ")))
+	}
+	return m, nil
+}
+
+// verifyFile compares a file of an agent's folder with what the manifest says of it.
+func verifyFile(dir string, f durable.File) error {
+	path := filepath.Join(dir, f.Path)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("is missing")
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return errors.New("is not a regular file")
+	case info.Size() != f.Size:
+		return fmt.Errorf("has %d bytes, the manifest says %d", info.Size(), f.Size)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	digest := sha256.New()
+	if _, err := io.Copy(digest, file); err != nil {
+		return err
+	}
+	if sum := digest.Sum(nil); hex.EncodeToString(sum) != f.SHA256 {
+		return errors.New("is altered: its SHA-256 is not the manifest's")
+	}
+	return nil
+}
+
+// Agent returns the part of one agent.
+func (m Manifest) Agent(name string) (AgentFiles, bool) {
+	i := slices.IndexFunc(m.Agents, func(a AgentFiles) bool { return a.Name == name })
+	if i < 0 {
+		return AgentFiles{}, false
+	}
+	return m.Agents[i], true
+}

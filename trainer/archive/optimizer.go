@@ -1,0 +1,123 @@
+package archive
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"sort"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+const optimizerFile = "optimizer.safetensors"
+
+// Optimizer is the state of an optimizer over a flat parameter buffer, to be saved: how many steps it has
+// taken and float32 buffers of Len values each ("m" and "v" of AdamW, "master" for weights held in BF16).
+// A buffer's function fills dst with its values from index from on.
+type Optimizer struct {
+	Step    int64
+	Len     int64
+	Buffers map[string]func(from int64, dst []float32) error
+}
+
+const stepTensor = "step"
+
+// write makes optimizer.safetensors: every buffer as F32 [Len], and step as I64 [1].
+func (o *Optimizer) write(f *durable.Folder) error {
+	names := make([]string, 0, len(o.Buffers))
+	for name := range o.Buffers {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	if o.Len < 0 || o.Step < 0 || slices.Contains(names, stepTensor) {
+		return fmt.Errorf("optimizer: length %d, step %d, buffers %v", o.Len, o.Step, names)
+	}
+	tensors := []weights.OutTensor{{Name: stepTensor, DType: "I64", Shape: []int64{1}, Size: 8, Write: func(w io.Writer) error {
+		return binary.Write(w, binary.LittleEndian, o.Step)
+	}}}
+	for _, name := range names {
+		tensors = append(tensors, weights.OutTensor{Name: name, DType: string(weights.F32), Shape: []int64{o.Len}, Size: 4 * o.Len,
+			Write: func(w io.Writer) error { return o.writeBuffer(w, name) }})
+	}
+	return f.Create(optimizerFile, func(w io.Writer) error { return weights.WriteSafetensors(w, tensors) })
+}
+
+// writeChunk is how many values of a buffer are held at a time.
+const writeChunk = 1 << 16
+
+func (o *Optimizer) writeBuffer(w io.Writer, name string) error {
+	values := make([]float32, min(o.Len, writeChunk))
+	for from := int64(0); from < o.Len; from += int64(len(values)) {
+		values = values[:min(o.Len-from, writeChunk)]
+		if err := o.Buffers[name](from, values); err != nil {
+			return fmt.Errorf("optimizer buffer %s: %w", name, err)
+		}
+		if err := weights.WriteFloats(w, weights.F32, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OptimizerFile is a saved optimizer state, memory-mapped.
+type OptimizerFile struct {
+	tensors *weights.Tensors
+	step    int64
+	len     int64
+}
+
+// OpenOptimizer opens the optimizer state in an agent's folder of a run checkpoint.
+func OpenOptimizer(agentDir string) (*OptimizerFile, error) {
+	path := filepath.Join(agentDir, optimizerFile)
+	tensors, err := weights.OpenTensors(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	o := &OptimizerFile{tensors: tensors, len: -1}
+	if err := o.check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("checkpoint: %s: %w", path, err), o.Close())
+	}
+	return o, nil
+}
+
+// check demands a step and at least one buffer, all of one length.
+func (o *OptimizerFile) check() (err error) {
+	if o.step, err = o.tensors.Integer(stepTensor); err != nil {
+		return err
+	}
+	for _, name := range o.tensors.Names() {
+		if name == stepTensor {
+			continue
+		}
+		dtype, shape, _ := o.tensors.Info(name)
+		if dtype != string(weights.F32) || len(shape) != 1 || o.len >= 0 && o.len != shape[0] {
+			return fmt.Errorf("buffer %s is %s %v: expected F32 vectors of one length", name, dtype, shape)
+		}
+		o.len = shape[0]
+	}
+	if o.step < 0 || o.len < 0 {
+		return errors.New("step or buffers are missing")
+	}
+	return nil
+}
+
+// Step returns how many steps the optimizer had taken.
+func (o *OptimizerFile) Step() int64 { return o.step }
+
+// Len returns the length of every buffer.
+func (o *OptimizerFile) Len() int64 { return o.len }
+
+// Read fills dst with the values of a buffer from index from on.
+func (o *OptimizerFile) Read(buffer string, from int64, dst []float32) error {
+	if err := o.tensors.Read(buffer, from, from+int64(len(dst)), dst); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// Close unmaps the file.
+func (o *OptimizerFile) Close() error { return o.tensors.Close() }

@@ -1,0 +1,56 @@
+package archive
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Summary is a step's folder at a glance: sizes were looked at, digests were not.
+type Summary struct {
+	Name     string
+	Manifest Manifest // with its results, if it was evaluated; empty where Fault says so
+	Fault    error    // why it is not complete; nil: it is
+	Agents   []string // whose files are here
+	Bytes    int64    // of everything in it
+}
+
+// Summaries returns all steps' folders, ascending.
+func (r Run) Summaries() ([]Summary, error) {
+	steps, err := r.steps()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Summary, len(steps))
+	for i, step := range steps {
+		out[i] = r.summary(step)
+	}
+	return out, nil
+}
+
+func (r Run) summary(step int64) Summary {
+	dir := r.StepDir(step)
+	s := Summary{Name: stepName(step)}
+	if s.Manifest, s.Fault = readManifest(dir); s.Fault == nil {
+		s.Fault = s.Manifest.checkSizes(dir, r.Agents)
+	}
+	if evaluated, err := readResults(dir, s.Manifest); err == nil {
+		s.Manifest.Results, s.Manifest.Digest = evaluated.Results, evaluated.Digest
+	}
+	entries, _ := os.ReadDir(dir) // what cannot be read is not here
+	for _, e := range entries {
+		if e.IsDir() && e.Name()[0] != '.' {
+			s.Agents = append(s.Agents, e.Name())
+		}
+	}
+	slices.Sort(s.Agents)
+	_ = filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			if info, err := e.Info(); err == nil {
+				s.Bytes += info.Size()
+			}
+		}
+		return nil
+	})
+	return s
+}

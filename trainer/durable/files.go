@@ -1,0 +1,260 @@
+// Package durable writes files and folders so that a crash at any moment leaves what was there or the new one,
+// whole, and reads small files in bounded memory.
+package durable
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/failpoint"
+)
+
+// FS is what writing a run's state asks of a file system, so that tests can fail any operation. OS is the
+// real one. Reading goes through package os.
+type FS interface {
+	Mkdir(path string) error               // the parent exists
+	Create(path string) (WriteFile, error) // the file must not exist
+	Rename(from, to string) error          // replaces a file
+	RemoveAll(path string) error
+	SyncDir(path string) error // makes creations, renames and removals in the folder durable
+}
+
+// WriteFile is a file open for writing.
+type WriteFile interface {
+	io.Writer
+	Sync() error
+	Close() error
+}
+
+// OS is the operating system's file system.
+type OS struct{}
+
+func (OS) Mkdir(path string) error      { return os.Mkdir(path, 0o777) }
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+func (OS) RemoveAll(path string) error  { return os.RemoveAll(path) }
+
+func (OS) Create(path string) (WriteFile, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+}
+
+func (OS) SyncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// MkdirAll makes a folder and those above it that are missing, each durable in the one above it.
+func MkdirAll(fsys FS, path string) error {
+	path = filepath.Clean(path)
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if err := MkdirAll(fsys, parent); err != nil {
+		return err
+	}
+	if err := fsys.Mkdir(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
+}
+
+// File is a written file: its path with forward slashes (relative to the agent's folder in a manifest),
+// size in bytes and SHA-256 in hexadecimal.
+type File struct {
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Folder collects the files written into one new folder.
+type Folder struct {
+	fs    FS
+	path  string
+	files []File
+}
+
+// NewFolder makes a folder that must not be there.
+func NewFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = fmt.Errorf("%s: %w", dir, fs.ErrExist)
+		}
+		return nil, err
+	}
+	return WriteFolder(fsys, dir, fill)
+}
+
+// WriteFolder makes a folder, or another in its place: fill writes its files under a temporary name beside it,
+// and when they are on disk the folder takes its name.
+func WriteFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
+	dir = filepath.Clean(dir)
+	if err := RemovePartial(fsys, dir); err != nil {
+		return nil, err
+	}
+	temporary := PartialName(dir)
+	if err := fsys.Mkdir(temporary); err != nil {
+		return nil, err
+	}
+	f := &Folder{fs: fsys, path: temporary}
+	err := fill(f)
+	if err == nil {
+		err = fsys.SyncDir(temporary)
+	}
+	if err == nil {
+		err = fsys.RemoveAll(dir)
+	}
+	if err == nil {
+		failpoint.Here("checkpoint.folder.before")
+		err = fsys.Rename(temporary, dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, fsys.RemoveAll(temporary))
+	}
+	failpoint.Here("checkpoint.folder.renamed")
+	return f.files, fsys.SyncDir(filepath.Dir(dir))
+}
+
+// PartialName is what a file or folder is called while it is written: no two processes write under one name.
+func PartialName(path string) string {
+	dir, base := filepath.Split(path)
+	return filepath.Join(dir, "."+base+"."+rand.Text()[:8]+partialSuffix)
+}
+
+const partialSuffix = ".partial"
+
+// RemovePartial removes what a crash left of a file or folder in the making.
+func RemovePartial(fsys FS, path string) error {
+	dir, base := filepath.Split(path)
+	left, err := filepath.Glob(filepath.Join(GlobQuote(dir), "."+GlobQuote(base)+".????????"+partialSuffix))
+	for _, path := range left {
+		err = errors.Join(err, fsys.RemoveAll(path))
+	}
+	return err
+}
+
+// GlobQuote escapes what filepath.Glob would take for a pattern.
+func GlobQuote(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// ReplaceFile puts a file in place at once, and through to the disk: a crash leaves what was there or the new
+// one, whole. Several processes may do so. One that has these very bytes is left as it is.
+func ReplaceFile(path string, data []byte) error {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
+		return nil
+	}
+	return Replace(OS{}, path, data)
+}
+
+// Replace is ReplaceFile on any file system, and writes whatever is there.
+func Replace(fsys FS, path string, data []byte) error {
+	temporary, dir := PartialName(path), filepath.Dir(path)
+	f := &Folder{fs: fsys, path: dir}
+	err := f.CreateBytes(filepath.Base(temporary), data)
+	if err == nil {
+		err = fsys.Rename(temporary, path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), errors.Join(err, fsys.RemoveAll(temporary)))
+	}
+	return fsys.SyncDir(dir)
+}
+
+// Create writes one file through to the disk and records its size and digest.
+func (f *Folder) Create(name string, write func(io.Writer) error) error {
+	file, err := f.fs.Create(filepath.Join(f.path, name))
+	if err != nil {
+		return err
+	}
+	digest := sha256.New()
+	counter := &countingWriter{w: io.MultiWriter(file, digest)}
+	buffered := bufio.NewWriterSize(counter, 1<<20)
+	err = write(buffered)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	f.files = append(f.files, File{name, counter.n, hex.EncodeToString(digest.Sum(nil))})
+	return nil
+}
+
+func (f *Folder) CreateBytes(name string, data []byte) error {
+	return f.Create(name, func(w io.Writer) error { _, err := w.Write(data); return err })
+}
+
+// CreateExtra writes files handed in by the caller, which must be plain names that are not taken.
+func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
+	names := make([]string, 0, len(extra))
+	for name := range extra {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("extra file %q must be a plain file name", name)
+		}
+		for _, t := range taken {
+			if name == t {
+				return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
+			}
+		}
+		if err := f.CreateBytes(name, extra[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// ReadSmall reads a regular file of at most limit bytes.
+func ReadSmall(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path) // before opening: a FIFO would block
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", filepath.Base(path))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%s is larger than %d bytes", filepath.Base(path), limit)
+	}
+	return data, nil
+}

@@ -1,0 +1,159 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// maxReported bounds how many faults one error lists.
+const maxReported = 8
+
+// Check compares the tensors with what a model expects (see ExpectedTensors) and scans every value:
+// missing and unexpected tensors, other shapes, NaN and infinite entries are errors that name the tensor.
+// A tied model's file may repeat the embedding as lm_head.weight, and old files may hold the derived
+// rotary_emb.inv_freq; these are left out of Names and told in Notes. Call it once, before Read.
+func (s *Source) Check(expected []TensorSpec) error {
+	want := make(map[string][]int64, len(expected))
+	for _, t := range expected {
+		want[t.Name] = t.Shape
+	}
+	var faults []error
+	for _, t := range expected {
+		if stored, ok := s.tensors[t.Name]; !ok {
+			faults = append(faults, fmt.Errorf("tensor %s is missing", t.Name))
+		} else if !slices.Equal(stored.shape, t.Shape) {
+			faults = append(faults, fmt.Errorf("tensor %s has shape %v, config.json asks for %v", t.Name, stored.shape, t.Shape))
+		}
+	}
+	for _, name := range slices.Clone(s.names) {
+		if _, ok := want[name]; ok {
+			continue
+		}
+		if note, err := s.droppable(name); err != nil {
+			faults = append(faults, err)
+		} else {
+			s.drop(name, note)
+		}
+	}
+	if len(faults) == 0 {
+		faults = s.scanValues()
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	if more := len(faults) - maxReported; more > 0 {
+		faults = append(faults[:maxReported], fmt.Errorf("and %d more", more))
+	}
+	return fmt.Errorf("weights: %s: %w", s.path, oneLine(faults))
+}
+
+// droppable explains why a tensor that the model does not expect may be left out, or refuses it.
+func (s *Source) droppable(name string) (note string, err error) {
+	switch {
+	case name == "lm_head.weight" && s.config.Tied:
+		same, err := s.sameValues(name, "model.embed_tokens.weight")
+		if err != nil {
+			return "", err
+		}
+		if !same {
+			return "", errors.New("unexpected tensor lm_head.weight: it differs from model.embed_tokens.weight although tie_word_embeddings is true")
+		}
+		return "lm_head.weight equals model.embed_tokens.weight: the two are tied", nil
+	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
+		return name + " is derived from the config: not read", nil
+	}
+	return "", fmt.Errorf("unexpected tensor %s: the architecture in config.json has none of that name", name)
+}
+
+func (s *Source) drop(name, note string) {
+	delete(s.tensors, name)
+	s.names = slices.DeleteFunc(s.names, func(n string) bool { return n == name })
+	s.notes = append(s.notes, note)
+}
+
+// scanChunk is how many values the scans widen at a time.
+const scanChunk = 1 << 16
+
+// scanValues looks for NaN and infinities, tensor by tensor.
+func (s *Source) scanValues() (faults []error) {
+	buffer := make([]float32, scanChunk)
+	for _, name := range s.names {
+		err := s.eachChunk(name, buffer, func(at int64, values []float32) error {
+			for i, v := range values {
+				if v-v != 0 { // NaN for NaN and Inf
+					return fmt.Errorf("%s at element %d", nonFinite(v), at+int64(i))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			faults = append(faults, fmt.Errorf("tensor %s: %w", name, err))
+		}
+	}
+	return faults
+}
+
+func nonFinite(v float32) string {
+	switch {
+	case v != v:
+		return "NaN"
+	case math.Signbit(float64(v)):
+		return "-Inf"
+	}
+	return "+Inf"
+}
+
+func (s *Source) sameValues(a, b string) (bool, error) {
+	ta, tb := s.tensors[a], s.tensors[b]
+	if !slices.Equal(ta.shape, tb.shape) {
+		return false, nil
+	}
+	var other []float32
+	same := true
+	err := s.eachChunk(a, make([]float32, scanChunk), func(at int64, values []float32) error {
+		_, length := rows(ta.shape)
+		other = slices.Grow(other[:0], len(values))[:len(values)]
+		if err := s.Read(b, at/length, (at+int64(len(values)))/length, other); err != nil {
+			return err
+		}
+		same = same && slices.Equal(values, other)
+		return nil
+	})
+	return same, err
+}
+
+// eachChunk widens a tensor in whole rows, as many at a time as fit the buffer (grown for longer rows).
+// at is the index of the first element handed over.
+func (s *Source) eachChunk(name string, buffer []float32, visit func(at int64, values []float32) error) error {
+	count, length := rows(s.tensors[name].shape)
+	if count == 0 || length == 0 {
+		return nil
+	}
+	if int64(len(buffer)) < length {
+		buffer = make([]float32, length)
+	}
+	step := int64(len(buffer)) / length
+	for from := int64(0); from < count; from += step {
+		to := min(from+step, count)
+		values := buffer[:(to-from)*length]
+		if err := s.Read(name, from, to, values); err != nil {
+			return err
+		}
+		if err := visit(from*length, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneLine joins errors with semicolons: a list of faults is one message.
+func oneLine(errs []error) error {
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return errors.New(strings.Join(texts, "; "))
+}

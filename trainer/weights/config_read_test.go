@@ -1,0 +1,165 @@
+package weights
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestConfigDefaults(t *testing.T) {
+	for _, c := range []struct {
+		json string
+		want Config
+	}{
+		{`{"model_type":"llama"}`, Config{Family: Llama, VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128,
+			FFN: 11008, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 2048, BOS: []int32{1}, EOS: []int32{2}}},
+		{`{"architectures":["Qwen2ForCausalLM"],"num_key_value_heads":null,"num_attention_heads":16,"attention_bias":false}`,
+			Config{Family: Qwen2, VocabSize: 151936, Hidden: 4096, Layers: 32, Heads: 16, KVHeads: 16, HeadDim: 256,
+				FFN: 22016, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768, AttentionBias: true}},
+		{`{"model_type":"qwen3","hidden_size":1024,"tie_word_embeddings":true,"eos_token_id":[5,6],"pad_token_id":-1}`,
+			Config{Family: Qwen3, VocabSize: 151936, Hidden: 1024, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128,
+				FFN: 22016, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768, Tied: true, QKNorm: true, EOS: []int32{5, 6}}},
+		{`{"model_type":"llama","rope_parameters":{"rope_theta":5e5,"rope_type":"llama3","factor":8,"low_freq_factor":1.0,"high_freq_factor":4,"original_max_position_embeddings":8192},"attention_bias":true,"mlp_bias":true,"eos_token_id":null,"bos_token_id":null}`,
+			Config{Family: Llama, VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128,
+				FFN: 11008, RMSEps: 1e-6, RopeTheta: 5e5, MaxPosition: 2048, AttentionBias: true, MLPBias: true,
+				RopeScaling: &RopeLlama3{8, 1, 4, 8192}}},
+	} {
+		got, err := ParseConfig([]byte(c.json))
+		got.Raw = nil
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s:\n got %+v %v\nwant %+v", c.json, got, err, c.want)
+		}
+	}
+}
+
+func TestConfigRefused(t *testing.T) {
+	for _, c := range []struct {
+		json string
+		want []string
+	}{
+		{``, []string{"config.json"}},
+		{`[]`, []string{"object"}},
+		{`{"model_type":"llama"} x`, []string{"after"}},
+		{`{"model_type":"llama","vocab_size":5,"vocab_size":6}`, []string{"vocab_size", "twice"}},
+		{"{\"model_type\":\"\xff\"}", []string{"UTF-8"}},
+		{strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100), []string{"nested"}},
+		{`{"` + strings.Repeat("k", 2000) + `":1}`, []string{"2000 bytes"}},
+		{`{}`, []string{"model_type"}},
+		{`{"Model_Type":"llama"}`, []string{"model_type"}},
+		{`{"model_type":"gpt2"}`, []string{"model_type", "gpt2"}},
+		{`{"model_type":"` + strings.Repeat("x", 5000) + `"}`, []string{"model_type"}},
+		{`{"model_type":"qwen3_moe"}`, []string{"qwen3_moe", "mixture"}},
+		{`{"model_type":"llama","num_local_experts":8}`, []string{"num_local_experts"}},
+		{`{"model_type":"llama","architectures":["LlamaForSequenceClassification"]}`, []string{"LlamaForSequenceClassification"}},
+		{`{"architectures":["MambaForCausalLM"]}`, []string{"MambaForCausalLM"}},
+		{`{"model_type":"llama","quantization_config":{"bits":4}}`, []string{"quantization_config"}},
+		{`{"model_type":"llama","hidden_act":"gelu"}`, []string{"hidden_act", "gelu"}},
+		{`{"model_type":"qwen2","use_sliding_window":true}`, []string{"use_sliding_window"}},
+		{`{"model_type":"qwen3","layer_types":["full_attention","sliding_attention"]}`, []string{"layer_types[1]"}},
+		{`{"model_type":"llama","rope_scaling":{"type":"yarn","factor":2}}`, []string{"rope_scaling.rope_type", "yarn"}},
+		{`{"model_type":"llama","rope_scaling":{"rope_type":"llama3","factor":2}}`, []string{"rope_scaling.low_freq_factor", "missing"}},
+		{`{"model_type":"llama","partial_rotary_factor":0.5}`, []string{"partial_rotary_factor"}},
+		{`{"model_type":"llama","num_attention_heads":5}`, []string{"hidden_size", "num_attention_heads"}},
+		{`{"model_type":"llama","num_key_value_heads":3}`, []string{"num_key_value_heads", "num_attention_heads"}},
+		{`{"model_type":"llama","num_attention_heads":0}`, []string{"num_attention_heads"}},
+		{`{"model_type":"llama","hidden_size":1e3}`, []string{"hidden_size"}},
+		{`{"model_type":"llama","hidden_size":99999999999}`, []string{"hidden_size"}},
+		{`{"model_type":"llama","num_hidden_layers":2147483647}`, []string{"num_hidden_layers"}},
+		{`{"model_type":"llama","hidden_size":null}`, []string{"hidden_size", "null"}},
+		{`{"model_type":"llama","head_dim":7}`, []string{"head_dim"}},
+		{`{"model_type":"llama","head_dim":4096,"max_position_embeddings":33554432}`, []string{"max_position_embeddings", "head_dim", "at most"}},
+		{`{"model_type":"llama","rms_norm_eps":0}`, []string{"rms_norm_eps"}},
+		{`{"model_type":"llama","rope_theta":-1}`, []string{"rope_theta"}},
+		{`{"model_type":"llama","tie_word_embeddings":"yes"}`, []string{"tie_word_embeddings"}},
+		{`{"model_type":"llama","eos_token_id":32000}`, []string{"eos_token_id", "32000"}},
+		{`{"model_type":"llama","eos_token_id":[1.5]}`, []string{"eos_token_id"}},
+	} {
+		_, err := ParseConfig([]byte(c.json))
+		wantError(t, err, append(c.want, "config.json")...)
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("an error of %d bytes", len(err.Error()))
+		}
+	}
+}
+
+func TestGenerationConfig(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","eos_token_id":2}`))
+	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":[7,8],"pad_token_id":9,"temperature":0.6}`))
+	cfg, err := ReadConfig(dir)
+	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7, 8}) || !reflect.DeepEqual(cfg.Pad, []int32{9}) || !reflect.DeepEqual(cfg.BOS, []int32{1}) {
+		t.Errorf("%+v %v", cfg, err)
+	}
+	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":-7}`))
+	_, err = ReadConfig(dir)
+	wantError(t, err, generationFile, "eos_token_id")
+	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","x":"`+strings.Repeat("x", maxConfigBytes)+`"}`))
+	_, err = ReadConfig(dir)
+	wantError(t, err, configFile, "larger")
+}
+
+// TestHFJSON writes and rereads configs of every golden and of shapes by hand.
+func TestHFJSON(t *testing.T) {
+	configs := []Config{tinyConfig(Llama), tinyConfig(Qwen2), tinyConfig(Qwen3)}
+	for _, dir := range modelCases(t) {
+		cfg, err := ReadConfig(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs = append(configs, cfg)
+	}
+	for _, cfg := range configs {
+		cfg.EOS = []int32{2, 3} // a change against Raw must come through
+		data, err := cfg.HFJSON(BF16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseConfig(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(data), `"torch_dtype": "bfloat16"`) {
+			t.Errorf("no torch_dtype in %s", data)
+		}
+		if !regexp.MustCompile(`"rope_theta": \d+\.0,`).Match(data) {
+			t.Errorf("rope_theta is not written as a float: %s", data)
+		}
+		if cfg.Raw != nil && !strings.Contains(string(data), "initializer_range") {
+			t.Errorf("initializer_range of the source is lost")
+		}
+		cfg.Raw, again.Raw = nil, nil
+		if !reflect.DeepEqual(cfg, again) {
+			t.Errorf("\nwrote %+v\nread  %+v", cfg, again)
+		}
+	}
+	if _, err := tinyConfig(Llama).HFJSON(Q8_0); err == nil {
+		t.Error("wrote a quantised type")
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	for _, seed := range []string{`{"model_type":"llama"}`, `{"model_type":"qwen3","rope_scaling":{"rope_type":"llama3"},"eos_token_id":[1]}`, `{"a":[[[{}]]]}`} {
+		f.Add([]byte(seed))
+	}
+	if data, err := os.ReadFile("../../testdata/models/qwen2-untied/config.json"); err == nil {
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cfg, err := ParseConfig(data)
+		if err != nil {
+			return
+		}
+		written, err := cfg.HFJSON(F32)
+		if err != nil {
+			t.Fatalf("%s: cannot be written: %v", data, err)
+		}
+		again, err := ParseConfig(written)
+		cfg.Raw, again.Raw = nil, nil
+		if err != nil || !reflect.DeepEqual(cfg, again) {
+			t.Fatalf("%s: %+v became %+v (%v)", data, cfg, again, err)
+		}
+	})
+}

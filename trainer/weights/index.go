@@ -1,0 +1,110 @@
+package weights
+
+import (
+	"fmt"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+const maxShards = 4096
+
+// openIndex reads a shard index and adds every shard through add; the shards must hold exactly the tensors
+// that weight_map assigns to them.
+func (s *Source) openIndex(file, ext string, add func(shard string) error) error {
+	data, err := durable.ReadSmall(filepath.Join(s.path, file), maxHeaderBytes)
+	if err != nil {
+		return err
+	}
+	weightMap, err := parseIndex(data, ext)
+	if err != nil {
+		return err
+	}
+	shardNames := map[string][]string{}
+	for tensor, shard := range weightMap {
+		shardNames[shard] = append(shardNames[shard], tensor)
+	}
+	if len(shardNames) > maxShards {
+		return fmt.Errorf("weight_map names %d files: at most %d", len(shardNames), maxShards)
+	}
+	shards := make([]string, 0, len(shardNames))
+	for shard := range shardNames {
+		shards = append(shards, shard)
+	}
+	sort.Strings(shards)
+	for _, shard := range shards {
+		before := len(s.tensors)
+		if err := add(shard); err != nil {
+			return fmt.Errorf("%s: %w", shard, err)
+		}
+		sort.Strings(shardNames[shard])
+		for _, name := range shardNames[shard] {
+			if _, ok := s.tensors[name]; !ok {
+				return fmt.Errorf("tensor %s is missing from %s, where weight_map puts it", name, shard)
+			}
+		}
+		if len(s.tensors)-before != len(shardNames[shard]) {
+			for name := range s.tensors {
+				if weightMap[name] == "" {
+					return fmt.Errorf("unexpected tensor %s in %s: weight_map does not list it", name, shard)
+				}
+			}
+			return fmt.Errorf("%s holds tensors that weight_map puts into other files", shard)
+		}
+	}
+	return nil
+}
+
+// parseIndex returns weight_map: tensor name to shard file, each a plain file name ending in ext.
+func parseIndex(data []byte, ext string) (map[string]string, error) {
+	r, err := newJSONReader(data)
+	if err != nil {
+		return nil, err
+	}
+	var weightMap map[string]string
+	err = r.object(func(key string) error {
+		if key != "weight_map" {
+			_, err := r.value(0)
+			return err
+		}
+		weightMap = map[string]string{}
+		return r.object(func(tensor string) error {
+			if len(weightMap) == maxTensors {
+				return fmt.Errorf("weight_map lists more than %d tensors", maxTensors)
+			}
+			shard, err := r.text()
+			if err == nil {
+				err = checkShardName(shard, ext)
+			}
+			if err != nil {
+				return fmt.Errorf("weight_map[%q]: %w", tensor, err)
+			}
+			weightMap[tensor] = shard
+			return nil
+		})
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(weightMap) == 0:
+		return nil, fmt.Errorf("weight_map is missing or empty")
+	}
+	return weightMap, r.end()
+}
+
+// checkShardName admits plain names of files inside the checkpoint's folder.
+func checkShardName(name, ext string) error {
+	switch {
+	case len(name) > maxKeyBytes:
+		return fmt.Errorf("file name of %d bytes", len(name))
+	case filepath.IsAbs(name) || strings.HasPrefix(name, `\`) || len(name) > 1 && name[1] == ':':
+		return fmt.Errorf("%s is an absolute path, outside the checkpoint directory", name)
+	case strings.ContainsAny(name, `/\`) || name == ".." || strings.ContainsRune(name, 0):
+		return fmt.Errorf("%q must be a plain file name: it may not leave the checkpoint directory", name)
+	case !strings.HasSuffix(name, ext):
+		return fmt.Errorf("%q must end in %s", name, ext)
+	}
+	return nil
+}

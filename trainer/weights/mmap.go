@@ -1,0 +1,66 @@
+package weights
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapping is a whole regular file mapped read-only.
+type mapping struct{ data []byte }
+
+// mapFile maps path. An empty file gives an empty mapping.
+func mapFile(path string) (*mapping, error) {
+	info, err := os.Stat(path) // before opening: a FIFO would block
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil {
+		return nil, err
+	}
+	if info.Size() == 0 {
+		return &mapping{}, nil
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of %s: %w", info.Size(), path, err)
+	}
+	return &mapping{data: data}, nil
+}
+
+func (m *mapping) close() error {
+	if m.data == nil {
+		return nil
+	}
+	data := m.data
+	m.data = nil
+	return unix.Munmap(data)
+}
+
+// guardMapped runs f, turning the fault of touching a mapped file that was cut short meanwhile into an
+// error. The fault would otherwise kill the process.
+func guardMapped(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		fault, ok := r.(interface{ Addr() uintptr })
+		if !ok {
+			panic(r)
+		}
+		err = fmt.Errorf("the file changed or was cut short while in use (fault at %#x)", fault.Addr())
+	}()
+	return f()
+}

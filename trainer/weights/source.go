@@ -1,0 +1,155 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. Files are
+// memory-mapped read-only; a Source holds no copy of the weights. Its methods but Close may be called
+// from several goroutines at once.
+type Source struct {
+	path    string
+	config  Config
+	tensors map[string]tensor
+	names   []string
+	notes   []string
+	gguf    map[string]any
+	maps    []*mapping
+}
+
+// Open reads the headers of a Hugging Face folder or of a .gguf file and maps the weights. It refuses
+// architectures the trainer does not implement, and files whose headers do not add up; whether the
+// tensors are those the architecture needs is Check's question.
+func Open(path string) (*Source, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	s := &Source{path: path, tensors: map[string]tensor{}}
+	switch {
+	case info.IsDir():
+		err = s.openFolder()
+	case strings.EqualFold(filepath.Ext(path), ".gguf"):
+		err = s.openGGUF()
+	default:
+		err = errors.New("neither a Hugging Face folder nor a .gguf file")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("weights: %s: %w", path, err), s.Close())
+	}
+	for name := range s.tensors {
+		s.names = append(s.names, name)
+	}
+	sort.Strings(s.names)
+	return s, nil
+}
+
+// Weight files of a Hugging Face folder, in the order in which they are looked for.
+const (
+	safetensorsFile  = "model.safetensors"
+	safetensorsIndex = "model.safetensors.index.json"
+	binFile          = "pytorch_model.bin"
+	binIndex         = "pytorch_model.bin.index.json"
+	configFile       = "config.json"
+	generationFile   = "generation_config.json"
+)
+
+func (s *Source) openFolder() error {
+	cfg, err := ReadConfig(s.path)
+	if err != nil {
+		return err
+	}
+	s.config = cfg
+	for _, candidate := range []struct {
+		name string
+		open func(file string) error
+	}{
+		{safetensorsFile, s.addSafetensors},
+		{safetensorsIndex, func(file string) error { return s.openIndex(file, ".safetensors", s.addSafetensors) }},
+		{binFile, s.addBin},
+		{binIndex, func(file string) error { return s.openIndex(file, ".bin", s.addBin) }},
+	} {
+		switch _, err := os.Stat(filepath.Join(s.path, candidate.name)); {
+		case err == nil:
+			if err := candidate.open(candidate.name); err != nil {
+				return fmt.Errorf("%s: %w", candidate.name, err)
+			}
+			return nil
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	return fmt.Errorf("no weights found: expected %s, %s, %s or %s", safetensorsFile, safetensorsIndex, binFile, binIndex)
+}
+
+// Path returns what Open was given.
+func (s *Source) Path() string { return s.path }
+
+// Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
+func (s *Source) Config() Config { return s.config }
+
+// Names lists the tensors, sorted.
+func (s *Source) Names() []string { return s.names }
+
+// Notes tells in words what Open and Check left out of the file on purpose.
+func (s *Source) Notes() []string { return s.notes }
+
+// GGUFMeta returns the metadata of a GGUF file, nil for other formats. Values are string, bool, int64
+// (uint64 above its range), float64, or slices []string, []bool, []int64, []float64.
+func (s *Source) GGUFMeta() map[string]any { return s.gguf }
+
+// Info returns a tensor's shape (rows first) and storage type.
+func (s *Source) Info(name string) (shape []int64, dtype DType, ok bool) {
+	t, ok := s.tensors[name]
+	return t.shape, t.dtype, ok
+}
+
+// Read widens rows rowFrom to rowTo-1 of a tensor to float32, dequantising where needed. A row runs over
+// all dimensions but the first; a vector has rows of one value. dst must hold exactly those values.
+// A file that was cut short after Open gives an error.
+func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
+	t, ok := s.tensors[name]
+	if !ok {
+		return fmt.Errorf("weights: %s: no tensor %s", s.path, name)
+	}
+	if err := guardMapped(func() error { return t.read(rowFrom, rowTo, dst) }); err != nil {
+		return fmt.Errorf("weights: %s: %s: %w", s.path, name, err)
+	}
+	return nil
+}
+
+// Bytes returns the stored little-endian bytes of an F32, F16 or BF16 tensor without copying. They lie in
+// the mapped file: valid until Close, and touching them after the file was cut short kills the process.
+// ok is false for tensors that Read has to transform.
+func (s *Source) Bytes(name string) (data []byte, ok bool) {
+	t, ok := s.tensors[name]
+	if !ok || t.dtype.Size() == 0 || t.ropePairs != 0 {
+		return nil, false
+	}
+	return t.data, true
+}
+
+// Close unmaps the files; slices from Bytes die with it.
+func (s *Source) Close() error {
+	var errs []error
+	for _, m := range s.maps {
+		errs = append(errs, m.close())
+	}
+	s.maps, s.tensors, s.names = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// add registers a tensor of the given file under its Hugging Face name.
+func (s *Source) add(file, name string, t tensor) error {
+	if _, twice := s.tensors[name]; twice {
+		return fmt.Errorf("tensor %s occurs a second time in %s", name, file)
+	}
+	s.tensors[name] = t
+	return nil
+}

@@ -1,0 +1,82 @@
+package weights
+
+import "fmt"
+
+// tensor is stored bytes and how to read them.
+type tensor struct {
+	shape []int64
+	dtype DType
+	data  []byte
+	// ropePairs is half the head dimension for GGUF query and key rows stored with the two halves of each
+	// head interleaved (row h*2P + 2j + half holds Hugging Face row h*2P + half*P + j), 0 otherwise.
+	ropePairs int64
+}
+
+// newTensor checks that data is exactly what shape and dtype say.
+func newTensor(shape []int64, dtype DType, data []byte) (tensor, error) {
+	want, err := storedBytes(shape, dtype)
+	if err != nil {
+		return tensor{}, err
+	}
+	if int64(len(data)) != want {
+		return tensor{}, fmt.Errorf("shape %v of %s needs %d bytes, the file holds %d", shape, dtype, want, len(data))
+	}
+	return tensor{shape: shape, dtype: dtype, data: data}, nil
+}
+
+// storedBytes returns the size of a tensor in its file.
+func storedBytes(shape []int64, dtype DType) (int64, error) {
+	e, known := encodings[dtype]
+	if !known {
+		return 0, fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K or Q6_K)", dtype)
+	}
+	n, ok := numel(shape)
+	if !ok || n/e.blockLen > (1<<62)/e.blockBytes {
+		return 0, fmt.Errorf("shape %v: negative or overflowing size", shape)
+	}
+	if _, rowLen := rows(shape); rowLen%e.blockLen != 0 {
+		return 0, fmt.Errorf("shape %v: rows of %s must be multiples of %d", shape, dtype, e.blockLen)
+	}
+	return n / e.blockLen * e.blockBytes, nil
+}
+
+// rows splits a valid shape into the number of rows and their length.
+func rows(shape []int64) (count, length int64) {
+	switch len(shape) {
+	case 0:
+		return 1, 1
+	case 1:
+		return shape[0], 1
+	}
+	length, _ = numel(shape[1:])
+	return shape[0], length
+}
+
+// read widens rows from to to-1 into dst, which must hold exactly those values.
+func (t tensor) read(from, to int64, dst []float32) error {
+	count, length := rows(t.shape)
+	if from < 0 || from > to || to > count {
+		return fmt.Errorf("rows %d to %d of %d", from, to, count)
+	}
+	if int64(len(dst)) != (to-from)*length {
+		return fmt.Errorf("rows %d to %d hold %d values, the buffer %d", from, to, (to-from)*length, len(dst))
+	}
+	e := encodings[t.dtype]
+	rowBytes := length / e.blockLen * e.blockBytes
+	if t.ropePairs == 0 {
+		e.decode(dst, t.data[from*rowBytes:to*rowBytes])
+		return nil
+	}
+	for row := from; row < to; row++ {
+		stored := t.storedRow(row)
+		e.decode(dst[(row-from)*length:(row-from+1)*length], t.data[stored*rowBytes:(stored+1)*rowBytes])
+	}
+	return nil
+}
+
+// storedRow maps a Hugging Face row to the row of the file that holds it.
+func (t tensor) storedRow(row int64) int64 {
+	pairs := t.ropePairs
+	head, within := row/(2*pairs), row%(2*pairs)
+	return head*2*pairs + 2*(within%pairs) + within/pairs
+}

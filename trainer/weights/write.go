@@ -1,0 +1,217 @@
+package weights
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// shardLimit is the largest weight file WriteHF makes, in bytes of data, unless one tensor is larger.
+const shardLimit = 4 << 30
+
+// WriteHF writes a complete Hugging Face folder: config.json, generation_config.json, safetensors (more
+// than 4 GiB in shards with an index), and extra files by name (tokenizer.json, chat_template.jinja, ...; a
+// generation_config.json there prevails). read fills dst with the float32 values of one tensor, all rows;
+// they are rounded to dtype (F32, BF16 or F16). tensors must be those ExpectedTensors lists for cfg. dir
+// must not exist; it appears complete or not at all.
+func WriteHF(dir string, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
+	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error {
+		return WriteInto(f, cfg, tensors, read, dtype, extra)
+	})
+	if err != nil {
+		return fmt.Errorf("weights: writing %s: %w", dir, err)
+	}
+	return nil
+}
+
+// WriteInto writes the files of WriteHF into a folder in the making.
+func WriteInto(f *durable.Folder, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
+	return writeHF(f, cfg, tensors, read, dtype, extra, shardLimit)
+}
+
+func writeHF(f *durable.Folder, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte, limit int64) error {
+	configJSON, err := cfg.HFJSON(dtype)
+	if err != nil {
+		return err
+	}
+	if err := sameTensors(tensors, ExpectedTensors(cfg)); err != nil {
+		return err
+	}
+	generation, given := extra[generationFile]
+	if !given {
+		if generation, err = cfg.generationJSON(); err != nil {
+			return err
+		}
+	}
+	rest := make(map[string][]byte, len(extra))
+	for name, data := range extra {
+		if name != generationFile {
+			rest[name] = data
+		}
+	}
+	if err := writeWeights(f, weightTensors(tensors, read, dtype), limit); err != nil {
+		return err
+	}
+	if err := f.CreateExtra(rest, configFile, safetensorsFile, safetensorsIndex); err != nil {
+		return err
+	}
+	if err := f.CreateBytes(generationFile, generation); err != nil {
+		return err
+	}
+	return f.CreateBytes(configFile, configJSON)
+}
+
+// sameTensors compares two lists in any order.
+func sameTensors(got, want []TensorSpec) error {
+	shapes := map[string][]int64{}
+	for _, t := range want {
+		shapes[t.Name] = t.Shape
+	}
+	for _, t := range got {
+		shape, ok := shapes[t.Name]
+		if !ok || !slices.Equal(shape, t.Shape) {
+			return fmt.Errorf("tensor %s %v: the config asks for %v", t.Name, t.Shape, shape)
+		}
+		delete(shapes, t.Name)
+	}
+	for name := range shapes {
+		return fmt.Errorf("tensor %s is missing (%d in all)", name, len(shapes))
+	}
+	return nil
+}
+
+// OutTensor is a tensor about to be written: Size bytes that Write produces.
+type OutTensor struct {
+	Name  string
+	DType string // as the format names it: F32, I64, ...
+	Shape []int64
+	Size  int64
+	Write func(io.Writer) error
+}
+
+// weightTensors sorts tensors by name and lets them share one buffer of float32 values.
+func weightTensors(tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType) []OutTensor {
+	var buffer []float32
+	out := make([]OutTensor, 0, len(tensors))
+	for _, t := range tensors {
+		out = append(out, OutTensor{t.Name, string(dtype), t.Shape, t.Numel() * dtype.Size(), func(w io.Writer) error {
+			n := int(t.Numel())
+			buffer = slices.Grow(buffer[:0], n)[:n]
+			if err := read(t.Name, buffer); err != nil {
+				return fmt.Errorf("tensor %s: %w", t.Name, err)
+			}
+			return WriteFloats(w, dtype, buffer)
+		}})
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+// WriteFloats encodes values a chunk at a time.
+func WriteFloats(w io.Writer, dtype DType, values []float32) error {
+	var encoded []byte
+	for chunk := range slices.Chunk(values, scanChunk) {
+		encoded = encodeAs(encoded[:0], dtype, chunk)
+		if _, err := w.Write(encoded); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeWeights writes model.safetensors, or shards and their index.
+func writeWeights(f *durable.Folder, tensors []OutTensor, limit int64) error {
+	shards, total := splitShards(tensors, limit)
+	if len(shards) == 1 {
+		return f.Create(safetensorsFile, func(w io.Writer) error { return WriteSafetensors(w, tensors) })
+	}
+	weightMap := map[string]string{}
+	for i, shard := range shards {
+		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(shards))
+		for _, t := range shard {
+			weightMap[t.Name] = name
+		}
+		if err := f.Create(name, func(w io.Writer) error { return WriteSafetensors(w, shard) }); err != nil {
+			return err
+		}
+	}
+	index, err := json.MarshalIndent(map[string]any{"metadata": map[string]any{"total_size": total}, "weight_map": weightMap}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return f.CreateBytes(safetensorsIndex, append(index, '\n'))
+}
+
+// splitShards cuts the list into runs of at most limit bytes, or one larger tensor.
+func splitShards(tensors []OutTensor, limit int64) (shards [][]OutTensor, total int64) {
+	var start int
+	var size int64
+	for i, t := range tensors {
+		if size > 0 && size+t.Size > limit {
+			shards, start, size = append(shards, tensors[start:i]), i, 0
+		}
+		size += t.Size
+		total += t.Size
+	}
+	return append(shards, tensors[start:]), total
+}
+
+// WriteSafetensors writes tensors in the given order behind a header padded to 8 bytes.
+func WriteSafetensors(w io.Writer, tensors []OutTensor) error {
+	header := []byte(`{"__metadata__":{"format":"pt"}`)
+	var at int64
+	for _, t := range tensors {
+		name, err := json.Marshal(t.Name)
+		if err != nil {
+			return err
+		}
+		entry, err := json.Marshal(struct {
+			DType   string   `json:"dtype"`
+			Shape   []int64  `json:"shape"`
+			Offsets [2]int64 `json:"data_offsets"`
+		}{t.DType, t.Shape, [2]int64{at, at + t.Size}})
+		if err != nil {
+			return err
+		}
+		header = append(append(append(append(header, ','), name...), ':'), entry...)
+		if t.Size > math.MaxInt64-at {
+			return fmt.Errorf("tensor %s: sizes overflow", t.Name)
+		}
+		at += t.Size
+	}
+	header = append(header, '}')
+	for len(header)%8 != 0 {
+		header = append(header, ' ')
+	}
+	prefix := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	if _, err := w.Write(append(prefix, header...)); err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		counter := &countingWriter{w: w}
+		if err := t.Write(counter); err != nil {
+			return err
+		}
+		if counter.n != t.Size {
+			return fmt.Errorf("tensor %s: wrote %d bytes of %d", t.Name, counter.n, t.Size)
+		}
+	}
+	return nil
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}

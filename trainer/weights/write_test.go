@@ -1,0 +1,106 @@
+package weights
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// TestRoundTrip writes every golden model and every tiny family and reads back the same values.
+func TestRoundTrip(t *testing.T) {
+	paths := modelCases(t)
+	for _, path := range paths {
+		s := openChecked(t, path)
+		dtype := F32
+		if _, stored, _ := s.Info("model.norm.weight"); stored == BF16 {
+			dtype = BF16
+		}
+		dir := filepath.Join(t.TempDir(), "copy")
+		read := func(name string, dst []float32) error {
+			shape, _, _ := s.Info(name)
+			count, _ := rows(shape)
+			return s.Read(name, 0, count, dst)
+		}
+		extra := map[string][]byte{"tokenizer.json": []byte("{}"), "generation_config.json": []byte(`{"eos_token_id":[2,3]}`)}
+		if err := WriteHF(dir, s.Config(), ExpectedTensors(s.Config()), read, dtype, extra); err != nil {
+			t.Fatal(err)
+		}
+		again := openChecked(t, dir)
+		if !slices.Equal(s.Names(), again.Names()) {
+			t.Errorf("%s: names differ", path)
+		}
+		for _, name := range s.Names() {
+			a, _ := s.Bytes(name)
+			b, _ := again.Bytes(name)
+			if !slices.Equal(a, b) {
+				t.Errorf("%s: %s differs", path, name)
+			}
+		}
+		want, got := s.Config(), again.Config()
+		want.Raw, got.Raw, want.EOS = nil, nil, []int32{2, 3}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: config %+v, want %+v", path, got, want)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json")); err != nil || string(data) != "{}" {
+			t.Errorf("tokenizer.json: %q %v", data, err)
+		}
+	}
+}
+
+func TestShards(t *testing.T) {
+	cfg := tinyConfig(Llama)
+	weights, read := randomWeights(cfg, 7)
+	dir := filepath.Join(t.TempDir(), "model")
+	files, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error {
+		return writeHF(f, cfg, ExpectedTensors(cfg), read, F32, nil, 1000)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shards := 0
+	for _, f := range files {
+		if filepath.Ext(f.Path) == ".safetensors" {
+			shards++
+		}
+	}
+	if shards < 3 {
+		t.Errorf("%d shards", shards)
+	}
+	s := openChecked(t, dir)
+	for name, want := range weights {
+		if !slices.Equal(readAll(t, s, name), want) {
+			t.Errorf("%s differs", name)
+		}
+	}
+}
+
+func TestWriteRefused(t *testing.T) {
+	cfg := tinyConfig(Llama)
+	specs := ExpectedTensors(cfg)
+	_, read := randomWeights(cfg, 7)
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "model")
+	wantError(t, WriteHF(dir, cfg, specs[1:], read, F32, nil), "model.embed_tokens.weight", "missing")
+	wantError(t, WriteHF(dir, cfg, append(specs[:1:1], specs...), read, F32, nil), "model.embed_tokens.weight")
+	wantError(t, WriteHF(dir, cfg, specs, read, Q4_1, nil), "Q4_1")
+	wantError(t, WriteHF(dir, cfg, specs, func(string, []float32) error { return errors.New("lost") }, F32, nil), "lost", specs[0].Name[:0])
+	for _, name := range []string{"../x", "a/b", "", ".hidden", configFile, safetensorsFile} {
+		wantError(t, WriteHF(dir, cfg, specs, read, F32, map[string][]byte{name: nil}), name)
+	}
+	entries, err := os.ReadDir(parent)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v %v", entries, err)
+	}
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteHF(dir, cfg, specs, read, F32, nil); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("overwrote: %v", err)
+	}
+}
