@@ -247,8 +247,6 @@ func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 		MaxLag:  w.cfg.GRPO.MaxLag,
 	}
 	spec.Sampling = w.sampling(p)
-	w.talking.Add(1)
-	defer w.talking.Add(-1)
 	return agent.Run(ctx, spec, agent.Env{Policy: w.policy, Tools: w.toolsFor(q), Delegate: delegate})
 }
 

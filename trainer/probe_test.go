@@ -1,0 +1,61 @@
+package trainer
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/research"
+)
+
+// watched is the research task, which calls during before each call of its tool.
+type watched struct {
+	*research.Task
+	during func(ctx context.Context)
+}
+
+func (w watched) Tool(ctx context.Context, q task.Query, name, args string) (string, error) {
+	w.during(ctx)
+	return w.Task.Tool(ctx, q, name, args)
+}
+
+// TestRolloutsInFlight: an agent that holds one conversation at a time says so while it calls a tool.
+func TestRolloutsInFlight(t *testing.T) {
+	server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Agents: []string{"planner"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	cfg := load(t, t.TempDir(), "run.arm=single", "run.steps=1", "eval.before=false", "eval.every=0", "eval.queries=1",
+		"task.queries_per_step=2", "agents.planner.cold_start.steps=60", "agents.planner.engine.slots=1")
+	seen := map[string]int{}
+	line := regexp.MustCompile(`(?m)^mgrpo_rollouts_in_flight\{agent="planner"\} (.*)$`)
+	during := func(ctx context.Context) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL()+health.MetricsPath, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if m := line.FindSubmatch(page); m != nil {
+			seen[string(m[1])]++
+		}
+	}
+	mustTrain(t, cfg, Options{Health: server, Task: watched{openTask(t, cfg).(*research.Task), during}})
+	if len(seen) != 1 || seen["1"] == 0 {
+		t.Errorf("rollouts in flight during the calls of a tool, with how often each was seen: %v, want 1 alone", seen)
+	}
+}
