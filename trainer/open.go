@@ -103,14 +103,16 @@ func (w *Worker) settings() {
 }
 
 // load brings the weights in: of the checkpoint to continue, the configured folder or file, or random ones.
-func (w *Worker) load(ctx context.Context, s Setup) error {
+func (w *Worker) load(ctx context.Context, s Setup) (err error) {
 	opt := model.Options{Compute: w.computeType(), HalfCopy: w.agent.Engine.DType == "bf16", MaxPosition: contextOf(w.agent, math.MaxInt)}
 	path := ""
 	switch {
 	case s.From != nil:
 		path = agentDir(w.run, s.From.Step, w.name)
 	case w.agent.Model.Shape == nil:
-		path = w.cfg.Resolve(w.agent.Model.Path)
+		if path, err = w.cfg.Find(w.agent.Model.Path); err != nil {
+			return w.cfg.Fault("agents."+w.name+".model", err)
+		}
 	}
 	if path == "" {
 		return w.initialise(ctx, opt)
@@ -197,12 +199,16 @@ func hash(s string) uint64 {
 
 // reference loads the weights of the KL term: those configured, else the ones the run starts from.
 func (w *Worker) reference(ctx context.Context) (*model.Model, error) {
-	path := w.cfg.Resolve(w.agent.Reference)
-	if path == "" && w.agent.Model.Shape == nil {
-		path = w.cfg.Resolve(w.agent.Model.Path)
+	named, key := w.agent.Reference, ".reference"
+	if named == "" && w.agent.Model.Shape == nil {
+		named, key = w.agent.Model.Path, ".model"
 	}
-	if path == "" {
+	if named == "" {
 		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", w.cfg.GRPO.KL, w.name)
+	}
+	path, err := w.cfg.Find(named)
+	if err != nil {
+		return nil, w.cfg.Fault("agents."+w.name+key, err)
 	}
 	src, err := weights.Open(path)
 	if err != nil {

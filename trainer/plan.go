@@ -26,12 +26,13 @@ type AgentPlan struct {
 }
 
 // MemoryPlan says, before anything is allocated, what the named agents (nil: all that take part) will need.
-// It reads the headers of checkpoints and no weights.
+// It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
 func MemoryPlan(cfg *config.Config, names []string) ([]AgentPlan, error) {
 	if names == nil {
 		names = AgentNames(cfg)
 	}
 	var plans []AgentPlan
+	var faults config.Errors
 	for _, name := range names {
 		a := cfg.Agent(name)
 		if a == nil {
@@ -39,11 +40,12 @@ func MemoryPlan(cfg *config.Config, names []string) ([]AgentPlan, error) {
 		}
 		arch, err := architecture(cfg, a)
 		if err != nil {
-			return nil, fmt.Errorf("agents.%s.model: %w", name, err)
+			faults = append(faults, cfg.Fault("agents."+name+".model", err))
+			continue
 		}
 		plans = append(plans, planAgent(cfg, a, arch))
 	}
-	return plans, nil
+	return plans, faults.Err()
 }
 
 // Lever is a key of which memory is a multiple.
@@ -98,7 +100,11 @@ func architecture(cfg *config.Config, a *config.Agent) (weights.Config, error) {
 		}
 		return shapeConfig(s, tok)
 	}
-	src, err := weights.Open(cfg.Resolve(a.Model.Path))
+	path, err := cfg.Find(a.Model.Path)
+	if err != nil {
+		return weights.Config{}, err
+	}
+	src, err := weights.Open(path)
 	if err != nil {
 		return weights.Config{}, err
 	}

@@ -19,7 +19,11 @@ import (
 // shapeTokenizer is the tokenizer of a model that has none of its own yet.
 func shapeTokenizer(cfg *config.Config, s *config.Shape) (*tokenizer.Tokenizer, error) {
 	if s.Tokenizer != "task" {
-		return tokenizer.Load(cfg.Resolve(s.Tokenizer))
+		path, err := cfg.Find(s.Tokenizer)
+		if err != nil {
+			return nil, err
+		}
+		return tokenizer.Load(path)
 	}
 	if cfg.Task.Kind != "research" {
 		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s has no vocabulary of its own: name a folder with a tokenizer.json", cfg.Task.Kind)

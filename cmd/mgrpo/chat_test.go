@@ -14,9 +14,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// talker is a model with random weights that never ends an answer by itself: llama-tiny with a word for
-// each id and a chat template.
-func talker(t *testing.T) string {
+// talker is a model with random weights: llama-tiny with a word for each id and a chat template. end is the word
+// that ends an answer; "": none does.
+func talker(t *testing.T, end string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
@@ -29,7 +29,7 @@ func talker(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	w := tokenizer.WordLevel{Unk: "w0", ChatTemplate: "{% for m in messages %}w3 {{ m.content }} {% endfor %}w4"}
+	w := tokenizer.WordLevel{Unk: "w0", EOS: end, ChatTemplate: "{% for m in messages %}w3 {{ m.content }} {% endfor %}w4"}
 	for i := range 320 {
 		w.Vocab = append(w.Vocab, fmt.Sprintf("w%d", i))
 	}
@@ -60,7 +60,7 @@ func converse(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, a
 
 // Ctrl-C ends the answer and not the program, however often; Ctrl-D ends the program.
 func TestChatInterrupted(t *testing.T) {
-	cmd, in, answers, notes := converse(t, "chat", "--model", talker(t), "--max-new", "100000")
+	cmd, in, answers, notes := converse(t, "chat", "--model", talker(t, ""), "--max-new", "100000")
 	for turn := range 3 {
 		fmt.Fprintf(in, "w%d\n/reset\n", 10+turn)
 		if _, err := answers.ReadByte(); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // modelFlags are shared by the commands that compute with one checkpoint.
 type modelFlags struct {
-	Model   string `required:"" placeholder:"DIR|GGUF" help:"Hugging Face folder or GGUF file."`
+	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME of the Hub if it is in the local cache."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
 	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16" help:"auto: fp32 on the CPU, bf16 on a GPU."`
 	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`

@@ -9,7 +9,7 @@ import (
 
 // tokenizerFlag names a model of which the tokenizer's files are enough.
 type tokenizerFlag struct {
-	Model string `required:"" placeholder:"DIR|GGUF" help:"Folder with a tokenizer.json, or GGUF file."`
+	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME of the Hub if it is in the local cache."`
 }
 
 type tokenizeCmd struct {

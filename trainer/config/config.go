@@ -15,10 +15,12 @@
 //	           "worker": it may also differ from one worker of the team to the next
 //	keyed      "true": the field is an ordered mapping from Name to the slice's element
 //	words      of a path: values that are words and not paths, separated by |
+//	hub        "true": of a path: it may be a model's name on the Hugging Face Hub, as an agent's model may
 //	inherits   the section whose keys of the same name are the defaults
 //
 // Load reads a file, reports unknown keys and impossible values together with file, line and column, and fills in
-// the defaults. Nothing here opens a model, a data set or a socket.
+// the defaults. Nothing here opens a model, a data set or a socket; Config.Find looks whether a
+// model is there.
 package config
 
 import "time"
@@ -35,7 +37,8 @@ type Config struct {
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
 	Health    Health    `yaml:"health" doc:"Where a process answers GET /healthz (it lives), /readyz (it takes part in the run) and /metrics (Prometheus)." change:"worker"`
 
-	dir string // folder of the file: what relative paths start from
+	dir string              // folder of the file: what relative paths start from
+	at  map[string]position // where each key was given
 }
 
 // Run names a run and says how long it lasts.
@@ -228,7 +231,7 @@ type Optimizer struct {
 type Agent struct {
 	Name       string     `yaml:"-"`
 	Role       string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
-	Model      Model      `yaml:"model" required:"true" doc:"Initial weights: an HF folder, a GGUF file, or a shape for random weights."`
+	Model      Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights."`
 	Device     string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	DType      string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
 	Train      bool       `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
@@ -239,7 +242,7 @@ type Agent struct {
 	Describe   string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
 	Limits     Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
 	Align      AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
-	Reference  Path       `yaml:"reference" doc:"Weights of the KL reference. Absent: its initial weights."`
+	Reference  Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: its initial weights."`
 	Optimizer  Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
 	ColdStart  Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Its own cold start."`
 	Engine     Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`

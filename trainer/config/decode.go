@@ -71,12 +71,16 @@ func (d *decoder) fail(p position, key, format string, args ...any) {
 
 // failAt reports a mistake at a key that was given, or at the nearest section around it that was.
 func (d *decoder) failAt(key, format string, args ...any) {
-	for path := key; ; {
-		if p, ok := d.at[path]; ok || path == "" {
-			d.fail(p, key, format, args...)
-			return
+	d.fail(nearestPlace(d.at, key), key, format, args...)
+}
+
+// nearestPlace is where a key was given, or the nearest section around it that was.
+func nearestPlace(at map[string]position, key string) position {
+	for {
+		if p, ok := at[key]; ok || key == "" {
+			return p
 		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+		key = key[:max(0, strings.LastIndexAny(key, ".["))]
 	}
 }
 
@@ -200,7 +204,7 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 		d.section(key, n, reflect.ValueOf(shape).Elem())
 		v.Set(reflect.ValueOf(Model{Shape: shape}))
 	default:
-		d.fail(n.pos, key, "want a folder, a GGUF file, or a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}; found %s", n.describe())
+		d.fail(n.pos, key, "want a folder, a GGUF file, ORG/NAME of the Hugging Face Hub, or a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}; found %s", n.describe())
 	}
 }
 

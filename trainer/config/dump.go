@@ -21,8 +21,11 @@ type leaf struct {
 	change string // "", "resume" or "worker", as the tag of the key or of a section around it
 }
 
+// pathWriter says how a path is written; hub: it may be a name on the Hugging Face Hub.
+type pathWriter func(p Path, hub bool) Path
+
 // leaves lists every value in the schema's order; path says how a path is written.
-func (c *Config) leaves(path func(Path) Path) []leaf {
+func (c *Config) leaves(path pathWriter) []leaf {
 	var out []leaf
 	walk(reflect.ValueOf(*c), "", "", visitor{
 		leaf: func(l leaf) { out = append(out, l) },
@@ -36,7 +39,7 @@ func (c *Config) leaves(path func(Path) Path) []leaf {
 type visitor struct {
 	leaf func(leaf)
 	open func(path, name string)
-	path func(Path) Path
+	path pathWriter
 }
 
 func walk(v reflect.Value, path, change string, visit visitor) {
@@ -65,9 +68,9 @@ func walk(v reflect.Value, path, change string, visit visitor) {
 			walk(value.FieldByName("Shape").Elem(), p, ch, visit)
 		case f.typ.Kind() == reflect.Pointer && value.IsNil():
 		case f.typ == modelType:
-			visit.leaf(leaf{p, quote(string(visit.path(value.Interface().(Model).Path))), ch})
+			visit.leaf(leaf{p, quote(string(visit.path(value.Interface().(Model).Path, true))), ch})
 		case f.typ == pathType && !slices.Contains(strings.Split(f.tag.Get("words"), "|"), value.String()):
-			visit.leaf(leaf{p, quote(string(visit.path(Path(value.String())))), ch})
+			visit.leaf(leaf{p, quote(string(visit.path(Path(value.String()), f.tag.Get("hub") == "true"))), ch})
 		default:
 			visit.leaf(leaf{p, scalarText(value), ch})
 		}
@@ -147,13 +150,13 @@ func (c *Config) Dump(dir string) []byte {
 // Shared gives the value of every key on which the workers of a team must agree: all but where the
 // store, the devices and the folders are.
 func (c *Config) Shared() map[string]string {
-	return c.values(func(p Path) Path { return p }, func(change string) bool { return change != "worker" })
+	return c.values(func(p Path, _ bool) Path { return p }, func(change string) bool { return change != "worker" })
 }
 
 // Digest is the SHA-256, in hex, of every key that may not change between a checkpoint and its
 // resume but for paths, which say where something is and not what.
 func (c *Config) Digest() string {
-	fixed := c.fixed(func(Path) Path { return "" })
+	fixed := c.fixed(func(Path, bool) Path { return "" })
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(fixed)) {
 		fmt.Fprintf(h, "%s: %s\n", key, fixed[key])
@@ -188,12 +191,12 @@ func Diff(old, new map[string]string) []string {
 	return out
 }
 
-func (c *Config) fixed(path func(Path) Path) map[string]string {
+func (c *Config) fixed(path pathWriter) map[string]string {
 	return c.values(path, func(change string) bool { return change == "" })
 }
 
 // values are the leaves whose change is wanted, and the order of agents.
-func (c *Config) values(path func(Path) Path, want func(change string) bool) map[string]string {
+func (c *Config) values(path pathWriter, want func(change string) bool) map[string]string {
 	out := map[string]string{}
 	for _, l := range c.leaves(path) {
 		if want(l.change) {

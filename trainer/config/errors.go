@@ -56,6 +56,14 @@ func (es Errors) Unwrap() []error {
 	return errs
 }
 
+// Err is nil where there is no mistake, else all of them in the order of the file.
+func (es Errors) Err() error {
+	if len(es) == 0 {
+		return nil
+	}
+	return es.sorted()
+}
+
 // sorted orders mistakes by their place: the file first, then the arguments as given.
 func (es Errors) sorted() Errors {
 	slices.SortStableFunc(es, func(a, b *Error) int {
@@ -65,6 +73,12 @@ func (es Errors) sorted() Errors {
 		return cmp.Or(cmp.Compare(a.pos.line, b.pos.line), cmp.Compare(a.pos.col, b.pos.col))
 	})
 	return es
+}
+
+// Fault is a mistake that shows only when a key's value is used, such as a model that is not there.
+func (c *Config) Fault(key string, err error) *Error {
+	pos := nearestPlace(c.at, key)
+	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos}
 }
 
 // nearest is the candidate with the fewest edits from word, or "" if none is close enough to be

@@ -55,9 +55,10 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 		c.fill()
 		c.validate(&d)
 	}
-	if len(d.errs) > 0 {
-		return nil, d.errs.sorted()
+	if err := d.errs.Err(); err != nil {
+		return nil, err
 	}
+	c.at = d.at
 	return c, nil
 }
 

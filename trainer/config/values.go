@@ -1,8 +1,13 @@
 package config
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/hub"
 )
 
 // Path is a path as it was written. Relative ones start from the configuration file's folder:
@@ -25,7 +30,7 @@ func (o Optional) String() string {
 
 // Model is where an agent's initial weights come from: exactly one of the two is there.
 type Model struct {
-	Path  Path   // an HF folder or a GGUF file
+	Path  Path   // a Hugging Face folder, a GGUF file or a name on the Hub
 	Shape *Shape // random weights of this shape
 }
 
@@ -40,7 +45,7 @@ type Shape struct {
 	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
 	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
 	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
-	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, path as everywhere."`
+	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, path as everywhere, or a model on the Hub."`
 	MaxPositions int     `yaml:"max_positions" default:"1024" min:"1" doc:"Longest sequence."`
 	RopeTheta    float64 `yaml:"rope_theta" default:"10000" above:"0" doc:"Base of the rotary embedding."`
 	NormEps      float64 `yaml:"norm_eps" default:"1e-6" above:"0" doc:"Epsilon of RMSNorm."`
@@ -56,10 +61,20 @@ func (c *Config) Resolve(p Path) string {
 	return filepath.Join(c.dir, string(p))
 }
 
+// Find is Resolve of a model's path, which may also be a name on the Hub. The model is there, or the error says how
+// to bring it here.
+func (c *Config) Find(p Path) (string, error) { return hub.Find(c.Resolve(p), string(p)) }
+
+// onHub says whether a model's path is its name on the Hub: a file or folder of that name comes first.
+func (c *Config) onHub(p Path) bool {
+	_, err := os.Stat(c.Resolve(p))
+	return hub.IsName(string(p)) && errors.Is(err, fs.ErrNotExist)
+}
+
 // from writes a path so that it means the same in a configuration file in the folder dir.
-func (c *Config) from(dir string) func(Path) Path {
-	return func(p Path) Path {
-		if p == "" || filepath.IsAbs(string(p)) {
+func (c *Config) from(dir string) pathWriter {
+	return func(p Path, hub bool) Path {
+		if p == "" || filepath.IsAbs(string(p)) || hub && c.onHub(p) {
 			return p
 		}
 		relative, err := filepath.Rel(dir, c.Resolve(p))

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/hub"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -36,9 +37,13 @@ type Policy struct {
 	path   string
 }
 
-// Open loads the checkpoint at path: a Hugging Face folder or a GGUF file. A folder without a
-// tokenizer.json gives a policy without a tokenizer; a tokenizer that cannot be read is an error.
+// Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in
+// the local cache. A folder without a tokenizer.json gives a policy without a tokenizer; a tokenizer that cannot be
+// read is an error.
 func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
+	if path, err = hub.Find(path, path); err != nil {
+		return nil, err
+	}
 	src, err := weights.Open(path)
 	if err != nil {
 		return nil, err
@@ -79,6 +84,10 @@ func computeType(name string, d *torch.Device) torch.DType {
 // LoadTokenizer reads the tokenizer of a checkpoint without its weights: that of a folder, which need hold
 // no weights, or that in a GGUF file's metadata.
 func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
+	path, err := hub.Find(path, path)
+	if err != nil {
+		return nil, err
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,79 @@
+// Package hub finds models in the local cache of the Hugging Face Hub, where `hf download` puts them. It
+// downloads nothing.
+//
+// The cache has a folder models--ORG--NAME for each model: refs/main holds the name of a commit, and
+// snapshots/COMMIT the files (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+var (
+	nameForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	commitForm = regexp.MustCompile(`^[0-9a-f]{40}$`)
+)
+
+// IsName says whether text has the form of a model's name on the Hub, ORG/NAME.
+func IsName(text string) bool {
+	return len(text) <= 200 && nameForm.MatchString(text) && !strings.Contains(text, "--") && !strings.Contains(text, "..")
+}
+
+// Find returns the folder or file of a model: path where there is something, else the newest snapshot of the
+// model that is called name on the Hub. The error says how to bring it here.
+func Find(path, name string) (string, error) {
+	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	if !IsName(name) {
+		return "", fmt.Errorf("%s: there is no such folder or file", path)
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	snapshot, err := newest(filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--")))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s is neither a folder or file (%s) nor in the Hugging Face cache (%s): hf download %s", name, path, cache, name)
+	}
+	return snapshot, err
+}
+
+// cacheDir is where huggingface_hub keeps models, found as it finds it.
+func cacheDir() (string, error) {
+	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}} {
+		if dir := os.Getenv(v.name); dir != "" {
+			return filepath.Join(dir, v.below), nil
+		}
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".cache", "huggingface", "hub"), err
+}
+
+// newest is the snapshot that refs/main names.
+func newest(model string) (string, error) {
+	const longest = 100 // bytes of a commit's name, with what may be around it
+	f, err := os.Open(filepath.Join(model, "refs", "main"))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, longest))
+	if err != nil {
+		return "", err
+	}
+	commit := strings.TrimSpace(string(text))
+	if !commitForm.MatchString(commit) {
+		return "", fmt.Errorf("%s: %.40q is not the name of a commit", f.Name(), commit)
+	}
+	snapshot := filepath.Join(model, "snapshots", commit)
+	_, err = os.Stat(snapshot)
+	return snapshot, err
+}
