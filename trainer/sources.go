@@ -65,7 +65,7 @@ func openVerifier(cfg *config.Config, v config.Verifier) (verify.Verifier, error
 	}
 	j := cfg.Task.Judge
 	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Judge: verify.JudgeSettings{
-		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout,
+		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
 	}}
 	if j.Prompt != "" {
 		text, err := os.ReadFile(cfg.Resolve(j.Prompt))

@@ -110,9 +110,10 @@ type Judge struct {
 	URL     string        `yaml:"url" doc:"Base URL of an OpenAI-compatible API, such as https://host/v1."`
 	Model   string        `yaml:"model" doc:"Model name sent to it."`
 	KeyEnv  string        `yaml:"key_env" doc:"Environment variable that holds the API key." change:"worker"`
-	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference} and {answer} are filled in. Absent: built in."`
+	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference}, {answer}, {scale} and {row} (the row as JSON) are filled in. Absent: built in."`
 	Scale   float64       `yaml:"scale" default:"1" above:"0" doc:"Best score the judge gives; scores are divided by it."`
-	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one score." change:"worker"`
+	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one reply." change:"worker"`
+	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"How often a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx: after pauses that double from half a second, or as long as Retry-After says." change:"worker"`
 }
 
 // Research shapes the built-in task: knowledge bases and the scripted experts of its cold start.

@@ -113,18 +113,18 @@ func (t *Task) Lookup(id string) (task.Query, error) {
 
 // VerifyMain scores an answer to the question.
 func (t *Task) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
-	return t.score(ctx, t.main, q, q.Text, a)
+	return t.score(ctx, t.main, q, a)
 }
 
 // VerifySub scores an answer to a sub-task of the question, against the question's reference: a row has
 // no other.
 func (t *Task) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
-	return t.score(ctx, t.sub, q, a.Subtask, a)
+	return t.score(ctx, t.sub, q, a)
 }
 
-func (t *Task) score(ctx context.Context, v verify.Verifier, q task.Query, question string, a task.Attempt) (float64, error) {
+func (t *Task) score(ctx context.Context, v verify.Verifier, q task.Query, a task.Attempt) (float64, error) {
 	choices, _ := q.Data.([]string)
-	score, err := v.Score(ctx, verify.Case{Question: question, Reference: q.Answer, Answer: a.Answer, Choices: choices})
+	score, err := v.Score(ctx, verify.Case{Query: q, Attempt: a, Choices: choices})
 	if err != nil {
 		return 0, fmt.Errorf("%s: query %s: %w", t.name, q.ID, err)
 	}

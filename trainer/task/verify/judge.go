@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,9 +23,10 @@ type JudgeSettings struct {
 	URL     string        // base, such as https://host/v1
 	Model   string        //
 	KeyEnv  string        // environment variable with the API key; empty: none is sent
-	Prompt  string        // {question}, {reference}, {answer} and {scale} are filled in; empty: DefaultJudgePrompt
+	Prompt  string        // {question}, {reference}, {answer}, {scale} and {row} are filled in; empty: DefaultJudgePrompt
 	Scale   float64       // the best score; scores are divided by it. 0: 1
-	Timeout time.Duration // of one score with its retries. 0: one minute
+	Timeout time.Duration // of one reply. 0: one minute
+	Retries int           // how often a request is repeated that a later one may not meet the error of
 }
 
 // DefaultJudgePrompt asks for a line that the verifier can read.
@@ -45,8 +47,6 @@ Reply with one line, "Score: N", where N is a number from 0 (wrong) to {scale} (
 
 const (
 	maxJudgeReply = 1 << 20
-	judgeAttempts = 3
-	judgeBackoff  = 500 * time.Millisecond
 	maxQuoted     = 200 // bytes of a server's words in an error
 )
 
@@ -54,6 +54,8 @@ type judgeVerifier struct {
 	endpoint, model, key, prompt string
 	scale                        float64
 	timeout                      time.Duration
+	retries                      int
+	wait                         func(context.Context, time.Duration) error
 	client                       *http.Client
 }
 
@@ -67,6 +69,7 @@ func newJudge(s JudgeSettings) (Verifier, error) {
 	}
 	v := &judgeVerifier{
 		endpoint: base.JoinPath("chat", "completions").String(), model: s.Model, prompt: s.Prompt, scale: s.Scale, timeout: s.Timeout,
+		retries: s.Retries, wait: sleep,
 		// A redirect could carry the key to another host.
 		client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
@@ -90,28 +93,18 @@ func newJudge(s JudgeSettings) (Verifier, error) {
 	return v, nil
 }
 
-// Score asks the judge, again after a busy or failing server. A score outside the scale is an error.
+// Score asks the judge, again after a time-out, a broken connection, or a server that is busy or failing. A score
+// outside the scale is an error.
 func (v *judgeVerifier) Score(ctx context.Context, c Case) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
-	defer cancel()
 	body, err := v.request(c)
 	if err != nil {
 		return 0, err
 	}
-	for attempt := 1; ; attempt++ {
-		reply, again, err := v.post(ctx, body)
-		if err == nil {
-			return v.read(reply)
-		}
-		if !again || attempt == judgeAttempts {
-			return 0, fmt.Errorf("verifier: judge %s: %w", v.endpoint, err)
-		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("verifier: judge %s: %w, last: %v", v.endpoint, ctx.Err(), err)
-		case <-time.After(judgeBackoff << (attempt - 1)):
-		}
+	reply, err := retry(ctx, v.retries, v.wait, func() (string, error) { return v.post(ctx, body) })
+	if err != nil {
+		return 0, fmt.Errorf("verifier: judge %s: %w", v.endpoint, err)
 	}
+	return v.read(reply)
 }
 
 type judgeMessage struct {
@@ -121,8 +114,8 @@ type judgeMessage struct {
 
 func (v *judgeVerifier) request(c Case) ([]byte, error) {
 	// One pass: braces inside an answer are not filled in again.
-	prompt := strings.NewReplacer("{question}", c.Question, "{reference}", c.Reference, "{answer}", c.Answer,
-		"{scale}", strconv.FormatFloat(v.scale, 'g', -1, 64)).Replace(v.prompt)
+	prompt := strings.NewReplacer("{question}", c.Question(), "{reference}", strings.Join(c.Accepted(), "\nor: "),
+		"{answer}", c.Attempt.Answer, "{scale}", strconv.FormatFloat(v.scale, 'g', -1, 64), "{row}", string(c.Query.Columns)).Replace(v.prompt)
 	return json.Marshal(struct {
 		Model       string         `json:"model"`
 		Temperature float64        `json:"temperature"`
@@ -130,11 +123,13 @@ func (v *judgeVerifier) request(c Case) ([]byte, error) {
 	}{v.model, 0, []judgeMessage{{"user", prompt}}})
 }
 
-// post returns the judge's words, or whether another attempt may help.
-func (v *judgeVerifier) post(ctx context.Context, body []byte) (reply string, again bool, err error) {
+// post returns the judge's words. An error is transient if another attempt may help.
+func (v *judgeVerifier) post(parent context.Context, body []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(parent, v.timeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, v.endpoint, bytes.NewReader(body))
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if v.key != "" {
@@ -142,18 +137,17 @@ func (v *judgeVerifier) post(ctx context.Context, body []byte) (reply string, ag
 	}
 	resp, err := v.client.Do(req)
 	if err != nil {
-		return "", ctx.Err() == nil, err
+		return "", interrupted(parent, err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxJudgeReply+1))
 	switch {
 	case err != nil:
-		return "", ctx.Err() == nil, err
+		return "", interrupted(parent, err)
 	case len(raw) > maxJudgeReply:
-		return "", false, fmt.Errorf("the reply exceeds %d bytes", maxJudgeReply)
+		return "", fmt.Errorf("the reply exceeds %d bytes", maxJudgeReply)
 	case resp.StatusCode != http.StatusOK:
-		busy := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500
-		return "", busy, fmt.Errorf("%s: %s", resp.Status, v.quote(string(raw)))
+		return "", refused(resp, fmt.Errorf("%s: %s", resp.Status, v.quote(string(raw))))
 	}
 	var answer struct {
 		Choices []struct {
@@ -161,9 +155,39 @@ func (v *judgeVerifier) post(ctx context.Context, body []byte) (reply string, ag
 		} `json:"choices"`
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil || len(answer.Choices) == 0 {
-		return "", false, fmt.Errorf("no chat completion: %s", v.quote(string(raw)))
+		return "", fmt.Errorf("no chat completion: %s", v.quote(string(raw)))
 	}
-	return answer.Choices[0].Message.Content, false, nil
+	return answer.Choices[0].Message.Content, nil
+}
+
+// interrupted is a request that got no whole reply: transient, unless the caller gave up or the server's certificate
+// is not to be trusted.
+func interrupted(parent context.Context, err error) error {
+	var untrusted *tls.CertificateVerificationError
+	if parent.Err() != nil || errors.As(err, &untrusted) {
+		return err
+	}
+	return &transient{error: err}
+}
+
+// refused is a reply of another status than 200: transient where the server is busy or failing (RFC 9110, RFC 6585).
+func refused(resp *http.Response, err error) error {
+	switch code := resp.StatusCode; {
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+		return &transient{error: err, after: retryAfter(resp.Header.Get("Retry-After"))}
+	}
+	return err
+}
+
+// retryAfter reads a header of seconds or of a date; 0 if it holds neither.
+func retryAfter(header string) time.Duration {
+	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
 }
 
 var (

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/big"
@@ -11,32 +10,31 @@ import (
 	"unicode/utf8"
 )
 
-// numericVerifier compares exact rationals.
-type numericVerifier struct{ tolerance *big.Rat }
+// margin compares exact rationals.
+type margin struct{ tolerance *big.Rat }
 
 func newNumeric(tolerance float64) (Verifier, error) {
 	if !(tolerance >= 0) || math.IsInf(tolerance, 0) {
 		return nil, fmt.Errorf("verifier: tolerance %v: must be a finite number, 0 or more", tolerance)
 	}
-	return numericVerifier{new(big.Rat).SetFloat64(tolerance)}, nil
-}
-
-func (v numericVerifier) Score(_ context.Context, c Case) (float64, error) {
-	want, ok := ParseNumber(c.Reference)
-	if !ok {
-		return 0, fmt.Errorf("verifier: numeric: the reference %.80q holds no number", c.Reference)
-	}
-	got, ok := ParseNumber(c.Answer)
-	return scoreOf(ok && v.equal(got, want)), nil
+	within := margin{new(big.Rat).SetFloat64(tolerance)}
+	return comparison(func(reference string, c Case) (bool, error) {
+		want, ok := ParseNumber(reference)
+		if !ok {
+			return false, fmt.Errorf("verifier: numeric: the reference %.80q holds no number", reference)
+		}
+		got, ok := ParseNumber(c.Attempt.Answer)
+		return ok && within.equal(got, want), nil
+	}), nil
 }
 
 // equal compares the values, and the figures as written if just one side carries a per cent sign: "50%"
 // answers both 0.5 and 50.
-func (v numericVerifier) equal(got, want Number) bool {
+func (v margin) equal(got, want Number) bool {
 	return v.near(got.Value(), want.Value()) || (got.Percent != want.Percent && v.near(got.Figure, want.Figure))
 }
 
-func (v numericVerifier) near(a, b *big.Rat) bool {
+func (v margin) near(a, b *big.Rat) bool {
 	d := new(big.Rat).Sub(a, b)
 	return d.Abs(d).Cmp(v.tolerance) <= 0
 }

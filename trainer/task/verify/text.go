@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -12,15 +11,15 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// textVerifier compares both texts after the same treatment.
-type textVerifier func(string) string
-
-func (treat textVerifier) Score(_ context.Context, c Case) (float64, error) {
-	want, got := treat(c.Reference), treat(c.Answer)
-	if want == "" { // nothing is left to compare, as of the reference "?"
-		want, got = strings.TrimSpace(c.Reference), strings.TrimSpace(c.Answer)
+// sameText compares both texts after the same treatment.
+func sameText(treat func(string) string) comparison {
+	return func(reference string, c Case) (bool, error) {
+		want, got := treat(reference), treat(c.Attempt.Answer)
+		if want == "" { // nothing is left to compare, as of the reference "?"
+			want, got = strings.TrimSpace(reference), strings.TrimSpace(c.Attempt.Answer)
+		}
+		return got == want, nil
 	}
-	return scoreOf(got == want), nil
 }
 
 // normalize folds case and compatibility forms, drops articles, and turns punctuation into spaces, but for
@@ -47,29 +46,27 @@ func normalize(s string) string {
 	return strings.Join(words, " ")
 }
 
-// regexVerifier compares the last match, since an answer ends with its conclusion.
-type regexVerifier struct{ pattern *regexp.Regexp }
-
-func (v regexVerifier) Score(_ context.Context, c Case) (float64, error) {
-	matches := v.pattern.FindAllStringSubmatch(c.Answer, -1)
-	if len(matches) == 0 {
-		return 0, nil
+// lastMatch compares the pattern's last match, since an answer ends with its conclusion.
+func lastMatch(pattern *regexp.Regexp) comparison {
+	return func(reference string, c Case) (bool, error) {
+		matches := pattern.FindAllStringSubmatch(c.Attempt.Answer, -1)
+		if len(matches) == 0 {
+			return false, nil
+		}
+		last := matches[len(matches)-1]
+		found := last[min(1, len(last)-1)]
+		return strings.TrimSpace(found) == strings.TrimSpace(reference), nil
 	}
-	last := matches[len(matches)-1]
-	found := last[min(1, len(last)-1)]
-	return scoreOf(strings.TrimSpace(found) == strings.TrimSpace(c.Reference)), nil
 }
 
-// choiceVerifier compares the chosen letters, or the texts that they stand for.
-type choiceVerifier struct{}
-
-func (choiceVerifier) Score(_ context.Context, c Case) (float64, error) {
-	want, ok := chosen(c.Reference, c.Choices)
+// sameChoice compares the chosen letters, or the texts that they stand for.
+func sameChoice(reference string, c Case) (bool, error) {
+	want, ok := chosen(reference, c.Choices)
 	if !ok {
-		return 0, fmt.Errorf("verifier: choice: the reference %.80q is not one of %d choices", c.Reference, len(c.Choices))
+		return false, fmt.Errorf("verifier: choice: the reference %.80q is not one of %d choices", reference, len(c.Choices))
 	}
-	got, ok := chosen(conclusion(c.Answer), c.Choices)
-	return scoreOf(ok && got == want), nil
+	got, ok := chosen(conclusion(c.Attempt.Answer), c.Choices)
+	return ok && got == want, nil
 }
 
 var (

@@ -1,6 +1,6 @@
-// Package verify scores an answer against a reference: by text, number, choice, pattern, or by asking a
-// judge model. Answers come from a policy that is rewarded for them, so a verifier gives no credit to what
-// it cannot read without doubt.
+// Package verify scores an answer: by comparing it with the accepted ones as text, number, choice or pattern, or by
+// asking a judge model. Answers come from a policy that is rewarded for them, so a
+// verifier gives no credit to what it cannot read without doubt.
 package verify
 
 import (
@@ -8,14 +8,31 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // Case is one answer to score.
 type Case struct {
-	Question  string
-	Reference string
-	Answer    string
-	Choices   []string // of a multiple-choice question; may be nil
+	Query   task.Query
+	Attempt task.Attempt
+	Choices []string // of a multiple-choice question; may be nil
+}
+
+// Question is what the agent was asked: a sub-agent its sub-task, the main agent the query's question.
+func (c Case) Question() string {
+	if c.Attempt.Subtask != "" {
+		return c.Attempt.Subtask
+	}
+	return c.Query.Text
+}
+
+// Accepted are the answers that count as right, at least one. A judge is shown the first.
+func (c Case) Accepted() []string {
+	if len(c.Query.Accepted) > 0 {
+		return c.Query.Accepted
+	}
+	return []string{c.Query.Answer}
 }
 
 // Verifier scores answers in [0,1]. It may be used by several goroutines. An error means that no score
@@ -46,28 +63,45 @@ type Settings struct {
 func New(s Settings) (Verifier, error) {
 	switch s.Kind {
 	case Exact:
-		return textVerifier(strings.TrimSpace), nil
+		return sameText(strings.TrimSpace), nil
 	case Normalized:
-		return textVerifier(normalize), nil
+		return sameText(normalize), nil
 	case Numeric:
 		return newNumeric(s.Tolerance)
 	case Choice:
-		return choiceVerifier{}, nil
+		return comparison(sameChoice), nil
 	case Regex:
 		pattern, err := regexp.Compile(s.Pattern)
 		if err != nil || s.Pattern == "" {
 			return nil, fmt.Errorf("verifier: pattern %q: needs a valid RE2 pattern: %v", s.Pattern, err)
 		}
-		return regexVerifier{pattern}, nil
+		return lastMatch(pattern), nil
 	case Judge:
 		return newJudge(s.Judge)
 	}
 	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge)
 }
 
-func scoreOf(right bool) float64 {
-	if right {
-		return 1
+// comparison says whether an answer equals one of the accepted ones. An error means that this reference cannot be read.
+type comparison func(reference string, c Case) (bool, error)
+
+// Score is 1 if the answer equals any accepted answer. It is an error if no accepted answer can be read.
+func (equal comparison) Score(_ context.Context, c Case) (float64, error) {
+	var unreadable error
+	readable := false
+	for _, reference := range c.Accepted() {
+		right, err := equal(reference, c)
+		switch {
+		case err != nil:
+			unreadable = err
+		case right:
+			return 1, nil
+		default:
+			readable = true
+		}
 	}
-	return 0
+	if readable {
+		return 0, nil
+	}
+	return 0, unreadable
 }

@@ -4,11 +4,18 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 type verdict struct {
 	reference, answer string
 	want              float64
+}
+
+// caseOf is an answer to a question with these accepted answers.
+func caseOf(answer string, choices []string, accepted ...string) Case {
+	return Case{Query: task.Query{Answer: accepted[0], Accepted: accepted}, Attempt: task.Attempt{Answer: answer}, Choices: choices}
 }
 
 func check(t *testing.T, s Settings, choices []string, cases []verdict) {
@@ -18,7 +25,7 @@ func check(t *testing.T, s Settings, choices []string, cases []verdict) {
 		t.Fatal(err)
 	}
 	for _, c := range cases {
-		got, err := v.Score(context.Background(), Case{Reference: c.reference, Answer: c.answer, Choices: choices})
+		got, err := v.Score(context.Background(), caseOf(c.answer, choices, c.reference))
 		if err != nil || got != c.want {
 			t.Errorf("%s: %q against %q scores %v, %v; want %v", s.Kind, c.answer, c.reference, got, err, c.want)
 		}
@@ -70,7 +77,7 @@ func TestNumeric(t *testing.T) {
 	})
 	check(t, Settings{Kind: Numeric, Tolerance: 0.01}, nil, []verdict{{"1/3", "0.333", 1}, {"1/3", "0.35", 0}, {"5", "5.01", 1}, {"5", "5.011", 0}})
 	v, _ := New(Settings{Kind: Numeric})
-	if _, err := v.Score(context.Background(), Case{Reference: "none", Answer: "1"}); err == nil {
+	if _, err := v.Score(context.Background(), caseOf("1", nil, "none")); err == nil {
 		t.Error("a reference without a number is accepted")
 	}
 }
@@ -85,7 +92,7 @@ func TestChoice(t *testing.T) {
 	})
 	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}})
 	v, _ := New(Settings{Kind: Choice})
-	if _, err := v.Score(context.Background(), Case{Reference: "Pluto", Answer: "A", Choices: choices}); err == nil {
+	if _, err := v.Score(context.Background(), caseOf("A", choices, "Pluto")); err == nil {
 		t.Error("a reference outside the choices is accepted")
 	}
 }
@@ -95,6 +102,36 @@ func TestRegex(t *testing.T) {
 		{"x", "ANSWER[x]", 1}, {"x", "ANSWER[ x ]", 1}, {"x", "ANSWER[y] ANSWER[x]", 1}, {"x", "ANSWER[x] ANSWER[y]", 0}, {"x", "x", 0}, {"", "no match", 0},
 	})
 	check(t, Settings{Kind: Regex, Pattern: `\d+`}, nil, []verdict{{"12", "a 12 b", 1}, {"12", "121", 0}})
+}
+
+// Any of several accepted answers is right, for every verifier that compares; those that cannot be read are passed over.
+func TestAnyAcceptedAnswerIsRight(t *testing.T) {
+	for _, c := range []struct {
+		settings Settings
+		accepted []string
+		answer   string
+		want     float64
+	}{
+		{Settings{Kind: Exact}, []string{"NYC", "New York"}, "New York", 1},
+		{Settings{Kind: Exact}, []string{"NYC", "New York"}, "Boston", 0},
+		{Settings{Kind: Normalized}, []string{"NYC", "New York"}, "new york.", 1},
+		{Settings{Kind: Numeric}, []string{"seven", "7"}, "it is 7", 1},
+		{Settings{Kind: Numeric}, []string{"seven", "7"}, "it is 8", 0},
+		{Settings{Kind: Choice}, []string{"A", "B"}, "(B)", 1},
+		{Settings{Kind: Regex, Pattern: `<(.*)>`}, []string{"x", "y"}, "<y>", 1},
+	} {
+		v, err := New(c.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := v.Score(context.Background(), caseOf(c.answer, []string{"p", "q", "r"}, c.accepted...)); err != nil || got != c.want {
+			t.Errorf("%s: %q of %q scores %v, %v; want %v", c.settings.Kind, c.answer, c.accepted, got, err, c.want)
+		}
+	}
+	v, _ := New(Settings{Kind: Numeric})
+	if _, err := v.Score(context.Background(), caseOf("7", nil, "seven", "siete")); err == nil || !strings.Contains(err.Error(), "siete") {
+		t.Errorf("no reference is a number: %v", err)
+	}
 }
 
 func TestNewNamesTheSetting(t *testing.T) {
@@ -128,7 +165,7 @@ func FuzzVerifiers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, answer string) {
 		for _, v := range all {
-			got, err := v.Score(context.Background(), Case{Reference: "1", Answer: answer, Choices: []string{"1", "2"}})
+			got, err := v.Score(context.Background(), caseOf(answer, []string{"1", "2"}, "1"))
 			if err != nil || (got != 0 && got != 1) {
 				t.Errorf("%q: %v, %v", answer, got, err)
 			}
