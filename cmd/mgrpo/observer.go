@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 
 	"golang.org/x/term"
@@ -20,6 +21,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	}
 	dir := trainer.RunDir(cfg)
 	console := newConsole(cfg, opt.Agents)
+	if opt.Resume {
+		recall(console, dir)
+	}
 	lines, events := metrics.NewJSONL(dir), metrics.NewTensorBoard(dir)
 	observers := metrics.Observers{console, lines, events}
 	server, err := serveHealth(cfg, opt.Agents)
@@ -36,8 +40,22 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	defer done()
 	opt.Stop = stop
 	err = trainer.Train(ctx, cfg, opt)
+	if errors.Is(err, trainer.ErrFinished) { // whoever resumes a run wants it to be complete, and it is
+		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
+		err = nil
+	}
 	console.Summary()
 	return errors.Join(err, lines.Close(), events.Close())
+}
+
+// recall tells the console what a run that is resumed has reported before.
+func recall(console *metrics.Console, dir string) {
+	before, err := metrics.Read(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no reason not to train
+		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary is of the steps from here on alone: %v", err))
+		return
+	}
+	console.Recall(before)
 }
 
 // newConsole writes to standard output. agents are those that run here; nil means all.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer"
 )
@@ -26,10 +24,5 @@ func (c *workerCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
-	if errors.Is(err, trainer.ErrFinished) { // this worker was started again although the run is complete
-		fmt.Println(err)
-		return nil
-	}
-	return err
+	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
 }

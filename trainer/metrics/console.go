@@ -42,8 +42,9 @@ type Console struct {
 	pending  map[string]*table // by kind and step, until every agent has reported
 	order    []string          // keys of pending, oldest first
 
-	steps, sampled, trained float64
-	heldOut                 []Record // evaluations that have an accuracy
+	run     history // of the whole run, for the summary
+	resumed bool    // the run has records from before this process
+	made    int     // steps whose table was printed here
 }
 
 // table is the records of one step or evaluation so far, by agent.
@@ -62,6 +63,18 @@ func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
 		opt.Now = time.Now
 	}
 	return &Console{out: out, opt: opt, start: opt.Now(), progress: map[string]string{}, pending: map[string]*table{}}
+}
+
+// Recall adds what a resumed run has reported before, for the summary. What is reported anew takes its place.
+func (c *Console) Recall(before Log) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range before.Records {
+		if slices.Contains(c.opt.Agents, l.Agent) {
+			c.run.add(l)
+			c.resumed = true
+		}
+	}
 }
 
 // Progress shows how far an agent's phase is, not more often than is useful.
@@ -112,7 +125,7 @@ func (c *Console) Report(r Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.progress, r.Agent)
-	c.count(r)
+	c.run.add(Line{Record: r})
 	if r.Kind == KindColdStart {
 		c.print(c.coldStart(r))
 		return
@@ -132,15 +145,6 @@ func (c *Console) Report(r Record) {
 	c.finish(key)
 }
 
-// count adds a record to what the summary says.
-func (c *Console) count(r Record) {
-	c.sampled += r.Values["sampled_tokens"]
-	c.trained += r.Values["trained_tokens"]
-	if _, ok := r.Values["accuracy"]; ok && r.Kind == KindEval {
-		c.heldOut = append(c.heldOut, r)
-	}
-}
-
 // finish prints a table and forgets it.
 func (c *Console) finish(key string) {
 	t := c.pending[key]
@@ -150,7 +154,7 @@ func (c *Console) finish(key string) {
 		c.print(c.evaluation(t))
 		return
 	}
-	c.steps++
+	c.made++
 	c.print(c.stepTable(t))
 }
 
@@ -171,25 +175,42 @@ func (c *Console) Note(n Note) {
 	c.print(text + "\n")
 }
 
-// Summary prints what is left and how the run went. Say how it ended before or after it.
+// Summary prints what is left and how the run went, what was recalled included. Say how it ended before or after it.
 func (c *Console) Summary() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.order) > 0 {
 		c.finish(c.order[0])
 	}
-	if c.steps == 0 && len(c.heldOut) == 0 {
+	steps := map[int64]bool{}
+	var sampled, trained float64
+	var heldOut []Line // evaluations that have an accuracy
+	for _, l := range c.run.lines() {
+		sampled += l.Values["sampled_tokens"]
+		trained += l.Values["trained_tokens"]
+		_, evaluated := l.Values["accuracy"]
+		switch {
+		case l.Kind == KindStep:
+			steps[l.Step] = true
+		case l.Kind == KindEval && evaluated:
+			heldOut = append(heldOut, l)
+		}
+	}
+	if len(steps) == 0 && len(heldOut) == 0 {
 		c.print("")
 		return
 	}
-	parts := []string{fmt.Sprintf("%.0f steps in %s", c.steps, clock(c.opt.Now().Sub(c.start)))}
-	if n := len(c.heldOut); n > 0 {
-		best := slices.MaxFunc(c.heldOut, func(a, b Record) int { return cmp.Compare(a.Values["accuracy"], b.Values["accuracy"]) })
-		parts = append(parts, fmt.Sprintf("held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
-			c.heldOut[0].Values["accuracy"], c.heldOut[n-1].Values["accuracy"], best.Values["accuracy"], best.Step))
+	summary := fmt.Sprintf("%d steps in %s", len(steps), clock(c.opt.Now().Sub(c.start)))
+	if c.resumed {
+		summary = fmt.Sprintf("%d steps (%d since the resume, in %s)", len(steps), c.made, clock(c.opt.Now().Sub(c.start)))
 	}
-	c.print(strings.Join(parts, "; ") + "\n")
-	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", count(c.sampled), count(c.trained)))
+	if n := len(heldOut); n > 0 {
+		best := slices.MaxFunc(heldOut, func(a, b Line) int { return cmp.Compare(a.Values["accuracy"], b.Values["accuracy"]) })
+		summary += fmt.Sprintf("; held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
+			heldOut[0].Values["accuracy"], heldOut[n-1].Values["accuracy"], best.Values["accuracy"], best.Step)
+	}
+	c.print(summary + "\n")
+	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", count(sampled), count(trained)))
 }
 
 // print writes finished lines in place of the progress line.

@@ -72,6 +72,27 @@ func TestConsole(t *testing.T) {
 	}
 }
 
+// TestSummaryOfTheWholeRun: what was reported before the resume counts, once, and other processes' agents do not.
+func TestSummaryOfTheWholeRun(t *testing.T) {
+	tokens := func(agent string, n int64) Record {
+		return Record{Kind: KindStep, Step: n, Agent: agent, Values: map[string]float64{"sampled_tokens": 100, "trained_tokens": 10}}
+	}
+	dir := t.TempDir()
+	report(t, dir, evaluation(0, .25), tokens("planner", 1), tokens("planner", 2), tokens("elsewhere", 1))
+	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"planner"}})
+	c.Recall(mustRead(t, dir))
+	clock.pass(7 * time.Second)
+	c.Report(tokens("planner", 2)) // the checkpoint was of step 1
+	c.Report(tokens("planner", 3))
+	c.Report(evaluation(3, .5))
+	out.Reset()
+	c.Summary()
+	want := "3 steps (2 since the resume, in 0:07); held-out accuracy 0.25 -> 0.50 (best 0.50 after step 3)\n300 tokens sampled, 30 learned from\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
 // TestTableWaitsForAll: the table of a step appears when its last agent has reported, once.
 func TestTableWaitsForAll(t *testing.T) {
 	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"a", "b"}})
