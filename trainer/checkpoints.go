@@ -12,10 +12,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -209,7 +209,7 @@ func parsePart(name string, lines []string) (archive.AgentFiles, error) {
 func (w *Worker) agentState(ctx context.Context, version int64) (archive.AgentState, error) {
 	st := state{Version: version, Refused: w.refused}
 	out := archive.AgentState{
-		Name: w.name, Config: w.model.Config, Tensors: weights.ExpectedTensors(w.model.Config),
+		Name: w.name, Config: w.model.Config,
 		DType: weights.F32, Extra: w.tokenizer.Files(),
 	}
 	flat := func(from int64, dst []float32) error { return w.model.ReadFlat(ctx, w.model.Master, from, dst) }
@@ -225,8 +225,8 @@ func (w *Worker) agentState(ctx context.Context, version int64) (archive.AgentSt
 			Buffers: map[string]func(int64, []float32) error{"m": copied.reader(ctx, copied.m), "v": copied.reader(ctx, copied.v)},
 		}
 	}
-	parts := map[string]model.Part{}
-	for _, p := range w.model.Layout.Parts() {
+	parts := map[string]arch.Tensor{}
+	for _, p := range w.model.Layout.Tensors() {
 		parts[p.Name] = p
 	}
 	out.Read = func(name string, dst []float32) error { return flat(parts[name].Offset, dst) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -92,27 +93,27 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 }
 
 // architecture is what the agent's model will be.
-func architecture(cfg *config.Config, a *config.Agent) (weights.Config, error) {
+func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
 	if s := a.Model.Shape; s != nil {
 		tok, err := shapeTokenizer(cfg, s)
 		if err != nil {
-			return weights.Config{}, err
+			return arch.Config{}, err
 		}
 		return shapeConfig(s, tok)
 	}
 	path, err := cfg.Find(a.Model.Path)
 	if err != nil {
-		return weights.Config{}, err
+		return arch.Config{}, err
 	}
 	src, err := weights.Open(path)
 	if err != nil {
-		return weights.Config{}, err
+		return arch.Config{}, err
 	}
 	defer src.Close()
 	return src.Config(), nil
 }
 
-func planAgent(cfg *config.Config, a *config.Agent, arch weights.Config) AgentPlan {
+func planAgent(cfg *config.Config, a *config.Agent, arch arch.Config) AgentPlan {
 	learns, parameters := cfg.Learns(a) || coldStarts(cfg, a), arch.Parameters()
 	compute := weights.F32
 	if computesBF16(a) {

@@ -6,12 +6,12 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // What the configuration's sections mean to the packages that do the work. Everything here was checked
@@ -69,20 +69,13 @@ func limitsOf(l config.Limits) agent.Limits {
 }
 
 // shapeConfig is the architecture of a model given by nothing but a shape.
-func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (weights.Config, error) {
-	c := weights.Config{
+func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
+	c := arch.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
-		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions,
-		Tied: s.Tied, AttentionBias: s.Family == weights.Qwen2, QKNorm: s.Family == weights.Qwen3,
-	}
+		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions, Tied: s.Tied,
+	}.WithDefaults()
 	if c.VocabSize == 0 {
 		c.VocabSize = tok.VocabSize()
-	}
-	if c.KVHeads == 0 {
-		c.KVHeads = c.Heads
-	}
-	if c.HeadDim == 0 && c.Heads > 0 {
-		c.HeadDim = c.Hidden / c.Heads
 	}
 	if tok.EOS() != tokenizer.NoID {
 		c.EOS = []int32{tok.EOS()}

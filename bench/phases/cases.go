@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // shape is how many tokens a case has.
@@ -25,7 +25,7 @@ func (s shape) sequences() int { return s.prompts * s.rollouts }
 type network struct {
 	name   string
 	file   string
-	config weights.Config
+	config arch.Config
 }
 
 var (
@@ -35,9 +35,9 @@ var (
 	tiny        = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
 )
 
-func llama(layers, width, heads, kvHeads, ffn, vocab int) weights.Config {
-	return weights.Config{
-		Family: weights.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
+func llama(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
+	return arch.Config{
+		Family: arch.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
 		HeadDim: width / heads, FFN: ffn, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true, EOS: []int32{0},
 	}
 }
@@ -47,8 +47,8 @@ type phase struct {
 	peer    string // of bench/peers/phases.py
 	options actorOptions
 	work    func(ctx context.Context, a *actor, w *workload) error
-	bytes   func(c weights.Config, s shape, weight float64) measure.Amount // weight: bytes of one that generation reads
-	flops   func(weights.Config, shape) measure.Amount
+	bytes   func(c arch.Config, s shape, weight float64) measure.Amount // weight: bytes of one that generation reads
+	flops   func(arch.Config, shape) measure.Amount
 }
 
 var phases = map[string]phase{

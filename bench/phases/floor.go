@@ -4,14 +4,14 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // The least that a phase computes and moves. A prompt that several rollouts share is computed once; a rollout's last
 // token is sampled and read no more; logits are of sampled tokens alone; element-wise work is not counted.
 
 // matrices is the number of weights of the layers' linear maps, head the output projection's.
-func matrices(c weights.Config) (layers, head float64) {
+func matrices(c arch.Config) (layers, head float64) {
 	d, q, kv := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	return float64(c.Layers * (d*(q+2*kv) + q*d + 3*d*c.FFN)), float64(d * c.VocabSize)
 }
@@ -23,7 +23,7 @@ func (s shape) pairs() float64 {
 }
 
 // forwardFLOPs are those of one forward pass; headRows is how many rows of logits there are.
-func forwardFLOPs(c weights.Config, s shape, headRows int) float64 {
+func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 	layers, head := matrices(c)
 	tokens := s.prompts * (s.promptTokens + s.rollouts*(s.newTokens-1))
 	return 2*(layers*float64(tokens)+head*float64(headRows)) + 4*float64(c.Layers*c.Heads*c.HeadDim)*s.pairs()
@@ -31,28 +31,28 @@ func forwardFLOPs(c weights.Config, s shape, headRows int) float64 {
 
 const forwardFormula = "2·(matrices·tokens + head·rows) + 4·layers·width·pairs"
 
-func rolloutFLOPs(c weights.Config, s shape) measure.Amount {
+func rolloutFLOPs(c arch.Config, s shape) measure.Amount {
 	return measure.Amount{Formula: forwardFormula + ", prompts once", Value: forwardFLOPs(c, s, s.prompts+s.sequences()*(s.newTokens-1))}
 }
 
-func learnerFLOPs(c weights.Config, s shape) measure.Amount {
+func learnerFLOPs(c arch.Config, s shape) measure.Amount {
 	return measure.Amount{Formula: fmt.Sprintf("3·(%s), prompts once", forwardFormula), Value: 3 * forwardFLOPs(c, s, s.sequences()*s.newTokens)}
 }
 
-func stepFLOPs(c weights.Config, s shape) measure.Amount {
+func stepFLOPs(c arch.Config, s shape) measure.Amount {
 	return measure.Amount{Formula: "rollout + learner", Value: rolloutFLOPs(c, s).Value + learnerFLOPs(c, s).Value}
 }
 
-func decodeBytes(c weights.Config, s shape, weight float64) measure.Amount {
+func decodeBytes(c arch.Config, s shape, weight float64) measure.Amount {
 	return measure.Amount{Formula: fmt.Sprintf("%g·parameters·new tokens: every pass reads the weights", weight),
 		Value: weight * float64(c.Parameters()) * float64(s.newTokens)}
 }
 
-func noBytes(weights.Config, shape, float64) measure.Amount {
+func noBytes(arch.Config, shape, float64) measure.Amount {
 	return measure.Amount{Formula: "0: bound by FLOPs"}
 }
 
-func stepBytes(c weights.Config, s shape, weight float64) measure.Amount {
+func stepBytes(c arch.Config, s shape, weight float64) measure.Amount {
 	return measure.Amount{
 		Formula: "rollout + 32·parameters: AdamW reads the gradient twice and moves weights and moments both ways",
 		Value:   decodeBytes(c, s, weight).Value + 32*float64(c.Parameters()),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -28,7 +29,7 @@ type workload struct {
 	LR          float64     `json:"lr"`
 
 	precision precision
-	config    weights.Config
+	config    arch.Config
 	behaviour [][]float32 // the engine's log-probs of Completions
 	against   string      // where LogProbs are from
 }
@@ -92,14 +93,14 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 
 // export writes the weights for the providers.
 func (a *actor) export(ctx context.Context, folder string) error {
-	parts := map[string]model.Part{}
-	for _, p := range a.model.Layout.Parts() {
+	parts := map[string]arch.Tensor{}
+	for _, p := range a.model.Layout.Tensors() {
 		parts[p.Name] = p
 	}
 	read := func(name string, dst []float32) error {
 		return a.model.ReadFlat(ctx, a.model.Master, parts[name].Offset, dst)
 	}
-	return weights.WriteHF(folder, a.model.Config, weights.ExpectedTensors(a.model.Config), read, weights.F32, nil)
+	return weights.WriteHF(folder, a.model.Config, read, weights.F32, nil)
 }
 
 // checked are the first completions of the checked prompts.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -15,10 +16,10 @@ import (
 // saveSteps makes checkpoints of two tiny agents, of which step 1 did best in evaluation.
 func saveSteps(t *testing.T, dir string, steps ...int64) {
 	t.Helper()
-	cfg := weights.Config{Family: weights.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
+	cfg := arch.Config{Family: arch.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
 	var agents []archive.AgentState
 	for _, name := range []string{"planner", "researcher"} {
-		agents = append(agents, archive.AgentState{Name: name, Config: cfg, Tensors: weights.ExpectedTensors(cfg), DType: weights.F32,
+		agents = append(agents, archive.AgentState{Name: name, Config: cfg, DType: weights.F32,
 			Read: func(string, []float32) error { return nil }})
 	}
 	r := trainer.CheckpointsOf(dir)

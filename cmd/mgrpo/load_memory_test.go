@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -20,8 +21,8 @@ import (
 // held: gotch's copy is gone before they are allocated.
 func TestLoadBinPeakMemory(t *testing.T) {
 	ctx := t.Context()
-	cfg := weights.Config{
-		Family: weights.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
+	cfg := arch.Config{
+		Family: arch.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}
 	dir := t.TempDir()
@@ -51,9 +52,9 @@ func TestLoadBinPeakMemory(t *testing.T) {
 }
 
 // writeBinFolder writes config.json and, as torch.save does, a float32 pytorch_model.bin of ones.
-func writeBinFolder(t *testing.T, dir string, cfg weights.Config) {
+func writeBinFolder(t *testing.T, dir string, cfg arch.Config) {
 	t.Helper()
-	config, err := cfg.HFJSON(weights.F32)
+	config, err := cfg.JSON("float32")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func writeBinFolder(t *testing.T, dir string, cfg weights.Config) {
 			t.Fatal(err)
 		}
 	}
-	tensors := weights.ExpectedTensors(cfg)
+	tensors := cfg.Layout().Tensors()
 	put("data.pkl", pickleStateDict(tensors))
 	one := binary.LittleEndian.AppendUint32(nil, 0x3f800000)
 	for i, v := range tensors {
@@ -87,7 +88,7 @@ func writeBinFolder(t *testing.T, dir string, cfg weights.Config) {
 }
 
 // pickleStateDict is the pickle, protocol 2, of an OrderedDict of contiguous tensors with a storage each.
-func pickleStateDict(tensors []weights.TensorSpec) []byte {
+func pickleStateDict(tensors []arch.Tensor) []byte {
 	p := []byte("\x80\x02ccollections\nOrderedDict\n)R(")
 	text := func(s string) {
 		p = binary.LittleEndian.AppendUint32(append(p, 'X'), uint32(len(s)))

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -40,11 +41,10 @@ type Run struct {
 type AgentState struct {
 	Name string // folder name: letters, digits, '-', '_' and '.', not first
 
-	Config  weights.Config
-	Tensors []weights.TensorSpec
-	Read    func(name string, dst []float32) error // as weights.WriteHF's
-	DType   weights.DType
-	Extra   map[string][]byte // tokenizer files, as weights.WriteHF's
+	Config arch.Config
+	Read   func(name string, dst []float32) error // as weights.WriteHF's
+	DType  weights.DType
+	Extra  map[string][]byte // tokenizer files, as weights.WriteHF's
 
 	Optimizer *Optimizer      // nil for a frozen agent
 	State     json.RawMessage // state.json: whatever else the agent needs to go on
@@ -128,7 +128,7 @@ func (a AgentState) write(f *durable.Folder) error {
 			return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
 		}
 	}
-	if err := weights.WriteInto(f, a.Config, a.Tensors, a.Read, a.DType, a.Extra); err != nil {
+	if err := weights.WriteInto(f, a.Config, a.Read, a.DType, a.Extra); err != nil {
 		return err
 	}
 	if a.Optimizer != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -18,9 +19,9 @@ import (
 func testAgents(step int64) []AgentState {
 	var agents []AgentState
 	for i, name := range []string{"planner", "solver"} {
-		cfg := tinyConfig([]string{weights.Qwen3, weights.Llama}[i])
+		cfg := tinyConfig([]string{arch.Qwen3, arch.Llama}[i])
 		read := randomWeights(cfg, uint64(step)+uint64(i)<<32)
-		agents = append(agents, AgentState{Name: name, Config: cfg, Tensors: weights.ExpectedTensors(cfg), Read: read, DType: weights.F32,
+		agents = append(agents, AgentState{Name: name, Config: cfg, Read: read, DType: weights.F32,
 			Extra: map[string][]byte{"tokenizer.json": []byte("{}")}, State: json.RawMessage(fmt.Sprintf(`{"version":%d}`, step))})
 	}
 	n := agents[0].Config.Parameters()
@@ -69,10 +70,10 @@ func mustHold(t *testing.T, r Run, step int64, want AgentState) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.Check(want.Tensors); err != nil {
+	if err := s.Check(); err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range want.Tensors {
+	for _, spec := range want.Config.Layout().Tensors() {
 		saved, values := make([]float32, spec.Numel()), make([]float32, spec.Numel())
 		if err := errors.Join(s.Read(spec.Name, 0, spec.Shape[0], saved), want.Read(spec.Name, values)); err != nil || !slices.Equal(values, saved) {
 			t.Fatalf("step %d: %s of %s differs (%v)", step, spec.Name, want.Name, err)

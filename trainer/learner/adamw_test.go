@@ -91,7 +91,7 @@ func fiveSteps(t *testing.T, dir string) {
 	if loss := lossAndGradient(t, l, batch, coef); math.Abs(loss-a.After) > tolLoss {
 		t.Errorf("loss after the last step %v, want %v", loss, a.After)
 	}
-	for _, p := range m.Layout.Parts() {
+	for _, p := range m.Layout.Tensors() {
 		values := make([]float32, p.Numel())
 		if err := m.ReadFlat(ctx, m.Master, p.Offset, values); err != nil {
 			t.Fatal(err)

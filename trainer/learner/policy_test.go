@@ -13,9 +13,9 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 const tinyVocab = 17
@@ -33,9 +33,9 @@ func tinyModelIn(t *testing.T, seed uint64, opt model.Options) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(context.Background(), dev, weights.Config{
-		Family: weights.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true, QKNorm: true,
+	m, err := model.Random(context.Background(), dev, arch.Config{
+		Family: arch.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}, seed, opt)
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -14,12 +15,12 @@ import (
 // weights as they are held.
 func TestLoadPeakMemory(t *testing.T) {
 	ctx := context.Background()
-	cfg := weights.Config{
-		Family: weights.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
+	cfg := arch.Config{
+		Family: arch.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}
 	dir := filepath.Join(t.TempDir(), "model")
-	err := weights.WriteHF(dir, cfg, weights.ExpectedTensors(cfg), func(_ string, dst []float32) error {
+	err := weights.WriteHF(dir, cfg, func(_ string, dst []float32) error {
 		for i := range dst {
 			dst[i] = float32(i%7) * 0.01
 		}

@@ -1,5 +1,5 @@
-// Package model holds the decoder families (Llama, Qwen2, Qwen3) as one readable forward pass over
-// bindings/torch. The same code trains (packed sequences, autograd) and generates (rows against a
+// Package model is one readable forward pass over bindings/torch for all decoder families of trainer/arch, of which it
+// knows none: it computes with the tensors that a layout has. The same code trains (packed sequences, autograd) and generates (rows against a
 // key-value cache): what differs is the Attention it is given.
 package model
 
@@ -10,14 +10,15 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Model is the weights of one decoder on one device.
 type Model struct {
-	Config weights.Config
+	Config arch.Config
 	Device *torch.Device
-	Layout *Layout
+	Layout *arch.Layout
 
 	Master  *torch.Tensor // fp32 [Layout.Numel]: what the optimizer updates and checkpoints hold
 	Half    *torch.Tensor // its bf16 copy, nil where nothing reads one
@@ -34,13 +35,13 @@ type Model struct {
 
 // Decoder is the forward pass over weights of one precision.
 type Decoder struct {
-	cfg               *weights.Config
+	cfg               *arch.Config
 	embed, norm, head *torch.Tensor
 	layers            []layer
 }
 
 type layer struct {
-	cfg                    *weights.Config
+	cfg                    *arch.Config
 	inputNorm, postNorm    *torch.Tensor
 	qkv, qkvBias, o, oBias *torch.Tensor
 	qNorm, kNorm           *torch.Tensor
@@ -65,14 +66,14 @@ type Options struct {
 // Random makes a model from a shape. Initialisation is normal with standard deviation 1/sqrt(fan in),
 // the two projections that write to the residual stream scaled down by sqrt(2·layers) (GPT-2), norms 1,
 // biases 0; a function of the seed alone.
-func Random(ctx context.Context, dev *torch.Device, cfg weights.Config, seed uint64, opt Options) (*Model, error) {
+func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64, opt Options) (*Model, error) {
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
 		return nil, err
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x6d6772706f)) // second word: "mgrpo"
-	err = m.fill(ctx, func(p Part, _ int64, dst []float32) error {
-		std := initialStd(&cfg, p)
+	err = m.fill(ctx, func(l arch.Leaf, t arch.Tensor, _ int64, dst []float32) error {
+		std := initialStd(&cfg, l)
 		for i := range dst {
 			switch {
 			case std < 0:
@@ -92,37 +93,32 @@ func Random(ctx context.Context, dev *torch.Device, cfg weights.Config, seed uin
 	return m, nil
 }
 
-// initialStd is the standard deviation for one checkpoint tensor; -1 stands for a norm (all ones).
-func initialStd(cfg *weights.Config, p Part) float64 {
-	if len(p.Shape) == 1 {
-		if p.Name[len(p.Name)-4:] == "bias" {
-			return 0
-		}
+// initialStd is the standard deviation for one leaf; -1 stands for a norm (all ones).
+func initialStd(cfg *arch.Config, l arch.Leaf) float64 {
+	switch l.Kind {
+	case arch.Bias:
+		return 0
+	case arch.Norm:
 		return -1
+	case arch.Residual:
+		return 1 / math.Sqrt(float64(l.Shape[1])) / math.Sqrt(2*float64(cfg.Layers))
 	}
-	std := 1 / math.Sqrt(float64(p.Shape[1]))
-	switch last(p.Name, 2) {
-	case "embed_tokens.weight":
-		std = 1 / math.Sqrt(float64(cfg.Hidden))
-	case "o_proj.weight", "down_proj.weight":
-		std /= math.Sqrt(2 * float64(cfg.Layers))
-	}
-	return std
+	return 1 / math.Sqrt(float64(l.Shape[1]))
 }
 
 // Load reads a checkpoint into a new model, a few rows at a time.
 func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Options) (*Model, error) {
 	cfg := src.Config()
-	if err := src.Check(weights.ExpectedTensors(cfg)); err != nil {
+	if err := src.Check(); err != nil {
 		return nil, err
 	}
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
 		return nil, err
 	}
-	err = m.fill(ctx, func(p Part, from int64, dst []float32) error {
-		cols := p.Numel() / p.Shape[0]
-		return src.Read(p.Name, from/cols, (from+int64(len(dst)))/cols, dst)
+	err = m.fill(ctx, func(_ arch.Leaf, t arch.Tensor, from int64, dst []float32) error {
+		cols := t.Numel() / t.Shape[0]
+		return src.Read(t.Name, from/cols, (from+int64(len(dst)))/cols, dst)
 	})
 	if err != nil {
 		m.Close(ctx)
@@ -132,11 +128,11 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 }
 
 // allocate makes the buffers and the leaf views, without values.
-func allocate(ctx context.Context, dev *torch.Device, cfg weights.Config, opt Options) (*Model, error) {
+func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Options) (*Model, error) {
 	if err := usable(dev.Spec(), dev.IsCUDA()); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	m := &Model{Config: cfg, Device: dev, Layout: NewLayout(cfg)}
+	m := &Model{Config: cfg, Device: dev, Layout: cfg.Layout()}
 	positions := cfg.MaxPosition
 	if opt.MaxPosition > 0 && opt.MaxPosition < positions {
 		positions = opt.MaxPosition
@@ -174,15 +170,26 @@ func allocate(ctx context.Context, dev *torch.Device, cfg weights.Config, opt Op
 // views cuts a flat buffer into the leaves.
 func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) {
 	for _, l := range m.Layout.Leaves {
-		all = append(all, s.Keep(flat.Narrow(0, l.Offset, numel(l.Shape)).View(l.Shape...).Detach()))
+		all = append(all, s.Keep(flat.Narrow(0, l.Offset, l.Numel()).View(l.Shape...).Detach()))
 	}
 	return all
 }
 
 // decoder binds leaves: the matrices of linear maps from one list, all else from the other.
 func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
-	matrix := func(name string) *torch.Tensor { return m.leaf(matrices, name) }
-	other := func(name string) *torch.Tensor { return m.leaf(rest, name) }
+	at := map[string]int{}
+	for i, l := range m.Layout.Leaves {
+		at[l.Name] = i
+	}
+	from := func(leaves []*torch.Tensor) func(name string) *torch.Tensor {
+		return func(name string) *torch.Tensor {
+			if i, ok := at[name]; ok {
+				return leaves[i]
+			}
+			return nil // this architecture has no such parameter
+		}
+	}
+	matrix, other := from(matrices), from(rest)
 	d := Decoder{cfg: &m.Config, embed: other("embed"), norm: other("norm"), head: matrix("head")}
 	if m.Config.Tied {
 		d.head = matrix("embed")
@@ -200,14 +207,6 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 		})
 	}
 	return d
-}
-
-// leaf is nil for a parameter that this architecture does not have.
-func (m *Model) leaf(leaves []*torch.Tensor, name string) *torch.Tensor {
-	if i, ok := m.Layout.index[name]; ok {
-		return leaves[i]
-	}
-	return nil
 }
 
 // Leaves are the trained tensors in flat order (views of Compute).

@@ -189,7 +189,7 @@ func TestGradients(t *testing.T) {
 					t.Errorf("loss %v, want %v", loss, f.expect.Loss)
 				}
 				got := floats(grad)
-				for _, p := range f.m.Layout.Parts() {
+				for _, p := range f.m.Layout.Tensors() {
 					want, ok := f.want["grad."+p.Name]
 					if !ok {
 						t.Fatalf("no golden gradient for %s", p.Name)

@@ -3,13 +3,13 @@ package model
 import (
 	"math"
 
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // rotaryTables are cos and sin of position × inverse frequency, [positions, HeadDim/2] row-major,
 // computed in float64 and rounded once (Su et al. 2021; half-split layout as in Llama).
-func rotaryTables(cfg *weights.Config, positions int) (cos, sin []float32) {
-	freqs := inverseFrequencies(cfg)
+func rotaryTables(cfg *arch.Config, positions int) (cos, sin []float32) {
+	freqs := cfg.InverseFrequencies()
 	cos = make([]float32, positions*len(freqs))
 	sin = make([]float32, positions*len(freqs))
 	for p := range positions {
@@ -19,16 +19,4 @@ func rotaryTables(cfg *weights.Config, positions int) (cos, sin []float32) {
 		}
 	}
 	return cos, sin
-}
-
-// inverseFrequencies are theta^(-2i/HeadDim), stretched band by band where the config asks for the "llama3" scaling.
-func inverseFrequencies(cfg *weights.Config) []float64 {
-	freqs := make([]float64, cfg.HeadDim/2)
-	for i := range freqs {
-		freqs[i] = math.Pow(cfg.RopeTheta, -2*float64(i)/float64(cfg.HeadDim))
-		if r := cfg.RopeScaling; r != nil {
-			freqs[i] *= r.InvFreqScale(freqs[i])
-		}
-	}
-	return freqs
 }

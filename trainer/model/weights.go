@@ -2,26 +2,28 @@ package model
 
 import (
 	"context"
-	"strings"
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // chunkElements bounds the host buffer through which weights stream in and out (4 MiB of fp32).
 const chunkElements = 1 << 20
 
 // fill sets every parameter, asking read for whole rows of one checkpoint tensor at a time: dst is the
-// part's elements from element `from` on.
-func (m *Model) fill(ctx context.Context, read func(p Part, from int64, dst []float32) error) error {
-	for _, p := range m.Layout.Parts() {
-		cols := p.Numel() / max(p.Shape[0], 1)
-		rows := max(chunkElements/max(cols, 1), 1)
-		err := m.write(ctx, m.Master, p.Offset, p.Numel(), rows*cols, func(from int64, dst []float32) error {
-			return read(p, from, dst)
-		})
-		if err != nil {
-			return err
+// tensor's elements from element `from` on.
+func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, from int64, dst []float32) error) error {
+	for _, l := range m.Layout.Leaves {
+		for _, t := range l.Parts {
+			cols := t.Numel() / max(t.Shape[0], 1)
+			rows := max(chunkElements/max(cols, 1), 1)
+			err := m.write(ctx, m.Master, t.Offset, t.Numel(), rows*cols, func(from int64, dst []float32) error {
+				return read(l, t, from, dst)
+			})
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return m.SyncHalf(ctx)
@@ -72,10 +74,4 @@ func (m *Model) SyncHalf(ctx context.Context) error {
 
 func floatBytes(v []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
-}
-
-// last is the last n dot-separated fields of a checkpoint name.
-func last(name string, n int) string {
-	fields := strings.Split(name, ".")
-	return strings.Join(fields[max(len(fields)-n, 0):], ".")
 }

@@ -11,11 +11,12 @@ import (
 // maxReported bounds how many faults one error lists.
 const maxReported = 8
 
-// Check compares the tensors with what a model expects (see ExpectedTensors) and scans every value:
+// Check compares the tensors with those of the architecture and scans every value:
 // missing and unexpected tensors, other shapes, NaN and infinite entries are errors that name the tensor.
 // A tied model's file may repeat the embedding as lm_head.weight, and old files may hold the derived
 // rotary_emb.inv_freq; these are left out of Names and told in Notes. Call it once, before Read.
-func (s *Source) Check(expected []TensorSpec) error {
+func (s *Source) Check() error {
+	expected := s.config.Layout().Tensors()
 	want := make(map[string][]int64, len(expected))
 	for _, t := range expected {
 		want[t.Name] = t.Shape

@@ -7,6 +7,8 @@ import (
 	"math"
 	"sort"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
 // ggufTypes are the tensor types by their number in the file. Those without an entry in encodings are
@@ -172,8 +174,8 @@ func (r *ggufReader) str() string {
 
 func (r *ggufReader) keyValue(meta map[string]any) error {
 	key := r.str()
-	if len(key) > maxKeyBytes || !utf8.ValidString(key) {
-		r.fail("a key is not UTF-8 or longer than %d bytes", maxKeyBytes)
+	if len(key) > strictjson.MaxKeyBytes || !utf8.ValidString(key) {
+		r.fail("a key is not UTF-8 or longer than %d bytes", strictjson.MaxKeyBytes)
 	}
 	if _, twice := meta[key]; twice {
 		r.fail("key %q occurs twice", key)
@@ -280,8 +282,8 @@ func collect[T any](r *ggufReader, kind uint32, key string, n uint64) []T {
 
 func (r *ggufReader) tensorInfo() ggufTensor {
 	t := ggufTensor{name: r.str()}
-	if len(t.name) > maxKeyBytes {
-		r.fail("tensor name of %d bytes: at most %d", len(t.name), maxKeyBytes)
+	if len(t.name) > strictjson.MaxKeyBytes {
+		r.fail("tensor name of %d bytes: at most %d", len(t.name), strictjson.MaxKeyBytes)
 	}
 	dims := r.u32()
 	if dims > 4 {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
@@ -63,7 +64,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 
 	c, w := s.Config(), want.Config
 	if c.VocabSize != w.Vocab || c.Hidden != w.Hidden || c.FFN != w.FFN || c.Layers != w.Layers || c.Heads != w.Heads || c.KVHeads != w.KVHeads ||
-		c.HeadDim != w.HeadDim || c.RopeTheta != w.Theta || c.RMSEps != w.Eps || c.Tied != w.Tied || c.Family != Llama || c.RopeScaling != nil {
+		c.HeadDim != w.HeadDim || c.RopeTheta != w.Theta || c.RMSEps != w.Eps || c.Tied != w.Tied || c.Family != arch.Llama || c.RopeScaling != nil {
 		t.Errorf("config %+v, want %+v", c, w)
 	}
 	for key, v := range want.Meta {
@@ -185,7 +186,7 @@ func (w *ggufWriter) bytes() []byte {
 	return append(file, w.data...)
 }
 
-func (w *ggufWriter) architecture(c Config) {
+func (w *ggufWriter) architecture(c arch.Config) {
 	arch := c.Family
 	w.text("general.architecture", arch)
 	w.u32(arch+".embedding_length", uint32(c.Hidden))
@@ -202,27 +203,19 @@ func (w *ggufWriter) architecture(c Config) {
 	w.u32("tokenizer.ggml.padding_token_id", math.MaxUint32)
 }
 
-// ggufOf writes a model with F32 tensors, query and key rows interleaved for llama.
-func ggufOf(c Config, weights map[string][]float32) *ggufWriter {
+// ggufOf writes those tensors of a model that weights has, as F32, query and key rows interleaved for llama.
+func ggufOf(c arch.Config, weights map[string][]float32) *ggufWriter {
 	w := &ggufWriter{}
 	w.architecture(c)
-	backward := map[string]string{}
-	for gguf, hf := range ggufGlobalNames {
-		backward[hf] = gguf
-	}
-	for i := range c.Layers {
-		for gguf, hf := range ggufLayerNames {
-			for _, kind := range []string{".weight", ".bias"} {
-				backward[fmt.Sprintf("model.layers.%d.%s%s", i, hf, kind)] = fmt.Sprintf("blk.%d.%s%s", i, gguf, kind)
-			}
+	for _, t := range c.Layout().Tensors() {
+		values, ok := weights[t.Name]
+		if !ok {
+			continue
 		}
-	}
-	for _, t := range ExpectedTensors(c) {
-		values := weights[t.Name]
-		if c.Family == Llama && (strings.Contains(t.Name, "q_proj") || strings.Contains(t.Name, "k_proj")) {
+		if c.Family == arch.Llama && (strings.Contains(t.Name, "q_proj") || strings.Contains(t.Name, "k_proj")) {
 			values = interleaveHeads(values, int(t.Shape[0]), c.HeadDim)
 		}
-		w.tensor(backward[t.Name], 0, encodeAs(nil, F32, values), t.Shape...)
+		w.tensor(t.GGUF, 0, encodeAs(nil, F32, values), t.Shape...)
 	}
 	return w
 }
@@ -250,10 +243,10 @@ func writeGGUF(t *testing.T, w *ggufWriter) string {
 }
 
 func TestGGUFFamilies(t *testing.T) {
-	for _, family := range []string{Llama, Qwen2, Qwen3} {
+	for _, family := range []string{arch.Llama, arch.Qwen2, arch.Qwen3} {
 		cfg := tinyConfig(family)
-		cfg.Tied = family == Qwen3
-		cfg.AttentionBias = family != Qwen3 // llama biases are interleaved too
+		cfg.Tied = family == arch.Qwen3
+		cfg.AttentionBias = family == arch.Llama // biases are interleaved too
 		weights, _ := randomWeights(cfg, 3)
 		s := openChecked(t, writeGGUF(t, ggufOf(cfg, weights)))
 		got := s.Config()
@@ -266,36 +259,37 @@ func TestGGUFFamilies(t *testing.T) {
 				t.Errorf("%s: %s differs", family, name)
 			}
 		}
-		if _, ok := s.Bytes("model.layers.0.self_attn.q_proj.weight"); ok != (family != Llama) {
+		if _, ok := s.Bytes("model.layers.0.self_attn.q_proj.weight"); ok != (family != arch.Llama) {
 			t.Errorf("%s: raw bytes of q_proj: %v", family, ok)
 		}
 	}
 }
 
 func TestGGUFRopeFactors(t *testing.T) {
-	cfg := tinyConfig(Llama)
+	cfg := tinyConfig(arch.Llama)
 	cfg.HeadDim, cfg.RopeTheta = 64, 500000
 	weights, _ := randomWeights(cfg, 3)
-	scaling := RopeLlama3{32, 1, 4, 8192}
+	scaled := cfg
+	scaled.RopeScaling = &arch.RopeLlama3{Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	factors := make([]float32, 32)
-	for i := range factors {
-		factors[i] = float32(1 / scaling.InvFreqScale(math.Pow(cfg.RopeTheta, -float64(i)/32)))
+	for i, f := range scaled.InverseFrequencies() {
+		factors[i] = float32(cfg.InverseFrequencies()[i] / f)
 	}
 	w := ggufOf(cfg, weights)
-	w.tensor(ropeFactors, 0, encodeAs(nil, F32, factors), 32)
+	w.tensor(arch.GGUFRopeFactors, 0, encodeAs(nil, F32, factors), 32)
 	s := openChecked(t, writeGGUF(t, w))
 	if got := s.Config().RopeScaling; got == nil || math.Abs(got.Factor-32) > 1e-3 || got.OriginalMaxPosition != 8192 {
 		t.Errorf("%+v", got)
 	}
 	factors[16] *= 1.01
 	w = ggufOf(cfg, weights)
-	w.tensor(ropeFactors, 0, encodeAs(nil, F32, factors), 32)
+	w.tensor(arch.GGUFRopeFactors, 0, encodeAs(nil, F32, factors), 32)
 	_, err := Open(writeGGUF(t, w))
-	wantError(t, err, ropeFactors)
+	wantError(t, err, arch.GGUFRopeFactors)
 }
 
 func TestGGUFRefused(t *testing.T) {
-	cfg := tinyConfig(Llama)
+	cfg := tinyConfig(arch.Llama)
 	weights, _ := randomWeights(cfg, 3)
 	for _, c := range []struct {
 		change func(w *ggufWriter)
@@ -320,7 +314,13 @@ func TestGGUFRefused(t *testing.T) {
 		{func(w *ggufWriter) { w.tensor("blk.1.attn_q.bias", 8, make([]byte, 34), 1, 33) }, []string{"blk.1.attn_q.bias", "Q8_0", "32"}},
 		{func(w *ggufWriter) { w.tensor("blk.1.attn_q.bias", 0, nil, 1<<62) }, []string{"blk.1.attn_q.bias", "shape"}},
 		{func(w *ggufWriter) { w.tensor("blk.1.attn_q.bias", 0, nil, 1<<20) }, []string{"blk.1.attn_q.bias", "past the end"}},
-		{func(w *ggufWriter) { w.tensor("blk.1.attn_q.bias", 0, make([]byte, 12), 3) }, []string{"blk.1.attn_q.bias", "heads"}},
+		{func(w *ggufWriter) { w.tensor("blk.1.attn_q.bias", 0, make([]byte, 12), 3) }, []string{"blk.1.attn_q.bias", "unexpected"}},
+		{func(w *ggufWriter) {
+			others := maps.Clone(weights)
+			delete(others, "model.layers.1.self_attn.q_proj.weight")
+			*w = *ggufOf(cfg, others)
+			w.tensor("blk.1.attn_q.weight", 0, make([]byte, 12), 3)
+		}, []string{"blk.1.attn_q.weight", "heads"}},
 		{func(w *ggufWriter) { w.tensor("x", 0, nil, 1, 1, 1, 1, 1) }, []string{"x", "dimensions"}},
 		{func(w *ggufWriter) { w.key("a", 77, nil) }, []string{"a", "77"}},
 		{func(w *ggufWriter) { w.key("a", ggufArray, []byte{9, 0, 0, 0}) }, []string{"array"}},
@@ -345,7 +345,7 @@ func TestGGUFRefused(t *testing.T) {
 }
 
 func FuzzGGUF(f *testing.F) {
-	cfg := tinyConfig(Llama)
+	cfg := tinyConfig(arch.Llama)
 	weights, _ := randomWeights(cfg, 3)
 	f.Add(ggufOf(cfg, weights).bytes())
 	f.Add((&ggufWriter{}).bytes())
@@ -359,11 +359,10 @@ func FuzzGGUF(f *testing.F) {
 			return
 		}
 		s := &Source{config: cfg, tensors: map[string]tensor{}}
-		for _, g := range tensors {
-			if g.name == ropeFactors || s.addGGUF(g) != nil {
-				continue
-			}
-			name, _ := hfName(g.name, cfg.Layers)
+		if s.addGGUF(tensors) != nil {
+			return
+		}
+		for name := range s.tensors {
 			readAll(t, s, name)
 		}
 	})

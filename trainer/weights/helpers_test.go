@@ -7,20 +7,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // tinyConfig is a valid model of a few hundred parameters.
-func tinyConfig(family string) Config {
-	c := Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
+func tinyConfig(family string) arch.Config {
+	c := arch.Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
 		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
 	return c.WithDefaults()
 }
 
 // randomWeights returns values for every tensor, and the reader WriteHF wants.
-func randomWeights(cfg Config, seed uint64) (map[string][]float32, func(name string, dst []float32) error) {
+func randomWeights(cfg arch.Config, seed uint64) (map[string][]float32, func(name string, dst []float32) error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	weights := map[string][]float32{}
-	for _, t := range ExpectedTensors(cfg) {
+	for _, t := range cfg.Layout().Tensors() {
 		values := make([]float32, t.Numel())
 		for i := range values {
 			values[i] = float32(random.NormFloat64())
@@ -36,11 +38,11 @@ func randomWeights(cfg Config, seed uint64) (map[string][]float32, func(name str
 }
 
 // writeTiny writes a folder with random weights and returns it with the weights.
-func writeTiny(t *testing.T, cfg Config, dtype DType) (string, map[string][]float32) {
+func writeTiny(t *testing.T, cfg arch.Config, dtype DType) (string, map[string][]float32) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
 	weights, read := randomWeights(cfg, 7)
-	if err := WriteHF(dir, cfg, ExpectedTensors(cfg), read, dtype, nil); err != nil {
+	if err := WriteHF(dir, cfg, read, dtype, nil); err != nil {
 		t.Fatal(err)
 	}
 	return dir, weights

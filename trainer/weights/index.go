@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
 const maxShards = 4096
@@ -59,22 +60,22 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 
 // parseIndex returns weight_map: tensor name to shard file, each a plain file name ending in ext.
 func parseIndex(data []byte, ext string) (map[string]string, error) {
-	r, err := newJSONReader(data)
+	r, err := strictjson.NewReader(data)
 	if err != nil {
 		return nil, err
 	}
 	var weightMap map[string]string
-	err = r.object(func(key string) error {
+	err = r.Object(func(key string) error {
 		if key != "weight_map" {
-			_, err := r.value(0)
+			_, err := r.Value(0)
 			return err
 		}
 		weightMap = map[string]string{}
-		return r.object(func(tensor string) error {
+		return r.Object(func(tensor string) error {
 			if len(weightMap) == maxTensors {
 				return fmt.Errorf("weight_map lists more than %d tensors", maxTensors)
 			}
-			shard, err := r.text()
+			shard, err := r.Text()
 			if err == nil {
 				err = checkShardName(shard, ext)
 			}
@@ -91,13 +92,13 @@ func parseIndex(data []byte, ext string) (map[string]string, error) {
 	case len(weightMap) == 0:
 		return nil, fmt.Errorf("weight_map is missing or empty")
 	}
-	return weightMap, r.end()
+	return weightMap, r.End()
 }
 
 // checkShardName admits plain names of files inside the checkpoint's folder.
 func checkShardName(name, ext string) error {
 	switch {
-	case len(name) > maxKeyBytes:
+	case len(name) > strictjson.MaxKeyBytes:
 		return fmt.Errorf("file name of %d bytes", len(name))
 	case filepath.IsAbs(name) || strings.HasPrefix(name, `\`) || len(name) > 1 && name[1] == ':':
 		return fmt.Errorf("%s is an absolute path, outside the checkpoint directory", name)

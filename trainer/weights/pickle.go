@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
 // scannedTensor is a tensor that a pickled state dict describes: a contiguous run of a storage.
@@ -256,7 +258,7 @@ func (p *pickleScanner) persistent() error {
 	_, okLocation := id[3].(string)
 	size, okSize := id[4].(int64)
 	dtype, okType := storageTypes[class]
-	if len(key) > maxKeyBytes {
+	if len(key) > strictjson.MaxKeyBytes {
 		return fmt.Errorf("storage key of %d bytes", len(key))
 	}
 	if !okClass || !okKey || !okLocation || !okSize || !okType || size < 0 || size > math.MaxInt64/8 {
@@ -399,8 +401,8 @@ func (p *pickleScanner) result() ([]scannedTensor, error) {
 		switch {
 		case !isText:
 			return nil, errors.New("pickle: a key of the state dict is not a string")
-		case len(name) > maxKeyBytes:
-			return nil, fmt.Errorf("pickle: tensor name of %d bytes: at most %d", len(name), maxKeyBytes)
+		case len(name) > strictjson.MaxKeyBytes:
+			return nil, fmt.Errorf("pickle: tensor name of %d bytes: at most %d", len(name), strictjson.MaxKeyBytes)
 		case !isTensor:
 			return nil, fmt.Errorf("pickle: %s is not a tensor", name)
 		case seen[name]:

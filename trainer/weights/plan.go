@@ -3,6 +3,8 @@ package weights
 import (
 	"fmt"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // PlanOptions says how a model will be used. Sizes that are 0 take nothing.
@@ -30,7 +32,7 @@ type MemoryPlan struct {
 }
 
 // Plan estimates the memory one agent needs. cfg must be valid.
-func Plan(cfg Config, o PlanOptions) MemoryPlan {
+func Plan(cfg arch.Config, o PlanOptions) MemoryPlan {
 	size := o.ComputeDType.Size()
 	parameters := cfg.Parameters()
 	p := MemoryPlan{Weights: parameters*size + 4*o.ContextLen*int64(cfg.HeadDim)}
@@ -42,7 +44,7 @@ func Plan(cfg Config, o PlanOptions) MemoryPlan {
 	}
 	kv := int64(cfg.KVHeads) * int64(cfg.HeadDim)
 	p.KVCache = 2 * int64(cfg.Layers) * o.Slots * o.ContextLen * kv * size
-	p.Activations = max(cfg.trainActivations(o, size), cfg.rolloutActivations(o, size))
+	p.Activations = max(trainActivations(cfg, o, size), rolloutActivations(cfg, o, size))
 	p.Total = p.Weights + p.Gradients + p.Optimizer + p.KVCache + p.Activations
 	return p
 }
@@ -50,27 +52,27 @@ func Plan(cfg Config, o PlanOptions) MemoryPlan {
 // layerValues counts what one layer keeps of a token for its backward pass: both norms' inputs and
 // outputs, q, k and v before and after RoPE, the attention's output and log-sum-exp, and the MLP's
 // gate, up and product.
-func (c Config) layerValues() int64 {
+func layerValues(c arch.Config) int64 {
 	q, kv := int64(c.Heads)*int64(c.HeadDim), int64(c.KVHeads)*int64(c.HeadDim)
 	return 4*int64(c.Hidden) + 3*q + 3*kv + int64(c.Heads) + 3*int64(c.FFN)
 }
 
-func (c Config) trainActivations(o PlanOptions, size int64) int64 {
+func trainActivations(c arch.Config, o PlanOptions, size int64) int64 {
 	if !o.Train {
 		return 0
 	}
-	layers := int64(c.Layers) * c.layerValues()
+	layers := int64(c.Layers) * layerValues(c)
 	if o.Checkpointing {
-		layers = int64(c.Layers)*int64(c.Hidden) + c.layerValues()
+		layers = int64(c.Layers)*int64(c.Hidden) + layerValues(c)
 	}
 	// The layer at work also holds gradients of what it kept; logits exist as values and as gradients.
-	return o.MicroBatchTokens*(layers+c.layerValues())*size + 2*4*min(o.LogitRows, o.MicroBatchTokens)*int64(c.VocabSize)
+	return o.MicroBatchTokens*(layers+layerValues(c))*size + 2*4*min(o.LogitRows, o.MicroBatchTokens)*int64(c.VocabSize)
 }
 
 // rolloutActivations counts one decode step of all slots; prefill goes through in pieces no larger than
 // a training micro-batch. Where our own attention does not run, one layer's cached keys and values are gathered.
-func (c Config) rolloutActivations(o PlanOptions, size int64) int64 {
-	values := o.Slots * (c.layerValues()*size + 4*int64(c.VocabSize))
+func rolloutActivations(c arch.Config, o PlanOptions, size int64) int64 {
+	values := o.Slots * (layerValues(c)*size + 4*int64(c.VocabSize))
 	if o.ComputeDType != F32 {
 		values += 2 * o.Slots * o.ContextLen * int64(c.KVHeads) * int64(c.HeadDim) * size
 	}

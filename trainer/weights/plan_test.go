@@ -3,10 +3,12 @@ package weights
 import (
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 func TestPlan(t *testing.T) {
-	cfg := Config{Family: Llama, VocabSize: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, FFN: 1536,
+	cfg := arch.Config{Family: arch.Llama, VocabSize: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, FFN: 1536,
 		MaxPosition: 8192, Tied: true}.WithDefaults()
 	if cfg.Parameters() != 134515008 { // SmolLM2-135M
 		t.Fatal(cfg.Parameters())

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"sort"
+
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
 // safetensorsBits is the size of one element of every type the format knows; only F32, F16 and BF16 hold
@@ -78,14 +80,14 @@ func parseHeader(header []byte) ([]headerEntry, error) {
 	if len(header) == 0 || header[0] != '{' {
 		return nil, errors.New("not JSON: does not start with {")
 	}
-	r, err := newJSONReader(header)
+	r, err := strictjson.NewReader(header)
 	if err != nil {
 		return nil, err
 	}
 	var entries []headerEntry
-	err = r.object(func(name string) error {
+	err = r.Object(func(name string) error {
 		if name == "__metadata__" {
-			return r.object(func(string) error { _, err := r.text(); return err })
+			return r.Object(func(string) error { _, err := r.Text(); return err })
 		}
 		if len(entries) == maxTensors {
 			return fmt.Errorf("more than %d tensors", maxTensors)
@@ -100,20 +102,20 @@ func parseHeader(header []byte) ([]headerEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return entries, r.end()
+	return entries, r.End()
 }
 
-func parseEntry(r jsonReader, name string) (headerEntry, error) {
+func parseEntry(r strictjson.Reader, name string) (headerEntry, error) {
 	e := headerEntry{name: name}
 	var offsets []int64
-	err := r.object(func(key string) (err error) {
+	err := r.Object(func(key string) (err error) {
 		switch key {
 		case "dtype":
-			e.dtype, err = r.text()
+			e.dtype, err = r.Text()
 		case "shape":
-			e.shape, err = r.integers(maxDims)
+			e.shape, err = r.Integers(maxDims)
 		case "data_offsets":
-			offsets, err = r.integers(2)
+			offsets, err = r.Integers(2)
 		default:
 			err = errors.New("unknown key")
 		}
@@ -136,7 +138,7 @@ func parseEntry(r jsonReader, name string) (headerEntry, error) {
 func (e headerEntry) checkSize() error {
 	bits, known := safetensorsBits[e.dtype]
 	if !known {
-		return fmt.Errorf("dtype %s is unknown", brief(e.dtype))
+		return fmt.Errorf("dtype %s is unknown", strictjson.Brief(e.dtype))
 	}
 	if e.begin > e.end {
 		return fmt.Errorf("data_offsets [%d, %d] are reversed", e.begin, e.end)

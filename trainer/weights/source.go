@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
 // Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. Files are
@@ -15,7 +18,7 @@ import (
 // from several goroutines at once.
 type Source struct {
 	path    string
-	config  Config
+	config  arch.Config
 	tensors map[string]tensor
 	names   []string
 	notes   []string
@@ -60,6 +63,36 @@ const (
 	generationFile   = "generation_config.json"
 )
 
+// Limits on what a folder's JSON files hold: far above what dense models need, small enough to parse in bounded memory.
+const (
+	maxConfigBytes = 1 << 20
+	maxHeaderBytes = 16 << 20 // safetensors headers and shard indexes: room for maxTensors names
+	maxTensors     = 100_000
+)
+
+// ReadConfig parses config.json of a Hugging Face folder, and generation_config.json if there is one.
+func ReadConfig(dir string) (arch.Config, error) {
+	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
+	if err != nil {
+		return arch.Config{}, fmt.Errorf("%s: %w", configFile, err)
+	}
+	cfg, err := arch.ParseJSON(data)
+	if err != nil {
+		return arch.Config{}, fmt.Errorf("%s: %w", configFile, err)
+	}
+	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cfg, nil
+	}
+	if err == nil {
+		err = cfg.ReadGeneration(data)
+	}
+	if err != nil {
+		return arch.Config{}, fmt.Errorf("%s: %w", generationFile, err)
+	}
+	return cfg, nil
+}
+
 func (s *Source) openFolder() error {
 	cfg, err := ReadConfig(s.path)
 	if err != nil {
@@ -92,7 +125,7 @@ func (s *Source) openFolder() error {
 func (s *Source) Path() string { return s.path }
 
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
-func (s *Source) Config() Config { return s.config }
+func (s *Source) Config() arch.Config { return s.config }
 
 // Names lists the tensors, sorted.
 func (s *Source) Names() []string { return s.names }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 func TestOpenRefusesOthers(t *testing.T) {
@@ -27,7 +29,7 @@ func TestOpenRefusesOthers(t *testing.T) {
 }
 
 func TestReadRows(t *testing.T) {
-	cfg := tinyConfig(Qwen3)
+	cfg := tinyConfig(arch.Qwen3)
 	for _, dtype := range []DType{F32, BF16, F16} {
 		dir, weights := writeTiny(t, cfg, dtype)
 		s := openChecked(t, dir)
@@ -56,7 +58,7 @@ func TestReadRows(t *testing.T) {
 
 // TestReadTruncated cuts a mapped file: reading must be an error, not a dead process.
 func TestReadTruncated(t *testing.T) {
-	cfg := tinyConfig(Llama)
+	cfg := tinyConfig(arch.Llama)
 	cfg.VocabSize = 1 << 14
 	dir, _ := writeTiny(t, cfg, F32)
 	s := openChecked(t, dir)
@@ -65,12 +67,12 @@ func TestReadTruncated(t *testing.T) {
 	}
 	buffer := make([]float32, cfg.Hidden)
 	wantError(t, s.Read("model.embed_tokens.weight", int64(cfg.VocabSize)-1, int64(cfg.VocabSize), buffer), "model.embed_tokens.weight", "cut short")
-	wantError(t, s.Check(ExpectedTensors(cfg)), "cut short")
+	wantError(t, s.Check(), "cut short")
 }
 
 // TestCheckFaults alters one value or tensor of a good folder at a time.
 func TestCheckFaults(t *testing.T) {
-	cfg := tinyConfig(Llama)
+	cfg := tinyConfig(arch.Llama)
 	weights, _ := randomWeights(cfg, 7)
 	for _, c := range []struct {
 		name string
@@ -85,7 +87,7 @@ func TestCheckFaults(t *testing.T) {
 		values := slices.Clone(weights[c.name])
 		values[c.at] = math.Float32frombits(c.bits)
 		dir := filepath.Join(t.TempDir(), "m")
-		err := WriteHF(dir, cfg, ExpectedTensors(cfg), func(name string, dst []float32) error {
+		err := WriteHF(dir, cfg, func(name string, dst []float32) error {
 			if name == c.name {
 				copy(dst, values)
 			} else {
@@ -106,12 +108,10 @@ func TestCheckFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	other := cfg
-	other.FFN = 7
-	wantError(t, s.Check(ExpectedTensors(other)), "model.layers.0.mlp.gate_proj.weight", "[6 8]", "[7 8]")
-	other = cfg
-	other.Layers = 40
-	err = s.Check(ExpectedTensors(other))
+	s.config.FFN = 7
+	wantError(t, s.Check(), "model.layers.0.mlp.gate_proj.weight", "[6 8]", "[7 8]")
+	s.config.FFN, s.config.Layers = cfg.FFN, 40
+	err = s.Check()
 	wantError(t, err, "model.layers.2.input_layernorm.weight", "missing", "and 334 more")
 	if strings.Count(err.Error(), "missing") > maxReported {
 		t.Error("error lists everything")
@@ -121,7 +121,7 @@ func TestCheckFaults(t *testing.T) {
 // tiedFile makes a tied model's folder whose file also holds extra tensors.
 func tiedFile(t *testing.T, extra map[string][]float32) string {
 	t.Helper()
-	cfg := tinyConfig(Llama)
+	cfg := tinyConfig(arch.Llama)
 	cfg.Tied = true
 	dir, weights := writeTiny(t, cfg, F32)
 	var out []OutTensor
@@ -129,10 +129,10 @@ func tiedFile(t *testing.T, extra map[string][]float32) string {
 		if values == nil {
 			values = weights[name]
 		}
-		w := weightTensors([]TensorSpec{{name, shape}}, func(_ string, dst []float32) error { copy(dst, values); return nil }, F32)
+		w := weightTensors([]arch.Tensor{{Name: name, Shape: shape}}, func(_ string, dst []float32) error { copy(dst, values); return nil }, F32)
 		out = append(out, w...)
 	}
-	for _, spec := range ExpectedTensors(cfg) {
+	for _, spec := range cfg.Layout().Tensors() {
 		add(spec.Name, spec.Shape, nil)
 	}
 	for name, values := range extra {

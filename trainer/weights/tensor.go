@@ -1,6 +1,9 @@
 package weights
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // tensor is stored bytes and how to read them.
 type tensor struct {
@@ -79,4 +82,25 @@ func (t tensor) storedRow(row int64) int64 {
 	pairs := t.ropePairs
 	head, within := row/(2*pairs), row%(2*pairs)
 	return head*2*pairs + 2*(within%pairs) + within/pairs
+}
+
+// numel multiplies the sizes of a shape read from a file; ok is false for a negative size or a product
+// above the largest int64.
+func numel(shape []int64) (n int64, ok bool) {
+	n = 1
+	for _, d := range shape {
+		if d < 0 {
+			return 0, false
+		}
+	}
+	for _, d := range shape {
+		if d == 0 {
+			return 0, true
+		}
+		if n > math.MaxInt64/d {
+			return 0, false
+		}
+		n *= d
+	}
+	return n, true
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
@@ -18,11 +19,10 @@ const shardLimit = 4 << 30
 // WriteHF writes a complete Hugging Face folder: config.json, generation_config.json, safetensors (more
 // than 4 GiB in shards with an index), and extra files by name (tokenizer.json, chat_template.jinja, ...; a
 // generation_config.json there prevails). read fills dst with the float32 values of one tensor, all rows;
-// they are rounded to dtype (F32, BF16 or F16). tensors must be those ExpectedTensors lists for cfg. dir
-// must not exist; it appears complete or not at all.
-func WriteHF(dir string, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
+// they are rounded to dtype (F32, BF16 or F16). dir must not exist; it appears complete or not at all.
+func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
 	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error {
-		return WriteInto(f, cfg, tensors, read, dtype, extra)
+		return WriteInto(f, cfg, read, dtype, extra)
 	})
 	if err != nil {
 		return fmt.Errorf("weights: writing %s: %w", dir, err)
@@ -31,21 +31,18 @@ func WriteHF(dir string, cfg Config, tensors []TensorSpec, read func(name string
 }
 
 // WriteInto writes the files of WriteHF into a folder in the making.
-func WriteInto(f *durable.Folder, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
-	return writeHF(f, cfg, tensors, read, dtype, extra, shardLimit)
+func WriteInto(f *durable.Folder, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
+	return writeHF(f, cfg, read, dtype, extra, shardLimit)
 }
 
-func writeHF(f *durable.Folder, cfg Config, tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte, limit int64) error {
-	configJSON, err := cfg.HFJSON(dtype)
+func writeHF(f *durable.Folder, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte, limit int64) error {
+	configJSON, err := configJSON(cfg, dtype)
 	if err != nil {
-		return err
-	}
-	if err := sameTensors(tensors, ExpectedTensors(cfg)); err != nil {
 		return err
 	}
 	generation, given := extra[generationFile]
 	if !given {
-		if generation, err = cfg.generationJSON(); err != nil {
+		if generation, err = cfg.GenerationJSON(); err != nil {
 			return err
 		}
 	}
@@ -55,7 +52,7 @@ func writeHF(f *durable.Folder, cfg Config, tensors []TensorSpec, read func(name
 			rest[name] = data
 		}
 	}
-	if err := writeWeights(f, weightTensors(tensors, read, dtype), limit); err != nil {
+	if err := writeWeights(f, weightTensors(cfg.Layout().Tensors(), read, dtype), limit); err != nil {
 		return err
 	}
 	if err := f.CreateExtra(rest, configFile, safetensorsFile, safetensorsIndex); err != nil {
@@ -67,23 +64,14 @@ func writeHF(f *durable.Folder, cfg Config, tensors []TensorSpec, read func(name
 	return f.CreateBytes(configFile, configJSON)
 }
 
-// sameTensors compares two lists in any order.
-func sameTensors(got, want []TensorSpec) error {
-	shapes := map[string][]int64{}
-	for _, t := range want {
-		shapes[t.Name] = t.Shape
+var torchNames = map[DType]string{F32: "float32", BF16: "bfloat16", F16: "float16"}
+
+func configJSON(cfg arch.Config, dtype DType) ([]byte, error) {
+	name, ok := torchNames[dtype]
+	if !ok {
+		return nil, fmt.Errorf("weights are written as F32, BF16 or F16, not %s", dtype)
 	}
-	for _, t := range got {
-		shape, ok := shapes[t.Name]
-		if !ok || !slices.Equal(shape, t.Shape) {
-			return fmt.Errorf("tensor %s %v: the config asks for %v", t.Name, t.Shape, shape)
-		}
-		delete(shapes, t.Name)
-	}
-	for name := range shapes {
-		return fmt.Errorf("tensor %s is missing (%d in all)", name, len(shapes))
-	}
-	return nil
+	return cfg.JSON(name)
 }
 
 // OutTensor is a tensor about to be written: Size bytes that Write produces.
@@ -96,7 +84,7 @@ type OutTensor struct {
 }
 
 // weightTensors sorts tensors by name and lets them share one buffer of float32 values.
-func weightTensors(tensors []TensorSpec, read func(name string, dst []float32) error, dtype DType) []OutTensor {
+func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) error, dtype DType) []OutTensor {
 	var buffer []float32
 	out := make([]OutTensor, 0, len(tensors))
 	for _, t := range tensors {

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,9 +35,9 @@ func testModelOn(t *testing.T, device string, threads int, half bool) *model.Mod
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(ctx, dev, weights.Config{
-		Family: weights.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true, QKNorm: true,
+	m, err := model.Random(ctx, dev, arch.Config{
+		Family: arch.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true,
 	}, 7, model.Options{Compute: torch.Float32, HalfCopy: half})
 	if err != nil {
 		t.Fatal(err)

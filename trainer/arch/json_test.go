@@ -1,8 +1,7 @@
-package weights
+package arch
 
 import (
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -18,16 +17,16 @@ func TestConfigDefaults(t *testing.T) {
 			FFN: 11008, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 2048, BOS: []int32{1}, EOS: []int32{2}}},
 		{`{"architectures":["Qwen2ForCausalLM"],"num_key_value_heads":null,"num_attention_heads":16,"attention_bias":false}`,
 			Config{Family: Qwen2, VocabSize: 151936, Hidden: 4096, Layers: 32, Heads: 16, KVHeads: 16, HeadDim: 256,
-				FFN: 22016, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768, AttentionBias: true}},
+				FFN: 22016, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768}},
 		{`{"model_type":"qwen3","hidden_size":1024,"tie_word_embeddings":true,"eos_token_id":[5,6],"pad_token_id":-1}`,
 			Config{Family: Qwen3, VocabSize: 151936, Hidden: 1024, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128,
-				FFN: 22016, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768, Tied: true, QKNorm: true, EOS: []int32{5, 6}}},
+				FFN: 22016, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768, Tied: true, EOS: []int32{5, 6}}},
 		{`{"model_type":"llama","rope_parameters":{"rope_theta":5e5,"rope_type":"llama3","factor":8,"low_freq_factor":1.0,"high_freq_factor":4,"original_max_position_embeddings":8192},"attention_bias":true,"mlp_bias":true,"eos_token_id":null,"bos_token_id":null}`,
 			Config{Family: Llama, VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128,
 				FFN: 11008, RMSEps: 1e-6, RopeTheta: 5e5, MaxPosition: 2048, AttentionBias: true, MLPBias: true,
 				RopeScaling: &RopeLlama3{8, 1, 4, 8192}}},
 	} {
-		got, err := ParseConfig([]byte(c.json))
+		got, err := ParseJSON([]byte(c.json))
 		got.Raw = nil
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v %v\nwant %+v", c.json, got, err, c.want)
@@ -40,7 +39,7 @@ func TestConfigRefused(t *testing.T) {
 		json string
 		want []string
 	}{
-		{``, []string{"config.json"}},
+		{``, []string{"JSON"}},
 		{`[]`, []string{"object"}},
 		{`{"model_type":"llama"} x`, []string{"after"}},
 		{`{"model_type":"llama","vocab_size":5,"vocab_size":6}`, []string{"vocab_size", "twice"}},
@@ -77,35 +76,26 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","eos_token_id":32000}`, []string{"eos_token_id", "32000"}},
 		{`{"model_type":"llama","eos_token_id":[1.5]}`, []string{"eos_token_id"}},
 	} {
-		_, err := ParseConfig([]byte(c.json))
-		wantError(t, err, append(c.want, "config.json")...)
+		_, err := ParseJSON([]byte(c.json))
+		wantError(t, err, c.want...)
 		if err != nil && len(err.Error()) > 600 {
 			t.Errorf("an error of %d bytes", len(err.Error()))
 		}
 	}
 }
 
-func TestGenerationConfig(t *testing.T) {
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","eos_token_id":2}`))
-	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":[7,8],"pad_token_id":9,"temperature":0.6}`))
-	cfg, err := ReadConfig(dir)
-	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7, 8}) || !reflect.DeepEqual(cfg.Pad, []int32{9}) || !reflect.DeepEqual(cfg.BOS, []int32{1}) {
-		t.Errorf("%+v %v", cfg, err)
+// TestJSON writes and rereads configs of every golden and of shapes by hand.
+func TestJSON(t *testing.T) {
+	var configs []Config
+	for _, name := range Families() {
+		configs = append(configs, tinyConfig(name))
 	}
-	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":-7}`))
-	_, err = ReadConfig(dir)
-	wantError(t, err, generationFile, "eos_token_id")
-	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","x":"`+strings.Repeat("x", maxConfigBytes)+`"}`))
-	_, err = ReadConfig(dir)
-	wantError(t, err, configFile, "larger")
-}
-
-// TestHFJSON writes and rereads configs of every golden and of shapes by hand.
-func TestHFJSON(t *testing.T) {
-	configs := []Config{tinyConfig(Llama), tinyConfig(Qwen2), tinyConfig(Qwen3)}
-	for _, dir := range modelCases(t) {
-		cfg, err := ReadConfig(dir)
+	for _, path := range goldenConfigs(t) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := ParseJSON(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,11 +103,11 @@ func TestHFJSON(t *testing.T) {
 	}
 	for _, cfg := range configs {
 		cfg.EOS = []int32{2, 3} // a change against Raw must come through
-		data, err := cfg.HFJSON(BF16)
+		data, err := cfg.JSON("bfloat16")
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := ParseConfig(data)
+		again, err := ParseJSON(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,12 +125,9 @@ func TestHFJSON(t *testing.T) {
 			t.Errorf("\nwrote %+v\nread  %+v", cfg, again)
 		}
 	}
-	if _, err := tinyConfig(Llama).HFJSON(Q8_0); err == nil {
-		t.Error("wrote a quantised type")
-	}
 }
 
-func FuzzParseConfig(f *testing.F) {
+func FuzzJSON(f *testing.F) {
 	for _, seed := range []string{`{"model_type":"llama"}`, `{"model_type":"qwen3","rope_scaling":{"rope_type":"llama3"},"eos_token_id":[1]}`, `{"a":[[[{}]]]}`} {
 		f.Add([]byte(seed))
 	}
@@ -148,15 +135,15 @@ func FuzzParseConfig(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		cfg, err := ParseConfig(data)
+		cfg, err := ParseJSON(data)
 		if err != nil {
 			return
 		}
-		written, err := cfg.HFJSON(F32)
+		written, err := cfg.JSON("float32")
 		if err != nil {
 			t.Fatalf("%s: cannot be written: %v", data, err)
 		}
-		again, err := ParseConfig(written)
+		again, err := ParseJSON(written)
 		cfg.Raw, again.Raw = nil, nil
 		if err != nil || !reflect.DeepEqual(cfg, again) {
 			t.Fatalf("%s: %+v became %+v (%v)", data, cfg, again, err)

@@ -1,0 +1,163 @@
+// Package arch says what the supported architectures are: for each family of decoders its keys in config.json and in
+// GGUF metadata, its tensors with their shapes and places in the flat buffers, and what it refuses. A family is one
+// file of this folder; it registers itself by name. What a family computes is in trainer/model, which reads a [Config]
+// and its [Layout] and knows no family.
+package arch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Config is the architecture of a decoder-only model: everything that fixes the names and shapes of its tensors and
+// what its forward pass computes. All families use SwiGLU with SiLU, RMSNorm before attention and MLP, and RoPE.
+type Config struct {
+	Family string // as Families lists them
+
+	VocabSize int // vocab_size: rows of the embedding
+	Hidden    int // hidden_size
+	Layers    int // num_hidden_layers
+	Heads     int // num_attention_heads: query heads
+	KVHeads   int // num_key_value_heads
+	HeadDim   int // head_dim: even; Heads*HeadDim need not be Hidden
+	FFN       int // intermediate_size
+
+	RMSEps      float64     // rms_norm_eps
+	RopeTheta   float64     // rope_theta
+	RopeScaling *RopeLlama3 // nil: unscaled frequencies
+	MaxPosition int         // max_position_embeddings
+
+	Tied          bool // tie_word_embeddings: the embedding is the output head too
+	AttentionBias bool // attention_bias: biases on q, k, v and o, in families where that is a choice
+	MLPBias       bool // mlp_bias: biases on gate, up and down, likewise
+
+	BOS []int32 // at most one id
+	EOS []int32 // ids that end generation; generation_config.json's where it has them
+	Pad []int32 // at most one id
+
+	// Raw is the config.json this was parsed from (nil otherwise). JSON carries its other keys over.
+	Raw json.RawMessage
+}
+
+// Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
+func (c Config) Parameters() int64 { return c.Layout().Numel }
+
+// WithDefaults fills what a shape written by hand may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
+// (1e-6) and RopeTheta (10000).
+func (c Config) WithDefaults() Config {
+	if c.KVHeads == 0 {
+		c.KVHeads = c.Heads
+	}
+	if c.HeadDim == 0 && c.Heads > 0 {
+		c.HeadDim = c.Hidden / c.Heads
+	}
+	if c.RMSEps == 0 {
+		c.RMSEps = 1e-6
+	}
+	if c.RopeTheta == 0 {
+		c.RopeTheta = 10000
+	}
+	return c
+}
+
+// Upper limits on sizes: far above any published model, low enough that no product of two overflows.
+const (
+	MaxVocab    = 1 << 22
+	maxHidden   = 1 << 17
+	maxLayers   = 1 << 10
+	maxHeads    = 1 << 12
+	maxHeadDim  = 1 << 12
+	maxFFN      = 1 << 20
+	maxPosition = 1 << 25
+
+	// Of MaxPosition * HeadDim: the rotary tables then take 512 MiB. A context of a million tokens fits with heads of 128.
+	maxRotary = 1 << 27
+)
+
+// Validate checks every size and combination; the error names the config.json key at fault.
+func (c Config) Validate() error {
+	f, err := familyOf(c.Family)
+	if err != nil {
+		return err
+	}
+	if err := c.validateSizes(); err != nil {
+		return err
+	}
+	if c.AttentionBias && !f.attentionBias {
+		return fmt.Errorf("attention_bias: model_type %s has no such choice", f.name)
+	}
+	if c.MLPBias && !f.mlpBias {
+		return fmt.Errorf("mlp_bias: model_type %s has no mlp biases", f.name)
+	}
+	return errors.Join(c.validateRotary(), c.validateTokens())
+}
+
+func (c Config) validateSizes() error {
+	for _, s := range []struct {
+		key        string
+		value, max int
+	}{
+		{"vocab_size", c.VocabSize, MaxVocab},
+		{"hidden_size", c.Hidden, maxHidden},
+		{"num_hidden_layers", c.Layers, maxLayers},
+		{"num_attention_heads", c.Heads, maxHeads},
+		{"num_key_value_heads", c.KVHeads, maxHeads},
+		{"head_dim", c.HeadDim, maxHeadDim},
+		{"intermediate_size", c.FFN, maxFFN},
+		{"max_position_embeddings", c.MaxPosition, maxPosition},
+	} {
+		if s.value < 1 || s.value > s.max {
+			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
+		}
+	}
+	if c.Heads%c.KVHeads != 0 {
+		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
+	}
+	if !(c.RMSEps > 0 && c.RMSEps < 1) {
+		return fmt.Errorf("rms_norm_eps is %g: must be above 0 and below 1", c.RMSEps)
+	}
+	return nil
+}
+
+func (c Config) validateRotary() error {
+	if c.HeadDim%2 != 0 {
+		return fmt.Errorf("head_dim is %d: must be even for rotary positions", c.HeadDim)
+	}
+	if c.MaxPosition*c.HeadDim > maxRotary {
+		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim, c.MaxPosition*c.HeadDim, maxRotary)
+	}
+	if !(c.RopeTheta > 0) || math.IsInf(c.RopeTheta, 0) {
+		return fmt.Errorf("rope_theta is %g: must be positive and finite", c.RopeTheta)
+	}
+	if c.RopeScaling != nil {
+		return c.RopeScaling.validate()
+	}
+	return nil
+}
+
+// tokenKey is a key of config.json and generation_config.json that holds at most max token ids.
+type tokenKey struct {
+	key string
+	ids *[]int32
+	max int
+}
+
+func (c *Config) tokens() []tokenKey {
+	return []tokenKey{{"bos_token_id", &c.BOS, 1}, {"eos_token_id", &c.EOS, 64}, {"pad_token_id", &c.Pad, 1}}
+}
+
+func (c Config) validateTokens() error {
+	for _, t := range c.tokens() {
+		if len(*t.ids) > t.max {
+			return fmt.Errorf("%s lists %d ids: at most %d", t.key, len(*t.ids), t.max)
+		}
+		for _, id := range *t.ids {
+			if id < 0 || int(id) >= c.VocabSize {
+				return fmt.Errorf("%s %d is outside the vocabulary of %d", t.key, id, c.VocabSize)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package arch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
+)
+
+// family is what one file of this folder registers.
+type family struct {
+	name         string // model_type in config.json, and the name that a configured shape gives
+	architecture string // the class that config.json's architectures names
+	defaults     Config // what transformers takes for absent keys; KVHeads 0 is Heads, HeadDim 0 is Hidden/Heads
+
+	attentionBias, mlpBias bool // whether attention_bias and mlp_bias of config.json mean something
+
+	refuse func(k *keys, c Config) // own keys of config.json that ask for what is not implemented; may be nil
+	writes map[string]any          // own keys that a written config.json has, so that readers take no other defaults
+
+	layer func(l *layer, c Config) // the tensors of one layer
+	gguf  *gguf                    // nil: GGUF files have no such architecture
+}
+
+var families = map[string]*family{}
+
+func register(f *family) {
+	f.defaults.Family = f.name
+	families[f.name] = f
+}
+
+// Families lists the supported families by name, sorted.
+func Families() []string { return slices.Sorted(maps.Keys(families)) }
+
+// supported is for error messages: "use llama, qwen2 or qwen3".
+func supported(names []string) string {
+	last := len(names) - 1
+	return "use " + strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+func familyOf(name string) (*family, error) {
+	if f, ok := families[name]; ok {
+		return f, nil
+	}
+	kind := ""
+	if strings.Contains(name, "moe") || name == "mixtral" {
+		kind = "a mixture of experts, which is "
+	}
+	return nil, fmt.Errorf("model_type %q is %snot supported: %s", strictjson.Brief(name), kind, supported(Families()))
+}
+
+// family reads model_type and architectures, which must agree where both are present.
+func (k *keys) family() (*family, error) {
+	var name string
+	k.text("model_type", &name)
+	if k.err != nil {
+		return nil, k.err
+	}
+	named, _ := k.values["architectures"].([]any)
+	if name == "" && len(named) == 0 {
+		return nil, errors.New("model_type is missing")
+	}
+	if name == "" {
+		for _, f := range families {
+			if len(named) == 1 && named[0] == f.architecture {
+				return f, nil
+			}
+		}
+		return nil, fmt.Errorf("architectures %s is not supported: %s", strictjson.Show(named), supported(architectures()))
+	}
+	f, err := familyOf(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range named {
+		if a != f.architecture {
+			return nil, fmt.Errorf("architectures names %s where model_type %q needs %s", strictjson.Show(a), f.name, f.architecture)
+		}
+	}
+	return f, nil
+}
+
+func architectures() (names []string) {
+	for _, name := range Families() {
+		names = append(names, families[name].architecture)
+	}
+	return names
+}

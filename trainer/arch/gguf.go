@@ -1,0 +1,206 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
+)
+
+// gguf is how GGUF files hold a family, under general.architecture and keys that begin with its name.
+type gguf struct {
+	interleaved bool // the two halves of each query and key head are interleaved row by row
+	ropeFactors bool // there may be GGUFRopeFactors, the divisors of llama3 scaling
+}
+
+// Names in GGUF files.
+const (
+	ggufEmbedding = "token_embd.weight"
+	ggufHead      = "output.weight"
+
+	// GGUFRopeFactors is a float32 tensor [HeadDim/2] that no model trains: FromGGUF takes it in.
+	GGUFRopeFactors = "rope_freqs.weight"
+)
+
+// pairs is Tensor.Pairs of q and k.
+func (f *family) pairs(c Config) int64 {
+	if f.gguf == nil || !f.gguf.interleaved {
+		return 0
+	}
+	return int64(c.HeadDim) / 2
+}
+
+// FromGGUF derives the architecture from a file's metadata, from which tensors there are (shapes, rows first, by GGUF
+// names), and from the values of GGUFRopeFactors, nil where there is no such tensor. Metadata values are string, bool,
+// int64, uint64, float64 or slices.
+func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []float32) (Config, error) {
+	m := &metadata{values: meta}
+	f := m.family()
+	if m.err != nil {
+		return Config{}, m.err
+	}
+	c := Config{Family: f.name, RMSEps: 1e-6, RopeTheta: 10000}
+	if s := shapes[ggufEmbedding]; len(s) == 2 && s[0] <= MaxVocab {
+		c.VocabSize = int(s[0])
+	}
+	has := func(name string) bool { _, ok := shapes[name]; return ok }
+	c.Tied = !has(ggufHead)
+	c.AttentionBias = f.attentionBias && has("blk.0.attn_q.bias")
+	c.MLPBias = f.mlpBias && has("blk.0.ffn_gate.bias")
+	m.architecture(&c)
+	m.refuseUnimplemented(c)
+	if m.err != nil {
+		return Config{}, m.err
+	}
+	if ropeFactors != nil {
+		var err error
+		if c.RopeScaling, err = f.ropeScaling(ropeFactors, c); err != nil {
+			return Config{}, fmt.Errorf("tensor %s: %w", GGUFRopeFactors, err)
+		}
+	}
+	return c, c.Validate()
+}
+
+func (m *metadata) family() *family {
+	var name string
+	m.text("general.architecture", &name)
+	f := families[name]
+	if m.err == nil && (f == nil || f.gguf == nil) {
+		known := slices.DeleteFunc(Families(), func(n string) bool { return families[n].gguf == nil })
+		m.fail("general.architecture %q is not supported: %s", strictjson.Brief(name), supported(known))
+	}
+	return f
+}
+
+func (m *metadata) architecture(c *Config) {
+	arch := c.Family + "."
+	m.require(arch+"embedding_length", arch+"block_count", arch+"attention.head_count", arch+"feed_forward_length", arch+"context_length")
+	m.integer(arch+"embedding_length", &c.Hidden)
+	m.integer(arch+"block_count", &c.Layers)
+	m.integer(arch+"attention.head_count", &c.Heads)
+	m.integer(arch+"feed_forward_length", &c.FFN)
+	m.integer(arch+"context_length", &c.MaxPosition)
+	m.float(arch+"attention.layer_norm_rms_epsilon", &c.RMSEps)
+	m.float(arch+"rope.freq_base", &c.RopeTheta)
+	c.KVHeads = c.Heads
+	m.integer(arch+"attention.head_count_kv", &c.KVHeads)
+	if c.Heads > 0 {
+		c.HeadDim = c.Hidden / c.Heads
+	}
+	m.integer(arch+"attention.key_length", &c.HeadDim)
+	c.BOS = m.tokens(c.VocabSize, "tokenizer.ggml.bos_token_id")
+	c.EOS = m.tokens(c.VocabSize, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+	c.Pad = m.tokens(c.VocabSize, "tokenizer.ggml.padding_token_id")
+}
+
+// refuseUnimplemented reports metadata that changes the forward pass in ways the trainer does not implement.
+func (m *metadata) refuseUnimplemented(c Config) {
+	arch := c.Family + "."
+	for _, key := range []string{arch + "attention.value_length", arch + "rope.dimension_count"} {
+		n := c.HeadDim
+		m.integer(key, &n)
+		if n != c.HeadDim {
+			m.fail("%s is %d: must equal the head dimension %d", key, n, c.HeadDim)
+		}
+	}
+	vocab, experts, splits := c.VocabSize, 0, 1
+	m.integer(arch+"vocab_size", &vocab)
+	m.integer(arch+"expert_count", &experts)
+	m.integer("split.count", &splits)
+	if vocab != c.VocabSize {
+		m.fail("%svocab_size is %d, token_embd.weight has %d rows", arch, vocab, c.VocabSize)
+	}
+	if experts > 0 {
+		m.fail("%sexpert_count is %d: mixtures of experts are not supported", arch, experts)
+	}
+	if splits > 1 {
+		m.fail("split.count is %d: merge the parts into one GGUF file first", splits)
+	}
+	scaling, linear := "none", 1.0
+	m.text(arch+"rope.scaling.type", &scaling)
+	m.float(arch+"rope.scale_linear", &linear)
+	if scaling != "none" || linear != 1 {
+		m.fail("%srope.scaling.type %q (scale_linear %g) is not supported", arch, strictjson.Brief(scaling), linear)
+	}
+}
+
+// ropeScaling recovers Llama 3.1's rope scaling from the divisors that GGUF stores in its place. Only factor varies
+// between published models; the rest is checked against every divisor.
+func (f *family) ropeScaling(factors []float32, c Config) (*RopeLlama3, error) {
+	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
+		return nil, fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
+	}
+	if !slices.ContainsFunc(factors, func(f float32) bool { return f != 1 }) {
+		return nil, nil
+	}
+	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+	for i, frequency := range c.InverseFrequencies() { // unscaled: c has no scaling yet
+		if want := 1 / scaling.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
+			return nil, fmt.Errorf("factor %d is %g, not those of llama3 scaling over 8192 positions (%g)", i, factors[i], want)
+		}
+	}
+	return scaling, nil
+}
+
+// metadata reads typed metadata; the first failure sticks, a target whose key is absent keeps its value.
+type metadata struct {
+	values map[string]any
+	err    error
+}
+
+func (m *metadata) fail(format string, args ...any) {
+	if m.err == nil {
+		m.err = fmt.Errorf("metadata: "+format, args...)
+	}
+}
+
+func (m *metadata) require(names ...string) {
+	for _, key := range names {
+		if _, ok := m.values[key]; !ok {
+			m.fail("%s is missing", key)
+		}
+	}
+}
+
+// lookup stores the value of key, if there is one, and fails if it has another type.
+func lookup[T any](m *metadata, key string, to *T) bool {
+	v, ok := m.values[key]
+	if !ok {
+		return false
+	}
+	typed, ok := v.(T)
+	if !ok {
+		m.fail("%s is a %T: must be a %T", key, v, *to)
+		return false
+	}
+	*to = typed
+	return true
+}
+
+func (m *metadata) text(key string, to *string) { lookup(m, key, to) }
+
+func (m *metadata) float(key string, to *float64) { lookup(m, key, to) }
+
+func (m *metadata) integer(key string, to *int) {
+	var wide int64
+	if !lookup(m, key, &wide) {
+		return
+	}
+	if wide < 0 || wide > math.MaxInt32 {
+		m.fail("%s is %d: must be 0 to 2^31-1", key, wide)
+		return
+	}
+	*to = int(wide)
+}
+
+// tokens collects the ids under several keys; ids outside the vocabulary mark absent tokens.
+func (m *metadata) tokens(vocab int, names ...string) (ids []int32) {
+	for _, key := range names {
+		var id int64
+		if lookup(m, key, &id) && id >= 0 && id < int64(vocab) && !slices.Contains(ids, int32(id)) {
+			ids = append(ids, int32(id))
+		}
+	}
+	return ids
+}

@@ -1,0 +1,232 @@
+package arch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/strictjson"
+)
+
+// ParseJSON reads the text of a config.json in the style of transformers 4 or 5. Absent keys take the defaults of
+// transformers; anything the forward pass does not implement is an error that names the key.
+func ParseJSON(data []byte) (Config, error) {
+	object, err := strictjson.Object(data)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := fromKeys(&keys{values: object})
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return Config{}, err
+	}
+	c.Raw = append(json.RawMessage(nil), data...)
+	return c, nil
+}
+
+func fromKeys(k *keys) (Config, error) {
+	f, err := k.family()
+	if err != nil {
+		return Config{}, err
+	}
+	c := f.defaults
+	k.integer("vocab_size", &c.VocabSize)
+	k.integer("hidden_size", &c.Hidden)
+	k.integer("num_hidden_layers", &c.Layers)
+	k.integer("num_attention_heads", &c.Heads)
+	k.integer("intermediate_size", &c.FFN)
+	k.integer("max_position_embeddings", &c.MaxPosition)
+	k.float("rms_norm_eps", &c.RMSEps)
+	k.boolean("tie_word_embeddings", &c.Tied)
+	if f.attentionBias {
+		k.boolean("attention_bias", &c.AttentionBias)
+	}
+	if f.mlpBias {
+		k.boolean("mlp_bias", &c.MLPBias)
+	}
+	c.BOS, c.EOS, c.Pad = k.idsOr("bos_token_id", c.BOS), k.idsOr("eos_token_id", c.EOS), k.ids("pad_token_id")
+	if err := k.heads(&c); err != nil {
+		return Config{}, err
+	}
+	k.rope(&c)
+	k.refuseUnimplemented()
+	if f.refuse != nil {
+		f.refuse(k, c)
+	}
+	return c, k.err
+}
+
+// heads reads the number of key and value heads and the size of a head, where null and no default derive them.
+func (k *keys) heads(c *Config) error {
+	if k.null("num_key_value_heads") {
+		c.KVHeads = c.Heads
+	} else {
+		k.integer("num_key_value_heads", &c.KVHeads)
+		if !k.has("num_key_value_heads") && c.KVHeads == 0 {
+			c.KVHeads = c.Heads
+		}
+	}
+	if k.has("head_dim") && !k.null("head_dim") {
+		k.integer("head_dim", &c.HeadDim)
+		return nil
+	}
+	if c.HeadDim > 0 {
+		return nil
+	}
+	if c.Heads < 1 || c.Hidden%c.Heads != 0 {
+		return fmt.Errorf("hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is absent", c.Hidden, c.Heads)
+	}
+	c.HeadDim = c.Hidden / c.Heads
+	return nil
+}
+
+// refuseUnimplemented reports keys that change the forward pass in ways that no family here implements.
+func (k *keys) refuseUnimplemented() {
+	activation, partial, sliding := "silu", 1.0, false
+	k.text("hidden_act", &activation)
+	if activation != "silu" && activation != "swish" {
+		k.fail("hidden_act %q is not supported: only silu", strictjson.Brief(activation))
+	}
+	k.float("partial_rotary_factor", &partial)
+	if partial != 1 {
+		k.fail("partial_rotary_factor %g is not supported: only 1", partial)
+	}
+	k.boolean("use_sliding_window", &sliding)
+	if sliding {
+		k.fail("use_sliding_window true is not supported: attention here is full")
+	}
+	if layers, ok := k.values["layer_types"].([]any); ok {
+		for i, l := range layers {
+			if l != "full_attention" {
+				k.fail("layer_types[%d] is %s: only full_attention is supported", i, strictjson.Show(l))
+			}
+		}
+	}
+	for _, key := range []string{"quantization_config", "compression_config"} {
+		if k.has(key) && !k.null(key) {
+			k.fail("%s: quantised Hugging Face checkpoints are not supported; use the unquantised one or a GGUF", key)
+		}
+	}
+	for _, key := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
+		experts := 0
+		k.integerOrNull(key, &experts)
+		if experts > 0 {
+			k.fail("%s is %d: mixtures of experts are not supported", key, experts)
+		}
+	}
+}
+
+// JSON returns a config.json that transformers 4 and 5 read, for weights stored as torchDType (float32, bfloat16 or
+// float16). Keys of Raw that Config does not model are carried over; what Config models comes from Config.
+func (c Config) JSON(torchDType string) ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
+	if c.Raw != nil {
+		var err error
+		if object, err = strictjson.Object(c.Raw); err != nil {
+			return nil, err
+		}
+	}
+	delete(object, "dtype")           // torch_dtype is what both versions read
+	delete(object, "rope_parameters") // rope_theta and rope_scaling likewise
+	for key, value := range c.keys() {
+		object[key] = value
+	}
+	object["torch_dtype"] = torchDType
+	return indented(object)
+}
+
+func (c Config) keys() map[string]any {
+	f := families[c.Family]
+	object := map[string]any{
+		"architectures":           []string{f.architecture},
+		"model_type":              f.name,
+		"vocab_size":              c.VocabSize,
+		"hidden_size":             c.Hidden,
+		"num_hidden_layers":       c.Layers,
+		"num_attention_heads":     c.Heads,
+		"num_key_value_heads":     c.KVHeads,
+		"head_dim":                c.HeadDim,
+		"intermediate_size":       c.FFN,
+		"hidden_act":              "silu",
+		"rms_norm_eps":            decimal(c.RMSEps),
+		"max_position_embeddings": c.MaxPosition,
+		"rope_theta":              decimal(c.RopeTheta),
+		"rope_scaling":            c.RopeScaling.json(),
+		"tie_word_embeddings":     c.Tied,
+		"bos_token_id":            oneOrList(c.BOS),
+		"eos_token_id":            oneOrList(c.EOS),
+		"pad_token_id":            oneOrList(c.Pad),
+	}
+	if f.attentionBias {
+		object["attention_bias"] = c.AttentionBias
+	}
+	if f.mlpBias {
+		object["mlp_bias"] = c.MLPBias
+	}
+	for key, value := range f.writes {
+		object[key] = value
+	}
+	return object
+}
+
+// ReadGeneration takes the token ids of a generation_config.json, which prevail over config.json's.
+func (c *Config) ReadGeneration(data []byte) error {
+	object, err := strictjson.Object(data)
+	if err != nil {
+		return err
+	}
+	k := &keys{values: object}
+	for _, t := range c.tokens() {
+		if found := k.ids(t.key); found != nil {
+			*t.ids = found
+		}
+	}
+	return errors.Join(k.err, c.Validate())
+}
+
+// GenerationJSON returns a generation_config.json with the special token ids.
+func (c Config) GenerationJSON() ([]byte, error) {
+	object := map[string]any{"_from_model_config": true}
+	for _, t := range c.tokens() {
+		if len(*t.ids) > 0 {
+			object[t.key] = oneOrList(*t.ids)
+		}
+	}
+	return indented(object)
+}
+
+func indented(object map[string]any) ([]byte, error) {
+	data, err := json.MarshalIndent(object, "", "  ")
+	return append(data, '\n'), err
+}
+
+// oneOrList writes token ids as transformers does: null, one number, or a list.
+func oneOrList(ids []int32) any {
+	switch len(ids) {
+	case 0:
+		return nil
+	case 1:
+		return ids[0]
+	}
+	return ids
+}
+
+// decimal writes a number so that Python reads a float, which transformers insists on in places.
+func decimal(v float64) json.Number {
+	format := byte('f')
+	if v < 1e-4 || v >= 1e15 {
+		format = 'g'
+	}
+	text := strconv.FormatFloat(v, format, -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return json.Number(text)
+}

@@ -1,0 +1,176 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Kind is what a leaf is for, which decides how it is initialised.
+type Kind int
+
+// Kinds of leaves.
+const (
+	Matrix   Kind = iota // of a linear map, or the embedding: [rows, columns]
+	Residual             // a matrix whose product is added to the residual stream
+	Norm                 // weight of an RMSNorm
+	Bias
+)
+
+// Tensor is one tensor of a checkpoint: what a file must hold under a name, and where its values go.
+type Tensor struct {
+	Name   string  // in Hugging Face folders
+	GGUF   string  // in GGUF files
+	Shape  []int64 // rows first; one dimension for norms and biases
+	Offset int64   // in elements, into the flat buffer of all parameters
+
+	// Pairs is HeadDim/2 where GGUF files hold the rows of each head with its two halves interleaved, 0 otherwise.
+	Pairs int64
+}
+
+// Numel returns the number of elements.
+func (t Tensor) Numel() int64 { return numel(t.Shape) }
+
+// Leaf is one tensor of the forward pass: a contiguous window of the flat buffer. Projections that are always applied
+// to the same input (q, k, v; gate, up) are one leaf, so that they are one matrix product; the checkpoint's tensors
+// inside it are its Parts.
+type Leaf struct {
+	Name   string // such as layers.3.qkv
+	Kind   Kind
+	Shape  []int64 // rows first; one dimension for norms and biases
+	Offset int64   // in elements, into the flat buffer
+	Parts  []Tensor
+}
+
+// Numel returns the number of elements.
+func (l Leaf) Numel() int64 { return numel(l.Shape) }
+
+// Layout places every parameter of a model in one flat buffer. It is the only list of a model's tensors.
+type Layout struct {
+	Leaves []Leaf
+	Numel  int64
+}
+
+// Layout is a pure function of the architecture, which must be valid.
+func (c Config) Layout() *Layout {
+	l := &Layout{}
+	vocab, d := int64(c.VocabSize), int64(c.Hidden)
+	l.add("embed", Matrix, Tensor{Name: "model.embed_tokens.weight", GGUF: ggufEmbedding, Shape: []int64{vocab, d}})
+	f := families[c.Family]
+	for i := range c.Layers {
+		f.layer(&layer{layout: l, c: c, index: i, pairs: f.pairs(c)}, c)
+	}
+	l.add("norm", Norm, Tensor{Name: "model.norm.weight", GGUF: "output_norm.weight", Shape: []int64{d}})
+	if !c.Tied {
+		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
+	}
+	return l
+}
+
+// Tensors lists every tensor of the checkpoint, in the order of the flat buffer.
+func (l *Layout) Tensors() []Tensor {
+	var all []Tensor
+	for _, leaf := range l.Leaves {
+		all = append(all, leaf.Parts...)
+	}
+	return all
+}
+
+// add appends a leaf made of tensors stacked along their rows.
+func (l *Layout) add(name string, kind Kind, parts ...Tensor) {
+	leaf := Leaf{Name: name, Kind: kind, Offset: l.Numel, Shape: slices.Clone(parts[0].Shape)}
+	leaf.Shape[0] = 0
+	for _, t := range parts {
+		t.Offset = l.Numel
+		leaf.Parts = append(leaf.Parts, t)
+		leaf.Shape[0] += t.Shape[0]
+		l.Numel += t.Numel()
+	}
+	l.Leaves = append(l.Leaves, leaf)
+}
+
+// layer adds the tensors of one decoder layer to a layout. Its methods are the parts of which families are made;
+// trainer/model finds them by the names of the leaves, and computes without those that are absent.
+type layer struct {
+	layout *Layout
+	c      Config
+	index  int
+	pairs  int64 // of q and k, see Tensor
+}
+
+// module is one of the checkpoint's modules, by its names within a layer in both formats, with so many rows.
+type module struct {
+	name, gguf string
+	rows       int
+	pairs      int64
+}
+
+// tensor is the module's weight or bias; cols is 0 where that has one dimension.
+func (l *layer) tensor(m module, kind string, cols int) Tensor {
+	shape := []int64{int64(m.rows)}
+	if cols > 0 {
+		shape = append(shape, int64(cols))
+	}
+	return Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
+		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs}
+}
+
+func (l *layer) add(leaf string, kind Kind, tensors ...Tensor) {
+	l.layout.add(fmt.Sprintf("layers.%d.%s", l.index, leaf), kind, tensors...)
+}
+
+// norm adds the weight of an RMSNorm over size values.
+func (l *layer) norm(leaf, name, gguf string, size int) {
+	l.add(leaf, Norm, l.tensor(module{name: name, gguf: gguf, rows: size}, "weight", 0))
+}
+
+// linear adds a linear map from cols values, whose rows are those of all modules, and its bias.
+func (l *layer) linear(leaf string, kind Kind, cols int, bias bool, modules ...module) {
+	var weights, biases []Tensor
+	for _, m := range modules {
+		weights = append(weights, l.tensor(m, "weight", cols))
+		biases = append(biases, l.tensor(m, "bias", 0))
+	}
+	l.add(leaf, kind, weights...)
+	if bias {
+		l.add(leaf+"_bias", Bias, biases...)
+	}
+}
+
+// inputNorm is the norm before attention.
+func (l *layer) inputNorm() { l.norm("input_norm", "input_layernorm", "attn_norm", l.c.Hidden) }
+
+// qkv are the projections to queries, keys and values.
+func (l *layer) qkv(bias bool) {
+	q, kv := l.c.Heads*l.c.HeadDim, l.c.KVHeads*l.c.HeadDim
+	l.linear("qkv", Matrix, l.c.Hidden, bias, module{"self_attn.q_proj", "attn_q", q, l.pairs},
+		module{"self_attn.k_proj", "attn_k", kv, l.pairs}, module{"self_attn.v_proj", "attn_v", kv, 0})
+}
+
+// headNorms are norms over every query head and every key head, before rotation.
+func (l *layer) headNorms() {
+	l.norm("q_norm", "self_attn.q_norm", "attn_q_norm", l.c.HeadDim)
+	l.norm("k_norm", "self_attn.k_norm", "attn_k_norm", l.c.HeadDim)
+}
+
+// output is the projection of attention's result into the residual stream.
+func (l *layer) output(bias bool) {
+	l.linear("o", Residual, l.c.Heads*l.c.HeadDim, bias, module{"self_attn.o_proj", "attn_output", l.c.Hidden, 0})
+}
+
+// postNorm is the norm between attention and MLP.
+func (l *layer) postNorm() { l.norm("post_norm", "post_attention_layernorm", "ffn_norm", l.c.Hidden) }
+
+// gatedMLP is SwiGLU.
+func (l *layer) gatedMLP(bias bool) {
+	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{"mlp.gate_proj", "ffn_gate", l.c.FFN, 0},
+		module{"mlp.up_proj", "ffn_up", l.c.FFN, 0})
+	l.linear("down", Residual, l.c.FFN, bias, module{"mlp.down_proj", "ffn_down", l.c.Hidden, 0})
+}
+
+func numel(shape []int64) int64 {
+	n := int64(1)
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}

@@ -1,0 +1,23 @@
+package arch
+
+// Llama is the family of Llama 2 and 3, SmolLM2 and others that have its model_type.
+const Llama = "llama"
+
+func init() {
+	register(&family{
+		name:         Llama,
+		architecture: "LlamaForCausalLM",
+		defaults: Config{VocabSize: 32000, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-6, MaxPosition: 2048,
+			BOS: []int32{1}, EOS: []int32{2}},
+		attentionBias: true,
+		mlpBias:       true,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.output(c.AttentionBias)
+			l.postNorm()
+			l.gatedMLP(c.MLPBias)
+		},
+		gguf: &gguf{interleaved: true, ropeFactors: true},
+	})
+}

@@ -1,0 +1,24 @@
+package arch
+
+// Qwen3 is the family of the dense Qwen 3: Llama's with an RMSNorm over every query and key head, before RoPE.
+const Qwen3 = "qwen3"
+
+func init() {
+	register(&family{
+		name:         Qwen3,
+		architecture: "Qwen3ForCausalLM",
+		defaults: Config{VocabSize: 151936, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128, FFN: 22016,
+			RMSEps: 1e-6, MaxPosition: 32768},
+		attentionBias: true,
+		writes:        map[string]any{"use_sliding_window": false},
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.headNorms()
+			l.output(c.AttentionBias)
+			l.postNorm()
+			l.gatedMLP(false)
+		},
+		gguf: &gguf{},
+	})
+}
