@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // field is one key of a section, as the struct tags describe it.
@@ -301,6 +303,17 @@ func (d *decoder) list(key string, n *node, v reflect.Value) {
 	}
 }
 
+// enumOf lists the values that a key may have, nil where its bounds are no list.
+func enumOf(tag reflect.StructTag) []string {
+	if enum, ok := tag.Lookup("enum"); ok {
+		return strings.Split(enum, "|")
+	}
+	if tag.Get("family") == "true" {
+		return arch.Families()
+	}
+	return nil
+}
+
 // check holds a value against the bounds of its tag.
 func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.StructTag) {
 	if v.Kind() == reflect.Array {
@@ -309,8 +322,7 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 		}
 		return
 	}
-	if enum, ok := tag.Lookup("enum"); ok {
-		allowed := strings.Split(enum, "|")
+	if allowed := enumOf(tag); allowed != nil {
 		if !slices.Contains(allowed, v.String()) {
 			words := slices.DeleteFunc(allowed, func(s string) bool { return s == "" })
 			d.fail(n.pos, key, "%q is not possible; %s", clip(v.String()), suggestWord(v.String(), words))

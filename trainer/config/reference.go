@@ -57,9 +57,9 @@ func reference() []row {
 
 // typeText says what values a key takes.
 func typeText(f field) string {
-	if enum, ok := f.tag.Lookup("enum"); ok {
+	if allowed := enumOf(f.tag); allowed != nil {
 		var words []string
-		for w := range strings.SplitSeq(enum, "|") {
+		for _, w := range allowed {
 			if w != "" {
 				words = append(words, "`"+w+"`")
 			}

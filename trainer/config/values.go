@@ -36,7 +36,7 @@ type Model struct {
 
 // Shape describes a decoder with random initial weights.
 type Shape struct {
-	Family       string  `yaml:"family" default:"qwen3" enum:"llama|qwen2|qwen3" doc:"Architecture."`
+	Family       string  `yaml:"family" default:"qwen3" family:"true" doc:"Architecture."`
 	Width        int     `yaml:"width" required:"true" min:"1" doc:"Hidden size."`
 	Layers       int     `yaml:"layers" required:"true" min:"1" max:"1000" doc:"Decoder layers."`
 	Heads        int     `yaml:"heads" required:"true" min:"1" doc:"Query heads."`
