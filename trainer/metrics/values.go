@@ -113,6 +113,22 @@ var Histograms = Section{"Counts", "histograms: how often each integer occurred"
 	{"decode_batch", "passes", inPhase, "Forward passes of the engine since the record before, by the number of sequences that decoded together in them; 0: prompts alone."},
 }}
 
+// Names of Record.Counts whose keys are tools.
+const (
+	ToolCalls        = "tool_calls"
+	ToolErrors       = "tool_errors"
+	ToolTimeouts     = "tool_timeouts"
+	ToolMilliseconds = "tool_milliseconds"
+)
+
+// ByTool lists the names of Record.Counts that have a number for each tool instead of a histogram.
+var ByTool = Section{"Tools", "the calls of one agent's tools since the record before, by the tool's name", []Value{
+	{ToolCalls, "calls", inPhase, "Calls of the tool."},
+	{ToolErrors, "calls", inPhase, "Those of them that failed in another way than by taking too long: the agent was answered with an error."},
+	{ToolTimeouts, "calls", inPhase, "Those of them that took too long."},
+	{ToolMilliseconds, "ms", inPhase, "What all of them took together."},
+}}
+
 const docIntro = `# Metrics
 
 <!-- Generated from trainer/metrics/values.go: go test ./trainer/metrics -update -->
@@ -141,7 +157,7 @@ and of later ones before; readers of the file keep the last.
 func Doc() string {
 	var b strings.Builder
 	b.WriteString(docIntro)
-	for _, s := range append(Sections[:len(Sections):len(Sections)], Histograms) {
+	for _, s := range append(Sections[:len(Sections):len(Sections)], Histograms, ByTool) {
 		fmt.Fprintf(&b, "\n## %s\n\nSource: %s.\n\n| name | unit | records | meaning |\n|---|---|---|---|\n", s.Title, s.Source)
 		for _, v := range s.Values {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.Name, v.Unit, v.Kinds, strings.ReplaceAll(v.Meaning, "|", `\|`))
