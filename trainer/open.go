@@ -148,7 +148,7 @@ func (w *Worker) initialise(ctx context.Context, opt model.Options) (err error) 
 
 func (w *Worker) openLearner(ctx context.Context) (err error) {
 	opt := learner.Options{
-		Loss: lossOf(w.cfg.GRPO), Recomputed: w.cfg.GRPO.Old == "recomputed", Temperature: w.cfg.GRPO.Temperature,
+		Loss: w.cfg.GRPO.Objective, Recomputed: w.cfg.GRPO.Old == "recomputed", Temperature: w.cfg.GRPO.Temperature,
 		Adam: adamOf(w.agent.Optimizer), MicroBatchTokens: w.agent.Engine.MicroBatchTokens,
 		Checkpoint: w.agent.Engine.CheckpointActivations,
 	}

@@ -3,7 +3,6 @@ package trainer
 import (
 	"path/filepath"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -30,26 +29,6 @@ func conventionOf(g config.GRPO) mgrpo.Convention {
 		c.Std = mgrpo.Std(g.Convention)
 	}
 	return c
-}
-
-func lossOf(g config.GRPO) kernels.LossConfig {
-	c := kernels.LossConfig{
-		Ratio: kernels.Ratio(g.Ratio), Aggregation: kernels.Aggregation(g.Aggregation), KL: kernels.KL(g.KL),
-		EpsLow: g.EpsLow, EpsHigh: g.EpsHigh, CispoHigh: g.CISPOHigh, KLCoef: g.KLCoef, EntropyCoef: g.EntropyCoef,
-		DualClip: optional(g.DualClip), CispoLow: optional(g.CISPOLow), TISCap: optional(g.TISCap),
-		LogRatioClamp: optional(g.LogRatioClamp),
-	}
-	if g.MaxLength > 0 {
-		c.MaxLength = new(int(g.MaxLength))
-	}
-	return c
-}
-
-func optional(o config.Optional) *float64 {
-	if !o.Set {
-		return nil
-	}
-	return &o.Value
 }
 
 func scheduleOf(o config.Optimizer, steps int64) learner.Schedule {

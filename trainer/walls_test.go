@@ -97,8 +97,10 @@ func TestImports(t *testing.T) {
 		switch {
 		case imported == "C" && !within(file, "bindings", "cuda"):
 			refuse("only bindings/ and cuda/ speak to C")
-		case within(file, "trainer/mgrpo") && strings.HasPrefix(imported, module) && !test:
+		case within(file, "trainer/mgrpo") && !within(file, "trainer/mgrpo/oracle") && strings.HasPrefix(imported, module) && !test:
 			refuse("the algorithm needs the standard library alone")
+		case imported == module+"trainer/mgrpo/oracle" && !test:
+			refuse("only tests compare with the oracle")
 		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):
 			refuse("gotch is built by bindings/torch/gotchx alone")
 		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo"):

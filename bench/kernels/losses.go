@@ -8,6 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 const (
@@ -109,7 +110,7 @@ type tokens struct {
 	advantage []float32 // a trajectory
 	target    *torch.Tensor
 	batch     kernels.LossBatch
-	config    kernels.LossConfig
+	config    mgrpo.Objective
 	totals    kernels.LossTotals
 }
 
@@ -117,7 +118,7 @@ func newTokens(d *desk, n dims) (*tokens, error) {
 	rows := n["rows"]
 	count := int(rows / trajectoryTokens)
 	t := &tokens{targets: index(2, rows, n["vocab"]), old: make([]float32, rows), advantage: make([]float32, count),
-		config: kernels.DefaultLossConfig()}
+		config: mgrpo.DefaultObjective()}
 	t.config.EntropyCoef = entropyCoef
 	measure.Uniform(t.old, 3, 0.3)
 	for i := range t.old {

@@ -8,6 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // groupSizes are 1 to 15, 8 in the mean.
@@ -36,12 +37,12 @@ func groupAdvantage(d *desk, n dims) *measure.Native {
 	if d.dev.IsCUDA() {
 		return groupAdvantageOnGPU(d, rewards, offsets)
 	}
-	got, stats := make([]float32, len(rewards)), make([]kernels.GroupStats, n["groups"])
+	got, stats := make([]float32, len(rewards)), make([]mgrpo.GroupStats, n["groups"])
 	dense := func(v []float32) *tensor.Dense { return tensor.New(tensor.WithShape(len(v)), tensor.WithBacking(v)) }
 	in, out := dense(rewards), dense(got)
 	return &measure.Native{
 		Work: func() error {
-			return kernels.GroupAdvantageInto(out, stats, in, nil, offsets, kernels.DefaultConvention)
+			return kernels.GroupAdvantageInto(out, stats, in, nil, offsets, mgrpo.DefaultConvention())
 		},
 		Error: func() (float64, error) { return advantageError(got, rewards, offsets), nil },
 	}
@@ -54,7 +55,7 @@ func groupAdvantageOnGPU(d *desk, rewards []float32, offsets []int64) *measure.N
 	stats := d.keep(d.s.Empty(torch.Uint8, groups*kernels.GroupStatsBytes))
 	return &measure.Native{
 		Work: func() error {
-			return kernels.GroupAdvantageRaw(on, in.Ptr(), at.Ptr(), groups, kernels.DefaultConvention, out.Ptr(), stats.Ptr())
+			return kernels.GroupAdvantageRaw(on, in.Ptr(), at.Ptr(), groups, mgrpo.DefaultConvention(), out.Ptr(), stats.Ptr())
 		},
 		Error: func() (float64, error) { return advantageError(values(out), rewards, offsets), nil },
 	}
@@ -67,7 +68,7 @@ func advantageError(got, rewards []float32, offsets []int64) float64 {
 		mean, deviation := moments(group)
 		for i, r := range group {
 			want := 0.0
-			if deviation >= kernels.DefaultConvention.SigmaMin {
+			if deviation >= mgrpo.DefaultConvention().SigmaMin {
 				want = (float64(r) - mean) / deviation
 			}
 			worst.add(float64(got[int(from)+i]), want)

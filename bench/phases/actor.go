@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -76,7 +75,7 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 	}
 	if opt.learner {
 		a.learner, err = learner.New(ctx, a.model, learner.Options{
-			Loss: kernels.DefaultLossConfig(),
+			Loss: mgrpo.DefaultObjective(),
 			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: microBatchTokens,
 		})
 	}

@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"github.com/mgrpo/mgrpo/trainer/golden"
+
 	"errors"
 	"math"
 	"slices"
@@ -19,8 +21,8 @@ func TestAdamWStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The first step moves by lr against the gradient's sign, after a decay of lr * weight_decay.
-	nearAll(t, "p", p, []float64{0.95 - 0.1, -1.9 + 0.1}, 1e-6)
-	nearAll(t, "m", m, []float64{0.1 * 0.6, -0.1 * 0.8}, 1e-6)
+	golden.NearAll(t, "p", p, []float64{0.95 - 0.1, -1.9 + 0.1}, 1e-6)
+	golden.NearAll(t, "m", m, []float64{0.1 * 0.6, -0.1 * 0.8}, 1e-6)
 	if want := uint16(math.Float32bits(0.8515625) >> 16); bf16[0] != want {
 		t.Errorf("bf16 %#x, want %#x", bf16[0], want)
 	}

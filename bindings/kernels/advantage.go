@@ -11,44 +11,18 @@ import (
 	// gorgonia.org/tensor refuses to start on current Go releases without this promise.
 	_ "go4.org/unsafe/assume-no-moving-gc"
 	"gorgonia.org/tensor"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// Std is what a centred reward is divided by.
-type Std string
-
-// Baseline is what is subtracted from a reward.
-type Baseline string
-
-// The conventions' parts.
-const (
-	StdPopulation Std = "population"
-	StdSample     Std = "sample"
-	StdNone       Std = "none"
-
-	BaselineMean           Baseline = "mean"
-	BaselineLeaveOneOut    Baseline = "leave_one_out"
-	BaselineLeaveOneOutStd Baseline = "leave_one_out_std"
-)
-
-// Convention says how advantages follow from rewards; the paper's is DefaultConvention.
-type Convention struct {
-	Std      Std      `json:"std"`
-	Baseline Baseline `json:"baseline"`
-	Eps      float64  `json:"eps"`       // added to the divisor
-	SigmaMin float64  `json:"sigma_min"` // a group with a population std strictly below is degenerate
-}
-
-// DefaultConvention is M-GRPO's: population std, no epsilon, degenerate below 1e-6 (equations 10 and 13).
-var DefaultConvention = Convention{Std: StdPopulation, Baseline: BaselineMean, SigmaMin: 1e-6}
-
-func (c Convention) encode() (C.mgrpo_convention, error) {
-	std, ok := map[Std]C.int32_t{StdPopulation: C.MGRPO_STD_POPULATION, StdSample: C.MGRPO_STD_SAMPLE, StdNone: C.MGRPO_STD_NONE}[c.Std]
+func encodeConvention(c mgrpo.Convention) (C.mgrpo_convention, error) {
+	std, ok := map[mgrpo.Std]C.int32_t{mgrpo.StdPopulation: C.MGRPO_STD_POPULATION, mgrpo.StdSample: C.MGRPO_STD_SAMPLE, mgrpo.StdNone: C.MGRPO_STD_NONE}[c.Std]
 	if !ok {
 		return C.mgrpo_convention{}, fmt.Errorf("kernels: group_advantage: std %q is not population, sample or none", c.Std)
 	}
-	baseline, ok := map[Baseline]C.int32_t{
-		BaselineMean: C.MGRPO_BASELINE_MEAN, BaselineLeaveOneOut: C.MGRPO_BASELINE_LEAVE_ONE_OUT,
-		BaselineLeaveOneOutStd: C.MGRPO_BASELINE_LEAVE_ONE_OUT_STD,
+	baseline, ok := map[mgrpo.Baseline]C.int32_t{
+		mgrpo.BaselineMean: C.MGRPO_BASELINE_MEAN, mgrpo.BaselineLeaveOneOut: C.MGRPO_BASELINE_LEAVE_ONE_OUT,
+		mgrpo.BaselineLeaveOneOutStd: C.MGRPO_BASELINE_LEAVE_ONE_OUT_STD,
 	}[c.Baseline]
 	if !ok {
 		return C.mgrpo_convention{}, fmt.Errorf("kernels: group_advantage: baseline %q is not mean, leave_one_out or leave_one_out_std", c.Baseline)
@@ -56,45 +30,22 @@ func (c Convention) encode() (C.mgrpo_convention, error) {
 	return C.mgrpo_convention{std: std, baseline: baseline, eps: C.double(c.Eps), sigma_min: C.double(c.SigmaMin)}, nil
 }
 
-// GroupStats describe one group of rewards.
-type GroupStats struct {
-	Mean          float64
-	StdPopulation float64
-	WeightSum     float64
-	Degenerate    bool // every advantage is 0 although there are members
-	Empty         bool // no member with a positive weight
-}
+// mgrpo.GroupStats come from C as they are: flags are 0 or 1 there, as in Go.
+var _ [unsafe.Sizeof(C.mgrpo_group_stats{})]byte = [unsafe.Sizeof(mgrpo.GroupStats{})]byte{}
 
-// GroupStats come from C as they are: its flags are 0 or 1, as Go's are.
-var _ [unsafe.Sizeof(C.mgrpo_group_stats{})]byte = [unsafe.Sizeof(GroupStats{})]byte{}
-
-// AdvantageError is a reward or weight that must not be trained on.
-type AdvantageError struct {
-	Code  string // "non_finite_reward", "bad_weight" or "non_finite_value"
-	Group int64
-	Index int64 // member within the group; -1 when the group as a whole is meant
-}
-
-func (e *AdvantageError) Error() string {
-	if e.Index < 0 {
-		return fmt.Sprintf("kernels: group_advantage: %s: group %d", e.Code, e.Group)
-	}
-	return fmt.Sprintf("kernels: group_advantage: %s: group %d, member %d", e.Code, e.Group, e.Index)
-}
-
-var advantageCodes = map[C.int32_t]string{
-	C.MGRPO_ADVANTAGE_NON_FINITE_REWARD: "non_finite_reward",
-	C.MGRPO_ADVANTAGE_BAD_WEIGHT:        "bad_weight",
-	C.MGRPO_ADVANTAGE_NON_FINITE_VALUE:  "non_finite_value",
+var advantageCodes = map[C.int32_t]mgrpo.Code{
+	C.MGRPO_ADVANTAGE_NON_FINITE_REWARD: mgrpo.NonFiniteReward,
+	C.MGRPO_ADVANTAGE_BAD_WEIGHT:        mgrpo.BadWeight,
+	C.MGRPO_ADVANTAGE_NON_FINITE_VALUE:  mgrpo.NonFiniteValue,
 }
 
 // GroupAdvantage normalises ragged groups of rewards in one call, on CPU.
 //
 // rewards is float64 or float32, of any shape, read in row-major order: group g is elements
 // offsets[g]..offsets[g+1]-1. weights is nil (all 1) or float64 with as many elements. The advantages have the
-// rewards' shape and type; sums are float64 either way. Errors: *AdvantageError for refused data, *Error or a
+// rewards' shape and type; sums are float64 either way. Errors: *mgrpo.Refusal for refused data, *Error or a
 // description of the mismatch for arguments that do not fit.
-func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention Convention) (*tensor.Dense, []GroupStats, error) {
+func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
 	var backing any
 	switch n := rewards.Shape().TotalSize(); rewards.Dtype() { // of a view, DataSize counts its whole window
 	case tensor.Float64:
@@ -105,7 +56,7 @@ func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention 
 		return nil, nil, fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
 	}
 	advantages := tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(backing))
-	stats := make([]GroupStats, max(len(offsets)-1, 0))
+	stats := make([]mgrpo.GroupStats, max(len(offsets)-1, 0))
 	if err := GroupAdvantageInto(advantages, stats, rewards, weights, offsets, convention); err != nil {
 		return nil, nil, err
 	}
@@ -114,8 +65,8 @@ func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention 
 
 // GroupAdvantageInto is GroupAdvantage into memory that is there: advantages is row-major, of the rewards' size and
 // type and apart from them, and stats has a place for each group.
-func GroupAdvantageInto(advantages *tensor.Dense, stats []GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention Convention) error {
-	c, err := convention.encode()
+func GroupAdvantageInto(advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) error {
+	c, err := encodeConvention(convention)
 	if err != nil {
 		return err
 	}
@@ -151,7 +102,7 @@ func GroupAdvantageInto(advantages *tensor.Dense, stats []GroupStats, rewards, w
 		return fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
 	}
 	runtime.KeepAlive(contiguous)
-	return advantageFailure(C.mgrpo_outcome{status: status}, refusal)
+	return advantageFailure(C.mgrpo_outcome{status: status}, refusal, groups)
 }
 
 // GroupStatsBytes is the size of one group's GroupStats in a Backend's memory.
@@ -159,20 +110,27 @@ const GroupStatsBytes = C.sizeof_mgrpo_group_stats
 
 // GroupAdvantageRaw is GroupAdvantageInto for arrays in the memory of b, all of weight 1: rewards and advantages float32
 // [offsets[groups]], offsets int64 [groups+1], stats groups times GroupStatsBytes.
-func GroupAdvantageRaw(b Backend, rewards, offsets unsafe.Pointer, groups int64, convention Convention, advantages, stats unsafe.Pointer) error {
-	c, err := convention.encode()
+func GroupAdvantageRaw(b Backend, rewards, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention, advantages, stats unsafe.Pointer) error {
+	c, err := encodeConvention(convention)
 	if err != nil {
 		return err
 	}
 	var refusal C.mgrpo_advantage_error
-	return advantageFailure(C.group_advantage_f32(b.c, rewards, offsets, C.int64_t(groups), &c, advantages, stats, &refusal), refusal)
+	return advantageFailure(C.group_advantage_f32(b.c, rewards, offsets, C.int64_t(groups), &c, advantages, stats, &refusal), refusal, int(groups))
 }
 
-func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error) error {
-	if r.status == C.MGRPO_REFUSED {
-		return &AdvantageError{Code: advantageCodes[refusal.code], Group: int64(refusal.group), Index: int64(refusal.index)}
+func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error, groups int) error {
+	if r.status != C.MGRPO_REFUSED {
+		return failure("group_advantage", r)
 	}
-	return failure("group_advantage", r)
+	e := &mgrpo.Refusal{Code: advantageCodes[refusal.code]}
+	if groups > 1 {
+		e.Group = new(int(refusal.group))
+	}
+	if refusal.index >= 0 {
+		e.Index = new(int(refusal.index))
+	}
+	return e
 }
 
 // rowMajor returns t itself if its elements lie in memory in row-major order, else a copy that does.

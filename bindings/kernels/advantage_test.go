@@ -1,7 +1,8 @@
 package kernels
 
 import (
-	"errors"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+
 	"fmt"
 	"slices"
 	"testing"
@@ -11,15 +12,15 @@ import (
 )
 
 type goldenGroup struct {
-	Rewards       []number `json:"rewards"`
-	Weights       []number `json:"weights"`
-	Empty         bool     `json:"empty"`
-	Mean          *number  `json:"mean"`
-	StdPopulation *number  `json:"std_population"`
-	WeightSum     number   `json:"weight_sum"`
-	Degenerate    bool     `json:"degenerate"`
-	Advantage     []number `json:"advantage"`
-	F32OK         bool     `json:"f32_ok"`
+	Rewards       []mgrpo.Number `json:"rewards"`
+	Weights       []mgrpo.Number `json:"weights"`
+	Empty         bool           `json:"empty"`
+	Mean          *mgrpo.Number  `json:"mean"`
+	StdPopulation *mgrpo.Number  `json:"std_population"`
+	WeightSum     mgrpo.Number   `json:"weight_sum"`
+	Degenerate    bool           `json:"degenerate"`
+	Advantage     []mgrpo.Number `json:"advantage"`
+	F32OK         bool           `json:"f32_ok"`
 }
 
 // pack concatenates groups; weights are nil if no group has any.
@@ -47,7 +48,7 @@ func pack[T float](groups []goldenGroup) (rewards, weights *tensor.Dense, offset
 	return rewards, weights, offsets
 }
 
-func compareGroups[T float](t *testing.T, convention Convention, groups []goldenGroup, tol tolerances) {
+func compareGroups[T float](t *testing.T, convention mgrpo.Convention, groups []goldenGroup, tol tolerances) {
 	t.Helper()
 	rewards, weights, offsets := pack[T](groups)
 	if rewards.DataSize() == 0 {
@@ -65,13 +66,13 @@ func compareGroups[T float](t *testing.T, convention Convention, groups []golden
 		if stats[i].Empty != g.Empty || stats[i].Degenerate != g.Degenerate {
 			t.Errorf("group %d: empty %t degenerate %t, want %t %t", i, stats[i].Empty, stats[i].Degenerate, g.Empty, g.Degenerate)
 		}
-		near(t, fmt.Sprintf("group %d weight_sum", i), stats[i].WeightSum, float64(g.WeightSum), 1e-12)
+		golden.Near(t, fmt.Sprintf("group %d weight_sum", i), stats[i].WeightSum, float64(g.WeightSum), 1e-12)
 		if g.Mean != nil {
-			near(t, fmt.Sprintf("group %d mean", i), stats[i].Mean, float64(*g.Mean), tol.groupMean)
-			near(t, fmt.Sprintf("group %d std", i), stats[i].StdPopulation, float64(*g.StdPopulation), tol.groupMean)
+			golden.Near(t, fmt.Sprintf("group %d mean", i), stats[i].Mean, float64(*g.Mean), tol.groupMean)
+			golden.Near(t, fmt.Sprintf("group %d std", i), stats[i].Std, float64(*g.StdPopulation), tol.groupMean)
 		}
 		for j, want := range g.Advantage {
-			near(t, fmt.Sprintf("group %d member %d", i, j), float64(got[int(offsets[i])+j]), float64(want), tol.advantage)
+			golden.Near(t, fmt.Sprintf("group %d member %d", i, j), float64(got[int(offsets[i])+j]), float64(want), tol.advantage)
 		}
 	}
 }
@@ -83,31 +84,25 @@ func TestGoldenAdvantages(t *testing.T) {
 			Groups []goldenGroup `json:"groups"`
 		} `json:"cases"`
 		Errors []struct {
-			Name    string   `json:"name"`
-			Rewards []number `json:"rewards"`
-			Weights []number `json:"weights"`
-			Error   struct {
-				Code  string `json:"code"`
-				Index int64  `json:"index"`
-			} `json:"error"`
+			Name    string         `json:"name"`
+			Rewards []mgrpo.Number `json:"rewards"`
+			Weights []mgrpo.Number `json:"weights"`
+			Error   mgrpo.Refusal  `json:"error"`
 		} `json:"errors"`
 	}
-	load(t, "advantages.json", &file)
+	golden.Read(t, "mgrpo", "advantages.json", &file)
 	for _, c := range file.Cases {
-		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, DefaultConvention, c.Groups, inFloat64) })
-		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, DefaultConvention, c.Groups, inFloat32) })
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, mgrpo.DefaultConvention(), c.Groups, inFloat64) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, mgrpo.DefaultConvention(), c.Groups, inFloat32) })
 	}
 	for _, c := range file.Errors {
 		t.Run(c.Name, func(t *testing.T) {
 			// A good group in front shows that indices are counted within the group.
-			groups := []goldenGroup{{Rewards: []number{0, 1}}, {Rewards: c.Rewards, Weights: c.Weights}}
+			groups := []goldenGroup{{Rewards: []mgrpo.Number{0, 1}}, {Rewards: c.Rewards, Weights: c.Weights}}
 			rewards, weights, offsets := pack[float64](groups)
-			_, _, err := GroupAdvantage(rewards, weights, offsets, DefaultConvention)
-			want := AdvantageError{Code: c.Error.Code, Group: 1, Index: c.Error.Index}
-			var got *AdvantageError
-			if !errors.As(err, &got) || *got != want {
-				t.Errorf("got %v, want %v", err, want)
-			}
+			_, _, err := GroupAdvantage(rewards, weights, offsets, mgrpo.DefaultConvention())
+			c.Error.Group = new(1)
+			golden.SameError(t, "refusal", err, c.Error)
 		})
 	}
 	golden.Count("advantages", len(file.Cases)+len(file.Errors))
@@ -116,9 +111,9 @@ func TestGoldenAdvantages(t *testing.T) {
 // Groups of a total weight of about 1, as balanced alignment with d = 1 makes them.
 func TestGoldenAdvantagesSmallWeight(t *testing.T) {
 	var peers struct {
-		Conventions map[string]Convention `json:"conventions"`
+		Conventions map[string]mgrpo.Convention `json:"conventions"`
 	}
-	load(t, "peers.json", &peers)
+	golden.Read(t, "mgrpo", "peers.json", &peers)
 	var file struct {
 		Cases []struct {
 			Name       string        `json:"name"`
@@ -126,7 +121,7 @@ func TestGoldenAdvantagesSmallWeight(t *testing.T) {
 			Groups     []goldenGroup `json:"groups"`
 		} `json:"cases"`
 	}
-	load(t, "advantages_small_weight.json", &file)
+	golden.Read(t, "mgrpo", "advantages_small_weight.json", &file)
 	for _, c := range file.Cases {
 		t.Run(c.Name, func(t *testing.T) { compareGroups[float64](t, peers.Conventions[c.Convention], c.Groups, inFloat64) })
 	}
@@ -137,16 +132,16 @@ func TestGoldenAdvantagesLarge(t *testing.T) {
 	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "advantages_large.safetensors"))
 	offsets := a["offsets"].Int64s()
 	rewards := tensor.New(tensor.WithShape(len(a["rewards"].Data)), tensor.WithBacking(a["rewards"].Data))
-	advantages, stats, err := GroupAdvantage(rewards, nil, offsets, DefaultConvention)
+	advantages, stats, err := GroupAdvantage(rewards, nil, offsets, mgrpo.DefaultConvention())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range a["advantage"].Data {
-		near(t, fmt.Sprintf("advantage %d", i), advantages.Data().([]float64)[i], want, inFloat64.advantage)
+		golden.Near(t, fmt.Sprintf("advantage %d", i), advantages.Data().([]float64)[i], want, inFloat64.advantage)
 	}
 	for g, s := range stats {
-		near(t, fmt.Sprintf("mean %d", g), s.Mean, a["mean"].Data[g], inFloat64.groupMean)
-		near(t, fmt.Sprintf("std %d", g), s.StdPopulation, a["std_population"].Data[g], inFloat64.groupMean)
+		golden.Near(t, fmt.Sprintf("mean %d", g), s.Mean, a["mean"].Data[g], inFloat64.groupMean)
+		golden.Near(t, fmt.Sprintf("std %d", g), s.Std, a["std_population"].Data[g], inFloat64.groupMean)
 		if want := a["degenerate"].Data[g] != 0; s.Degenerate != want {
 			t.Errorf("group %d: degenerate %t, want %t", g, s.Degenerate, want)
 		}
@@ -156,16 +151,16 @@ func TestGoldenAdvantagesLarge(t *testing.T) {
 
 func TestGoldenPeers(t *testing.T) {
 	type peerCase struct {
-		Rewards   []number            `json:"rewards"`
-		Weights   []number            `json:"weights"`
-		Advantage map[string][]number `json:"advantage"`
+		Rewards   []mgrpo.Number            `json:"rewards"`
+		Weights   []mgrpo.Number            `json:"weights"`
+		Advantage map[string][]mgrpo.Number `json:"advantage"`
 	}
 	var file struct {
-		Conventions map[string]Convention `json:"conventions"`
-		Unit        []peerCase            `json:"unit"`
-		Weighted    []peerCase            `json:"weighted"`
+		Conventions map[string]mgrpo.Convention `json:"conventions"`
+		Unit        []peerCase                  `json:"unit"`
+		Weighted    []peerCase                  `json:"weighted"`
 	}
-	load(t, "peers.json", &file)
+	golden.Read(t, "mgrpo", "peers.json", &file)
 	compared := 0
 	for i, c := range append(file.Unit, file.Weighted...) {
 		rewards, weights, offsets := pack[float64]([]goldenGroup{{Rewards: c.Rewards, Weights: c.Weights}})
@@ -175,7 +170,7 @@ func TestGoldenPeers(t *testing.T) {
 				t.Fatal(err)
 			}
 			for j := range want {
-				near(t, fmt.Sprintf("case %d %s member %d", i, name, j), got.Data().([]float64)[j], float64(want[j]), inFloat64.advantage)
+				golden.Near(t, fmt.Sprintf("case %d %s member %d", i, name, j), got.Data().([]float64)[j], float64(want[j]), inFloat64.advantage)
 			}
 			compared++
 		}
@@ -190,11 +185,11 @@ func TestGroupAdvantageOfView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := GroupAdvantage(view.(*tensor.Dense), nil, []int64{0, 2, 4}, DefaultConvention)
+	got, _, err := GroupAdvantage(view.(*tensor.Dense), nil, []int64{0, 2, 4}, mgrpo.DefaultConvention())
 	if err != nil {
 		t.Fatal(err)
 	}
-	nearAll(t, "advantages", got.Data().([]float64), []float64{1, -1, -1, 1}, 1e-12)
+	golden.NearAll(t, "advantages", got.Data().([]float64), []float64{1, -1, -1, 1}, 1e-12)
 	if !got.Shape().Eq(tensor.Shape{2, 2}) {
 		t.Errorf("shape %v", got.Shape())
 	}
@@ -203,22 +198,25 @@ func TestGroupAdvantageOfView(t *testing.T) {
 func TestGroupAdvantageMismatch(t *testing.T) {
 	rewards := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float64{0, 1}))
 	for name, call := range map[string]func() error{
-		"offsets short":  func() error { _, _, err := GroupAdvantage(rewards, nil, []int64{0, 1}, DefaultConvention); return err },
-		"offsets absent": func() error { _, _, err := GroupAdvantage(rewards, nil, nil, DefaultConvention); return err },
+		"offsets short": func() error {
+			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 1}, mgrpo.DefaultConvention())
+			return err
+		},
+		"offsets absent": func() error { _, _, err := GroupAdvantage(rewards, nil, nil, mgrpo.DefaultConvention()); return err },
 		"offsets fall": func() error {
-			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 3, 2}, DefaultConvention)
+			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 3, 2}, mgrpo.DefaultConvention())
 			return err
 		},
 		"weights short": func() error {
-			_, _, err := GroupAdvantage(rewards, tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{1})), []int64{0, 2}, DefaultConvention)
+			_, _, err := GroupAdvantage(rewards, tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{1})), []int64{0, 2}, mgrpo.DefaultConvention())
 			return err
 		},
 		"integers": func() error {
-			_, _, err := GroupAdvantage(tensor.New(tensor.WithShape(2), tensor.WithBacking([]int{0, 1})), nil, []int64{0, 2}, DefaultConvention)
+			_, _, err := GroupAdvantage(tensor.New(tensor.WithShape(2), tensor.WithBacking([]int{0, 1})), nil, []int64{0, 2}, mgrpo.DefaultConvention())
 			return err
 		},
 		"unknown std": func() error {
-			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 2}, Convention{Std: "x", Baseline: BaselineMean})
+			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 2}, mgrpo.Convention{Std: "x", Baseline: mgrpo.BaselineMean})
 			return err
 		},
 	} {
@@ -233,23 +231,23 @@ func TestGroupAdvantageInto(t *testing.T) {
 	rewards := tensor.New(tensor.WithShape(4), tensor.WithBacking([]float32{0, 1, 3, 5}))
 	backing := make([]float32, 4)
 	out := tensor.New(tensor.WithShape(4), tensor.WithBacking(backing))
-	stats, offsets := make([]GroupStats, 2), []int64{0, 2, 4}
-	if err := GroupAdvantageInto(out, stats, rewards, nil, offsets, DefaultConvention); err != nil {
+	stats, offsets := make([]mgrpo.GroupStats, 2), []int64{0, 2, 4}
+	if err := GroupAdvantageInto(out, stats, rewards, nil, offsets, mgrpo.DefaultConvention()); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(backing, []float32{-1, 1, -1, 1}) || stats[1] != (GroupStats{Mean: 4, StdPopulation: 1, WeightSum: 2}) {
+	if !slices.Equal(backing, []float32{-1, 1, -1, 1}) || stats[1] != (mgrpo.GroupStats{Mean: 4, Std: 1, WeightSum: 2}) {
 		t.Errorf("%v, %+v", backing, stats)
 	}
 	for name, c := range map[string]struct {
 		out   *tensor.Dense
-		stats []GroupStats
+		stats []mgrpo.GroupStats
 	}{
 		"few statistics": {out, stats[:1]},
 		"few advantages": {tensor.New(tensor.WithShape(3), tensor.WithBacking(make([]float32, 3))), stats},
 		"other type":     {tensor.New(tensor.WithShape(4), tensor.WithBacking(make([]float64, 4))), stats},
 		"not row-major":  {tensor.New(tensor.WithShape(2, 2), tensor.AsFortran(make([]float32, 4))), stats},
 	} {
-		if err := GroupAdvantageInto(c.out, c.stats, rewards, nil, offsets, DefaultConvention); err == nil {
+		if err := GroupAdvantageInto(c.out, c.stats, rewards, nil, offsets, mgrpo.DefaultConvention()); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+
 	"errors"
 	"fmt"
 	"math"
@@ -11,28 +13,28 @@ import (
 
 // goldenHead is the end of a model: rows of logits, or hidden rows and a weight matrix, with the batch they belong to.
 type goldenHead struct {
-	Name        string          `json:"name"`
-	Batch       goldenBatch     `json:"batch"`
-	Config      LossConfig      `json:"config"`
-	Temperature float64         `json:"temperature"`
-	Targets     []int32         `json:"targets"`
-	Logits      [][]number      `json:"logits"`
-	Hidden      [][]number      `json:"hidden"`
-	Weight      [][]number      `json:"weight"`
-	Expect      headExpectation `json:"expect"`
+	Name        string           `json:"name"`
+	Batch       goldenBatch      `json:"batch"`
+	Config      mgrpo.Objective  `json:"config"`
+	Temperature float64          `json:"temperature"`
+	Targets     []int32          `json:"targets"`
+	Logits      [][]mgrpo.Number `json:"logits"`
+	Hidden      [][]mgrpo.Number `json:"hidden"`
+	Weight      [][]mgrpo.Number `json:"weight"`
+	Expect      headExpectation  `json:"expect"`
 }
 
 type headExpectation struct {
 	goldenLoss
-	LogpNew []number   `json:"logp_new"`
-	Entropy []number   `json:"entropy"`
-	Dlogits [][]number `json:"dlogits"`
-	Dhidden [][]number `json:"dhidden"`
-	Dweight [][]number `json:"dweight"`
+	LogpNew []mgrpo.Number   `json:"logp_new"`
+	Entropy []mgrpo.Number   `json:"entropy"`
+	Dlogits [][]mgrpo.Number `json:"dlogits"`
+	Dhidden [][]mgrpo.Number `json:"dhidden"`
+	Dweight [][]mgrpo.Number `json:"dweight"`
 }
 
-func flatten(rows [][]number) []number {
-	var out []number
+func flatten(rows [][]mgrpo.Number) []mgrpo.Number {
+	var out []mgrpo.Number
 	for _, r := range rows {
 		out = append(out, r...)
 	}
@@ -97,7 +99,7 @@ func runHead[T float](t *testing.T, h goldenHead, logits []T, vocab int) (headRe
 		return r, err
 	}
 	batch := h.Batch
-	batch.LogpNew, batch.Entropy = convert[number](r.logp), convert[number](r.entropy)
+	batch.LogpNew, batch.Entropy = convert[mgrpo.Number](r.logp), convert[mgrpo.Number](r.entropy)
 	if r.result, err = evaluate[T](batch, h.Config, len(batch.Weight)); err != nil {
 		return r, err
 	}
@@ -172,17 +174,17 @@ func compareHead[T float](t *testing.T, h goldenHead, got headResult[T], tol tol
 		if read == 0 {
 			continue
 		}
-		near(t, fmt.Sprintf("logp_new %d", i), float64(got.logp[i]), float64(h.Expect.LogpNew[i]), tol.rowValue)
+		golden.Near(t, fmt.Sprintf("logp_new %d", i), float64(got.logp[i]), float64(h.Expect.LogpNew[i]), tol.rowValue)
 		if h.Expect.Entropy != nil {
-			near(t, fmt.Sprintf("entropy %d", i), float64(got.entropy[i]), float64(h.Expect.Entropy[i]), tol.rowValue)
+			golden.Near(t, fmt.Sprintf("entropy %d", i), float64(got.entropy[i]), float64(h.Expect.Entropy[i]), tol.rowValue)
 		}
 	}
-	near(t, "loss", got.stats.Loss, float64(h.Expect.Loss), tol.loss)
+	golden.Near(t, "loss", got.stats.Loss, float64(h.Expect.Loss), tol.loss)
 	if h.Expect.Stats != nil {
 		compareResult(t, "", got.result, h.Expect.goldenLoss, tol.loss, tol.gradient)
 	}
 	if h.Expect.Dlogits != nil {
-		nearAll(t, "dlogits", got.dlogits, flatten(h.Expect.Dlogits), tol.head)
+		golden.NearAll(t, "dlogits", got.dlogits, flatten(h.Expect.Dlogits), tol.head)
 	}
 }
 
@@ -216,8 +218,8 @@ func compareLinear[T float](t *testing.T, h goldenHead, tol tolerances) {
 		loose.rowValue = tol.loss
 	}
 	compareHead(t, h, got.headResult, loose)
-	nearAll(t, "dhidden", got.dhidden, flatten(h.Expect.Dhidden), tol.head)
-	nearAll(t, "dweight", got.dweight, flatten(h.Expect.Dweight), tol.head)
+	golden.NearAll(t, "dhidden", got.dhidden, flatten(h.Expect.Dhidden), tol.head)
+	golden.NearAll(t, "dweight", got.dweight, flatten(h.Expect.Dweight), tol.head)
 }
 
 func TestGoldenHead(t *testing.T) {
@@ -225,7 +227,7 @@ func TestGoldenHead(t *testing.T) {
 		Logits []goldenHead `json:"logits"`
 		Linear []goldenHead `json:"linear"`
 	}
-	load(t, "head.json", &file)
+	golden.Read(t, "mgrpo", "head.json", &file)
 	for _, h := range file.Logits {
 		t.Run("logits/"+h.Name+"/float64", func(t *testing.T) { compareLogits[float64](t, h, inFloat64) })
 		t.Run("logits/"+h.Name+"/float32", func(t *testing.T) { compareLogits[float32](t, h, inFloat32) })
@@ -238,23 +240,23 @@ func TestGoldenHead(t *testing.T) {
 }
 
 // rowsOf cuts a matrix into its rows.
-func rowsOf(a golden.Tensor) [][]number {
-	var out [][]number
+func rowsOf(a golden.Tensor) [][]mgrpo.Number {
+	var out [][]mgrpo.Number
 	width := int(a.Shape[1])
 	for i := 0; i < len(a.Data); i += width {
-		out = append(out, convert[number](a.Data[i:i+width]))
+		out = append(out, convert[mgrpo.Number](a.Data[i:i+width]))
 	}
 	return out
 }
 
 func TestGoldenHeadLarge(t *testing.T) {
 	var h goldenHead
-	load(t, "head_large.json", &h)
+	golden.Read(t, "mgrpo", "head_large.json", &h)
 	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "head_large.safetensors"))
 	h.Batch, h.Targets = tensorBatch(a), a["targets"].Int32s()
 	h.Hidden, h.Weight = rowsOf(a["hidden"]), rowsOf(a["weight_matrix"])
-	h.Expect.LogpNew, h.Expect.Entropy = convert[number](a["logp_new"].Data), convert[number](a["entropy"].Data)
-	h.Expect.DlogpNew = convert[number](a["dlogp_new"].Data)
+	h.Expect.LogpNew, h.Expect.Entropy = convert[mgrpo.Number](a["logp_new"].Data), convert[mgrpo.Number](a["entropy"].Data)
+	h.Expect.DlogpNew = convert[mgrpo.Number](a["dlogp_new"].Data)
 	h.Expect.Dhidden, h.Expect.Dweight = rowsOf(a["dhidden"]), rowsOf(a["dweight"])
 	t.Run("float64", func(t *testing.T) { compareLinear[float64](t, h, inFloat64) })
 	t.Run("float32", func(t *testing.T) { compareLinear[float32](t, h, inFloat32) })
@@ -262,10 +264,10 @@ func TestGoldenHeadLarge(t *testing.T) {
 }
 
 type headEdit struct {
-	Array  string `json:"array"`
-	Row    int    `json:"row"`
-	Column int    `json:"column"`
-	Value  number `json:"value"`
+	Array  string       `json:"array"`
+	Row    int          `json:"row"`
+	Column int          `json:"column"`
+	Value  mgrpo.Number `json:"value"`
 }
 
 type nonFiniteHead struct {
@@ -287,21 +289,21 @@ func (h goldenHead) attribute(err error) error {
 		return err
 	}
 	if h.Hidden == nil {
-		return &LossError{Code: "non_finite_input", Field: "logits", Trajectory: -1, Token: row.Row}
+		return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "logits", Token: new(int(row.Row))}
 	}
 	hidden := convert[float64](h.Hidden[row.Row])
 	if at, _, _ := FirstNonFinite(CPU, Pointer(hidden), Float64, int64(len(hidden))); at >= 0 {
-		return &LossError{Code: "non_finite_input", Field: "hidden", Trajectory: -1, Token: row.Row}
+		return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "hidden", Token: new(int(row.Row))}
 	}
-	return &LossError{Code: "non_finite_input", Field: "weight", Trajectory: -1, Token: -1}
+	return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "weight"}
 }
 
 func TestGoldenNonFiniteHead(t *testing.T) {
 	var file nonFiniteFile
-	load(t, "nonfinite.json", &file)
+	golden.Read(t, "mgrpo", "nonfinite.json", &file)
 	for i, c := range file.Head.Cases {
 		var fresh nonFiniteFile // edits change arrays in place
-		load(t, "nonfinite.json", &fresh)
+		golden.Read(t, "mgrpo", "nonfinite.json", &fresh)
 		h := fresh.Head.goldenHead
 		h.Batch, h.Expect = fresh.Head.Batch, c.Expect
 		if c.Kind == "linear" {
@@ -310,7 +312,7 @@ func TestGoldenNonFiniteHead(t *testing.T) {
 			h.Hidden, h.Weight = nil, nil
 		}
 		for _, e := range c.Edits {
-			rows := map[string][][]number{"": h.Logits, "hidden": h.Hidden, "weight": h.Weight}[e.Array]
+			rows := map[string][][]mgrpo.Number{"": h.Logits, "hidden": h.Hidden, "weight": h.Weight}[e.Array]
 			rows[e.Row][e.Column] = e.Value
 		}
 		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) { compareNonFinite[float64](t, h, inFloat64) })
@@ -332,22 +334,19 @@ func compareNonFinite[T float](t *testing.T, h goldenHead, tol tolerances) {
 	var err error
 	if h.Hidden == nil {
 		_, err = runHead(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
-		if _, fused := runFused(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0])); !h.Expect.Error.matches(bare(h.attribute(fused))) {
-			t.Errorf("in one call: got %v, want %+v", fused, *h.Expect.Error)
-		}
+		_, fused := runFused(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+		golden.SameError(t, "in one call", bare(h.attribute(fused)), h.Expect.Error)
 	} else {
 		_, err = runLinear(t, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
 	}
-	if !h.Expect.Error.matches(bare(h.attribute(err))) {
-		t.Errorf("got %v, want %+v", err, *h.Expect.Error)
-	}
+	golden.SameError(t, "refusal", bare(h.attribute(err)), h.Expect.Error)
 }
 
 // bare is a refusal without what the head's cases do not name: trajectory and count.
 func bare(err error) error {
-	var refused *LossError
+	var refused *mgrpo.Refusal
 	if !errors.As(err, &refused) {
 		return err
 	}
-	return &LossError{Code: refused.Code, Field: refused.Field, Trajectory: -1, Token: refused.Token}
+	return &mgrpo.Refusal{Code: refused.Code, Field: refused.Field, Token: refused.Token}
 }

@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+
 	"errors"
 	"fmt"
 	"math"
@@ -10,15 +12,15 @@ import (
 )
 
 type rowExpectation struct {
-	Logp     number   `json:"logp"`
-	Entropy  number   `json:"entropy"`
-	Dlogp    []number `json:"dlogp"`    // gradient of the log-prob with respect to the logits
-	Dentropy []number `json:"dentropy"` // of the entropy
+	Logp     mgrpo.Number   `json:"logp"`
+	Entropy  mgrpo.Number   `json:"entropy"`
+	Dlogp    []mgrpo.Number `json:"dlogp"`    // gradient of the log-prob with respect to the logits
+	Dentropy []mgrpo.Number `json:"dentropy"` // of the entropy
 }
 
 type goldenRow struct {
 	Name        string         `json:"name"`
-	Logits      []number       `json:"logits"`
+	Logits      []mgrpo.Number `json:"logits"`
 	Target      int32          `json:"target"`
 	Temperature float64        `json:"temperature"`
 	Expect      rowExpectation `json:"expect"`
@@ -28,7 +30,7 @@ func TestGoldenHeadRows(t *testing.T) {
 	var file struct {
 		Rows []goldenRow `json:"rows"`
 	}
-	load(t, "head.json", &file)
+	golden.Read(t, "mgrpo", "head.json", &file)
 	for _, c := range file.Rows {
 		t.Run(c.Name+"/float64", func(t *testing.T) { compareRow[float64](t, c, inFloat64) })
 		t.Run(c.Name+"/float32", func(t *testing.T) { compareRow[float32](t, c, inFloat32) })
@@ -48,19 +50,19 @@ func compareRow[T float](t *testing.T, c goldenRow, tol tolerances) {
 	if err := TokenLogProb(CPU, z, target, nil, c.Temperature, Pointer(out[:1]), Pointer(out[1:])); err != nil {
 		t.Fatal(err)
 	}
-	near(t, "logp", float64(out[0]), float64(c.Expect.Logp), tol.rowValue)
-	near(t, "entropy", float64(out[1]), float64(c.Expect.Entropy), tol.rowValue)
+	golden.Near(t, "logp", float64(out[0]), float64(c.Expect.Logp), tol.rowValue)
+	golden.Near(t, "entropy", float64(out[1]), float64(c.Expect.Entropy), tol.rowValue)
 	for _, g := range []struct {
 		name            string
 		dlogp, dentropy T
-		want            []number
+		want            []mgrpo.Number
 	}{{"dlogp", 1, 0, c.Expect.Dlogp}, {"dentropy", 0, 1, c.Expect.Dentropy}} {
 		dz, z := row()
 		if err := TokenLogProbBackward(CPU, z, target, nil, c.Temperature, Pointer([]T{g.dlogp}), Pointer([]T{g.dentropy})); err != nil {
 			t.Fatal(err)
 		}
 		for v, want := range g.want {
-			near(t, fmt.Sprintf("%s %d", g.name, v), float64(dz[v]), float64(want), tol.rowGradient/c.Temperature)
+			golden.Near(t, fmt.Sprintf("%s %d", g.name, v), float64(dz[v]), float64(want), tol.rowGradient/c.Temperature)
 		}
 	}
 }

@@ -3,7 +3,11 @@ package kernels
 // #include "dispatch.h"
 import "C"
 
-import "math"
+import (
+	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
 
 // LossTotals count over a whole optimizer batch.
 type LossTotals struct{ c C.mgrpo_loss_totals }
@@ -25,45 +29,14 @@ func (s *LossSums) Merge(part LossSums) {
 	}
 }
 
-// LossStats describe an optimizer batch. Means are over trained tokens, weighted by their trajectory's weight.
-// A nil pointer is a statistic without its input.
-type LossStats struct {
-	Loss        float64 `json:"loss"`
-	LossPolicy  float64 `json:"loss_policy"` // the three parts are signed and scaled: they add up to Loss
-	LossKL      float64 `json:"loss_kl"`
-	LossEntropy float64 `json:"loss_entropy"`
-
-	Tokens              int64    `json:"tokens"`
-	WeightedTokens      float64  `json:"weighted_tokens"`
-	Trajectories        int64    `json:"trajectories"`
-	EmptyTrajectories   int64    `json:"empty_trajectories"` // positive weight, no trained token
-	Groups              int64    `json:"groups"`
-	ClipFracLow         float64  `json:"clip_frac_low"`
-	ClipFracHigh        float64  `json:"clip_frac_high"`
-	DualClipFrac        float64  `json:"dual_clip_frac"`
-	RatioMean           float64  `json:"ratio_mean"`
-	RatioMin            float64  `json:"ratio_min"`
-	RatioMax            float64  `json:"ratio_max"`
-	ApproxKLK1          float64  `json:"approx_kl_k1"` // estimates KL(old || new)
-	ApproxKLK3          float64  `json:"approx_kl_k3"`
-	LogRatioClampedFrac float64  `json:"log_ratio_clamped_frac"`
-	EntropyMean         *float64 `json:"entropy_mean,omitempty"`
-	RefKLMean           *float64 `json:"ref_kl_mean,omitempty"`
-	TISMean             *float64 `json:"tis_mean,omitempty"`
-	TISMax              *float64 `json:"tis_max,omitempty"`
-	TISTruncatedFrac    *float64 `json:"tis_truncated_frac,omitempty"`
-	BehaviourGapMean    *float64 `json:"behaviour_gap_mean,omitempty"` // the weight-sync alarm
-	BehaviourGapMax     *float64 `json:"behaviour_gap_max,omitempty"`
-}
-
 // Stats finishes the statistics of a batch whose micro-batches have all been merged.
-func (s LossSums) Stats(totals LossTotals) LossStats {
+func (s LossSums) Stats(totals LossTotals) mgrpo.LossStats {
 	if !s.begun {
 		C.mgrpo_loss_sums_init(&s.c)
 	}
 	var c C.mgrpo_loss_stats
 	C.mgrpo_loss_stats_finalize(&s.c, &totals.c, &c)
-	return LossStats{
+	return mgrpo.LossStats{
 		Loss: float64(c.loss), LossPolicy: float64(c.loss_policy), LossKL: float64(c.loss_kl), LossEntropy: float64(c.loss_entropy),
 		Tokens: int64(c.tokens), WeightedTokens: float64(c.weighted_tokens), Trajectories: int64(c.trajectories),
 		EmptyTrajectories: int64(c.empty_trajectories), Groups: int64(c.groups),

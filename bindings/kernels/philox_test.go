@@ -31,7 +31,7 @@ func TestGoldenPhilox(t *testing.T) {
 			Attempts []uint32 `json:"attempts"`
 		} `json:"draws"`
 	}
-	load(t, "philox.json", &file)
+	golden.Read(t, "mgrpo", "philox.json", &file)
 	for i, b := range file.Blocks {
 		got := Philox([4]uint32(words(t, b.Counter)), [2]uint32(words(t, b.Key)))
 		if want := [4]uint32(words(t, b.Output)); got != want {

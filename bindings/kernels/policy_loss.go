@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"runtime"
 	"unsafe"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // Trajectories are the trajectories of a whole optimizer batch, one entry each.
@@ -19,10 +21,10 @@ type Trajectories struct {
 }
 
 // LossCoefficients returns the coefficient c_j of every trajectory of an optimizer batch, 0 for those that are
-// not read, and the batch's totals. A *LossError is a bad weight, an empty batch or an advantage that is not finite.
-func LossCoefficients(config LossConfig, t Trajectories) ([]float64, LossTotals, error) {
+// not read, and the batch's totals. A *mgrpo.Refusal is a bad weight, an empty batch or an advantage that is not finite.
+func LossCoefficients(config mgrpo.Objective, t Trajectories) ([]float64, LossTotals, error) {
 	var totals LossTotals
-	c, err := config.encode()
+	c, err := encodeObjective(config)
 	if err != nil {
 		return nil, totals, err
 	}
@@ -54,9 +56,9 @@ type LossBatch struct {
 
 // PolicyLoss writes dL/dnew to dlogpNew and dL/dH to dentropy, both [tokens] of the batch's DType and exactly 0 where
 // nothing is trained, and returns the micro-batch's sums; nil is a gradient that is not wanted, and an entropy term
-// allows both or neither. After a *LossError the gradients are unspecified; its positions count within this
+// allows both or neither. After a *mgrpo.Refusal the gradients are unspecified; its positions count within this
 // micro-batch.
-func PolicyLoss(b Backend, batch LossBatch, config LossConfig, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
+func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
 	return batch.Call("policy_loss", config, func(c LossCall) error {
 		return failure("policy_loss", C.policy_loss(b.c, c.Batch, c.Config, dlogpNew, dentropy, c.Sums, c.Refusal))
 	})
@@ -68,9 +70,9 @@ func PolicyLoss(b Backend, batch LossBatch, config LossConfig, dlogpNew, dentrop
 // DType, which is Float64 for Float64 logits, else Float32. The ratio is token or cispo. Tokens that are not trained
 // become rows of exact zeros whatever they held.
 //
-// An *Error with NonFinite names the first row with NaN or +Inf or a target outside the vocabulary; a *LossError is
+// An *Error with NonFinite names the first row with NaN or +Inf or a target outside the vocabulary; a *mgrpo.Refusal is
 // PolicyLoss's. After either the arrays are unspecified.
-func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float64, batch LossBatch, config LossConfig,
+func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float64, batch LossBatch, config mgrpo.Objective,
 	logp, entropy unsafe.Pointer) (LossSums, error) {
 	const op = "policy_loss_from_logits"
 	return batch.Call(op, config, func(c LossCall) error {
@@ -85,9 +87,9 @@ func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float
 type LossCall struct{ Batch, Config, Sums, Refusal unsafe.Pointer }
 
 // Call lends the batch to a C function, here or in another library, that computes its sums. An error whose status is
-// Refused becomes the *LossError that the function described in Refusal.
-func (b LossBatch) Call(op string, config LossConfig, call func(LossCall) error) (LossSums, error) {
-	c, err := config.encode()
+// Refused becomes the *mgrpo.Refusal that the function described in Refusal.
+func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) error) (LossSums, error) {
+	c, err := encodeObjective(config)
 	if err != nil {
 		return LossSums{}, err
 	}
@@ -104,7 +106,7 @@ func (b LossBatch) Call(op string, config LossConfig, call func(LossCall) error)
 	err = call(LossCall{unsafe.Pointer(&cb), unsafe.Pointer(&c), unsafe.Pointer(&sums.c), unsafe.Pointer(&refusal)})
 	var failed *Error
 	if errors.As(err, &failed) && failed.Status == Refused {
-		err = lossError(refusal)
+		err = lossRefusal(refusal)
 	}
 	return sums, err
 }

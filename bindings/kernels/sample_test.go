@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"github.com/mgrpo/mgrpo/trainer/golden"
+
 	"errors"
 	"math"
 	"testing"
@@ -19,9 +21,9 @@ func TestSampleGreedyAndFiltered(t *testing.T) {
 		if token[r] != 1 {
 			t.Errorf("row %d: token %d, want 1", r, token[r])
 		}
-		near(t, "logp", float64(logp[r]), want, 1e-6)
+		golden.Near(t, "logp", float64(logp[r]), want, 1e-6)
 	}
-	near(t, "truncated", float64(truncated[1]), 0, 1e-7)
+	golden.Near(t, "truncated", float64(truncated[1]), 0, 1e-7)
 }
 
 func TestSampleRefusals(t *testing.T) {

@@ -3,7 +3,10 @@ package torch
 // #include "mgrpo_torch.h"
 import "C"
 
-import "github.com/mgrpo/mgrpo/bindings/kernels"
+import (
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
 
 // HeadLoss is a micro-batch's policy loss with its gradient for the hidden states.
 type HeadLoss struct {
@@ -18,9 +21,9 @@ type HeadLoss struct {
 // Nothing is recorded: h's gradient is for the caller to send backward. h holds trained tokens, or at least finite
 // numbers: a masked row has no gradient, but dL/dw multiplies it by 0.
 //
-// An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *kernels.LossError what is refused; the
+// An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *mgrpo.Refusal what is refused; the
 // gradients are unspecified then.
-func LinearPolicyLoss(h, w, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config kernels.LossConfig) (HeadLoss, error) {
+func LinearPolicyLoss(h, w, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
 	const op = "linear policy loss"
 	s := h.enter(op, w, targets)
 	var out HeadLoss

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // headProblem is seven tokens in two trajectories, one token masked, over a head of 6 by 11.
@@ -14,16 +15,16 @@ type headProblem struct {
 	h, w    *Tensor
 	targets *Tensor
 	batch   kernels.LossBatch
-	config  kernels.LossConfig
+	config  mgrpo.Objective
 }
 
 func newHeadProblem(s *Scope, dt DType) headProblem {
 	const n, width, vocab = 7, 6, 11
 	p := headProblem{
 		h: from(s, values(1, n*width), dt, n, width), w: from(s, values(2, vocab*width), dt, vocab, width),
-		targets: s.FromInt32([]int32{3, 0, 10, 4, 4, 7, 1}, n), config: kernels.DefaultLossConfig(),
+		targets: s.FromInt32([]int32{3, 0, 10, 4, 4, 7, 1}, n), config: mgrpo.DefaultObjective(),
 	}
-	p.config.Ratio, p.config.KL, p.config.KLCoef, p.config.EntropyCoef = kernels.RatioCISPO, kernels.KL3, 0.1, 0.02
+	p.config.Ratio, p.config.KL, p.config.KLCoef, p.config.EntropyCoef = mgrpo.RatioCISPO, mgrpo.KL3, 0.1, 0.02
 	wide, kind := Float32, kernels.Float32
 	if dt == Float64 {
 		wide, kind = Float64, kernels.Float64
@@ -131,14 +132,14 @@ func TestLinearPolicyLossRefusals(t *testing.T) {
 		if !errors.As(err, &failed) || failed.Status != kernels.NonFinite || failed.Row != 5 {
 			t.Errorf("NaN in row 5: %v", err)
 		}
-		var refused *kernels.LossError
+		var refused *mgrpo.Refusal
 		if err := call(func(p *headProblem) { p.batch.LogpRef = nil }); !errors.As(err, &refused) || refused.Code != "missing_input" {
 			t.Errorf("no reference: %v", err)
 		}
 		if err := call(func(p *headProblem) { p.batch.Weight = slices.Clone(p.batch.Weight); p.batch.Weight[1] = -1 }); !errors.As(err, &refused) || refused.Code != "bad_weight" {
 			t.Errorf("negative weight: %v", err)
 		}
-		err = call(func(p *headProblem) { p.config.Ratio = kernels.RatioSequenceGeometric })
+		err = call(func(p *headProblem) { p.config.Ratio = mgrpo.RatioSequenceGeometric })
 		if !errors.As(err, &failed) || failed.Status != kernels.InvalidArgument {
 			t.Errorf("a sequence's ratio: %v", err)
 		}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
 )
 
 func TestJSONL(t *testing.T) {
@@ -24,7 +24,7 @@ func TestJSONL(t *testing.T) {
 		{"no calls", `{"run_seed":1,"query":"","rollout":0,"agent":"a","d":8,"d_k":0}`, `{"multiplicity":[],"draws":[]}`},
 	} {
 		var out strings.Builder
-		if err := JSONL(strings.NewReader(c.in), &out, mgrpo.Normalise); err != nil {
+		if err := JSONL(strings.NewReader(c.in), &out, oracle.Normalise); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if got := strings.TrimSpace(out.String()); got != c.want {
@@ -44,7 +44,7 @@ func TestJSONLRefusesAndGoesOn(t *testing.T) {
 	}
 	var out strings.Builder
 	in := strings.Join(bad, "\n\n") + "\n" + `{"groups":[]}`
-	if err := JSONL(strings.NewReader(in), &out, mgrpo.Normalise); err != nil {
+	if err := JSONL(strings.NewReader(in), &out, oracle.Normalise); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -64,7 +64,7 @@ func FuzzJSONL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		var out strings.Builder
-		if err := JSONL(strings.NewReader(line), &out, mgrpo.Normalise); err != nil {
+		if err := JSONL(strings.NewReader(line), &out, oracle.Normalise); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -24,7 +24,11 @@
 // model is there.
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
 
 // Config is a whole configuration file with every default filled in.
 type Config struct {
@@ -133,34 +137,22 @@ type Research struct {
 
 // GRPO is the algorithm: how rollouts are grouped, aligned and turned into a loss.
 type GRPO struct {
-	Rollouts      int      `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
-	Align         Align    `yaml:"align" doc:"How ragged sub-agent groups are made comparable."`
-	SubGroup      string   `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: those of one query, as in the paper, or all of a step."`
-	Convention    string   `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"What an advantage is divided by, or which baseline it is against."`
-	StdEps        float64  `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
-	SigmaMin      float64  `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
-	Ratio         string   `yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo" doc:"Importance ratio."`
-	EpsLow        float64  `yaml:"eps_low" default:"0.2" min:"0" max:"1" doc:"Lower clip: ratio at least 1 - eps_low."`
-	EpsHigh       float64  `yaml:"eps_high" default:"0.28" min:"0" doc:"Upper clip: ratio at most 1 + eps_high."`
-	DualClip      Optional `yaml:"dual_clip" default:"none" above:"1" doc:"Second clip of negative advantages (3 is usual)."`
-	CISPOLow      Optional `yaml:"cispo_low" default:"none" min:"0" max:"1" doc:"Lower clip of cispo; none: lower bound 0."`
-	CISPOHigh     float64  `yaml:"cispo_high" default:"4" min:"0" doc:"Upper clip of cispo: ratio at most 1 + cispo_high."`
-	LogRatioClamp Optional `yaml:"log_ratio_clamp" default:"20" above:"0" max:"88" doc:"Bound on the exponent of the ratio."`
-	Aggregation   string   `yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant" doc:"How token losses become one loss."`
-	MaxLength     int64    `yaml:"max_length" default:"0" min:"0" doc:"Divisor of aggregation constant, which needs it."`
-	KL            string   `yaml:"kl" default:"none" enum:"none|k1|k2|k3" doc:"KL estimator against the reference weights."`
-	KLCoef        float64  `yaml:"kl_coef" default:"0" min:"0" doc:"Weight of the KL term."`
-	EntropyCoef   float64  `yaml:"entropy_coef" default:"0" min:"0" doc:"Weight of the entropy bonus."`
-	TISCap        Optional `yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed."`
-	Old           string   `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
-	Epochs        int      `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
-	Minibatches   int      `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
-	Temperature   float64  `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
-	MaxLag        int64    `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
-	Resample      int      `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
-	GapWarn       float64  `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
-	GapStop       float64  `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
-	Reward        Reward   `yaml:"reward" doc:"What the parts of a reward weigh. A trajectory of invalid format has reward 0."`
+	Rollouts        int     `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
+	Align           Align   `yaml:"align" doc:"How ragged sub-agent groups are made comparable."`
+	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: those of one query, as in the paper, or all of a step."`
+	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"What an advantage is divided by, or which baseline it is against."`
+	StdEps          float64 `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
+	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
+	mgrpo.Objective `yaml:",inline"`
+	Old             string  `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
+	Epochs          int     `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
+	Minibatches     int     `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
+	Temperature     float64 `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
+	MaxLag          int64   `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
+	Resample        int     `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
+	GapWarn         float64 `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
+	GapStop         float64 `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
+	Reward          Reward  `yaml:"reward" doc:"What the parts of a reward weigh. A trajectory of invalid format has reward 0."`
 }
 
 // Align says how the invocations of a sub-agent are brought to d a rollout.

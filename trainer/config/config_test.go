@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/config.md")
@@ -39,8 +40,7 @@ func TestDefaults(t *testing.T) {
 	c := mustParse(t, minimal)
 	want := GRPO{
 		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, SubGroup: "query", Convention: "population", SigmaMin: 1e-6,
-		Ratio: "token", EpsLow: 0.2, EpsHigh: 0.28, CISPOHigh: 4, LogRatioClamp: Optional{true, 20},
-		Aggregation: "trajectory_mean", KL: "none", Old: "behaviour", Epochs: 1, Minibatches: 1,
+		Objective: mgrpo.DefaultObjective(), Old: "behaviour", Epochs: 1, Minibatches: 1,
 		Temperature: 1, GapWarn: 0.05, GapStop: 0.2,
 		Reward: Reward{MainReward{0.1, 0.9}, SubReward{0.1, 0.4, 0.5}},
 	}
@@ -109,8 +109,8 @@ cold_start: {steps: 7, batch: 9, optimizer: {warmup: 2}}
 func TestSet(t *testing.T) {
 	c := mustParse(t, minimal, "run.steps=3", "store.lease=30s", "agents.help.optimizer.betas=[0.5, 0.6]", "grpo.dual_clip=3", "run.steps=4",
 		"agents.boss.model={width: 8, layers: 1, heads: 2, ffn: 16}", "store.url=redis://127.0.0.1:6379/0")
-	if c.Run.Steps != 4 || c.Store.Lease != 30*time.Second || c.GRPO.DualClip != (Optional{true, 3}) {
-		t.Errorf("steps %d, lease %v, dual clip %v", c.Run.Steps, c.Store.Lease, c.GRPO.DualClip)
+	if c.Run.Steps != 4 || c.Store.Lease != 30*time.Second || *c.GRPO.DualClip != 3 {
+		t.Errorf("steps %d, lease %v, dual clip %v", c.Run.Steps, c.Store.Lease, *c.GRPO.DualClip)
 	}
 	if got := c.Agent("help").Optimizer.Betas; got != [2]float64{0.5, 0.6} {
 		t.Errorf("betas %v", got)

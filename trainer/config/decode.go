@@ -49,7 +49,7 @@ func keyNames(fs []field) []string {
 
 var (
 	durationType = reflect.TypeFor[time.Duration]()
-	optionalType = reflect.TypeFor[Optional]()
+	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which is nil
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
 	shapeType    = reflect.TypeFor[Shape]()
@@ -57,7 +57,7 @@ var (
 
 // isSection says whether values of the type are mappings with fixed keys.
 func isSection(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && t != optionalType && t != modelType
+	return t.Kind() == reflect.Struct && t != modelType
 }
 
 // decoder fills a Config from a tree and collects every mistake on the way.
@@ -224,7 +224,7 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 		return
 	case optionalType:
 		if n.kind == textKind && n.text == "none" {
-			v.Set(reflect.ValueOf(Optional{}))
+			v.SetZero()
 			return
 		}
 		x, err := strconv.ParseFloat(n.text, 64)
@@ -232,7 +232,7 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 			want("a number or none")
 			return
 		}
-		v.Set(reflect.ValueOf(Optional{Set: true, Value: x}))
+		v.Set(reflect.ValueOf(&x))
 		return
 	}
 	switch v.Kind() {
@@ -361,8 +361,10 @@ func suggestWord(word string, allowed []string) string {
 func numeric(v reflect.Value) (float64, bool) {
 	switch {
 	case v.Type() == optionalType:
-		o := v.Interface().(Optional)
-		return o.Value, o.Set
+		if v.IsNil() {
+			return 0, false
+		}
+		return v.Elem().Float(), true
 	case v.CanInt():
 		return float64(v.Int()), true
 	case v.CanUint():

@@ -66,7 +66,7 @@ func walk(v reflect.Value, path, change string, visit visitor) {
 		case f.typ == modelType && value.Interface().(Model).Shape != nil:
 			visit.open(p, f.key)
 			walk(value.FieldByName("Shape").Elem(), p, ch, visit)
-		case f.typ.Kind() == reflect.Pointer && value.IsNil():
+		case f.typ.Kind() == reflect.Pointer && f.typ != optionalType && value.IsNil():
 		case f.typ == modelType:
 			visit.leaf(leaf{p, quote(string(visit.path(value.Interface().(Model).Path, true))), ch})
 		case f.typ == pathType && !slices.Contains(strings.Split(f.tag.Get("words"), "|"), value.String()):
@@ -82,8 +82,10 @@ func scalarText(v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case time.Duration:
 		return x.String()
-	case Optional:
-		return x.String()
+	case *float64:
+		if x == nil {
+			return "none"
+		}
 	}
 	switch v.Kind() {
 	case reflect.Pointer:

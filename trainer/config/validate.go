@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // builtinTools need no entry under tools.
@@ -164,13 +166,13 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 
 func (c *Config) validateGRPO(d *decoder) {
 	g := &c.GRPO
-	if g.Aggregation == "constant" && g.MaxLength == 0 {
+	if g.Aggregation == mgrpo.ConstantLength && g.MaxLength == 0 {
 		d.failAt("grpo.max_length", "missing; aggregation constant divides by it")
 	}
-	if g.KL == "none" && g.KLCoef > 0 {
+	if g.KL == mgrpo.KLNone && g.KLCoef > 0 {
 		d.failAt("grpo.kl_coef", "needs an estimator: set grpo.kl to k1, k2 or k3")
 	}
-	if g.TISCap.Set && g.Old != "recomputed" {
+	if g.TISCap != nil && g.Old != "recomputed" {
 		d.failAt("grpo.tis_cap", "needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1")
 	}
 	if g.StdEps > 0 && g.Convention != "population" && g.Convention != "sample" {
@@ -182,7 +184,7 @@ func (c *Config) validateGRPO(d *decoder) {
 	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
 		d.failAt("grpo.convention", "leave_one_out_std is defined for trajectories of weight 1, and grpo.align.mode %s gives sub-agents' others; set it to none", g.Align.Mode)
 	}
-	if g.MaxLag > 0 && !g.TISCap.Set {
+	if g.MaxLag > 0 && g.TISCap == nil {
 		d.failAt("grpo.max_lag", "rollouts of older versions are weighed: set grpo.old: recomputed and grpo.tis_cap")
 	}
 	if det := c.Run.Deterministic; g.MaxLag > 0 && det != nil && *det {

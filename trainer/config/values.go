@@ -14,20 +14,6 @@ import (
 // Config.Resolve makes them usable.
 type Path string
 
-// Optional is a number that may be switched off with the word none.
-type Optional struct {
-	Set   bool
-	Value float64
-}
-
-// String is the number, or none.
-func (o Optional) String() string {
-	if !o.Set {
-		return "none"
-	}
-	return formatFloat(o.Value)
-}
-
 // Model is where an agent's initial weights come from: exactly one of the two is there.
 type Model struct {
 	Path  Path   // a Hugging Face folder, a GGUF file or a name on the Hub

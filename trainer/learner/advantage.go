@@ -1,8 +1,6 @@
 package learner
 
 import (
-	"errors"
-
 	"gorgonia.org/tensor"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
@@ -27,20 +25,14 @@ func Normalise(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdv
 	if len(rewards) == 0 { // tensor.Dense cannot be empty
 		return emptyGroups(len(groups)), nil
 	}
-	convention := kernels.Convention{
-		Std: kernels.Std(c.Std), Baseline: kernels.Baseline(c.Baseline), Eps: c.Eps, SigmaMin: c.SigmaMin,
-	}
-	advantages, stats, err := kernels.GroupAdvantage(dense(rewards), dense(weights), offsets, convention)
+	advantages, stats, err := kernels.GroupAdvantage(dense(rewards), dense(weights), offsets, c)
 	if err != nil {
-		return nil, refusal(err, len(groups))
+		return nil, err
 	}
 	flat := advantages.Data().([]float64)
 	out := make([]mgrpo.GroupAdvantage, len(groups))
 	for i, s := range stats {
-		out[i] = mgrpo.GroupAdvantage{
-			Advantage: flat[offsets[i]:offsets[i+1]], Mean: s.Mean, Std: s.StdPopulation, WeightSum: s.WeightSum,
-			Degenerate: s.Degenerate, Empty: s.Empty,
-		}
+		out[i] = mgrpo.GroupAdvantage{GroupStats: s, Advantage: flat[offsets[i]:offsets[i+1]]}
 	}
 	return out, nil
 }
@@ -55,20 +47,4 @@ func emptyGroups(n int) []mgrpo.GroupAdvantage {
 		out[i].Empty = true
 	}
 	return out
-}
-
-// refusal gives the kernel's error the form that the algorithm's own normaliser has.
-func refusal(err error, groups int) error {
-	var e *kernels.AdvantageError
-	if !errors.As(err, &e) {
-		return err
-	}
-	r := &mgrpo.Refusal{Code: mgrpo.Code(e.Code)}
-	if e.Index >= 0 {
-		r.Index = new(int(e.Index))
-	}
-	if groups > 1 {
-		r.Group = new(int(e.Group))
-	}
-	return r
 }

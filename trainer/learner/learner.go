@@ -10,12 +10,13 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
 // Options of a learner. Names and defaults are those of the configuration's grpo and optimizer sections.
 type Options struct {
-	Loss             kernels.LossConfig
+	Loss             mgrpo.Objective
 	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
 	Temperature      float64
 	Adam             Adam
@@ -124,7 +125,7 @@ func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64)
 // refused tells a batch or gradient that must not be learned from, section 7 of the specification, from a
 // failure of the machinery.
 func refused(err error) bool {
-	var loss *kernels.LossError
+	var loss *mgrpo.Refusal
 	var kernel *kernels.Error
 	var op *torch.Error
 	return errors.As(err, &loss) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||

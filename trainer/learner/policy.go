@@ -8,6 +8,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
@@ -35,8 +36,8 @@ func (l *Learner) planLoss(batch []*Sequence) (*lossPlan, error) {
 		t.Trained = append(t.Trained, int64(len(q.trained())))
 	}
 	coefficient, totals, err := kernels.LossCoefficients(l.opt.Loss, t)
-	var refused *kernels.LossError
-	if errors.As(err, &refused) && refused.Code == "empty_batch" {
+	var refused *mgrpo.Refusal
+	if errors.As(err, &refused) && refused.Code == mgrpo.EmptyBatch {
 		return nil, errNothingToRead
 	}
 	if err != nil {
@@ -178,7 +179,7 @@ func (l *Learner) collectGradient() {
 
 // values are the statistics of the update by the names of docs/metrics.md.
 func (p *lossPlan) values() map[string]float64 {
-	v := statistics(p.sums.Stats(p.totals))
+	v := p.sums.Stats(p.totals).Values()
 	if p.tokens > 0 {
 		v["gap_mean"] = p.gap / p.tokens
 	}
@@ -190,32 +191,11 @@ func (p *lossPlan) values() map[string]float64 {
 	return v
 }
 
-// statistics flattens the kernel's statistics; one without its input is absent.
-func statistics(st kernels.LossStats) map[string]float64 {
-	v := map[string]float64{
-		"loss": st.Loss, "loss_policy": st.LossPolicy, "loss_kl": st.LossKL, "loss_entropy": st.LossEntropy,
-		"loss_tokens": float64(st.Tokens), "loss_weighted_tokens": st.WeightedTokens,
-		"loss_trajectories": float64(st.Trajectories), "empty_trajectories": float64(st.EmptyTrajectories),
-		"loss_groups": float64(st.Groups), "clip_frac_low": st.ClipFracLow, "clip_frac_high": st.ClipFracHigh,
-		"dual_clip_frac": st.DualClipFrac, "ratio_mean": st.RatioMean, "ratio_min": st.RatioMin, "ratio_max": st.RatioMax,
-		"approx_kl_k1": st.ApproxKLK1, "approx_kl_k3": st.ApproxKLK3, "log_ratio_clamped_frac": st.LogRatioClampedFrac,
-	}
-	for name, x := range map[string]*float64{
-		"entropy_mean": st.EntropyMean, "ref_kl_mean": st.RefKLMean, "tis_mean": st.TISMean, "tis_max": st.TISMax,
-		"tis_truncated_frac": st.TISTruncatedFrac, "behaviour_gap_mean": st.BehaviourGapMean, "behaviour_gap_max": st.BehaviourGapMax,
-	} {
-		if x != nil {
-			v[name] = *x
-		}
-	}
-	return v
-}
-
 // name puts a trajectory's id into a refusal that counts trajectories.
 func name(err error, run []*Sequence) error {
-	var refused *kernels.LossError
-	if errors.As(err, &refused) && refused.Trajectory >= 0 && refused.Trajectory < int64(len(run)) {
-		return fmt.Errorf("%s: %w", run[refused.Trajectory].ID, err)
+	var refused *mgrpo.Refusal
+	if errors.As(err, &refused) && refused.Trajectory != nil && *refused.Trajectory < len(run) {
+		return fmt.Errorf("%s: %w", run[*refused.Trajectory].ID, err)
 	}
 	return err
 }

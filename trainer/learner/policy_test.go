@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
@@ -46,7 +46,7 @@ func tinyModelIn(t *testing.T, seed uint64, opt model.Options) *model.Model {
 // tinyLearner trains tinyModel(t, 1), with options changed by set.
 func tinyLearner(t *testing.T, set func(*Options)) *Learner {
 	t.Helper()
-	o := Options{Loss: kernels.DefaultLossConfig(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
+	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
 		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
 	if set != nil {
 		set(&o)
@@ -157,19 +157,19 @@ func clone(batch []*Sequence) []*Sequence {
 // objectives to hold against the oracle; each exercises another term or branch.
 var objectives = []struct {
 	name       string
-	set        func(*kernels.LossConfig)
+	set        func(*mgrpo.Objective)
 	recomputed bool
 	reference  bool
 }{
-	{name: "token", set: func(*kernels.LossConfig) {}},
-	{name: "token_mean, dual clip", set: func(c *kernels.LossConfig) { c.Aggregation, c.DualClip = "token_mean", new(1.5) }},
-	{name: "constant, sequence_product", set: func(c *kernels.LossConfig) {
-		c.Aggregation, c.MaxLength, c.Ratio = "constant", new(64), "sequence_product"
+	{name: "token", set: func(*mgrpo.Objective) {}},
+	{name: "token_mean, dual clip", set: func(c *mgrpo.Objective) { c.Aggregation, c.DualClip = "token_mean", new(1.5) }},
+	{name: "constant, sequence_product", set: func(c *mgrpo.Objective) {
+		c.Aggregation, c.MaxLength, c.Ratio = "constant", 64, "sequence_product"
 	}},
-	{name: "sequence_geometric", set: func(c *kernels.LossConfig) { c.Ratio = "sequence_geometric" }},
-	{name: "cispo", set: func(c *kernels.LossConfig) { c.Ratio, c.CispoLow, c.CispoHigh = "cispo", new(0.1), 0.2 }},
-	{name: "kl and entropy", set: func(c *kernels.LossConfig) { c.KL, c.KLCoef, c.EntropyCoef = "k3", 0.3, 0.05 }, reference: true},
-	{name: "recomputed with importance weights", set: func(c *kernels.LossConfig) { c.TISCap = new(1.1) }, recomputed: true},
+	{name: "sequence_geometric", set: func(c *mgrpo.Objective) { c.Ratio = "sequence_geometric" }},
+	{name: "cispo", set: func(c *mgrpo.Objective) { c.Ratio, c.CISPOLow, c.CISPOHigh = "cispo", new(0.1), 0.2 }},
+	{name: "kl and entropy", set: func(c *mgrpo.Objective) { c.KL, c.KLCoef, c.EntropyCoef = "k3", 0.3, 0.05 }, reference: true},
+	{name: "recomputed with importance weights", set: func(c *mgrpo.Objective) { c.TISCap = new(1.1) }, recomputed: true},
 }
 
 // TestUpdateAgainstOracle compares loss, statistics and the gradient of every parameter with the float64
@@ -186,11 +186,8 @@ func TestUpdateAgainstOracle(t *testing.T) {
 			})
 			batch := tinyBatch(t, l, 0.6)
 			grad, r := gradientOf(t, l, batch)
-			want, wantGrad := oracle(t, l, byID(batch))
-			for name, w := range map[string]float64{"loss": want.Loss, "loss_policy": want.Policy, "loss_kl": want.KL, "loss_entropy": want.Entropy} {
-				closeTo(t, name, r.Values[name], w, 2e-6)
-			}
-			for name, w := range oracleStatistics(want.Stats) {
+			want, wantGrad := ofOracle(t, l, byID(batch))
+			for name, w := range want.Values() {
 				got, ok := r.Values[name]
 				if !ok {
 					t.Errorf("%s is not reported", name)
@@ -200,7 +197,7 @@ func TestUpdateAgainstOracle(t *testing.T) {
 			if d := apart(grad, wantGrad, 1); !(d < 1e-5) {
 				t.Errorf("the gradient is %v off", d)
 			}
-			if s := want.Stats; c.name == "token" && (s.ClipFracLow == 0 || s.ClipFracHigh == 0) {
+			if c.name == "token" && (want.ClipFracLow == 0 || want.ClipFracHigh == 0) {
 				t.Error("the case clips nothing")
 			}
 		})
@@ -235,12 +232,12 @@ func packWhole(s *torch.Scope, run []*Sequence) packed {
 	}
 }
 
-// oracle evaluates mgrpo.Objective on the model's own log-probs of whole sequences and sends its derivatives
+// ofOracle evaluates the float64 loss on the model's own log-probs of whole sequences and sends its derivatives
 // backward.
-func oracle(t *testing.T, l *Learner, batch []*Sequence) (mgrpo.LossResult, []float32) {
+func ofOracle(t *testing.T, l *Learner, batch []*Sequence) (oracle.LossResult, []float32) {
 	t.Helper()
 	ctx := context.Background()
-	var out mgrpo.LossResult
+	var out oracle.LossResult
 	if err := l.zeroGrad(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +250,7 @@ func oracle(t *testing.T, l *Learner, batch []*Sequence) (mgrpo.LossResult, []fl
 			current, spread := make([]float32, n), make([]float32, n)
 			logp.Detach().Float32s(current)
 			entropy.Detach().Float32s(spread)
-			out, err = objectiveOf(l.opt.Loss).Loss(oracleBatch(l, batch, current, spread))
+			out, err = oracle.Loss(l.opt.Loss, oracleBatch(l, batch, current, spread))
 			if err != nil {
 				out.DLogProb, out.DEntropy = make([]float64, n), make([]float64, n)
 			}
@@ -275,14 +272,14 @@ func oracle(t *testing.T, l *Learner, batch []*Sequence) (mgrpo.LossResult, []fl
 }
 
 // oracleBatch has the trained tokens alone, as the head has.
-func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) mgrpo.Batch {
+func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) oracle.Batch {
 	wide := func(v []float32) (out []float64) {
 		for _, x := range v {
 			out = append(out, float64(x))
 		}
 		return out
 	}
-	b := mgrpo.Batch{CuSeqlens: []int{0}, New: wide(current), Entropy: wide(entropy),
+	b := oracle.Batch{CuSeqlens: []int{0}, New: wide(current), Entropy: wide(entropy),
 		Old: wide(gather(batch, func(q *Sequence) []float32 { return q.old }))}
 	if l.opt.Recomputed {
 		b.Behaviour = wide(gather(batch, func(q *Sequence) []float32 { return q.Behaviour }))
@@ -297,31 +294,6 @@ func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) mgrp
 	}
 	b.Mask = slices.Repeat([]bool{true}, len(b.New))
 	return b
-}
-
-func objectiveOf(c kernels.LossConfig) mgrpo.Objective {
-	return mgrpo.Objective{
-		Ratio: mgrpo.Ratio(c.Ratio), EpsLow: c.EpsLow, EpsHigh: c.EpsHigh, DualClip: c.DualClip, CispoLow: c.CispoLow, CispoHigh: c.CispoHigh,
-		LogRatioClamp: c.LogRatioClamp, Aggregation: mgrpo.Aggregation(c.Aggregation), MaxLength: c.MaxLength, KL: mgrpo.KL(c.KL),
-		KLCoef: c.KLCoef, EntropyCoef: c.EntropyCoef, TISCap: c.TISCap,
-	}
-}
-
-// oracleStatistics are the statistics by the names of an update's report.
-func oracleStatistics(s mgrpo.Stats) map[string]float64 {
-	out := map[string]float64{
-		"loss_tokens": float64(s.Tokens), "loss_weighted_tokens": s.WeightedTokens, "loss_trajectories": float64(s.Trajectories),
-		"empty_trajectories": float64(s.EmptyTrajectories), "loss_groups": float64(s.Groups), "clip_frac_low": s.ClipFracLow,
-		"clip_frac_high": s.ClipFracHigh, "dual_clip_frac": s.DualClipFrac, "ratio_mean": s.RatioMean, "ratio_min": s.RatioMin,
-		"ratio_max": s.RatioMax, "approx_kl_k1": s.ApproxKLK1, "approx_kl_k3": s.ApproxKLK3, "log_ratio_clamped_frac": s.LogRatioClampedFrac,
-	}
-	for name, v := range map[string]*float64{"entropy_mean": s.EntropyMean, "ref_kl_mean": s.RefKLMean, "tis_mean": s.TISMean,
-		"tis_max": s.TISMax, "tis_truncated_frac": s.TISTruncatedFrac, "behaviour_gap_mean": s.BehaviourGapMean, "behaviour_gap_max": s.BehaviourGapMax} {
-		if v != nil {
-			out[name] = *v
-		}
-	}
-	return out
 }
 
 // TestMicroBatchesAddUp: the coefficients are of the whole batch, whatever it is cut into.
@@ -394,8 +366,9 @@ func TestRecomputedOld(t *testing.T) {
 	l := tinyLearner(t, func(o *Options) { o.Recomputed = true })
 	batch := tinyBatch(t, l, 0.6)
 	_, r := gradientOf(t, l, batch)
-	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, 1e-6)
-	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, 1e-6)
+	const rounding = 1e-5 // a forward pass that records gradients multiplies matrices in another order, see docs/architecture.md
+	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
+	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
 	if r.Values["behaviour_gap_mean"] < 0.1 {
 		t.Errorf("behaviour_gap_mean %v", r.Values["behaviour_gap_mean"])
 	}

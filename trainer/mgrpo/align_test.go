@@ -34,7 +34,7 @@ func TestAlignmentGolden(t *testing.T) {
 			WeightSum       float64 `json:"weight_sum"`
 		}
 	}
-	load(t, "alignment.json", &f)
+	golden.Read(t, "mgrpo", "alignment.json", &f)
 	for _, c := range f.Cases {
 		seed := parseSeed(t, c.RunSeed)
 		m, draws := Draw(AlignKey(seed, c.Query, c.Rollout, c.Agent), c.D, c.DK)

@@ -1,8 +1,8 @@
-// Package mgrpo is the M-GRPO algorithm and nothing else: rewards, alignment of sub-agent invocations,
-// groups, group-relative advantages, and the policy objective, all in plain float64 Go.
+// Package mgrpo is the M-GRPO algorithm: rewards, alignment of sub-agent invocations, groups, and the options and
+// statistics of advantages and policy objective, in plain Go.
 //
-// The trainer runs the advantage and loss kernels; the functions here decide what goes into them and are
-// the oracle they are tested against. Nothing in this package reads a clock, a file or a tensor, so every
-// result is a pure function of its arguments. Equation numbers are those of the M-GRPO paper
-// (arXiv 2511.13288 v2); where the paper is silent the comments say what was decided.
+// The kernels compute advantages and loss (bindings/kernels); the types here are what they take and return. The float64
+// definition that they are tested against is in oracle/. Nothing in this package reads a clock, a file or a tensor, so
+// every result is a pure function of its arguments. Equation numbers are those of the M-GRPO paper (arXiv 2511.13288
+// v2); where the paper is silent the comments say what was decided.
 package mgrpo

@@ -28,7 +28,7 @@ func TestPhiloxGolden(t *testing.T) {
 			Attempts []int
 		}
 	}
-	load(t, "philox.json", &f)
+	golden.Read(t, "mgrpo", "philox.json", &f)
 	cases := len(f.Blocks) + len(f.Keys)
 	for _, b := range f.Blocks {
 		if got := Philox4x32([4]uint32(b.Counter), b.Key.key()); !slices.Equal(got[:], b.Output) {

@@ -34,19 +34,19 @@ func TestRewardGolden(t *testing.T) {
 			Error      Refusal
 		}
 	}
-	load(t, "rewards.json", &f)
+	golden.Read(t, "mgrpo", "rewards.json", &f)
 	for kind, cases := range map[string][]rewardInput{"main": f.Main, "sub": f.Sub} {
 		for _, c := range cases {
 			got, err := c.score(kind)
 			if err != nil {
 				t.Errorf("%s %+v: %v", kind, c, err)
 			}
-			near(t, kind+" reward", got, c.Reward, 1e-14)
+			golden.Near(t, kind+" reward", got, c.Reward, 1e-14)
 		}
 	}
 	for _, c := range f.Errors {
 		_, err := c.Input.score(c.Kind)
-		sameRefusal(t, c.Name, err, c.Error)
+		golden.SameError(t, c.Name, err, c.Error)
 	}
 	golden.Count("mgrpo/rewards", len(f.Main)+len(f.Sub)+len(f.Errors))
 }

@@ -1,4 +1,6 @@
-package mgrpo
+package oracle
+
+import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
 // maxLogProb separates rounding from a kernel that computes probabilities above 1.
 const maxLogProb = 1e-3
@@ -20,37 +22,37 @@ func (b Batch) fields() []field {
 
 // checkInputs refuses arrays that are absent though needed and values that cannot be: steps 3 to 6 of the
 // specification's list of refusals. read is positive for the trajectories that count.
-func (o Objective) checkInputs(b Batch, read []float64) error {
+func (o objective) checkInputs(b Batch, read []float64) error {
 	for j := range read {
 		if read[j] > 0 && !finite(b.Advantage[j]) {
-			return &Refusal{Code: NonFiniteInput, Field: "advantage", Trajectory: new(j)}
+			return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "advantage", Trajectory: new(j)}
 		}
 	}
 	if err := o.checkSupplied(b); err != nil {
 		return err
 	}
-	if err := b.scan(read, NonFiniteInput, func(_ field, x float64) bool { return !finite(x) }); err != nil {
+	if err := b.scan(read, mgrpo.NonFiniteInput, func(_ field, x float64) bool { return !finite(x) }); err != nil {
 		err.Count = new(b.countNonFinite(read))
 		return err
 	}
-	if err := b.scan(read, PositiveLogProb, func(f field, x float64) bool { return f.logProb && x > maxLogProb }); err != nil {
+	if err := b.scan(read, mgrpo.PositiveLogProb, func(f field, x float64) bool { return f.logProb && x > maxLogProb }); err != nil {
 		return err
 	}
 	return nil
 }
 
-func (o Objective) checkSupplied(b Batch) error {
+func (o objective) checkSupplied(b Batch) error {
 	needed := []bool{true, true, o.TISCap != nil, o.KLCoef != 0, o.EntropyCoef != 0}
 	for i, f := range b.fields() {
 		if needed[i] && f.values == nil {
-			return &Refusal{Code: MissingInput, Field: f.name}
+			return &mgrpo.Refusal{Code: mgrpo.MissingInput, Field: f.name}
 		}
 	}
 	return nil
 }
 
 // scan returns the first bad value at a trained token: by packed token index, then in the order of fields.
-func (b Batch) scan(read []float64, code Code, bad func(field, float64) bool) *Refusal {
+func (b Batch) scan(read []float64, code mgrpo.Code, bad func(field, float64) bool) *mgrpo.Refusal {
 	for j := range read {
 		for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
 			if read[j] == 0 || !b.Mask[t] {
@@ -58,7 +60,7 @@ func (b Batch) scan(read []float64, code Code, bad func(field, float64) bool) *R
 			}
 			for _, f := range b.fields() {
 				if f.values != nil && bad(f, f.values[t]) {
-					return &Refusal{Code: code, Field: f.name, Trajectory: new(j), Token: new(t)}
+					return &mgrpo.Refusal{Code: code, Field: f.name, Trajectory: new(j), Token: new(t)}
 				}
 			}
 		}
@@ -67,7 +69,7 @@ func (b Batch) scan(read []float64, code Code, bad func(field, float64) bool) *R
 }
 
 func (b Batch) countNonFinite(read []float64) (n int) {
-	b.scan(read, NonFiniteInput, func(_ field, x float64) bool {
+	b.scan(read, mgrpo.NonFiniteInput, func(_ field, x float64) bool {
 		if !finite(x) {
 			n++
 		}

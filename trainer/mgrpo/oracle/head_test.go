@@ -1,21 +1,22 @@
-package mgrpo
+package oracle
 
 import (
 	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 type goldenHead struct {
 	Batch       goldenBatch
 	Targets     []int
 	Temperature float64
-	Logits      [][]Number
+	Logits      [][]mgrpo.Number
 }
 
 // lossFromLogits computes the loss of a batch from its logits, and its gradient with respect to them.
-func (h goldenHead) lossFromLogits(o Objective) (LossResult, [][]float64, error) {
+func (h goldenHead) lossFromLogits(o mgrpo.Objective) (LossResult, [][]float64, error) {
 	b := h.Batch.batch()
 	b.New, b.Entropy = make([]float64, len(b.Mask)), make([]float64, len(b.Mask))
 	read := make([]bool, len(b.Mask))
@@ -31,18 +32,18 @@ func (h goldenHead) lossFromLogits(o Objective) (LossResult, [][]float64, error)
 			continue
 		}
 		var err error
-		if b.New[t], b.Entropy[t], err = TokenLogProb(Floats(row), h.Targets[t], h.Temperature); err != nil {
-			err.(*Refusal).Token = new(t)
+		if b.New[t], b.Entropy[t], err = TokenLogProb(mgrpo.Floats(row), h.Targets[t], h.Temperature); err != nil {
+			err.(*mgrpo.Refusal).Token = new(t)
 			return LossResult{}, nil, err
 		}
 	}
-	loss, err := o.Loss(b)
+	loss, err := Loss(o, b)
 	if err != nil {
 		return loss, nil, err
 	}
 	for t, row := range h.Logits {
 		if read[t] {
-			if dlogits[t], err = TokenLogProbGrad(Floats(row), h.Targets[t], h.Temperature, loss.DLogProb[t], loss.DEntropy[t]); err != nil {
+			if dlogits[t], err = TokenLogProbGrad(mgrpo.Floats(row), h.Targets[t], h.Temperature, loss.DLogProb[t], loss.DEntropy[t]); err != nil {
 				return loss, nil, err
 			}
 		}
@@ -50,37 +51,37 @@ func (h goldenHead) lossFromLogits(o Objective) (LossResult, [][]float64, error)
 	return loss, dlogits, nil
 }
 
-func numbers(rows [][]Number) (flat []float64) {
+func numbers(rows [][]mgrpo.Number) (flat []float64) {
 	for _, row := range rows {
-		flat = append(flat, Floats(row)...)
+		flat = append(flat, mgrpo.Floats(row)...)
 	}
 	return flat
 }
 
-func (h goldenHead) compare(t *testing.T, what string, o Objective, want goldenLoss, dlogits [][]Number) {
+func (h goldenHead) compare(t *testing.T, what string, o mgrpo.Objective, want goldenLoss, dlogits [][]mgrpo.Number) {
 	t.Helper()
 	loss, grad, err := h.lossFromLogits(o)
 	if want.Error != nil {
-		sameRefusal(t, what, err, *want.Error)
+		golden.SameError(t, what, err, *want.Error)
 		return
 	}
 	if err != nil {
 		t.Errorf("%s: %v", what, err)
 		return
 	}
-	near(t, what+": loss", loss.Loss, want.Loss, 1e-12)
+	golden.Near(t, what+": loss", loss.Loss, want.Loss, 1e-12)
 	flat := []float64{}
 	for _, row := range grad {
 		flat = append(flat, row...)
 	}
-	nearAll(t, what+": dlogits", flat, numbers(dlogits), 1e-11)
+	golden.NearAll(t, what+": dlogits", flat, numbers(dlogits), 1e-11)
 }
 
 func TestHeadGolden(t *testing.T) {
 	var f struct {
 		Rows []struct {
 			Name        string
-			Logits      []Number
+			Logits      []mgrpo.Number
 			Target      int
 			Temperature float64
 			Expect      struct {
@@ -93,28 +94,28 @@ func TestHeadGolden(t *testing.T) {
 		Logits []struct {
 			goldenHead
 			Name   string
-			Config Objective
+			Config mgrpo.Objective
 			Expect struct {
 				goldenLoss
-				DLogits [][]Number `json:"dlogits"`
+				DLogits [][]mgrpo.Number `json:"dlogits"`
 			}
 		}
 	}
-	load(t, "head.json", &f)
+	golden.Read(t, "mgrpo", "head.json", &f)
 	for _, c := range f.Rows {
-		row := Floats(c.Logits)
+		row := mgrpo.Floats(c.Logits)
 		logProb, entropy, err := TokenLogProb(row, c.Target, c.Temperature)
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		near(t, c.Name+": logp", logProb, c.Expect.LogProb, 1e-12)
-		near(t, c.Name+": entropy", entropy, c.Expect.Entropy, 1e-12)
+		golden.Near(t, c.Name+": logp", logProb, c.Expect.LogProb, 1e-12)
+		golden.Near(t, c.Name+": entropy", entropy, c.Expect.Entropy, 1e-12)
 		dLogProb, _ := TokenLogProbGrad(row, c.Target, c.Temperature, 1, 0)
 		dEntropy, _ := TokenLogProbGrad(row, c.Target, c.Temperature, 0, 1)
 		for v := range row {
-			near(t, c.Name+": dlogp", dLogProb[v], c.Expect.DLogProb[v], 1e-12/c.Temperature)
-			near(t, c.Name+": dentropy", dEntropy[v], c.Expect.DEntropy[v], 1e-12/c.Temperature)
+			golden.Near(t, c.Name+": dlogp", dLogProb[v], c.Expect.DLogProb[v], 1e-12/c.Temperature)
+			golden.Near(t, c.Name+": dentropy", dEntropy[v], c.Expect.DEntropy[v], 1e-12/c.Temperature)
 		}
 	}
 	for _, c := range f.Logits {
@@ -127,21 +128,21 @@ func TestNonFiniteHeadGolden(t *testing.T) {
 	var f struct {
 		Head struct {
 			goldenHead
-			Config Objective
+			Config mgrpo.Objective
 			Cases  []struct {
 				Name, Kind string
 				Edits      []struct {
 					Row, Column int
-					Value       Number
+					Value       mgrpo.Number
 				}
 				Expect struct {
 					goldenLoss
-					DLogits [][]Number `json:"dlogits"`
+					DLogits [][]mgrpo.Number `json:"dlogits"`
 				}
 			}
 		}
 	}
-	load(t, "nonfinite.json", &f)
+	golden.Read(t, "mgrpo", "nonfinite.json", &f)
 	cases := 0
 	for _, c := range f.Head.Cases {
 		if c.Kind != "logits" {

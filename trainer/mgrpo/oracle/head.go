@@ -1,23 +1,27 @@
-package mgrpo
+package oracle
 
-import "math"
+import (
+	"math"
 
-// TokenLogProb is the log-prob of the target and the entropy of softmax(logits/tau), in nats: the oracle
-// of the head kernels. Off the target a logit of -Inf is a column of probability 0. A NaN or +Inf logit,
-// a target outside the row and a target of probability 0 are refused.
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// TokenLogProb is the log-prob of the target and the entropy of softmax(logits/tau), in nats. Off the target a logit
+// of -Inf is a column of probability 0. A NaN or +Inf logit, a target outside the row and a target of probability 0
+// are refused.
 func TokenLogProb(logits []float64, target int, tau float64) (logProb, entropy float64, err error) {
 	if target < 0 || target >= len(logits) || !(tau > 0) {
-		return 0, 0, &Refusal{Code: MalformedInput, Field: "targets", Message: "target outside the row, or temperature not positive"}
+		return 0, 0, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "targets", Message: "target outside the row, or temperature not positive"}
 	}
 	top := math.Inf(-1)
 	for _, z := range logits {
 		if math.IsNaN(z) || math.IsInf(z, 1) {
-			return 0, 0, &Refusal{Code: NonFiniteInput, Field: "logits"}
+			return 0, 0, &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "logits"}
 		}
 		top = max(top, z)
 	}
 	if math.IsInf(logits[target], -1) {
-		return 0, 0, &Refusal{Code: NonFiniteInput, Field: "logp_new"}
+		return 0, 0, &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "logp_new"}
 	}
 	sum, weighted := 0.0, 0.0 // sum e^x and sum x e^x of x = (z - top)/tau
 	for _, z := range logits {

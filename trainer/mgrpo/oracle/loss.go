@@ -1,8 +1,10 @@
-package mgrpo
+package oracle
 
 import (
 	"fmt"
 	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // Batch is what one optimizer step of one policy consumes: packed ragged trajectories. Trajectory j is
@@ -21,18 +23,18 @@ type Batch struct {
 	Entropy   []float64 // [tokens] or nil
 }
 
-// LossResult is a loss to minimise, its parts, and its gradient.
+// LossResult is a loss to minimise with its parts and statistics, and its gradient.
 type LossResult struct {
-	Loss, Policy, KL, Entropy float64   // Policy + KL + Entropy = Loss
-	Coef                      []float64 // [n], c_j; 0 where not read
-	DLogProb                  []float64 // [tokens], dL/dNew
-	DEntropy                  []float64 // [tokens], dL/dEntropy
-	Stats                     Stats
+	mgrpo.LossStats
+	Coef     []float64 // [n], c_j; 0 where not read
+	DLogProb []float64 // [tokens], dL/dNew
+	DEntropy []float64 // [tokens], dL/dEntropy
 }
 
-// Loss is the float64 oracle of the policy-loss kernels. Every refusal is a *Refusal.
-func (o Objective) Loss(b Batch) (LossResult, error) {
-	coef, err := o.Coefficients(b)
+// Loss is the policy loss of a batch. Every refusal of data is a *mgrpo.Refusal.
+func Loss(options mgrpo.Objective, b Batch) (LossResult, error) {
+	o := objective(options)
+	coef, err := o.coefficients(b)
 	if err != nil {
 		return LossResult{}, err
 	}
@@ -49,15 +51,15 @@ func (o Objective) Loss(b Batch) (LossResult, error) {
 			return LossResult{}, err
 		}
 	}
-	out.Loss = out.Policy + out.KL + out.Entropy
-	out.Stats = meter.stats(b, coef)
+	out.Loss = out.LossPolicy + out.LossKL + out.LossEntropy
+	meter.report(b, coef, &out.LossStats)
 	return out, out.checkFinite()
 }
 
-// Coefficients are the token coefficients c_j of the aggregation, 0 for trajectories that are not read.
+// coefficients are the token coefficients c_j of the aggregation, 0 for trajectories that are not read.
 // They depend on the whole batch: compute them before splitting it. A bad weight and an empty batch are
 // refused.
-func (o Objective) Coefficients(b Batch) ([]float64, error) {
+func (o objective) coefficients(b Batch) ([]float64, error) {
 	if err := b.checkShape(); err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func (o Objective) Coefficients(b Batch) ([]float64, error) {
 	tokens := make([]float64, len(b.Weight))
 	for j, w := range b.Weight {
 		if !(w >= 0) || math.IsInf(w, 0) {
-			return nil, &Refusal{Code: BadWeight, Trajectory: new(j)}
+			return nil, &mgrpo.Refusal{Code: mgrpo.BadWeight, Trajectory: new(j)}
 		}
 		tokens[j] = float64(b.trained(j))
 		if w > 0 && tokens[j] > 0 {
@@ -74,7 +76,7 @@ func (o Objective) Coefficients(b Batch) ([]float64, error) {
 		}
 	}
 	if len(groupWeight) == 0 {
-		return nil, &Refusal{Code: EmptyBatch}
+		return nil, &mgrpo.Refusal{Code: mgrpo.EmptyBatch}
 	}
 	coef := make([]float64, len(b.Weight))
 	for j, w := range b.Weight {
@@ -82,10 +84,10 @@ func (o Objective) Coefficients(b Batch) ([]float64, error) {
 			continue
 		}
 		switch groups := float64(len(groupWeight)); o.Aggregation {
-		case TokenMean:
+		case mgrpo.TokenMean:
 			coef[j] = w / tokenWeight
-		case ConstantLength:
-			coef[j] = w / (groups * groupWeight[b.Group[j]] * float64(*o.MaxLength))
+		case mgrpo.ConstantLength:
+			coef[j] = w / (groups * groupWeight[b.Group[j]] * float64(o.MaxLength))
 		default:
 			coef[j] = w / (groups * groupWeight[b.Group[j]] * tokens[j])
 		}
@@ -94,7 +96,7 @@ func (o Objective) Coefficients(b Batch) ([]float64, error) {
 }
 
 // trajectory adds trajectory j to the loss, its gradient and the statistics.
-func (o Objective) trajectory(b Batch, j int, c float64, out *LossResult, m *meter) error {
+func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *meter) error {
 	advantage := b.Advantage[j]
 	sequence, err := o.sequenceRatio(b, j)
 	if err != nil {
@@ -111,7 +113,7 @@ func (o Objective) trajectory(b Batch, j int, c float64, out *LossResult, m *met
 			r = o.ratio(b.New[t]-b.Old[t], 1)
 		}
 		loss, slope := o.term(advantage, r, b.New[t])
-		out.Policy += c * v * loss
+		out.LossPolicy += c * v * loss
 		if sequence == nil {
 			out.DLogProb[t] = c * v * slope
 		}
@@ -133,22 +135,22 @@ func (o Objective) trajectory(b Batch, j int, c float64, out *LossResult, m *met
 }
 
 // regularise adds the KL and entropy terms of one token.
-func (o Objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *meter) error {
-	if o.KL != KLNone && b.Ref != nil {
+func (o objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *meter) error {
+	if o.KL != mgrpo.KLNone && b.Ref != nil {
 		x, inside := o.clamp(b.New[t] - b.Ref[t])
-		if o.KL == KL3 && -x > maxExponent {
-			return &Refusal{Code: RatioOverflow, Field: "ref_kl", Trajectory: new(j)}
+		if o.KL == mgrpo.KL3 && -x > maxExponent {
+			return &mgrpo.Refusal{Code: mgrpo.RatioOverflow, Field: "ref_kl", Trajectory: new(j)}
 		}
-		value, slope := o.KL.penalty(x)
+		value, slope := penalty(o.KL, x)
 		m.refKL.add(b.Weight[j], value)
-		out.KL += o.KLCoef * c * value
+		out.LossKL += o.KLCoef * c * value
 		if inside {
 			out.DLogProb[t] += o.KLCoef * c * slope
 		}
 	}
 	out.DEntropy[t] = -o.EntropyCoef * c
 	if b.Entropy != nil {
-		out.Entropy -= o.EntropyCoef * c * b.Entropy[t]
+		out.LossEntropy -= o.EntropyCoef * c * b.Entropy[t]
 	}
 	return nil
 }
@@ -160,16 +162,16 @@ type ratio struct {
 	inside bool    // the clamp lets the gradient pass
 }
 
-func (o Objective) ratio(logRatio, share float64) *ratio {
+func (o objective) ratio(logRatio, share float64) *ratio {
 	x, inside := o.clamp(logRatio)
 	return &ratio{rho: math.Exp(x), share: share, inside: inside}
 }
 
 // sequenceRatio is the one ratio of trajectory j in the sequence modes, nil in the token modes. Exponents
 // that the clamp leaves above the float32 range are refused in both.
-func (o Objective) sequenceRatio(b Batch, j int) (*ratio, error) {
+func (o objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 	sum, n := 0.0, 0.0
-	overflow := &Refusal{Code: RatioOverflow, Field: "ratio", Trajectory: new(j)}
+	overflow := &mgrpo.Refusal{Code: mgrpo.RatioOverflow, Field: "ratio", Trajectory: new(j)}
 	for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
 		if b.Mask[t] {
 			delta := b.New[t] - b.Old[t]
@@ -182,9 +184,9 @@ func (o Objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 	}
 	var r *ratio
 	switch o.Ratio {
-	case RatioSequenceProduct:
+	case mgrpo.RatioSequenceProduct:
 		r = o.ratio(sum, 1)
-	case RatioSequenceGeometric:
+	case mgrpo.RatioSequenceGeometric:
 		sum /= n
 		r = o.ratio(sum, 1/n)
 	default:
@@ -197,8 +199,8 @@ func (o Objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 }
 
 // term is l and dl/dnew_t. logProb is read by CISPO alone, whose ratio passes no gradient.
-func (o Objective) term(advantage float64, r *ratio, logProb float64) (loss, slope float64) {
-	if o.Ratio == RatioCISPO {
+func (o objective) term(advantage float64, r *ratio, logProb float64) (loss, slope float64) {
+	if o.Ratio == mgrpo.RatioCISPO {
 		low, high := o.cispoBounds()
 		bounded := min(max(r.rho, low), high)
 		return -bounded * advantage * logProb, -bounded * advantage
@@ -222,19 +224,19 @@ func (b Batch) trained(j int) (n int) {
 func (b Batch) checkShape() error {
 	n := len(b.Weight)
 	if len(b.CuSeqlens) != n+1 || len(b.Group) != n || len(b.Advantage) != n {
-		return fmt.Errorf("mgrpo: batch of %d weights has %d boundaries, %d groups, %d advantages", n, len(b.CuSeqlens), len(b.Group), len(b.Advantage))
+		return fmt.Errorf("oracle: batch of %d weights has %d boundaries, %d groups, %d advantages", n, len(b.CuSeqlens), len(b.Group), len(b.Advantage))
 	}
 	for j := range n {
 		if b.CuSeqlens[j] > b.CuSeqlens[j+1] {
-			return fmt.Errorf("mgrpo: batch: boundaries fall after trajectory %d", j)
+			return fmt.Errorf("oracle: batch: boundaries fall after trajectory %d", j)
 		}
 	}
 	if b.CuSeqlens[0] != 0 || b.CuSeqlens[n] != len(b.Mask) {
-		return fmt.Errorf("mgrpo: batch: boundaries run from %d to %d over %d tokens", b.CuSeqlens[0], b.CuSeqlens[n], len(b.Mask))
+		return fmt.Errorf("oracle: batch: boundaries run from %d to %d over %d tokens", b.CuSeqlens[0], b.CuSeqlens[n], len(b.Mask))
 	}
 	for _, f := range b.fields() {
 		if f.values != nil && len(f.values) != len(b.Mask) {
-			return fmt.Errorf("mgrpo: batch: %s has %d values for %d tokens", f.name, len(f.values), len(b.Mask))
+			return fmt.Errorf("oracle: batch: %s has %d values for %d tokens", f.name, len(f.values), len(b.Mask))
 		}
 	}
 	return nil
@@ -242,11 +244,11 @@ func (b Batch) checkShape() error {
 
 func (r *LossResult) checkFinite() error {
 	if !finite(r.Loss) {
-		return &Refusal{Code: NonFiniteValue, Field: "loss"}
+		return &mgrpo.Refusal{Code: mgrpo.NonFiniteValue, Field: "loss"}
 	}
 	for t := range r.DLogProb {
 		if !finite(r.DLogProb[t]) || !finite(r.DEntropy[t]) {
-			return &Refusal{Code: NonFiniteValue, Field: "gradient", Token: new(t)}
+			return &mgrpo.Refusal{Code: mgrpo.NonFiniteValue, Field: "gradient", Token: new(t)}
 		}
 	}
 	return nil

@@ -1,32 +1,10 @@
-package mgrpo
+package oracle
 
-import "math"
+import (
+	"math"
 
-// Stats describe a batch. Means are over trained tokens, weighted by their trajectory's weight, so that
-// copies and multiplicities agree. A nil pointer is a statistic without its input.
-type Stats struct {
-	Tokens              int      `json:"tokens"`
-	WeightedTokens      float64  `json:"weighted_tokens"`
-	Trajectories        int      `json:"trajectories"`       // that are read
-	EmptyTrajectories   int      `json:"empty_trajectories"` // positive weight, no trained token
-	Groups              int      `json:"groups"`
-	ClipFracLow         float64  `json:"clip_frac_low"`
-	ClipFracHigh        float64  `json:"clip_frac_high"`
-	DualClipFrac        float64  `json:"dual_clip_frac"`
-	RatioMean           float64  `json:"ratio_mean"`
-	RatioMin            float64  `json:"ratio_min"`
-	RatioMax            float64  `json:"ratio_max"`
-	ApproxKLK1          float64  `json:"approx_kl_k1"` // estimates KL(old || new)
-	ApproxKLK3          float64  `json:"approx_kl_k3"`
-	LogRatioClampedFrac float64  `json:"log_ratio_clamped_frac"`
-	EntropyMean         *float64 `json:"entropy_mean,omitempty"`
-	RefKLMean           *float64 `json:"ref_kl_mean,omitempty"`
-	TISMean             *float64 `json:"tis_mean,omitempty"`
-	TISMax              *float64 `json:"tis_max,omitempty"`
-	TISTruncatedFrac    *float64 `json:"tis_truncated_frac,omitempty"`
-	BehaviourGapMean    *float64 `json:"behaviour_gap_mean,omitempty"` // the weight-sync alarm
-	BehaviourGapMax     *float64 `json:"behaviour_gap_max,omitempty"`
-}
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
 
 // average is a weighted mean with the largest and smallest value.
 type average struct{ sum, weight, low, high float64 }
@@ -52,13 +30,13 @@ func (a *average) mean() float64 { return a.sum / a.weight }
 
 // meter gathers the statistics of a batch while its loss is computed.
 type meter struct {
-	o                                          Objective
+	o                                          objective
 	clipLow, clipHigh, dual, rho, k1, k3       average
 	clamped, entropy, refKL, tisV, tisCut, gap average
-	tokens                                     int
+	tokens                                     int64
 }
 
-func newMeter(o Objective) *meter { return &meter{o: o} }
+func newMeter(o objective) *meter { return &meter{o: o} }
 
 // token records one trained token; r is the ratio it was given.
 func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
@@ -69,7 +47,7 @@ func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
 	m.k1.add(w, -delta)
 	m.k3.add(w, math.Expm1(delta)-delta)
 	m.clamped.flag(w, !r.inside)
-	if m.o.Ratio == RatioCISPO {
+	if m.o.Ratio == mgrpo.RatioCISPO {
 		low, high := m.o.cispoBounds()
 		m.clipLow.flag(w, r.rho < low)
 		m.clipHigh.flag(w, r.rho > high)
@@ -99,13 +77,12 @@ func (m *meter) tis(b Batch, j, t int) float64 {
 	return v
 }
 
-func (m *meter) stats(b Batch, read []float64) Stats {
-	s := Stats{
-		Tokens: m.tokens, WeightedTokens: m.rho.weight,
-		ClipFracLow: m.clipLow.mean(), ClipFracHigh: m.clipHigh.mean(), DualClipFrac: m.dual.mean(),
-		RatioMean: m.rho.mean(), RatioMin: m.rho.low, RatioMax: m.rho.high,
-		ApproxKLK1: m.k1.mean(), ApproxKLK3: m.k3.mean(), LogRatioClampedFrac: m.clamped.mean(),
-	}
+// report writes everything but the loss and its parts to s; read is positive for the trajectories that count.
+func (m *meter) report(b Batch, read []float64, s *mgrpo.LossStats) {
+	s.Tokens, s.WeightedTokens = m.tokens, m.rho.weight
+	s.ClipFracLow, s.ClipFracHigh, s.DualClipFrac = m.clipLow.mean(), m.clipHigh.mean(), m.dual.mean()
+	s.RatioMean, s.RatioMin, s.RatioMax = m.rho.mean(), m.rho.low, m.rho.high
+	s.ApproxKLK1, s.ApproxKLK3, s.LogRatioClampedFrac = m.k1.mean(), m.k3.mean(), m.clamped.mean()
 	groups := map[int64]bool{}
 	for j, c := range read {
 		if c > 0 {
@@ -115,7 +92,7 @@ func (m *meter) stats(b Batch, read []float64) Stats {
 			s.EmptyTrajectories++
 		}
 	}
-	s.Groups = len(groups)
+	s.Groups = int64(len(groups))
 	s.EntropyMean, s.RefKLMean = m.entropy.optional(), m.refKL.optional()
 	s.TISMean, s.TISTruncatedFrac, s.BehaviourGapMean = m.tisV.optional(), m.tisCut.optional(), m.gap.optional()
 	if s.TISMean != nil {
@@ -124,7 +101,6 @@ func (m *meter) stats(b Batch, read []float64) Stats {
 	if s.BehaviourGapMean != nil {
 		s.BehaviourGapMax = new(m.gap.high)
 	}
-	return s
 }
 
 func (a *average) optional() *float64 {

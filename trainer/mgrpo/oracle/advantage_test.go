@@ -1,4 +1,4 @@
-package mgrpo
+package oracle
 
 import (
 	"fmt"
@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"pgregory.net/rapid"
 )
 
 type goldenGroup struct {
-	Rewards, Weights  []Number
+	Rewards, Weights  []mgrpo.Number
 	Empty, Degenerate bool
 	Mean              *float64
 	Std               *float64 `json:"std_population"`
@@ -18,42 +19,44 @@ type goldenGroup struct {
 	Advantage         []float64
 }
 
-func (g goldenGroup) input() RewardGroup { return RewardGroup{Floats(g.Rewards), Floats(g.Weights)} }
+func (g goldenGroup) input() mgrpo.RewardGroup {
+	return mgrpo.RewardGroup{Rewards: mgrpo.Floats(g.Rewards), Weights: mgrpo.Floats(g.Weights)}
+}
 
-func (g goldenGroup) compare(t *testing.T, what string, got GroupAdvantage) {
+func (g goldenGroup) compare(t *testing.T, what string, got mgrpo.GroupAdvantage) {
 	t.Helper()
 	if got.Empty != g.Empty || got.Degenerate != g.Degenerate || len(got.Advantage) != len(g.Advantage) {
 		t.Errorf("%s: got %+v, want %+v", what, got, g)
 		return
 	}
 	for i := range g.Advantage {
-		near(t, fmt.Sprintf("%s, advantage %d", what, i), got.Advantage[i], g.Advantage[i], 1e-9)
+		golden.Near(t, fmt.Sprintf("%s, advantage %d", what, i), got.Advantage[i], g.Advantage[i], 1e-9)
 	}
 	if !g.Empty {
-		near(t, what+", mean", got.Mean, *g.Mean, 1e-12)
-		near(t, what+", std", got.Std, *g.Std, 1e-12)
-		near(t, what+", weight", got.WeightSum, *g.WeightSum, 1e-12)
+		golden.Near(t, what+", mean", got.Mean, *g.Mean, 1e-12)
+		golden.Near(t, what+", std", got.Std, *g.Std, 1e-12)
+		golden.Near(t, what+", weight", got.WeightSum, *g.WeightSum, 1e-12)
 	}
 }
 
 func TestAdvantageGolden(t *testing.T) {
 	var f struct {
-		Convention Convention
+		Convention mgrpo.Convention
 		Cases      []goldenCase
 		Errors     []struct {
 			Name             string
-			Rewards, Weights []Number
-			Error            Refusal
+			Rewards, Weights []mgrpo.Number
+			Error            mgrpo.Refusal
 		}
 	}
-	load(t, "advantages.json", &f)
-	if f.Convention != DefaultConvention() {
-		t.Errorf("the default convention is %+v, want %+v", DefaultConvention(), f.Convention)
+	golden.Read(t, "mgrpo", "advantages.json", &f)
+	if f.Convention != mgrpo.DefaultConvention() {
+		t.Errorf("the default convention is %+v, want %+v", mgrpo.DefaultConvention(), f.Convention)
 	}
 	compareCases(t, f.Cases)
 	for _, c := range f.Errors {
-		_, err := Normalise(DefaultConvention(), []RewardGroup{{Floats(c.Rewards), Floats(c.Weights)}})
-		sameRefusal(t, c.Name, err, c.Error)
+		_, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{{Rewards: mgrpo.Floats(c.Rewards), Weights: mgrpo.Floats(c.Weights)}})
+		golden.SameError(t, c.Name, err, c.Error)
 	}
 	golden.Count("mgrpo/advantages", len(f.Cases)+len(f.Errors))
 }
@@ -61,7 +64,7 @@ func TestAdvantageGolden(t *testing.T) {
 // Groups of a total weight of about 1, as balanced alignment with d = 1 makes them.
 func TestAdvantageSmallWeightGolden(t *testing.T) {
 	var f struct{ Cases []goldenCase }
-	load(t, "advantages_small_weight.json", &f)
+	golden.Read(t, "mgrpo", "advantages_small_weight.json", &f)
 	compareCases(t, f.Cases)
 	golden.Count("mgrpo/advantages_small_weight", len(f.Cases))
 }
@@ -69,17 +72,17 @@ func TestAdvantageSmallWeightGolden(t *testing.T) {
 type goldenCase struct {
 	Name, Convention string
 	Groups           []goldenGroup
-	Totals           *Totals
+	Totals           *mgrpo.Totals
 }
 
 func compareCases(t *testing.T, cases []goldenCase) {
 	t.Helper()
 	for _, c := range cases {
-		convention, err := ConventionByName(c.Convention)
+		convention, err := mgrpo.ConventionByName(c.Convention)
 		if err != nil {
 			t.Fatal(err)
 		}
-		inputs := make([]RewardGroup, len(c.Groups))
+		inputs := make([]mgrpo.RewardGroup, len(c.Groups))
 		for i, g := range c.Groups {
 			inputs[i] = g.input()
 		}
@@ -91,31 +94,31 @@ func compareCases(t *testing.T, cases []goldenCase) {
 		for i, g := range c.Groups {
 			g.compare(t, fmt.Sprintf("%s, group %d", c.Name, i), got[i])
 		}
-		if totals := Count(got); c.Totals != nil && (totals.Degenerate != c.Totals.Degenerate || totals.Empty != c.Totals.Empty) {
+		if totals := mgrpo.Count(got); c.Totals != nil && (totals.Degenerate != c.Totals.Degenerate || totals.Empty != c.Totals.Empty) {
 			t.Errorf("%s: totals %+v, want %+v", c.Name, totals, *c.Totals)
 		}
 	}
 }
 
 func TestAdvantageLargeGolden(t *testing.T) {
-	a := loadArrays(t, "advantages_large.safetensors")
-	offsets := a["offsets"].ints()
-	groups := make([]RewardGroup, len(offsets)-1)
+	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "advantages_large.safetensors"))
+	offsets := a["offsets"].Int64s()
+	groups := make([]mgrpo.RewardGroup, len(offsets)-1)
 	for g := range groups {
-		groups[g].Rewards = a["rewards"][offsets[g]:offsets[g+1]]
+		groups[g].Rewards = a["rewards"].Data[offsets[g]:offsets[g+1]]
 	}
-	got, err := Normalise(DefaultConvention(), groups)
+	got, err := Normalise(mgrpo.DefaultConvention(), groups)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for g := range groups {
-		if got[g].Degenerate != (a["degenerate"][g] == 1) {
+		if got[g].Degenerate != (a["degenerate"].Data[g] == 1) {
 			t.Errorf("group %d: degenerate %v", g, got[g].Degenerate)
 		}
-		near(t, "mean", got[g].Mean, a["mean"][g], 1e-12)
-		near(t, "std", got[g].Std, a["std_population"][g], 1e-12)
+		golden.Near(t, "mean", got[g].Mean, a["mean"].Data[g], 1e-12)
+		golden.Near(t, "std", got[g].Std, a["std_population"].Data[g], 1e-12)
 		for i, x := range got[g].Advantage {
-			near(t, "advantage", x, a["advantage"][offsets[g]+i], 1e-9)
+			golden.Near(t, "advantage", x, a["advantage"].Data[offsets[g]+int64(i)], 1e-9)
 		}
 	}
 	golden.Count("mgrpo/advantages_large", len(groups))
@@ -123,29 +126,24 @@ func TestAdvantageLargeGolden(t *testing.T) {
 
 func TestPeersGolden(t *testing.T) {
 	type peerCase struct {
-		Rewards, Weights []Number
+		Rewards, Weights []mgrpo.Number
 		Advantage        map[string][]float64
 	}
 	var f struct {
-		Conventions    map[string]Convention
+		Conventions    map[string]mgrpo.Convention
 		Unit, Weighted []peerCase
 	}
-	load(t, "peers.json", &f)
-	for name, want := range f.Conventions {
-		if got, err := ConventionByName(name); err != nil || got != want {
-			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
-		}
-	}
+	golden.Read(t, "mgrpo", "peers.json", &f)
 	cases := 0
 	for i, c := range append(f.Unit, f.Weighted...) {
 		for name, want := range c.Advantage {
-			got, err := Normalise(f.Conventions[name], []RewardGroup{{Floats(c.Rewards), Floats(c.Weights)}})
+			got, err := Normalise(f.Conventions[name], []mgrpo.RewardGroup{{Rewards: mgrpo.Floats(c.Rewards), Weights: mgrpo.Floats(c.Weights)}})
 			if err != nil {
 				t.Errorf("%s, case %d: %v", name, i, err)
 				continue
 			}
 			for k := range want {
-				near(t, fmt.Sprintf("%s, case %d, advantage %d", name, i, k), got[0].Advantage[k], want[k], 1e-9)
+				golden.Near(t, fmt.Sprintf("%s, case %d, advantage %d", name, i, k), got[0].Advantage[k], want[k], 1e-9)
 			}
 			cases++
 		}
@@ -153,25 +151,13 @@ func TestPeersGolden(t *testing.T) {
 	golden.Count("mgrpo/peers", cases)
 }
 
-func TestConventionRefusals(t *testing.T) {
-	if _, err := ConventionByName("ppo"); err == nil {
-		t.Error("an unknown convention is accepted")
-	}
-	loo, _ := ConventionByName("nemo_rl")
-	_, err := Normalise(loo, []RewardGroup{{Rewards: []float64{1}}, {[]float64{0, 1}, []float64{1, 2}}})
-	if r, ok := err.(*Refusal); !ok || r.Code != BadWeight || *r.Group != 1 || *r.Index != 1 {
+func TestAdvantageRefusals(t *testing.T) {
+	loo, _ := mgrpo.ConventionByName("nemo_rl")
+	_, err := Normalise(loo, []mgrpo.RewardGroup{{Rewards: []float64{1}}, {Rewards: []float64{0, 1}, Weights: []float64{1, 2}}})
+	if r, ok := err.(*mgrpo.Refusal); !ok || r.Code != mgrpo.BadWeight || *r.Group != 1 || *r.Index != 1 {
 		t.Errorf("leave_one_out_std with a multiplicity: %v", err)
 	}
-	for _, bad := range []Convention{
-		{Std: "mean", Baseline: BaselineMean}, {Std: StdSample, Baseline: BaselineLeaveOneOut},
-		{Std: StdNone, Baseline: "median"}, {Std: StdNone, Baseline: BaselineMean, Eps: -1},
-		{Std: StdPopulation, Baseline: BaselineMean, SigmaMin: math.NaN()},
-	} {
-		if bad.Validate() == nil {
-			t.Errorf("%+v is accepted", bad)
-		}
-	}
-	if _, err := Normalise(DefaultConvention(), []RewardGroup{{Rewards: []float64{math.MaxFloat64, -math.MaxFloat64}}}); err == nil {
+	if _, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{{Rewards: []float64{math.MaxFloat64, -math.MaxFloat64}}}); err == nil {
 		t.Error("an overflowing spread is accepted")
 	}
 }
@@ -184,7 +170,10 @@ func TestAdvantageProperties(t *testing.T) {
 		// Multiples of 1/64: no group comes near the degenerate threshold by rounding.
 		rewards := rapid.SliceOfN(rapid.Map(rapid.IntRange(-640, 640), func(i int) float64 { return float64(i) / 64 }), n, n).Draw(t, "rewards")
 		copies := rapid.SliceOfN(rapid.IntRange(0, 4), n, n).Draw(t, "copies")
-		convention := conventions[rapid.SampledFrom([]string{"mgrpo", "trl", "rllm", "dr_grpo", "rloo"}).Draw(t, "convention")]
+		convention, err := mgrpo.ConventionByName(rapid.SampledFrom([]string{"mgrpo", "trl", "rllm", "dr_grpo", "rloo"}).Draw(t, "convention"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		weights, physical := make([]float64, n), []float64{}
 		for i, m := range copies {
 			weights[i] = float64(m)
@@ -193,11 +182,11 @@ func TestAdvantageProperties(t *testing.T) {
 			}
 		}
 		perm := rapid.Permutation(indices(n)).Draw(t, "perm")
-		shuffled := RewardGroup{make([]float64, n), make([]float64, n)}
+		shuffled := mgrpo.RewardGroup{Rewards: make([]float64, n), Weights: make([]float64, n)}
 		for i, p := range perm {
 			shuffled.Rewards[i], shuffled.Weights[i] = rewards[p], weights[p]
 		}
-		got, err := Normalise(convention, []RewardGroup{{rewards, weights}, shuffled, {Rewards: physical}})
+		got, err := Normalise(convention, []mgrpo.RewardGroup{{Rewards: rewards, Weights: weights}, shuffled, {Rewards: physical}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +202,7 @@ func TestAdvantageProperties(t *testing.T) {
 		for i, p := range perm {
 			agree(t, "a permuted member", got[1].Advantage[i], got[0].Advantage[p])
 		}
-		if convention == DefaultConvention() && !got[0].Empty && !got[0].Degenerate {
+		if convention == mgrpo.DefaultConvention() && !got[0].Empty && !got[0].Degenerate {
 			agree(t, "mean advantage", mean/got[0].WeightSum, 0)
 			agree(t, "variance of the advantages", variance/got[0].WeightSum, 1)
 		}

@@ -1,4 +1,4 @@
-package mgrpo
+package oracle
 
 import (
 	"encoding/json"
@@ -6,26 +6,27 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"pgregory.net/rapid"
 )
 
 type goldenBatch struct {
 	CuSeqlens []int `json:"cu_seqlens"`
 	Group     []int64
-	Weight    []Number
-	Advantage []Number
+	Weight    []mgrpo.Number
+	Advantage []mgrpo.Number
 	Mask      []int
-	New       []Number `json:"logp_new"`
-	Old       []Number `json:"logp_old"`
-	Behaviour []Number `json:"logp_behaviour"`
-	Ref       []Number `json:"logp_ref"`
-	Entropy   []Number
+	New       []mgrpo.Number `json:"logp_new"`
+	Old       []mgrpo.Number `json:"logp_old"`
+	Behaviour []mgrpo.Number `json:"logp_behaviour"`
+	Ref       []mgrpo.Number `json:"logp_ref"`
+	Entropy   []mgrpo.Number
 }
 
 func (g goldenBatch) batch() Batch {
 	b := Batch{
-		CuSeqlens: g.CuSeqlens, Group: g.Group, Weight: Floats(g.Weight), Advantage: Floats(g.Advantage),
-		New: Floats(g.New), Old: Floats(g.Old), Behaviour: Floats(g.Behaviour), Ref: Floats(g.Ref), Entropy: Floats(g.Entropy),
+		CuSeqlens: g.CuSeqlens, Group: g.Group, Weight: mgrpo.Floats(g.Weight), Advantage: mgrpo.Floats(g.Advantage),
+		New: mgrpo.Floats(g.New), Old: mgrpo.Floats(g.Old), Behaviour: mgrpo.Floats(g.Behaviour), Ref: mgrpo.Floats(g.Ref), Entropy: mgrpo.Floats(g.Entropy),
 	}
 	for _, m := range g.Mask {
 		b.Mask = append(b.Mask, m == 1)
@@ -42,37 +43,40 @@ type goldenLoss struct {
 	DLogProb    []float64          `json:"dlogp_new"`
 	DEntropy    []float64          `json:"dentropy"`
 	Stats       map[string]float64 // compared by name, so that none is forgotten
-	Error       *Refusal
+	Error       *mgrpo.Refusal
 }
 
 // compare checks a loss, or its refusal, against the expectation at the goldens' tolerance.
 func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err error, tolerance float64) {
 	t.Helper()
 	if want.Error != nil {
-		sameRefusal(t, what, err, *want.Error)
+		golden.SameError(t, what, err, *want.Error)
 		return
 	}
 	if err != nil {
 		t.Errorf("%s: %v", what, err)
 		return
 	}
-	near(t, what+": loss", got.Loss, want.Loss, tolerance)
-	near(t, what+": policy", got.Policy, want.LossPolicy, tolerance)
-	near(t, what+": kl", got.KL, want.LossKL, tolerance)
-	near(t, what+": entropy", got.Entropy, want.LossEntropy, tolerance)
+	golden.Near(t, what+": loss", got.Loss, want.Loss, tolerance)
+	golden.Near(t, what+": policy", got.LossPolicy, want.LossPolicy, tolerance)
+	golden.Near(t, what+": kl", got.LossKL, want.LossKL, tolerance)
+	golden.Near(t, what+": entropy", got.LossEntropy, want.LossEntropy, tolerance)
 	if want.TokenCoef != nil {
-		nearAll(t, what+": token_coef", got.Coef, want.TokenCoef, tolerance)
+		golden.NearAll(t, what+": token_coef", got.Coef, want.TokenCoef, tolerance)
 	}
 	if want.DLogProb != nil {
-		nearAll(t, what+": dlogp_new", got.DLogProb, want.DLogProb, tolerance)
+		golden.NearAll(t, what+": dlogp_new", got.DLogProb, want.DLogProb, tolerance)
 	}
 	if want.DEntropy != nil {
-		nearAll(t, what+": dentropy", got.DEntropy, want.DEntropy, tolerance)
+		golden.NearAll(t, what+": dentropy", got.DEntropy, want.DEntropy, tolerance)
 	}
-	raw, _ := json.Marshal(got.Stats)
-	var stats map[string]float64
+	stats := map[string]float64{}
+	raw, _ := json.Marshal(got.LossStats)
 	if err := json.Unmarshal(raw, &stats); err != nil {
 		t.Fatal(err)
+	}
+	for _, part := range []string{"loss", "loss_policy", "loss_kl", "loss_entropy"} { // compared above
+		delete(stats, part)
 	}
 	for name, x := range want.Stats {
 		y, ok := stats[name]
@@ -80,7 +84,7 @@ func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err er
 			t.Errorf("%s: statistic %s is absent", what, name)
 			continue
 		}
-		near(t, what+": "+name, y, x, tolerance)
+		golden.Near(t, what+": "+name, y, x, tolerance)
 	}
 	for name := range stats {
 		if _, ok := want.Stats[name]; !ok {
@@ -91,24 +95,21 @@ func (want goldenLoss) compare(t *testing.T, what string, got LossResult, err er
 
 func TestLossGolden(t *testing.T) {
 	var f struct {
-		Defaults Objective
+		Defaults mgrpo.Objective
 		Batches  map[string]goldenBatch
 		Cases    []struct {
 			Name, Batch string
-			Config      Objective
+			Config      mgrpo.Objective
 			Expect      goldenLoss
 		}
 	}
-	load(t, "losses.json", &f)
-	def, _ := json.Marshal(DefaultObjective())
+	golden.Read(t, "mgrpo", "losses.json", &f)
+	def, _ := json.Marshal(mgrpo.DefaultObjective())
 	if want, _ := json.Marshal(f.Defaults); string(def) != string(want) {
 		t.Errorf("defaults are %s, want %s", def, want)
 	}
 	for _, c := range f.Cases {
-		if err := c.Config.Validate(); err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-		}
-		got, err := c.Config.Loss(f.Batches[c.Batch].batch())
+		got, err := Loss(c.Config, f.Batches[c.Batch].batch())
 		c.Expect.compare(t, c.Name, got, err, 1e-12)
 	}
 	golden.Count("mgrpo/losses", len(f.Cases))
@@ -117,25 +118,25 @@ func TestLossGolden(t *testing.T) {
 func TestLossLongGolden(t *testing.T) {
 	var f struct {
 		Cases map[string]struct {
-			Config Objective
+			Config mgrpo.Objective
 			Expect goldenLoss
 		}
 	}
-	load(t, "losses_long.json", &f)
-	a := loadArrays(t, "losses_long.safetensors")
+	golden.Read(t, "mgrpo", "losses_long.json", &f)
+	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "losses_long.safetensors"))
 	b := Batch{
-		CuSeqlens: a["cu_seqlens"].ints(), Weight: a["weight"], Advantage: a["advantage"], New: a["logp_new"],
-		Old: a["logp_old"], Behaviour: a["logp_behaviour"], Ref: a["logp_ref"], Entropy: a["entropy"],
+		Group: a["group"].Int64s(), Weight: a["weight"].Data, Advantage: a["advantage"].Data, New: a["logp_new"].Data,
+		Old: a["logp_old"].Data, Behaviour: a["logp_behaviour"].Data, Ref: a["logp_ref"].Data, Entropy: a["entropy"].Data,
 	}
-	for _, g := range a["group"] {
-		b.Group = append(b.Group, int64(g))
+	for _, at := range a["cu_seqlens"].Data {
+		b.CuSeqlens = append(b.CuSeqlens, int(at))
 	}
-	for _, m := range a["mask"] {
+	for _, m := range a["mask"].Data {
 		b.Mask = append(b.Mask, m == 1)
 	}
 	for name, c := range f.Cases {
-		c.Expect.DLogProb = a["dlogp_new."+name]
-		got, err := c.Config.Loss(b)
+		c.Expect.DLogProb = a["dlogp_new."+name].Data
+		got, err := Loss(c.Config, b)
 		c.Expect.compare(t, name, got, err, 1e-11)
 	}
 	golden.Count("mgrpo/losses_long", len(f.Cases))
@@ -146,7 +147,7 @@ func TestNonFiniteGolden(t *testing.T) {
 		Base  json.RawMessage
 		Cases []struct {
 			Name   string
-			Config Objective
+			Config mgrpo.Objective
 			Edits  []struct {
 				Field string
 				Index int
@@ -156,7 +157,7 @@ func TestNonFiniteGolden(t *testing.T) {
 			Expect goldenLoss
 		}
 	}
-	load(t, "nonfinite.json", &f)
+	golden.Read(t, "mgrpo", "nonfinite.json", &f)
 	for _, c := range f.Cases {
 		var fields map[string]any
 		if err := json.Unmarshal(f.Base, &fields); err != nil {
@@ -171,7 +172,7 @@ func TestNonFiniteGolden(t *testing.T) {
 		if err := json.Unmarshal(raw, &g); err != nil {
 			t.Fatal(err)
 		}
-		got, err := c.Config.Loss(g.batch())
+		got, err := Loss(c.Config, g.batch())
 		c.Expect.compare(t, c.Name, got, err, 1e-12)
 	}
 	golden.Count("mgrpo/nonfinite", len(f.Cases))
@@ -180,10 +181,10 @@ func TestNonFiniteGolden(t *testing.T) {
 // The gradient is that of the loss: central differences of a random batch away from the kinks.
 func TestLossGradientIsDerivative(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := DefaultObjective()
-		o.Ratio = rapid.SampledFrom([]Ratio{RatioToken, RatioSequenceProduct, RatioSequenceGeometric}).Draw(t, "ratio")
-		o.Aggregation = rapid.SampledFrom([]Aggregation{TrajectoryMean, TokenMean}).Draw(t, "aggregation")
-		o.KL, o.KLCoef, o.EntropyCoef, o.TISCap = KL3, 0.1, 0.05, new(2.0)
+		o := mgrpo.DefaultObjective()
+		o.Ratio = rapid.SampledFrom([]mgrpo.Ratio{mgrpo.RatioToken, mgrpo.RatioSequenceProduct, mgrpo.RatioSequenceGeometric}).Draw(t, "ratio")
+		o.Aggregation = rapid.SampledFrom([]mgrpo.Aggregation{mgrpo.TrajectoryMean, mgrpo.TokenMean}).Draw(t, "aggregation")
+		o.KL, o.KLCoef, o.EntropyCoef, o.TISCap = mgrpo.KL3, 0.1, 0.05, new(2.0)
 		b := Batch{CuSeqlens: []int{0, 3, 7, 9}, Group: []int64{4, 4, 9}, Weight: []float64{2, 1, 0.5}, Mask: make([]bool, 9)}
 		logProb := func(name string) []float64 {
 			return rapid.SliceOfN(rapid.Map(rapid.IntRange(-300, -1), func(i int) float64 { return float64(i) / 100 }), 9, 9).Draw(t, name)
@@ -195,7 +196,7 @@ func TestLossGradientIsDerivative(t *testing.T) {
 			b.Mask[i] = i != 1
 		}
 		at := rapid.IntRange(0, 8).Draw(t, "token")
-		got, err := o.Loss(b)
+		got, err := Loss(o, b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,14 +205,14 @@ func TestLossGradientIsDerivative(t *testing.T) {
 			c := b
 			c.New = append([]float64(nil), b.New...)
 			c.New[at] += x
-			r, err := o.Loss(c)
+			r, err := Loss(o, c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r
 		}
 		up, down := moved(h), moved(-h)
-		if up.Stats.ClipFracLow != down.Stats.ClipFracLow || up.Stats.ClipFracHigh != down.Stats.ClipFracHigh {
+		if up.ClipFracLow != down.ClipFracLow || up.ClipFracHigh != down.ClipFracHigh {
 			t.Skip("on a kink")
 		}
 		slope := (up.Loss - down.Loss) / (2 * h)
@@ -223,7 +224,7 @@ func TestLossGradientIsDerivative(t *testing.T) {
 
 func TestBatchShape(t *testing.T) {
 	good := Batch{CuSeqlens: []int{0, 1}, Group: []int64{0}, Weight: []float64{1}, Advantage: []float64{1}, Mask: []bool{true}, New: []float64{-1}, Old: []float64{-1}}
-	if _, err := DefaultObjective().Loss(good); err != nil {
+	if _, err := Loss(mgrpo.DefaultObjective(), good); err != nil {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Batch){
@@ -235,7 +236,7 @@ func TestBatchShape(t *testing.T) {
 	} {
 		b := good
 		spoil(&b)
-		if _, err := DefaultObjective().Loss(b); err == nil {
+		if _, err := Loss(mgrpo.DefaultObjective(), b); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

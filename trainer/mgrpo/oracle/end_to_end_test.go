@@ -1,4 +1,4 @@
-package mgrpo
+package oracle
 
 import (
 	"fmt"
@@ -6,10 +6,16 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
+type rewardInput struct {
+	Format          bool
+	Correct, Expert *mgrpo.Number
+}
+
 type endToEnd struct {
-	RunSeed string `json:"run_seed"`
+	RunSeed uint64 `json:"run_seed,string"`
 	Align   map[string]int
 	Queries []struct {
 		Query    string
@@ -36,10 +42,10 @@ type endToEnd struct {
 			Rollout, Invocation int
 		}
 		Cases []struct {
-			Config Objective
+			Config mgrpo.Objective
 			Expect struct {
 				goldenLoss
-				DLogits [][]Number `json:"dlogits"`
+				DLogits [][]mgrpo.Number `json:"dlogits"`
 			}
 		}
 	}
@@ -48,13 +54,12 @@ type endToEnd struct {
 // From reward components to the gradient of the logits, for a main agent and two sub-agent kinds.
 func TestEndToEndGolden(t *testing.T) {
 	var f endToEnd
-	load(t, "end_to_end.json", &f)
-	seed := parseSeed(t, f.RunSeed)
-	weights := DefaultRewardWeights()
-	rows := map[string][]Member{} // of every policy, in the order of its batch
+	golden.Read(t, "mgrpo", "end_to_end.json", &f)
+	weights := mgrpo.DefaultRewardWeights()
+	rows := map[string][]mgrpo.Member{} // of every policy, in the order of its batch
 	advantages := map[string][]float64{}
-	collect := func(agent, what string, g Group, want goldenGroup) {
-		got, err := Normalise(DefaultConvention(), []RewardGroup{{g.Rewards(), g.Weights()}})
+	collect := func(agent, what string, g mgrpo.Group, want goldenGroup) {
+		got, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{{Rewards: g.Rewards(), Weights: g.Weights()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,15 +69,15 @@ func TestEndToEndGolden(t *testing.T) {
 	}
 	for i, q := range f.Queries {
 		want := f.Expect[i]
-		main := make([]RolloutRewards, len(q.Rollouts))
-		sub := map[string][]RolloutRewards{}
+		main := make([]mgrpo.RolloutRewards, len(q.Rollouts))
+		sub := map[string][]mgrpo.RolloutRewards{}
 		for k, r := range q.Rollouts {
 			reward, err := weights.MainReward(r.Main.Format, (*float64)(r.Main.Correct))
 			if err != nil {
 				t.Fatal(err)
 			}
-			near(t, "main reward", reward, want.RewardMain[k], 1e-14)
-			main[k] = RolloutRewards{k, []float64{reward}}
+			golden.Near(t, "main reward", reward, want.RewardMain[k], 1e-14)
+			main[k] = mgrpo.RolloutRewards{Rollout: k, Rewards: []float64{reward}}
 			for agent := range f.Align {
 				rewards := []float64{}
 				for n, in := range r.Sub[agent] {
@@ -80,22 +85,22 @@ func TestEndToEndGolden(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					near(t, "sub reward", reward, want.Sub[agent].Reward[k][n], 1e-14)
+					golden.Near(t, "sub reward", reward, want.Sub[agent].Reward[k][n], 1e-14)
 					rewards = append(rewards, reward)
 				}
-				sub[agent] = append(sub[agent], RolloutRewards{k, rewards})
+				sub[agent] = append(sub[agent], mgrpo.RolloutRewards{Rollout: k, Rewards: rewards})
 			}
 		}
-		collect("main", q.Query+" main", MainGroup(q.Query, "main", main), want.AdvantageMain)
+		collect("main", q.Query+" main", mgrpo.MainGroup(q.Query, "main", main), want.AdvantageMain)
 		for agent, d := range f.Align {
 			what := fmt.Sprintf("%s %s", q.Query, agent)
-			g := Align{Mode: AlignDraw, D: d}.Group(seed, q.Query, agent, sub[agent])
-			if m := flatten(want.Sub[agent].Multiplicity); !slices.Equal(g.Weights(), m) {
+			g := mgrpo.Align{Mode: mgrpo.AlignDraw, D: d}.Group(f.RunSeed, q.Query, agent, sub[agent])
+			if m := floats(slices.Concat(want.Sub[agent].Multiplicity...)); !slices.Equal(g.Weights(), m) {
 				t.Errorf("%s: multiplicity %v, want %v", what, g.Weights(), m)
 			}
 			collect(agent, what, g, want.Sub[agent].AdvantageDraw)
-			balanced := Align{Mode: AlignBalanced, D: d}.Group(seed, q.Query, agent, sub[agent])
-			got, err := Normalise(DefaultConvention(), []RewardGroup{{balanced.Rewards(), balanced.Weights()}})
+			balanced := mgrpo.Align{Mode: mgrpo.AlignBalanced, D: d}.Group(f.RunSeed, q.Query, agent, sub[agent])
+			got, err := Normalise(mgrpo.DefaultConvention(), []mgrpo.RewardGroup{{Rewards: balanced.Rewards(), Weights: balanced.Weights()}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +114,7 @@ func TestEndToEndGolden(t *testing.T) {
 			if m.Rollout != p.Trajectories[j].Rollout || m.Invocation != p.Trajectories[j].Invocation {
 				t.Fatalf("%s: row %d is %+v, want %+v", agent, j, m, p.Trajectories[j])
 			}
-			p.Batch.Weight[j], p.Batch.Advantage[j] = Number(m.Weight), Number(advantages[agent][j])
+			p.Batch.Weight[j], p.Batch.Advantage[j] = mgrpo.Number(m.Weight), mgrpo.Number(advantages[agent][j])
 		}
 		for i, c := range p.Cases {
 			what := fmt.Sprintf("%s, config %d", agent, i)
@@ -120,4 +125,12 @@ func TestEndToEndGolden(t *testing.T) {
 		}
 	}
 	golden.Count("mgrpo/end_to_end", cases)
+}
+
+func floats(ints []int) []float64 {
+	out := make([]float64, len(ints))
+	for i, n := range ints {
+		out[i] = float64(n)
+	}
+	return out
 }

@@ -1,0 +1,140 @@
+package oracle
+
+import (
+	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// Normalise is the reference mgrpo.Normaliser, in float64 with two passes.
+func Normalise(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
+	out := make([]mgrpo.GroupAdvantage, len(groups))
+	for i, g := range groups {
+		a, err := normalise(c, g.Rewards, g.Weights)
+		if err != nil {
+			if r, ok := err.(*mgrpo.Refusal); ok && len(groups) > 1 {
+				r.Group = new(i)
+			}
+			return nil, err
+		}
+		out[i] = a
+	}
+	return out, nil
+}
+
+func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvantage, error) {
+	if weights == nil {
+		weights = make([]float64, len(rewards))
+		for i := range weights {
+			weights[i] = 1
+		}
+	}
+	if err := checkGroup(c, rewards, weights); err != nil {
+		return mgrpo.GroupAdvantage{}, err
+	}
+	g := mgrpo.GroupAdvantage{GroupStats: groupStatistics(rewards, weights), Advantage: make([]float64, len(rewards))}
+	g.Degenerate = g.Degenerate || (!g.Empty && (g.Std < c.SigmaMin || g.Std == 0 || (needsTwo(c) && g.WeightSum <= 1)))
+	if g.Empty || g.Degenerate {
+		return g, nil
+	}
+	if math.IsNaN(g.Std) || math.IsInf(g.Std, 0) {
+		return mgrpo.GroupAdvantage{}, &mgrpo.Refusal{Code: mgrpo.NonFiniteValue, Field: "std", Message: "the rewards' spread overflows"}
+	}
+	for i, r := range rewards {
+		if weights[i] > 0 {
+			g.Advantage[i] = advantage(c, g.GroupStats, rewards, weights, i, r)
+		}
+	}
+	return g, nil
+}
+
+// needsTwo tells the conventions that divide by W - 1 or compare a member with the others: they are defined for a total
+// weight above 1.
+func needsTwo(c mgrpo.Convention) bool {
+	return c.Std == mgrpo.StdSample || c.Baseline != mgrpo.BaselineMean
+}
+
+// checkGroup refuses a bad weight or reward, dropped members included.
+func checkGroup(c mgrpo.Convention, rewards, weights []float64) error {
+	if len(weights) != len(rewards) {
+		return &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "weights", Message: "rewards and weights differ in length"}
+	}
+	for i, w := range weights {
+		if !(w >= 0) || math.IsInf(w, 0) {
+			return &mgrpo.Refusal{Code: mgrpo.BadWeight, Index: new(i)}
+		}
+		if c.Baseline == mgrpo.BaselineLeaveOneOutStd && w != 0 && w != 1 {
+			return &mgrpo.Refusal{Code: mgrpo.BadWeight, Index: new(i), Message: "leave_one_out_std takes unit weights only"}
+		}
+	}
+	for i, r := range rewards {
+		if math.IsNaN(r) || math.IsInf(r, 0) {
+			return &mgrpo.Refusal{Code: mgrpo.NonFiniteReward, Index: new(i)}
+		}
+	}
+	return nil
+}
+
+// groupStatistics takes the weighted mean first and the deviations after: E[r^2] - mu^2 would cancel.
+func groupStatistics(rewards, weights []float64) mgrpo.GroupStats {
+	var g mgrpo.GroupStats
+	first, sum, identical := math.NaN(), 0.0, true
+	for i, w := range weights {
+		if w == 0 {
+			continue
+		}
+		if g.WeightSum == 0 {
+			first = rewards[i]
+		}
+		identical = identical && rewards[i] == first
+		g.WeightSum += w
+		sum += w * rewards[i]
+	}
+	if g.WeightSum == 0 {
+		g.Empty = true
+		return g
+	}
+	if identical {
+		g.Mean, g.Degenerate = first, true
+		return g
+	}
+	g.Mean = sum / g.WeightSum
+	squares := 0.0
+	for i, w := range weights {
+		if w > 0 {
+			d := rewards[i] - g.Mean
+			squares += w * d * d
+		}
+	}
+	g.Std = math.Sqrt(squares / g.WeightSum)
+	return g
+}
+
+func advantage(c mgrpo.Convention, g mgrpo.GroupStats, rewards, weights []float64, i int, r float64) float64 {
+	centred := r - g.Mean
+	if c.Baseline == mgrpo.BaselineLeaveOneOutStd {
+		return leaveOneOutStd(c, rewards, weights, i)
+	}
+	switch {
+	case c.Baseline == mgrpo.BaselineLeaveOneOut:
+		return centred * g.WeightSum / (g.WeightSum - 1)
+	case c.Std == mgrpo.StdSample:
+		return centred / (g.Std*math.Sqrt(g.WeightSum/(g.WeightSum-1)) + c.Eps)
+	case c.Std == mgrpo.StdPopulation:
+		return centred / (g.Std + c.Eps)
+	default:
+		return centred
+	}
+}
+
+// leaveOneOutStd centres on the other members and divides by their sample std, unless they are identical.
+func leaveOneOutStd(c mgrpo.Convention, rewards, weights []float64, i int) float64 {
+	others := make([]float64, len(weights))
+	copy(others, weights)
+	others[i] = 0
+	o := groupStatistics(rewards, others)
+	if o.Degenerate || o.WeightSum <= 1 {
+		return rewards[i] - o.Mean
+	}
+	return (rewards[i] - o.Mean) / (o.Std*math.Sqrt(o.WeightSum/(o.WeightSum-1)) + c.Eps)
+}
