@@ -32,10 +32,16 @@ func searcher(t *testing.T, lines ...string) *Worker {
 	return speaking(t, cfg, "searcher")
 }
 
-func speaking(t *testing.T, cfg *config.Config, name string) *Worker {
+// speaking is a worker that is ready to hold conversations with Qwen3's tokenizer, and with another template if one
+// is given.
+func speaking(t *testing.T, cfg *config.Config, name string, template ...string) *Worker {
 	t.Helper()
 	dir := golden.File(t, "tokenizer", "qwen3")
-	tok, err := tokenizer.Parse(golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json"))
+	files := golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json")
+	for _, text := range template {
+		files["chat_template.jinja"] = []byte(text)
+	}
+	tok, err := tokenizer.Parse(files)
 	if err != nil {
 		t.Fatal(err)
 	}

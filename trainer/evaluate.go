@@ -48,7 +48,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 		return e, err
 	}
 	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: t},
-		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Frozen: true})
+		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return e, err
 	}

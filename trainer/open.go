@@ -30,6 +30,7 @@ type Setup struct {
 	Observer    metrics.Observer
 	Health      *health.Server     // learns of the worker; nil: nobody does
 	Offers      []archive.Manifest // the checkpoints at hand, newest first
+	Date        string             // YYYY-MM-DD, the run's as far as this process knows
 	From        *archive.Manifest  // the one of them to continue; nil starts afresh
 	Checkpoints string             // folder of the run's checkpoints; "": within Dir
 	Local       int                // agents in this process, among which its cores are shared out; 0 means 1

@@ -71,6 +71,8 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 // trainRound takes part in a round of the run. It returns the version from which the round began, too. A conflict in
 // one that begins from the contested version ends the run.
 func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested int64) (from int64, err error) {
+	own := *cfg // with the date that the team agrees on
+	cfg = &own
 	dir := RunDir(cfg)
 	points, err := startingPoints(cfg, dir, opt)
 	if err != nil {
@@ -80,7 +82,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 		return 0, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, cfg, opt, Setup{Dir: dir, Offers: points})
+	team, err := openTeam(opening, cfg, opt, Setup{Dir: dir, Offers: points, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
 		return 0, err

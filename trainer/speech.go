@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/compact"
@@ -89,6 +90,13 @@ func (w *Worker) chat() (*agent.Chat, error) {
 				c.Colleagues = append(c.Colleagues, agent.Colleague{Name: sub.Name, Description: describe(sub)})
 			}
 		}
+	}
+	if w.cfg.Run.Date != "" {
+		date, err := time.Parse(time.DateOnly, w.cfg.Run.Date)
+		if err != nil {
+			return nil, err
+		}
+		c.Date = date
 	}
 	return agent.NewChat(c)
 }

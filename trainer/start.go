@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -59,14 +60,14 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 }
 
 // offersOf are the states that a worker with these checkpoints can start from. One that has at most one may have
-// to begin at the beginning: it may be the only one whose first checkpoint was completed.
-func offersOf(points []archive.Manifest) []store.Offer {
+// to begin at the beginning: it may be the only one whose first checkpoint was completed. date is the run's.
+func offersOf(points []archive.Manifest, date string) []store.Offer {
 	var out []store.Offer
 	for _, m := range points {
-		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest})
+		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest, Date: date})
 	}
 	if len(points) == 0 || points[0].Step == points[len(points)-1].Step {
-		out = append(out, store.Offer{Version: store.Afresh})
+		out = append(out, store.Offer{Version: store.Afresh, Date: date})
 	}
 	return out
 }
@@ -124,10 +125,24 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 	return run.GoBack(*s.From)
 }
 
+// dateOf is what the run's templates print as today's date: the configured one, that of the run's folder, or today's.
+func dateOf(cfg *config.Config, resume bool) string {
+	if cfg.Run.Date != "" {
+		return cfg.Run.Date
+	}
+	if old, err := config.Load(filepath.Join(RunDir(cfg), configFile), nil); resume && err == nil && old.Run.Date != "" {
+		return old.Run.Date
+	}
+	return time.Now().Format(time.DateOnly)
+}
+
 func unchanged(cfg *config.Config, path string) error {
 	old, err := config.Load(path, nil)
 	if err != nil {
 		return fmt.Errorf("--resume: the configuration the run began with: %w", err)
+	}
+	if given, kept := cfg.Run.Date, old.Run.Date; given != "" && kept != "" && given != kept {
+		return fmt.Errorf("--resume: run.date is %s and the run's own, in %s, is %s: leave it out", given, path, kept)
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {

@@ -63,7 +63,7 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 	if err := t.somethingLeft(ctx, s); err != nil {
 		return err
 	}
-	hello := store.Hello{Config: s.Config.Shared(), Agents: AgentNames(s.Config), Deterministic: s.Config.Deterministic(), Offers: offersOf(s.Offers)}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: AgentNames(s.Config), Deterministic: s.Config.Deterministic(), Offers: offersOf(s.Offers, s.Date)}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if err != nil {
@@ -77,6 +77,10 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 			return err
 		}
 	}
+	if given := s.Config.Run.Date; given != "" && given != t.start.Date {
+		return fmt.Errorf("run.date is %s here and %s for the main agent's worker: give all workers the same, or only that one", given, t.start.Date)
+	}
+	s.Config.Run.Date = t.start.Date
 	return nil
 }
 

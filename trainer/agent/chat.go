@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -30,6 +31,7 @@ type ChatConfig struct {
 	Tools          []tool.Tool
 	EnableThinking *bool           // nil: not passed to the template
 	TemplateArgs   *ordered.Object // further variables of the template; nil: none
+	Date           time.Time       // that a template prints as today's; zero: the clock's
 }
 
 // Chat is the dialect of a pretrained model: its own chat template, calls in the Hermes format. Where
@@ -105,6 +107,7 @@ func (c *Chat) render(messages []tokenizer.Message, tools []any) (string, error)
 		AddGenerationPrompt: true,
 		EnableThinking:      c.cfg.EnableThinking,
 		Kwargs:              c.cfg.TemplateArgs,
+		Date:                c.cfg.Date,
 	})
 	if err != nil {
 		return "", fmt.Errorf("rendering a prompt: %w", err)

@@ -56,6 +56,7 @@ type Run struct {
 	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." change:"resume"`
 	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run where equal seeds and CPU features do not promise bit-equal results. Absent: runs on the CPU are so, others may not be."`
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with its own tools."`
+	Date            string `yaml:"date" doc:"YYYY-MM-DD that chat templates print as today's. Absent: the day on which the main agent's worker begins the run, which --resume keeps." change:"worker"`
 	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." change:"worker"`
 }
 

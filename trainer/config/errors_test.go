@@ -68,7 +68,8 @@ func TestErrors(t *testing.T) {
 				"--set grpo.align={d: [}: grpo.align: not YAML: could not find '{' character corresponding to '}'\n" +
 				"--set run.stps=3: run.stps: unknown key; did you mean steps?\n" +
 				"--set grpo.rollouts=: grpo.rollouts: want a whole number; found the text \"\""},
-
+		{name: "date", text: team, sets: []string{"run.date=26.7.2024"},
+			want: "--set run.date=26.7.2024: run.date: \"26.7.2024\" is not a date; want YYYY-MM-DD"},
 		{name: "health", text: team + "health: {address: \"0.0.0.0:9464\"}\n",
 			want: "f.yaml:3:1: health.token_env: missing; health.address 0.0.0.0:9464 is open to other machines, so requests need a token"},
 		{name: "health everywhere", text: team + "health: {address: \":70000\"}\n",

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -43,6 +44,9 @@ func (c *Config) validate(d *decoder) {
 func (c *Config) validateRun(d *decoder) {
 	if !validName(c.Run.Name) {
 		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
+	}
+	if _, err := time.Parse(time.DateOnly, c.Run.Date); c.Run.Date != "" && err != nil {
+		d.failAt("run.date", "%q is not a date; want YYYY-MM-DD", clip(c.Run.Date))
 	}
 	onGPU := slices.IndexFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
 	if det := c.Run.Deterministic; det != nil && *det && onGPU >= 0 {

@@ -231,6 +231,28 @@ func TestRewind(t *testing.T) {
 	})
 }
 
+// Who takes a place over in the middle of a round has the round's date, not the one that it offers.
+func TestDateOfTheRound(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		enter := func(agent, date string) *Member {
+			h := team
+			h.Offers = []Offer{{Version: Afresh, Date: date}}
+			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, silent)
+			must(t, err)
+			return m
+		}
+		boss, help := enter("boss", "2024-07-26"), enter("help", "2024-07-26")
+		start(t, boss, help)
+		die(t, b, help)
+		help = enter("help", "2024-07-27")
+		if s := start(t, help); !s.Follows || s.Date != "2024-07-26" {
+			t.Errorf("%+v", s)
+		}
+		must(t, boss.Leave(t.Context()))
+		must(t, help.Leave(t.Context()))
+	})
+}
+
 // The team goes on from the newest state that all share, and says what stands in the way of a newer one.
 func TestStart(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
@@ -240,9 +262,11 @@ func TestStart(t *testing.T) {
 			want       Start
 			err        string
 		}{
-			"afresh":  {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
+			"afresh": {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
+			"dated": {[]Offer{{Version: Afresh, Date: "2024-07-26"}}, []Offer{{Version: Afresh, Date: "2025-01-01"}},
+				Start{Offer: Offer{Version: Afresh, Date: "2024-07-26"}}, ""},
 			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is not shared by help"}}, ""},
-			"another": {append([]Offer{{6, "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is not shared by help", "the checkpoint of version 6 (digest6) is not shared by boss"}}, ""},
+			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is not shared by help", "the checkpoint of version 6 (digest6) is not shared by boss"}}, ""},
 			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is not shared by help; a start from the beginning is not shared by boss; bring the missing checkpoints of run.dir back, or begin anew with another run.dir for all"},
 		} {
 			o := Options{Run: name}

@@ -23,7 +23,11 @@ const Afresh = -1
 type Offer struct {
 	Version int64  `json:"version"`          // training steps it holds; Afresh
 	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
+	Date    string `json:"date,omitempty"`   // YYYY-MM-DD that prompts call today if the run goes on from here; the main agent's counts
 }
+
+// is says whether two workers offer the same state.
+func (o Offer) is(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
 // Hello is what the workers of a run must agree on, and where this one can start from.
 type Hello struct {
@@ -278,7 +282,9 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		if i < 0 {
 			i = slices.Index(offered, "afresh")
 		}
-		return Start{Offer: m.offers[i], Follows: true}, nil // one is there, or the place would not have been given
+		start := Start{Offer: m.offers[i], Follows: true} // one is there, or the place would not have been given
+		start.Date, err = m.dateThere(ctx)
+		return start, err
 	}
 	there := map[string]offers{}
 	key := m.key("offers")
@@ -302,8 +308,28 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		return Start{}, err
 	}
 	defer failpoint.Around("join.start")()
-	_, err = m.run(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest)
+	_, err = m.run(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest, start.Date)
 	return start, err
+}
+
+// dateThere is the date of the round.
+func (m *Member) dateThere(ctx context.Context) (date string, err error) {
+	err = m.retry(ctx, "the store", "the date of the round", func(ctx context.Context) error {
+		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	if err == nil && !validDate(date) {
+		err = &MalformedError{Key: m.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(date))}
+	}
+	return date, err
+}
+
+func validDate(s string) bool {
+	_, err := time.Parse(time.DateOnly, s)
+	return s == "" || err == nil
 }
 
 // versionThere is the version that the store has for the member's agent, "" if it has not started in this round.
@@ -319,8 +345,9 @@ func (m *Member) versionThere(ctx context.Context) (version string, err error) {
 }
 
 // start gives an agent its version in a round, once.
-// KEYS: epochs, versions, record, meta. ARGV: agent, epoch, version, started from, digest.
+// KEYS: epochs, versions, record, meta. ARGV: agent, epoch, version, started from, digest, date.
 var startScript = redis.NewScript(fence + `
+redis.call('HSET', KEYS[4], 'date', ARGV[6])
 if tonumber(ARGV[4]) < 0 then redis.call('HSET', KEYS[4], 'afresh', '1') end
 if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3]) == 1 then
   redis.call('XADD', KEYS[3], '*', 'event', 'start', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[4], 'digest', ARGV[5])
@@ -336,13 +363,13 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		candidates = append(candidates, there[a]...)
 	}
 	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
-	for i, o := range candidates {
-		if slices.Contains(candidates[:i], o) {
+	for i, o := range candidates { // of equal ones the main agent's, which comes first
+		if slices.ContainsFunc(candidates[:i], o.is) {
 			continue
 		}
 		var without []string
 		for _, a := range agents {
-			if !slices.Contains(there[a], o) {
+			if !slices.ContainsFunc(there[a], o.is) {
 				without = append(without, a)
 			}
 		}
@@ -374,6 +401,9 @@ func (o *offers) check() error {
 	for _, x := range *o {
 		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
 			return fmt.Errorf("version %d with digest %.140q is not a state to start from", x.Version, x.Digest)
+		}
+		if !validDate(x.Date) {
+			return fmt.Errorf("version %d is offered with the date %.140q, which is none", x.Version, x.Date)
 		}
 	}
 	return nil

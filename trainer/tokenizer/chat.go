@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/jinja"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
@@ -17,9 +18,10 @@ type template = jinja.Template
 // Chat is what a chat template renders. Its values are ordered ones (see package ordered).
 type Chat struct {
 	Messages            []any // usually *ordered.Object each; see Messages and Message.JSON
-	Tools               []any // function definitions; nil: none
+	Tools               []any // function definitions; nil: none are passed, which templates may tell from an empty list
 	AddGenerationPrompt bool
 	EnableThinking      *bool           // nil: not passed to the template
+	Date                time.Time       // what strftime_now prints; zero: the clock's
 	Kwargs              *ordered.Object // further variables of the template; nil: none
 }
 
@@ -52,7 +54,11 @@ func (t *Tokenizer) Render(c Chat) (string, error) {
 	for _, k := range c.Kwargs.Keys() {
 		vars[k], _ = c.Kwargs.Get(k)
 	}
-	text, err := t.template.Render(vars)
+	now := c.Date
+	if now.IsZero() {
+		now = time.Now()
+	}
+	text, err := t.template.Render(vars, now)
 	if err != nil {
 		return "", fmt.Errorf("chat template: %w", err)
 	}

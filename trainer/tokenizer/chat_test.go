@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -72,6 +73,15 @@ func TestTemplateSources(t *testing.T) {
 func TestGenerationBlockAndDate(t *testing.T) {
 	tok := parseSmall(t, `{"chat_template":"{% generation %}a{% endgeneration %}{{ strftime_now('%Y')|int > 2000 }}"}`)
 	if got, err := tok.Render(Chat{}); !strings.HasPrefix(got, "aTrue") {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestRenderDate: a template that asks for today's date gets the one it is given, whatever the clock says.
+func TestRenderDate(t *testing.T) {
+	tok := parseSmall(t, `{"chat_template":"{{ strftime_now('%d %b %Y') }}"}`)
+	date := time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)
+	if got, err := tok.Render(Chat{Date: date}); got != "26 Jul 2024" {
 		t.Errorf("got %q, %v", got, err)
 	}
 }

@@ -111,14 +111,13 @@ func raiseFunction(r *renderer, args arguments) (any, error) {
 	return nil, fmt.Errorf("%w: %s", ErrRaised, message)
 }
 
-// strftimeFunction prints today's date, as Hugging Face's does: a template that calls it gives another
-// text tomorrow. Such templates take the date from a variable where one is passed.
+// strftimeFunction prints the time that Render is given, as Hugging Face's prints the clock's.
 func strftimeFunction(r *renderer, args arguments) (any, error) {
 	format, err := args.text(0, "format")
 	if err != nil {
 		return nil, named("strftime_now", err)
 	}
-	return strftime(time.Now(), format)
+	return strftime(r.now, format)
 }
 
 var timeFormats = map[byte]string{'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'H': "15", 'I': "03",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -82,8 +83,8 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		first, err := tmpl.Render(vars)
-		again, errAgain := tmpl.Render(vars)
+		first, err := tmpl.Render(vars, time.Time{})
+		again, errAgain := tmpl.Render(vars, time.Time{})
 		if (err == nil) != (errAgain == nil) || first != again && !strings.Contains(source, "strftime_now") {
 			t.Errorf("two renderings differ: %q, %v; %q, %v", first, err, again, errAgain)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 	"github.com/nikolalohinski/gonja/v2/nodes"
@@ -24,6 +25,7 @@ var (
 
 // renderer executes a template once.
 type renderer struct {
+	now   time.Time // that strftime_now prints
 	out   strings.Builder
 	steps int
 	bytes int

@@ -11,6 +11,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nikolalohinski/gonja/v2/config"
 	"github.com/nikolalohinski/gonja/v2/nodes"
@@ -49,9 +50,9 @@ func Parse(source string) (t *Template, err error) {
 	return &Template{root}, nil
 }
 
-// Render executes the template with variables that are ordered values.
-func (t *Template) Render(vars map[string]any) (string, error) {
-	r := &renderer{}
+// Render executes the template with variables that are ordered values. now is what strftime_now prints.
+func (t *Template) Render(vars map[string]any, now time.Time) (string, error) {
+	r := &renderer{now: now}
 	globals := &scope{vars: map[string]any{}}
 	for name, f := range functions {
 		globals.vars[name] = f

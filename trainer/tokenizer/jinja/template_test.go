@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -65,5 +66,5 @@ func render(source string, vars map[string]any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tmpl.Render(vars)
+	return tmpl.Render(vars, time.Time{})
 }

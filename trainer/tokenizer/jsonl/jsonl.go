@@ -57,11 +57,8 @@ func ReadChat(row *ordered.Object) (c tokenizer.Chat, err error) {
 	if c.Messages, err = field[[]any](row, "messages", nil); err != nil {
 		return c, err
 	}
-	if c.Tools, err = field(row, "tools", &[]any{}); err != nil {
+	if c.Tools, err = field(row, "tools", new([]any)); err != nil { // [] is not the same as none
 		return c, err
-	}
-	if len(c.Tools) == 0 {
-		c.Tools = nil
 	}
 	if c.AddGenerationPrompt, err = field(row, "add_generation_prompt", new(bool)); err != nil {
 		return c, err

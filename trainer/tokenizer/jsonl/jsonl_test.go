@@ -87,3 +87,25 @@ func TestLineLimit(t *testing.T) {
 		t.Errorf("before the error: got %q", out.String())
 	}
 }
+
+// TestEmptyToolsAreNotNone: what a template tells apart is passed to it apart. The texts are Jinja2's of the same
+// template with tools=[], tools=None and tools=None.
+func TestEmptyToolsAreNotNone(t *testing.T) {
+	const template = `{% if tools is not none %}{{ tools | length }} tools{% else %}no tools{% endif %}`
+	dir := filepath.Join(golden.Dir(t, "tokenizer"), "smollm2")
+	files := golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json")
+	files["chat_template.jinja"] = []byte(template)
+	tok, err := tokenizer.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := Render(tok, strings.NewReader(`{"messages":[],"tools":[]}`+"\n"+`{"messages":[],"tools":null}`+"\n"+`{"messages":[]}`), &out); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"0 tools", "no tools", "no tools"} {
+		if got := strings.Split(out.String(), "\n")[i]; !strings.HasPrefix(got, `{"text": "`+want+`"`) {
+			t.Errorf("line %d: got %s, want %q", i+1, got, want)
+		}
+	}
+}

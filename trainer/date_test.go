@@ -1,0 +1,101 @@
+package trainer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// dateIn is run.date of the configuration that a run left in its folder.
+func dateIn(t *testing.T, dir string) string {
+	t.Helper()
+	cfg, err := config.Load(filepath.Join(dir, configFile), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg.Run.Date
+}
+
+// TestDateIsTheRuns: what a template prints as today's date does not depend on when the prompt is rendered.
+func TestDateIsTheRuns(t *testing.T) {
+	cfg, err := config.Load(tarrow, []string{"run.date=2024-07-26"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := speaking(t, cfg, "searcher", "Today is {{ strftime_now('%d %b %Y') }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+	dialect, err := w.dialect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, text, err := dialect.Prompt("?"); err != nil || !strings.HasPrefix(text, "Today is 26 Jul 2024.") {
+		t.Errorf("%.60q, %v", text, err)
+	}
+}
+
+// TestDateIsKept by a run that is resumed, and may not change.
+func TestDateIsKept(t *testing.T) {
+	dir := t.TempDir()
+	untaughtOf := func(sets ...string) *config.Config {
+		return load(t, dir, append(append(sets, "run.steps=1"), untaught...)...)
+	}
+	mustTrain(t, untaughtOf(), Options{})
+	today := dateIn(t, dir)
+	path := filepath.Join(dir, configFile)
+	text, err := os.ReadFile(path)
+	if err != nil || today == "" {
+		t.Fatalf("run.date is %q, %v", today, err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), today, "2024-07-26", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mustTrain(t, load(t, dir, append([]string{"run.steps=2"}, untaught...)...), Options{Resume: true})
+	if got := dateIn(t, dir); got != "2024-07-26" {
+		t.Errorf("the resumed run's date is %q", got)
+	}
+	err = Train(t.Context(), load(t, dir, append([]string{"run.steps=3", "run.date=2025-01-01"}, untaught...)...), Options{Resume: true, Observer: &recorder{}})
+	if err == nil || !strings.Contains(err.Error(), "run.date is 2025-01-01 and the run's own") {
+		t.Errorf("another date: %v", err)
+	}
+}
+
+// TestDateIsTheMainAgents: the other workers take it over, whatever their folders or clocks say, unless one is told
+// another.
+func TestDateIsTheMainAgents(t *testing.T) {
+	for date, want := range map[string]string{"": "", "run.date=2025-01-01": "run.date is 2025-01-01 here and 2024-07-26 for the main agent's worker"} {
+		url, dirs := startRedis(t), map[string]string{"planner": t.TempDir(), "researcher": t.TempDir()}
+		sets := map[string][]string{"planner": {"run.date=2024-07-26"}}
+		if date != "" {
+			sets["researcher"] = []string{date}
+		}
+		errs := map[string]error{}
+		var mu sync.Mutex
+		var work sync.WaitGroup
+		for name, dir := range dirs {
+			cfg := load(t, dir, append(append(sets[name], "run.steps=1", "run.threads=1", "store.url="+url), untaught...)...)
+			work.Go(func() {
+				err := Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}})
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+			})
+		}
+		work.Wait()
+		if err := errs["researcher"]; want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want an error with %q", err, want)
+			}
+			continue
+		}
+		if err := errors.Join(errs["planner"], errs["researcher"]); err != nil {
+			t.Fatal(err)
+		}
+		if got := dateIn(t, dirs["researcher"]); got != "2024-07-26" {
+			t.Errorf("the researcher's date is %q", got)
+		}
+	}
+}
