@@ -6,15 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -82,22 +78,18 @@ func (w *Worker) save(ctx context.Context, version int64, st archive.AgentState,
 		return err
 	}
 	files.CPUFeatures, files.Ledger = cpuFeatures(), mark
-	if err := w.member.PublishHolding(ctx, store.Checkpoint(version), listPart(files)); err != nil {
+	if err := w.member.PublishPart(ctx, version, partOf(files)); err != nil {
 		return err
 	}
-	held, err := w.member.Holdings(ctx, store.Checkpoint(version))
+	parts, err := w.member.Parts(ctx, version)
 	if err != nil {
 		return err
 	}
 	m := archive.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), Results: results.encode()}
 	for _, name := range w.agentNames() {
-		part, err := parsePart(name, held[name])
-		if err != nil {
-			return err
-		}
-		m.Agents = append(m.Agents, part)
+		m.Agents = append(m.Agents, filesOf(name, parts[name]))
 	}
-	if err := w.member.Hold(ctx); err != nil { // a successor may have another manifest of this version
+	if err := w.member.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
 		return err
 	}
 	if _, err := w.run.Commit(m); err != nil {
@@ -123,7 +115,7 @@ func (w *Worker) confirm(ctx context.Context, version int64) error {
 	if err != nil {
 		return err
 	}
-	return w.member.PublishHolding(ctx, store.ManifestOf(version), []string{digest})
+	return w.member.PublishManifest(ctx, version, digest)
 }
 
 // complete waits until all workers have the manifest of a version. One that took its place over may have brought
@@ -132,12 +124,12 @@ func (w *Worker) complete(ctx context.Context, version int64) error {
 	if err := w.confirm(ctx, version); err != nil {
 		return err
 	}
-	held, err := w.member.Holdings(ctx, store.ManifestOf(version))
+	digests, err := w.member.Manifests(ctx, version)
 	if err != nil {
 		return err
 	}
 	for _, name := range w.agentNames() {
-		if !slices.Equal(held[name], held[w.name]) {
+		if digests[name] != digests[w.name] {
 			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("%s has another than %s", name, w.name)}
 		}
 	}
@@ -169,40 +161,15 @@ func (w *Worker) diskFull(err error) error {
 		err, w.dir)
 }
 
-// listPart is what a worker says of its part of a checkpoint: "file SHA256 SIZE PATH" for each file, "ledger
-// SHA256 SIZE" unless that is empty, and "cpu FEATURES".
-func listPart(p archive.AgentFiles) []string {
-	out := []string{"cpu " + p.CPUFeatures}
-	if p.Ledger.Size > 0 {
-		out = append(out, fmt.Sprintf("ledger %s %d", p.Ledger.SHA256, p.Ledger.Size))
-	}
-	for _, f := range p.Files {
-		out = append(out, fmt.Sprintf("file %s %d %s", f.SHA256, f.Size, f.Path))
-	}
-	return out
+// partOf is what a worker tells the others of its part of a checkpoint.
+func partOf(p archive.AgentFiles) store.Part {
+	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files}
 }
 
-func parsePart(name string, lines []string) (archive.AgentFiles, error) {
-	out := archive.AgentFiles{Name: name}
-	for _, line := range lines {
-		words := strings.SplitN(line, " ", 4)
-		size := int64(0)
-		var err error
-		if len(words) > 2 && words[0] != "cpu" {
-			size, err = strconv.ParseInt(words[2], 10, 64)
-		}
-		switch {
-		case words[0] == "cpu":
-			out.CPUFeatures = strings.TrimPrefix(line, "cpu ")
-		case words[0] == "ledger" && len(words) == 3 && err == nil:
-			out.Ledger = archive.LedgerMark{Size: size, SHA256: words[1]}
-		case words[0] == "file" && len(words) == 4 && err == nil:
-			out.Files = append(out.Files, durable.File{SHA256: words[1], Size: size, Path: words[3]})
-		default:
-			return out, fmt.Errorf("what %s says of its checkpoint has the line %q: neither a file, a ledger nor a CPU", name, line)
-		}
-	}
-	return out, nil
+// filesOf is the part of an agent as its worker told it.
+func filesOf(agent string, p store.Part) archive.AgentFiles {
+	return archive.AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files,
+		Ledger: archive.LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
 }
 
 // agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.

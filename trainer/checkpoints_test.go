@@ -421,31 +421,10 @@ func TestParts(t *testing.T) {
 		{Name: "a", CPUFeatures: "avx2 fma"},
 		{Name: "b", Files: []durable.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: archive.LedgerMark{Size: 7, SHA256: digest}},
 	} {
-		got, err := parsePart(p.Name, listPart(p))
-		if err != nil || !reflect.DeepEqual(got, p) {
-			t.Errorf("%+v %v, want %+v", got, err, p)
+		if got := filesOf(p.Name, partOf(p)); !reflect.DeepEqual(got, p) {
+			t.Errorf("%+v, want %+v", got, p)
 		}
 	}
-	for _, line := range []string{"", "file", "file " + digest, "file " + digest + " x y", "file " + digest + " 5", "ledger 5", "gpu x"} {
-		if p, err := parsePart("a", []string{line}); err == nil {
-			t.Errorf("%q is %+v", line, p)
-		}
-	}
-}
-
-func FuzzParsePart(f *testing.F) {
-	f.Add("file 00 5 config.json", "ledger 00 5")
-	f.Add("cpu avx2 fma", "")
-	f.Fuzz(func(t *testing.T, a, b string) {
-		p, err := parsePart("x", []string{a, b})
-		if err != nil || p.Ledger != (archive.LedgerMark{}) && p.Ledger.Size <= 0 { // which a manifest refuses
-			return
-		}
-		again, err := parsePart("x", listPart(p))
-		if err != nil || !reflect.DeepEqual(again, p) {
-			t.Errorf("%q %q: %+v, then %+v %v", a, b, p, again, err)
-		}
-	})
 }
 
 // TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have

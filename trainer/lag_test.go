@@ -85,7 +85,7 @@ func TestStaleTrajectories(t *testing.T) {
 	if err := w.publishHeld(t.Context(), 5, held); err != nil {
 		t.Fatal(err)
 	}
-	published, err := m.Holdings(t.Context(), store.Train(5))
+	published, err := m.Trajectories(t.Context(), store.Train(5))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func (w *Worker) publishHeld(ctx context.Context, n int64, held *holding) error 
 		}
 		ids = append(ids, id)
 	}
-	return w.member.PublishHolding(ctx, store.Train(n), ids)
+	return w.member.PublishTrajectories(ctx, store.Train(n), ids)
 }
 
 // rollOut is the first half of a phase, training step and evaluation alike.

@@ -102,7 +102,7 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 // made again.
 func (t *team) goBack(ctx context.Context, s Setup) error {
 	for _, m := range t.members {
-		if err := m.Hold(ctx); err != nil { // what is newer may be a successor's
+		if err := m.ConfirmPlace(ctx); err != nil { // what is newer may be a successor's
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	}
 	failpoint.Here("commit.load.after")
 	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
-	if err := w.member.Hold(ctx); err != nil { // the ledger may be a successor's by now
+	if err := w.member.ConfirmPlace(ctx); err != nil { // the ledger may be a successor's by now
 		return err
 	}
 	if err := w.enter(n, outcomes, complete, groups); err != nil {
@@ -89,7 +89,7 @@ type trajectory struct {
 // agree returns, by query, the outcomes of the rollouts that are complete: verified, and with every trajectory
 // held by the agent it belongs to.
 func (w *Worker) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
-	byAgent, err := w.member.Holdings(ctx, p)
+	byAgent, err := w.member.Trajectories(ctx, p)
 	if err != nil {
 		return nil, err
 	}

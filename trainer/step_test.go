@@ -25,7 +25,7 @@ func TestForeignHolding(t *testing.T) {
 		}
 		defer members[name].Leave(ctx)
 	}
-	if err := members["planner"].PublishHolding(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
+	if err := members["planner"].PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
 	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"]}
@@ -33,7 +33,7 @@ func TestForeignHolding(t *testing.T) {
 	held := &holding{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
-	if err := members["researcher"].PublishHolding(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
+	if err := members["researcher"].PublishTrajectories(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
 	calls := map[string]int{"researcher": 1}

@@ -9,16 +9,11 @@ import (
 
 // phaseOf is the phase of a step to which a failpoint belongs.
 func phaseOf(point string) string {
-	phase, rest, _ := strings.Cut(point, ".")
-	switch {
-	case phase == "":
+	if point == "" {
 		return "start" // of the process
-	case phase != "holding":
-		return phase
-	case strings.HasPrefix(rest, "step") || strings.HasPrefix(rest, "eval"):
-		return "agree"
 	}
-	return "checkpoint"
+	phase, _, _ := strings.Cut(point, ".")
+	return phase
 }
 
 // lastPoint is the last failpoint in a process's log, "" before the first, and when it was passed.

@@ -164,10 +164,10 @@ func (p *play) agree(m *shared.Member, phase shared.Phase) error {
 	for _, o := range outcomes {
 		held = append(held, o.ID())
 	}
-	if err := m.PublishHolding(ctx, phase, held); err != nil {
+	if err := m.PublishTrajectories(ctx, phase, held); err != nil {
 		return err
 	}
-	if _, err := m.Holdings(ctx, phase); err != nil {
+	if _, err := m.Trajectories(ctx, phase); err != nil {
 		return err
 	}
 	if err := p.time("PublishVersion", func() error { return m.PublishVersion(ctx, phase.Step+1) }); err != nil {

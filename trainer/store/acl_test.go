@@ -131,8 +131,8 @@ func bossStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { return m.PublishOutcome(ctx, p, Outcome{Query: v.Query}) },
 		func() error { return m.End(ctx, p) },
 		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
-		func() error { return m.PublishHolding(ctx, p, nil) },
-		func() error { _, err := m.Holdings(ctx, p); return err },
+		func() error { return m.PublishTrajectories(ctx, p, nil) },
+		func() error { _, err := m.Trajectories(ctx, p); return err },
 		func() error { return m.AskStop(ctx) },
 		func() error { _, err := m.StopAsked(ctx); return err },
 		func() error { return m.PublishVersion(ctx, 1) },
@@ -140,8 +140,10 @@ func bossStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { return m.Trim(ctx, trimmed) },
 		func() error { return m.Begin(ctx, Train(1), Plan{Queries: []string{"left behind"}, Rollouts: 1}) },
 		func() error { v.Phase = Train(1); return m.Submit(ctx, v) },
-		func() error { return m.PublishHolding(ctx, Checkpoint(1), nil) },
-		func() error { _, err := m.Holdings(ctx, Checkpoint(1)); return err }, // when help has said so too, it may stop
+		func() error { return m.PublishPart(ctx, 1, Part{}) },
+		func() error { _, err := m.Parts(ctx, 1); return err },
+		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
+		func() error { _, err := m.Manifests(ctx, 1); return err }, // when help has said so too, it may stop
 		func() error { return end(ctx, m, stops) },
 	)
 }
@@ -178,13 +180,14 @@ func helpStory(ctx context.Context, m *Member, stops bool) error {
 			return nil
 		},
 		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
-		func() error { return m.PublishHolding(ctx, p, nil) },
-		func() error { _, err := m.Holdings(ctx, p); return err },
+		func() error { return m.PublishTrajectories(ctx, p, nil) },
+		func() error { _, err := m.Trajectories(ctx, p); return err },
 		func() error { return m.AskStop(ctx) },
 		func() error { return m.PublishVersion(ctx, 1) },
 		func() error { return m.Barrier(ctx, 1) },
 		func() error { p = Train(1); return claim() },
-		func() error { return m.PublishHolding(ctx, Checkpoint(1), nil) },
+		func() error { return m.PublishPart(ctx, 1, Part{}) },
+		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
 		func() error { return end(ctx, m, stops) },
 	)
 }

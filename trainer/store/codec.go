@@ -65,7 +65,7 @@ func decode[T any, P interface {
 }
 
 func (p *Phase) check() error {
-	if !slices.Contains([]string{"step", "eval", "checkpoint", "manifest"}, p.Kind) || p.Step < 0 {
+	if !slices.Contains([]string{"step", "eval", "checkpoint"}, p.Kind) || p.Step < 0 {
 		return fmt.Errorf("%q is not a phase", p.String())
 	}
 	return nil
@@ -133,18 +133,6 @@ func (p *Plan) check() error {
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i] == sorted[i-1] {
 			return fmt.Errorf("query %q is there twice; a query visited again needs a new id", sorted[i])
-		}
-	}
-	return nil
-}
-
-// holding is the encoded form of the trajectories an agent holds.
-type holding []string
-
-func (h *holding) check() error {
-	for i, id := range *h {
-		if id == "" || len(id) > MaxID+128 {
-			return fmt.Errorf("id %d has %d bytes", i, len(id))
 		}
 	}
 	return nil

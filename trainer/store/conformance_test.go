@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
 // 300 rollouts wait for answers at once, over one reader of events, while a worker has many of their
@@ -90,7 +92,7 @@ func TestWriteOnce(t *testing.T) {
 			{"answer", func() error { return help.Complete(ctx, claimed, Result{Text: "a"}) }, func() error { return help.Complete(ctx, claimed, Result{Text: "b"}) }},
 			{"outcome", func() error { return boss.PublishOutcome(ctx, Train(0), outcome) }, func() error { return boss.PublishOutcome(ctx, Train(0), worse) }},
 			{"plan", func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
-			{"holding", func() error { return help.PublishHolding(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.PublishHolding(ctx, Train(0), []string{"a"}) }},
+			{"trajectories", func() error { return help.PublishTrajectories(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.PublishTrajectories(ctx, Train(0), []string{"a"}) }},
 		} {
 			for range 2 {
 				if err := test.same(); err != nil {
@@ -372,17 +374,17 @@ func TestRoundOfAStep(t *testing.T) {
 			if d := cmp.Diff(plan, got); err != nil || d != "" {
 				t.Errorf("plan: %v\n%s", err, d)
 			}
-			holdings, err := help.Holdings(ctx, Train(7))
-			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, holdings); err != nil || d != "" {
-				t.Errorf("holdings: %v\n%s", err, d)
+			lists, err := help.Trajectories(ctx, Train(7))
+			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, lists); err != nil || d != "" {
+				t.Errorf("trajectories: %v\n%s", err, d)
 			}
 			if err := help.Barrier(ctx, 1); err != nil {
 				t.Errorf("barrier: %v", err)
 			}
 		})
 		must(t, boss.Begin(ctx, Train(7), plan))
-		must(t, boss.PublishHolding(ctx, Train(7), []string{"b", "a"}))
-		must(t, help.PublishHolding(ctx, Train(7), nil))
+		must(t, boss.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
+		must(t, help.PublishTrajectories(ctx, Train(7), nil))
 		for range 2 { // repeating it changes nothing
 			must(t, help.PublishVersion(ctx, 1))
 		}
@@ -427,7 +429,9 @@ func TestDeadlines(t *testing.T) {
 		ctx := t.Context()
 		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // as if all had started
 		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
-		must(t, boss.PublishHolding(ctx, Train(0), nil))
+		must(t, boss.PublishTrajectories(ctx, Train(0), nil))
+		must(t, boss.PublishPart(ctx, 1, Part{}))
+		must(t, boss.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
 		must(t, boss.PublishVersion(ctx, 1))
 		for _, test := range []struct {
 			want string
@@ -435,7 +439,9 @@ func TestDeadlines(t *testing.T) {
 		}{
 			{"for help (no worker of it is alive): the answer to q-0/3/help/0 of step-0", func() error { _, err := boss.Await(ctx, call(3)); return err }},
 			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Outcomes(ctx, Train(0), 4); return err }},
-			{"for help (no worker of it is alive): the list of trajectories it holds of step-0", func() error { _, err := boss.Holdings(ctx, Train(0)); return err }},
+			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Trajectories(ctx, Train(0)); return err }},
+			{"for help (no worker of it is alive): its part of checkpoint-1", func() error { _, err := boss.Parts(ctx, 1); return err }},
+			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Manifests(ctx, 1); return err }},
 			{"for help (no worker of it is alive): version 1", func() error { return boss.Barrier(ctx, 1) }},
 			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Plan(ctx, Train(9)); return err }},
 			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := boss.Claim(ctx, Train(0)); return err }},
@@ -494,7 +500,7 @@ func TestTrim(t *testing.T) {
 				must(t, err)
 				must(t, help.Complete(ctx, claimed, Result{Text: "a"}))
 				must(t, boss.PublishOutcome(ctx, p, Outcome{Query: "q"}))
-				must(t, boss.PublishHolding(ctx, p, nil))
+				must(t, boss.PublishTrajectories(ctx, p, nil))
 			}
 			must(t, boss.PublishVersion(ctx, step+1))
 		}
@@ -579,17 +585,21 @@ func TestMalformedEntries(t *testing.T) {
 		put("result:step-0", "q-0/0/help/0", `{"text":1}`)
 		put("outcome:step-0", "q/0", `{"query":"q","rollout":1}`)
 		put("plan:step-0", "plan", `{"queries":["q","q"],"rollouts":1}`)
-		put("holding:step-0", "boss", `[1]`)
+		put("trajectories:step-0", "boss", `[1]`)
+		put("part:checkpoint-1", "boss", `{"files":[{"path":"../boss.yaml","size":3,"sha256":"`+strings.Repeat("ab", 32)+`"}]}`)
+		put("manifest:checkpoint-1", "help", `"the newest"`)
 		put("versions", "help", "many")
 		stream := "mgrpo:{test}:stream:step-0:help"
 		must(t, b.raw.Do(ctx, "XADD", stream, "*", "id", "q/0/help/0", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
 		for name, read := range map[string]func() error{
-			"result":   func() error { _, err := boss.Await(ctx, call(0)); return err },
-			"outcome":  func() error { _, err := boss.Outcomes(ctx, Train(0), 1); return err },
-			"plan":     func() error { _, err := help.Plan(ctx, Train(0)); return err },
-			"holding":  func() error { _, err := boss.Holdings(ctx, Train(0)); return err },
-			"versions": func() error { return boss.Barrier(ctx, 1) },
-			"stream":   func() error { _, err := help.Claim(ctx, Train(0)); return err },
+			"result":       func() error { _, err := boss.Await(ctx, call(0)); return err },
+			"outcome":      func() error { _, err := boss.Outcomes(ctx, Train(0), 1); return err },
+			"plan":         func() error { _, err := help.Plan(ctx, Train(0)); return err },
+			"trajectories": func() error { _, err := boss.Trajectories(ctx, Train(0)); return err },
+			"part":         func() error { _, err := boss.Parts(ctx, 1); return err },
+			"manifest":     func() error { _, err := boss.Manifests(ctx, 1); return err },
+			"versions":     func() error { return boss.Barrier(ctx, 1) },
+			"stream":       func() error { _, err := help.Claim(ctx, Train(0)); return err },
 		} {
 			var bad *MalformedError
 			if err := read(); !errors.As(err, &bad) || !strings.Contains(bad.Key, ":"+name) {
@@ -623,6 +633,8 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 		"long text":      boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
 		"NaN reward":     boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
 		"repeated query": boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
+		"outer file":     boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../x", SHA256: strings.Repeat("ab", 32)}}}),
+		"short digest":   boss.PublishManifest(ctx, 1, "abcd"),
 		"negative index": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
 	} {
 		if err == nil {

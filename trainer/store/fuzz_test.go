@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -15,6 +16,9 @@ func FuzzDecode(f *testing.F) {
 		`{"query":"q","rollout":1,"format":true,"correct":1,"reward":0.1,"calls":{"help":2}}`,
 		`{"queries":["a","b"],"rollouts":8}`,
 		`["a","b"]`,
+		`{"cpu_features":"avx2","ledger_size":7,"ledger_sha256":"` + strings.Repeat("ab", 32) + `","files":[{"path":"config.json","size":3,"sha256":"` + strings.Repeat("0F", 32) + `"}]}`,
+		`{"cpu_features":"","ledger_size":0,"ledger_sha256":"","files":[{"path":"../x","size":-1,"sha256":"00"}]}`,
+		`"` + strings.Repeat("7e", 32) + `"`,
 		`{"text":"a","failed":"NaN"}`,
 		`{"protocol":1,"agents":["a"],"config":{"k":"v"},"deterministic":true}`,
 		`[{"version":3,"digest":"ab"},{"version":-1}]`,
@@ -27,7 +31,9 @@ func FuzzDecode(f *testing.F) {
 		decoded[Result](t, text)
 		decoded[Outcome](t, text)
 		decoded[Plan](t, text)
-		decoded[holding](t, text)
+		decoded[idList](t, text)
+		decoded[Part](t, text)
+		decoded[sha256Text](t, text)
 		decoded[greeting](t, text)
 		decoded[offers](t, text)
 	})
@@ -82,7 +88,7 @@ func reply(text string) (out []any, ok bool) {
 func FuzzReplies(f *testing.F) {
 	f.Add(`["entry","1-1","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":0,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/0/help/0","3","more"]`)
 	f.Add(`["joined","2","NONCE"]`)
-	f.Add(`["held","","x"]`)
+	f.Add(`["taken","","x"]`)
 	f.Add(`["stopping"," boss","help","why"]`)
 	f.Add(`["differs"," boss","{\"protocol\":3,\"agents\":[\"boss\"],\"config\":{}}"]`)
 	f.Add(`[]`)

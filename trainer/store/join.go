@@ -65,7 +65,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 			break
 		}
 		patience := s.opts.Timeout
-		if answer.held { // by a worker that is perhaps dead
+		if answer.taken { // by a worker that is perhaps dead
 			patience = s.opts.Lease + s.opts.Lease/4
 		}
 		if answer.final || time.Since(since) > patience {
@@ -138,7 +138,7 @@ type joinAnswer struct {
 	epoch   int64
 	nonce   string
 	refusal error
-	held    bool // by another worker of the agent
+	taken   bool // by another worker of the agent
 	final   bool // asking again is of no use
 }
 
@@ -170,8 +170,8 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 			return malformed("epochs", fmt.Sprintf("%q is not an epoch", clip(word(reply, 1))))
 		}
 		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
-	case "held":
-		return joinAnswer{held: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was until a moment ago: its lease is %v; one agent has one worker", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
+	case "taken":
+		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was until a moment ago: its lease is %v; one agent has one worker", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
 	case "stopping":
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
 			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
@@ -202,7 +202,7 @@ local own = redis.call('GET', KEYS[12])
 if own == ARGV[2] then
   return {'joined', redis.call('HGET', KEYS[1], agent), redis.call('HGET', KEYS[3], 'nonce')}
 end
-if own then return {'held', ''} end
+if own then return {'taken', ''} end
 local alive = ''
 for i = firstLease, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
@@ -210,8 +210,8 @@ end
 ` + drop + `
 -- What the last worker had in hand when it was lost may be what it was lost over. It was not lost if it is this one.
 if redis.call('HGET', KEYS[1], ':process:' .. agent) ~= ARGV[10] then
-  for _, held in ipairs(redis.call('HKEYS', KEYS[9])) do
-    local phase, id = string.match(held, '^(%S+) (.*)$')
+  for _, claim in ipairs(redis.call('HKEYS', KEYS[9])) do
+    local phase, id = string.match(claim, '^(%S+) (.*)$')
     local step = phase and string.match(phase, '%-(%d+)$')
     if step then
       redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1)

@@ -38,10 +38,10 @@ func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string
 	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
 }
 
-// Hold says whether the place is still this member's: a worker that was asleep finds out before it touches
-// what its successor may have in use.
-func (m *Member) Hold(ctx context.Context) error {
-	_, err := m.run(ctx, holdScript, "the place of "+m.agent, nil)
+// ConfirmPlace is a FencedError where the place is no longer this member's: a worker that was asleep finds out
+// before it touches what its successor may have in use.
+func (m *Member) ConfirmPlace(ctx context.Context) error {
+	_, err := m.run(ctx, placeScript, "the place of "+m.agent, nil)
 	return err
 }
 

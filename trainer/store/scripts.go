@@ -81,8 +81,8 @@ announce(KEYS[2], 'stop')
 return {'new'}
 `)
 
-// hold does nothing that the fence does not. KEYS: epochs. ARGV: agent, epoch.
-var holdScript = redis.NewScript(fence + `return {'held'}`)
+// place does nothing that the fence does not. KEYS: epochs. ARGV: agent, epoch.
+var placeScript = redis.NewScript(fence + `return {'yours'}`)
 
 // ask remembers who was the first to ask for a stop. KEYS: epochs, meta. ARGV: agent, epoch.
 var askScript = redis.NewScript(fence + `
@@ -113,7 +113,7 @@ return {'new'}
 const drop = `
 local function dropPhases(prefix, phases, from, to, firstAgent)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do
-    for _, kind in ipairs({'plan', 'call', 'result', 'outcome', 'holding'}) do
+    for _, kind in ipairs({'plan', 'call', 'result', 'outcome', 'trajectories', 'part', 'manifest'}) do
       redis.call('UNLINK', prefix .. kind .. ':' .. phase)
     end
     for i = firstAgent, #ARGV do

@@ -56,9 +56,10 @@ type PhaseStatus struct {
 	Outcomes   int64    `json:"outcomes"`          // that are there
 	Rollouts   int64    `json:"rollouts"`          // of the plan
 	Unanswered int64    `json:"unanswered"`        // invocations without an answer
-	Lacking    []string `json:"lacking,omitempty"` // agents that have not said what they hold
+	Lacking    []string `json:"lacking,omitempty"` // agents that have not said what all say once
 	Behind     []string `json:"behind,omitempty"`  // agents that have not committed the step
-	planless   bool     // it consists of holdings alone
+	lacks      topic    // what they have not said
+	planless   bool     // it is the making of a checkpoint
 	step       int64
 }
 
@@ -326,8 +327,20 @@ func parsePhase(name string) (Phase, error) {
 	return p, nil
 }
 
-// hasNoPlan says whether a phase consists of holdings alone.
-func (p Phase) hasNoPlan() bool { return p.Kind != Train(0).Kind && p.Kind != Eval(0).Kind }
+// hasNoPlan says whether a phase is the making of a checkpoint, and not a round of rollouts.
+func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
+
+// topics are what every agent says of a phase, one after the other. A worker that goes on from a checkpoint has its
+// manifest and says nothing of its part.
+func (p Phase) topics() []topic {
+	switch p.Kind {
+	case Train(0).Kind:
+		return []topic{trajectoriesTopic}
+	case checkpointOf(0).Kind:
+		return []topic{partTopic, manifestTopic}
+	}
+	return nil // nobody is trained on an evaluation's trajectories
+}
 
 // progress reads how far the phases have come, and keeps those of which something is still to come.
 func (r *statusReader) progress() error {
@@ -335,7 +348,7 @@ func (r *statusReader) progress() error {
 		plan                     *redis.StringCmd
 		ended                    *redis.BoolCmd
 		outcomes, calls, results *redis.IntCmd
-		holds                    []*redis.BoolCmd
+		said                     [][]*redis.BoolCmd // by topic and agent
 	}
 	answers := make([]asked, len(r.phases))
 	err := r.ask(func(p redis.Pipeliner) {
@@ -345,8 +358,12 @@ func (r *statusReader) progress() error {
 				answers[i] = asked{plan: p.HGet(r.ctx, r.s.key("plan", name), "plan"), ended: p.HExists(r.ctx, r.s.key("plan", name), "ended"),
 					outcomes: p.HLen(r.ctx, r.s.key("outcome", name)), calls: p.HLen(r.ctx, r.s.key("call", name)), results: p.HLen(r.ctx, r.s.key("result", name))}
 			}
-			for _, a := range r.names {
-				answers[i].holds = append(answers[i].holds, p.HExists(r.ctx, r.s.key("holding", name), a))
+			for _, t := range phase.topics() {
+				var said []*redis.BoolCmd
+				for _, a := range r.names {
+					said = append(said, p.HExists(r.ctx, r.s.key(t.kind, name), a))
+				}
+				answers[i].said = append(answers[i].said, said)
 			}
 		}
 	})
@@ -355,12 +372,12 @@ func (r *statusReader) progress() error {
 	}
 	for i, phase := range r.phases {
 		a, st := answers[i], PhaseStatus{Phase: phase.String(), planless: phase.hasNoPlan(), step: phase.Step}
-		if phase.Kind != Eval(0).Kind { // whose trajectories train nobody
-			for j, there := range a.holds {
-				if !there.Val() {
-					st.Lacking = append(st.Lacking, r.names[j])
-				}
+		for j, said := range a.said {
+			lacking := r.silent(said)
+			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
+				break // the topic before comes first
 			}
+			st.Lacking, st.lacks = lacking, phase.topics()[j]
 		}
 		if !st.planless && a.plan.Err() == nil {
 			plan, err := decode[Plan](r.s.key("plan", phase.String()), a.plan.Val())
@@ -383,6 +400,17 @@ func (r *statusReader) progress() error {
 	}
 	r.out.Phases = r.out.Phases[max(len(r.out.Phases)-statusShown, 0):]
 	return nil
+}
+
+// silent lists the agents that have not said something.
+func (r *statusReader) silent(said []*redis.BoolCmd) []string {
+	var out []string
+	for i, there := range said {
+		if !there.Val() {
+			out = append(out, r.names[i])
+		}
+	}
+	return out
 }
 
 // behind lists the agents that have not come to a version.
@@ -445,7 +473,7 @@ func (s *Status) main() []string {
 func (p *PhaseStatus) waits(say func(agents []string, what string), main []string) {
 	switch {
 	case p.planless:
-		say(p.Lacking, "its part of "+p.Phase)
+		say(p.Lacking, p.lacks.what+" "+p.Phase)
 	case !p.Begun:
 		say(main, "the beginning of "+p.Phase)
 	case p.Outcomes < p.Rollouts || !p.Ended:
@@ -455,7 +483,7 @@ func (p *PhaseStatus) waits(say func(agents []string, what string), main []strin
 		}
 		say(main, what)
 	case len(p.Lacking) > 0:
-		say(p.Lacking, "the list of trajectories it holds of "+p.Phase)
+		say(p.Lacking, p.lacks.what+" "+p.Phase)
 	default:
 		say(p.Behind, fmt.Sprintf("version %d", p.step+1))
 	}

@@ -81,9 +81,9 @@ func TestStatus(t *testing.T) {
 			}
 		}
 		must(t, boss.End(ctx, Train(0)))
-		must(t, boss.PublishHolding(ctx, Train(0), []string{"a"}))
-		mustStatus(t, s, "played", "help: the list of trajectories it holds of step-0")
-		must(t, help.PublishHolding(ctx, Train(0), nil))
+		must(t, boss.PublishTrajectories(ctx, Train(0), []string{"a"}))
+		mustStatus(t, s, "played", "help: the list of its trajectories of step-0")
+		must(t, help.PublishTrajectories(ctx, Train(0), nil))
 		mustStatus(t, s, "agreed", "boss, help: version 1")
 		must(t, boss.PublishVersion(ctx, 1))
 		st = mustStatus(t, s, "one has learned", "help: version 1")
@@ -91,10 +91,18 @@ func TestStatus(t *testing.T) {
 			t.Errorf("one has learned: %+v", a)
 		}
 		must(t, help.PublishVersion(ctx, 1))
-		must(t, boss.PublishHolding(ctx, Checkpoint(1), []string{"f"}))
+		must(t, boss.PublishPart(ctx, 1, Part{}))
 		mustStatus(t, s, "a checkpoint", "help: its part of checkpoint-1")
-		must(t, help.PublishHolding(ctx, Checkpoint(1), []string{"g"}))
+		must(t, help.PublishPart(ctx, 1, Part{}))
+		mustStatus(t, s, "its manifest", "boss, help: its manifest of checkpoint-1")
+		digest := strings.Repeat("ab", 32)
+		must(t, help.PublishManifest(ctx, 1, digest))
+		mustStatus(t, s, "one has it", "boss: its manifest of checkpoint-1")
+		must(t, boss.PublishManifest(ctx, 1, digest))
 		mustStatus(t, s, "between two phases")
+		must(t, help.PublishManifest(ctx, 4, digest)) // as who goes on from a checkpoint does
+		mustStatus(t, s, "a manifest without parts", "boss: its manifest of checkpoint-4")
+		must(t, boss.PublishManifest(ctx, 4, digest))
 
 		must(t, help.Fail(ctx, "out of memory"))
 		st = mustStatus(t, s, "stopped", "boss, help: its worker to leave the round that was stopped")
@@ -195,7 +203,7 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 			}
 			must(t, boss.End(ctx, p))
 			for _, m := range []*Member{boss, help} {
-				must(t, m.PublishHolding(ctx, p, nil))
+				must(t, m.PublishTrajectories(ctx, p, nil))
 				must(t, m.PublishVersion(ctx, n+1))
 			}
 			must(t, boss.Trim(ctx, n))
@@ -210,7 +218,7 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 
 // A phase's name that was read is the name that is written.
 func FuzzParsePhase(f *testing.F) {
-	for _, name := range []string{"step-0", "eval-12", "checkpoint-9223372036854775807", "manifest-3", "step-01", "step--1", "step-+1", "stop-1", "step", "-", "step-1 ", "step-99999999999999999999"} {
+	for _, name := range []string{"step-0", "eval-12", "checkpoint-9223372036854775807", "checkpoint-3", "step-01", "step--1", "step-+1", "stop-1", "step", "-", "step-1 ", "step-99999999999999999999"} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

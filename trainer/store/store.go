@@ -1,5 +1,5 @@
 // Package store is what the agents of a run share through Redis: sub-tasks and their answers,
-// outcomes, holdings, versions and statistics. Only texts and statistics travel; tokens, log-probs,
+// outcomes, lists of trajectories, versions and statistics. Only texts and statistics travel; tokens, log-probs,
 // gradients and weights never do. The protocol is written down in docs/protocol.md.
 //
 // A Store is a connection; a Member is one agent's place in the run. One process may hold several
@@ -27,7 +27,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different versions refuse
 // to meet.
-const ProtocolVersion = 4
+const ProtocolVersion = 5
 
 // Options says which store to open and how long to wait.
 type Options struct {

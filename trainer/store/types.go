@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// Phase is one round of rollouts: a training step or an evaluation. Everything that belongs to it in
+// Phase is one round of rollouts, a training step or an evaluation, or the making of a checkpoint. Everything that belongs to it in
 // the store carries its name.
 type Phase struct {
-	Kind string `json:"kind"` // "step" or "eval"
-	Step int64  `json:"step"` // training: the version being trained from, eval: the version evaluated
+	Kind string `json:"kind"` // "step", "eval" or "checkpoint"
+	Step int64  `json:"step"` // the version trained from, evaluated, or saved
 }
 
 // Train is the phase of training step n, counted from 0.
@@ -18,11 +18,8 @@ func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
 // Eval is the phase of the evaluation made at version n.
 func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 
-// Checkpoint is the phase in which the agents name their files of version n.
-func Checkpoint(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
-
-// ManifestOf is the phase in which the agents say that they have the manifest of version n.
-func ManifestOf(n int64) Phase { return Phase{Kind: "manifest", Step: n} }
+// checkpointOf is the phase in which the workers make the checkpoint of version n.
+func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 
 // String is the phase's name in keys and messages, such as step-12 or eval-20.
 func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
