@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -14,10 +13,10 @@ import (
 // the mask and the optimizer of the training. Agents do it side by side and need nothing of each other.
 func (w *Worker) coldStart(ctx context.Context) error {
 	set := w.agent.ColdStart
-	if !coldStarts(w.cfg, w.agent) {
+	if !w.cfg.ColdStarts(w.agent) {
 		return nil
 	}
-	demos, err := w.demonstrations(contextOf(w.agent, w.model.MaxPosition()))
+	demos, err := w.demonstrations(w.agent.ContextTokens(w.model.MaxPosition()))
 	if err != nil {
 		return fmt.Errorf("cold start: %w", err)
 	}
@@ -57,11 +56,6 @@ func (w *Worker) coldStart(ctx context.Context) error {
 		return err
 	}
 	return w.learner.ResetOptimizer(ctx)
-}
-
-// coldStarts says whether an agent has a cold start; one that is frozen afterwards may.
-func coldStarts(cfg *config.Config, a *config.Agent) bool {
-	return a.ColdStart.Steps > 0 && cfg.ColdStart.Demonstrations != "none"
 }
 
 // dealer deals out indices, reshuffled for every pass over them: a function of the seed.

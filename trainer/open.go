@@ -63,16 +63,17 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	if err = w.speak(ctx); err != nil {
 		return w, err
 	}
-	if !s.Frozen && (w.cfg.Learns(a) || s.From == nil && coldStarts(w.cfg, a)) {
+	if !s.Frozen && (w.cfg.Learns(a) || s.From == nil && w.cfg.ColdStarts(a)) {
 		if err = w.openLearner(ctx); err != nil {
 			return w, err
 		}
 	}
-	w.inFlight = slotsOf(w.cfg, w.agent)
-	w.policy, err = local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: contextOf(w.agent, w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes, Overlap: w.cfg.GRPO.MaxLag > 0})
+	w.inFlight = w.cfg.Slots(w.agent)
+	engine, err := local.New(ctx, w.model, local.Options{Slots: w.inFlight, Context: w.agent.ContextTokens(w.model.MaxPosition()), TokenBytes: w.tokenizer.TokenBytes, Overlap: w.cfg.GRPO.MaxLag > 0})
 	if err != nil {
 		return w, err
 	}
+	w.policy = engine // not before: an interface that holds a nil engine is not nil
 	if s.From != nil {
 		w.from, w.saved = s.From.Step, s.From.Step
 		if err = w.restore(ctx, s.From); err != nil {
@@ -105,7 +106,7 @@ func (w *Worker) settings() {
 
 // load brings the weights in: of the checkpoint to continue, the configured folder or file, or random ones.
 func (w *Worker) load(ctx context.Context, s Setup) (err error) {
-	opt := model.Options{Compute: w.computeType(), HalfCopy: w.agent.Engine.DType == "bf16", MaxPosition: contextOf(w.agent, math.MaxInt)}
+	opt := model.Options{Compute: w.computeType(), HalfCopy: w.agent.Engine.DType == "bf16", MaxPosition: w.agent.ContextTokens(math.MaxInt)}
 	path := ""
 	switch {
 	case s.From != nil:
@@ -166,7 +167,7 @@ func (w *Worker) openLearner(ctx context.Context) (err error) {
 }
 
 func (w *Worker) computeType() torch.DType {
-	if computesBF16(w.agent) {
+	if w.agent.ComputesBF16() {
 		return torch.BFloat16
 	}
 	return torch.Float32
@@ -216,5 +217,5 @@ func (w *Worker) reference(ctx context.Context) (*model.Model, error) {
 		return nil, err
 	}
 	defer src.Close()
-	return model.Load(ctx, w.device, src, model.Options{Compute: w.computeType(), MaxPosition: contextOf(w.agent, math.MaxInt)})
+	return model.Load(ctx, w.device, src, model.Options{Compute: w.computeType(), MaxPosition: w.agent.ContextTokens(math.MaxInt)})
 }

@@ -196,7 +196,7 @@ func (w *Worker) course() course.Settings {
 	return course.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
 		EvalFirst: w.cfg.Eval.Before, HoldsOut: w.task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
-		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return coldStarts(w.cfg, &a) }),
+		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }
 

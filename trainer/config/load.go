@@ -215,6 +215,11 @@ func (c *Config) Learns(a *Agent) bool {
 	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
 }
 
+// ColdStarts says whether an agent is taught from demonstrations before the first step; it may be frozen afterwards.
+func (c *Config) ColdStarts(a *Agent) bool {
+	return a.ColdStart.Steps > 0 && c.ColdStart.Demonstrations != "none"
+}
+
 // Deterministic says whether equal seeds and CPU features promise bit-equal results.
 func (c *Config) Deterministic() bool {
 	if det := c.Run.Deterministic; det != nil {

@@ -38,8 +38,7 @@ type Options struct {
 // Examine looks at everything. It allocates no model and changes nothing.
 func Examine(ctx context.Context, o Options) []Finding {
 	gpus := seeGPUs()
-	memory, memoryErr := HostMemory("/")
-	findings := []Finding{libTorch(), processor(), memoryFinding(memory, memoryErr)}
+	findings := []Finding{libTorch(), processor(), hostMemory()}
 	findings = append(findings, gpus.findings(o)...)
 	findings = append(findings, redis(ctx, o.Config))
 	if o.Config == nil {

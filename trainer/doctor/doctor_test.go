@@ -9,10 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 func quickstart(t *testing.T, sets ...string) *config.Config {
@@ -52,6 +50,9 @@ func TestExamineConfiguration(t *testing.T) {
 	plans := find(findings, "plan")
 	if len(plans) != 2 || !strings.Contains(plans[0].Found, "planner on cpu: weights") || !strings.Contains(plans[1].Found, "researcher") {
 		t.Errorf("plans %+v", plans)
+	}
+	if sum := find(findings, "in all"); len(sum) != 1 || !strings.Contains(sum[0].Found, "planner and researcher on cpu: ") || !strings.Contains(sum[0].Found, " available") {
+		t.Errorf("the agents' memory in all: %+v", sum)
 	}
 	for _, f := range findings {
 		if f.Status == Fail {
@@ -117,55 +118,12 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-func TestFits(t *testing.T) {
-	cfg := quickstart(t, "agents.researcher.device=cuda:1")
-	plan := func(agent, device string, kv, activations int64) trainer.AgentPlan {
-		m := weights.MemoryPlan{Weights: 10, Gradients: 1, KVCache: kv, Activations: activations}
-		m.Total = m.Weights + m.Gradients + kv + activations
-		return trainer.AgentPlan{Agent: agent, Device: device, Slots: 12, MemoryPlan: m}
-	}
-	planner, researcher := plan("planner", "cpu", 50, 20), plan("researcher", "cuda:1", 5, 30)
-	for _, c := range []struct {
-		name string
-		free map[string]int64
-		want []string // of the error; none: it fits
-	}{
-		{"enough", map[string]int64{"cpu": 81, "cuda:1": 46}, nil},
-		{"unknown devices", nil, nil},
-		{"the CPU is short", map[string]int64{"cpu": 80, "cuda:1": 46}, []string{"planner on cpu: 81 B", "80 B available", "lower agents.planner.engine.slots (12; KV cache 50 B) or agents.planner.engine.context"}},
-		{"the GPU is short", map[string]int64{"cpu": 81, "cuda:1": 40}, []string{"researcher on cuda:1", "agents.researcher.engine.micro_batch_tokens (4096; activations 30 B)"}},
-		{"far too small", map[string]int64{"cpu": 8}, []string{"that alone will not do", "smaller model"}},
-	} {
-		err := fits(cfg, []trainer.AgentPlan{planner, researcher}, c.free)
-		if (err == nil) != (c.want == nil) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		for _, word := range c.want {
-			if err == nil || !strings.Contains(err.Error(), word) {
-				t.Errorf("%s: %v, want %q", c.name, err, word)
-			}
-		}
-	}
-	researcher.Snapshot = 12 // of the host's memory, though the agent is on a GPU
-	if err := fits(cfg, []trainer.AgentPlan{planner, researcher}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 93 B") {
-		t.Errorf("a snapshot beside an agent: %v", err)
-	}
-	if err := fits(cfg, []trainer.AgentPlan{researcher}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
-		t.Errorf("a snapshot alone: %v", err)
-	}
-	researcher.Snapshot = 0
-	researcher.Device = "cpu"
-	if err := fits(cfg, []trainer.AgentPlan{planner, researcher}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
-		t.Errorf("two agents on one device: %v", err)
-	}
-}
-
 func TestPreflight(t *testing.T) {
 	var out strings.Builder
 	if err := Preflight(&out, quickstart(t), nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"planner", "researcher", "weight", "KV cache", "total"} {
+	for _, want := range []string{"planner", "researcher", "weights", "KV", "total", "planner and researcher on cpu: ", " available"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in\n%s", want, out.String())
 		}

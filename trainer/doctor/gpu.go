@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
 // gpus is what the driver offers this process.
@@ -42,7 +43,7 @@ func (g gpus) findings(o Options) (out []Finding) {
 		out = append(out, Finding{OK, "GPU", "none that this process may use", ""})
 	}
 	for _, d := range g.devices {
-		out = append(out, Finding{OK, "GPU", fmt.Sprintf("%v, %s free, driver %s", d, size(g.free[d.Index]), cuda.Driver()), ""})
+		out = append(out, Finding{OK, "GPU", fmt.Sprintf("%v, %s free, driver %s", d, memory.Size(g.free[d.Index]), cuda.Driver()), ""})
 	}
 	if o.Config == nil {
 		return out

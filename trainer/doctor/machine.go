@@ -17,6 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/memory"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -71,6 +72,14 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 	return Finding{OK, "Redis", where + " answers, is new enough, has appendonly yes and noeviction; appendfsync, which must be always, cannot be asked with a worker's rights", ""}
 }
 
+func hostMemory() Finding {
+	m, err := memory.Host("/")
+	if err != nil {
+		return Finding{Warn, "memory", "unknown: " + err.Error(), "plans are not compared with it"}
+	}
+	return Finding{OK, "memory", fmt.Sprintf("%s, %s available", memory.Size(m.Total), memory.Size(m.Available)), ""}
+}
+
 // disk compares the space where dir is, or will be, with what is needed.
 func disk(dir string, needed int64) Finding {
 	at := dir
@@ -84,9 +93,9 @@ func disk(dir string, needed int64) Finding {
 		return Finding{Fail, "disk", fmt.Sprintf("%s: %v", dir, err), "choose another run.dir"}
 	}
 	free := int64(stat.Bavail) * stat.Bsize
-	f := Finding{OK, "disk", fmt.Sprintf("%s free for %s", size(free), dir), ""}
+	f := Finding{OK, "disk", fmt.Sprintf("%s free for %s", memory.Size(free), dir), ""}
 	if needed > 0 {
-		f.Found += fmt.Sprintf("; checkpoints take up to %s", size(needed))
+		f.Found += fmt.Sprintf("; checkpoints take up to %s", memory.Size(needed))
 	}
 	if free < needed {
 		f.Status, f.Advice = Fail, "free some, choose another run.dir, or lower run.keep"

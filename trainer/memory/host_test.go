@@ -1,4 +1,4 @@
-package doctor
+package memory
 
 import (
 	"os"
@@ -22,47 +22,47 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestHostMemory(t *testing.T) {
+func TestHost(t *testing.T) {
 	const meminfo = "MemTotal:       1024 kB\nMemFree:  100 kB\nMemAvailable:    512 kB\nHugePages_Total:       0\n"
 	const v2, v1 = "sys/fs/cgroup/", "sys/fs/cgroup/memory/"
 	for _, c := range []struct {
 		name  string
 		files map[string]string
-		want  Memory
+		want  Machine
 	}{
-		{"no control group", nil, Memory{1 << 20, 512 << 10}},
-		{"no limit", map[string]string{v2 + "memory.max": "max\n", v2 + "memory.current": "5\n"}, Memory{1 << 20, 512 << 10}},
+		{"no control group", nil, Machine{1 << 20, 512 << 10}},
+		{"no limit", map[string]string{v2 + "memory.max": "max\n", v2 + "memory.current": "5\n"}, Machine{1 << 20, 512 << 10}},
 		{"a limit", map[string]string{v2 + "memory.max": "300000\n", v2 + "memory.current": "250000\n",
-			v2 + "memory.stat": "anon 9\ninactive_file 10000\n"}, Memory{300000, 60000}},
-		{"a limit above the machine", map[string]string{v2 + "memory.max": "3000000000\n", v2 + "memory.current": "1\n"}, Memory{1 << 20, 512 << 10}},
-		{"over the limit", map[string]string{v2 + "memory.max": "100\n", v2 + "memory.current": "200\n"}, Memory{100, 0}},
+			v2 + "memory.stat": "anon 9\ninactive_file 10000\n"}, Machine{300000, 60000}},
+		{"a limit above the machine", map[string]string{v2 + "memory.max": "3000000000\n", v2 + "memory.current": "1\n"}, Machine{1 << 20, 512 << 10}},
+		{"over the limit", map[string]string{v2 + "memory.max": "100\n", v2 + "memory.current": "200\n"}, Machine{100, 0}},
 		{"version 1", map[string]string{v1 + "memory.limit_in_bytes": "300000\n", v1 + "memory.usage_in_bytes": "250000\n",
-			v1 + "memory.stat": "cache 7\ntotal_inactive_file 20000\n"}, Memory{300000, 70000}},
-		{"nonsense", map[string]string{v2 + "memory.max": "a lot\n"}, Memory{1 << 20, 512 << 10}},
+			v1 + "memory.stat": "cache 7\ntotal_inactive_file 20000\n"}, Machine{300000, 70000}},
+		{"nonsense", map[string]string{v2 + "memory.max": "a lot\n"}, Machine{1 << 20, 512 << 10}},
 	} {
 		files := map[string]string{"proc/meminfo": meminfo}
 		for k, v := range c.files {
 			files[k] = v
 		}
-		if got, err := HostMemory(tree(t, files)); err != nil || got != c.want {
+		if got, err := Host(tree(t, files)); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", c.name, got, err, c.want)
 		}
 	}
-	if _, err := HostMemory(t.TempDir()); err == nil {
+	if _, err := Host(t.TempDir()); err == nil {
 		t.Error("memory without /proc")
 	}
-	if _, err := HostMemory(tree(t, map[string]string{"proc/meminfo": "MemFree: 1 kB"})); err == nil {
+	if _, err := Host(tree(t, map[string]string{"proc/meminfo": "MemFree: 1 kB"})); err == nil {
 		t.Error("memory without MemTotal")
 	}
-	if m, err := HostMemory("/"); err != nil || m.Available <= 0 || m.Available > m.Total {
+	if m, err := Host("/"); err != nil || m.Available <= 0 || m.Available > m.Total {
 		t.Errorf("this machine: %+v, %v", m, err)
 	}
 }
 
 func TestSize(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %q, want %q", n, got, want)
+		if got := Size(n); got != want {
+			t.Errorf("Size(%d) = %q, want %q", n, got, want)
 		}
 	}
 }

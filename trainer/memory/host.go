@@ -1,4 +1,4 @@
-package doctor
+package memory
 
 import (
 	"errors"
@@ -11,33 +11,33 @@ import (
 	"strings"
 )
 
-// Memory is host memory in bytes.
-type Memory struct {
+// Machine is host memory in bytes.
+type Machine struct {
 	Total     int64
 	Available int64 // what this process can still get: free, or held by caches that give way
 }
 
-// HostMemory reads what the kernel says below root ("/"; another in tests): the machine's memory, and the
+// Host reads what the kernel says below root ("/"; another in tests): the machine's memory, and the
 // limit of the control group this process is in where that is less.
-func HostMemory(root string) (Memory, error) {
+func Host(root string) (Machine, error) {
 	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return m, err
 	}
 	limit, free := groupMemory(filepath.Join(root, "sys/fs/cgroup"))
-	return Memory{min(m.Total, limit), min(m.Available, free)}, nil
+	return Machine{min(m.Total, limit), min(m.Available, free)}, nil
 }
 
-func machineMemory(path string) (Memory, error) {
+func machineMemory(path string) (Machine, error) {
 	fields, err := numbers(path, ":")
 	if err != nil {
-		return Memory{}, err
+		return Machine{}, err
 	}
 	total, available := fields["MemTotal"], fields["MemAvailable"]
 	if total <= 0 {
-		return Memory{}, fmt.Errorf("%s has no MemTotal", path)
+		return Machine{}, fmt.Errorf("%s has no MemTotal", path)
 	}
-	return Memory{total << 10, available << 10}, nil // given in KiB
+	return Machine{total << 10, available << 10}, nil // given in KiB
 }
 
 // groupMemory is the limit of the control group and what is left of it; without a limit both are unbounded.
@@ -88,24 +88,4 @@ func numbers(path, separator string) (map[string]int64, error) {
 		}
 	}
 	return out, nil
-}
-
-func memoryFinding(m Memory, err error) Finding {
-	if err != nil {
-		return Finding{Warn, "memory", "unknown: " + err.Error(), "plans are not compared with it"}
-	}
-	return Finding{OK, "memory", fmt.Sprintf("%s, %s available", size(m.Total), size(m.Available)), ""}
-}
-
-// size is a number of bytes for people.
-func size(bytes int64) string {
-	value, unit := float64(bytes), 0
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	return fmt.Sprintf("%.1f %s", value, units[unit])
 }

@@ -1,0 +1,175 @@
+package memory
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+const smolLM2 = 134515008 // parameters of SmolLM2-135M, as its card says
+
+var smolLM2Shape = arch.Config{Family: "llama", VocabSize: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, FFN: 1536,
+	MaxPosition: 8192, Tied: true}.WithDefaults()
+
+// team is a configuration of two agents, one of which is on the CPU.
+func team(t *testing.T, sets ...string) *config.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	text := `run: {name: memory}
+task: {kind: jsonl, train: t.jsonl, eval: e.jsonl, queries_per_step: 2}
+agents:
+  boss: {role: main, model: m, limits: {max_tokens: 1024}, engine: {micro_batch_tokens: 2048}}
+  help: {role: sub, model: m, device: "cuda", limits: {max_tokens: 1024}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(file, sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func count(t *testing.T, agent string, sets ...string) Plan {
+	t.Helper()
+	cfg := team(t, sets...)
+	return Count(cfg, cfg.Agent(agent), smolLM2Shape)
+}
+
+func TestCount(t *testing.T) {
+	const (
+		n      = smolLM2
+		rotary = 4 * 1024 * 64
+		kv     = 2 * 30 * 16 * 1024 * 192 // values: keys and values, layers, slots, context, key-value width
+	)
+	for _, c := range []struct {
+		name, agent string
+		sets        []string
+		want        map[Kind]int64 // of what is exact
+		files       int64
+	}{
+		{"fp32 on the CPU", "boss", nil,
+			map[Kind]int64{Weights: 4*n + rotary, Master: 0, Gradients: 4 * n, Moments: 8 * n, Reference: 0, KVCache: 4 * kv, Snapshot: 12 * n}, 12 * n},
+		{"a bf16 sampler", "boss", []string{"agents.boss.engine.dtype=bf16"},
+			map[Kind]int64{Weights: 6*n + rotary, Master: 0, Gradients: 4 * n, KVCache: 4 * kv}, 12 * n},
+		{"bf16 on a GPU", "help", nil,
+			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, KVCache: 2 * kv, Snapshot: 12 * n}, 12 * n},
+		{"frozen", "boss", []string{"agents.boss.train=false"},
+			map[Kind]int64{Weights: 4*n + rotary, Gradients: 0, Moments: 0, Snapshot: 0}, 4 * n},
+		{"frozen on a GPU", "help", []string{"agents.help.train=false"},
+			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 0, Snapshot: 0}, 4 * n},
+		{"frozen after its cold start", "help", []string{"agents.help.train=false", "cold_start.demonstrations=d.jsonl", "cold_start.steps=1"},
+			map[Kind]int64{Gradients: 6 * n, Moments: 8 * n, Snapshot: 0}, 12 * n},
+		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 12 * n},
+		{"with a KL term on a GPU", "help", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 6*n + rotary}, 12 * n},
+		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 12 * n},
+		{"a shorter context", "boss", []string{"agents.boss.engine.context=512"}, map[Kind]int64{KVCache: 2 * kv}, 12 * n},
+	} {
+		p := count(t, c.agent, c.sets...)
+		for kind, want := range c.want {
+			if p.Of(kind) != want {
+				t.Errorf("%s: %s is %d, want %d", c.name, kind, p.Of(kind), want)
+			}
+		}
+		if p.Of(Activations) <= 0 || p.Files != c.files {
+			t.Errorf("%s: %+v, want files of %d bytes", c.name, p, c.files)
+		}
+	}
+}
+
+func TestActivations(t *testing.T) {
+	whole, light := count(t, "boss").Of(Activations), count(t, "boss", "agents.boss.engine.checkpoint_activations=true").Of(Activations)
+	if light >= whole/3 {
+		t.Errorf("%d with checkpointing, %d without", light, whole)
+	}
+	if half := count(t, "boss", "agents.boss.engine.micro_batch_tokens=1024").Of(Activations); half >= whole*2/3 {
+		t.Errorf("%d with half the tokens of %d", half, whole)
+	}
+}
+
+// A snapshot is in the host's memory, wherever the agent computes.
+func TestSums(t *testing.T) {
+	cfg := team(t)
+	boss, help := count(t, "boss"), count(t, "help")
+	if help.Device != "cuda:0" || help.On("cpu") != 12*smolLM2 {
+		t.Errorf("%+v", help)
+	}
+	sums := Sums([]Plan{boss, help}, map[string]int64{"cpu": 1 << 40})
+	if len(sums) != 2 || sums[0].Device != "cpu" || sums[0].Needed != boss.On("cpu")+12*smolLM2 || sums[1].Free != -1 || sums[1].Needed != help.On("cuda:0") {
+		t.Errorf("%+v", sums)
+	}
+	if text := sums[0].String(); !strings.HasPrefix(text, "boss and help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {
+		t.Error(text)
+	}
+	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape)
+	if got := Sums([]Plan{single}, nil); len(got) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFits(t *testing.T) {
+	plan := func(agent, device string, kv, activations int64) Plan {
+		p := Plan{Agent: agent, Device: device}
+		p.add(Weights, 10)
+		p.add(Gradients, 1)
+		p.add(KVCache, kv)
+		p.add(Activations, activations)
+		p.lever("agents."+agent+".engine.slots", 12, KVCache)
+		p.lever("agents."+agent+".engine.micro_batch_tokens", 4096, Activations)
+		return p
+	}
+	planner, researcher := plan("planner", "cpu", 50, 20), plan("researcher", "cuda:1", 5, 30)
+	for _, c := range []struct {
+		name string
+		free map[string]int64
+		want []string // of the error; none: it fits
+	}{
+		{"enough", map[string]int64{"cpu": 81, "cuda:1": 46}, nil},
+		{"unknown devices", nil, nil},
+		{"the CPU is short", map[string]int64{"cpu": 80, "cuda:1": 46}, []string{"planner on cpu: 81 B", "80 B available", "lower agents.planner.engine.slots (12; KV cache 50 B) or agents.planner.engine.context"}},
+		{"the GPU is short", map[string]int64{"cpu": 81, "cuda:1": 40}, []string{"researcher on cuda:1", "agents.researcher.engine.micro_batch_tokens (4096; activations 30 B)"}},
+		{"both are short", map[string]int64{"cpu": 80, "cuda:1": 40}, []string{"planner on cpu", "researcher on cuda:1"}},
+		{"far too small", map[string]int64{"cpu": 8}, []string{"that alone will not do", "smaller model"}},
+	} {
+		err := Fits([]Plan{planner, researcher}, c.free)
+		if (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for _, word := range c.want {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v, want %q", c.name, err, word)
+			}
+		}
+	}
+	onGPU := researcher
+	onGPU.Parts = append(onGPU.Parts[:4:4], Part{Snapshot, "cpu", 12})
+	if err := Fits([]Plan{planner, onGPU}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 93 B") {
+		t.Errorf("a snapshot beside an agent: %v", err)
+	}
+	if err := Fits([]Plan{onGPU}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
+		t.Errorf("a snapshot alone: %v", err)
+	}
+	if err := Fits([]Plan{planner, plan("researcher", "cpu", 5, 30)}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
+		t.Errorf("two agents on one device: %v", err)
+	}
+}
+
+func TestTableFits80Columns(t *testing.T) {
+	var out strings.Builder
+	Write(&out, []Plan{count(t, "boss", "grpo.kl=k3"), count(t, "help", "grpo.kl=k3")}, map[string]int64{"cpu": 1 << 35})
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 81 {
+			t.Errorf("wider than 80: %q", line)
+		}
+	}
+	for _, want := range []string{"weights  master  grads  moments   ref", "  513M ", "snapshot", "total", "on cpu: ", "32.0 GiB available", "help on cuda:0: "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
