@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -179,24 +178,20 @@ func (w *Worker) agentState(ctx context.Context, version int64) (archive.AgentSt
 		Name: w.name, Config: w.model.Config,
 		DType: weights.F32, Extra: w.tokenizer.Files(),
 	}
-	flat := func(from int64, dst []float32) error { return w.model.ReadFlat(ctx, w.model.Master, from, dst) }
+	master := func(from int64, dst []float32) error { return w.model.ReadFlat(ctx, w.params.Master(), from, dst) }
 	if w.learner != nil {
 		copied, err := w.snap(ctx)
 		if err != nil {
 			return out, err
 		}
-		flat = copied.reader(ctx, copied.weights)
+		master = copied.reader(ctx, copied.master)
 		st.Updates = w.learner.Steps()
 		out.Optimizer = &archive.Optimizer{
-			Step: st.Updates, Len: w.model.Layout.Numel,
+			Step: st.Updates, Len: w.params.Numel(),
 			Buffers: map[string]func(int64, []float32) error{"m": copied.reader(ctx, copied.m), "v": copied.reader(ctx, copied.v)},
 		}
 	}
-	parts := map[string]arch.Tensor{}
-	for _, p := range w.model.Layout.Tensors() {
-		parts[p.Name] = p
-	}
-	out.Read = func(name string, dst []float32) error { return flat(parts[name].Offset, dst) }
+	out.Read = w.params.Reader(ctx, master)
 	out.State, _ = json.Marshal(st) // two integers: cannot fail
 	return out, nil
 }
@@ -226,8 +221,8 @@ func (w *Worker) restore(ctx context.Context, from *archive.Manifest) error {
 		return err
 	}
 	defer f.Close()
-	if f.Len() != w.model.Layout.Numel {
-		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), w.model.Layout.Numel)
+	if f.Len() != w.params.Numel() {
+		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), w.params.Numel())
 	}
 	m, v := w.learner.Moments()
 	if err := w.model.WriteFlat(ctx, m, func(from int64, dst []float32) error { return f.Read("m", from, dst) }); err != nil {

@@ -60,6 +60,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	if err = w.load(ctx, s); err != nil {
 		return w, err
 	}
+	w.params = model.All(w.model)
 	if err = w.speak(ctx); err != nil {
 		return w, err
 	}
@@ -84,7 +85,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 		return w, nil
 	}
 	if w.cfg.Learns(a) {
-		if w.snapshot, err = newSnapshot(w.model.Layout.Numel); err != nil {
+		if w.snapshot, err = newSnapshot(w.params.Numel()); err != nil {
 			return w, err
 		}
 	}
@@ -162,7 +163,7 @@ func (w *Worker) openLearner(ctx context.Context) (err error) {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one"))
 		}
 	}
-	w.learner, err = learner.New(ctx, w.model, opt)
+	w.learner, err = learner.New(ctx, w.model, w.params, opt)
 	return err
 }
 

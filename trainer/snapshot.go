@@ -15,9 +15,9 @@ import (
 // goes on. It lies outside of Go's heap, whose size would otherwise let as much garbage gather, and is made
 // once: fresh memory costs more than the copy.
 type snapshot struct {
-	mapped  []byte
-	weights []float32 // as model.Layout lays them out
-	m, v    []float32 // AdamW's moments
+	mapped []byte
+	master []float32 // the flat buffer of model.Params
+	m, v   []float32 // AdamW's moments
 }
 
 func newSnapshot(numel int64) (*snapshot, error) {
@@ -36,7 +36,7 @@ func (s *snapshot) free() error { return unix.Munmap(s.mapped) }
 func (w *Worker) snap(ctx context.Context) (*snapshot, error) {
 	m, v := w.learner.Moments()
 	return w.snapshot, w.device.Do(ctx, func(s *torch.Scope) error {
-		for flat, dst := range map[*torch.Tensor][]float32{w.model.Master: w.snapshot.weights, m: w.snapshot.m, v: w.snapshot.v} {
+		for flat, dst := range map[*torch.Tensor][]float32{w.params.Master(): w.snapshot.master, m: w.snapshot.m, v: w.snapshot.v} {
 			copyOut(s, flat, dst)
 		}
 		return nil

@@ -41,6 +41,7 @@ type Worker struct {
 	member    *store.Member
 	device    *torch.Device
 	model     *model.Model
+	params    model.Params // what training changes of it
 	policy    policy.Policy
 	learner   *learner.Learner // nil for a frozen agent
 	tokenizer *tokenizer.Tokenizer

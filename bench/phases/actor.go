@@ -74,7 +74,7 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 		}
 	}
 	if opt.learner {
-		a.learner, err = learner.New(ctx, a.model, learner.Options{
+		a.learner, err = learner.New(ctx, a.model, model.All(a.model), learner.Options{
 			Loss: mgrpo.DefaultObjective(),
 			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: microBatchTokens,
 		})

@@ -93,14 +93,9 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 
 // export writes the weights for the providers.
 func (a *actor) export(ctx context.Context, folder string) error {
-	parts := map[string]arch.Tensor{}
-	for _, p := range a.model.Layout.Tensors() {
-		parts[p.Name] = p
-	}
-	read := func(name string, dst []float32) error {
-		return a.model.ReadFlat(ctx, a.model.Master, parts[name].Offset, dst)
-	}
-	return weights.WriteHF(folder, a.model.Config, read, weights.F32, nil)
+	params := model.All(a.model)
+	read := func(from int64, dst []float32) error { return a.model.ReadFlat(ctx, params.Master(), from, dst) }
+	return weights.WriteHF(folder, a.model.Config, params.Reader(ctx, read), weights.F32, nil)
 }
 
 // checked are the first completions of the checked prompts.

@@ -69,7 +69,7 @@ func fiveSteps(t *testing.T, dir string) {
 	}
 	ctx, a := context.Background(), want.AdamW
 	m := loadModel(t, dir)
-	l, err := New(ctx, m, Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
+	l, err := New(ctx, m, model.All(m), Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
 	if err != nil {
 		t.Fatal(err)
 	}

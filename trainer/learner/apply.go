@@ -21,12 +21,16 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 			return err
 		}
 		var copied unsafe.Pointer
-		if l.model.Half != nil {
-			copied = l.model.Half.Ptr()
+		if half := l.params.Half(); half != nil {
+			copied = half.Ptr()
 		}
-		return kernels.AdamW(b, l.model.Master.Ptr(), l.m.Ptr(), l.v.Ptr(), l.grad.Ptr(), copied, n, norm, kernels.AdamWConfig{
+		err = kernels.AdamW(b, l.params.Master().Ptr(), l.m.Ptr(), l.v.Ptr(), l.grad.Ptr(), copied, n, norm, kernels.AdamWConfig{
 			LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
 		})
+		if err == nil {
+			l.params.Publish()
+		}
+		return err
 	})
 	var failed *kernels.Error
 	if errors.As(err, &failed) && failed.Status == kernels.NonFinite {

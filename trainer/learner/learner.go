@@ -35,24 +35,26 @@ type Adam struct {
 // DefaultHeadRows bounds the logits held at once to what fits a GEMM well and memory easily.
 const DefaultHeadRows = 512
 
-// Learner owns the gradient and the optimizer state of one model.
+// Learner owns the gradient and the optimizer state of what is trained of one model.
 type Learner struct {
-	model *model.Model
-	opt   Options
+	model  *model.Model // computes
+	params model.Params // are trained
+	opt    Options
 
-	grad  *torch.Tensor // fp32 [Numel]
+	grad  *torch.Tensor // fp32 [params.Numel]
 	part  *torch.Tensor // the compute type's gradient of one micro-batch, where it is not fp32
-	m, v  *torch.Tensor // fp32 [Numel]: first and second moment
+	m, v  *torch.Tensor // fp32 [params.Numel]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
 
-// New allocates gradient and moments and makes the model's leaves accumulate into the gradient.
-func New(ctx context.Context, mod *model.Model, opt Options) (*Learner, error) {
+// New allocates gradient and moments and makes the leaves of params accumulate into the gradient. mod computes with
+// what they publish.
+func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
 	if opt.HeadRows == 0 {
 		opt.HeadRows = DefaultHeadRows
 	}
-	l := &Learner{model: mod, opt: opt}
-	n := mod.Layout.Numel
+	l := &Learner{model: mod, params: params, opt: opt}
+	n := params.Numel()
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		l.grad = s.Keep(s.Zeros(torch.Float32, n))
 		l.m = s.Keep(s.Zeros(torch.Float32, n))
@@ -62,10 +64,9 @@ func New(ctx context.Context, mod *model.Model, opt Options) (*Learner, error) {
 			l.part = s.Keep(s.Zeros(mod.Compute.DType(), n))
 			target = l.part
 		}
-		for i, leaf := range mod.Leaves() {
-			at := mod.Layout.Leaves[i]
-			leaf.RequireGrad(true)
-			leaf.SetGrad(target.Narrow(0, at.Offset, leaf.Numel()).View(at.Shape...))
+		for _, p := range params.Leaves() {
+			p.Leaf.RequireGrad(true)
+			p.Leaf.SetGrad(target.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
 		}
 		return nil
 	})
@@ -197,9 +198,9 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 // Close frees gradient and moments.
 func (l *Learner) Close(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		for _, leaf := range l.model.Leaves() {
-			leaf.SetGrad(nil)
-			leaf.RequireGrad(false)
+		for _, p := range l.params.Leaves() {
+			p.Leaf.SetGrad(nil)
+			p.Leaf.RequireGrad(false)
 		}
 		for _, t := range []*torch.Tensor{l.grad, l.part, l.m, l.v} {
 			t.Drop()

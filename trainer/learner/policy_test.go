@@ -59,7 +59,12 @@ func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {
 	if o.Reference != nil { // models of one learner live on one device in a run; any will do here
 		t.Cleanup(func() { o.Reference.Close(context.Background()) })
 	}
-	l, err := New(context.Background(), m, o)
+	return tinyLearnerFor(t, m, model.All(m), o)
+}
+
+func tinyLearnerFor(t *testing.T, m *model.Model, params model.Params, o Options) *Learner {
+	t.Helper()
+	l, err := New(context.Background(), m, params, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,26 +525,10 @@ func TestHalfCopyFollowsTheMaster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n := plain.model.Layout.Numel
-	want, master, rounded, half := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
-	if err := plain.model.ReadFlat(ctx, plain.model.Master, 0, want); err != nil {
-		t.Fatal(err)
-	}
-	err := l.model.Device.Do(ctx, func(*torch.Scope) error {
-		l.model.Master.Float32s(master)
-		l.model.Master.To(torch.BFloat16).Float32s(rounded)
-		l.model.Half.Float32s(half)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(master, want) {
+	if !slices.Equal(masterOf(t, l.model), masterOf(t, plain.model)) {
 		t.Error("with a bf16 copy training ends at other weights")
 	}
-	if !slices.Equal(half, rounded) || slices.Equal(half, master) {
-		t.Error("the copy is not the weights in bf16")
-	}
+	wantRounded(t, l.model)
 }
 
 // TestNothingToLearnIsSkipped: advantages of 0 and empty batches make no update, weight decay included.

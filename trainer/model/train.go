@@ -63,6 +63,9 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		dy.Drop()
 		inputs[i+1].Drop()
 	}
+	if m.embed.Grad() == nil {
+		return // it is not trained
+	}
 	s.Grad(true, func() {
 		torch.Backward([]*torch.Tensor{torch.Embedding(m.embed, in.IDs)}, []*torch.Tensor{grad})
 	})
