@@ -11,7 +11,11 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/research"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // TestMainOnly freezes the researcher after its cold start: its weights keep every bit and it has no
@@ -123,7 +127,7 @@ func TestThreeAgents(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := trainRouted(t.Context(), cfg, dir, Options{Agents: agents, Observer: seen}); err != nil {
+				if err := trainRouted(t.Context(), cfg, Options{Agents: agents, Observer: seen}); err != nil {
 					t.Errorf("%v: %v", agents, err)
 				}
 			})
@@ -150,23 +154,22 @@ func TestThreeAgents(t *testing.T) {
 	}
 }
 
-func trainRouted(ctx context.Context, cfg *config.Config, dir string, opt Options) error {
-	var err error
-	if opt.Task, err = OpenTask(cfg); err != nil {
-		return err
+// routedTask is the research task with a planner whose calls are routed; a user's own task brings its dialect so.
+type routedTask struct{ *research.Task }
+
+func (t routedTask) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+	d, err := t.Task.Dialect(p, words)
+	if err != nil || !p.Main {
+		return d, err
 	}
-	team, err := openTeam(ctx, cfg, opt, Setup{Dir: dir})
+	return routed{d}, nil
+}
+
+func trainRouted(ctx context.Context, cfg *config.Config, opt Options) error {
+	t, err := assemble.Task(cfg)
 	if err != nil {
 		return err
 	}
-	for _, w := range team.workers {
-		if plain := w.dialect; w.main {
-			w.dialect = func() (agent.Dialect, error) {
-				d, err := plain()
-				return routed{d}, err
-			}
-		}
-	}
-	err = team.each(ctx, (*Worker).Run)
-	return errors.Join(err, team.close(ctx))
+	opt.Task = routedTask{t.(*research.Task)}
+	return Train(ctx, cfg, opt)
 }

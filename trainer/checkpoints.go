@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -85,7 +86,7 @@ func (w *Worker) save(ctx context.Context, version int64, st archive.AgentState,
 		return err
 	}
 	m := archive.Manifest{Run: w.cfg.Run.Name, Step: version, ConfigDigest: w.cfg.Digest(), Results: results.encode()}
-	for _, name := range w.agentNames() {
+	for _, name := range w.cfg.AgentNames() {
 		m.Agents = append(m.Agents, filesOf(name, parts[name]))
 	}
 	if err := w.member.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
@@ -127,7 +128,7 @@ func (w *Worker) complete(ctx context.Context, version int64) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range w.agentNames() {
+	for _, name := range w.cfg.AgentNames() {
 		if digests[name] != digests[w.name] {
 			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("%s has another than %s", name, w.name)}
 		}
@@ -175,23 +176,23 @@ func filesOf(agent string, p store.Part) archive.AgentFiles {
 func (w *Worker) agentState(ctx context.Context, version int64) (archive.AgentState, error) {
 	st := state{Version: version, Refused: w.refused}
 	out := archive.AgentState{
-		Name: w.name, Config: w.model.Config,
-		DType: weights.F32, Extra: w.tokenizer.Files(),
+		Name: w.name, Config: w.Model.Config,
+		DType: weights.F32, Extra: w.Tokenizer.Files(),
 	}
-	master := func(from int64, dst []float32) error { return w.model.ReadFlat(ctx, w.params.Master(), from, dst) }
-	if w.learner != nil {
+	master := func(from int64, dst []float32) error { return w.Model.ReadFlat(ctx, w.Params.Master(), from, dst) }
+	if w.Learner != nil {
 		copied, err := w.snap(ctx)
 		if err != nil {
 			return out, err
 		}
 		master = copied.reader(ctx, copied.master)
-		st.Updates = w.learner.Steps()
+		st.Updates = w.Learner.Steps()
 		out.Optimizer = &archive.Optimizer{
-			Step: st.Updates, Len: w.params.Numel(),
+			Step: st.Updates, Len: w.Params.Numel(),
 			Buffers: map[string]func(int64, []float32) error{"m": copied.reader(ctx, copied.m), "v": copied.reader(ctx, copied.v)},
 		}
 	}
-	out.Read = w.params.Reader(ctx, master)
+	out.Read = w.Params.Reader(ctx, master)
 	out.State, _ = json.Marshal(st) // two integers: cannot fail
 	return out, nil
 }
@@ -205,7 +206,7 @@ func (w *Worker) restore(ctx context.Context, from *archive.Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
-	if w.learner == nil {
+	if w.Learner == nil {
 		return nil
 	}
 	data, err := archive.ReadState(agentDir)
@@ -221,17 +222,17 @@ func (w *Worker) restore(ctx context.Context, from *archive.Manifest) error {
 		return err
 	}
 	defer f.Close()
-	if f.Len() != w.params.Numel() {
-		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), w.params.Numel())
+	if f.Len() != w.Params.Numel() {
+		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), w.Params.Numel())
 	}
-	m, v := w.learner.Moments()
-	if err := w.model.WriteFlat(ctx, m, func(from int64, dst []float32) error { return f.Read("m", from, dst) }); err != nil {
+	m, v := w.Learner.Moments()
+	if err := w.Model.WriteFlat(ctx, m, func(from int64, dst []float32) error { return f.Read("m", from, dst) }); err != nil {
 		return err
 	}
-	if err := w.model.WriteFlat(ctx, v, func(from int64, dst []float32) error { return f.Read("v", from, dst) }); err != nil {
+	if err := w.Model.WriteFlat(ctx, v, func(from int64, dst []float32) error { return f.Read("v", from, dst) }); err != nil {
 		return err
 	}
-	w.learner.SetSteps(st.Updates)
+	w.Learner.SetSteps(st.Updates)
 	w.refused = st.Refused
 	return nil
 }
@@ -243,3 +244,11 @@ func (w *Worker) goOn(from *archive.Manifest) error {
 	}
 	return w.dropTrajectories(w.from)
 }
+
+func checkpointsDir(dir string) string { return filepath.Join(dir, checkpointsFolder) }
+
+func agentDir(r archive.Run, step int64, name string) string {
+	return filepath.Join(r.StepDir(step), name)
+}
+
+func cpuFeatures() string { return torch.CPUFeatures() }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -25,11 +26,11 @@ import (
 // trainOn trains a team whose checkpoints go to a file system of the test's.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(RunDir(cfg), configFile), cfg.Dump(RunDir(cfg)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(cfg.RunDir(), configFile), cfg.Dump(cfg.RunDir()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range team.workers {
@@ -74,8 +75,8 @@ func TestStepsGoOnBesideACheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range []int64{2, 4} {
-		sameWeights(t, digests(t, RunDir(cfg), step), digests(t, wholeDir, step))
-		if got, want := readResults(t, RunDir(cfg), step), readResults(t, wholeDir, step); got != want {
+		sameWeights(t, digests(t, cfg.RunDir(), step), digests(t, wholeDir, step))
+		if got, want := readResults(t, cfg.RunDir(), step), readResults(t, wholeDir, step); got != want {
 			t.Errorf("results of step %d: %s, want %s", step, got, want)
 		}
 	}
@@ -104,7 +105,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "updates were refused in 3 steps in a row") {
 		t.Fatalf("%v", err)
 	}
-	if got := steps(t, RunDir(cfg)); !slices.Equal(got, []int64{2}) {
+	if got := steps(t, cfg.RunDir()); !slices.Equal(got, []int64{2}) {
 		t.Errorf("checkpoints %v", got)
 	}
 }
@@ -139,16 +140,16 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("%v", err)
 	}
-	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + RunDir(cfg), "checkpoint prune --keep 1", "--resume"} {
+	for _, want := range []string{"model.safetensors", "checkpoint 4", "run.dir, " + cfg.RunDir(), "checkpoint prune --keep 1", "--resume"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	if got := steps(t, RunDir(cfg)); got[len(got)-1] != 2 {
+	if got := steps(t, cfg.RunDir()); got[len(got)-1] != 2 {
 		t.Fatalf("checkpoints %v", got)
 	}
 	mustTrain(t, cfg, Options{Resume: true})
-	sameWeights(t, digests(t, RunDir(cfg), 4), digests(t, wholeDir, 4))
+	sameWeights(t, digests(t, cfg.RunDir(), 4), digests(t, wholeDir, 4))
 }
 
 // TestLedger: every rollout of every step is in each agent's ledger once, with the weights of its trajectories
@@ -222,7 +223,7 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &Worker{name: "solver", ledger: l}
+	w := &Worker{Parts: &assemble.Parts{}, name: "solver", ledger: l}
 	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
@@ -264,7 +265,7 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion: nobody hears of a step of which the ledger has no line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +369,7 @@ func TestFolderOnEachServer(t *testing.T) {
 // TestRefusedStepsAreRemembered: a worker that is killed after two void steps in a row ends with the third.
 func TestRefusedStepsAreRemembered(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: RunDir(cfg)})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,13 +438,13 @@ func TestManifestsAreCompared(t *testing.T) {
 	}
 	defer s.Close()
 	worker := func(m *store.Member, manifest string) *Worker {
-		w := &Worker{cfg: cfg, name: m.Agent(), member: m, run: CheckpointsOf(t.TempDir(), m.Agent())}
+		w := &Worker{Parts: &assemble.Parts{}, cfg: cfg, name: m.Agent(), member: m, run: CheckpointsOf(t.TempDir(), m.Agent())}
 		if _, err := w.run.Commit(archive.Manifest{Run: manifest, Step: 2, Agents: []archive.AgentFiles{{Name: m.Agent()}}}); err != nil {
 			t.Fatal(err)
 		}
 		return w
 	}
-	hello := store.Hello{Agents: AgentNames(cfg), Offers: []store.Offer{{Version: store.Afresh}}}
+	hello := store.Hello{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.Afresh}}}
 	var g sync.WaitGroup
 	members := map[string]*store.Member{}
 	for _, name := range hello.Agents {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -16,16 +17,16 @@ func (w *Worker) coldStart(ctx context.Context) error {
 	if !w.cfg.ColdStarts(w.agent) {
 		return nil
 	}
-	demos, err := w.demonstrations(w.agent.ContextTokens(w.model.MaxPosition()))
+	demos, err := w.demonstrations()
 	if err != nil {
 		return fmt.Errorf("cold start: %w", err)
 	}
 	if len(demos) == 0 {
 		return fmt.Errorf("cold start: no demonstrations for %s: set its cold_start.steps to 0, or give some", w.name)
 	}
-	schedule := scheduleOf(set.Optimizer, set.Steps)
+	schedule := assemble.Schedule(set.Optimizer, set.Steps)
 	order := newDealer(len(demos), w.cfg.Run.Seed, w.name)
-	w.learner.SetAdam(adamOf(set.Optimizer))
+	w.Learner.SetAdam(assemble.Adam(set.Optimizer))
 	clock := w.stopwatch()
 	var loss, tokens mean
 	for i := range set.Steps {
@@ -33,7 +34,7 @@ func (w *Worker) coldStart(ctx context.Context) error {
 		for range set.Batch {
 			batch = append(batch, demos[order.next()])
 		}
-		r, err := w.learner.Supervise(ctx, batch, schedule.At(i))
+		r, err := w.Learner.Supervise(ctx, batch, schedule.At(i))
 		if err != nil {
 			return fmt.Errorf("cold start, update %d: %w", i+1, err)
 		}
@@ -44,18 +45,28 @@ func (w *Worker) coldStart(ctx context.Context) error {
 		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
 	}
 	clock.lap("learn")
-	w.learner.SetAdam(adamOf(w.agent.Optimizer))
+	w.Learner.SetAdam(assemble.Adam(w.agent.Optimizer))
 	record := metrics.Record{Kind: metrics.KindColdStart, Agent: w.name, Values: map[string]float64{
 		"loss": loss.value(), "updates": float64(set.Steps), "trained_tokens": tokens.sum,
 		"learn_seconds": clock.laps["learn"], "learn_tokens_per_second": tokens.sum / clock.laps["learn"],
 	}}
 	w.observer.Report(record)
 	if !w.cfg.Learns(w.agent) { // frozen from here on
-		err := w.learner.Close(ctx)
-		w.learner = nil
+		err := w.Learner.Close(ctx)
+		w.Learner = nil
 		return err
 	}
-	return w.learner.ResetOptimizer(ctx)
+	return w.Learner.ResetOptimizer(ctx)
+}
+
+// demonstrations are the conversations to learn from.
+func (w *Worker) demonstrations() ([]*learner.Sequence, error) {
+	shown, err := assemble.Demonstrations(w.cfg, w.Player, w.context())
+	out := make([]*learner.Sequence, len(shown))
+	for i, t := range shown {
+		out[i] = &learner.Sequence{ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled}
+	}
+	return out, err
 }
 
 // dealer deals out indices, reshuffled for every pass over them: a function of the seed.
@@ -66,7 +77,7 @@ type dealer struct {
 }
 
 func newDealer(n int, seed uint64, name string) *dealer {
-	d := &dealer{rng: rand.New(rand.NewPCG(seed, hash(name))), perm: make([]int, n), at: n}
+	d := &dealer{rng: rand.New(rand.NewPCG(seed, assemble.Hash(name))), perm: make([]int, n), at: n}
 	for i := range d.perm {
 		d.perm[i] = i
 	}

@@ -21,22 +21,6 @@ func dateIn(t *testing.T, dir string) string {
 	return cfg.Run.Date
 }
 
-// TestDateIsTheRuns: what a template prints as today's date does not depend on when the prompt is rendered.
-func TestDateIsTheRuns(t *testing.T) {
-	cfg, err := config.Load(tarrow, []string{"run.date=2024-07-26"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := speaking(t, cfg, "searcher", "Today is {{ strftime_now('%d %b %Y') }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
-	dialect, err := w.dialect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, text, err := dialect.Prompt("?"); err != nil || !strings.HasPrefix(text, "Today is 26 Jul 2024.") {
-		t.Errorf("%.60q, %v", text, err)
-	}
-}
-
 // TestDateIsKept by a run that is resumed, and may not change.
 func TestDateIsKept(t *testing.T) {
 	dir := t.TempDir()

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -28,11 +29,11 @@ type Evaluation struct {
 // process and away from the run's store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer metrics.Observer) (Evaluation, error) {
 	if stepDir == "" {
-		m, _, err := archive.Run{Dir: checkpointsDir(RunDir(cfg))}.Latest()
+		m, _, err := archive.Run{Dir: checkpointsDir(cfg.RunDir())}.Latest()
 		if err != nil {
 			return Evaluation{}, err
 		}
-		stepDir = archive.Run{Dir: checkpointsDir(RunDir(cfg))}.StepDir(m.Step)
+		stepDir = archive.Run{Dir: checkpointsDir(cfg.RunDir())}.StepDir(m.Step)
 	}
 	from, err := checkpointOf(cfg, stepDir, observer)
 	if err != nil {
@@ -41,9 +42,9 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 	alone := *cfg
 	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease}
 	e := Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples,
-		Dir: filepath.Join(RunDir(cfg), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
+		Dir: filepath.Join(cfg.RunDir(), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
 	records := &collected{Observer: observer}
-	t, err := OpenTask(&alone)
+	t, err := assemble.Task(&alone)
 	if err != nil {
 		return e, err
 	}
@@ -53,12 +54,12 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 		return e, err
 	}
 	err = team.each(ctx, func(w *Worker, ctx context.Context) error {
-		if err := w.policy.Load(ctx, from.Step); err != nil {
+		if err := w.Policy.Load(ctx, from.Step); err != nil {
 			return err
 		}
 		return w.evaluate(ctx, from.Step)
 	})
-	for _, name := range AgentNames(cfg) {
+	for _, name := range cfg.AgentNames() {
 		if r, ok := records.byAgent[name]; ok {
 			e.Records = append(e.Records, r)
 		}
@@ -78,7 +79,7 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 	if want := (archive.Run{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
 		return m, fmt.Errorf("%s holds step %d: give the folder its name %s back", stepDir, m.Step, filepath.Base(want))
 	}
-	for _, name := range AgentNames(cfg) {
+	for _, name := range cfg.AgentNames() {
 		if _, ok := m.Agent(name); !ok {
 			return m, fmt.Errorf("%s holds no agent %q of this configuration", stepDir, name)
 		}
@@ -91,7 +92,7 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 
 // notAStep says what a checkpoint is called, and which of them the run has.
 func notAStep(cfg *config.Config, dir string) error {
-	run := CheckpointsOf(RunDir(cfg))
+	run := CheckpointsOf(cfg.RunDir())
 	steps, err := run.List()
 	if err != nil || len(steps) == 0 {
 		return fmt.Errorf("%s is no checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, run.StepDir(cfg.Run.Steps))

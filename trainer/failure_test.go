@@ -17,6 +17,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -36,7 +37,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir})
 			if err == nil && name == "planner" {
 				w := team.workers[0]
-				err = w.model.WriteFlat(t.Context(), w.model.Master, func(_ int64, dst []float32) error {
+				err = w.Model.WriteFlat(t.Context(), w.Model.Master, func(_ int64, dst []float32) error {
 					for i := range dst {
 						dst[i] = float32(math.NaN())
 					}
@@ -99,7 +100,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "run.steps=1", "eval.before=false")
-	real, err := OpenTask(cfg)
+	real, err := assemble.Task(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func TestMemoryFull(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		return w.device.Do(ctx, func(s *torch.Scope) error {
+		return w.Device.Do(ctx, func(s *torch.Scope) error {
 			s.Zeros(torch.Float32, 1<<45)
 			return nil
 		})

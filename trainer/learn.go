@@ -20,7 +20,7 @@ func (w *Worker) normalise(groups []mgrpo.Group) ([]mgrpo.GroupAdvantage, error)
 	for i, g := range groups {
 		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
 	}
-	return learner.Normalise(w.convention, rewards)
+	return learner.Normalise(w.Rules.Convention, rewards)
 }
 
 // sequences are what the learner reads: the trajectories of complete rollouts with weight, advantage and
@@ -48,7 +48,7 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 	if !w.trains() {
 		return out, nil
 	}
-	if err := w.learner.Prepare(ctx, slices.Concat(values(plan.Queries, byQuery)...)); err != nil {
+	if err := w.Learner.Prepare(ctx, slices.Concat(values(plan.Queries, byQuery)...)); err != nil {
 		return out, err
 	}
 	total := w.cfg.GRPO.Epochs * w.cfg.GRPO.Minibatches
@@ -57,7 +57,7 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 		for _, queries := range w.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
 			failpoint.Here("learn.update.before")
-			r, err := w.learner.Update(ctx, batch, w.schedule.At(n))
+			r, err := w.Learner.Update(ctx, batch, w.Rules.Schedule.At(n))
 			if err != nil {
 				return out, fmt.Errorf("update %d of %d: %w", len(out.reports)+1, total, err)
 			}

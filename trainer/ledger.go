@@ -26,7 +26,7 @@ func (w *Worker) enter(n int64, outcomes []store.Outcome, complete map[string][]
 		line.Rollouts[i] = archive.LedgerRollout{ID: o.ID(), Trained: trained[o.ID()], Removed: removed(o, trained)}
 	}
 	if w.trains() {
-		line.Updates = w.learner.Steps()
+		line.Updates = w.Learner.Steps()
 	}
 	return w.diskFull(w.ledger.Append(line))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -17,14 +18,14 @@ import (
 // It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
 func MemoryPlans(cfg *config.Config, names []string) ([]memory.Plan, error) {
 	if names == nil {
-		names = AgentNames(cfg)
+		names = cfg.AgentNames()
 	}
 	var plans []memory.Plan
 	var faults config.Errors
 	for _, name := range names {
 		a := cfg.Agent(name)
 		if a == nil {
-			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, AgentNames(cfg))
+			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, cfg.AgentNames())
 		}
 		arch, err := architecture(cfg, a)
 		if err != nil {
@@ -57,11 +58,11 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 // architecture is what the agent's model will be.
 func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
 	if s := a.Model.Shape; s != nil {
-		tok, err := shapeTokenizer(cfg, s)
+		tok, err := assemble.ShapeTokenizer(cfg, s, nil)
 		if err != nil {
 			return arch.Config{}, err
 		}
-		return shapeConfig(s, tok)
+		return assemble.ShapeConfig(s, tok)
 	}
 	path, err := cfg.Find(a.Model.Path)
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 
 // Alive has the device's thread do nothing; a busy one lets it wait until ctx ends.
 func (w *Worker) Alive(ctx context.Context) error {
-	return w.device.Do(ctx, func(*torch.Scope) error { return nil })
+	return w.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 
 // Version is the number of training steps that the weights have seen.
-func (w *Worker) Version() int64 { return w.policy.Version() }
+func (w *Worker) Version() int64 { return w.Policy.Version() }
 
 // Rollouts is how many conversations the agent holds at this moment.
-func (w *Worker) Rollouts() int { return int(w.talking.Load()) }
+func (w *Worker) Rollouts() int { return w.Player.Talking() }
 
 // Saved finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {
-	run := archive.Run{Dir: checkpointsDir(RunDir(cfg))}
+	run := archive.Run{Dir: checkpointsDir(cfg.RunDir())}
 	return func() (step int64, at time.Time, ok bool) {
 		steps, err := run.List()
 		if err != nil || len(steps) == 0 {

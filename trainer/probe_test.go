@@ -2,11 +2,13 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"regexp"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
@@ -18,9 +20,22 @@ type watched struct {
 	during func(ctx context.Context)
 }
 
-func (w watched) Tool(ctx context.Context, q task.Query, name, args string) (string, error) {
+func (w watched) Tools(q task.Query, p task.Part) []tool.Tool {
+	tools := w.Task.Tools(q, p)
+	for i, t := range tools {
+		tools[i] = watchedTool{t, w.during}
+	}
+	return tools
+}
+
+type watchedTool struct {
+	tool.Tool
+	during func(ctx context.Context)
+}
+
+func (w watchedTool) Call(ctx context.Context, args json.RawMessage) (string, error) {
 	w.during(ctx)
-	return w.Task.Tool(ctx, q, name, args)
+	return w.Tool.Call(ctx, args)
 }
 
 // TestRolloutsInFlight: an agent that holds one conversation at a time says so while it calls a tool.

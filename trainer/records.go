@@ -121,7 +121,7 @@ func (w *Worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 
 // describeBatches is how many sequences decoded together in the engine's passes since the last record.
 func (w *Worker) describeBatches(r *metrics.Record) {
-	s := w.policy.Stats()
+	s := w.Policy.Stats()
 	histogram := map[string]int64{}
 	for size, passes := range s.Batches {
 		if n := passes - w.decoded[size]; n > 0 {
@@ -206,15 +206,15 @@ func describeLearning(r *metrics.Record, l learned) {
 }
 
 func (w *Worker) describeMemory(r *metrics.Record) {
-	m, err := w.device.Memory(context.Background())
+	m, err := w.Device.Memory(context.Background())
 	if err != nil {
 		return // a figure that is not known is absent
 	}
 	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
-	if !w.device.IsCUDA() {
+	if !w.Device.IsCUDA() {
 		return
 	}
-	if gpu, err := cuda.MemoryOf(w.device.Index()); err == nil {
+	if gpu, err := cuda.MemoryOf(w.Device.Index()); err == nil {
 		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
 	}
 }

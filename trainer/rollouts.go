@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -92,7 +93,7 @@ func (w *Worker) hold(ctx context.Context, p store.Phase, queries []task.Query, 
 	}
 	c := w.collect(p, plan)
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(w.inFlight)
+	g.SetLimit(w.cfg.Slots(w.agent))
 	for _, q := range queries {
 		for k := range rollouts {
 			g.Go(func() error { return w.attempt(gctx, c, q, k) })
@@ -139,7 +140,7 @@ func (w *Worker) score(ctx context.Context, q task.Query, a task.Attempt, o *sto
 			return err
 		}
 	}
-	o.Reward, err = w.weights.MainReward(o.Format, &o.Correct)
+	o.Reward, err = w.Rules.Rewards.MainReward(o.Format, &o.Correct)
 	return err
 }
 
@@ -156,7 +157,7 @@ func (w *Worker) serve(ctx context.Context, p store.Phase) (*holding, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(w.inFlight)
+	g.SetLimit(w.cfg.Slots(w.agent))
 	for {
 		v, err := w.member.Claim(gctx, p)
 		if errors.Is(err, store.ErrEnded) {
@@ -224,7 +225,7 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 func (w *Worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	score, err := w.task.VerifySub(ctx, q, a)
 	if err == nil {
-		_, err = w.weights.SubReward(true, false, nil, &score)
+		_, err = w.Rules.Rewards.SubReward(true, false, nil, &score)
 	}
 	return score, err
 }
@@ -232,22 +233,9 @@ func (w *Worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) 
 // converse holds one conversation of this worker's agent.
 func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
 	delegate func(context.Context, string, int, string) (string, error)) (agent.Trajectory, error) {
-	w.talking.Add(1)
-	defer w.talking.Add(-1)
-	dialect, err := w.dialect()
-	if err != nil {
-		return agent.Trajectory{}, err
-	}
-	spec := agent.Spec{
-		Key:     policy.Key{RunSeed: w.cfg.Run.Seed, Step: samplingStep(p), Query: q.ID, Rollout: k, Agent: w.name, Invocation: i},
-		Main:    w.main,
-		Task:    text,
-		Dialect: dialect,
-		Limits:  w.limits,
-		MaxLag:  w.cfg.GRPO.MaxLag,
-	}
-	spec.Sampling = w.sampling(p)
-	return agent.Run(ctx, spec, agent.Env{Policy: w.policy, Tools: w.toolsFor(q), Delegate: delegate})
+	return w.Player.Play(ctx, play.Conversation{
+		Query: q, Step: samplingStep(p), Rollout: k, Invocation: i, Text: text, Sampling: w.sampling(p), Delegate: delegate,
+	})
 }
 
 // samplingStep keys the random numbers of a phase. Evaluations all use 0, so that two versions are

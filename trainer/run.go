@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/health"
@@ -46,7 +47,7 @@ func Resumable(err error) bool {
 func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	var err error
 	if opt.Task == nil {
-		if opt.Task, err = OpenTask(cfg); err != nil {
+		if opt.Task, err = assemble.Task(cfg); err != nil {
 			return err
 		}
 	}
@@ -73,7 +74,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested int64) (from int64, err error) {
 	own := *cfg // with the date that the team agrees on
 	cfg = &own
-	dir := RunDir(cfg)
+	dir := cfg.RunDir()
 	points, err := startingPoints(cfg, dir, opt)
 	if err != nil {
 		return 0, err

@@ -34,9 +34,9 @@ func (s *snapshot) free() error { return unix.Munmap(s.mapped) }
 
 // snap copies the agent's weights and moments as they are.
 func (w *Worker) snap(ctx context.Context) (*snapshot, error) {
-	m, v := w.learner.Moments()
-	return w.snapshot, w.device.Do(ctx, func(s *torch.Scope) error {
-		for flat, dst := range map[*torch.Tensor][]float32{w.params.Master(): w.snapshot.master, m: w.snapshot.m, v: w.snapshot.v} {
+	m, v := w.Learner.Moments()
+	return w.snapshot, w.Device.Do(ctx, func(s *torch.Scope) error {
+		for flat, dst := range map[*torch.Tensor][]float32{w.Params.Master(): w.snapshot.master, m: w.snapshot.m, v: w.snapshot.v} {
 			copyOut(s, flat, dst)
 		}
 		return nil

@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
-
-// RunDir is the run's folder.
-func RunDir(cfg *config.Config) string { return cfg.Resolve(cfg.Run.Dir) }
 
 // ErrFinished is a run of which nothing is left to train.
 var ErrFinished = errors.New("nothing is left to train; raise run.steps")
@@ -26,7 +24,7 @@ var ErrFinished = errors.New("nothing is left to train; raise run.steps")
 func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
 	run := CheckpointsOf(dir, opt.Agents...)
 	if run.Agents == nil {
-		run.Agents = AgentNames(cfg)
+		run.Agents = cfg.AgentNames()
 	}
 	steps, err := run.List()
 	if err != nil {
@@ -78,7 +76,7 @@ func (t *team) somethingLeft(ctx context.Context, s Setup) error {
 	if s.Frozen || len(s.Offers) == 0 || !finished(s.Config, s.Offers[0], s.Task) {
 		return nil
 	}
-	over, err := t.store.Over(ctx, AgentNames(s.Config))
+	over, err := t.store.Over(ctx, s.Config.AgentNames())
 	if err != nil || !over {
 		return err
 	}
@@ -117,8 +115,12 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 		return run.GoBack(archive.Manifest{Step: store.Afresh})
 	}
 	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
+	deterministic, err := assemble.Deterministic(s.Config)
+	if err != nil {
+		return err
+	}
 	for _, m := range t.members {
-		if part, _ := s.From.Agent(m.Agent()); s.Config.Deterministic() && part.CPUFeatures != cpuFeatures() {
+		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != cpuFeatures() {
 			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
 		}
 	}
@@ -130,7 +132,7 @@ func dateOf(cfg *config.Config, resume bool) string {
 	if cfg.Run.Date != "" {
 		return cfg.Run.Date
 	}
-	if old, err := config.Load(filepath.Join(RunDir(cfg), configFile), nil); resume && err == nil && old.Run.Date != "" {
+	if old, err := config.Load(filepath.Join(cfg.RunDir(), configFile), nil); resume && err == nil && old.Run.Date != "" {
 		return old.Run.Date
 	}
 	return time.Now().Format(time.DateOnly)

@@ -52,7 +52,7 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 
 	// 6. Version + 1, published; the step ends for everyone when all have.
 	failpoint.Here("commit.load.before")
-	if err := w.policy.Load(ctx, n+1); err != nil {
+	if err := w.Policy.Load(ctx, n+1); err != nil {
 		return err
 	}
 	failpoint.Here("commit.load.after")
@@ -140,7 +140,7 @@ func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) ([]m
 		if w.main {
 			groups = append(groups, mgrpo.MainGroup(q, w.name, rewards))
 		} else {
-			groups = append(groups, w.align.Group(w.cfg.Run.Seed, q, w.name, rewards))
+			groups = append(groups, w.Rules.Align.Group(w.cfg.Run.Seed, q, w.name, rewards))
 		}
 	}
 	if !w.main && w.cfg.GRPO.SubGroup == "batch" {
@@ -159,7 +159,7 @@ func (w *Worker) rewards(held *holding, o store.Outcome) ([]float64, error) {
 	for i := range out {
 		t := held.trajectories[trajectoryID(o.Query, o.Rollout, w.name, i, false)]
 		var err error
-		if out[i], err = w.weights.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert); err != nil {
+		if out[i], err = w.Rules.Rewards.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert); err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -28,8 +29,8 @@ func TestForeignHolding(t *testing.T) {
 	if err := members["planner"].PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
-	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"]}
-	w.settings()
+	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"],
+		Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent("researcher"))}}
 	held := &holding{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}

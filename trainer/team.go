@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -31,13 +32,13 @@ type team struct {
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*team, error) {
 	names := opt.Agents
 	if names == nil {
-		names = AgentNames(cfg)
+		names = cfg.AgentNames()
 	}
-	options, err := StoreOptions(cfg)
+	options, err := assemble.Store(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if options.URL == "" && len(names) < len(AgentNames(cfg)) {
+	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
 		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
@@ -63,7 +64,11 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 	if err := t.somethingLeft(ctx, s); err != nil {
 		return err
 	}
-	hello := store.Hello{Config: s.Config.Shared(), Agents: AgentNames(s.Config), Deterministic: s.Config.Deterministic(), Offers: offersOf(s.Offers, s.Date)}
+	deterministic, err := assemble.Deterministic(s.Config)
+	if err != nil {
+		return err
+	}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: offersOf(s.Offers, s.Date)}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if err != nil {

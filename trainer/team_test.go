@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -50,7 +51,7 @@ func load(t *testing.T, dir string, sets ...string) *config.Config {
 // openTask is the configured task.
 func openTask(t *testing.T, cfg *config.Config) task.Task {
 	t.Helper()
-	out, err := OpenTask(cfg)
+	out, err := assemble.Task(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

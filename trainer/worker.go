@@ -9,27 +9,21 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/course"
-	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // Worker is one agent of a run: its model on its device, its engine and learner, its place in the store.
 // `mgrpo train` runs one worker an agent in one process, `mgrpo worker` a single one.
 type Worker struct {
+	*assemble.Parts
 	cfg      *config.Config
 	agent    *config.Agent
 	name     string
@@ -37,24 +31,8 @@ type Worker struct {
 	alone    bool // in its process
 	observer metrics.Observer
 
-	task      task.Task
-	member    *store.Member
-	device    *torch.Device
-	model     *model.Model
-	params    model.Params // what training changes of it
-	policy    policy.Policy
-	learner   *learner.Learner // nil for a frozen agent
-	tokenizer *tokenizer.Tokenizer
-	dialect   func() (agent.Dialect, error) // a conversation's own
-	tools     *toolbox
-	limits    agent.Limits
-	inFlight  int          // conversations held at once, at most
-	talking   atomic.Int64 // conversations held now
-
-	weights    mgrpo.RewardWeights
-	align      mgrpo.Align
-	convention mgrpo.Convention
-	schedule   learner.Schedule
+	task   task.Task
+	member *store.Member
 
 	dir      string // the run's folder
 	run      archive.Run
@@ -97,7 +75,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	defer actor.work.Wait()
 	defer done() // before the wait, whichever way this ends
 	actor.work.Go(func() { w.passStopOn(acting, abandon) })
-	if err := w.policy.Load(ctx, w.from); err != nil {
+	if err := w.Policy.Load(ctx, w.from); err != nil {
 		return err
 	}
 	if w.saved >= 0 { // a worker that was lost may have left the others waiting for this
@@ -283,7 +261,7 @@ func (w *Worker) evaluate(ctx context.Context, version int64) error {
 }
 
 // trains says whether this agent's weights change.
-func (w *Worker) trains() bool { return w.learner != nil }
+func (w *Worker) trains() bool { return w.Learner != nil }
 
 func (w *Worker) mainName() string { return w.cfg.Main().Name }
 
@@ -309,32 +287,18 @@ func (s *stopwatch) resume() { s.last = time.Now() }
 
 // Close frees the worker's memory.
 func (w *Worker) Close(ctx context.Context) error {
-	var first error
-	note := func(what string, err error) {
-		if err != nil && first == nil {
-			first = fmt.Errorf("%s: closing %s: %w", w.name, what, err)
-		}
-	}
-	if w.tools != nil {
-		note("tools", w.tools.Close())
-	}
-	if w.policy != nil {
-		note("engine", w.policy.Close(ctx))
-	}
-	if w.learner != nil {
-		note("learner", w.learner.Close(ctx))
+	var errs []error
+	if w.Parts != nil {
+		errs = append(errs, w.Parts.Close(ctx))
 	}
 	if w.snapshot != nil {
-		note("snapshot", w.snapshot.free())
+		errs = append(errs, w.snapshot.free())
 	}
 	if w.ledger != nil {
-		note("ledger", w.ledger.Close())
+		errs = append(errs, w.ledger.Close())
 	}
-	if w.model != nil {
-		note("model", w.model.Close(ctx))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: closing: %w", w.name, err)
 	}
-	if w.device != nil {
-		note("device", w.device.Close())
-	}
-	return first
+	return nil
 }

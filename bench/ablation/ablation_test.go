@@ -66,7 +66,7 @@ func TestArmsBeginAlike(t *testing.T) {
 			}
 			for _, agent := range []string{"planner", "researcher"} {
 				name := filepath.Join("trajectories", "eval-0", agent+".jsonl")
-				got, want := read(t, filepath.Join(trainer.RunDir(cfg), name)), read(t, filepath.Join(e.Dir, name))
+				got, want := read(t, filepath.Join(cfg.RunDir(), name)), read(t, filepath.Join(e.Dir, name))
 				if got != want || strings.Count(want, "\n") < 12 {
 					t.Errorf("%s begins with other weights than those of the cold start: %d and %d bytes of trajectories differ", agent, len(got), len(want))
 				}

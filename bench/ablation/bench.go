@@ -57,7 +57,7 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(trainer.RunDir(cfg)); err != nil { // of a run that was cut off
+	if err := os.RemoveAll(cfg.RunDir()); err != nil { // of a run that was cut off
 		return err
 	}
 	began := time.Now()
@@ -85,7 +85,7 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir 
 		return "", err
 	}
 	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, b.log)
-	run := archive.Run{Dir: filepath.Join(trainer.RunDir(cfg), "checkpoints")}
+	run := archive.Run{Dir: filepath.Join(cfg.RunDir(), "checkpoints")}
 	stepDir = run.StepDir(0)
 	if done, err := run.List(); err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir 
 }
 
 func (b *bench) train(ctx context.Context, cfg *config.Config, watch *budget, stop <-chan struct{}) error {
-	lines := metrics.NewJSONL(trainer.RunDir(cfg))
+	lines := metrics.NewJSONL(cfg.RunDir())
 	err := trainer.Train(ctx, cfg, trainer.Options{Observer: metrics.Observers{watch, lines}, Stop: stop})
 	return errors.Join(err, lines.Close())
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -33,7 +34,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 			out.Expert = &score
 		}
 	}
-	t, err := trainer.OpenTask(cfg)
+	t, err := assemble.Task(cfg)
 	if err != nil {
 		return out, err
 	}

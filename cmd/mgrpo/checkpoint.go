@@ -43,7 +43,7 @@ func (f checkpointFlags) open() (r archive.Run, keep int, err error) {
 		if err != nil {
 			return r, 0, err
 		}
-		dir, keep = trainer.RunDir(cfg), cfg.Run.Keep
+		dir, keep = cfg.RunDir(), cfg.Run.Keep
 	}
 	r = trainer.CheckpointsOf(dir, f.Agent...)
 	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {

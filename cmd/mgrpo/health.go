@@ -14,7 +14,7 @@ import (
 func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
 	o := health.Options{Address: cfg.Health.Address, Agents: agents, Saved: trainer.Saved(cfg)}
 	if o.Agents == nil {
-		o.Agents = trainer.AgentNames(cfg)
+		o.Agents = cfg.AgentNames()
 	}
 	if o.Address == "" {
 		if agents == nil {

@@ -19,7 +19,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	if err := doctor.Preflight(os.Stdout, cfg, opt.Agents); err != nil {
 		return err
 	}
-	dir := trainer.RunDir(cfg)
+	dir := cfg.RunDir()
 	console := newConsole(cfg, opt.Agents)
 	if opt.Resume {
 		recall(console, dir)
@@ -62,7 +62,7 @@ func recall(console *metrics.Console, dir string) {
 func newConsole(cfg *config.Config, agents []string) *metrics.Console {
 	opt := metrics.ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
 	if agents == nil {
-		opt.Agents = trainer.AgentNames(cfg)
+		opt.Agents = cfg.AgentNames()
 	}
 	out := int(os.Stdout.Fd())
 	if term.IsTerminal(out) && os.Getenv("TERM") != "dumb" {

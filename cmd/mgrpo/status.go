@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -37,7 +37,7 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	if cfg.Store.URL == "" {
 		return embedded(cfg)
 	}
-	options, err := trainer.StoreOptions(cfg)
+	options, err := assemble.Store(cfg)
 	if err != nil {
 		return err
 	}

@@ -114,12 +114,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
 				"f.yaml:3:118: grpo.max_lag: which versions sample depends on the clock then: run.deterministic cannot be true\n" +
-				"f.yaml:3:130: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0\n" +
-				"--set run.deterministic=true: run.deterministic: agents.b is on cuda, and equal bits are promised on the CPU only"},
-		{name: "research", text: "run: {name: t}\nagents: {a: {role: main, model: m, prompt_text: x}, b: {role: sub, model: m, tools: [code]}, c: {role: sub, model: m}}\n",
-			want: "f.yaml:2:10: agents.a.delegates: the planner of the research task asks one sub-agent; found 2\n" +
-				"f.yaml:2:10: agents.a: the research task is played without a system prompt; leave prompt and prompt_text out\n" +
-				"f.yaml:2:78: agents.b.tools: the research task brings its own search and knows no other tool"},
+				"f.yaml:3:130: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0"},
 		{name: "research's verifier", text: team + "task: {verifier: {kind: numeric}}\n",
 			want: "f.yaml:3:8: task.verifier: the research task knows the truth of every answer and scores by it; leave this out"},
 		{name: "temperatures", text: team + "eval: {temperature: 1e-9}\n",

@@ -220,13 +220,17 @@ func (c *Config) ColdStarts(a *Agent) bool {
 	return a.ColdStart.Steps > 0 && c.ColdStart.Demonstrations != "none"
 }
 
-// Deterministic says whether equal seeds and CPU features promise bit-equal results.
-func (c *Config) Deterministic() bool {
-	if det := c.Run.Deterministic; det != nil {
-		return *det
+// AgentNames are the agents that take part in the configured arm, main first.
+func (c *Config) AgentNames() []string {
+	names := []string{c.Main().Name}
+	for _, a := range c.Subs() {
+		names = append(names, a.Name)
 	}
-	return c.GRPO.MaxLag == 0 && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
+	return names
 }
+
+// RunDir is the run's folder.
+func (c *Config) RunDir() string { return c.Resolve(c.Run.Dir) }
 
 // Password reads the store's password from where the configuration says it is; "" if nowhere.
 func (c *Config) Password() (string, error) {

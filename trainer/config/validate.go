@@ -34,23 +34,14 @@ func (c *Config) validate(d *decoder) {
 	for i := range c.Agents {
 		c.validateAgent(d, &c.Agents[i])
 	}
-	if c.Task.Kind == "research" && len(d.errs) == 0 { // a team that is right in itself, but not for this task
-		for i := range c.Agents {
-			c.validateResearcher(d, &c.Agents[i])
-		}
-	}
 }
 
 func (c *Config) validateRun(d *decoder) {
-	if !validName(c.Run.Name) {
-		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
-	}
 	if _, err := time.Parse(time.DateOnly, c.Run.Date); c.Run.Date != "" && err != nil {
 		d.failAt("run.date", "%q is not a date; want YYYY-MM-DD", clip(c.Run.Date))
 	}
-	onGPU := slices.IndexFunc(c.Agents, func(a Agent) bool { return a.Device != "cpu" })
-	if det := c.Run.Deterministic; det != nil && *det && onGPU >= 0 {
-		d.failAt("run.deterministic", "agents.%s is on %s, and equal bits are promised on the CPU only", c.Agents[onGPU].Name, clip(c.Agents[onGPU].Device))
+	if !validName(c.Run.Name) {
+		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
 	}
 }
 
@@ -313,20 +304,6 @@ func (c *Config) validateDelegates(d *decoder, a *Agent) {
 		} else if slices.Contains(a.Delegates[:i], name) {
 			d.failAt(item, "%q is given twice", name)
 		}
-	}
-}
-
-// validateResearcher refuses what the grammar of the research task has no place for.
-func (c *Config) validateResearcher(d *decoder, a *Agent) {
-	key := "agents." + a.Name
-	if a.Role == "main" && c.Run.Arm != "single" && len(a.Delegates) != 1 {
-		d.failAt(key+".delegates", "the planner of the research task asks one sub-agent; found %d", len(a.Delegates))
-	}
-	if len(a.Tools) > 0 {
-		d.failAt(key+".tools", "the research task brings its own search and knows no other tool")
-	}
-	if a.Prompt != "" || a.PromptText != "" {
-		d.failAt(key, "the research task is played without a system prompt; leave prompt and prompt_text out")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -53,7 +53,7 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 	fail := func(err error) Finding {
 		return Finding{Fail, "Redis", fmt.Sprintf("%s: %v", where, err), "start the server, or correct the store section; without it all agents share one process"}
 	}
-	options, err := trainer.StoreOptions(cfg)
+	options, err := assemble.Store(cfg)
 	if err != nil {
 		return fail(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
@@ -25,7 +26,7 @@ func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 // configured looks at what the configuration needs.
 func configured(cfg *config.Config) []Finding {
 	var out []Finding
-	if _, err := trainer.OpenTask(cfg); err != nil {
+	if _, err := assemble.Task(cfg); err != nil {
 		out = append(out, Finding{Fail, "task", oneLine(err), "correct the task section"})
 	} else {
 		out = append(out, Finding{OK, "task", cfg.Task.Kind, ""})
@@ -40,7 +41,7 @@ func configured(cfg *config.Config) []Finding {
 	}
 	plans, err := trainer.MemoryPlans(cfg, nil)
 	if err != nil {
-		return append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"}, disk(trainer.RunDir(cfg), 0))
+		return append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"}, disk(cfg.RunDir(), 0))
 	}
 	files := int64(0)
 	for _, p := range plans {
@@ -55,7 +56,7 @@ func configured(cfg *config.Config) []Finding {
 		out = append(out, Finding{Fail, "memory", oneLine(err), ""})
 	}
 	// The newest run.keep, the best, and the one being written.
-	return append(out, disk(trainer.RunDir(cfg), int64(cfg.Run.Keep+2)*files))
+	return append(out, disk(cfg.RunDir(), int64(cfg.Run.Keep+2)*files))
 }
 
 // available is free memory by device, in bytes; a device that is not known is absent.

@@ -9,6 +9,10 @@ import (
 	"iter"
 	"strconv"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // Query is one visit of a task row.
@@ -55,17 +59,36 @@ type Task interface {
 	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
 }
 
-// Environment is a task that brings tools of its own, bound to a query.
-type Environment interface {
-	// Tool runs the named tool on q. An unknown name is an error; a failing call is a result to read.
-	Tool(ctx context.Context, q Query, name, args string) (result string, err error)
+// Part is the part that an agent plays in the team, for tasks that treat their agents differently.
+type Part struct {
+	Agent     string   // the agent's name
+	Main      bool     // it is the main agent
+	Delegates []string // agents that it may call, in the order of the configuration
+	Tools     []string // tools that the configuration gives it
+	System    string   // its system prompt; "" without one
+}
+
+// Toolkit is a task that brings tools of its own, bound to a query.
+type Toolkit interface {
+	// Tools are what the agent can call in a conversation on q, besides the tools of the configuration. Their names,
+	// descriptions and schemas may depend on p alone: a system prompt shows those of the zero Query.
+	Tools(q Query, p Part) []tool.Tool
+}
+
+// Speaker is a task whose agents speak a language of its own, in place of their models' chat templates.
+type Speaker interface {
+	// Tokenizer has the language's words: it is that of models which are trained from random weights.
+	Tokenizer() (*tokenizer.Tokenizer, error)
+	// Dialect starts a conversation. A part that the language has no words for is an error, and so is a
+	// tokenizer without the language's words.
+	Dialect(p Part, t *tokenizer.Tokenizer) (agent.Dialect, error)
 }
 
 // Demonstrator is a task that can show an agent how to behave, for the supervised cold start.
 type Demonstrator interface {
-	// Demonstrations yields n queries' conversations of the named agent, in an order that depends on the
-	// seed alone. A query yields as many as that agent had conversations in it.
-	Demonstrations(agent string, n int) iter.Seq[Demonstration]
+	// Demonstrations yields n queries' conversations of an agent, in an order that depends on the seed alone. A
+	// query yields as many as that agent had conversations in it.
+	Demonstrations(p Part, n int) iter.Seq[Demonstration]
 }
 
 // Demonstration is one conversation of one agent.
@@ -73,6 +96,7 @@ type Demonstration struct {
 	Query    string
 	Agent    string
 	Segments []Segment
+	Verbatim bool // the segments hold every word of the dialect, from the prompt to what ends a turn
 }
 
 // Segment is a stretch of a demonstration. Only sampled segments are learned.

@@ -18,7 +18,6 @@ type Settings struct {
 	Train, Eval string
 	Seed        uint64
 	Main, Sub   verify.Verifier // nil: numeric; Sub nil: as Main
-	Delegates   []string        // sub-agents that the main agent's demonstrations call, in turn
 	Delegate    float64         // share of the main agent's demonstrations that delegate
 }
 
@@ -88,23 +87,17 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 	return rows, problems, nil
 }
 
-// Demonstrations yields conversations on n training problems in an order of the seed: for a delegate the
-// published solution; for any other name the main agent's, which hands the problem to a delegate and
-// states the value it gets back, or solves it alone.
-func (t *Task) Demonstrations(agent string, n int) iter.Seq[task.Demonstration] {
-	isDelegate := false
-	for _, d := range t.settings.Delegates {
-		isDelegate = isDelegate || d == agent
-	}
+// Demonstrations yields conversations on n training problems in an order of the seed: for a sub-agent the
+// published solution; for the main agent, which hands the problem to an agent that it may call and states the
+// value it gets back, or solves it alone.
+func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		order := task.NewOrder(t.settings.Seed, len(t.questions))
 		for i := range int64(n) {
 			row, _ := order.At(i)
-			d := task.Demonstration{Query: t.questions[row].id, Agent: agent}
-			if isDelegate {
-				d.Segments = t.questions[row].solved()
-			} else {
-				d.Segments = t.mainSegments(i, t.questions[row])
+			d := task.Demonstration{Query: t.questions[row].id, Agent: p.Agent, Segments: t.questions[row].solved()}
+			if p.Main {
+				d.Segments = t.mainSegments(i, t.questions[row], p.Delegates)
 			}
 			if !yield(d) {
 				return
@@ -113,12 +106,12 @@ func (t *Task) Demonstrations(agent string, n int) iter.Seq[task.Demonstration] 
 	}
 }
 
-func (t *Task) mainSegments(i int64, p problem) []task.Segment {
+func (t *Task) mainSegments(i int64, p problem, delegates []string) []task.Segment {
 	s := task.NewStream(t.settings.Seed, "gsm8k.demonstration", i)
-	if len(t.settings.Delegates) == 0 || !s.Chance(t.settings.Delegate) {
+	if len(delegates) == 0 || !s.Chance(t.settings.Delegate) {
 		return p.solved()
 	}
-	delegate := t.settings.Delegates[s.IntN(len(t.settings.Delegates))]
+	delegate := delegates[s.IntN(len(delegates))]
 	return []task.Segment{
 		{Role: "user", Text: p.question},
 		{Role: "assistant", Sampled: true, Call: &task.Delegation{Agent: delegate, Subtask: p.question}},

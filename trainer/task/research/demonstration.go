@@ -7,13 +7,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Demonstrations yields the scripted conversations of n queries for the agent "planner", "researcher" (as
-// many a query as the planner made calls) or "single"; no other agent has any. The queries are a split of
-// their own, and the planner's and the researcher's conversations belong together.
-func (t *Task) Demonstrations(agent string, n int) iter.Seq[task.Demonstration] {
+// Demonstrations yields the scripted conversations of n queries in an agent's role; of a researcher as many
+// a query as the planner made calls. The queries are a split of their own, and the planner's and the
+// researcher's conversations belong together.
+func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+	role, err := roleOf(p)
+	if err != nil {
+		n = 0 // such an agent has no dialect either
+	}
 	return func(yield func(task.Demonstration) bool) {
 		for i := range int64(n) {
-			for _, d := range t.demonstrate(Role(agent), i) {
+			for _, d := range t.demonstrate(role, i) {
 				if !yield(d) {
 					return
 				}

@@ -136,7 +136,7 @@ type transcript struct {
 
 func newTranscript(role Role, query, question string) *transcript {
 	g := &Grammar{role: role}
-	t := &transcript{Demonstration: task.Demonstration{Query: query, Agent: string(role)}, grammar: g}
+	t := &transcript{Demonstration: task.Demonstration{Query: query, Agent: string(role), Verbatim: true}, grammar: g}
 	t.add("user", g.Prompt(question), false)
 	return t
 }

@@ -1,10 +1,13 @@
 package research
 
 import (
+	"encoding/json"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 func step(t *testing.T, g *Grammar, turn string) Action {
@@ -121,7 +124,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 	}
 	words := set(vocabulary)
 	for _, role := range []Role{Planner, Researcher, Single} {
-		for d := range r.Demonstrations(string(role), 500) {
+		for d := range r.Demonstrations(part(role), 500) {
 			g, _ := NewGrammar(role)
 			var last Action
 			for i, s := range d.Segments {
@@ -146,7 +149,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					found, err := r.Tool(t.Context(), q, call.Name, call.Args)
+					found, err := searchOf(t, r, q, call)
 					if want := strings.Join(g.Observe(found), " "); err != nil || d.Segments[i+1].Text != want {
 						t.Fatalf("%s: %q is followed by %q, the tool says %q, %v", d.Query, s.Text, d.Segments[i+1].Text, want, err)
 					}
@@ -157,6 +160,20 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 			}
 		}
 	}
+}
+
+// searchOf is what the search that the task gives a single agent answers to a call.
+func searchOf(t *testing.T, r *Task, q task.Query, call Tool) (string, error) {
+	t.Helper()
+	tools := r.Tools(q, part(Single))
+	if len(tools) != 1 || tools[0].Name() != call.Name {
+		t.Fatalf("the tools are %v; the grammar calls %q", tools, call.Name)
+	}
+	arguments, err := json.Marshal(map[string]string{queryArgument: call.Args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tools[0].Call(t.Context(), arguments)
 }
 
 func FuzzStep(f *testing.F) {

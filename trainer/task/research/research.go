@@ -10,10 +10,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// SearchTool is the researcher's only tool.
+// SearchTool is the only tool, of a researcher and of a single agent.
 const SearchTool = "search"
 
 // Settings of the task.
@@ -29,7 +30,7 @@ func DefaultSettings(seed uint64) Settings {
 	return Settings{Seed: seed, EvalSize: 192, Noise: SloppyNoise()}
 }
 
-// Task implements task.Task, task.Environment and task.Demonstrator. Query.Data is a *KB.
+// Task implements task.Task, task.Speaker, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
 type Task struct {
 	settings Settings
 	shape    Shape
@@ -37,7 +38,8 @@ type Task struct {
 
 var (
 	_ task.Task         = (*Task)(nil)
-	_ task.Environment  = (*Task)(nil)
+	_ task.Speaker      = (*Task)(nil)
+	_ task.Toolkit      = (*Task)(nil)
 	_ task.Demonstrator = (*Task)(nil)
 )
 
@@ -116,16 +118,23 @@ func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float
 	return score(len(words) > 0 && words[len(words)-1] == kb.Truth(question[0], question[1])), nil
 }
 
-// Tool answers "search" with the sentences of the best three facts, each closed by a full stop.
-func (t *Task) Tool(_ context.Context, q task.Query, name, args string) (string, error) {
-	if name != SearchTool {
-		return "", fmt.Errorf("research: no tool %q, only %q", name, SearchTool)
+// queryArgument is the one argument of the search tool.
+const queryArgument = "query"
+
+// Tools is the search of who looks things up: it answers with the sentences of the best three facts, each
+// closed by a full stop.
+func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
+	if role, err := roleOf(p); err != nil || role == Planner {
+		return nil
 	}
-	kb, err := knowledge(q)
-	if err != nil {
-		return "", err
-	}
-	return Sentences(kb.Search(strings.Fields(args))), nil
+	return []tool.Tool{tool.Func(SearchTool, "Search the knowledge base of the question.", queryArgument, "names or relations",
+		func(_ context.Context, words string) (string, error) {
+			kb, err := knowledge(q)
+			if err != nil {
+				return "", err
+			}
+			return Sentences(kb.Search(strings.Fields(words))), nil
+		})}
 }
 
 func (t *Task) query(split string, i int64) task.Query {

@@ -1,4 +1,4 @@
-package compact
+package research
 
 import (
 	"context"
@@ -8,42 +8,41 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/task/research"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// words is the research task's vocabulary.
-type words struct {
-	list []string
-	ids  map[string]int32
+// part is the part in a team that has a role.
+func part(r Role) task.Part {
+	p := task.Part{Agent: string(r), Main: r != Researcher}
+	if r == Planner {
+		p.Delegates = []string{string(Researcher)}
+	}
+	return p
 }
 
-func vocabulary() words {
-	v := words{research.Vocabulary(), map[string]int32{}}
-	for i, w := range v.list {
-		v.ids[w] = int32(i)
+func open(t *testing.T) (*Task, *tokenizer.Tokenizer) {
+	t.Helper()
+	r, err := New(DefaultSettings(1))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return v
-}
-
-func (v words) ID(word string) (int32, bool) { id, ok := v.ids[word]; return id, ok }
-
-func (v words) Token(id int32) string {
-	if id < 0 || int(id) >= len(v.list) {
-		return ""
+	words, err := r.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return v.list[id]
+	return r, words
 }
 
 // model says prepared turns, one after the other.
 type model struct {
 	t     *testing.T
-	vocab words
+	vocab *tokenizer.Tokenizer
 	turns []string
 	seen  []policy.Request
 }
 
 func (m *model) ContextLimit() int { return 256 }
-func (m *model) Version() int64    { return 0 }
 
 func (m *model) Generate(_ context.Context, r policy.Request) (policy.Completion, error) {
 	turn := strings.Fields(m.turns[len(m.seen)])
@@ -68,19 +67,19 @@ func (m *model) Generate(_ context.Context, r policy.Request) (policy.Completion
 	return out, nil
 }
 
-func hold(t *testing.T, role research.Role, question string, turns ...string) agent.Trajectory {
+func hold(t *testing.T, role Role, question string, turns ...string) agent.Trajectory {
 	t.Helper()
-	v := vocabulary()
-	d, err := New(role, v, "researcher")
+	r, v := open(t)
+	d, err := r.Dialect(part(role), v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	traj, err := agent.Run(t.Context(), agent.Spec{Key: policy.Key{Query: "q", Agent: string(role)}, Main: true, Task: question, Dialect: d}, agent.Env{
 		Policy: &model{t: t, vocab: v, turns: turns},
-		Tools: map[string]tool.Tool{research.SearchTool: tool.Func(research.SearchTool, "", QueryArgument, "",
+		Tools: map[string]tool.Tool{SearchTool: tool.Func(SearchTool, "", queryArgument, "",
 			func(_ context.Context, q string) (string, error) { return q + " is Hana .", nil })},
 		Delegate: func(_ context.Context, name string, _ int, task string) (string, error) {
-			if name != string(research.Researcher) {
+			if name != string(Researcher) {
 				t.Errorf("delegation to %q", name)
 			}
 			return task + " is Hana", nil
@@ -104,7 +103,7 @@ func text(traj agent.Trajectory) string {
 }
 
 func TestPlanner(t *testing.T) {
-	traj := hold(t, research.Planner, "Remy rival ?", "<call> Remy rival </call>", "<answer> Hana </answer>")
+	traj := hold(t, Planner, "Remy rival ?", "<call> Remy rival </call>", "<answer> Hana </answer>")
 	if want := "Remy rival ? <call> Remy rival </call> <resp> Hana </resp> <answer> Hana </answer>"; text(traj) != want {
 		t.Errorf("got %s\nwant %s", text(traj), want)
 	}
@@ -117,7 +116,7 @@ func TestPlanner(t *testing.T) {
 }
 
 func TestResearcher(t *testing.T) {
-	traj := hold(t, research.Researcher, "Remy rival", "<search> Remy rival </search>", "<result> Remy rival is Hana </result>")
+	traj := hold(t, Researcher, "Remy rival", "<search> Remy rival </search>", "<result> Remy rival is Hana </result>")
 	if want := "Remy rival ? <search> Remy rival </search> <docs> Remy rival is Hana . </docs> <result> Remy rival is Hana </result>"; text(traj) != want {
 		t.Errorf("got %s\nwant %s", text(traj), want)
 	}
@@ -128,7 +127,7 @@ func TestResearcher(t *testing.T) {
 
 // A note is a turn without an observation: two sampled turns follow each other.
 func TestSingleAgent(t *testing.T) {
-	traj := hold(t, research.Single, "Remy rival ?", "<search> Remy </search>", "<note> Remy rival is Hana </note>", "<answer> Hana </answer>")
+	traj := hold(t, Single, "Remy rival ?", "<search> Remy </search>", "<note> Remy rival is Hana </note>", "<answer> Hana </answer>")
 	if !traj.FormatValid || traj.Answer != "Hana" || len(traj.Turns) != 5 || !traj.Turns[3].Sampled || !traj.Turns[4].Sampled {
 		t.Errorf("%+v", traj)
 	}
@@ -137,39 +136,73 @@ func TestSingleAgent(t *testing.T) {
 func TestOutsideTheGrammar(t *testing.T) {
 	call := "<call> Remy rival </call>"
 	for name, tc := range map[string]struct {
-		role   research.Role
+		role   Role
 		turns  []string
 		finish string
 	}{
-		"wrong tag":        {research.Planner, []string{"<answer> Hana </call>"}, agent.FinishFormat},
-		"no name":          {research.Planner, []string{"<answer> rival </answer>"}, agent.FinishFormat},
-		"outside":          {research.Planner, []string{"<call> Nobody rival </call>"}, agent.FinishFormat},
-		"too long":         {research.Planner, []string{"<call> Remy rival rival rival </call>"}, agent.FinishLength},
-		"sixth call":       {research.Planner, []string{call, call, call, call, call, call}, agent.FinishFormat},
-		"result unfounded": {research.Researcher, []string{"<result> unknown </result>"}, agent.FinishFormat},
+		"wrong tag":        {Planner, []string{"<answer> Hana </call>"}, agent.FinishFormat},
+		"no name":          {Planner, []string{"<answer> rival </answer>"}, agent.FinishFormat},
+		"outside":          {Planner, []string{"<call> Nobody rival </call>"}, agent.FinishFormat},
+		"too long":         {Planner, []string{"<call> Remy rival rival rival </call>"}, agent.FinishLength},
+		"sixth call":       {Planner, []string{call, call, call, call, call, call}, agent.FinishFormat},
+		"result unfounded": {Researcher, []string{"<result> unknown </result>"}, agent.FinishFormat},
 	} {
 		traj := hold(t, tc.role, "Remy rival ?", tc.turns...)
 		if traj.FormatValid || traj.Finish != tc.finish || traj.Answer != "" {
 			t.Errorf("%s: finish %s, valid %v", name, traj.Finish, traj.FormatValid)
 		}
-		if tc.role == research.Planner && traj.Calls["researcher"] != len(tc.turns)-1 {
+		if tc.role == Planner && traj.Calls["researcher"] != len(tc.turns)-1 {
 			t.Errorf("%s: %d delegations, want %d", name, traj.Calls["researcher"], len(tc.turns)-1)
 		}
 	}
 }
 
 func TestForeignVocabulary(t *testing.T) {
-	if _, err := New(research.Planner, words{}, "researcher"); err == nil {
+	r, words := open(t)
+	files, err := tokenizer.WordLevel{Vocab: []string{"<pad>", "Remy"}, Unk: "<pad>", Pad: "<pad>"}.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := tokenizer.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Dialect(part(Planner), foreign); err == nil {
 		t.Error("a vocabulary without the stop words was accepted")
 	}
-	if _, err := New("juggler", vocabulary(), "researcher"); err == nil {
-		t.Error("an unknown role was accepted")
-	}
-	d, err := New(research.Planner, vocabulary(), "finder")
+	d, err := r.Dialect(part(Planner), words)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := d.Prompt("Who is Spartacus ?"); err == nil || !strings.Contains(err.Error(), `"Who"`) {
 		t.Errorf("a question in other words: %v", err)
+	}
+}
+
+// A team that the grammar has no words for is refused.
+func TestPartsAreChecked(t *testing.T) {
+	r, words := open(t)
+	for want, p := range map[string]task.Part{
+		"agents.a.delegates: the planner of the research task asks one sub-agent; found 2": {Agent: "a", Main: true, Delegates: []string{"b", "c"}},
+		"agents.a: the research task is played without a system prompt":                    {Agent: "a", System: "Be brief."},
+		"agents.b.tools: the research task brings its own search":                          {Agent: "b", Tools: []string{"calculator"}},
+	} {
+		if _, err := r.Dialect(p, words); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", p, err, want)
+		}
+	}
+}
+
+// Who looks things up has the search, and a planner has nothing but its colleague.
+func TestTools(t *testing.T) {
+	r, _ := open(t)
+	for role, want := range map[Role]int{Planner: 0, Researcher: 1, Single: 1} {
+		if got := r.Tools(r.Train(0), part(role)); len(got) != want {
+			t.Errorf("%s has %d tools, want %d", role, len(got), want)
+		}
+	}
+	search := r.Tools(task.Query{ID: "x"}, part(Researcher))[0]
+	if _, err := search.Call(t.Context(), []byte(`{"query": "Ada"}`)); err == nil {
+		t.Error("a query without its knowledge base is searched")
 	}
 }

@@ -1,7 +1,8 @@
-package trainer
+package play
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,51 +11,40 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-const tarrow = "../examples/research-qwen3/team.yaml"
+// searcher plays an agent with a search tool, whose model speaks Qwen3's template.
+func searcher(t *testing.T) *Player {
+	t.Helper()
+	dir := golden.File(t, "tokenizer", "qwen3")
+	tok, err := tokenizer.Parse(golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := map[string]string{"murre": "one", "nest": "two"}
+	b := &Toolbox{}
+	b.Add(tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) { return answers[q], nil }), tool.Limits{})
+	p, err := New(Settings{Part: task.Part{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tok, Tools: b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
 
-// searcher is the worker of the research example's searcher, as far as it needs to be to learn from demonstrations.
-func searcher(t *testing.T, lines ...string) *Worker {
+// demonstrate has the searcher learn from lines of a file.
+func demonstrate(t *testing.T, p *Player, lines ...string) ([]agent.Trajectory, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "chats.jsonl")
 	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(tarrow, []string{"cold_start.demonstrations=" + path, "cold_start.steps=1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return speaking(t, cfg, "searcher")
-}
-
-// speaking is a worker that is ready to hold conversations with Qwen3's tokenizer, and with another template if one
-// is given.
-func speaking(t *testing.T, cfg *config.Config, name string, template ...string) *Worker {
-	t.Helper()
-	dir := golden.File(t, "tokenizer", "qwen3")
-	files := golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json")
-	for _, text := range template {
-		files["chat_template.jinja"] = []byte(text)
-	}
-	tok, err := tokenizer.Parse(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := cfg.Agent(name)
-	w := &Worker{cfg: cfg, agent: a, name: name, main: a.Role == "main", tokenizer: tok}
-	if w.task, err = OpenTask(cfg); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.speak(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.tools.Close() })
-	return w
+	chats := &Chats{Path: path, Agents: []string{"planner", "searcher"}}
+	got, err := p.Demonstrations(chats, 100, 4096)
+	return got, errors.Join(err, chats.Err)
 }
 
 const (
@@ -68,25 +58,23 @@ const (
 // TestResultsOfOneTurn: two tool messages in a row are the results of one turn's two calls, and the demonstration has
 // the tokens of the conversation in which they are.
 func TestResultsOfOneTurn(t *testing.T) {
-	w := searcher(t, strings.ReplaceAll(twoResults, "\n\t\t", ""))
-	got, err := w.demonstrations(4096)
+	p := searcher(t)
+	got, err := demonstrate(t, p, strings.ReplaceAll(twoResults, "\n\t\t", ""))
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d demonstrations, %v", len(got), err)
 	}
-	dialect, err := w.dialect()
+	dialect, err := p.dialect()
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := dialect.Stops().IDs[0]
-	answers := map[string]string{"murre": "one", "nest": "two"}
-	search := tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) { return answers[q], nil })
-	script := &said{turns: [][]int32{append(w.tokenizer.Encode(firstTurn), stop), append(w.tokenizer.Encode("On Lomm."), stop)}}
-	held, err := agent.Run(t.Context(), agent.Spec{Task: "Where does it nest?", Dialect: dialect}, agent.Env{Policy: script, Tools: map[string]tool.Tool{"search": search}})
+	p.Policy = &said{turns: [][]int32{append(p.Tokenizer.Encode(firstTurn), stop), append(p.Tokenizer.Encode("On Lomm."), stop)}}
+	held, err := p.Play(t.Context(), Conversation{Text: "Where does it nest?"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got[0].Tokens, held.Tokens) || !slices.Equal(got[0].Sampled, held.Sampled) {
-		t.Errorf("demonstrated %q\nheld %q", w.tokenizer.Decode(got[0].Tokens, false), w.tokenizer.Decode(held.Tokens, false))
+		t.Errorf("demonstrated %q\nheld %q", p.Tokenizer.Decode(got[0].Tokens, false), p.Tokenizer.Decode(held.Tokens, false))
 	}
 }
 
@@ -117,11 +105,12 @@ func TestDemonstrationsAreRefused(t *testing.T) {
 		"chats.jsonl:2: the agent's turn 1: it makes 1 call(s), and 2 result(s) follow":  chat(call("search"), result, result, answer),
 		`chats.jsonl:2: there is no agent "seeker": planner, searcher`:                   strings.Replace(chat(answer), "searcher", "seeker", 1),
 	} {
-		if _, err := searcher(t, good, line).demonstrations(4096); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := demonstrate(t, searcher(t), good, line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
 }
+
 func TestParseChat(t *testing.T) {
 	message := func(role string) string { return `{"role": "` + role + `", "content": "x"}` }
 	for roles, want := range map[string]string{

@@ -1,12 +1,10 @@
-package trainer
+package assemble
 
 import (
-	"path/filepath"
+	"hash/fnv"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -16,7 +14,29 @@ import (
 // What the configuration's sections mean to the packages that do the work. Everything here was checked
 // when the configuration was loaded.
 
-func conventionOf(g config.GRPO) mgrpo.Convention {
+// Rules are what an agent's rewards, groups and updates are computed by.
+type Rules struct {
+	Rewards    mgrpo.RewardWeights
+	Align      mgrpo.Align
+	Convention mgrpo.Convention
+	Schedule   learner.Schedule
+}
+
+// RulesOf are the rules that the configuration sets for an agent.
+func RulesOf(cfg *config.Config, a *config.Agent) Rules {
+	g := cfg.GRPO
+	return Rules{
+		Rewards: mgrpo.RewardWeights{
+			Main: mgrpo.MainWeights{Format: g.Reward.Main.Format, Correct: g.Reward.Main.Correct},
+			Sub:  mgrpo.SubWeights{Format: g.Reward.Sub.Format, Main: g.Reward.Sub.Main, Expert: g.Reward.Sub.Expert},
+		},
+		Align:      mgrpo.Align{Mode: mgrpo.AlignMode(g.Align.Mode), D: a.Align.D},
+		Convention: convention(g),
+		Schedule:   Schedule(a.Optimizer, cfg.Run.Steps),
+	}
+}
+
+func convention(g config.GRPO) mgrpo.Convention {
 	c := mgrpo.Convention{Baseline: mgrpo.BaselineMean, Eps: g.StdEps}
 	switch g.Convention {
 	case "population":
@@ -31,7 +51,8 @@ func conventionOf(g config.GRPO) mgrpo.Convention {
 	return c
 }
 
-func scheduleOf(o config.Optimizer, steps int64) learner.Schedule {
+// Schedule is an optimizer's learning rates over so many steps.
+func Schedule(o config.Optimizer, steps int64) learner.Schedule {
 	total := o.DecaySteps
 	if total == 0 {
 		total = steps
@@ -39,16 +60,17 @@ func scheduleOf(o config.Optimizer, steps int64) learner.Schedule {
 	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Kind: o.Schedule, Hold: o.Hold, Floor: o.Floor, Total: total}
 }
 
-func adamOf(o config.Optimizer) learner.Adam {
+// Adam is what AdamW computes with.
+func Adam(o config.Optimizer) learner.Adam {
 	return learner.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip}
 }
 
-func limitsOf(l config.Limits) agent.Limits {
+func limits(l config.Limits) agent.Limits {
 	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Wall: l.WallTime}
 }
 
-// shapeConfig is the architecture of a model given by nothing but a shape.
-func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
+// ShapeConfig is the architecture of a model given by nothing but a shape.
+func ShapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
 	c := arch.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
 		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions, Tied: s.Tied,
@@ -62,10 +84,9 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 	return c, c.Validate()
 }
 
-func checkpointsDir(dir string) string { return filepath.Join(dir, checkpointsFolder) }
-
-func agentDir(r archive.Run, step int64, name string) string {
-	return filepath.Join(r.StepDir(step), name)
+// Hash is a number for a name, from which seeds are made.
+func Hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
 }
-
-func cpuFeatures() string { return torch.CPUFeatures() }

@@ -1,0 +1,218 @@
+// Package assemble turns a configuration into the parts that do the work: the task, the tools, the store's
+// options, and, of each agent, its device, weights, policy, player and learner.
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// Parts are what one agent of a run is made of.
+type Parts struct {
+	Device    *torch.Device
+	Model     *model.Model
+	Params    model.Params // what training changes of it
+	Tokenizer *tokenizer.Tokenizer
+	Player    *play.Player
+	Policy    policy.Policy
+	Learner   *learner.Learner // nil for an agent that does not learn
+	Rules     Rules
+}
+
+// Wanted says how an agent is to be put together.
+type Wanted struct {
+	Config  *config.Config
+	Agent   string
+	Task    task.Task
+	Weights string // a checkpoint's folder; "": what the configuration names
+	Learns  bool   // it needs a learner
+	Local   int    // agents in this process, among which its cores are shared out
+}
+
+// Agent loads the agent's weights and allocates what samples and trains them. Where it fails nothing is left.
+func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
+	cfg, a := want.Config, want.Config.Agent(want.Agent)
+	p = &Parts{Rules: RulesOf(cfg, a)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+			p = nil
+		}
+	}()
+	if p.Device, err = torch.Open(a.Device, threads(cfg, want.Local)); err != nil {
+		return p, err
+	}
+	if err = p.load(ctx, want, a); err != nil {
+		return p, err
+	}
+	p.Params = model.All(p.Model)
+	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer); err != nil {
+		return p, err
+	}
+	if want.Learns {
+		if p.Learner, err = p.learner(ctx, cfg, a); err != nil {
+			return p, err
+		}
+	}
+	engine, err := local.New(ctx, p.Model, local.Options{
+		Slots: cfg.Slots(a), Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlaps(cfg),
+	})
+	if err != nil {
+		return p, err
+	}
+	p.Policy, p.Player.Policy = engine, engine
+	return p, nil
+}
+
+// overlaps says whether weights may change under sequences in flight.
+func overlaps(cfg *config.Config) bool { return cfg.GRPO.MaxLag > 0 }
+
+// Deterministic says whether equal seeds and CPU features give bit-equal runs: if every agent's policy is
+// deterministic, as it will be made. A configuration that demands what its policies cannot promise is an error.
+func Deterministic(cfg *config.Config) (bool, error) {
+	for _, name := range cfg.AgentNames() {
+		device := cfg.Agent(name).Device
+		if local.Deterministic(device != "cpu", overlaps(cfg)) {
+			continue
+		}
+		if det := cfg.Run.Deterministic; det != nil && *det {
+			return false, fmt.Errorf("run.deterministic: agents.%s is on %s, and equal bits are promised on the CPU only", name, device)
+		}
+		return false, nil
+	}
+	det := cfg.Run.Deterministic
+	return det == nil || *det, nil
+}
+
+// load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.
+func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
+	opt := model.Options{Compute: computeType(a), HalfCopy: a.Engine.DType == "bf16", MaxPosition: a.ContextTokens(math.MaxInt)}
+	path := want.Weights
+	if path == "" && a.Model.Shape == nil {
+		var err error
+		if path, err = want.Config.Find(a.Model.Path); err != nil {
+			return want.Config.Fault("agents."+a.Name+".model", err)
+		}
+	}
+	if path == "" {
+		return p.initialise(ctx, want, a, opt)
+	}
+	src, err := weights.Open(path)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if p.Tokenizer, err = standalone.TokenizerOf(path, src); err != nil {
+		return err
+	}
+	p.Model, err = model.Load(ctx, p.Device, src, opt)
+	return err
+}
+
+func (p *Parts) initialise(ctx context.Context, want Wanted, a *config.Agent, opt model.Options) (err error) {
+	shape := a.Model.Shape
+	if p.Tokenizer, err = ShapeTokenizer(want.Config, shape, want.Task); err != nil {
+		return err
+	}
+	cfg, err := ShapeConfig(shape, p.Tokenizer)
+	if err != nil {
+		return err
+	}
+	seed := shape.InitSeed
+	if seed == 0 {
+		seed = want.Config.Run.Seed ^ Hash(a.Name)
+	}
+	p.Model, err = model.Random(ctx, p.Device, cfg, seed, opt)
+	return err
+}
+
+func (p *Parts) learner(ctx context.Context, cfg *config.Config, a *config.Agent) (l *learner.Learner, err error) {
+	opt := learner.Options{
+		Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
+		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations,
+	}
+	if cfg.GRPO.KL != "none" && cfg.Learns(a) {
+		if opt.Reference, err = p.reference(ctx, cfg, a); err != nil {
+			return nil, err
+		}
+	}
+	return learner.New(ctx, p.Model, p.Params, opt)
+}
+
+// reference loads the weights of the KL term: those configured, else the ones the run starts from.
+func (p *Parts) reference(ctx context.Context, cfg *config.Config, a *config.Agent) (*model.Model, error) {
+	named, key := a.Reference, ".reference"
+	if named == "" && a.Model.Shape == nil {
+		named, key = a.Model.Path, ".model"
+	}
+	if named == "" {
+		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", cfg.GRPO.KL, a.Name)
+	}
+	path, err := cfg.Find(named)
+	if err != nil {
+		return nil, cfg.Fault("agents."+a.Name+key, err)
+	}
+	src, err := weights.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	return model.Load(ctx, p.Device, src, model.Options{Compute: computeType(a), MaxPosition: a.ContextTokens(math.MaxInt)})
+}
+
+func computeType(a *config.Agent) torch.DType {
+	if a.ComputesBF16() {
+		return torch.BFloat16
+	}
+	return torch.Float32
+}
+
+// threads shares the cores out: every agent on the CPU has its own.
+func threads(cfg *config.Config, local int) int {
+	n := cfg.Run.Threads
+	if n == 0 {
+		n = runtime.NumCPU()
+	}
+	return max(n/max(local, 1), 1)
+}
+
+// Close frees what the agent holds.
+func (p *Parts) Close(ctx context.Context) error {
+	var errs []error
+	note := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("closing the %s: %w", what, err))
+		}
+	}
+	if p.Player != nil {
+		note("player", p.Player.Close())
+	}
+	if p.Policy != nil {
+		note("policy", p.Policy.Close(ctx))
+	}
+	if p.Learner != nil {
+		note("learner", p.Learner.Close(ctx))
+	}
+	if p.Model != nil {
+		note("model", p.Model.Close(ctx))
+	}
+	if p.Device != nil {
+		note("device", p.Device.Close())
+	}
+	return errors.Join(errs...)
+}

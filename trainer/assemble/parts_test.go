@@ -1,0 +1,75 @@
+package assemble
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Whether a run is deterministic is what its policies promise, unless the configuration gives the promise up.
+func TestDeterministic(t *testing.T) {
+	for _, c := range []struct {
+		sets []string
+		want bool
+		err  string
+	}{
+		{want: true},
+		{sets: []string{"run.deterministic=false"}},
+		{sets: []string{"agents.researcher.device=cuda"}},
+		{sets: []string{"agents.researcher.device=cuda", "run.arm=single"}, want: true}, // that agent takes no part
+		{sets: []string{"grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2"}},
+		{sets: []string{"agents.researcher.device=cuda", "run.deterministic=true"}, err: "run.deterministic: agents.researcher is on cuda"},
+	} {
+		cfg, err := config.Load("../../examples/quickstart/team.yaml", c.sets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Deterministic(cfg)
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
+			t.Errorf("%v: %v, %v", c.sets, got, err)
+		}
+	}
+}
+
+// silent is a policy that ends every turn at once.
+type silent struct{ stop int32 }
+
+func (silent) ContextLimit() int { return 1 << 20 }
+
+func (s silent) Generate(context.Context, policy.Request) (policy.Completion, error) {
+	return policy.Completion{Tokens: []int32{s.stop}, LogProbs: []float32{0}, Finish: policy.FinishStop}, nil
+}
+
+// TestDateIsTheRuns: what a template prints as today's date does not depend on when the prompt is rendered.
+func TestDateIsTheRuns(t *testing.T) {
+	cfg, err := config.Load("../../examples/research-qwen3/team.yaml", []string{"run.date=2024-07-26"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json")
+	files["chat_template.jinja"] = []byte("Today is {{ strftime_now('%d %b %Y') }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+	tok, err := tokenizer.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := Task(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Player(t.Context(), cfg, cfg.Agent("searcher"), source, tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.Policy = silent{tok.StopIDs()[0]}
+	said, err := p.Play(t.Context(), play.Conversation{Text: "?"})
+	if err != nil || !strings.HasPrefix(said.Turns[0].Text, "Today is 26 Jul 2024.") {
+		t.Errorf("%+v, %v", said.Turns, err)
+	}
+}

@@ -1,0 +1,121 @@
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set.
+func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer) (*play.Player, error) {
+	s := play.Settings{
+		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: a.Tools}, Seed: cfg.Run.Seed, Task: t, Tokenizer: tok,
+		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
+	}
+	var err error
+	if s.Part.System, err = systemPrompt(cfg, a); err != nil {
+		return nil, err
+	}
+	if cfg.Run.Date != "" {
+		if s.Date, err = time.Parse(time.DateOnly, cfg.Run.Date); err != nil {
+			return nil, err
+		}
+	}
+	if s.Part.Main {
+		for _, sub := range cfg.Subs() {
+			if slices.Contains(a.Delegates, sub.Name) {
+				s.Colleagues = append(s.Colleagues, agent.Colleague{Name: sub.Name, Description: describe(sub)})
+			}
+		}
+	}
+	for _, c := range s.Colleagues {
+		s.Part.Delegates = append(s.Part.Delegates, c.Name)
+	}
+	if s.Tools, err = Tools(ctx, cfg, a.Tools); err != nil {
+		return nil, err
+	}
+	return play.New(s)
+}
+
+// absent are the agents of the configuration that its arm leaves out.
+func absent(cfg *config.Config) []string {
+	var names []string
+	for _, a := range cfg.Agents {
+		if !slices.Contains(cfg.AgentNames(), a.Name) {
+			names = append(names, a.Name)
+		}
+	}
+	return names
+}
+
+func systemPrompt(cfg *config.Config, a *config.Agent) (string, error) {
+	if a.Prompt == "" {
+		return a.PromptText, nil
+	}
+	text, err := os.ReadFile(cfg.Resolve(a.Prompt))
+	if err != nil {
+		return "", fmt.Errorf("agents.%s.prompt: %w", a.Name, err)
+	}
+	return string(text), nil
+}
+
+func describe(sub *config.Agent) string {
+	switch {
+	case sub.Describe != "":
+		return sub.Describe
+	case len(sub.Tools) > 0:
+		return fmt.Sprintf("Another agent, with the tools %s.", strings.Join(sub.Tools, ", "))
+	}
+	return "Another agent, without tools."
+}
+
+// ShapeTokenizer is the tokenizer of a model that has none of its own yet: t's, or that of a folder. A nil t is the
+// configured task.
+func ShapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
+	if s.Tokenizer != "task" {
+		path, err := cfg.Find(s.Tokenizer)
+		if err != nil {
+			return nil, err
+		}
+		return tokenizer.Load(path)
+	}
+	if t == nil {
+		var err error
+		if t, err = Task(cfg); err != nil {
+			return nil, err
+		}
+	}
+	speaker, ok := t.(task.Speaker)
+	if !ok {
+		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s has no vocabulary of its own: name a folder with a tokenizer.json", t.Name())
+	}
+	return speaker.Tokenizer()
+}
+
+// Demonstrations are the conversations that an agent is taught from before the first step, those of at most limit
+// tokens.
+func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Trajectory, error) {
+	if cfg.ColdStart.Demonstrations == "task" {
+		source, ok := p.Task.(task.Demonstrator)
+		if !ok {
+			return nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
+		}
+		return p.Demonstrations(source, cfg.ColdStart.Queries, limit)
+	}
+	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Alone: cfg.Run.Arm == "single"}
+	for _, a := range cfg.Agents {
+		file.Agents = append(file.Agents, a.Name)
+	}
+	out, err := p.Demonstrations(file, cfg.ColdStart.Queries, limit)
+	return out, errors.Join(err, file.Err)
+}

@@ -1,0 +1,72 @@
+package assemble
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/gsm8k"
+	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/task/research"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+)
+
+// Task makes the configured task.
+func Task(cfg *config.Config) (task.Task, error) {
+	t := cfg.Task
+	if t.Kind == "research" {
+		r := t.Research
+		return research.New(research.Settings{
+			Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries,
+			Shape: &research.Shape{Hops: r.Hops, Alias: r.Alias, Outdated: r.Outdated},
+			Noise: research.Noise{
+				OneWord: r.Keyword, Outdated: r.Was, RandomQuote: r.Random, GiveUp: r.GiveUp,
+				WrongRelation: r.WrongRel, StopEarly: r.Early, AskAgain: r.Reask,
+			},
+		})
+	}
+	answer, err := openVerifier(cfg, t.Verifier)
+	if err != nil {
+		return nil, fmt.Errorf("task.verifier: %w", err)
+	}
+	expert := answer
+	if t.Expert.Kind != "auto" {
+		if expert, err = openVerifier(cfg, t.Expert); err != nil {
+			return nil, fmt.Errorf("task.expert: %w", err)
+		}
+	}
+	train, held := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
+	if t.Kind == "gsm8k" {
+		return gsm8k.Open(gsm8k.Settings{
+			Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
+		})
+	}
+	return jsonl.Open(jsonl.Settings{
+		Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert,
+		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices},
+	})
+}
+
+// demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates:
+// enough to learn how, not so many that it forgets to answer by itself.
+const demonstratedDelegations = 0.7
+
+func openVerifier(cfg *config.Config, v config.Verifier) (verify.Verifier, error) {
+	kind := v.Kind
+	if kind == "auto" {
+		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
+	}
+	j := cfg.Task.Judge
+	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Judge: verify.JudgeSettings{
+		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
+	}}
+	if j.Prompt != "" {
+		text, err := os.ReadFile(cfg.Resolve(j.Prompt))
+		if err != nil {
+			return nil, err
+		}
+		s.Judge.Prompt = string(text)
+	}
+	return verify.New(s)
+}

@@ -1,0 +1,127 @@
+// Package play holds the conversations of one agent: it gives them their dialect, their tools and their limits,
+// and turns demonstrations into the tokens that such a conversation would have.
+package play
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Settings are what a player is made of.
+type Settings struct {
+	Part       task.Part
+	Colleagues []agent.Colleague // the agents that it may call, as it is told of them
+	Absent     []string          // agents of the configuration that this run leaves out
+	Seed       uint64            // of the run
+	Task       task.Task
+	Tokenizer  *tokenizer.Tokenizer
+	Tools      *Toolbox       // those of the configuration; the player closes them
+	Policy     policy.Sampler // nil: a player that demonstrates only
+	Date       time.Time      // what templates print as today's date; zero: today's
+	Limits     agent.Limits
+	MaxLag     int64 // largest difference of policy versions within a conversation
+}
+
+// Player plays one agent of a team, in any number of conversations at once.
+type Player struct {
+	Settings
+	dialect func() (agent.Dialect, error) // a conversation's own
+	talking atomic.Int64                  // conversations going on
+}
+
+// New finds the agent's language: the task's own where it has one, else that of the model's chat template. It
+// takes over s.Tools, also where it fails.
+func New(s Settings) (*Player, error) {
+	p := &Player{Settings: s}
+	if speaker, ok := s.Task.(task.Speaker); ok {
+		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Part, s.Tokenizer) }
+		if _, err := p.dialect(); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}
+	tools := append(s.Tools.all[:len(s.Tools.all):len(s.Tools.all)], p.bound(task.Query{})...)
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: tools, Date: s.Date})
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	p.dialect = func() (agent.Dialect, error) { return chat, nil }
+	return p, nil
+}
+
+// Conversation is one to be held.
+type Conversation struct {
+	Query      task.Query
+	Step       int64 // keys the random numbers, with the query, the rollout and the invocation
+	Rollout    int
+	Invocation int    // 0 for the main agent
+	Text       string // the question, or the sub-task of a sub-agent
+	Sampling   policy.Sampling
+
+	// Delegate hands a sub-task to another agent and returns the text of its answer; see agent.Env.
+	Delegate func(ctx context.Context, name string, index int, subtask string) (string, error)
+}
+
+// Play holds a conversation and returns its trajectory; see agent.Run for what is an error.
+func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
+	p.talking.Add(1)
+	defer p.talking.Add(-1)
+	dialect, err := p.dialect()
+	if err != nil {
+		return agent.Trajectory{}, err
+	}
+	return agent.Run(ctx, agent.Spec{
+		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
+			Agent: p.Part.Agent, Invocation: c.Invocation},
+		Main: p.Part.Main, Task: c.Text, Dialect: dialect, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+	}, agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate})
+}
+
+// Talking is how many conversations the agent holds at this moment.
+func (p *Player) Talking() int { return int(p.talking.Load()) }
+
+// toolsFor adds the tools that the task binds to a query.
+func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
+	bound := p.bound(q)
+	if len(bound) == 0 {
+		return p.Tools.byName
+	}
+	tools := make(map[string]tool.Tool, len(p.Tools.byName)+len(bound))
+	for name, t := range p.Tools.byName {
+		tools[name] = t
+	}
+	for _, t := range bound {
+		tools[t.Name()] = t
+	}
+	return tools
+}
+
+// bound are the tools of the task's own.
+func (p *Player) bound(q task.Query) []tool.Tool {
+	kit, ok := p.Task.(task.Toolkit)
+	if !ok {
+		return nil
+	}
+	tools := kit.Tools(q, p.Part)
+	for i, t := range tools {
+		tools[i] = tool.Limited(t, tool.Limits{Timeout: DefaultToolTime, Bytes: DefaultToolOutput})
+	}
+	return tools
+}
+
+// Close ends what the tools hold.
+func (p *Player) Close() error {
+	if err := p.Tools.Close(); err != nil {
+		return fmt.Errorf("closing tools: %w", err)
+	}
+	return nil
+}

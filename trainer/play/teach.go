@@ -1,0 +1,91 @@
+package play
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Demonstrations are the agent's conversations on n queries of a source, as the trajectories that it would have
+// had in them: ID, Tokens and Sampled are set. Those of more than limit tokens are left out.
+func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent.Trajectory, error) {
+	var out []agent.Trajectory
+	for d := range source.Demonstrations(p.Part, n) {
+		t, err := p.teach(d)
+		if p.delegatesInVain(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("demonstration %s: %w", d.Query, err)
+		}
+		t.ID = fmt.Sprintf("demonstration-%06d", len(out))
+		if len(t.Tokens) <= limit {
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// delegatesInVain says whether a demonstration asks an agent that this run leaves out.
+func (p *Player) delegatesInVain(err error) bool {
+	var call *agent.UndemonstrableError
+	return errors.As(err, &call) && slices.Contains(p.Absent, call.Call.Name)
+}
+
+// demonstrable is a dialect that can write a conversation down as tokens.
+type demonstrable interface {
+	Demonstrate(question string, turns []agent.DemonstratedTurn) (tokens []int32, sampled []bool, err error)
+}
+
+// teach turns a demonstration into tokens exactly as a conversation would have.
+func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
+	if d.Verbatim {
+		for _, s := range d.Segments {
+			ids := p.Tokenizer.Encode(s.Text)
+			t.Tokens = append(t.Tokens, ids...)
+			t.Sampled = append(t.Sampled, slices.Repeat([]bool{s.Sampled}, len(ids))...)
+		}
+		return t, nil
+	}
+	dialect, err := p.dialect()
+	if err != nil {
+		return t, err
+	}
+	writer, ok := dialect.(demonstrable)
+	if !ok {
+		return t, fmt.Errorf("the task's own language has no chats: its demonstrations must be verbatim")
+	}
+	question, turns, err := turnsOf(d.Segments)
+	if err != nil {
+		return t, err
+	}
+	t.Tokens, t.Sampled, err = writer.Demonstrate(question, turns)
+	return t, err
+}
+
+// turnsOf is a demonstration as a question and the agent's turns, each with the results that follow it.
+func turnsOf(segments []task.Segment) (question string, turns []agent.DemonstratedTurn, err error) {
+	for i, s := range segments {
+		switch {
+		case i == 0:
+			question = s.Text
+		case s.Sampled:
+			turn := agent.DemonstratedTurn{Text: s.Text}
+			if s.Call != nil {
+				if turn.Text, err = agent.ToolCallText(s.Call.Agent, s.Call.Subtask); err != nil {
+					return "", nil, err
+				}
+			}
+			turns = append(turns, turn)
+		case len(turns) == 0:
+			return "", nil, errors.New("a result before the agent's first turn")
+		default:
+			last := &turns[len(turns)-1]
+			last.Results = append(last.Results, s.Text)
+		}
+	}
+	return question, turns, nil
+}

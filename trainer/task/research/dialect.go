@@ -1,0 +1,154 @@
+package research
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Tokenizer is word-level: a token is a word of the task.
+func (t *Task) Tokenizer() (*tokenizer.Tokenizer, error) {
+	files, err := tokenizer.WordLevel{Vocab: vocabulary, Unk: vocabulary[0], Pad: vocabulary[0]}.Files()
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Parse(files)
+}
+
+// Dialect starts a conversation in the grammar of the agent's role.
+func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+	role, err := roleOf(p)
+	if err != nil {
+		return nil, err
+	}
+	colleague := ""
+	if role == Planner {
+		colleague = p.Delegates[0]
+	}
+	return newDialect(role, words, colleague)
+}
+
+// roleOf is the role in the task's grammar that an agent has. What the grammar has no place for is refused.
+func roleOf(p task.Part) (Role, error) {
+	switch {
+	case len(p.Tools) > 0:
+		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and knows no other tool", p.Agent)
+	case p.System != "":
+		return "", fmt.Errorf("agents.%s: the research task is played without a system prompt; leave prompt and prompt_text out", p.Agent)
+	case len(p.Delegates) > 1:
+		return "", fmt.Errorf("agents.%s.delegates: the planner of the research task asks one sub-agent; found %d", p.Agent, len(p.Delegates))
+	case !p.Main:
+		return Researcher, nil
+	case len(p.Delegates) == 0:
+		return Single, nil
+	}
+	return Planner, nil
+}
+
+// words maps words to ids and back.
+type words interface {
+	ID(word string) (int32, bool)
+	Token(id int32) string // "" for an id without a word
+}
+
+// dialect is the word-level grammar as an agent.Dialect; it holds the state of one conversation.
+type dialect struct {
+	grammar   *Grammar
+	vocab     words
+	colleague string
+	stops     []int32
+}
+
+// newDialect starts a conversation; colleague is the sub-agent that a planner's calls go to. A vocabulary
+// without the role's stop words is an error.
+func newDialect(role Role, vocab words, colleague string) (*dialect, error) {
+	grammar, err := NewGrammar(role)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialect{grammar: grammar, vocab: vocab, colleague: colleague}
+	if d.stops, err = d.ids(grammar.Stops()); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Prompt opens the conversation with a question or sub-task in the task's words.
+func (d *dialect) Prompt(task string) ([]int32, string, error) {
+	return d.observed(d.grammar.Prompt(task))
+}
+
+// Stops are the closing tags of the role's turns.
+func (d *dialect) Stops() agent.Stops {
+	return agent.Stops{IDs: d.stops, MaxNew: d.grammar.MaxNew()}
+}
+
+// Text is a turn's words with spaces between. An id outside the vocabulary, which a model with padded
+// embeddings can sample, shows as <id N>.
+func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn), " ") }
+
+// Parse advances the grammar by a turn.
+func (d *dialect) Parse(turn []int32) agent.Action {
+	switch a := d.grammar.Step(d.words(turn)).(type) {
+	case Call:
+		return agent.Action{Calls: []agent.Call{{Name: d.colleague, Delegate: true, Task: a.Subtask}}}
+	case Tool:
+		return toolCall(a)
+	case Continue:
+		return agent.Action{}
+	case Answer:
+		return agent.Action{Final: true, Answer: a.Text}
+	case Invalid:
+		return agent.Action{Invalid: a.Reason}
+	default:
+		return agent.Action{Invalid: fmt.Sprintf("the grammar asks for %T, which a conversation cannot do", a)}
+	}
+}
+
+func toolCall(a Tool) agent.Action {
+	arguments, err := json.Marshal(map[string]string{queryArgument: a.Args})
+	if err != nil {
+		return agent.Action{Invalid: err.Error()}
+	}
+	return agent.Action{Calls: []agent.Call{{Name: a.Name, Arguments: arguments}}}
+}
+
+// Observe appends the answer of the turn's call.
+func (d *dialect) Observe(_ []int32, results []agent.Result) ([]int32, string, error) {
+	var words []string
+	for _, r := range results {
+		words = append(words, d.grammar.Observe(r.Text)...)
+	}
+	return d.observed(words)
+}
+
+func (d *dialect) observed(words []string) ([]int32, string, error) {
+	ids, err := d.ids(words)
+	return ids, strings.Join(words, " "), err
+}
+
+func (d *dialect) ids(words []string) ([]int32, error) {
+	ids := make([]int32, len(words))
+	for i, w := range words {
+		id, ok := d.vocab.ID(w)
+		if !ok {
+			return nil, fmt.Errorf("the word %q is not in the model's vocabulary: the compact dialect needs the research task's own", w)
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+func (d *dialect) words(ids []int32) []string {
+	words := make([]string, len(ids))
+	for i, id := range ids {
+		if words[i] = d.vocab.Token(id); words[i] == "" {
+			words[i] = fmt.Sprintf("<id %d>", id)
+		}
+	}
+	return words
+}
