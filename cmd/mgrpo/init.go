@@ -1,32 +1,30 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"path/filepath"
 
-	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/examples"
 )
 
 type initCmd struct {
-	File string `arg:"" optional:"" default:"team.yaml" help:"File to write (${default})."`
+	File     string `arg:"" optional:"" default:"team.yaml" help:"Configuration to write (${default}); its data goes into the same folder."`
+	Template string `default:"quickstart" enum:"quickstart,own-task,research" help:"What to begin with: ${enum}."`
 }
 
-func (c *initCmd) Run() (err error) {
-	f, err := os.OpenFile(c.File, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is there already and is left as it is: name another file", c.File)
-	}
+func (initCmd) Help() string {
+	return `Writes a commented configuration with all the files it names.
+
+quickstart  two small random models and the built-in task; nothing to download
+own-task    questions and answers in JSON lines, prompts, demonstrations
+research    a team that answers questions from a folder of Markdown`
+}
+
+func (c *initCmd) Run() error {
+	written, err := examples.Write(c.Template, c.File)
 	if err != nil {
 		return err
 	}
-	if _, err = f.WriteString(config.Example()); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	fmt.Printf("wrote %s; next: mgrpo doctor %s && mgrpo train %s\n", c.File, c.File, c.File)
+	fmt.Printf("wrote %s and %d more files in %s; next:\n  mgrpo doctor %s\n  mgrpo train %s\n", c.File, len(written)-1, filepath.Dir(c.File), c.File, c.File)
 	return nil
 }

@@ -106,10 +106,47 @@ func TestHelpFits80Columns(t *testing.T) {
 	}
 }
 
+// Every template passes doctor and trains a step. Models of the Hub are replaced by small random ones.
+func TestTemplates(t *testing.T) {
+	shape := func(agent string) string {
+		smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "agents." + agent + ".model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}"
+	}
+	for template, set := range map[string][]string{
+		"quickstart": {"cold_start.queries=8", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60",
+			"agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"},
+		"own-task": {shape("planner"), shape("solver"), "cold_start.steps=2"},
+		"research": {shape("planner"), shape("searcher"), "agents.searcher.limits.max_new_tokens=8"},
+	} {
+		t.Run(template, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "mine", "team.yaml")
+			said := succeed(t, "", "init", "--template", template, file)
+			if !strings.Contains(said, "mgrpo train "+file) {
+				t.Errorf("init says %q", said)
+			}
+			args := []string{file}
+			for _, s := range append(set, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "grpo.minibatches=1", "eval.queries=1", "eval.samples=1",
+				"agents.planner.limits.max_new_tokens=8") {
+				args = append(args, "--set", s)
+			}
+			succeed(t, "", append([]string{"doctor"}, args...)...)
+			if _, stderr, status := run(t, "", append([]string{"train"}, args...)...); status != 0 {
+				t.Errorf("train: status %d, %s", status, stderr)
+			}
+			if runs, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "runs", "*", "checkpoints", "step-000001")); len(runs) != 1 {
+				t.Errorf("checkpoints %v, want one beside the configuration", runs)
+			}
+			refused(t, "", []string{"init", "--template", template, file}, "is there already")
+		})
+	}
+}
+
 func TestInit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
-	succeed(t, "", "doctor", "-c", file, "--set", "run.dir="+t.TempDir())
 	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,76 @@
+// Package examples holds what `mgrpo init` writes: the configurations of this folder with their data.
+package examples
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+//go:embed own-task research-qwen3
+var files embed.FS
+
+// folders are the examples by the name of their template. quickstart has no data: it is config.Example.
+var folders = map[string]string{"own-task": "own-task", "research": "research-qwen3"}
+
+// Write writes a template, the configuration as the given file and the rest beside it, and lists what it wrote.
+// Nothing is written where one of the files is there already.
+func Write(template, file string) (written []string, err error) {
+	contents, err := contents(template, file)
+	if err != nil {
+		return nil, err
+	}
+	for name := range contents {
+		if _, err := os.Lstat(name); err == nil {
+			return nil, fmt.Errorf("%s is there already and is left as it is: name another file, in a folder of its own", name)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	for name, text := range contents {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return written, err
+		}
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			return written, err
+		}
+		written = append(written, name)
+	}
+	return written, nil
+}
+
+// contents are a template's files by the paths at which they are wanted.
+func contents(template, file string) (map[string][]byte, error) {
+	if template == "quickstart" {
+		return map[string][]byte{file: []byte(config.Example())}, nil
+	}
+	folder, ok := folders[template]
+	if !ok {
+		return nil, fmt.Errorf("there is no template %q", template)
+	}
+	out := map[string][]byte{}
+	err := fs.WalkDir(files, folder, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || path.Base(name) == "README.md" {
+			return err
+		}
+		text, err := files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		below := strings.TrimPrefix(name, folder+"/")
+		if below == "team.yaml" { // an example's runs are two folders up, at the root of the repository
+			out[file] = []byte(strings.ReplaceAll(string(text), "../../", ""))
+			return nil
+		}
+		out[filepath.Join(filepath.Dir(file), filepath.FromSlash(below))] = text
+		return nil
+	})
+	return out, err
+}
