@@ -8,19 +8,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// PyTorch's own checkpoint files come in through gotch, after package checkpoint has scanned them.
-func init() { weights.SetBinLoader(loadBin) }
+// PyTorch's own checkpoint files come in through gotch, after package weights has scanned them.
+func init() { weights.SetBinReader(readBin) }
 
 var binDTypes = map[torch.DType]weights.DType{
 	torch.Float32: weights.F32, torch.Float16: weights.F16, torch.BFloat16: weights.BF16,
 }
 
-func loadBin(path string, visit func(name string, shape []int64, dtype weights.DType, data []byte) error) error {
-	return gotchx.LoadBin(path, func(name string, shape []int64, dtype torch.DType, data []byte) error {
-		known, ok := binDTypes[dtype]
+func readBin(pickled []byte) ([]weights.BinTensor, error) {
+	found, err := gotchx.StateDict(pickled)
+	if err != nil {
+		return nil, err
+	}
+	tensors := make([]weights.BinTensor, len(found))
+	for i, t := range found {
+		dtype, ok := binDTypes[t.DType]
 		if !ok {
-			return fmt.Errorf("%s: tensor %q is %v; weights are float32, float16 or bfloat16", path, name, dtype)
+			return nil, fmt.Errorf("tensor %q is %v; weights are float32, float16 or bfloat16", t.Name, t.DType)
 		}
-		return visit(name, shape, known, data)
-	})
+		tensors[i] = weights.BinTensor{Name: t.Name, Storage: t.Storage, DType: dtype, Size: t.Size, Offset: t.Offset, Shape: t.Shape, Stride: t.Stride}
+	}
+	return tensors, nil
 }

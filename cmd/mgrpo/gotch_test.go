@@ -9,19 +9,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// gotch and our reader of the mapped file see the same tensors.
+// What torch.save wrote has the tensors of the safetensors file of the same weights, in float32 and in bfloat16.
 func TestLoadBin(t *testing.T) {
-	dir := filepath.Dir(golden.File(t, "models", filepath.Join("qwen2-tiny-bin", "pytorch_model.bin")))
-	throughGotch := read(t, dir)
-	weights.SetBinLoader(nil)
-	defer weights.SetBinLoader(loadBin)
-	mapped := read(t, dir)
-	if len(mapped) == 0 || len(throughGotch) != len(mapped) {
-		t.Fatalf("gotch read %d tensors, the mapped file has %d", len(throughGotch), len(mapped))
-	}
-	for name, want := range mapped {
-		if !bytes.Equal(throughGotch[name], want) {
-			t.Errorf("%s differs", name)
+	for bin, safetensors := range map[string]string{"qwen2-tiny-bin": "qwen2-tiny", "qwen3-bf16-bin": "qwen3-untied-bf16"} {
+		got := read(t, filepath.Dir(golden.File(t, "models", filepath.Join(bin, "pytorch_model.bin"))))
+		want := read(t, filepath.Dir(golden.File(t, "models", filepath.Join(safetensors, "model.safetensors"))))
+		if len(want) == 0 {
+			t.Fatalf("%s: no tensors", safetensors)
+		}
+		for name := range want {
+			if !bytes.Equal(got[name], want[name]) {
+				t.Errorf("%s: %s differs", bin, name)
+			}
 		}
 	}
 }
@@ -34,6 +33,9 @@ func read(t *testing.T, dir string) map[string][]byte {
 		t.Fatal(err)
 	}
 	defer source.Close()
+	if err := source.Check(); err != nil { // every tensor of the architecture is there, and no others
+		t.Fatal(err)
+	}
 	tensors := map[string][]byte{}
 	for _, name := range source.Names() {
 		data, ok := source.Bytes(name)

@@ -8,27 +8,41 @@ import (
 	"io"
 	"math"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
 )
 
-// BinLoader reads the tensors of a pytorch_model.bin file and hands each to visit, contiguous and little
-// endian. visit copies what it keeps.
-type BinLoader func(path string, visit func(name string, shape []int64, dtype DType, data []byte) error) error
+// BinTensor is a tensor of a pickled state dict: a contiguous part of one of the file's storages.
+type BinTensor struct {
+	Name    string
+	Storage string // its key: the file data/KEY of the archive
+	DType   DType
+	Size    int64 // elements of the storage
+	Offset  int64 // of the first element
+	Shape   []int64
+	Stride  []int64
+}
 
-var binLoader atomic.Pointer[BinLoader]
+func (t BinTensor) equal(u BinTensor) bool {
+	return t.Name == u.Name && t.Storage == u.Storage && t.DType == u.DType && t.Size == u.Size && t.Offset == u.Offset &&
+		slices.Equal(t.Shape, u.Shape) && slices.Equal(t.Stride, u.Stride)
+}
 
-// SetBinLoader makes Open read pytorch_model.bin files through load, which gets to see a file only after
-// its scan admitted it, and must return the names, shapes, types and bytes that the scan found. Tensors are
-// read from the mapped file all the same: the loader's copy is not held. nil means no loader.
-func SetBinLoader(load BinLoader) {
-	if load == nil {
-		binLoader.Store(nil)
+// BinReader lists the tensors of a pickled state dict: data.pkl of a pytorch_model.bin.
+type BinReader func(pickled []byte) ([]BinTensor, error)
+
+var binReader atomic.Pointer[BinReader]
+
+// SetBinReader has the pickles of pytorch_model.bin files read by read too. It gets to see a pickle only after the scan
+// admitted it, and must find in it the tensors that the scan found: a pickle is a program, and two readings of it are held
+// against each other. Values are read once, from the mapped file. nil means no other reader.
+func SetBinReader(read BinReader) {
+	if read == nil {
+		binReader.Store(nil)
 		return
 	}
-	binLoader.Store(&load)
+	binReader.Store(&read)
 }
 
 // addBin scans a zip archive written by torch.save, and registers its tensors.
@@ -43,11 +57,6 @@ func (s *Source) addBin(file string) error {
 	if err := guardMapped(func() error { return scanBin(m.data, found) }); err != nil {
 		return err
 	}
-	if load := binLoader.Load(); load != nil {
-		if err := guardMapped(func() error { return loadScanned(*load, path, found) }); err != nil {
-			return err
-		}
-	}
 	for name, t := range found {
 		if err := s.add(file, name, t); err != nil {
 			return err
@@ -56,25 +65,25 @@ func (s *Source) addBin(file string) error {
 	return nil
 }
 
-// loadScanned holds the scanned tensors, which stay in the mapped file, against what the loader returns for them.
-func loadScanned(load BinLoader, path string, found map[string]tensor) error {
-	loaded := map[string]bool{}
-	err := load(path, func(name string, shape []int64, dtype DType, data []byte) error {
-		t, ok := found[name]
-		if !ok || loaded[name] || t.dtype != dtype || !slices.Equal(t.shape, shape) || len(t.data) != len(data) {
-			return fmt.Errorf("tensor %s %v %s: the loader and the scan disagree (scan: %v %s)", name, shape, dtype, t.shape, t.dtype)
-		}
-		if !bytes.Equal(t.data, data) {
-			return fmt.Errorf("tensor %s: the loader's values are not those in the file", name)
-		}
-		loaded[name] = true
-		return nil
-	})
-	debug.FreeOSMemory() // what the loader held of the file, before a model of that size is allocated
-	if err == nil && len(loaded) != len(found) {
-		err = fmt.Errorf("the loader returned %d tensors, the scan found %d", len(loaded), len(found))
+// agree holds the scanned tensors against what the other reader finds in the same pickle.
+func agree(scanned []BinTensor, read BinReader, pickled []byte) error {
+	found, err := read(pickled)
+	if err != nil {
+		return err
 	}
-	return err
+	byName := make(map[string]BinTensor, len(found))
+	for _, t := range found {
+		byName[t.Name] = t
+	}
+	for _, t := range scanned {
+		if other := byName[t.Name]; !t.equal(other) {
+			return fmt.Errorf("tensor %s: two readings of the pickle disagree: %+v and %+v", t.Name, t, other)
+		}
+	}
+	if len(found) != len(scanned) {
+		return fmt.Errorf("two readings of the pickle disagree: %d tensors and %d", len(scanned), len(found))
+	}
+	return nil
 }
 
 // scanBin checks a torch.save archive and collects its tensors, whose data are slices of file: one
@@ -98,15 +107,18 @@ func scanBin(file []byte, found map[string]tensor) error {
 	for _, t := range scanned {
 		storage, err := archive.storage(t)
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", t.name, err)
+			return fmt.Errorf("tensor %s: %w", t.Name, err)
 		}
-		n, _ := numel(t.shape)
-		size := t.dtype.Size()
-		view, err := newTensor(t.shape, t.dtype, storage[t.offset*size:(t.offset+n)*size])
+		n, _ := numel(t.Shape)
+		size := t.DType.Size()
+		view, err := newTensor(t.Shape, t.DType, storage[t.Offset*size:(t.Offset+n)*size])
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", t.name, err)
+			return fmt.Errorf("tensor %s: %w", t.Name, err)
 		}
-		found[t.name] = view
+		found[t.Name] = view
+	}
+	if read := binReader.Load(); read != nil {
+		return agree(scanned, *read, pickled)
 	}
 	return nil
 }
@@ -178,17 +190,17 @@ func (a torchArchive) pickle() ([]byte, error) {
 }
 
 // storage returns the bytes of a tensor's storage.
-func (a torchArchive) storage(t scannedTensor) ([]byte, error) {
-	f, ok := a.byName[a.prefix+"/data/"+t.storage]
+func (a torchArchive) storage(t BinTensor) ([]byte, error) {
+	f, ok := a.byName[a.prefix+"/data/"+t.Storage]
 	if !ok {
-		return nil, fmt.Errorf("storage %q is not in the archive", t.storage)
+		return nil, fmt.Errorf("storage %q is not in the archive", t.Storage)
 	}
 	data, err := a.stored(f)
 	if err != nil {
 		return nil, err
 	}
-	if want := t.size * t.dtype.Size(); int64(len(data)) != want {
-		return nil, fmt.Errorf("storage %q holds %d bytes, %d values of %s need %d", t.storage, len(data), t.size, t.dtype, want)
+	if want := t.Size * t.DType.Size(); int64(len(data)) != want {
+		return nil, fmt.Errorf("storage %q holds %d bytes, %d values of %s need %d", t.Storage, len(data), t.Size, t.DType, want)
 	}
 	return data, nil
 }

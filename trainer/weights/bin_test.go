@@ -106,55 +106,50 @@ func TestBinRefused(t *testing.T) {
 		}
 		writeFile(t, filepath.Join(dir, binFile), c.file)
 		called := false
-		SetBinLoader(func(string, func(string, []int64, DType, []byte) error) error { called = true; return nil })
+		SetBinReader(func([]byte) ([]BinTensor, error) { called = true; return nil, nil })
 		_, err := Open(dir)
-		SetBinLoader(nil)
+		SetBinReader(nil)
 		wantError(t, err, append(c.want, dir, binFile)...)
 		if called {
-			t.Errorf("%v: the loader saw a file that the scan refuses", c.want)
+			t.Errorf("%v: the other reader saw a file that the scan refuses", c.want)
 		}
 	}
 }
 
-// TestBinLoader checks what goes through an injected loader, and that it must agree with the scan.
-func TestBinLoader(t *testing.T) {
-	defer SetBinLoader(nil)
-	direct := openChecked(t, binGolden)
-	honest := func(path string, visit func(string, []int64, DType, []byte) error) error {
-		found := map[string]tensor{}
-		file, err := os.ReadFile(path)
-		if err == nil {
-			err = scanBin(file, found)
-		}
-		for name, v := range found {
-			err = errors.Join(err, visit(name, v.shape, v.dtype, v.data))
-		}
-		return err
-	}
-	SetBinLoader(honest)
-	loaded := openChecked(t, binGolden)
-	for _, name := range direct.Names() {
-		if !slices.Equal(readAll(t, direct, name), readAll(t, loaded, name)) {
-			t.Errorf("%s differs", name)
+// TestBinReader checks that another reader of the pickle must agree with the scan.
+func TestBinReader(t *testing.T) {
+	defer SetBinReader(nil)
+	SetBinReader(scanPickle)
+	openChecked(t, binGolden)
+	changed := func(change func(*BinTensor)) BinReader {
+		return func(pickled []byte) ([]BinTensor, error) {
+			tensors, err := scanPickle(pickled)
+			change(&tensors[3])
+			return tensors, err
 		}
 	}
-	for want, wrong := range map[string]BinLoader{
-		"broken":    func(string, func(string, []int64, DType, []byte) error) error { return errors.New("broken") },
-		"0 tensors": func(string, func(string, []int64, DType, []byte) error) error { return nil },
-		"disagree": func(path string, visit func(string, []int64, DType, []byte) error) error {
-			return visit("model.norm.weight", []int64{65}, F32, make([]byte, 65*4))
-		},
-		"values are not": func(path string, visit func(string, []int64, DType, []byte) error) error {
-			v, _ := direct.Bytes("model.norm.weight")
-			return visit("model.norm.weight", []int64{64}, F32, make([]byte, len(v)))
-		},
-		"x": func(path string, visit func(string, []int64, DType, []byte) error) error {
-			return visit("x", nil, F32, nil)
+	for want, wrong := range map[string][]BinReader{
+		"broken": {func([]byte) ([]BinTensor, error) { return nil, errors.New("broken") }},
+		"disagree: 27 tensors and 28": {func(p []byte) ([]BinTensor, error) {
+			all, err := scanPickle(p)
+			return append(all, BinTensor{Name: "x"}), err
+		}},
+		"disagree: {": {
+			func([]byte) ([]BinTensor, error) { return nil, nil },
+			changed(func(t *BinTensor) { t.Name = "x" }),
+			changed(func(t *BinTensor) { t.Storage = "x" }),
+			changed(func(t *BinTensor) { t.DType = BF16 }),
+			changed(func(t *BinTensor) { t.Size++ }),
+			changed(func(t *BinTensor) { t.Offset++ }),
+			changed(func(t *BinTensor) { t.Shape = []int64{1} }),
+			changed(func(t *BinTensor) { t.Stride = []int64{1} }),
 		},
 	} {
-		SetBinLoader(wrong)
-		_, err := Open(binGolden)
-		wantError(t, err, want, binFile)
+		for _, read := range wrong {
+			SetBinReader(read)
+			_, err := Open(binGolden)
+			wantError(t, err, want, binFile)
+		}
 	}
 }
 
@@ -210,8 +205,8 @@ func FuzzPickle(f *testing.F) {
 			return
 		}
 		for _, v := range tensors {
-			n, ok := numel(v.shape)
-			if !ok || v.offset < 0 || v.offset+n > v.size || v.dtype.Size() == 0 {
+			n, ok := numel(v.Shape)
+			if !ok || v.Offset < 0 || v.Offset+n > v.Size || v.DType.Size() == 0 {
 				t.Fatalf("%+v", v)
 			}
 		}

@@ -10,16 +10,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// scannedTensor is a tensor that a pickled state dict describes: a contiguous run of a storage.
-type scannedTensor struct {
-	name    string
-	storage string // key: the file data/KEY of the archive
-	dtype   DType
-	size    int64 // elements of the storage
-	offset  int64 // of the first element
-	shape   []int64
-}
-
 // Limits of the scan. State dicts of dense models stay far below.
 const (
 	maxPickleBytes = 16 << 20
@@ -57,7 +47,7 @@ var storageTypes = map[pickleGlobal]DType{"torch.FloatStorage": F32, "torch.Half
 // scanPickle reads a pickled state dict (protocol 2, as torch.save writes it) without executing anything:
 // it follows only the opcodes that build strings, integers, tuples, dicts and tensors, and refuses every
 // other opcode, global and value. Tensors come back in file order.
-func scanPickle(data []byte) ([]scannedTensor, error) {
+func scanPickle(data []byte) ([]BinTensor, error) {
 	p := &pickleScanner{data: data, memo: map[uint32]any{}}
 	for {
 		at := p.at
@@ -291,7 +281,7 @@ func (p *pickleScanner) reduce() error {
 }
 
 // rebuildTensor checks (storage, offset, shape, stride, requires_grad, backward_hooks[, metadata]).
-func rebuildTensor(args pickleTuple) (*scannedTensor, error) {
+func rebuildTensor(args pickleTuple) (*BinTensor, error) {
 	if len(args) != 6 {
 		return nil, fmt.Errorf("_rebuild_tensor_v2 with %d arguments", len(args))
 	}
@@ -314,7 +304,7 @@ func rebuildTensor(args pickleTuple) (*scannedTensor, error) {
 	if n > 0 && !contiguous(shape, stride) {
 		return nil, fmt.Errorf("shape %v with strides %v is not contiguous: save the state dict with .contiguous() tensors", shape, stride)
 	}
-	return &scannedTensor{storage: storage.key, dtype: storage.dtype, size: storage.size, offset: offset, shape: shape}, nil
+	return &BinTensor{Storage: storage.key, DType: storage.dtype, Size: storage.size, Offset: offset, Shape: shape, Stride: stride}, nil
 }
 
 func contiguous(shape, stride []int64) bool {
@@ -382,7 +372,7 @@ func (p *pickleScanner) build() error {
 }
 
 // result takes the one dict left on the stack apart: names to tensors.
-func (p *pickleScanner) result() ([]scannedTensor, error) {
+func (p *pickleScanner) result() ([]BinTensor, error) {
 	if len(p.stack) != 1 {
 		return nil, fmt.Errorf("pickle: %d values are left at its end, want one dict", len(p.stack))
 	}
@@ -393,11 +383,11 @@ func (p *pickleScanner) result() ([]scannedTensor, error) {
 	if len(dict.keys) > maxTensors {
 		return nil, fmt.Errorf("pickle: more than %d tensors", maxTensors)
 	}
-	tensors := make([]scannedTensor, 0, len(dict.keys))
+	tensors := make([]BinTensor, 0, len(dict.keys))
 	seen := map[string]bool{}
 	for i, key := range dict.keys {
 		name, isText := key.(string)
-		t, isTensor := dict.values[i].(*scannedTensor)
+		t, isTensor := dict.values[i].(*BinTensor)
 		switch {
 		case !isText:
 			return nil, errors.New("pickle: a key of the state dict is not a string")
@@ -410,7 +400,7 @@ func (p *pickleScanner) result() ([]scannedTensor, error) {
 		}
 		seen[name] = true
 		named := *t
-		named.name = name
+		named.Name = name
 		tensors = append(tensors, named)
 	}
 	return tensors, nil

@@ -1,171 +1,112 @@
 package gotchx
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"reflect"
 	"slices"
-	"unsafe"
+	"strings"
 
+	"github.com/sugarme/gotch"
 	"github.com/sugarme/gotch/pickle"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// LoadBin reads a state dict that torch.save wrote (pytorch_model.bin) with gotch's pickle reader and calls
-// visit for every tensor, in the order of names: its elements in row-major order and the machine's byte
-// order, valid during the call. The first error of visit ends the reading.
-//
-// gotch's reader trusts the file: it allocates what the file says. Check an untrusted file first (package
-// checkpoint scans its pickle opcodes and sizes). A file that makes the reader panic is an error here.
-func LoadBin(path string, visit func(name string, shape []int64, dtype torch.DType, data []byte) error) (err error) {
-	tensors, err := readStateDict(path)
-	if err != nil {
-		return fmt.Errorf("gotchx: read %s: %w", path, err)
-	}
-	names := make([]string, 0, len(tensors))
-	for name := range tensors {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		t := tensors[name]
-		dtype, err := FromDType(t.Source.DType())
-		if err != nil {
-			return fmt.Errorf("gotchx: %s: tensor %q: %w", path, name, err)
-		}
-		data, err := elements(t)
-		if err != nil {
-			return fmt.Errorf("gotchx: %s: tensor %q: %w", path, name, err)
-		}
-		if err := visit(name, slices.Clone(t.Size), dtype, data); err != nil {
-			return err
-		}
-	}
-	return nil
+// BinTensor is a tensor of a state dict: a view of one of the storages in the file.
+type BinTensor struct {
+	Name    string
+	Storage string // its key: the file data/KEY of the archive
+	DType   torch.DType
+	Size    int64 // elements of the storage
+	Offset  int64 // of the tensor's first element in it
+	Shape   []int64
+	Stride  []int64
 }
 
-func readStateDict(path string) (tensors map[string]*pickle.StorageTensor, err error) {
+// StateDict lists the tensors of a state dict, by name, from its pickle: data.pkl in a file that torch.save wrote, such
+// as pytorch_model.bin. gotch's unpickler reads it; storages are only named, so no value is read or copied.
+//
+// gotch's unpickler trusts the pickle: it allocates what that says. Check an untrusted one first (package weights scans
+// opcodes and sizes). A pickle that makes the unpickler panic is an error here.
+func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			tensors, err = nil, fmt.Errorf("malformed or unsupported: %v", p)
+			tensors, err = nil, fmt.Errorf("gotchx: malformed or unsupported pickle: %v", p)
 		}
 	}()
-	if err := checkZip(path); err != nil {
-		return nil, err
-	}
-	root, err := pickle.LoadWithUnpickler(path, func(r io.Reader) pickle.Unpickler { return pickle.NewUnpickler(r) })
+	u := pickle.NewUnpickler(bytes.NewReader(pickled))
+	u.FindClass, u.PersistentLoad = findClass, findStorage
+	root, err := u.Load()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("gotchx: %w", err)
 	}
-	tensors = map[string]*pickle.StorageTensor{}
 	add := func(key, value any) error {
 		name, isName := key.(string)
 		t, isTensor := value.(*pickle.StorageTensor)
 		if !isName || !isTensor {
-			return fmt.Errorf("entry %v is a %T; a state dict maps names to tensors", key, value)
+			return fmt.Errorf("gotchx: entry %v is a %T; a state dict maps names to tensors", key, value)
 		}
-		tensors[name] = t
-		return nil
+		s := t.Source.(storage) // RebuildTensorV2 was given no other
+		dtype, err := FromDType(s.dtype)
+		tensors = append(tensors, BinTensor{name, s.key, dtype, s.size, t.StorageOffset, t.Size, t.Stride})
+		return err
 	}
 	switch dict := root.(type) {
 	case *pickle.Dict:
 		for _, entry := range *dict {
-			if err := add(entry.Key, entry.Value); err != nil {
-				return nil, err
-			}
+			err = errors.Join(err, add(entry.Key, entry.Value))
 		}
 	case *pickle.OrderedDict:
 		for key, entry := range dict.Map {
-			if err := add(key, entry.Value); err != nil {
-				return nil, err
-			}
+			err = errors.Join(err, add(key, entry.Value))
 		}
 	default:
-		return nil, fmt.Errorf("it holds a %T, not a state dict", root)
+		err = fmt.Errorf("gotchx: the pickle holds a %T, not a state dict", root)
 	}
-	return tensors, nil
+	slices.SortFunc(tensors, func(a, b BinTensor) int { return strings.Compare(a.Name, b.Name) })
+	return tensors, err
 }
 
-// checkZip refuses what is not a zip archive: on the format before PyTorch 1.6, gotch's reader does not
-// return from some files.
-func checkZip(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var magic [4]byte
-	if _, err := io.ReadFull(f, magic[:]); err != nil || string(magic[:]) != "PK\x03\x04" {
-		return errors.New("not a zip archive as torch.save writes since PyTorch 1.6; load it there and save it again")
-	}
-	return nil
+// storage is the name of a storage, where gotch's own would hold its values. gotch's reader of whole files knows no
+// bfloat16, and reads every value by itself.
+type storage struct {
+	key   string
+	dtype gotch.DType
+	size  int64
 }
 
-// elements returns t's part of its storage as bytes in row-major order, sharing memory where it lies so.
-func elements(t *pickle.StorageTensor) ([]byte, error) {
-	storage := reflect.ValueOf(t.Source.GetData())
-	if storage.Kind() != reflect.Slice {
-		return nil, fmt.Errorf("storage of type %v", storage.Type())
+func (s storage) DType() gotch.DType   { return s.dtype }
+func (s storage) Device() gotch.Device { return gotch.CPU }
+func (s storage) GetData() any         { return nil }
+
+func (s storage) SetFromFile(io.Reader) error              { return errors.ErrUnsupported }
+func (s storage) SetFromFileWithSize(io.Reader, int) error { return errors.ErrUnsupported }
+
+var storageTypes = map[string]gotch.DType{"FloatStorage": gotch.Float, "HalfStorage": gotch.Half, "BFloat16Storage": gotch.BFloat16}
+
+func findClass(module, name string) (any, error) {
+	if module == "torch._utils" && name == "_rebuild_tensor_v2" {
+		return &pickle.RebuildTensorV2{}, nil
 	}
-	size := int64(storage.Type().Elem().Size())
-	bytes := unsafe.Slice((*byte)(storage.UnsafePointer()), int64(storage.Len())*size)
-	numel, contiguous, err := layout(t, int64(storage.Len()))
-	if err != nil || numel == 0 {
-		return nil, err
+	if dtype, ok := storageTypes[name]; ok && module == "torch" {
+		return dtype, nil
 	}
-	if contiguous {
-		return bytes[t.StorageOffset*size:][:numel*size], nil
-	}
-	out := make([]byte, 0, numel*size)
-	index := make([]int64, len(t.Size))
-	for range numel {
-		at := t.StorageOffset
-		for i, n := range index {
-			at += n * t.Stride[i]
-		}
-		out = append(out, bytes[at*size:][:size]...)
-		for i := len(index) - 1; i >= 0; i-- {
-			if index[i]++; index[i] < t.Size[i] {
-				break
-			}
-			index[i] = 0
-		}
-	}
-	return out, nil
+	return nil, fmt.Errorf("%s.%s has no place in a state dict of float32, float16 or bfloat16 tensors", module, name)
 }
 
-// layout returns the number of t's elements and whether they lie in row-major order without gaps, or an
-// error if any lies outside a storage of length elements.
-func layout(t *pickle.StorageTensor, length int64) (numel int64, contiguous bool, err error) {
-	outside := fmt.Errorf("shape %v with strides %v at %d does not fit a storage of %d", t.Size, t.Stride, t.StorageOffset, length)
-	if len(t.Size) != len(t.Stride) || t.StorageOffset < 0 || t.StorageOffset > length {
-		return 0, false, outside
+// findStorage takes ('storage', type, key, location, size).
+func findStorage(id any) (any, error) {
+	tuple, ok := id.(*pickle.Tuple)
+	if !ok || tuple.Len() != 5 || tuple.Get(0) != "storage" {
+		return nil, fmt.Errorf("persistent id %v is not a storage", id)
 	}
-	numel, contiguous = 1, true
-	for i := len(t.Size) - 1; i >= 0; i-- {
-		n, stride := t.Size[i], t.Stride[i]
-		if n < 0 || stride < 0 || (n > 0 && numel > (1<<62)/n) {
-			return 0, false, outside
-		}
-		contiguous = contiguous && (n <= 1 || stride == numel)
-		numel *= n
+	dtype, okType := tuple.Get(1).(gotch.DType)
+	key, okKey := tuple.Get(2).(string)
+	size, okSize := tuple.Get(4).(int)
+	if !okType || !okKey || !okSize {
+		return nil, fmt.Errorf("persistent id %v is not a storage of weights", id)
 	}
-	if numel == 0 {
-		return 0, true, nil
-	}
-	last := t.StorageOffset
-	for i, n := range t.Size {
-		if n > 1 && t.Stride[i] > (length-last)/(n-1) {
-			return 0, false, outside
-		}
-		last += (n - 1) * t.Stride[i]
-	}
-	// Stride 0 repeats elements: no more of them than the file itself holds.
-	if last >= length || numel > length {
-		return 0, false, outside
-	}
-	return numel, contiguous, nil
+	return storage{key, dtype, int64(size)}, nil
 }
