@@ -13,8 +13,8 @@ import (
 )
 
 type reportCmd struct {
-	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME. Copies of it, where agents wrote to folders of their own: all of them."`
-	Out       string   `short:"o" placeholder:"FILE" help:"File to write; absent: report.html in the first folder."`
+	Runs      []string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME; where its agents wrote to folders of their own, all of them. Folders of several runs compare them."`
+	Out       string   `short:"o" placeholder:"FILE" help:"File to write; absent: report.html, or comparison.html of several runs, in the first folder."`
 	Steps     int      `default:"5" help:"Training steps to include trajectories of."`
 	Queries   int      `default:"6" help:"Queries of each of them."`
 	Megabytes int      `default:"4" help:"Most that all trajectories together may take."`
@@ -27,15 +27,28 @@ func (c *reportCmd) Run() error {
 			return fmt.Errorf("%s %d: want 1 or more", name, n)
 		}
 	}
+	r, err := report.Open(c.Runs)
+	if err != nil {
+		return err
+	}
 	path := c.Out
-	if path == "" {
+	switch {
+	case path != "":
+	case r.Compares():
+		path = filepath.Join(c.Runs[0], "comparison.html")
+	default:
 		path = filepath.Join(c.Runs[0], "report.html")
 	}
-	if err := writeReport(path, c.Runs, report.Options{Steps: c.Steps, Queries: c.Queries, Bytes: c.Megabytes << 20}); err != nil {
+	if err := writeReport(path, r, report.Options{Steps: c.Steps, Queries: c.Queries, Bytes: c.Megabytes << 20}); err != nil {
 		return err
 	}
 	fmt.Println(path)
-	return printHeldOut(c.Runs[0])
+	for _, dir := range c.Runs {
+		if err := printHeldOut(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printHeldOut says in one line what the run achieved, if it was evaluated before and after.
@@ -53,7 +66,7 @@ func printHeldOut(dir string) error {
 }
 
 // writeReport replaces the file only by a complete one.
-func writeReport(path string, runs []string, opt report.Options) (err error) {
+func writeReport(path string, r *report.Report, opt report.Options) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
 	if err != nil {
 		return err
@@ -64,7 +77,7 @@ func writeReport(path string, runs []string, opt report.Options) (err error) {
 		}
 	}()
 	out := bufio.NewWriter(f)
-	err = report.Write(out, runs, opt)
+	err = r.Write(out, opt)
 	if err := errors.Join(err, out.Flush(), f.Chmod(0o644), f.Close()); err != nil {
 		return err
 	}

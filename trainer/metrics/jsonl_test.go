@@ -148,6 +148,11 @@ func TestHeldOut(t *testing.T) {
 		t.Errorf("one evaluation: %v", err)
 	}
 	report(t, dir, evaluation(10, .5), evaluation(20, .75))
+	late := t.TempDir()
+	report(t, late, evaluation(10, .5), evaluation(20, .75))
+	if _, _, err := HeldOut(late); err == nil || !strings.Contains(err.Error(), "eval.before") {
+		t.Errorf("no evaluation before training: %v", err)
+	}
 	before, after, err := HeldOut(dir)
 	if err != nil || before != .25 || after != .75 {
 		t.Errorf("%v -> %v, %v; want 0.25 -> 0.75", before, after, err)

@@ -122,21 +122,21 @@ func (h *history) lines() []Line {
 	return out
 }
 
-// HeldOut reads the held-out accuracy of a run's first and of its last evaluation. It is an error if there
-// are fewer than two.
+// HeldOut reads the held-out accuracy of a run before its first step and after its last evaluated one. It is an error
+// if there are not both.
 func HeldOut(dir string) (before, after float64, err error) {
 	log, err := Read(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	var accuracy []float64
+	var held []Line
 	for _, l := range log.Records {
-		if v, ok := l.Values["accuracy"]; ok && l.Kind == KindEval {
-			accuracy = append(accuracy, v)
+		if _, ok := l.Values["accuracy"]; ok && l.Kind == KindEval {
+			held = append(held, l)
 		}
 	}
-	if len(accuracy) < 2 {
-		return 0, 0, fmt.Errorf("metrics: %s has %d held-out evaluations, want the one before and the one after training (eval.before: true)", filepath.Join(dir, FileName), len(accuracy))
+	if len(held) < 2 || held[0].Step > 0 {
+		return 0, 0, fmt.Errorf("metrics: %s has no held-out evaluation before training and one after it (eval.before: true)", filepath.Join(dir, FileName))
 	}
-	return accuracy[0], accuracy[len(accuracy)-1], nil
+	return held[0].Values["accuracy"], held[len(held)-1].Values["accuracy"], nil
 }

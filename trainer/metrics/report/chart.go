@@ -11,10 +11,16 @@ import (
 )
 
 // point of a curve: x is a step.
-type point struct{ x, y float64 }
+type point struct {
+	x, y   float64
+	spread float64 // of y, up and down: its error bar; 0: not known
+}
 
-// MarshalJSON writes [x, y] with four significant digits of y, for the pointer's read-out.
+// MarshalJSON writes [x, y] or [x, y, spread] with four significant digits, for the pointer's read-out.
 func (p point) MarshalJSON() ([]byte, error) {
+	if p.spread > 0 {
+		return fmt.Appendf(nil, "[%g,%.4g,%.4g]", p.x, p.y, p.spread), nil
+	}
 	return fmt.Appendf(nil, "[%g,%.4g]", p.x, p.y), nil
 }
 
@@ -74,7 +80,7 @@ func (c chart) svg(from, to float64) template.HTML {
 	low, high := c.floor, c.ceil
 	for _, v := range c.Curves {
 		for _, p := range v.points {
-			low, high = fmin(low, p.y), fmax(high, p.y)
+			low, high = fmin(low, p.y-p.spread), fmax(high, p.y+p.spread)
 		}
 	}
 	ticks := niceTicks(low, high)
@@ -106,9 +112,29 @@ func drawSteps(b *strings.Builder, from, to float64, x func(float64) float64) {
 	fmt.Fprintf(b, `<path class="axis" d="M%g %gH%g"/>`, chartLeft, base, chartWidth-chartRight)
 }
 
+// draw draws the curve: its smoothed line over the faint one of the steps themselves where it has many, and its points
+// with their error bars where it has few.
 func (c curve) draw(b *strings.Builder, x, y func(float64) float64) {
 	points := thin(c.points)
-	b.WriteString(`<path class="line ` + c.Class + " " + c.Style + `" d="`)
+	class := strings.TrimSpace("line " + c.Class + " " + c.Style)
+	if !c.Dots && len(points) >= fewestToSmooth {
+		drawLine(b, class+" raw", points, x, y)
+		drawLine(b, class+" smooth", smooth(points), x, y)
+		return
+	}
+	drawLine(b, class, points, x, y)
+	if c.Dots || len(points) == 1 {
+		for _, p := range points {
+			if p.spread > 0 {
+				fmt.Fprintf(b, `<path class="spread %s" d="M%.1f %.1fV%.1f"/>`, c.Class, x(p.x), y(p.y-p.spread), y(p.y+p.spread))
+			}
+			fmt.Fprintf(b, `<circle class="dot %s" cx="%.1f" cy="%.1f" r="3.2"/>`, c.Class, x(p.x), y(p.y))
+		}
+	}
+}
+
+func drawLine(b *strings.Builder, class string, points []point, x, y func(float64) float64) {
+	b.WriteString(`<path class="` + class + `" d="`)
 	for i, p := range points {
 		command := "L"
 		if i == 0 {
@@ -117,11 +143,23 @@ func (c curve) draw(b *strings.Builder, x, y func(float64) float64) {
 		fmt.Fprintf(b, "%s%.1f %.1f", command, x(p.x), y(p.y))
 	}
 	b.WriteString(`"/>`)
-	if c.Dots || len(points) == 1 {
-		for _, p := range points {
-			fmt.Fprintf(b, `<circle class="dot %s" cx="%.1f" cy="%.1f" r="3.2"/>`, c.Class, x(p.x), y(p.y))
+}
+
+const fewestToSmooth = 20 // points; fewer are read one by one
+
+// smooth is the mean of each point and its neighbours: a twentieth of the curve on either side, less at its ends.
+func smooth(points []point) []point {
+	n := len(points)
+	out := make([]point, n)
+	for i, p := range points {
+		reach := min(max(n/20, 1), i, n-1-i)
+		sum := 0.0
+		for _, near := range points[i-reach : i+reach+1] {
+			sum += near.y
 		}
+		out[i] = point{x: p.x, y: sum / float64(2*reach+1)}
 	}
+	return out
 }
 
 // data are the curves for the pointer's read-out: name, class and points.
@@ -160,9 +198,10 @@ func thin(points []point) []point {
 		part := points[i:min(i+n, len(points))]
 		var sum point
 		for _, p := range part {
-			sum.x, sum.y = sum.x+p.x, sum.y+p.y
+			sum.x, sum.y, sum.spread = sum.x+p.x, sum.y+p.y, sum.spread+p.spread
 		}
-		out = append(out, point{math.Round(sum.x / float64(len(part))), sum.y / float64(len(part))})
+		n := float64(len(part))
+		out = append(out, point{math.Round(sum.x / n), sum.y / n, sum.spread / n})
 	}
 	return out
 }

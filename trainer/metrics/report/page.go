@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,27 +25,56 @@ var styleText string
 //go:embed page.js
 var scriptText string
 
-var pageTemplate = template.Must(template.New("page").Parse(pageText))
+//go:embed comparison.html
+var comparisonText string
+
+//go:embed shared.html
+var sharedText string
+
+var (
+	pageTemplate       = template.Must(template.Must(template.New("page").Parse(sharedText)).Parse(pageText))
+	comparisonTemplate = template.Must(template.Must(template.New("comparison").Parse(sharedText)).Parse(comparisonText))
+)
+
+// frame is what every page has.
+type frame struct {
+	Name     string
+	Policy   string // Content-Security-Policy
+	Style    template.CSS
+	Script   template.JS
+	Data     template.JS // for the script
+	Smoothed bool        // there are curves that are smoothed
+}
+
+func newFrame(name string, data any, smoothed bool) (frame, error) {
+	text, err := json.Marshal(data) // escapes <, >, &, U+2028 and U+2029, so that no text ends the script
+	if err != nil {
+		return frame{}, fmt.Errorf("report: %w", err)
+	}
+	digest := sha256.Sum256([]byte(scriptText))
+	return frame{Name: name, Smoothed: smoothed,
+		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) + "'; base-uri 'none'; form-action 'none'",
+		Style:  template.CSS(styleText), Script: template.JS(scriptText), Data: template.JS(text),
+	}, nil
+}
 
 // page is what page.html shows.
 type page struct {
-	Name, Subtitle  string
+	frame
+	Subtitle        string
 	Agents          []namedClass
 	Tiles           []tile
 	Missing         []string
 	Outcome, Learn  []card
 	Calls, Costs    []card
 	Evals, Totals   table
+	Tools           table
+	Failing         []string // tools that fail often, as sentences
 	Notes           []note
 	Warnings        int
 	Config          string
 	Reading         string // which trajectories are included
 	HasTrajectories bool
-
-	Policy string // Content-Security-Policy
-	Style  template.CSS
-	Script template.JS
-	Data   template.JS
 }
 
 type namedClass struct{ Name, Class, Role string }
@@ -55,6 +85,7 @@ type card struct {
 	Title, Note string
 	Legend      []legend
 	SVG         template.HTML
+	Explained   string // how to read it, below
 }
 
 type legend struct{ Name, Class, Style, Last string }
@@ -70,21 +101,26 @@ type note struct {
 }
 
 func write(w io.Writer, r *run, read reading) error {
-	data, err := json.Marshal(read) // escapes <, >, &, U+2028 and U+2029, so that no text ends the script
+	f, err := newFrame(r.name, read, r.smoothed())
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
+		return err
 	}
-	digest := sha256.Sum256([]byte(scriptText))
 	p := page{
-		Name: r.name, Subtitle: r.subtitle(), Agents: r.namedAgents(), Tiles: r.tiles(), Missing: r.missing,
+		frame: f, Subtitle: r.subtitle(), Agents: r.namedAgents(), Tiles: r.tiles(), Missing: r.missing,
 		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: append(r.cards(r.costCharts()), r.batchCards()...),
 		Calls: r.callCards(), Evals: r.evaluations(), Totals: r.totals(), Config: r.config,
 		Reading: read.describe(), HasTrajectories: len(read.Rollouts) > 0,
-		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) + "'; base-uri 'none'; form-action 'none'",
-		Style:  template.CSS(styleText), Script: template.JS(scriptText), Data: template.JS(data),
 	}
+	p.Tools, p.Failing = r.tools()
 	p.Notes, p.Warnings = r.lastNotes()
 	return pageTemplate.Execute(w, p)
+}
+
+// smoothed says whether there are enough steps for a curve over them to be smoothed.
+func (r *run) smoothed() bool {
+	return slices.ContainsFunc(r.agents, func(name string) bool {
+		return len(r.series(metrics.KindStep, name, "reward_mean")) >= fewestToSmooth
+	})
 }
 
 // class is an agent's colour.
@@ -135,13 +171,15 @@ func (r *run) perAgent(kind, value string, agents []string) []curve {
 	return out
 }
 
+// heldOutNote explains the curves of accuracies.
+const heldOutNote = "bars: ± standard deviation over samples"
+
 var unset = math.NaN()
 
 func (r *run) outcomeCharts() []chart {
-	held := chart{Title: "Held-out accuracy", Note: "mean over all samples; dots are evaluations", floor: 0, ceil: unset}
-	for _, c := range r.perAgent(metrics.KindEval, "accuracy", r.agents) {
-		c.Dots = true
-		held.Curves = append(held.Curves, c)
+	held := chart{Title: "Held-out accuracy", Note: heldOutNote, floor: 0, ceil: unset}
+	for _, name := range r.agents {
+		held.Curves = append(held.Curves, curve{Name: name, Class: r.class(name), Dots: true, points: r.accuracies(name)})
 	}
 	for _, c := range r.perAgent(metrics.KindEval, "expert_mean", r.agents) {
 		c.Dots, c.Style, c.Name = true, "dashed", c.Name+" (expert)"
@@ -209,8 +247,10 @@ func (r *run) costCharts() []chart {
 }
 
 // cards draws the charts that have something to show, all over the same steps.
-func (r *run) cards(charts []chart) []card {
-	from, to := 0.0, math.Max(float64(r.lastStep()), 1)
+func (r *run) cards(charts []chart) []card { return cardsOver(r.lastStep(), charts) }
+
+func cardsOver(lastStep int64, charts []chart) []card {
+	from, to := 0.0, math.Max(float64(lastStep), 1)
 	var out []card
 	for _, c := range charts {
 		if c.Empty() {

@@ -31,7 +31,7 @@ for (const svg of document.querySelectorAll("svg.chart")) {
     hair.setAttribute("d", `M${x} ${top}V${bottom}`);
     tip.replaceChildren(el("b", {}, "step " + step), ...curves.flatMap((c) => {
       const p = c.p.find((p) => p[0] === step);
-      return p ? [el("div", {}, el("span", {}, c.n), el("b", {}, String(p[1])))] : [];
+      return p ? [el("div", {}, el("span", {}, c.n), el("b", {}, String(p[1]) + (p[2] ? " ± " + p[2] : "")))] : [];
     }));
     tip.hidden = false;
     const box = svg.getBoundingClientRect();
@@ -56,6 +56,10 @@ for (const svg of document.querySelectorAll("svg.chart")) {
     e.stopPropagation();
   });
 }
+
+// Smoothed curves stand over the steps themselves, or make way for them.
+const smooth = byId("smooth");
+if (smooth) smooth.addEventListener("change", () => document.body.classList.toggle("rough", !smooth.checked));
 
 // Trajectories: a list of rollouts, filtered, one of them shown.
 const data = JSON.parse(byId("data").textContent);

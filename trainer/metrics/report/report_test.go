@@ -22,7 +22,11 @@ var update = flag.Bool("update", false, "rewrite docs/report.png from the run th
 func render(t *testing.T, opt Options, dirs ...string) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := Write(&out, dirs, opt); err != nil {
+	r, err := Open(dirs)
+	if err == nil {
+		err = r.Write(&out, opt)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -120,10 +124,11 @@ func TestReport(t *testing.T) {
 
 // TestTokensMakeTheTurn: the tokens that are shown, joined, are the turn's text.
 func TestTokensMakeTheTurn(t *testing.T) {
-	r, err := load([]string{fixture})
+	opened, err := Open([]string{fixture})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := opened.runs[0]
 	files, err := r.trajectoryFiles()
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +232,7 @@ func TestMissingPieces(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-		}, "planner ran elsewhere"},
+		}, "Nothing of planner is here"},
 		{"damaged trajectories", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, "trajectories", "step-5", "planner.jsonl"), func(s string) string {
 				return strings.Replace(s, `"sampled":[false`, `"sampled":[true`, 1) + "{\"query\":7}\n\x00\n"
@@ -351,7 +356,7 @@ func TestBounded(t *testing.T) {
 
 func TestNoRun(t *testing.T) {
 	for _, dirs := range [][]string{nil, {t.TempDir()}, {"testdata/absent"}, {"report_test.go"}} {
-		if err := Write(new(bytes.Buffer), dirs, Options{}); err == nil {
+		if _, err := Open(dirs); err == nil {
 			t.Errorf("%v: no error", dirs)
 		}
 	}
@@ -393,11 +398,7 @@ func FuzzTrajectories(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(folder, "a.jsonl"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		var out bytes.Buffer
-		if err := Write(&out, []string{dir}, Options{}); err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(out.String(), "</script>"); n != 2 {
+		if n := strings.Count(render(t, Options{}, dir), "</script>"); n != 2 {
 			t.Fatalf("%d ends of scripts", n)
 		}
 	})

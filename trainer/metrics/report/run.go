@@ -2,47 +2,44 @@ package report
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
 // run is what the folders say, trajectories excepted.
 type run struct {
-	dirs    []string
-	name    string
-	config  string // config.yaml, "" if there is none
-	steps   int64  // configured; 0: not known
-	main    string // the main agent's name; "" if nothing says it
-	agents  []string
-	records []metrics.Line
-	notes   []metrics.Line
-	missing []string // what a reader would look for in vain, as sentences
+	dirs     []string
+	name     string
+	config   string            // config.yaml, "" if there is none
+	settings map[string]string // of config.yaml, by key; nil: not known
+	steps    int64             // configured; 0: not known
+	main     string            // the main agent's name; "" if nothing says it
+	team     []string          // agents of the configuration, main first; nil: not known
+	agents   []string          // that left something here, in that order
+	records  []metrics.Line
+	notes    []metrics.Line
+	missing  []string // what a reader would look for in vain, as sentences
 }
 
-func load(dirs []string) (*run, error) {
-	r := &run{dirs: dirs, name: filepath.Base(filepath.Clean(dirs[0]))}
-	if abs, err := filepath.Abs(dirs[0]); err == nil {
+// newRun puts the parts of a run together.
+func newRun(parts []*part) (*run, error) {
+	r := &run{name: filepath.Base(filepath.Clean(parts[0].dir))}
+	if abs, err := filepath.Abs(parts[0].dir); err == nil {
 		r.name = filepath.Base(abs)
 	}
-	for _, dir := range dirs {
-		if err := r.readMetrics(dir); err != nil {
-			return nil, err
-		}
+	for _, p := range parts {
+		r.dirs = append(r.dirs, p.dir)
+		r.addMetrics(p)
 	}
-	r.readConfig()
+	r.configure(parts)
 	if err := r.nameAgents(); err != nil {
 		return nil, err
 	}
 	if len(r.agents) == 0 {
-		return nil, fmt.Errorf("%s has neither %s nor trajectories of any agent: it is not the folder of a run", dirs[0], metrics.FileName)
+		return nil, fmt.Errorf("%s has neither %s nor trajectories of any agent: it is not the folder of a run, such as runs/NAME", r.dirs[0], metrics.FileName)
 	}
 	r.lookForGaps()
 	return r, nil
@@ -52,51 +49,40 @@ func (r *run) lacks(format string, args ...any) {
 	r.missing = append(r.missing, fmt.Sprintf(format, args...))
 }
 
-func (r *run) readMetrics(dir string) error {
-	log, err := metrics.Read(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		r.lacks("%s has no %s: no curves of what it ran.", filepath.Base(dir), metrics.FileName)
-		return nil
+func (r *run) addMetrics(p *part) {
+	if !p.measured {
+		r.lacks("%s has no %s: no curves of what it ran.", filepath.Base(p.dir), metrics.FileName)
 	}
-	if err != nil {
-		return err
+	if p.log.Damaged > 0 {
+		r.lacks("%d lines of %s are damaged and left out.", p.log.Damaged, metrics.FileName)
 	}
-	if log.Damaged > 0 {
-		r.lacks("%d lines of %s are damaged and left out.", log.Damaged, metrics.FileName)
-	}
-	r.records = append(r.records, log.Records...)
-	r.notes = append(r.notes, log.Notes...)
-	return nil
+	r.records = append(r.records, p.log.Records...)
+	r.notes = append(r.notes, p.log.Notes...)
 }
 
-// maxConfigBytes bounds what is shown of a configuration.
-const maxConfigBytes = 256 << 10
-
-// credentials in a URL, which have no place in a file that is passed around.
-var credentials = regexp.MustCompile(`://[^\s"'/@]*@`)
-
-func (r *run) readConfig() {
-	for _, dir := range r.dirs {
-		path := filepath.Join(dir, "config.yaml")
-		text, err := os.ReadFile(path)
-		if err != nil || len(text) > maxConfigBytes {
-			continue
-		}
-		r.config = credentials.ReplaceAllString(string(text), "://…@")
-		cfg, err := config.Parse(path, text, nil)
-		if err != nil {
-			r.lacks("config.yaml is not a configuration that this version reads: the number of steps and the main agent are guessed.")
-			return
-		}
-		r.name, r.steps, r.main = cfg.Run.Name, cfg.Run.Steps, cfg.Main().Name
+// configure takes the first configuration that there is.
+func (r *run) configure(parts []*part) {
+	i := slices.IndexFunc(parts, func(p *part) bool { return p.text != "" })
+	if i < 0 {
+		r.lacks("There is no config.yaml: the number of steps that was configured is not known.")
 		return
 	}
-	r.lacks("There is no config.yaml: the number of steps that was configured is not known.")
+	r.config = credentials.ReplaceAllString(parts[i].text, "://…@")
+	cfg := parts[i].config
+	if cfg == nil {
+		r.lacks("config.yaml is not a configuration that this version reads: the number of steps and the main agent are guessed.")
+		return
+	}
+	r.name, r.steps, r.main, r.settings = cfg.Run.Name, cfg.Run.Steps, cfg.Main().Name, cfg.Shared()
+	r.team = append(r.team, r.main)
+	for _, sub := range cfg.Subs() {
+		r.team = append(r.team, sub.Name)
+	}
 }
 
 const maxAgents = 64
 
-// nameAgents lists the agents, main first, then by name.
+// nameAgents lists the agents in the order of the configuration; those that it does not name follow by name.
 func (r *run) nameAgents() error {
 	known := map[string]bool{}
 	for _, l := range r.records {
@@ -119,10 +105,17 @@ func (r *run) nameAgents() error {
 	for name := range known {
 		r.agents = append(r.agents, name)
 	}
-	slices.Sort(r.agents)
-	if i := slices.Index(r.agents, r.main); i > 0 {
-		r.agents = slices.Insert(slices.Delete(r.agents, i, i+1), 0, r.main)
+	order := r.team
+	if order == nil {
+		order = []string{r.main}
 	}
+	place := func(name string) int {
+		if i := slices.Index(order, name); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	slices.SortFunc(r.agents, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return nil
 }
 
@@ -145,8 +138,10 @@ func (r *run) lookForGaps() {
 	if r.steps > 0 && last < r.steps && steps > 0 {
 		r.lacks("The run stopped, or stands, after step %d of %d.", last, r.steps)
 	}
-	if r.main != "" && !slices.Contains(r.agents, r.main) {
-		r.lacks("The main agent %s ran elsewhere: give its folder too to see its side.", r.main)
+	for _, name := range r.team {
+		if !slices.Contains(r.agents, name) {
+			r.lacks("Nothing of %s is here. If it ran elsewhere, give its folder too to see its side.", name)
+		}
 	}
 }
 
@@ -177,9 +172,20 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 			continue
 		}
 		if y, ok := f(l.Values); ok {
-			out = append(out, point{float64(l.Step), y})
+			out = append(out, point{x: float64(l.Step), y: y})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b point) int { return cmp.Compare(a.x, b.x) })
+	return out
+}
+
+// accuracies are the held-out accuracies of an agent by step, with their standard deviation over the samples.
+func (r *run) accuracies(agent string) []point {
+	out := r.series(metrics.KindEval, agent, "accuracy")
+	for _, spread := range r.series(metrics.KindEval, agent, "accuracy_std") {
+		if i := slices.IndexFunc(out, func(p point) bool { return p.x == spread.x }); i >= 0 {
+			out[i].spread = spread.y
+		}
+	}
 	return out
 }

@@ -15,17 +15,13 @@ import (
 
 // tiles are the figures at the top.
 func (r *run) tiles() []tile {
-	var out []tile
-	if held := r.series(metrics.KindEval, r.main, "accuracy"); len(held) > 0 {
-		first, last := held[0], held[len(held)-1]
-		best := slices.MaxFunc(held, func(a, b point) int { return cmp.Compare(a.y, b.y) })
-		out = append(out,
-			tile{"Held-out accuracy", fmt.Sprintf("%.2f → %.2f", first.y, last.y), fmt.Sprintf("step %g → step %g", first.x, last.x)},
-			tile{"Best held-out", fmt.Sprintf("%.2f", best.y), fmt.Sprintf("after step %g", best.x)})
-	}
+	out := heldOutTiles(r.accuracies(r.main))
 	for i, name := range r.agents {
-		if reward := r.series(metrics.KindStep, name, "reward_mean"); len(reward) > 1 && i < 2 {
-			out = append(out, tile{"Reward of " + name, fmt.Sprintf("%.2f → %.2f", reward[0].y, reward[len(reward)-1].y), "first → last step"})
+		if i == maxTiles {
+			break
+		}
+		if t, ok := r.rewardTile(name); ok {
+			out = append(out, t)
 		}
 	}
 	var sampled, trained float64
@@ -41,6 +37,46 @@ func (r *run) tiles() []tile {
 		out = append(out, tile{"Wall time", last.Sub(first).Round(time.Second).String(), "first to last record"})
 	}
 	return out
+}
+
+const maxTiles = 6 // of agents
+
+func heldOutTiles(held []point) []tile {
+	switch len(held) {
+	case 0:
+		return nil
+	case 1:
+		return []tile{{"Held-out accuracy", fmt.Sprintf("%.2f", held[0].y), fmt.Sprintf("after step %g, the only evaluation", held[0].x)}}
+	}
+	first, last := held[0], held[len(held)-1]
+	best := slices.MaxFunc(held, func(a, b point) int { return cmp.Compare(a.y, b.y) })
+	span := fmt.Sprintf("before step 1 → step %g", last.x)
+	if first.x > 0 { // eval.before: false
+		span = fmt.Sprintf("step %g → step %g; none before", first.x, last.x)
+	}
+	return []tile{
+		{"Held-out accuracy", fmt.Sprintf("%.2f → %.2f", first.y, last.y), span},
+		{"Best held-out", fmt.Sprintf("%.2f", best.y), fmt.Sprintf("after step %g", best.x)},
+	}
+}
+
+// rewardTile is an agent's reward, or that it had none in any step because nothing was asked of it. ok is false of an
+// agent without a step.
+func (r *run) rewardTile(name string) (t tile, ok bool) {
+	steps := r.computed(metrics.KindStep, name, func(map[string]float64) (float64, bool) { return 0, true })
+	reward := r.series(metrics.KindStep, name, "reward_mean")
+	switch {
+	case len(steps) == 0:
+		return tile{}, false
+	case len(reward) == 0:
+		return tile{"Reward of " + name, "idle", fmt.Sprintf("not called in any of %d steps", len(steps))}, true
+	}
+	first, last := reward[0], reward[len(reward)-1]
+	t = tile{"Reward of " + name, fmt.Sprintf("%.2f → %.2f", first.y, last.y), fmt.Sprintf("step %g → step %g", first.x, last.x)}
+	if idle := len(steps) - len(reward); idle > 0 {
+		t.Detail += fmt.Sprintf("; idle in %d", idle)
+	}
+	return t, true
 }
 
 // evaluations is a row an evaluation.
@@ -133,10 +169,26 @@ func (r *run) batchCards() []card {
 			}
 		}
 		if len(total) > 0 {
-			out = append(out, card{Title: "Decode batches of " + name, Note: fmt.Sprintf("forward passes by sequences in them; %d compositions", len(total)), SVG: bars(total, r.class(name), name)})
+			out = append(out, card{Title: "Decode batches of " + name, Note: "forward passes by the number of conversations in them", SVG: bars(total, r.class(name), name), Explained: explainBatches(total)})
 		}
 	}
 	return out
+}
+
+// explainBatches says how to read a chart of decode batches.
+func explainBatches(total map[int64]int64) string {
+	var passes, rows int64
+	for size, n := range total {
+		passes += n
+		rows += n * size
+	}
+	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes in which so many conversations waited: %.1f on average.",
+		float64(rows)/float64(passes))
+	if alone := float64(total[1]) / float64(passes); alone >= 0.3 {
+		text += fmt.Sprintf(" In %.0f %% of the passes it was one alone. That is usual for a small model: its pass is over before other conversations come back from "+
+			"their tools and sub-agents. For a large model it means that too few rollouts are in flight.", 100*alone)
+	}
+	return text
 }
 
 // bars draws counts of integers, in at most maxColumns ranges of equal width.

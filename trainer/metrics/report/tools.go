@@ -1,0 +1,35 @@
+package report
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// tools is a row a tool of an agent, and a sentence for each that fails often.
+func (r *run) tools() (t table, failing []string) {
+	t.Head = []string{"agent", "tool", "calls", "errors", "time-outs", "failed", "ms a call"}
+	for _, agent := range r.agents {
+		counts := map[string]map[string]int64{}
+		for _, v := range metrics.ByTool.Values {
+			counts[v.Name] = map[string]int64{}
+			for _, l := range r.records {
+				if l.Agent != agent {
+					continue
+				}
+				for tool, n := range l.Counts[v.Name] {
+					counts[v.Name][tool] += n
+				}
+			}
+		}
+		for _, u := range metrics.ToolUses(counts) {
+			t.Rows = append(t.Rows, []string{agent, clip(u.Tool), number(float64(u.Calls)), number(float64(u.Errors)), number(float64(u.Timeouts)),
+				fmt.Sprintf("%.1f %%", 100*u.FailedShare()), number(float64(u.Milliseconds) / float64(u.Calls))})
+			if u.Failing() {
+				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it say little about the agent.",
+					clip(u.Tool), agent, 100*u.FailedShare(), u.Calls))
+			}
+		}
+	}
+	return t, failing
+}
