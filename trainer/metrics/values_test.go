@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/metrics.md and testdata/console.txt")
@@ -40,6 +42,11 @@ func TestEveryNameIsDocumented(t *testing.T) {
 				namesIn(t, path, names)
 			}
 		}
+	}
+	number := new(float64)
+	loss := mgrpo.LossStats{EntropyMean: number, RefKLMean: number, TISMean: number, TISMax: number, TISTruncatedFrac: number, BehaviourGapMean: number, BehaviourGapMax: number}
+	for name := range loss.Values() { // named by the fields' tags
+		names[name] = "mgrpo.LossStats"
 	}
 	for _, sure := range []string{"reward_mean", "accuracy", "clip_frac_low", "entropy_mean", "grad_norm", "pass_at_", "rollouts_failed"} {
 		if names[sure] == "" {
