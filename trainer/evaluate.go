@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // Evaluation is what Evaluate found.
@@ -48,6 +49,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 	if err != nil {
 		return e, err
 	}
+	defer task.Close(t)
 	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: t},
 		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {

@@ -50,6 +50,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 		if opt.Task, err = assemble.Task(cfg); err != nil {
 			return err
 		}
+		defer task.Close(opt.Task)
 	}
 	contested := int64(math.MinInt64) // version from which a conflict arose
 	for {

@@ -61,6 +61,9 @@ func openVerifier(cfg *config.Config, v config.Verifier) (verify.Verifier, error
 	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Judge: verify.JudgeSettings{
 		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
 	}}
+	if kind == verify.Program {
+		s.Program = verify.ProgramSettings{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}
+	}
 	if j.Prompt != "" {
 		text, err := os.ReadFile(cfg.Resolve(j.Prompt))
 		if err != nil {

@@ -86,9 +86,9 @@ type TLS struct {
 // Task says where queries come from and how an answer is verified.
 type Task struct {
 	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published."`
-	Train          Path     `yaml:"train" doc:"JSONL file of training queries (jsonl, gsm8k)."`
-	Eval           Path     `yaml:"eval" doc:"JSONL file of held-out queries (jsonl, gsm8k)." change:"resume"`
-	Fields         Fields   `yaml:"fields" doc:"Which fields of a JSONL row hold what."`
+	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array or Parquet (jsonl, gsm8k)."`
+	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in one of the same formats (jsonl, gsm8k)." change:"resume"`
+	Fields         Fields   `yaml:"fields" doc:"Which fields of a row hold what. All fields go on to the verifier."`
 	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
 	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
 	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as the main agent's answer."`
@@ -96,19 +96,22 @@ type Task struct {
 	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and how sloppy its demonstrations are."`
 }
 
-// Fields maps a JSONL row's field names to what the task needs.
+// Fields maps a row's field names to what the task needs.
 type Fields struct {
-	ID       string `yaml:"id" default:"id" doc:"Row id. A row without it is called by its line number."`
+	ID       string `yaml:"id" default:"id" doc:"Row id. A row without it is called by its number."`
 	Question string `yaml:"question" default:"question" doc:"Text of the query."`
-	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer."`
+	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer, or a list of accepted answers."`
 	Choices  string `yaml:"choices" default:"choices" doc:"List of choices, for the verifier of that kind."`
 }
 
 // Verifier says how one answer becomes a score in [0, 1].
 type Verifier struct {
-	Kind      string  `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge" doc:"auto: gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number."`
-	Pattern   string  `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
-	Tolerance float64 `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
+	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge|program" doc:"auto: gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number. program: a program in any language, see docs/verifiers.md."`
+	Pattern   string        `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
+	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
+	Command   []string      `yaml:"command" doc:"program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line with its score."`
+	Dir       Path          `yaml:"dir" default:"." doc:"program: folder in which it runs. Absent: the folder of this file." change:"worker"`
+	Timeout   time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"program: longest wait for one score." change:"worker"`
 }
 
 // Judge is an OpenAI-compatible model that scores answers.
@@ -150,6 +153,7 @@ type GRPO struct {
 	Minibatches     int     `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
 	Temperature     float64 `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
 	MaxLag          int64   `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
+	MaxRemoved      float64 `yaml:"max_removed" default:"0.25" min:"0" max:"1" doc:"Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory was lost. More of them in 3 steps in a row end the run with the reason: what is left is no longer a fair sample. 1: never."`
 	Resample        int     `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
 	GapWarn         float64 `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
 	GapStop         float64 `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`

@@ -126,7 +126,7 @@ func (c *Config) validateTask(d *decoder) {
 			d.failAt("task.eval", unused)
 		}
 		for key, v := range map[string]*Verifier{"task.verifier": &t.Verifier, "task.expert": &t.Expert} {
-			if *v != (Verifier{Kind: "auto"}) {
+			if v.given() {
 				d.failAt(key, "the research task knows the truth of every answer and scores by it; leave this out")
 			}
 		}
@@ -136,6 +136,11 @@ func (c *Config) validateTask(d *decoder) {
 	if t.Judge.KeyEnv != "" && !validEnv(t.Judge.KeyEnv) {
 		d.failAt("task.judge.key_env", "want the name of an environment variable, not the key")
 	}
+}
+
+// given says whether a file names this verifier.
+func (v *Verifier) given() bool {
+	return v.Kind != "auto" || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0
 }
 
 func (v *Verifier) validate(d *decoder, key string, j *Judge) {
@@ -148,6 +153,9 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 		if !webAddress(j.URL) || j.Model == "" {
 			d.failAt("task.judge", "%s asks a judge: url must start with http:// or https://, and model must be given", key)
 		}
+	}
+	if (len(v.Command) > 0) != (v.Kind == "program") {
+		d.failAt(key+".command", "a verifier of kind program, and no other, has a command; this one is %s", v.Kind)
 	}
 	if v.Pattern == "" {
 		return

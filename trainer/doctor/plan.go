@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // Preflight prints the memory plan of the agents that are to run in this process (nil: all) and refuses
@@ -26,9 +27,10 @@ func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 // configured looks at what the configuration needs.
 func configured(cfg *config.Config) []Finding {
 	var out []Finding
-	if _, err := assemble.Task(cfg); err != nil {
+	if t, err := assemble.Task(cfg); err != nil {
 		out = append(out, Finding{Fail, "task", oneLine(err), "correct the task section"})
 	} else {
+		task.Close(t)
 		out = append(out, Finding{OK, "task", cfg.Task.Kind, ""})
 	}
 	if chats := cfg.ColdStart.Demonstrations; chats != "none" && chats != "task" {

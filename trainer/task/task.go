@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"strconv"
 	"strings"
@@ -57,6 +58,14 @@ type Task interface {
 	VerifyMain(ctx context.Context, q Query, a Attempt) (correct float64, err error)
 	// VerifySub scores a sub-agent's answer to a sub-task of q in [0,1]: the expert score.
 	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
+}
+
+// Close ends what a task holds for the time of a run, such as a program that scores answers.
+func Close(t Task) error {
+	if c, ok := t.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
 }
 
 // Part is the part that an agent plays in the team, for tasks that treat their agents differently.

@@ -1,9 +1,10 @@
-// Package jsonl is the task of one's own questions and answers: two files of one JSON object a line, one to
-// train on and one held out.
+// Package jsonl is the task of one's own questions and answers: two files of rows (JSON lines, a JSON array or Parquet),
+// one to train on and one held out.
 package jsonl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -131,6 +132,9 @@ func (t *Task) score(ctx context.Context, v verify.Verifier, q task.Query, a tas
 	return score, nil
 }
 
+// Close ends what the verifiers hold.
+func (t *Task) Close() error { return errors.Join(verify.Close(t.main), verify.Close(t.sub)) }
+
 // query shows the choices below the question, under the letters that the choice verifier reads.
 func query(split string, r Row) task.Query {
 	id := split + "-" + r.ID
@@ -139,5 +143,5 @@ func query(split string, r Row) task.Query {
 	for i, choice := range r.Choices {
 		fmt.Fprintf(&text, "\n(%c) %s", 'A'+i, choice)
 	}
-	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Data: r.Choices}
+	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Columns: r.Columns, Data: r.Choices}
 }

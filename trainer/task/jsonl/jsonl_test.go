@@ -40,7 +40,9 @@ func TestReadRows(t *testing.T) {
 {"id":"x-1","question":"c?","answer":4.50,"choices":["p","q"],"other":{}}
 {"id":7,"question":"d?","answer":true}`), DefaultFields())
 	want := []Row{
-		{"row-000001", "a?", "b", nil}, {"x-1", "c?", "4.50", []string{"p", "q"}}, {"7", "d?", "true", nil},
+		{ID: "row-000001", Question: "a?", Answer: "b", Columns: []byte(`{"question":"a?","answer":"b"}`)},
+		{ID: "x-1", Question: "c?", Answer: "4.50", Choices: []string{"p", "q"}, Columns: []byte(`{"id":"x-1","question":"c?","answer":4.50,"choices":["p","q"],"other":{}}`)},
+		{ID: "7", Question: "d?", Answer: "true", Columns: []byte(`{"id":7,"question":"d?","answer":true}`)},
 	}
 	if err != nil || !reflect.DeepEqual(rows, want) {
 		t.Errorf("%+v, %v; want %+v", rows, err, want)
@@ -57,7 +59,7 @@ func TestReadRowsNamesFileAndLine(t *testing.T) {
 		"not JSON": "{", "a list": "[]", "null": "null", "no question": `{"answer":"b"}`, "no answer": `{"question":"a"}`, "empty question": `{"question":"","answer":"b"}`,
 		"nested answer": `{"question":"a","answer":{}}`, "null answer": `{"question":"a","answer":null}`, "bad choices": `{"question":"a","answer":"b","choices":[1]}`,
 		"separator in id": `{"id":"a#b","question":"a","answer":"b"}`, "slash in id": `{"id":"a/b","question":"a","answer":"b"}`, "empty id": `{"id":"","question":"a","answer":"b"}`,
-		"long": `{"question":"` + strings.Repeat("x", maxLine) + `"}`, "not UTF-8": "{\"question\":\"\xff\",\"answer\":\"b\"}",
+		"no answers": `{"question":"a","answer":[]}`, "a nested answer": `{"question":"a","answer":["b",["c"]]}`, "long": `{"question":"` + strings.Repeat("x", maxLine) + `"}`, "not UTF-8": "{\"question\":\"\xff\",\"answer\":\"b\"}",
 		"id of the first": `{"id":"row-000001","question":"a","answer":"b"}`, "two objects": `{"question":"a","answer":"b"} {}`,
 		"choices": `{"question":"a","answer":"b","choices":["` + strings.Repeat(`x","`, 27) + `"]}`,
 	} {

@@ -1,13 +1,15 @@
 package jsonl
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -15,14 +17,15 @@ const (
 	maxLine = 1 << 20 // bytes of one row
 	maxRows = 10_000_000
 
-	maxChoices = 26
+	maxChoices  = 26
+	maxAccepted = 1000
 )
 
 // Fields name what a row's fields hold.
 type Fields struct {
-	ID       string // row id; a row without it is named by its line number; "": all are
+	ID       string // row id; a row without it is named by its number; "": all are
 	Question string
-	Answer   string
+	Answer   string // a text, or a list of texts of which any is right
 	Choices  string // list of options; may be absent from a row; "": from all
 }
 
@@ -33,54 +36,60 @@ func DefaultFields() Fields {
 
 // Row is one question.
 type Row struct {
-	ID       string // of the row in its file; the line "row-000123" where it has none of its own
+	ID       string // of the row in its file; "row-000123" by its number where it has none of its own
 	Question string
-	Answer   string
+	Answer   string   // the first accepted answer
+	Accepted []string // all of them, where the row has a list; else nil
 	Choices  []string
+	Columns  json.RawMessage // the whole row, a JSON object
 }
 
-// ReadRows reads a file of one JSON object a line. Blank lines are skipped but counted. An error names
-// the file and the line.
+// ReadRows reads a file of rows: Parquet, an array of JSON objects, or one JSON object a line, of which blank ones are
+// skipped but counted. What a file is shows in its first bytes. An error names the file and the row's number.
 func ReadRows(path string, fields Fields) ([]Row, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("jsonl: %w", err)
 	}
 	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, maxLine)
-	var rows []Row
-	seen := map[string]int{}
-	n := 0
-	for lines.Scan() {
-		n++
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		row, err := parseRow(lines.Bytes(), n, fields)
-		if err != nil {
-			return nil, fmt.Errorf("jsonl: %s:%d: %w", path, n, err)
-		}
-		if first, taken := seen[row.ID]; taken {
-			return nil, fmt.Errorf("jsonl: %s:%d: id %q is that of line %d too", path, n, row.ID, first)
-		}
-		if len(rows) == maxRows {
-			return nil, fmt.Errorf("jsonl: %s:%d: more than %d rows", path, n, maxRows)
-		}
-		seen[row.ID] = n
-		rows = append(rows, row)
+	t := table{fields: fields, seen: map[string]int{}}
+	if at, err := t.read(file); err != nil {
+		return nil, fmt.Errorf("jsonl: %s:%d: %w", path, at, err)
 	}
-	if err := lines.Err(); err != nil {
-		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a row of more than %d bytes", maxLine)
-		}
-		return nil, fmt.Errorf("jsonl: %s:%d: %w", path, n+1, err)
-	}
-	if len(rows) == 0 {
+	if len(t.rows) == 0 {
 		return nil, fmt.Errorf("jsonl: %s: no rows", path)
 	}
-	return rows, nil
+	return t.rows, nil
 }
+
+// table gathers the rows of a file.
+type table struct {
+	fields Fields
+	rows   []Row
+	seen   map[string]int // number of the row with an id
+}
+
+// add reads row n of the file, counted from 1, from a JSON object.
+func (t *table) add(n int, object []byte) error {
+	if len(object) > maxLine {
+		return errTooLong
+	}
+	row, err := parseRow(object, n, t.fields)
+	if err != nil {
+		return err
+	}
+	if first, taken := t.seen[row.ID]; taken {
+		return fmt.Errorf("id %q is that of row %d too", row.ID, first)
+	}
+	if len(t.rows) == maxRows {
+		return fmt.Errorf("more than %d rows", maxRows)
+	}
+	t.seen[row.ID] = n
+	t.rows = append(t.rows, row)
+	return nil
+}
+
+var errTooLong = fmt.Errorf("a row of more than %d bytes", maxLine)
 
 func parseRow(line []byte, n int, fields Fields) (Row, error) {
 	var object map[string]json.RawMessage
@@ -90,21 +99,20 @@ func parseRow(line []byte, n int, fields Fields) (Row, error) {
 	if err := json.Unmarshal(line, &object); err != nil || object == nil {
 		return Row{}, fmt.Errorf("not a JSON object: %v", err)
 	}
-	row := Row{ID: fmt.Sprintf("row-%06d", n)}
-	for _, f := range []struct {
-		name string
-		into *string
-	}{{fields.Question, &row.Question}, {fields.Answer, &row.Answer}} {
-		raw, ok := object[f.name]
-		if !ok {
-			return Row{}, fmt.Errorf("no field %q", f.name)
+	row := Row{ID: fmt.Sprintf("row-%06d", n), Columns: bytes.Clone(bytes.TrimSpace(line))}
+	for _, f := range []struct{ key, name string }{{"question", fields.Question}, {"answer", fields.Answer}} {
+		if _, ok := object[f.name]; !ok {
+			return Row{}, fmt.Errorf("no field %q: the row has %s; name the right one in task.fields.%s", f.name, list(object), f.key)
 		}
-		if err := scalar(raw, f.into); err != nil {
-			return Row{}, fmt.Errorf("field %q: %w", f.name, err)
-		}
+	}
+	if err := scalar(object[fields.Question], &row.Question); err != nil {
+		return Row{}, fmt.Errorf("field %q: %w", fields.Question, err)
 	}
 	if row.Question == "" {
 		return Row{}, fmt.Errorf("field %q: empty", fields.Question)
+	}
+	if err := row.readAnswer(object[fields.Answer]); err != nil {
+		return Row{}, fmt.Errorf("field %q: %w", fields.Answer, err)
 	}
 	if raw, ok := object[fields.Choices]; ok && fields.Choices != "" {
 		if err := json.Unmarshal(raw, &row.Choices); err != nil {
@@ -123,6 +131,45 @@ func parseRow(line []byte, n int, fields Fields) (Row, error) {
 		}
 	}
 	return row, nil
+}
+
+// list are the names of a row's fields, as many as an error can hold.
+func list(object map[string]json.RawMessage) string {
+	names := slices.Sorted(maps.Keys(object))
+	if len(names) == 0 {
+		return "none"
+	}
+	const most = 20
+	more := ""
+	if len(names) > most {
+		names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%.40q", name)
+	}
+	return strings.Join(names, ", ") + more
+}
+
+// readAnswer reads one answer, or a list of answers of which any is right.
+func (r *Row) readAnswer(raw json.RawMessage) error {
+	if raw[0] != '[' {
+		return scalar(raw, &r.Answer)
+	}
+	var answers []json.RawMessage
+	if err := json.Unmarshal(raw, &answers); err != nil {
+		return err
+	}
+	if len(answers) == 0 || len(answers) > maxAccepted {
+		return fmt.Errorf("a list of %d answers; want 1 to %d", len(answers), maxAccepted)
+	}
+	r.Accepted = make([]string, len(answers))
+	for i, a := range answers {
+		if err := scalar(a, &r.Accepted[i]); err != nil {
+			return fmt.Errorf("answer %d of the list: %w", i+1, err)
+		}
+	}
+	r.Answer = r.Accepted[0]
+	return nil
 }
 
 // validID leaves out what query and trajectory ids use as separators.

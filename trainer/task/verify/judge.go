@@ -47,7 +47,7 @@ Reply with one line, "Score: N", where N is a number from 0 (wrong) to {scale} (
 
 const (
 	maxJudgeReply = 1 << 20
-	maxQuoted     = 200 // bytes of a server's words in an error
+	maxQuoted     = 200 // bytes of somebody else's words in an error
 )
 
 type judgeVerifier struct {
@@ -218,6 +218,11 @@ func (v *judgeVerifier) quote(s string) string {
 	if v.key != "" {
 		s = strings.ReplaceAll(s, v.key, "[key]")
 	}
+	return quoted(s)
+}
+
+// quoted shortens what came from outside, for an error.
+func quoted(s string) string {
 	if len(s) > maxQuoted {
 		s = strings.ToValidUTF8(s[:maxQuoted], "") + "…"
 	}

@@ -1,11 +1,12 @@
-// Package verify scores an answer: by comparing it with the accepted ones as text, number, choice or pattern, or by
-// asking a judge model. Answers come from a policy that is rewarded for them, so a
+// Package verify scores an answer: by comparing it with the accepted ones as text, number, choice or pattern, by asking
+// a judge model, or by asking a program of the user's. Answers come from a policy that is rewarded for them, so a
 // verifier gives no credit to what it cannot read without doubt.
 package verify
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 
@@ -37,8 +38,17 @@ func (c Case) Accepted() []string {
 
 // Verifier scores answers in [0,1]. It may be used by several goroutines. An error means that no score
 // could be had (a judge that does not respond, a reference that cannot be read), never a wrong answer.
+// A verifier that is an io.Closer holds something for the time of the run.
 type Verifier interface {
 	Score(ctx context.Context, c Case) (float64, error)
+}
+
+// Close ends what a verifier holds. It may be called more than once.
+func Close(v Verifier) error {
+	if c, ok := v.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
 }
 
 // Kinds of verifier.
@@ -49,6 +59,7 @@ const (
 	Choice     = "choice"     // the same letter or the same option
 	Regex      = "regex"      // the pattern's first group, or its match, equals the reference
 	Judge      = "judge"      // an OpenAI-compatible model's score
+	Program    = "program"    // the score of a program in any language
 )
 
 // Settings choose a verifier. Fields that the kind does not use are ignored.
@@ -57,6 +68,7 @@ type Settings struct {
 	Pattern   string  // regex: RE2
 	Tolerance float64 // numeric: greatest absolute difference that counts as equal
 	Judge     JudgeSettings
+	Program   ProgramSettings
 }
 
 // New builds the verifier of a kind. The error names the setting that cannot be used.
@@ -78,8 +90,10 @@ func New(s Settings) (Verifier, error) {
 		return lastMatch(pattern), nil
 	case Judge:
 		return newJudge(s.Judge)
+	case Program:
+		return newProgram(s.Program)
 	}
-	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge)
+	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge, Program)
 }
 
 // comparison says whether an answer equals one of the accepted ones. An error means that this reference cannot be read.

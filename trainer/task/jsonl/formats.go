@@ -1,0 +1,168 @@
+package jsonl
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// read adds all rows of a file. With an error it returns the number of the row, or line, at which it stopped.
+func (t *table) read(file *os.File) (at int, err error) {
+	in := bufio.NewReader(file)
+	head, _ := in.Peek(in.Size())
+	switch {
+	case bytes.HasPrefix(head, []byte("PAR1")):
+		return t.readParquet(file)
+	case bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("[")):
+		return t.readArray(in)
+	}
+	return t.readLines(in)
+}
+
+// readLines adds the rows of JSON lines.
+func (t *table) readLines(in io.Reader) (at int, err error) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		at++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		if err := t.add(at, lines.Bytes()); err != nil {
+			return at, err
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return at + 1, errTooLong
+	}
+	return at + 1, lines.Err()
+}
+
+// readArray adds the elements of one JSON array, of which one at a time is in memory.
+func (t *table) readArray(in io.Reader) (at int, err error) {
+	bounded := &patient{in: in}
+	elements := json.NewDecoder(bounded)
+	if _, err := elements.Token(); err != nil { // the bracket
+		return 1, err
+	}
+	for elements.More() {
+		at++
+		bounded.read = 0
+		var object json.RawMessage
+		if err := elements.Decode(&object); err != nil {
+			return at, err
+		}
+		if err := t.add(at, object); err != nil {
+			return at, err
+		}
+	}
+	bounded.read = 0
+	if _, err := elements.Token(); err != nil {
+		return at + 1, fmt.Errorf("the array does not end: %w", err)
+	}
+	if _, err := elements.Token(); err != io.EOF {
+		return at + 1, errors.New("something follows the array: a file is one array of objects, or one object a line")
+	}
+	return at, nil
+}
+
+// patient is a reader that loses its patience with a row that does not end.
+type patient struct {
+	in   io.Reader
+	read int // bytes since the row before ended
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	if p.read > 2*maxLine { // the decoder reads ahead
+		return 0, errTooLong
+	}
+	n, err := p.in.Read(b[:min(len(b), maxLine)])
+	p.read += n
+	return n, err
+}
+
+// Bounds of a Parquet file. A row group's columns are decompressed page by page, and a page is at most its column.
+const (
+	maxColumnBytes = 1 << 31
+	parquetBatch   = 64 // rows read at a time
+)
+
+// readParquet adds the rows of a Parquet file, each turned into the JSON object of its columns.
+func (t *table) readParquet(file *os.File) (at int, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library's way with some files that are damaged
+			err = fmt.Errorf("the Parquet file is damaged: %v", p)
+		}
+	}()
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	f, err := parquet.OpenFile(file, info.Size(), parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
+	if err != nil {
+		return 0, err
+	}
+	if n := f.NumRows(); n < 0 || n > maxRows {
+		return 0, fmt.Errorf("%d rows; at most %d are read", n, maxRows)
+	}
+	for _, g := range f.Metadata().RowGroups {
+		for _, c := range g.Columns {
+			if size := c.MetaData.TotalUncompressedSize; size < 0 || size > maxColumnBytes {
+				return 0, fmt.Errorf("column %q has %d bytes in one row group; at most %d are read: write smaller row groups", c.MetaData.PathInSchema, size, maxColumnBytes)
+			}
+		}
+	}
+	for _, g := range f.RowGroups() {
+		if at, err = t.readRowGroup(f.Schema(), g, at); err != nil {
+			return at + 1, err
+		}
+	}
+	return at, nil
+}
+
+// readRowGroup adds the rows of a row group behind the first at rows; it returns how many there are then.
+func (t *table) readRowGroup(schema *parquet.Schema, g parquet.RowGroup, at int) (int, error) {
+	rows := g.Rows()
+	defer rows.Close()
+	buffer := make([]parquet.Row, parquetBatch)
+	for {
+		n, err := rows.ReadRows(buffer)
+		for _, row := range buffer[:n] {
+			object, err := objectOf(schema, row)
+			if err == nil {
+				err = t.add(at+1, object)
+			}
+			if err != nil {
+				return at, err
+			}
+			at++
+		}
+		if err == io.EOF {
+			return at, nil
+		}
+		if err != nil {
+			return at, err
+		}
+		if n == 0 {
+			return at, io.ErrNoProgress
+		}
+	}
+}
+
+func objectOf(schema *parquet.Schema, row parquet.Row) ([]byte, error) {
+	var columns any
+	if err := schema.Reconstruct(&columns, row); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	out := json.NewEncoder(&b)
+	out.SetEscapeHTML(false)
+	err := out.Encode(columns)
+	return bytes.TrimSpace(b.Bytes()), err
+}

@@ -1,0 +1,163 @@
+package jsonl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+)
+
+// parquetRow has the columns of a data set as published: a list of answers, and columns that only a reward knows.
+type parquetRow struct {
+	Question string   `parquet:"question"`
+	Answer   []string `parquet:"answer,list"`
+	Choices  []string `parquet:"choices,list"`
+	Meta     struct {
+		Level int64 `parquet:"level"`
+	} `parquet:"meta"`
+	Weight *float64 `parquet:"weight,optional"`
+}
+
+func parquetFile(t testing.TB, rows []parquetRow) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := parquet.NewGenericWriter[parquetRow](&b, parquet.Compression(&parquet.Snappy), parquet.MaxRowsPerRowGroup(100))
+	if _, err := w.Write(rows); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// The same rows as Parquet, as an array and as lines are the same task.
+func TestFormats(t *testing.T) {
+	const n = 250 // more than a batch, more than a row group
+	rows := make([]parquetRow, n)
+	var lines strings.Builder
+	array := make([]string, n)
+	for i := range rows {
+		rows[i] = parquetRow{Question: fmt.Sprintf("question <%d>?", i), Answer: []string{fmt.Sprint(i), "many"}, Choices: []string{"p", "q"}}
+		rows[i].Meta.Level = int64(i % 3)
+		array[i] = fmt.Sprintf(`{"answer":["%d","many"],"choices":["p","q"],"meta":{"level":%d},"question":"question <%d>?","weight":null}`, i, i%3, i)
+		lines.WriteString(array[i] + "\n")
+	}
+	want, err := ReadRows(write(t, lines.String()), DefaultFields())
+	if err != nil || len(want) != n || want[7].Answer != "7" || len(want[7].Accepted) != 2 {
+		t.Fatalf("%d rows, %v", len(want), err)
+	}
+	for name, content := range map[string]string{
+		"Parquet": string(parquetFile(t, rows)), "an array": "\n [" + strings.Join(array, ",\n") + "]\n",
+	} {
+		got, err := ReadRows(write(t, content), DefaultFields())
+		if err != nil || len(got) != n {
+			t.Errorf("%s: %d rows, %v", name, len(got), err)
+			continue
+		}
+		for i := range got {
+			if !sameJSON(got[i].Columns, want[i].Columns) {
+				t.Errorf("%s: row %d has the columns %s", name, i, got[i].Columns)
+			}
+			got[i].Columns = want[i].Columns
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v …", name, got[:2])
+		}
+	}
+}
+
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+func TestFormatsHostile(t *testing.T) {
+	good := `{"question":"a","answer":"b"}`
+	whole := string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}}))
+	for name, c := range map[string]struct{ content, want string }{
+		"an array without an end":   {"[" + good + ",", ":2: "},
+		"a bracket":                 {"[", "does not end"},
+		"an empty array":            {"[]", "no rows"},
+		"two arrays":                {"[" + good + "] []", "follows the array"},
+		"a number in an array":      {"[" + good + ", 7]", ":2: not a JSON object"},
+		"deep nesting":              {strings.Repeat("[", 1<<20), ":1: "},
+		"a row that does not end":   {"[" + good + `,{"question":"` + strings.Repeat("x", 8*maxLine), "a row of more than"},
+		"a long row":                {"[" + good + `,{"question":"` + strings.Repeat("x", maxLine) + `"}]`, ":2: a row of more than"},
+		"the beginning of Parquet":  {"PAR1", ":0: "},
+		"Parquet without its end":   {whole[:len(whole)-9], ":0: "},
+		"Parquet without its start": {"PAR1" + whole[len(whole)/2:], ":"},
+		"Parquet of an empty row":   {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},
+	} {
+		path := write(t, c.content)
+		if _, err := ReadRows(path, DefaultFields()); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), path, "FILE"), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// A field that is not there is answered with those that are, and with the key that names them.
+func TestNoFieldNamesWhatThereIs(t *testing.T) {
+	_, err := ReadRows(write(t, `{"problem":"a","solution":"b","level":1}`), DefaultFields())
+	const want = `:1: no field "question": the row has "level", "problem", "solution"; name the right one in task.fields.question`
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, err := ReadRows(write(t, `{"problem":"a","level":1}`), Fields{Question: "problem", Answer: "answer"}); err == nil || !strings.Contains(err.Error(), "task.fields.answer") {
+		t.Errorf("%v", err)
+	}
+}
+
+// recorder keeps what a verifier is asked.
+type recorder struct{ verify.Case }
+
+func (r *recorder) Score(_ context.Context, c verify.Case) (float64, error) {
+	r.Case = c
+	return 1, nil
+}
+
+func TestColumnsReachTheVerifier(t *testing.T) {
+	row := `{"question":"which?","answer":["q","r"],"choices":["p","q"],"level":3}`
+	asked := &recorder{}
+	rows, err := Open(Settings{Train: write(t, row), Eval: write(t, row), Fields: DefaultFields(), Main: asked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conversation := []task.Message{{Role: "assistant", Text: "r"}}
+	if _, err := rows.VerifySub(t.Context(), rows.Eval(0), task.Attempt{Subtask: "s", Answer: "r", Conversation: conversation}); err != nil {
+		t.Fatal(err)
+	}
+	c := asked.Case
+	if string(c.Query.Columns) != row || !reflect.DeepEqual(c.Accepted(), []string{"q", "r"}) || c.Question() != "s" || len(c.Attempt.Conversation) != 1 {
+		t.Errorf("%+v", c)
+	}
+	lookedUp, err := rows.Lookup("eval-row-000001")
+	if err != nil || string(lookedUp.Columns) != row {
+		t.Errorf("a query that is looked up has the columns %s, %v", lookedUp.Columns, err)
+	}
+}
+
+func FuzzParquet(f *testing.F) {
+	whole := parquetFile(f, []parquetRow{{Question: "a", Answer: []string{"b"}}, {Question: "c", Answer: []string{"d"}, Choices: []string{"x"}}})
+	f.Add(whole)
+	f.Fuzz(func(t *testing.T, content []byte) {
+		path := filepath.Join(t.TempDir(), "x")
+		if err := os.WriteFile(path, append([]byte("PAR1"), content[min(len(content), 4):]...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := ReadRows(path, DefaultFields())
+		if (err == nil) != (len(rows) > 0) {
+			t.Errorf("%d rows, %v", len(rows), err)
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package verify
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a running program that is spoken to in lines.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout io.ReadCloser
+	stderr *tail
+	over   chan struct{} // closed by reason
+
+	mu     sync.Mutex
+	queue  [][]byte // lines to write
+	filled *sync.Cond
+	ended  bool
+}
+
+// grace is how long a process may take to end after its standard input has.
+const grace = 2 * time.Second
+
+// startProcess starts a program in a process group of its own. The kernel kills it when the calling thread ends, so
+// that it does not outlive this process: the goroutine keeps its thread until reason is called.
+func startProcess(command []string, dir string) (*process, error) {
+	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail{}, over: make(chan struct{})}
+	p.filled = sync.NewCond(&p.mu)
+	p.cmd.Dir, p.cmd.Stderr = dir, p.stderr
+	p.cmd.WaitDelay = grace // for a child of its own that holds standard error open
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if p.stdout, err = p.cmd.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	runtime.LockOSThread()
+	if err := p.cmd.Start(); err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	go p.write()
+	return p, nil
+}
+
+// send queues a line. It does not block: the program may be busy with others.
+func (p *process) send(line []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = append(p.queue, line)
+	p.filled.Signal()
+}
+
+// write passes queued lines on until the process has ended.
+func (p *process) write() {
+	for {
+		p.mu.Lock()
+		for len(p.queue) == 0 && !p.ended {
+			p.filled.Wait()
+		}
+		lines := p.queue
+		p.queue = nil
+		ended := p.ended
+		p.mu.Unlock()
+		if ended {
+			return
+		}
+		for _, line := range lines {
+			if _, err := p.stdin.Write(line); err != nil {
+				return // it does not read any more; its end is seen on standard output
+			}
+		}
+	}
+}
+
+// lines calls f for every line of standard output until that ends or f returns an error.
+func (p *process) lines(max int, f func(line []byte) error) error {
+	in := bufio.NewScanner(p.stdout)
+	in.Buffer(nil, max)
+	for in.Scan() {
+		if err := f(in.Bytes()); err != nil {
+			return err
+		}
+	}
+	if errors.Is(in.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("it wrote a line of more than %d bytes", max)
+	}
+	return in.Err()
+}
+
+// end closes standard input, at which a program should end, and kills it and its children if it does not.
+func (p *process) end() {
+	_ = p.stdin.Close()
+	select {
+	case <-p.over:
+	case <-time.After(grace):
+		p.kill()
+	}
+}
+
+func (p *process) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
+
+// reason ends the process, waits for it, and says why it ended; failed is what lines returned.
+func (p *process) reason(failed error) error {
+	if failed != nil {
+		p.kill()
+	}
+	_ = p.stdin.Close()
+	late := time.AfterFunc(grace, p.kill)
+	err := p.cmd.Wait()
+	late.Stop()
+	close(p.over)
+	runtime.UnlockOSThread()
+	p.mu.Lock()
+	p.ended = true
+	p.filled.Signal()
+	p.mu.Unlock()
+	switch {
+	case failed != nil:
+		err = failed
+	case err == nil:
+		err = errors.New("it ended")
+	}
+	return fmt.Errorf("%w%s", err, p.said())
+}
+
+// said is the end of what the program wrote on standard error, for the end of an error.
+func (p *process) said() string {
+	if text := strings.TrimSpace(p.stderr.String()); text != "" {
+		return "; on standard error:\n" + text
+	}
+	return ""
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	const keep = 2 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	t.b = append(t.b[:0], t.b[max(len(t.b)-keep, 0):]...)
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ToValidUTF8(string(t.b), "")
+}

@@ -1,0 +1,261 @@
+package verify
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// programEnv names the program as which the test's own binary runs, and ownerEnv a run that owns one.
+const (
+	programEnv = "MGRPO_TEST_PROGRAM"
+	ownerEnv   = "MGRPO_TEST_PROGRAM_OWNER"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(ownerEnv) != "" {
+		own()
+	} else if mode := os.Getenv(programEnv); mode != "" {
+		serve(mode)
+	} else {
+		os.Exit(m.Run())
+	}
+}
+
+// serve is a reward program. Its modes are named by the tests below.
+func serve(mode string) {
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, maxProgramRequest+1)
+	var held []string
+	for in.Scan() {
+		var r programRequest
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		score := 0.0
+		if len(r.Accepted) > 0 && r.Answer == r.Accepted[0] {
+			score = 0.75
+		}
+		reply := fmt.Sprintf(`{"id": %d, "score": %g}`, r.ID, score)
+		if r.Answer == "poison" {
+			fmt.Fprintln(os.Stderr, "ValueError: poisoned")
+			os.Exit(3)
+		}
+		switch mode {
+		case "reverse": // answers four cases in the reverse order
+			if held = append(held, reply); len(held) == 4 {
+				for i := range held {
+					fmt.Println(held[3-i])
+				}
+			}
+		case "once": // dies over its first case unless it has died before
+			marker := r.Query
+			if _, err := os.Stat(marker); err != nil {
+				os.WriteFile(marker, nil, 0o600)
+				os.Exit(1)
+			}
+			fmt.Println(reply)
+		case "echo": // the request, as the program got it
+			os.WriteFile(r.Query, in.Bytes(), 0o600)
+			fmt.Println(reply)
+		case "pid":
+			fmt.Printf(`{"id": %d, "error": "%d"}`+"\n", r.ID, os.Getpid())
+		case "noise":
+			fmt.Println("hello")
+		case "outside":
+			fmt.Printf(`{"id": %d, "score": 1.5}`+"\n", r.ID)
+		case "nan":
+			fmt.Printf(`{"id": %d, "score": NaN}`+"\n", r.ID)
+		case "neither":
+			fmt.Printf(`{"id": %d}`+"\n", r.ID)
+		case "stranger":
+			fmt.Println(`{"id": 99, "score": 1}`)
+		case "endless":
+			fmt.Println(strings.Repeat("x", maxProgramReply+1))
+		case "silent":
+			fmt.Fprintln(os.Stderr, "still loading")
+		default:
+			fmt.Println(reply)
+		}
+	}
+}
+
+func openProgram(t *testing.T, mode string, timeout time.Duration) *programVerifier {
+	t.Helper()
+	t.Setenv(programEnv, mode)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{self}, Timeout: timeout}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := v.(*programVerifier)
+	p.restart = time.Millisecond
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// What the program reads is what docs/verifiers.md says.
+func TestProgramRequest(t *testing.T) {
+	v := openProgram(t, "echo", 0)
+	file := filepath.Join(t.TempDir(), "request")
+	got, err := v.Score(t.Context(), Case{
+		Query: task.Query{ID: file, Text: "what?", Answer: "b", Accepted: []string{"b", "B"}, Columns: []byte(`{"level":3,"question":"what?"}`)},
+		Attempt: task.Attempt{Agent: "solver", Rollout: 2, Invocation: 1, Subtask: "part", Answer: "b",
+			Conversation: []task.Message{{Role: "prompt", Text: "p"}, {Role: "assistant", Text: "b"}}},
+		Choices: []string{"x", "y"},
+	})
+	if err != nil || got != 0.75 {
+		t.Errorf("%v, %v", got, err)
+	}
+	request, _ := os.ReadFile(file)
+	want := fmt.Sprintf(`{"id":1,"query":%q,"rollout":2,"agent":"solver","invocation":1,"subtask":"part","question":"what?","answer":"b","accepted":["b","B"],"choices":["x","y"],"row":{"level":3,"question":"what?"},"conversation":[{"role":"prompt","text":"p"},{"role":"assistant","text":"b"}]}`, file)
+	if string(request) != want {
+		t.Errorf("the program read\n%s\nwant\n%s", request, want)
+	}
+}
+
+// Cases in flight are matched by their ids, in whatever order they are answered.
+func TestProgramMatchesById(t *testing.T) {
+	v := openProgram(t, "reverse", 0)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			answer, want := strconv.Itoa(i), 0.0
+			if i%2 == 0 {
+				want = 0.75
+			}
+			accepted := strconv.Itoa(i + i%2)
+			if got, err := v.Score(t.Context(), caseOf(answer, nil, accepted)); err != nil || got != want {
+				t.Errorf("case %d: %v, %v; want %v", i, got, err, want)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A program that dies is started again and gets what it had not answered.
+func TestProgramIsStartedAgain(t *testing.T) {
+	v := openProgram(t, "once", 0)
+	c := caseOf("b", nil, "b")
+	c.Query.ID = filepath.Join(t.TempDir(), "died")
+	for range 2 {
+		if got, err := v.Score(t.Context(), c); err != nil || got != 0.75 {
+			t.Fatalf("%v, %v", got, err)
+		}
+	}
+}
+
+// A case over which the program dies twice has no score; the others have theirs.
+func TestProgramPoison(t *testing.T) {
+	v := openProgram(t, "plain", 0)
+	if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err != nil || got != 0.75 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if _, err := v.Score(t.Context(), caseOf("poison", nil, "b")); err == nil || !strings.Contains(err.Error(), "ValueError: poisoned") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("%v does not tell what the program said", err)
+	}
+}
+
+func TestProgramFailures(t *testing.T) {
+	for mode, want := range map[string]string{
+		"noise":    `it wrote "hello"; want`,
+		"nan":      `NaN}"; want`,
+		"neither":  "; want",
+		"stranger": "it answered case 99",
+		"endless":  "a line of more than",
+		"outside":  "1.5 is outside 0 to 1",
+		"pid":      "it reports",
+	} {
+		v := openProgram(t, mode, 0)
+		if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v; want %q", mode, got, err, want)
+		}
+		v.Close()
+	}
+	v := openProgram(t, "silent", 500*time.Millisecond)
+	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a silent program: %v", err)
+	}
+	if _, err := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{"no-such-program-here"}}}); err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
+		t.Errorf("a program that is not there: %v", err)
+	}
+}
+
+// pidOf is the process of a program in the mode pid.
+func pidOf(err error) (int, error) {
+	_, said, _ := strings.Cut(fmt.Sprint(err), `it reports: "`)
+	return strconv.Atoi(strings.TrimSuffix(said, `"`))
+}
+
+// Close ends the process; what is asked later gets an error and starts no other.
+func TestProgramClose(t *testing.T) {
+	v := openProgram(t, "pid", 0)
+	_, err := v.Score(t.Context(), caseOf("b", nil, "b"))
+	pid, notPid := pidOf(err)
+	if notPid != nil {
+		t.Fatal(err)
+	}
+	v.Close()
+	if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+		t.Errorf("process %d after Close: %v", pid, err)
+	}
+	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, errProgramClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// own is a run with a program that waits to be killed.
+func own() {
+	self, _ := os.Executable()
+	v, _ := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{self}}})
+	os.Unsetenv(ownerEnv) // the program is none
+	_, err := v.Score(context.Background(), caseOf("b", nil, "b"))
+	fmt.Println(pidOf(err))
+	select {}
+}
+
+// A run that is killed takes its program with it.
+func TestProgramDiesWithItsRun(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := exec.CommandContext(t.Context(), self)
+	run.Env = append(os.Environ(), ownerEnv+"=1", programEnv+"=pid")
+	out, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil || pid == 0 {
+		t.Fatalf("no process: %v", err)
+	}
+	run.Process.Kill()
+	run.Wait()
+	for syscall.Kill(pid, 0) == nil { // until the test's own time is over
+		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(state), ") Z ") {
+			break // nobody may be here to wait for it
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
