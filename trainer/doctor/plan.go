@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
@@ -15,7 +14,7 @@ import (
 // Preflight prints the memory plan of the agents that are to run in this process (nil: all) and refuses
 // what does not fit, before anything is allocated.
 func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
-	plans, err := trainer.MemoryPlans(cfg, agents)
+	plans, err := assemble.MemoryPlans(cfg, agents)
 	if err != nil {
 		return err
 	}
@@ -41,7 +40,7 @@ func configured(cfg *config.Config) []Finding {
 			f.Close()
 		}
 	}
-	plans, err := trainer.MemoryPlans(cfg, nil)
+	plans, err := assemble.MemoryPlans(cfg, nil)
 	if err != nil {
 		return append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"}, disk(cfg.RunDir(), 0))
 	}

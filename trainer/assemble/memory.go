@@ -1,14 +1,9 @@
-package trainer
+package assemble
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -37,32 +32,14 @@ func MemoryPlans(cfg *config.Config, names []string) ([]memory.Plan, error) {
 	return plans, faults.Err()
 }
 
-// memoryFull adds to an agent's error for want of memory what can be done about it.
-func memoryFull(cfg *config.Config, name string, err error) error {
-	var op *torch.Error
-	var kernel *kernels.Error
-	if !(errors.As(err, &op) && op.OutOfMemory()) && !(errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory) {
-		return err
-	}
-	plans, planned := MemoryPlans(cfg, []string{name})
-	if planned != nil {
-		return errors.Join(err, planned)
-	}
-	var keys []string
-	for _, l := range memory.Levers(plans) {
-		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
-	}
-	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; --resume goes on", err, name, plans[0].Device, strings.Join(keys, " or "))
-}
-
 // architecture is what the agent's model will be.
 func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
 	if s := a.Model.Shape; s != nil {
-		tok, err := assemble.ShapeTokenizer(cfg, s, nil)
+		tok, err := ShapeTokenizer(cfg, s, nil)
 		if err != nil {
 			return arch.Config{}, err
 		}
-		return assemble.ShapeConfig(s, tok)
+		return ShapeConfig(s, tok)
 	}
 	path, err := cfg.Find(a.Model.Path)
 	if err != nil {

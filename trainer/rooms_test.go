@@ -1,0 +1,126 @@
+package trainer_test
+
+import (
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// room is a row of the table in docs/architecture.md.
+type room struct {
+	folder string   // from the root of the repository
+	uses   []string // folders from the root, or parts of a module's path
+}
+
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// rooms reads the table.
+func rooms(t *testing.T) []room {
+	t.Helper()
+	text, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []room
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if len(cells) != 3 || !strings.HasPrefix(cells[0], "| `") {
+			continue
+		}
+		r := room{folder: strings.Trim(quoted.FindStringSubmatch(cells[0])[1], "/")}
+		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
+			r.uses = append(r.uses, folderOf(m[1]))
+		}
+		out = append(out, r)
+	}
+	if len(out) < 20 {
+		t.Fatalf("the table of docs/architecture.md has %d rows", len(out))
+	}
+	return out
+}
+
+// folderOf is a room's folder where there is one of this name, of trainer/ or at the root, else the name itself.
+func folderOf(name string) string {
+	for _, folder := range []string{"trainer/" + name, name} {
+		if info, err := os.Stat(path.Join("..", folder)); err == nil && info.IsDir() {
+			return folder
+		}
+	}
+	return name
+}
+
+// roomOf is the room that a folder belongs to: the longest one around it.
+func roomOf(rooms []room, folder string) (found room) {
+	for _, r := range rooms {
+		if within(folder+"/", r.folder) && len(r.folder) > len(found.folder) {
+			found = r
+		}
+	}
+	return found
+}
+
+// standard says whether an import is of Go's library.
+func standard(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".")
+}
+
+// allowedBy is the entry of a room that allows it an import; ok is false where none does.
+func (r room) allowedBy(imported string) (entry string, ok bool) {
+	folder, ours := strings.CutPrefix(imported, module)
+	if ours && within(folder+"/", r.folder) && r.folder != "trainer" {
+		return "", true
+	}
+	for _, use := range r.uses {
+		if ours && within(folder+"/", use) || !ours && strings.Contains("/"+imported+"/", "/"+use+"/") {
+			return use, true
+		}
+	}
+	return "", !ours && standard(imported)
+}
+
+// TestRooms holds every import of a Go file that is no test against the table.
+func TestRooms(t *testing.T) {
+	all, used := rooms(t), map[string][]string{}
+	eachImport(t, func(file, imported string) {
+		if strings.HasSuffix(file, "_test.go") || imported == "C" || within(file, "examples") {
+			return
+		}
+		r := roomOf(all, path.Dir(file))
+		entry, ok := r.allowedBy(imported)
+		switch {
+		case r.folder == "":
+			t.Errorf("%s is in no room of docs/architecture.md", file)
+		case !ok:
+			t.Errorf("%s imports %q, which %s/ may not use", file, imported, r.folder)
+		}
+		used[r.folder] = append(used[r.folder], entry)
+	})
+	for _, r := range all {
+		for _, use := range r.uses {
+			if !slices.Contains(used[r.folder], use) {
+				t.Errorf("%s/ may use %s and does not: take it out of the table", r.folder, use)
+			}
+		}
+	}
+}
+
+// TestRoomsRefuse: for every room there is something that it may not import, and the table says so.
+func TestRoomsRefuse(t *testing.T) {
+	all := rooms(t)
+	for _, r := range all {
+		if _, ok := r.allowedBy("github.com/mgrpo/elsewhere"); ok {
+			t.Errorf("%s/ may import any module", r.folder)
+		}
+		refused := slices.ContainsFunc(all, func(other room) bool {
+			_, ok := r.allowedBy(module + other.folder)
+			return !ok
+		})
+		if !refused {
+			t.Errorf("%s/ may import every room", r.folder)
+		}
+	}
+}
