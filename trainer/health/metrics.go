@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -100,6 +101,11 @@ func (b *board) collectRecords(gauge func(*prometheus.Desc, float64, ...string))
 			gauge(desc(kind+"_number", "Number of the newest record of kind "+kind+".", "agent"), float64(r.Step), agent)
 			for name, v := range r.Values {
 				gauge(desc(kind+"_"+name, help(name), "agent"), v, agent)
+			}
+			for _, name := range metrics.ByTool.Values {
+				for tool, n := range r.Counts[name.Name] {
+					gauge(desc(kind+"_"+name.Name, help(name.Name), "agent", "tool"), float64(n), agent, strings.ToValidUTF8(tool, "\uFFFD"))
+				}
 			}
 		}
 	}

@@ -116,16 +116,25 @@ func (e event) encode() []byte {
 	return b
 }
 
-// summaryOf is tensorflow.Summary: a scalar a value, a histogram a count, by name.
+// summaryOf is tensorflow.Summary: a scalar a value and a tool, a histogram a count, by name.
 func summaryOf(r Record) []byte {
 	summary := []byte{}
-	for _, name := range sortedKeys(r.Values) {
+	scalar := func(name string, v float64) {
 		value := appendBytes(nil, 1, []byte(r.Kind+"/"+name))
 		value = protowire.AppendTag(value, 2, protowire.Fixed32Type)
-		value = protowire.AppendFixed32(value, math.Float32bits(float32(r.Values[name])))
+		value = protowire.AppendFixed32(value, math.Float32bits(float32(v)))
 		summary = appendBytes(summary, 1, value)
 	}
+	for _, name := range sortedKeys(r.Values) {
+		scalar(name, r.Values[name])
+	}
 	for _, name := range sortedKeys(r.Counts) {
+		if ByTool.has(name) {
+			for _, tool := range sortedKeys(r.Counts[name]) {
+				scalar(name+"/"+tool, float64(r.Counts[name][tool]))
+			}
+			continue
+		}
 		value := appendBytes(nil, 1, []byte(r.Kind+"/"+name))
 		value = appendBytes(value, 5, histogram(r.Counts[name]))
 		summary = appendBytes(summary, 1, value)

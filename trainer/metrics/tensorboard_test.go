@@ -38,13 +38,13 @@ func TestTensorBoard(t *testing.T) {
 	w := NewTensorBoard(dir)
 	w.Report(someRecord)
 	w.Report(Record{Kind: KindEval, Step: 7, Agent: "planner", Values: map[string]float64{"accuracy": 0.5}})
-	w.Report(Record{Kind: KindStep, Step: 7, Agent: "solver", Values: map[string]float64{"lr": 1e-6}})
+	w.Report(Record{Kind: KindStep, Step: 7, Agent: "solver", Values: map[string]float64{"lr": 1e-6}, Counts: map[string]map[string]int64{ToolErrors: {"search": 3}}})
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for agent, want := range map[string]map[string]float32{
 		"planner": {"step/loss": -1.0 / 3, "step/accuracy": 0.625, "eval/accuracy": 0.5},
-		"solver":  {"step/lr": 1e-6},
+		"solver":  {"step/lr": 1e-6, "step/tool_errors/search": 3},
 	} {
 		files, err := filepath.Glob(filepath.Join(dir, "tensorboard", agent, "events.out.tfevents.*"))
 		if err != nil || len(files) != 1 {

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -139,11 +140,12 @@ three places in the run's folder, and to the terminal:
 | where | what |
 |---|---|
 | ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries ` + "`severity`, `topic` and `text`" + ` instead. |
-| ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
+| ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
 | ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | What was said, with masks, log-probs, rewards and advantages. |
 
 ` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
-` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus.
+` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
+what is counted by tool has a label ` + "`tool`" + ` besides.
 
 Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
 training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
@@ -166,12 +168,16 @@ func Doc() string {
 	return b.String()
 }
 
-// Find is the entry of a name of Record.Values; ok is false if it has none.
+func (s Section) has(name string) bool {
+	return slices.ContainsFunc(s.Values, func(v Value) bool { return v.Name == name })
+}
+
+// Find is the entry of a name of Record.Values or of ByTool; ok is false if it has none.
 func Find(name string) (v Value, ok bool) {
 	if rest, cut := strings.CutPrefix(name, "pass_at_"); cut && rest != "" {
 		name = "pass_at_N"
 	}
-	for _, s := range Sections {
+	for _, s := range append(Sections[:len(Sections):len(Sections)], ByTool) {
 		for _, v := range s.Values {
 			if v.Name == name {
 				return v, true
