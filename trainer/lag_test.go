@@ -34,6 +34,9 @@ func TestLag(t *testing.T) {
 				t.Errorf("%s, step %d: lag %v, %v stale, %v removed", name, step, v["lag_max"], v["trajectories_stale"], v["rollouts_removed"])
 			}
 			ahead = max(ahead, v["lag_max"])
+			if gap, known := v["gap_mean"]; known && !(gap < 1e-5) {
+				t.Errorf("%s, step %d: gap %v between sampler and trainer; older weights are no gap", name, step, gap)
+			}
 		}
 		if ahead == 0 {
 			t.Errorf("%s never rolled out ahead", name)

@@ -24,8 +24,8 @@ func (w *Worker) normalise(groups []mgrpo.Group) ([]mgrpo.GroupAdvantage, error)
 }
 
 // sequences are what the learner reads: the trajectories of complete rollouts with weight, advantage and
-// group, by query.
-func (w *Worker) sequences(held *holding, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
+// group, by query. n is the version that is trained.
+func (w *Worker) sequences(n int64, held *holding, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
 	out := map[string][]*learner.Sequence{}
 	for i, g := range groups {
 		for j, m := range g.Members {
@@ -35,7 +35,7 @@ func (w *Worker) sequences(held *holding, groups []mgrpo.Group, advantages []mgr
 			t := held.trajectories[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
 			out[m.Query] = append(out[m.Query], &learner.Sequence{
 				ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled, Behaviour: t.LogProbs,
-				Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j],
+				Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Stale: t.Version != n,
 			})
 		}
 	}
@@ -124,8 +124,9 @@ func (w *Worker) minibatches(n int64, epoch int, queries []string) [][]string {
 	return out
 }
 
-// checkGap compares the sampler's log-probs with the trainer's before the first update of a step. They are
-// of the same weights, so a gap means that the two forward passes disagree.
+// checkGap compares the sampler's log-probs with the trainer's before the first update of a step, of the
+// trajectories that the trained version sampled. They are of the same weights, so a gap means that the two forward
+// passes disagree.
 func (w *Worker) checkGap(gap float64) error {
 	switch {
 	case gap > w.cfg.GRPO.GapStop:

@@ -43,7 +43,7 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	}
 
 	// 5. Learn: packed batches, fused loss, AdamW.
-	sequences := w.sequences(held, groups, advantages)
+	sequences := w.sequences(n, held, groups, advantages)
 	learned, err := w.learn(ctx, n, held.plan, sequences)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)

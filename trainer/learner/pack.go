@@ -19,6 +19,7 @@ type Sequence struct {
 	Group     int64     // sequences compared with each other: the query
 	Weight    float64   // multiplicity
 	Advantage float64
+	Stale     bool // sampled by older weights than those that are trained now
 
 	old, ref []float32 // as Behaviour; filled by the learner
 }

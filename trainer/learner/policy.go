@@ -18,7 +18,7 @@ type lossPlan struct {
 	coefficient map[*Sequence]float64
 	totals      kernels.LossTotals
 	sums        kernels.LossSums
-	gap, tokens float64 // sum of |new - behaviour| over trained tokens, and their number
+	gap, tokens float64 // sum of |new - behaviour| over trained tokens of the present version, and their number
 
 	learning []*Sequence // have a gradient
 	observed []*Sequence // advantage 0 and no other term: only the statistics see them
@@ -152,16 +152,24 @@ func (l *Learner) lossBatch(s *torch.Scope, p *lossPlan, run []*Sequence) kernel
 	return batch
 }
 
-// merge adds a micro-batch's sums and how far its log-probs are from the sampler's.
+// merge adds a micro-batch's sums and how far its log-probs are from the sampler's. Stale sequences are left out of
+// the gap: older weights have other log-probs, and that is no disagreement of two forward passes.
 func (p *lossPlan) merge(sums kernels.LossSums, logp *torch.Tensor, run []*Sequence) {
 	p.sums.Merge(sums)
 	behaviour := gather(run, func(q *Sequence) []float32 { return q.Behaviour })
 	now := make([]float32, len(behaviour))
 	logp.Float32s(now)
-	for i, v := range now {
-		p.gap += math.Abs(float64(v) - float64(behaviour[i]))
+	at := 0
+	for _, q := range run {
+		n := len(q.trained())
+		if !q.Stale {
+			for i := at; i < at+n; i++ {
+				p.gap += math.Abs(float64(now[i]) - float64(behaviour[i]))
+			}
+			p.tokens += float64(n)
+		}
+		at += n
 	}
-	p.tokens += float64(len(now))
 }
 
 // collectGradient adds the micro-batch's gradient to the fp32 one where the compute type is not fp32.

@@ -379,6 +379,28 @@ func TestRecomputedOld(t *testing.T) {
 	}
 }
 
+// TestGapOfOneVersion: log-probs of older weights are no gap between sampler and trainer.
+func TestGapOfOneVersion(t *testing.T) {
+	l := tinyLearner(t, nil)
+	batch := tinyBatch(t, l, 0)
+	_, r := gradientOf(t, l, batch)
+	const rounding = 1e-5
+	closeTo(t, "gap_mean of the same weights", r.Values["gap_mean"], 0, rounding)
+	batch[0].Stale = true
+	for i := range batch[0].Behaviour {
+		batch[0].Behaviour[i]--
+	}
+	_, r = gradientOf(t, l, batch)
+	closeTo(t, "gap_mean beside a stale sequence", r.Values["gap_mean"], 0, rounding)
+	for _, q := range batch {
+		q.Stale = true
+	}
+	_, r = gradientOf(t, l, batch)
+	if gap, known := r.Values["gap_mean"]; known {
+		t.Errorf("gap_mean is %v where every sequence is stale", gap)
+	}
+}
+
 // TestCheckpointedActivations: recomputing them changes nothing.
 func TestCheckpointedActivations(t *testing.T) {
 	plain := tinyLearner(t, nil)

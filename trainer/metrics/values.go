@@ -71,7 +71,7 @@ var Sections = []Section{
 		{"approx_kl_k1", "nats", inStep, "Estimate of KL(old || new): mean of minus the log-ratio. May be negative."},
 		{"approx_kl_k3", "nats", inStep, "Estimate of KL(old || new) of low variance, never negative: mean of ratio - 1 - log-ratio."},
 		{"ref_kl_mean", "nats", inStep, "KL to the reference policy, not scaled. Present with grpo.kl."},
-		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, when both are of the same weights. grpo.gap_warn and grpo.gap_stop judge it."},
+		{"gap_mean", "nats", inStep, "Mean of |trainer's log-prob - sampler's log-prob| before the step's first update, over trajectories that the trained version itself sampled: both are of the same weights. Absent where grpo.max_lag left no such trajectory. grpo.gap_warn and grpo.gap_stop judge it."},
 		{"behaviour_gap_mean", "nats", inStep, "Mean of |old - sampler's log-prob|. Present with grpo.old: recomputed."},
 		{"behaviour_gap_max", "nats", inStep, "Largest of it."},
 		{"tis_mean", "ratio", inStep, "Mean truncated importance weight. Present with grpo.tis_cap."},
