@@ -26,15 +26,12 @@ import (
 // trainOn trains a team whose checkpoints go to a file system of the test's.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir()})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir(), FS: fsys})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(cfg.RunDir(), configFile), cfg.Dump(cfg.RunDir()), 0o644); err != nil {
 		t.Fatal(err)
-	}
-	for _, w := range team.workers {
-		w.run.FS = fsys
 	}
 	err = team.each(t.Context(), (*Worker).Run)
 	return errors.Join(err, team.close(context.WithoutCancel(t.Context())))
@@ -156,13 +153,13 @@ func TestFullDisk(t *testing.T) {
 // or the word that it was removed; a run that went back has the same ledger as one that did not.
 func TestLedger(t *testing.T) {
 	dir, _ := whole(t)
-	offers, _, err := CheckpointsOf(dir).Offers()
+	offers, _, err := archive.CheckpointsOf(dir).Offers()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"planner", "researcher"} {
 		part, _ := offers[0].Agent(name)
-		path := filepath.Join(dir, ledgerFolder, name+".jsonl")
+		path := filepath.Join(dir, "ledger", name+".jsonl")
 		lines, err := archive.ReadLedger(path, part.Ledger)
 		if err != nil || len(lines) != 4 {
 			t.Fatalf("%d lines, %v", len(lines), err)
@@ -197,17 +194,17 @@ func TestLedger(t *testing.T) {
 			}
 		}
 		last := lines[len(lines)-1]
-		if data, err := archive.ReadState(CheckpointsOf(dir).AgentDir(4, name)); err != nil || !strings.Contains(string(data), fmt.Sprintf(`"updates":%d`, last.Updates)) || last.Updates < 3 {
+		if data, err := archive.ReadState(archive.CheckpointsOf(dir).AgentDir(4, name)); err != nil || !strings.Contains(string(data), fmt.Sprintf(`"updates":%d`, last.Updates)) || last.Updates < 3 {
 			t.Errorf("%s: %d updates in the ledger, the state is %s (%v)", name, last.Updates, data, err)
 		}
 	}
 	again := copyRun(t, dir)
-	if err := os.RemoveAll(CheckpointsOf(again).StepDir(4)); err != nil {
+	if err := os.RemoveAll(archive.CheckpointsOf(again).StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
 	mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true})
 	for _, name := range []string{"planner", "researcher"} {
-		file := filepath.Join(ledgerFolder, name+".jsonl")
+		file := filepath.Join("ledger", name+".jsonl")
 		want, err := os.ReadFile(filepath.Join(dir, file))
 		got, againErr := os.ReadFile(filepath.Join(again, file))
 		if err = errors.Join(err, againErr); err != nil || !bytes.Equal(got, want) {
@@ -218,23 +215,14 @@ func TestLedger(t *testing.T) {
 
 // TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
 func TestLedgerOfFrozenAgent(t *testing.T) {
-	r := archive.Run{Ledgers: t.TempDir()}
-	l, err := r.OpenLedger("solver", archive.LedgerMark{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &Worker{Parts: &assemble.Parts{}, name: "solver", ledger: l}
+	w := &Worker{Parts: &assemble.Parts{}, name: "solver"}
 	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
-	if err := errors.Join(w.enter(5, outcomes, complete, groups), l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	lines, err := archive.ReadLedger(filepath.Join(r.Ledgers, "solver.jsonl"), l.Mark())
-	want := []archive.LedgerLine{{Step: 5, Rollouts: []archive.LedgerRollout{
-		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified"}, {ID: "q/2", Removed: "a trajectory of it is not held"}}}}
-	if err != nil || !reflect.DeepEqual(lines, want) {
-		t.Errorf("%+v %v, want %+v", lines, err, want)
+	want := archive.LedgerLine{Step: 5, Rollouts: []archive.LedgerRollout{
+		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified"}, {ID: "q/2", Removed: "a trajectory of it is not held"}}}
+	if got := w.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
@@ -265,15 +253,9 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion: nobody hears of a step of which the ledger has no line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir()})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir(), FS: fullLedger{}})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, w := range team.workers {
-		w.run.FS = fullLedger{}
-		if err := errors.Join(w.ledger.Close(), w.openLedger(nil)); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if err := team.each(t.Context(), (*Worker).Run); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)
@@ -322,7 +304,7 @@ func TestFolderOnEachServer(t *testing.T) {
 		}
 		var manifests []archive.Manifest
 		for _, name := range names {
-			m, err := CheckpointsOf(dirs[name], name).Verify(4)
+			m, err := archive.CheckpointsOf(dirs[name], name).Verify(4)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -333,7 +315,7 @@ func TestFolderOnEachServer(t *testing.T) {
 					t.Errorf("%s of %s differs", f.Path, name)
 				}
 			}
-			if others, _ := filepath.Glob(filepath.Join(CheckpointsOf(dirs[name]).StepDir(4), "*", "config.json")); len(others) != 1 {
+			if others, _ := filepath.Glob(filepath.Join(archive.CheckpointsOf(dirs[name]).StepDir(4), "*", "config.json")); len(others) != 1 {
 				t.Errorf("the folder of %s holds %v", name, others)
 			}
 		}
@@ -355,13 +337,13 @@ func TestFolderOnEachServer(t *testing.T) {
 	}
 	mustEnd()
 	last = "run.steps=6" // something is left to do for both
-	if err := os.Remove(filepath.Join(CheckpointsOf(dirs["researcher"]).StepDir(4), "manifest.json")); err != nil {
+	if err := os.Remove(filepath.Join(archive.CheckpointsOf(dirs["researcher"]).StepDir(4), "manifest.json")); err != nil {
 		t.Fatal(err)
 	}
 	if notes := mustEnd().String(); !strings.Contains(notes, "step 4 is passed over") || !strings.Contains(notes, "step 2 of 6") {
 		t.Errorf("notes: %s", notes)
 	}
-	if aside, _ := filepath.Glob(filepath.Join(CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {
+	if aside, _ := filepath.Glob(filepath.Join(archive.CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {
 		t.Errorf("the planner set aside %v", aside)
 	}
 }
@@ -374,102 +356,19 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer team.close(context.WithoutCancel(t.Context()))
-	w := team.workers[0]
-	w.refused = 2
-	st, err := w.agentState(t.Context(), 0)
-	if err == nil {
-		_, err = w.run.SaveAgent(0, st)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.refused = 0
-	if err := w.restore(t.Context(), &archive.Manifest{}); err != nil || w.refused != 2 {
-		t.Errorf("%d refused steps are remembered, %v", w.refused, err)
-	}
-}
-
-// TestDropTrajectories removes what will be said again, of this agent alone.
-func TestDropTrajectories(t *testing.T) {
-	evaluated := int64(4)
-	w := &Worker{name: "planner", dir: t.TempDir(), results: results{Evaluated: &evaluated}}
-	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
-		for _, name := range []string{"planner", "researcher"} {
-			if err := writeLines(filepath.Join(w.dir, trajectoriesFolder, phase, name+".jsonl"), []string{"said"}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := w.dropTrajectories(4); err != nil {
-		t.Fatal(err)
-	}
-	left, err := filepath.Glob(filepath.Join(w.dir, trajectoriesFolder, "*", "planner.jsonl"))
-	var phases []string
-	for _, path := range left {
-		phases = append(phases, filepath.Base(filepath.Dir(path)))
-	}
-	if !slices.Equal(phases, []string{"eval-0", "eval-4", "step-3"}) || err != nil {
-		t.Errorf("left %v, %v", phases, err)
-	}
-	if others, _ := filepath.Glob(filepath.Join(w.dir, trajectoriesFolder, "*", "researcher.jsonl")); len(others) != 6 {
-		t.Errorf("left of the other agent %v", others)
-	}
-}
-
-func TestParts(t *testing.T) {
-	digest := strings.Repeat("0123456789abcdef", 4)
-	for _, p := range []archive.AgentFiles{
-		{Name: "a", CPUFeatures: "avx2 fma"},
-		{Name: "b", Files: []durable.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: archive.LedgerMark{Size: 7, SHA256: digest}},
-	} {
-		if got := filesOf(p.Name, partOf(p)); !reflect.DeepEqual(got, p) {
-			t.Errorf("%+v, want %+v", got, p)
-		}
-	}
-}
-
-// TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have
-// one, also where one took its place over from a worker that had said so.
-func TestManifestsAreCompared(t *testing.T) {
-	cfg := load(t, t.TempDir())
-	s, err := store.Open(t.Context(), store.Options{Run: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	worker := func(m *store.Member, manifest string) *Worker {
-		w := &Worker{Parts: &assemble.Parts{}, cfg: cfg, name: m.Agent(), member: m, run: CheckpointsOf(t.TempDir(), m.Agent())}
-		if _, err := w.run.Commit(archive.Manifest{Run: manifest, Step: 2, Agents: []archive.AgentFiles{{Name: m.Agent()}}}); err != nil {
+	for _, w := range team.workers { // side by side: they agree on the manifest
+		w.refused = 2
+		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		return w
 	}
-	hello := store.Hello{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.Afresh}}}
-	var g sync.WaitGroup
-	members := map[string]*store.Member{}
-	for _, name := range hello.Agents {
-		m, err := s.Join(t.Context(), name, hello, func(string) {})
-		if err != nil {
+	for _, w := range team.workers {
+		if err := w.archive.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		defer m.Leave(t.Context())
-		members[name] = m
-	}
-	isConflict := func(err error) bool {
-		var conflict *store.ConflictError
-		return errors.As(err, &conflict) && strings.Contains(err.Error(), "of version 2")
-	}
-	for _, name := range hello.Agents {
-		w := worker(members[name], name) // each has its own
-		g.Go(func() {
-			if err := w.complete(t.Context(), 2); !isConflict(err) {
-				t.Errorf("%s: manifests that differ: %v", w.name, err)
-			}
-		})
-	}
-	g.Wait()
-	heir := worker(members["planner"], "another")
-	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
-		t.Errorf("a manifest other than that of the worker before: %v", err)
+		w.refused = 0
+		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.refused != 2 {
+			t.Errorf("%s: %d refused steps are remembered, %v", w.name, w.refused, err)
+		}
 	}
 }

@@ -30,11 +30,11 @@ type Evaluation struct {
 // process and away from the run's store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer metrics.Observer) (Evaluation, error) {
 	if stepDir == "" {
-		m, _, err := archive.Run{Dir: checkpointsDir(cfg.RunDir())}.Latest()
+		m, _, err := archive.Run{Dir: archive.CheckpointsDir(cfg.RunDir())}.Latest()
 		if err != nil {
 			return Evaluation{}, err
 		}
-		stepDir = archive.Run{Dir: checkpointsDir(cfg.RunDir())}.StepDir(m.Step)
+		stepDir = archive.Run{Dir: archive.CheckpointsDir(cfg.RunDir())}.StepDir(m.Step)
 	}
 	from, err := checkpointOf(cfg, stepDir, observer)
 	if err != nil {
@@ -94,7 +94,7 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 
 // notAStep says what a checkpoint is called, and which of them the run has.
 func notAStep(cfg *config.Config, dir string) error {
-	run := CheckpointsOf(cfg.RunDir())
+	run := archive.CheckpointsOf(cfg.RunDir())
 	steps, err := run.List()
 	if err != nil || len(steps) == 0 {
 		return fmt.Errorf("%s is no checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, run.StepDir(cfg.Run.Steps))
@@ -187,7 +187,7 @@ func (e Evaluation) String() string {
 		fmt.Fprintln(t)
 	}
 	t.Flush()
-	fmt.Fprintf(&b, "\ntrajectories  %s\n", filepath.Join(e.Dir, trajectoriesFolder))
+	fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
 	return b.String()
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -132,9 +133,9 @@ func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	}
 }
 
-func readTrajectories(t *testing.T, dir, phase, name string) (lines []Line) {
+func readTrajectories(t *testing.T, dir, phase, name string) (lines []archive.Line) {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, trajectoriesFolder, phase, name+".jsonl"))
+	f, err := os.Open(filepath.Join(archive.TrajectoriesDir(dir), phase, name+".jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func readTrajectories(t *testing.T, dir, phase, name string) (lines []Line) {
 	scan := bufio.NewScanner(f)
 	scan.Buffer(nil, 1<<20)
 	for scan.Scan() {
-		var l Line
+		var l archive.Line
 		if err := json.Unmarshal(scan.Bytes(), &l); err != nil {
 			t.Fatal(err)
 		}
@@ -187,11 +188,14 @@ func TestRefusedUpdates(t *testing.T) {
 			t.Errorf("step %d: %v updates failed, %v were skipped", step+1, v["updates_failed"], v["updates_skipped"])
 		}
 	}
-	kept, err := os.ReadFile(filepath.Join(dir, failedFolder, "step-2-planner-update-4.jsonl"))
+	kept, err := os.ReadFile(filepath.Join(dir, "failed", "step-2-planner-update-4.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var line badSequence
+	var line struct {
+		Tokens    []int32  `json:"tokens"`
+		Behaviour []string `json:"behaviour"`
+	}
 	first, _, _ := strings.Cut(string(kept), "\n")
 	if err := json.Unmarshal([]byte(first), &line); err != nil || len(line.Tokens) == 0 || len(line.Tokens) != len(line.Behaviour) {
 		t.Errorf("the kept batch: %v: %s", err, first)
@@ -203,7 +207,7 @@ func TestRefusedUpdates(t *testing.T) {
 
 // TestRefusalsInARow counts: a step without a refusal starts the count anew.
 func TestRefusalsInARow(t *testing.T) {
-	w := &Worker{dir: "run"}
+	w := &Worker{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
 	bad, good := learned{}, learned{}
 	bad.reports = append(bad.reports, reportOf(nil), reportOf(errFlaky))
 	good.reports = append(good.reports, reportOf(nil))

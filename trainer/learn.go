@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
@@ -80,9 +80,17 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 
 // noteRefusal reports an update that was not made and keeps its batch for whoever looks for the reason.
 func (w *Worker) noteRefusal(n int64, update int, batch []*learner.Sequence, refused error) {
-	path := filepath.Join(w.dir, failedFolder, fmt.Sprintf("step-%d-%s-update-%d.jsonl", n, w.name, update))
+	lines := make([]archive.Sequence, len(batch))
+	for i, q := range batch {
+		lines[i] = archive.Sequence{ID: q.ID, Group: q.Group, Weight: archive.Number(q.Weight), Advantage: archive.Number(q.Advantage),
+			Tokens: q.Tokens, Sampled: q.Sampled}
+		for _, v := range q.Behaviour {
+			lines[i].Behaviour = append(lines[i].Behaviour, archive.Number(v))
+		}
+	}
+	path, err := w.archive.WriteRefused(n, update, lines)
 	kept := "its batch is in " + path
-	if err := saveBatch(path, batch); err != nil {
+	if err != nil {
 		kept = fmt.Sprintf("its batch could not be kept: %v", err)
 	}
 	w.observer.Note(metrics.Warnf(w.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
@@ -102,7 +110,7 @@ func (w *Worker) countRefusals(l learned) error {
 		return nil
 	}
 	return fmt.Errorf("updates were refused in %d steps in a row (batches in %s), last: %w",
-		w.refused, filepath.Join(w.dir, failedFolder), l.reports[i].Refused)
+		w.refused, w.archive.FailedDir(), l.reports[i].Refused)
 }
 
 // learned is what the updates of one step reported, in order.

@@ -1,25 +1,18 @@
 package trainer
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// openLedger continues this agent's ledger where a checkpoint left it, or begins it.
-func (w *Worker) openLedger(from *archive.Manifest) (err error) {
-	var at archive.LedgerMark
-	if from != nil {
-		part, _ := from.Agent(w.name) // it verified
-		at = part.Ledger
-	}
-	w.ledger, err = w.run.OpenLedger(w.name, at)
-	return w.diskFull(err)
-}
-
-// enter writes what became of a step's rollouts into the ledger, before anybody hears that the step is
+// ledgerLine is what became of a step's rollouts. It is in the ledger before anybody hears that the step is
 // made: what the ledger names is exactly what the weights have seen.
-func (w *Worker) enter(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome, groups []mgrpo.Group) error {
+func (w *Worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome, groups []mgrpo.Group) archive.LedgerLine {
 	trained := w.trainedOn(complete, groups)
 	line := archive.LedgerLine{Step: n, Rollouts: make([]archive.LedgerRollout, len(outcomes))}
 	for i, o := range outcomes {
@@ -28,7 +21,7 @@ func (w *Worker) enter(n int64, outcomes []store.Outcome, complete map[string][]
 	if w.trains() {
 		line.Updates = w.Learner.Steps()
 	}
-	return w.diskFull(w.ledger.Append(line))
+	return line
 }
 
 // trainedOn is, by complete rollout, the weights with which the learner was given this agent's trajectories:
@@ -67,4 +60,19 @@ func removed(o store.Outcome, complete map[string][]float64) string {
 		return "a trajectory of it is not held"
 	}
 	return ""
+}
+
+// lines are what this agent said in a phase, with what became of it, sorted by id.
+func (w *Worker) lines(held *holding, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
+	lines := map[string]*archive.Line{}
+	for id, t := range held.trajectories {
+		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert}
+	}
+	for i, g := range groups {
+		for j, m := range g.Members {
+			l := lines[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
+			l.Reward, l.Weight, l.Advantage = &m.Reward, m.Weight, advantages[i].Advantage[j]
+		}
+	}
+	return slices.SortedFunc(maps.Values(lines), func(a, b *archive.Line) int { return cmp.Compare(a.ID, b.ID) })
 }

@@ -1,12 +1,15 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -26,6 +29,7 @@ type Setup struct {
 	Checkpoints string             // folder of the run's checkpoints; "": within Dir
 	Local       int                // agents in this process, among which its cores are shared out
 	Frozen      bool               // no learner at all: evaluation
+	FS          durable.FS         // to write checkpoints and ledgers to; nil: the disk
 	Stop        <-chan struct{}    // closed to ask for a clean stop; may be nil
 }
 
@@ -33,11 +37,8 @@ type Setup struct {
 func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", alone: s.Local <= 1, observer: s.Observer,
-		member: m, task: s.Task, dir: s.Dir, run: CheckpointsOf(s.Dir, name), saved: -1, stop: s.Stop}
-	if s.Checkpoints != "" {
-		w.run.Dir = s.Checkpoints
-	}
+	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
+		member: m, task: s.Task, stop: s.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))
@@ -47,14 +48,17 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	want := assemble.Wanted{Config: s.Config, Agent: name, Task: s.Task, Local: s.Local,
 		Learns: !s.Frozen && (s.Config.Learns(a) || s.From == nil && s.Config.ColdStarts(a))}
 	if s.From != nil {
-		want.Weights = agentDir(w.run, s.From.Step, name)
+		want.Weights = archive.Run{Dir: s.checkpoints()}.AgentDir(s.From.Step, name)
 	}
 	if w.Parts, err = assemble.Agent(ctx, want); err != nil {
 		return w, err
 	}
+	w.archive = archive.New(archive.Settings{Dir: s.Dir, Checkpoints: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), Tokenizer: w.Tokenizer.Files(),
+		Announce: w.main || s.Local <= 1, Observer: s.Observer, FS: s.FS}, m, parameters{w})
 	if s.From != nil {
-		w.from, w.saved = s.From.Step, s.From.Step
-		if err = w.restore(ctx, s.From); err != nil {
+		w.from = s.From.Step
+		if err = w.archive.Restore(ctx, *s.From); err != nil {
 			return w, err
 		}
 	}
@@ -64,13 +68,11 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	if s.Config.GRPO.KL == "k1" && s.Config.Learns(a) {
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one"))
 	}
-	if s.Config.Learns(a) {
-		if w.snapshot, err = newSnapshot(w.Params.Numel()); err != nil {
-			return w, err
-		}
-	}
-	return w, w.goOn(s.From)
+	return w, w.archive.Begin(s.From)
 }
+
+// checkpoints is the folder of the run's checkpoints.
+func (s Setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
 
 // context is how many tokens a conversation may reach.
 func (w *Worker) context() int { return w.agent.ContextTokens(w.Model.MaxPosition()) }

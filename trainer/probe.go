@@ -24,7 +24,7 @@ func (w *Worker) Rollouts() int { return w.Player.Talking() }
 
 // Saved finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {
-	run := archive.Run{Dir: checkpointsDir(cfg.RunDir())}
+	run := archive.Run{Dir: archive.CheckpointsDir(cfg.RunDir())}
 	return func() (step int64, at time.Time, ok bool) {
 		steps, err := run.List()
 		if err != nil || len(steps) == 0 {

@@ -47,7 +47,7 @@ func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, co
 		r.Values["learn_seconds"] = s
 		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
 	}
-	w.saving.describe(r.Values)
+	w.archive.Describe(r.Values)
 	w.describeMemory(&r)
 	return r
 }
@@ -217,6 +217,17 @@ func (w *Worker) describeMemory(r *metrics.Record) {
 	if gpu, err := cuda.MemoryOf(w.Device.Index()); err == nil {
 		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
 	}
+}
+
+// accuracy is the main agent's over the outcomes that were scored; NaN if none was.
+func accuracy(outcomes []store.Outcome) float64 {
+	var correct mean
+	for _, o := range outcomes {
+		if o.Failed == "" {
+			correct.add(o.Correct)
+		}
+	}
+	return correct.value()
 }
 
 // mean accumulates an average.

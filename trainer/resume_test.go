@@ -52,7 +52,7 @@ func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.C
 			return
 		}
 		for range 1000 {
-			if steps, err := (archive.Run{Dir: checkpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
+			if steps, err := (archive.Run{Dir: archive.CheckpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -186,7 +186,7 @@ func TestResumeOfNothing(t *testing.T) {
 func TestResumePassesDamageOver(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	file := filepath.Join(archive.Run{Dir: checkpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
+	file := filepath.Join(archive.Run{Dir: archive.CheckpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestResumeProlongs(t *testing.T) {
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	run := archive.Run{Dir: checkpointsDir(dir)}
+	run := archive.Run{Dir: archive.CheckpointsDir(dir)}
 	if err := os.RemoveAll(run.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
@@ -265,21 +265,25 @@ func TestBestSurvives(t *testing.T) {
 // how good it is, so that a run resumed from it neither forgets the best version nor evaluates again.
 func TestResultsKnowTheirVersion(t *testing.T) {
 	dir, numbers := whole(t)
-	var want results
+	var want archive.Evaluations
 	for _, n := range []int64{0, 2, 4} {
 		want.Evaluated = &n
 		if a := numbers[fmt.Sprintf("eval %d planner accuracy", n)]; a > 0 && (want.Best == nil || a > want.Best.Accuracy) {
-			want.Best = &best{n, a}
+			want.Best = &archive.Best{Version: n, Accuracy: a}
 		}
 		if n == 0 {
 			continue // no checkpoint
 		}
-		if got := readResults(t, dir, n); got != string(want.encode()) {
-			t.Errorf("results of step %d: %s, want %s", n, got, want.encode())
+		encoded, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readResults(t, dir, n); got != string(encoded) {
+			t.Errorf("results of step %d: %s, want %s", n, got, encoded)
 		}
 	}
 	again := copyRun(t, dir)
-	if err := os.RemoveAll(archive.Run{Dir: checkpointsDir(again)}.StepDir(4)); err != nil {
+	if err := os.RemoveAll(archive.Run{Dir: archive.CheckpointsDir(again)}.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true}).records {
@@ -292,7 +296,7 @@ func TestResultsKnowTheirVersion(t *testing.T) {
 // readResults is what the newest form of a checkpoint says of the run's evaluations, in one line.
 func readResults(t *testing.T, dir string, step int64) string {
 	t.Helper()
-	offers, skipped, err := CheckpointsOf(dir).Offers()
+	offers, skipped, err := archive.CheckpointsOf(dir).Offers()
 	i := slices.IndexFunc(offers, func(m archive.Manifest) bool { return m.Step == step })
 	if err != nil || i < 0 {
 		t.Fatalf("no checkpoint of step %d: %v %v", step, skipped, err)

@@ -2,12 +2,12 @@ package trainer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -16,13 +16,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
+// configFile is where a run's folder has the run's configuration.
+const configFile = "config.yaml"
+
 // ErrFinished is a run of which nothing is left to train.
 var ErrFinished = errors.New("nothing is left to train; raise run.steps")
 
 // startingPoints are the checkpoints that a worker of this process can go on from, newest first; none in a fresh
 // run. A folder that holds checkpoints is never started over, and a resumed run has the settings it began with.
 func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
-	run := CheckpointsOf(dir, opt.Agents...)
+	run := archive.CheckpointsOf(dir, opt.Agents...)
 	if run.Agents == nil {
 		run.Agents = cfg.AgentNames()
 	}
@@ -92,8 +95,7 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
 		return m.Step >= cfg.Run.Steps
 	}
-	var r results
-	return json.Unmarshal(m.Results, &r) == nil && r.evaluated(m.Step)
+	return archive.EvaluationsOf(m).Done(m.Step)
 }
 
 // goBack says where the team goes on, and takes newer checkpoints out of the way: their steps are about to be
@@ -107,7 +109,7 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 	for _, why := range t.start.Refused {
 		s.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
 	}
-	run := CheckpointsOf(s.Dir)
+	run := archive.CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if len(s.Offers) > 0 {
 			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
@@ -120,8 +122,8 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 		return err
 	}
 	for _, m := range t.members {
-		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != cpuFeatures() {
-			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
+		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != torch.CPUFeatures() {
+			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, torch.CPUFeatures()))
 		}
 	}
 	return run.GoBack(*s.From)

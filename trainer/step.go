@@ -60,14 +60,14 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	if err := w.member.ConfirmPlace(ctx); err != nil { // the ledger may be a successor's by now
 		return err
 	}
-	if err := w.enter(n, outcomes, complete, groups); err != nil {
+	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
 	w.observer.Report(record)
-	w.saveTrajectories(phase, held, groups, advantages)
+	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages))
 	return w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag)
 }
 

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
 )
 
 // TestSubGroupOfTheBatch compares all of a step's invocations with each other: one group, whose advantages
@@ -44,7 +46,7 @@ func TestSubGroupOfTheBatch(t *testing.T) {
 	}
 }
 
-func readLines(t *testing.T, path string) (lines []Line) {
+func readLines(t *testing.T, path string) (lines []archive.Line) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,7 +54,7 @@ func readLines(t *testing.T, path string) (lines []Line) {
 	}
 	defer f.Close()
 	for dec := json.NewDecoder(bufio.NewReader(f)); dec.More(); {
-		var l Line
+		var l archive.Line
 		if err := dec.Decode(&l); err != nil {
 			t.Fatal(err)
 		}

@@ -28,22 +28,15 @@ type Worker struct {
 	agent    *config.Agent
 	name     string
 	main     bool
-	alone    bool // in its process
 	observer metrics.Observer
 
 	task   task.Task
 	member *store.Member
 
-	dir      string // the run's folder
-	run      archive.Run
-	from     int64 // version at which the round begins
-	saved    int64 // version of the newest checkpoint, complete or in the making; -1: there is none yet
-	saving   saving
-	snapshot *snapshot       // what checkpoints are written from; nil of a frozen agent
-	ledger   *archive.Ledger // nil in an evaluation
-	results  results
-	refused  int           // steps in a row in which an update was refused
-	decoded  map[int]int64 // the engine's passes by size of the decode batch, up to the last record
+	archive *archive.Archive // what the run leaves on disk
+	from    int64            // version at which the round begins
+	refused int              // steps in a row in which an update was refused
+	decoded map[int]int64    // the engine's passes by size of the decode batch, up to the last record
 
 	stop    <-chan struct{} // closed when this process is asked for a clean stop
 	stopped bool            // Run ended because of it, here or elsewhere
@@ -53,7 +46,7 @@ type Worker struct {
 // at which the run is asked to stop; a checkpoint of it is there when Run returns, here and on the other servers.
 func (w *Worker) Run(ctx context.Context) error {
 	ctx, abandon := context.WithCancelCause(ctx)
-	defer w.saving.drain()
+	defer w.archive.Drain()
 	defer abandon(nil)
 	err := w.live(ctx, abandon)
 	switch {
@@ -63,7 +56,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		const patience = time.Minute
 		saved, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		_ = w.saving.settle(saved)
+		_ = w.archive.Settle(saved)
 	}
 	return err
 }
@@ -78,10 +71,8 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	if err := w.Policy.Load(ctx, w.from); err != nil {
 		return err
 	}
-	if w.saved >= 0 { // a worker that was lost may have left the others waiting for this
-		if err := w.confirm(ctx, w.saved); err != nil {
-			return err
-		}
+	if err := w.archive.Confirm(ctx); err != nil {
+		return err
 	}
 	settings, state := w.course(), w.beginning()
 	held := map[int64]*holding{}
@@ -124,18 +115,18 @@ func (w *Worker) carryOut(ctx context.Context, c course.Command, held *holding) 
 	case course.Meet:
 		err = w.member.Meet(ctx, store.Ready, w.waitsFor)
 	case course.Save:
-		err = w.checkpoint(ctx, c.Version)
+		err = w.archive.Checkpoint(ctx, c.Version)
 	case course.Evaluate:
 		if err = w.evaluate(ctx, c.Version); errors.Is(err, errStopping) {
 			return course.Result{Stop: true}, nil
 		}
-		r.Best = w.results.Best != nil && w.results.Best.Version == c.Version
+		r.Best = w.archive.Evaluations().IsBest(c.Version)
 	case course.Train:
-		if err = w.saving.failed(); err == nil {
+		if err = w.archive.Failed(); err == nil {
 			err = w.step(ctx, c.Version, held)
 		}
 	case course.Finish:
-		if err = w.saving.settle(ctx); err == nil {
+		if err = w.archive.Settle(ctx); err == nil {
 			err = w.member.Meet(ctx, store.Finished, w.waitsFor)
 		}
 	}
@@ -182,13 +173,14 @@ func (w *Worker) course() course.Settings {
 // beginning is the state of the checkpoint that the worker goes on from, if there is one.
 func (w *Worker) beginning() course.State {
 	evaluated, best := int64(course.None), int64(course.None)
-	if w.results.Evaluated != nil {
-		evaluated = *w.results.Evaluated
+	e := w.archive.Evaluations()
+	if e.Evaluated != nil {
+		evaluated = *e.Evaluated
 	}
-	if w.results.Best != nil {
-		best = w.results.Best.Version
+	if e.Best != nil {
+		best = e.Best.Version
 	}
-	return course.Begin(w.saved, evaluated, best)
+	return course.Begin(w.archive.Saved(), evaluated, best)
 }
 
 // waitsFor shows who takes longer than this agent.
@@ -254,9 +246,9 @@ func (w *Worker) evaluate(ctx context.Context, version int64) error {
 	}
 	clock.lap("rollout")
 	record := w.evalRecord(version, held, outcomes, clock)
-	w.results.note(version, outcomes)
+	w.archive.Evaluated(version, accuracy(outcomes))
 	w.observer.Report(record)
-	w.saveTrajectories(p, held, nil, nil)
+	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
 	return nil
 }
 
@@ -291,11 +283,8 @@ func (w *Worker) Close(ctx context.Context) error {
 	if w.Parts != nil {
 		errs = append(errs, w.Parts.Close(ctx))
 	}
-	if w.snapshot != nil {
-		errs = append(errs, w.snapshot.free())
-	}
-	if w.ledger != nil {
-		errs = append(errs, w.ledger.Close())
+	if w.archive != nil {
+		errs = append(errs, w.archive.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s: closing: %w", w.name, err)

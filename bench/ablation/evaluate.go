@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
@@ -64,7 +65,7 @@ func accuracyByHops(ctx context.Context, t task.Task, path string) ([]float64, e
 	defer f.Close()
 	var right, all []float64
 	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
-		var l trainer.Line
+		var l archive.Line
 		if err := dec.Decode(&l); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
@@ -89,7 +90,7 @@ func accuracyByHops(ctx context.Context, t task.Task, path string) ([]float64, e
 }
 
 // judge says how many hops a trajectory's question has and whether it was answered.
-func judge(ctx context.Context, t task.Task, l trainer.Line) (hops int, correct float64, err error) {
+func judge(ctx context.Context, t task.Task, l archive.Line) (hops int, correct float64, err error) {
 	q, err := t.Lookup(l.Query)
 	if err != nil {
 		return 0, 0, err

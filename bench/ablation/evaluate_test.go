@@ -7,8 +7,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
@@ -28,7 +28,7 @@ func TestAccuracyByHops(t *testing.T) {
 		q := questions.Eval(i)
 		hops := len(q.Data.(*research.KB).Relations)
 		for k, answer := range []string{research.Unknown, q.Answer} {
-			line := trainer.Line{Trajectory: agent.Trajectory{Query: q.ID, Rollout: k, Answer: answer, FormatValid: k == 0 || hops != 2}}
+			line := archive.Line{Trajectory: agent.Trajectory{Query: q.ID, Rollout: k, Answer: answer, FormatValid: k == 0 || hops != 2}}
 			if err := json.NewEncoder(f).Encode(line); err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
@@ -45,9 +44,9 @@ func (f checkpointFlags) open() (r archive.Run, keep int, err error) {
 		}
 		dir, keep = cfg.RunDir(), cfg.Run.Keep
 	}
-	r = trainer.CheckpointsOf(dir, f.Agent...)
+	r = archive.CheckpointsOf(dir, f.Agent...)
 	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {
-		r = trainer.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
+		r = archive.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
 	if info, err := os.Stat(r.Dir); err != nil || !info.IsDir() {
 		return r, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, in which there is a folder %s", dir, filepath.Base(r.Dir))
@@ -85,7 +84,10 @@ func hereAlone(r archive.Run) (archive.Run, error) {
 func best(all []archive.Summary) (version int64, ok bool) {
 	for _, s := range slices.Backward(all) {
 		if s.Fault == nil {
-			return trainer.Best(s.Manifest)
+			if b := archive.EvaluationsOf(s.Manifest).Best; b != nil {
+				return b.Version, true
+			}
+			return 0, false
 		}
 	}
 	return 0, false

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -22,7 +21,7 @@ func saveSteps(t *testing.T, dir string, steps ...int64) {
 		agents = append(agents, archive.AgentState{Name: name, Config: cfg, DType: weights.F32,
 			Read: func(string, []float32) error { return nil }})
 	}
-	r := trainer.CheckpointsOf(dir)
+	r := archive.CheckpointsOf(dir)
 	for _, step := range steps {
 		if _, err := r.Save(archive.Manifest{Run: "x", Step: step}, agents); err != nil {
 			t.Fatal(err)

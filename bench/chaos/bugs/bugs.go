@@ -96,7 +96,7 @@ announce(KEYS[2], ARGV[5])
 	}, {
 		Name: "the team starts from checkpoints of one step, not of one digest",
 		File: "trainer/store/join.go",
-		Old:  "			if !slices.Contains(there[a], o) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
+		Old:  "			if !slices.ContainsFunc(there[a], o.is) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
 		Name: "rollouts are trained on that another agent does not hold",
@@ -105,18 +105,18 @@ announce(KEYS[2], ARGV[5])
 		Suite: training("TestForeignHolding"),
 	}, {
 		Name: "a checkpoint is written from weights that are trained on meanwhile",
-		File: "trainer/checkpoints.go",
-		Old:  "		flat = copied.reader(ctx, copied.weights)\n", New: "",
+		File: "trainer/archive/checkpoint.go",
+		Old:  "		master = c.reader(ctx, c.master)\n", New: "",
 		Suite: training("TestStepsGoOnBesideACheckpoint"),
 	}, {
 		Name: "a resumed optimizer counts its updates anew",
-		File: "trainer/checkpoints.go",
-		Old:  "	w.learner.SetSteps(st.Updates)\n", New: "",
+		File: "trainer/parameters.go",
+		Old:  "	p.w.Learner.SetSteps(c.Updates)\n", New: "",
 		Suite: training("TestResumeEqualsUninterrupted"),
 	}, {
 		Name: "a version is published before its line is in the ledger",
 		File: "trainer/step.go",
-		Old: `	if err := w.enter(n, outcomes, complete, groups); err != nil {
+		Old: `	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
@@ -126,7 +126,7 @@ announce(KEYS[2], ARGV[5])
 		New: `	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
-	if err := w.enter(n, outcomes, complete, groups); err != nil {
+	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 `,

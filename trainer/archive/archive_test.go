@@ -1,0 +1,100 @@
+package archive
+
+import (
+	"errors"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// TestDropTrajectories removes what will be said again, of this agent alone.
+func TestDropTrajectories(t *testing.T) {
+	evaluated := int64(4)
+	a := New(Settings{Dir: t.TempDir(), Agent: "planner"}, nil, nil)
+	a.evaluations.Evaluated = &evaluated
+	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
+		for _, name := range []string{"planner", "researcher"} {
+			if err := writeLines(filepath.Join(TrajectoriesDir(a.Dir), phase, name+".jsonl"), []string{"said"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := a.dropTrajectories(4); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.Dir), "*", "planner.jsonl"))
+	var phases []string
+	for _, path := range left {
+		phases = append(phases, filepath.Base(filepath.Dir(path)))
+	}
+	if !slices.Equal(phases, []string{"eval-0", "eval-4", "step-3"}) || err != nil {
+		t.Errorf("left %v, %v", phases, err)
+	}
+	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(a.Dir), "*", "researcher.jsonl")); len(others) != 6 {
+		t.Errorf("left of the other agent %v", others)
+	}
+}
+
+func TestParts(t *testing.T) {
+	digest := strings.Repeat("0123456789abcdef", 4)
+	for _, p := range []AgentFiles{
+		{Name: "a", CPUFeatures: "avx2 fma"},
+		{Name: "b", Files: []durable.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: LedgerMark{Size: 7, SHA256: digest}},
+	} {
+		if got := filesOf(p.Name, partOf(p)); !reflect.DeepEqual(got, p) {
+			t.Errorf("%+v, want %+v", got, p)
+		}
+	}
+}
+
+// TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have
+// one, also where one took its place over from a worker that had said so.
+func TestManifestsAreCompared(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	worker := func(m *store.Member, manifest string) *Archive {
+		dir := t.TempDir()
+		a := New(Settings{Dir: dir, Checkpoints: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, nil)
+		if _, err := a.run.Commit(Manifest{Run: manifest, Step: 2, Agents: []AgentFiles{{Name: m.Agent()}}}); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	hello := store.Hello{Agents: testNames, Offers: []store.Offer{{Version: store.Afresh}}}
+	var g sync.WaitGroup
+	members := map[string]*store.Member{}
+	for _, name := range hello.Agents {
+		m, err := s.Join(t.Context(), name, hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Leave(t.Context())
+		members[name] = m
+	}
+	isConflict := func(err error) bool {
+		var conflict *store.ConflictError
+		return errors.As(err, &conflict) && strings.Contains(err.Error(), "of version 2")
+	}
+	for _, name := range hello.Agents {
+		a := worker(members[name], name) // each has its own
+		g.Go(func() {
+			if err := a.complete(t.Context(), 2); !isConflict(err) {
+				t.Errorf("%s: manifests that differ: %v", a.Agent, err)
+			}
+		})
+	}
+	g.Wait()
+	heir := worker(members["planner"], "another")
+	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
+		t.Errorf("a manifest other than that of the worker before: %v", err)
+	}
+}

@@ -1,0 +1,177 @@
+package archive
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// Checkpoint begins a version's checkpoint: it copies what training changes, and the rest happens while the
+// run goes on. A version that has its checkpoint, or will have it, gets the evaluations as they are now. An
+// error of what happens beside the run is found by Failed, by Settle or by the next checkpoint.
+func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
+	defer a.saving.count(&a.saving.waited, time.Now())
+	evaluations := a.evaluations
+	if version == a.saved {
+		a.saving.begin(func() error { return a.diskFull(a.amend(version, evaluations)) })
+		return nil
+	}
+	a.Observer.Progress(metrics.Progress{Agent: a.Agent, Activity: metrics.Checkpointing, Version: version})
+	if err := a.saving.settle(ctx); err != nil { // the copy is in use
+		return err
+	}
+	st, err := a.agentState(ctx, version)
+	if err != nil {
+		return fmt.Errorf("checkpoint %d: %w", version, err)
+	}
+	mark, started := a.ledger.Mark(), time.Now()
+	a.saved = version
+	a.saving.begin(func() error {
+		if err := a.save(ctx, version, st, mark, evaluations); err != nil {
+			return a.diskFull(fmt.Errorf("checkpoint %d: %w", version, err))
+		}
+		a.saving.count(&a.saving.took, started)
+		return nil
+	})
+	return nil
+}
+
+// Settle waits until no checkpoint is on its way.
+func (a *Archive) Settle(ctx context.Context) error { return a.saving.settle(ctx) }
+
+// Failed is the error of a checkpoint that was on its way and is not any more.
+func (a *Archive) Failed() error { return a.saving.failed() }
+
+// Drain waits until no checkpoint is on its way, whatever became of it.
+func (a *Archive) Drain() { a.saving.drain() }
+
+// Describe puts the times of what was completed since the last record into it.
+func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values) }
+
+// save writes this agent's files of a version, agrees with the others on the manifest, which all make of the
+// same parts and write for themselves, and removes old checkpoints when everybody has the new one.
+func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
+	if err := a.run.Reopen(version); err != nil { // no worker of this round has one yet
+		return err
+	}
+	files, err := a.run.SaveAgent(version, st)
+	if err != nil {
+		return err
+	}
+	files.CPUFeatures, files.Ledger = a.CPUFeatures, mark
+	if err := a.place.PublishPart(ctx, version, partOf(files)); err != nil {
+		return err
+	}
+	parts, err := a.place.Parts(ctx, version)
+	if err != nil {
+		return err
+	}
+	m := Manifest{Run: a.Run, Step: version, ConfigDigest: a.ConfigDigest, Results: evaluations.encode()}
+	for _, name := range a.Team {
+		m.Agents = append(m.Agents, filesOf(name, parts[name]))
+	}
+	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
+		return err
+	}
+	if _, err := a.run.Commit(m); err != nil {
+		return err
+	}
+	if err := a.complete(ctx, version); err != nil {
+		return err
+	}
+	if a.Announce {
+		a.Observer.Note(metrics.Infof(a.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.run.StepDir(version)))
+	}
+	if a.Agent == a.Team[0] {
+		if err := a.place.Trim(ctx, version-1); err != nil {
+			return err
+		}
+	}
+	return a.prune(evaluations)
+}
+
+// Confirm says that this worker has the manifest of the newest checkpoint on its disk, and which, if there is one: a
+// worker that was lost may have left the others waiting for this.
+func (a *Archive) Confirm(ctx context.Context) error {
+	if a.saved < 0 {
+		return nil
+	}
+	return a.confirm(ctx, a.saved)
+}
+
+func (a *Archive) confirm(ctx context.Context, version int64) error {
+	digest, err := a.run.Digest(version)
+	if err != nil {
+		return err
+	}
+	return a.place.PublishManifest(ctx, version, digest)
+}
+
+// complete waits until all workers have the manifest of a version. One that took its place over may have brought
+// another: the version is then no checkpoint, and the team goes back to one that it shares.
+func (a *Archive) complete(ctx context.Context, version int64) error {
+	if err := a.confirm(ctx, version); err != nil {
+		return err
+	}
+	digests, err := a.place.Manifests(ctx, version)
+	if err != nil {
+		return err
+	}
+	for _, name := range a.Team {
+		if digests[name] != digests[a.Agent] {
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("%s has another than %s", name, a.Agent)}
+		}
+	}
+	return nil
+}
+
+// amend puts the evaluations, as they were when it was asked for, beside a complete checkpoint.
+func (a *Archive) amend(version int64, evaluations Evaluations) error {
+	if err := a.run.SetResults(version, evaluations.encode()); err != nil {
+		return err
+	}
+	return a.prune(evaluations)
+}
+
+// prune removes all checkpoints but the newest and the best.
+func (a *Archive) prune(evaluations Evaluations) error {
+	if evaluations.Best == nil {
+		return a.run.Prune(a.Keep)
+	}
+	return a.run.Prune(a.Keep, evaluations.Best.Version)
+}
+
+// partOf is what a worker tells the others of its part of a checkpoint.
+func partOf(p AgentFiles) store.Part {
+	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files}
+}
+
+// filesOf is the part of an agent as its worker told it.
+func filesOf(agent string, p store.Part) AgentFiles {
+	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files,
+		Ledger: LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
+}
+
+// agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
+func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
+	st := state{Version: version, Counters: a.parameters.Counters()}
+	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: weights.F32, Extra: a.Tokenizer}
+	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
+	if a.parameters.Trains() {
+		c := a.copied
+		if err := a.parameters.Copy(ctx, c.master, c.m, c.v); err != nil {
+			return out, err
+		}
+		master = c.reader(ctx, c.master)
+		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)),
+			Buffers: map[string]func(int64, []float32) error{"m": c.reader(ctx, c.m), "v": c.reader(ctx, c.v)}}
+	}
+	out.Read = a.parameters.Reader(ctx, master)
+	out.State, _ = json.Marshal(st) // integers: cannot fail
+	return out, nil
+}

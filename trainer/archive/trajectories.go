@@ -1,0 +1,102 @@
+package archive
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// Line is one line of trajectories/PHASE/AGENT.jsonl.
+type Line struct {
+	agent.Trajectory
+	Task      string   `json:"task"`
+	Expert    *float64 `json:"expert,omitempty"`
+	Reward    *float64 `json:"reward,omitempty"` // absent in evaluations and in removed rollouts
+	Weight    float64  `json:"weight,omitempty"`
+	Advantage float64  `json:"advantage,omitempty"`
+}
+
+// WriteTrajectories writes what this agent said in a phase. A failure to write is noted and does not stop the run.
+func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
+	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
+		a.Observer.Note(metrics.Warnf(a.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
+	}
+}
+
+func (a *Archive) trajectoriesOf(phase string) string {
+	return filepath.Join(TrajectoriesDir(a.Dir), phase, a.Agent+".jsonl")
+}
+
+// dropTrajectories removes what this agent said in phases that will be played again: those that begin with
+// version from or a later one, but the evaluation of from itself if that was made.
+func (a *Archive) dropTrajectories(from int64) error {
+	folders, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.Dir), "*-*"))
+	for _, folder := range folders {
+		phase := filepath.Base(folder)
+		kind, number, _ := strings.Cut(phase, "-")
+		version, notNumber := strconv.ParseInt(number, 10, 64)
+		if notNumber != nil || version < from || kind == store.Eval(0).Kind && a.evaluations.Done(version) {
+			continue
+		}
+		if gone := os.Remove(a.trajectoriesOf(phase)); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}
+
+// Sequence is a line of a refused batch. Numbers are text, since JSON knows neither NaN nor infinity.
+type Sequence struct {
+	ID        string   `json:"id"`
+	Group     int64    `json:"group"`
+	Weight    Number   `json:"weight"`
+	Advantage Number   `json:"advantage"`
+	Tokens    []int32  `json:"tokens"`
+	Sampled   []bool   `json:"sampled"`
+	Behaviour []Number `json:"behaviour"` // the sampler's log-probs
+}
+
+// Number is written as text, such as "0.5", "NaN" or "-Inf".
+type Number float64
+
+// MarshalText implements encoding.TextMarshaler.
+func (n Number) MarshalText() ([]byte, error) {
+	return strconv.AppendFloat(nil, float64(n), 'g', -1, 64), nil
+}
+
+// FailedDir is the folder of refused batches.
+func (a *Archive) FailedDir() string { return filepath.Join(a.Dir, failedFolder) }
+
+// WriteRefused keeps the batch of a refused update, a JSON line a sequence, for whoever looks for the reason.
+func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
+	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.Agent, update))
+	return path, writeLines(path, batch)
+}
+
+func writeLines[T any](path string, lines []T) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buf := bufio.NewWriterSize(f, 1<<16)
+	enc := json.NewEncoder(buf)
+	for _, line := range lines {
+		if err := enc.Encode(line); err != nil {
+			return err
+		}
+	}
+	return buf.Flush()
+}
