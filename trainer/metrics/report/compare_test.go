@@ -231,7 +231,8 @@ func TestSmoothedCurves(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	many := chromium(t, saved(t, render(t, Options{}, dir)), "--dump-dom")
+	page := render(t, Options{}, dir)
+	many := chromium(t, saved(t, page), "--dump-dom")
 	for class, want := range map[string]int{`class="line c0 raw"`: 1, `class="line c0 smooth"`: 1, `class="line c0"`: 1, `class="spread c0"`: 40, `id="smooth"`: 1} {
 		if class == `class="line c0"` {
 			class = `class="line c0" d=`
@@ -239,6 +240,12 @@ func TestSmoothedCurves(t *testing.T) {
 		if got := strings.Count(many, class); got != want {
 			t.Errorf("%s is there %d times, want %d", class, got, want)
 		}
+	}
+	// A click leaves the lines of the steps alone. Only for the test's own script is the page without its policy.
+	page = regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).ReplaceAllString(page, "") +
+		`<script>byId("smooth").click(); document.title = [".raw", ".smooth"].map((c) => getComputedStyle(document.querySelector(".line" + c)).display).join(" ")</script>`
+	if title := between(chromium(t, saved(t, page), "--dump-dom"), "<title>", "</title>"); title != "inline none" {
+		t.Errorf("with smoothing off the lines are displayed as %q, want those of the steps alone", title)
 	}
 	if strings.Contains(few, ` smooth"`) || strings.Contains(few, `id="smooth"`) || !strings.Contains(few, `class="spread c0"`) {
 		t.Error("a run of 6 steps is smoothed, or its evaluations have no bars")
