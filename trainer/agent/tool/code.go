@@ -95,7 +95,7 @@ func (c *Code) run(ctx context.Context, program string) (string, error) {
 	if w == nil {
 		var err error
 		if w, err = startSandbox(ctx, c.cfg.Memory); err != nil {
-			return "", fmt.Errorf("starting the interpreter: %w", err)
+			return "", failed(fmt.Errorf("starting the interpreter: %w", err))
 		}
 	}
 	answer, err := w.execute(ctx, sandboxRequest{Program: program, Steps: c.cfg.Steps, Output: c.cfg.Output})

@@ -17,6 +17,24 @@ type Limits struct {
 	Secrets []string      // replaced wherever a tool's output or error repeats them (API keys)
 }
 
+// Errors of a Limited tool's call, beside those that its arguments may have caused.
+var (
+	ErrTimeout = errors.New("the time of the call is over")
+	ErrFailed  = errors.New("the tool failed, whatever its arguments") // it crashed, or its server is gone
+)
+
+// failed marks an error as ErrFailed without a change of its text.
+func failed(err error) error { return &callError{err.Error(), ErrFailed} }
+
+// callError is what a model reads of an error, and of which kind it is.
+type callError struct {
+	text string
+	kind error // ErrTimeout, ErrFailed or nil
+}
+
+func (e *callError) Error() string { return e.text }
+func (e *callError) Unwrap() error { return e.kind }
+
 // Limited wraps a tool so that a call ends within its time, says no more than it may, repeats no secret,
 // and a panic in it is an error of this one call.
 func Limited(t Tool, l Limits) Tool { return limited{t, l} }
@@ -29,25 +47,29 @@ type limited struct {
 func (t limited) Call(ctx context.Context, args json.RawMessage) (out string, err error) {
 	if t.limits.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t.limits.Timeout, errTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, t.limits.Timeout, ErrTimeout)
 		defer cancel()
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			out, err = "", fmt.Errorf("%s crashed: %v", t.Name(), p)
+			out, err = "", failed(fmt.Errorf("%s crashed: %v", t.Name(), p))
 		}
-		if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
-			err = fmt.Errorf("%s took longer than %v", t.Name(), t.limits.Timeout)
+		if err != nil && errors.Is(context.Cause(ctx), ErrTimeout) {
+			err = &callError{fmt.Sprintf("%s took longer than %v", t.Name(), t.limits.Timeout), ErrTimeout}
 		}
 		if err != nil {
-			out, err = "", errors.New(t.presentable(err.Error()))
+			text, kind := t.presentable(err.Error()), error(nil)
+			for _, k := range []error{ErrTimeout, ErrFailed} {
+				if errors.Is(err, k) {
+					kind = k
+				}
+			}
+			out, err = "", &callError{text, kind}
 		}
 		out = t.presentable(out)
 	}()
 	return t.Tool.Call(ctx, args)
 }
-
-var errTimeout = errors.New("the time of the call is over")
 
 func (t limited) presentable(s string) string {
 	for _, secret := range t.limits.Secrets {

@@ -1,0 +1,55 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestMeter: answers, errors, crashes and time-outs are counted apart, by the tool's name; what a conversation that
+// ended cut off is not the tool's doing.
+func TestMeter(t *testing.T) {
+	var m Meter
+	moody := m.Counted(Limited(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {
+		switch mood {
+		case "bad":
+			return "", errors.New("no such page")
+		case "mad":
+			panic("boom")
+		case "slow":
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		return "fine", nil
+	}), "web"), Limits{Timeout: time.Millisecond}))
+	for _, mood := range []string{"good", "bad", "good", "mad", "slow", "bad"} {
+		callText(t, moody, "x", mood)
+	}
+	if _, err := moody.Call(t.Context(), []byte("{}")); err == nil {
+		t.Error("a call without its argument was accepted")
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := moody.Call(over, arg(t, "x", "slow")); err == nil {
+		t.Error("a call after the end of its conversation was answered")
+	}
+	wall, done := context.WithTimeout(t.Context(), time.Microsecond)
+	defer done()
+	<-wall.Done()
+	if _, err := moody.Call(wall, arg(t, "x", "slow")); err == nil {
+		t.Error("a call at the end of its conversation's time was answered")
+	}
+	got := m.Take()["web"]
+	if got.Time < time.Millisecond {
+		t.Errorf("%v for calls of which one lasted a millisecond", got.Time)
+	}
+	got.Time = 0
+	want := Usage{Calls: 8, Errors: 4, Failures: 1, Timeouts: 2, Example: "context deadline exceeded"}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if again := m.Take(); len(again) != 0 {
+		t.Errorf("counted twice: %+v", again)
+	}
+}
