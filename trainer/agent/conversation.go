@@ -305,6 +305,8 @@ func (c *conversation) callTool(ctx context.Context, call Call) string {
 	if !ok {
 		return fmt.Sprintf("error: no tool is named %q", call.Name)
 	}
+	k := c.spec.Key
+	ctx = tool.WithOrigin(ctx, tool.Origin{Query: k.Query, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation})
 	out, err := t.Call(ctx, call.Arguments)
 	if err != nil {
 		return "error: " + err.Error()

@@ -72,12 +72,17 @@ func (t limited) Call(ctx context.Context, args json.RawMessage) (out string, er
 }
 
 func (t limited) presentable(s string) string {
-	for _, secret := range t.limits.Secrets {
+	return Truncate(redact(s, t.limits.Secrets), t.limits.Bytes)
+}
+
+// redact is s as valid UTF-8 without secrets.
+func redact(s string, secrets []string) string {
+	for _, secret := range secrets {
 		if secret != "" {
 			s = strings.ReplaceAll(s, secret, "[redacted]")
 		}
 	}
-	return Truncate(strings.ToValidUTF8(s, "\uFFFD"), t.limits.Bytes)
+	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
 // Truncate cuts valid UTF-8 to at most max bytes, at the start of a character, and says how much is

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -20,6 +23,10 @@ const (
 	maxMCPTools    = 256
 	maxMCPResponse = 16 << 20 // bytes of one HTTP response
 	mcpTermination = 2 * time.Second
+
+	// mcpVersion is the newest version of the protocol that begins with initialize. From the next on a client begins
+	// with server/discover, which makes servers of earlier versions complain, or end.
+	mcpVersion = "2025-11-25"
 )
 
 // MCPConfig names a server of the Model Context Protocol: a program on stdio or an address of streamable
@@ -29,30 +36,154 @@ type MCPConfig struct {
 	Env      []string // names of environment variables that the program gets, beside PATH and HOME
 	URL      string   // instead of Command
 	TokenEnv string   // name of the environment variable that holds URL's bearer token; "": none is sent
+
+	// Lost is told that the server was lost and why, with the last that it wrote on stderr; nil: nobody is.
+	Lost func(why string)
 }
 
-// MCP is a connection to a server.
+// MCP is a server and its tools. A server that is lost is started or reached again at the next call, and the call that
+// was under way is made once more.
 type MCP struct {
-	session *mcp.ClientSession
-	tools   []Tool
+	cfg   MCPConfig
+	tools []Tool
+
+	turn    chan struct{} // holds one token: whoever has it may change what follows
+	session *mcpSession   // nil: closed, or lost
+	closed  bool
+	wait    time.Time // no attempt to reach the server again before
+}
+
+var errGone = errors.New("the server is gone and does not come back")
+
+func oneToken() chan struct{} {
+	turn := make(chan struct{}, 1)
+	turn <- struct{}{}
+	return turn
+}
+
+// mcpSession is one connection to the server.
+type mcpSession struct {
+	*mcp.ClientSession
+	stderr *tail // nil: not a program
 }
 
 // ConnectMCP starts or reaches the server and lists its tools. ctx bounds the set-up alone. Close it.
 func ConnectMCP(ctx context.Context, cfg MCPConfig) (*MCP, error) {
-	transport, err := cfg.transport()
-	if err != nil {
-		return nil, fmt.Errorf("mcp: %w", err)
-	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "mgrpo", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
-	session, err := client.Connect(ctx, transport, nil)
+	session, err := cfg.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("mcp: connecting to %s: %w", cfg, err)
 	}
-	m := &MCP{session: session}
+	m := &MCP{cfg: cfg, session: session, turn: oneToken()}
 	if err := m.list(ctx); err != nil {
-		return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, errors.Join(err, m.Close()))
+		err = errors.Join(err, m.Close())
+		return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, session.explain(err, cfg))
 	}
 	return m, nil
+}
+
+// connect begins a session.
+func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
+	transport, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	s := &mcpSession{}
+	if program, ok := transport.(*mcp.CommandTransport); ok {
+		s.stderr = &tail{}
+		program.Command.Stderr = s.stderr
+		program.Command.WaitDelay = mcpTermination // a child of the server's may keep stderr open
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "mgrpo", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
+	s.ClientSession, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: mcpVersion})
+	if err != nil {
+		return nil, s.explain(err, c)
+	}
+	return s, nil
+}
+
+// explain adds to an error what the server wrote on stderr, without secrets. The server has ended.
+func (s *mcpSession) explain(err error, c MCPConfig) error {
+	if s.stderr == nil {
+		return err
+	}
+	text := strings.TrimSpace(redact(s.stderr.String(), c.Secrets()))
+	if text == "" {
+		return err
+	}
+	return fmt.Errorf("%w; its last words on stderr:\n%s", err, text)
+}
+
+// call makes a call, twice if the server is lost at the first.
+func (m *MCP) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
+	session, err := m.reach(ctx, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	result, err := session.CallTool(ctx, params)
+	if ctx.Err() != nil || !lost(err) {
+		return result, err
+	}
+	if session, err = m.reach(ctx, session, err); err != nil {
+		return nil, err
+	}
+	return session.CallTool(ctx, params)
+}
+
+// lost says whether an error means that the session is over.
+func lost(err error) bool {
+	for _, end := range []error{mcp.ErrConnectionClosed, mcp.ErrSessionMissing, io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	var unreachable *url.Error
+	return errors.As(err, &unreachable)
+}
+
+// reach returns the session, or a new one if there is none or it is the one that was lost.
+func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSession, error) {
+	select {
+	case <-m.turn:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { m.turn <- struct{}{} }()
+	if m.session != nil && m.session == gone {
+		m.bury(cause)
+	}
+	switch {
+	case m.closed:
+		return nil, errors.New("the server is closed")
+	case m.session != nil:
+		return m.session, nil
+	case time.Now().Before(m.wait):
+		return nil, errGone
+	}
+	session, err := m.cfg.connect(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		const pause = 5 * time.Second // a server that does not start is not started by every call
+		m.wait = time.Now().Add(pause)
+		m.tell(err)
+		return nil, errGone
+	}
+	m.session = session
+	return session, nil
+}
+
+// bury ends a session that was lost.
+func (m *MCP) bury(cause error) {
+	_ = m.session.Close() // the process has ended, or is ended
+	m.tell(m.session.explain(cause, m.cfg))
+	m.session = nil
+}
+
+func (m *MCP) tell(why error) {
+	if m.cfg.Lost != nil {
+		m.cfg.Lost(fmt.Sprintf("%s: %v", m.cfg, redact(why.Error(), m.cfg.Secrets())))
+	}
 }
 
 // String names the server without what may be secret: arguments, the query of an address.
@@ -117,7 +248,7 @@ func (m *MCP) list(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: its schema: %w", t.Name, err)
 		}
-		m.tools = append(m.tools, mcpTool{m.session, t.Name, t.Description, schema})
+		m.tools = append(m.tools, mcpTool{m, t.Name, t.Description, schema})
 	}
 	return nil
 }
@@ -125,9 +256,16 @@ func (m *MCP) list(ctx context.Context) error {
 // Tools are the server's tools.
 func (m *MCP) Tools() []Tool { return slices.Clone(m.tools) }
 
-// Close ends the session, and the program if there is one.
+// Close ends the session, and the program if there is one. Later calls fail.
 func (m *MCP) Close() error {
+	<-m.turn
+	defer func() { m.turn <- struct{}{} }()
+	m.closed = true
+	if m.session == nil {
+		return nil
+	}
 	err := m.session.Close()
+	m.session = nil
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return nil // how a server that was told to end exits is its own affair
@@ -136,7 +274,7 @@ func (m *MCP) Close() error {
 }
 
 type mcpTool struct {
-	session           *mcp.ClientSession
+	server            *MCP
 	name, description string
 	schema            json.RawMessage
 }
@@ -146,9 +284,17 @@ func (t mcpTool) Description() string     { return t.description }
 func (t mcpTool) Schema() json.RawMessage { return t.schema }
 
 func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error) {
-	result, err := t.session.CallTool(ctx, &mcp.CallToolParams{Name: t.name, Arguments: args})
-	if err != nil {
+	params := &mcp.CallToolParams{Name: t.name, Arguments: args}
+	if o, ok := OriginOf(ctx); ok {
+		params.Meta = mcp.Meta{"mgrpo/query": o.Query, "mgrpo/rollout": o.Rollout, "mgrpo/agent": o.Agent, "mgrpo/invocation": o.Invocation}
+	}
+	result, err := t.server.call(ctx, params)
+	var answer *jsonrpc.Error
+	switch {
+	case errors.As(err, &answer) && answer.Code == jsonrpc.CodeInvalidParams:
 		return "", err
+	case err != nil:
+		return "", failed(err)
 	}
 	text := contentText(result)
 	if result.IsError {

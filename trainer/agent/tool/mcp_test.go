@@ -1,15 +1,20 @@
 package tool
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,7 +57,26 @@ func testMCPServer() *mcp.Server {
 	mcp.AddTool(s, &mcp.Tool{Name: "flood"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("water ", 10000)}}}, nil, nil
 	})
+	mcp.AddTool(s, &mcp.Tool{Name: "origin"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		return nil, r.Params.Meta, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "die_once"}, func(_ context.Context, _ *mcp.CallToolRequest, d death) (*mcp.CallToolResult, any, error) {
+		if marker, err := os.OpenFile(d.Marker, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			_ = marker.Close()
+			fmt.Fprintln(os.Stderr, "fatal: no key "+os.Getenv("MGRPO_TEST_DAY"))
+			os.Exit(3)
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "alive"}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "die"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		os.Exit(4)
+		return nil, nil, nil
+	})
 	return s
+}
+
+type death struct {
+	Marker string `json:"marker"`
 }
 
 func stdioConfig(t *testing.T) MCPConfig {
@@ -113,7 +137,7 @@ func testMCPTools(t *testing.T, m *MCP) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if want := []string{"fail", "flood", "greet", "picture", "structured", "wait"}; !slices.Equal(names, want) {
+	if want := []string{"die", "die_once", "fail", "flood", "greet", "origin", "picture", "structured", "wait"}; !slices.Equal(names, want) {
 		t.Fatalf("tools %v, want %v", names, want)
 	}
 	if schema := string(tools["greet"].Schema()); !strings.Contains(schema, `"whom to greet"`) || tools["greet"].Description() != "Greets." {
@@ -172,7 +196,7 @@ func TestMCPEndsItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (&MCP{session: session}).Close(); err != nil {
+	if err := (&MCP{session: &mcpSession{ClientSession: session}, turn: oneToken()}).Close(); err != nil {
 		t.Fatal(err)
 	}
 	if cmd.ProcessState == nil {
@@ -227,5 +251,129 @@ func TestMCPSecrets(t *testing.T) {
 	}
 	if strings.Contains(cfg.String(), "sk-1") {
 		t.Error(cfg.String())
+	}
+}
+
+// TestMCPLostServer: a server that dies during a call is started again and the call made once more; what it wrote on
+// stderr is told, without secrets. A call that kills it twice is a failure of the tool, and the next one works.
+func TestMCPLostServer(t *testing.T) {
+	cfg := stdioConfig(t)
+	var told []string
+	cfg.Lost = func(why string) { told = append(told, why) }
+	m, err := ConnectMCP(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	tools := map[string]Tool{}
+	for _, tool := range m.Tools() {
+		tools[tool.Name()] = Limited(tool, Limits{Timeout: 20 * time.Second})
+	}
+	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
+		t.Errorf("after the death of its server: %q", got)
+	}
+	if len(told) != 1 || !strings.Contains(told[0], "last words on stderr:\nfatal: no key [redacted]") {
+		t.Errorf("told %q", told)
+	}
+	if _, err := tools["die"].Call(t.Context(), []byte("{}")); !errors.Is(err, ErrFailed) {
+		t.Errorf("a server that dies of every call: %v", err)
+	}
+	if got := callText(t, tools["greet"], "name", "Ada"); got != "Hello Ada." {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+// TestMCPGone: where a server does not come back its calls fail, and say so.
+func TestMCPGone(t *testing.T) {
+	cfg := stdioConfig(t)
+	m, err := ConnectMCP(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.cfg.Command = []string{"/no/such/program"}
+	tools := map[string]Tool{}
+	for _, tool := range m.Tools() {
+		tools[tool.Name()] = tool
+	}
+	for _, call := range []struct{ name, args string }{{"die", "{}"}, {"greet", `{"name": "Ada"}`}} {
+		if _, err := tools[call.name].Call(t.Context(), []byte(call.args)); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "gone") {
+			t.Errorf("%s: %v", call.name, err)
+		}
+	}
+}
+
+// TestMCPStart: a server that does not start says why.
+func TestMCPStart(t *testing.T) {
+	t.Setenv("MGRPO_TEST_KEY", "sk-9")
+	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
+	_, err := ConnectMCP(t.Context(), MCPConfig{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
+	if err == nil || !strings.Contains(err.Error(), "stderr:\nno such table, key [redacted]") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMCPBeginsWithInitialize: servers of earlier versions of the protocol know no other beginning.
+func TestMCPBeginsWithInitialize(t *testing.T) {
+	var mu sync.Mutex
+	var methods []string
+	inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return testMCPServer() }, nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		var call struct{ Method string }
+		if json.Unmarshal(body, &call) == nil {
+			mu.Lock()
+			methods = append(methods, call.Method)
+			mu.Unlock()
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		server.Close()
+	})
+	m, err := ConnectMCP(t.Context(), MCPConfig{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(methods) < 3 || !slices.Equal(methods[:3], []string{"initialize", "notifications/initialized", "tools/list"}) {
+		t.Errorf("the server was asked %q", methods)
+	}
+}
+
+// TestMCPOrigin: a call says which conversation it is made in.
+func TestMCPOrigin(t *testing.T) {
+	m, err := ConnectMCP(t.Context(), stdioConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	at := slices.IndexFunc(m.Tools(), func(t Tool) bool { return t.Name() == "origin" })
+	ctx := WithOrigin(t.Context(), Origin{Query: "q-1#epoch=2", Rollout: 3, Agent: "searcher", Invocation: 4})
+	got, err := m.Tools()[at].Call(ctx, []byte("{}"))
+	for _, want := range []string{`"mgrpo/query":"q-1#epoch=2"`, `"mgrpo/rollout":3`, `"mgrpo/agent":"searcher"`, `"mgrpo/invocation":4`} {
+		if err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s lacks %s, %v", got, want, err)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	var x tail
+	_, _ = x.Write([]byte("short\n"))
+	if x.String() != "short\n" {
+		t.Errorf("%q", x.String())
+	}
+	_, _ = x.Write([]byte("secret" + strings.Repeat("-", 4088) + "\nend\n"))
+	if x.String() != "end\n" {
+		t.Errorf("%d bytes, want the last whole lines", len(x.String()))
 	}
 }

@@ -25,3 +25,24 @@ type named struct {
 }
 
 func (n named) Name() string { return n.name }
+
+// Origin says in which conversation a tool is called: a server with state of its own can keep conversations apart.
+type Origin struct {
+	Query      string
+	Rollout    int
+	Agent      string
+	Invocation int // 0 for the main agent
+}
+
+type originKey struct{}
+
+// WithOrigin is ctx with where calls made with it come from.
+func WithOrigin(ctx context.Context, o Origin) context.Context {
+	return context.WithValue(ctx, originKey{}, o)
+}
+
+// OriginOf is what WithOrigin put into ctx.
+func OriginOf(ctx context.Context) (o Origin, ok bool) {
+	o, ok = ctx.Value(originKey{}).(Origin)
+	return o, ok
+}
