@@ -98,6 +98,7 @@ func (w *Worker) describeRollouts(r *metrics.Record, held *holding, outcomes []s
 	r.Counts = map[string]map[string]int64{}
 	w.describeCalls(r, outcomes)
 	w.describeBatches(r)
+	w.describeTools(r)
 }
 
 // describeCalls is the distribution of d_k: for the main agent of all its calls, for a sub-agent of the

@@ -118,6 +118,7 @@ var Histograms = Section{"Counts", "histograms: how often each integer occurred"
 const (
 	ToolCalls        = "tool_calls"
 	ToolErrors       = "tool_errors"
+	ToolFailures     = "tool_failures"
 	ToolTimeouts     = "tool_timeouts"
 	ToolMilliseconds = "tool_milliseconds"
 )
@@ -126,6 +127,7 @@ const (
 var ByTool = Section{"Tools", "the calls of one agent's tools since the record before, by the tool's name", []Value{
 	{ToolCalls, "calls", inPhase, "Calls of the tool."},
 	{ToolErrors, "calls", inPhase, "Those of them that failed in another way than by taking too long: the agent was answered with an error."},
+	{ToolFailures, "calls", inPhase, "Those of `tool_errors` that no other arguments would have prevented: the tool crashed, or its server is gone. Arguments that do not fit the tool's schema are in `malformed_mean` and reach no tool."},
 	{ToolTimeouts, "calls", inPhase, "Those of them that took too long."},
 	{ToolMilliseconds, "ms", inPhase, "What all of them took together."},
 }}

@@ -89,6 +89,10 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 // Talking is how many conversations the agent holds at this moment.
 func (p *Player) Talking() int { return int(p.talking.Load()) }
 
+// Usage is what became of the calls of the agent's tools since it was asked before, by tool, and which servers of
+// tools were lost.
+func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.meter.Take() }
+
 // toolsFor adds the tools that the task binds to a query.
 func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
 	bound := p.bound(q)
@@ -113,7 +117,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	}
 	tools := kit.Tools(q, p.Part)
 	for i, t := range tools {
-		tools[i] = tool.Limited(t, tool.Limits{Timeout: DefaultToolTime, Bytes: DefaultToolOutput})
+		tools[i] = p.Tools.meter.Counted(tool.Limited(t, tool.Limits{Timeout: DefaultToolTime, Bytes: DefaultToolOutput}))
 	}
 	return tools
 }

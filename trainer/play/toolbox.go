@@ -17,18 +17,22 @@ const (
 type Toolbox struct {
 	byName map[string]tool.Tool
 	all    []tool.Tool // in the order added
+	meter  tool.Meter
 	close  []func() error
 }
 
 // Add puts a tool in, within limits.
 func (b *Toolbox) Add(t tool.Tool, l tool.Limits) {
-	t = tool.Limited(t, l)
+	t = b.meter.Counted(tool.Limited(t, l))
 	if b.byName == nil {
 		b.byName = map[string]tool.Tool{}
 	}
 	b.byName[t.Name()] = t
 	b.all = append(b.all, t)
 }
+
+// Lost is told that a tool's server was lost and why.
+func (b *Toolbox) Lost(why string) { b.meter.Lost(why) }
 
 // OnClose has f called by Close.
 func (b *Toolbox) OnClose(f func() error) { b.close = append(b.close, f) }

@@ -22,18 +22,29 @@ type Usage struct {
 type Meter struct {
 	mu    sync.Mutex
 	usage map[string]Usage
+	lost  []string
 }
 
 // Counted is t with its calls counted. It tells errors apart by what Limited makes of them, so it goes around that.
 func (m *Meter) Counted(t Tool) Tool { return counted{t, m} }
 
-// Take returns what was counted since it was called before.
-func (m *Meter) Take() map[string]Usage {
+// Lost notes that a tool's server was lost, and why: for MCPConfig.Lost.
+func (m *Meter) Lost(why string) {
+	const most = 8 // between two calls of Take: more say nothing new
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	usage := m.usage
-	m.usage = nil
-	return usage
+	if len(m.lost) < most {
+		m.lost = append(m.lost, why)
+	}
+}
+
+// Take returns what was counted, by the tool's name, and which servers were lost since it was called before.
+func (m *Meter) Take() (usage map[string]Usage, lost []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	usage, lost = m.usage, m.lost
+	m.usage, m.lost = nil, nil
+	return usage, lost
 }
 
 type counted struct {

@@ -40,7 +40,14 @@ func TestMeter(t *testing.T) {
 	if _, err := moody.Call(wall, arg(t, "x", "slow")); err == nil {
 		t.Error("a call at the end of its conversation's time was answered")
 	}
-	got := m.Take()["web"]
+	for range 100 {
+		m.Lost("web: gone")
+	}
+	usage, lost := m.Take()
+	if len(lost) == 0 || len(lost) > 10 || lost[0] != "web: gone" {
+		t.Errorf("lost: %q", lost)
+	}
+	got := usage["web"]
 	if got.Time < time.Millisecond {
 		t.Errorf("%v for calls of which one lasted a millisecond", got.Time)
 	}
@@ -49,7 +56,7 @@ func TestMeter(t *testing.T) {
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if again := m.Take(); len(again) != 0 {
-		t.Errorf("counted twice: %+v", again)
+	if again, lost := m.Take(); len(again) != 0 || len(lost) != 0 {
+		t.Errorf("counted twice: %+v, %q", again, lost)
 	}
 }

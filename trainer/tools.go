@@ -1,0 +1,38 @@
+package trainer
+
+import (
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// maxExample bounds the bytes of an error that a warning shows.
+const maxExample = 300
+
+// describeTools counts the calls of the agent's tools since the record before, and warns of servers that were lost and
+// of tools that fail: what is learned from conversations with them may be the wrong thing.
+func (w *Worker) describeTools(r *metrics.Record) {
+	usage, lost := w.Player.Usage()
+	for _, why := range lost {
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools, "the server of a tool was lost; it is started again: %s", why))
+	}
+	if len(usage) == 0 {
+		return
+	}
+	for _, v := range metrics.ByTool.Values {
+		r.Counts[v.Name] = map[string]int64{}
+	}
+	for name, u := range usage {
+		r.Counts[metrics.ToolCalls][name] = u.Calls
+		r.Counts[metrics.ToolErrors][name] = u.Errors
+		r.Counts[metrics.ToolFailures][name] = u.Failures
+		r.Counts[metrics.ToolTimeouts][name] = u.Timeouts
+		r.Counts[metrics.ToolMilliseconds][name] = u.Time.Milliseconds()
+	}
+	for _, u := range metrics.ToolUses(r.Counts) {
+		if u.Failing() {
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools,
+				"the tool %s failed in %d of %d calls: %d took too long, %d were answered with an error, %d of them whatever the arguments were; the newest: %s",
+				u.Tool, u.Errors+u.Timeouts, u.Calls, u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
+		}
+	}
+}
