@@ -25,7 +25,7 @@ func (w *Worker) normalise(groups []mgrpo.Group) ([]mgrpo.GroupAdvantage, error)
 
 // sequences are what the learner reads: the trajectories of complete rollouts with weight, advantage and
 // group, by query. n is the version that is trained.
-func (w *Worker) sequences(n int64, held *holding, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
+func (w *Worker) sequences(n int64, held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
 	out := map[string][]*learner.Sequence{}
 	for i, g := range groups {
 		for j, m := range g.Members {

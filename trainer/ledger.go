@@ -63,7 +63,7 @@ func removed(o store.Outcome, complete map[string][]float64) string {
 }
 
 // lines are what this agent said in a phase, with what became of it, sorted by id.
-func (w *Worker) lines(held *holding, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
+func (w *Worker) lines(held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
 	for id, t := range held.trajectories {
 		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert}

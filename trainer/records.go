@@ -15,7 +15,7 @@ import (
 )
 
 // stepRecord sums up one step of this agent. docs/metrics.md says what each name means.
-func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, complete map[string][]store.Outcome,
+func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
 	groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage, l learned, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
@@ -52,7 +52,7 @@ func (w *Worker) stepRecord(n int64, held *holding, outcomes []store.Outcome, co
 	return r
 }
 
-func (w *Worker) evalRecord(version int64, held *holding, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
+func (w *Worker) evalRecord(version int64, held *experience, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
 	if w.main {
@@ -62,7 +62,7 @@ func (w *Worker) evalRecord(version int64, held *holding, outcomes []store.Outco
 }
 
 // describeRollouts: what the conversations of a phase were like, for this agent.
-func (w *Worker) describeRollouts(r *metrics.Record, held *holding, outcomes []store.Outcome, clock *stopwatch) {
+func (w *Worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct mean
 	for _, t := range held.trajectories {
 		format.addBool(t.FormatValid)

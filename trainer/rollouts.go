@@ -19,7 +19,7 @@ import (
 
 // rollOutStep rolls a training step out and says which trajectories this worker holds. One that is older than the
 // run allows is not among them, and so its rollout is removed for every agent.
-func (w *Worker) rollOutStep(ctx context.Context, n int64) (*holding, error) {
+func (w *Worker) rollOutStep(ctx context.Context, n int64) (*experience, error) {
 	held, err := w.rollOut(ctx, store.Train(n))
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (w *Worker) rollOutStep(ctx context.Context, n int64) (*holding, error) {
 }
 
 // publishHeld gives up what is too old to be trained on in step n, and names the rest.
-func (w *Worker) publishHeld(ctx context.Context, n int64, held *holding) error {
+func (w *Worker) publishHeld(ctx context.Context, n int64, held *experience) error {
 	ids := make([]string, 0, len(held.trajectories))
 	for id, t := range held.trajectories {
 		if n-t.Version > w.cfg.GRPO.MaxLag {
@@ -46,7 +46,7 @@ func (w *Worker) publishHeld(ctx context.Context, n int64, held *holding) error 
 }
 
 // rollOut is the first half of a phase, training step and evaluation alike.
-func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
+func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*experience, error) {
 	if !w.main {
 		return w.serve(ctx, p)
 	}
@@ -64,7 +64,7 @@ func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*holding, error) {
 		} // the worker before this one had begun the phase: it is ended first
 	}
 	queries, rollouts := w.queriesOf(p)
-	return w.hold(ctx, p, queries, rollouts)
+	return w.lead(ctx, p, queries, rollouts)
 }
 
 // queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
@@ -82,8 +82,8 @@ func (w *Worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	return queries, w.cfg.GRPO.Rollouts
 }
 
-// hold runs every rollout of a phase as the main agent and publishes its outcome.
-func (w *Worker) hold(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*holding, error) {
+// lead runs every rollout of a phase as the main agent and publishes its outcome.
+func (w *Worker) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
 	plan := store.Plan{Rollouts: rollouts}
 	for _, q := range queries {
 		plan.Queries = append(plan.Queries, q.ID)
@@ -145,7 +145,7 @@ func (w *Worker) score(ctx context.Context, q task.Query, a task.Attempt, o *sto
 }
 
 // serve answers the calls made to this sub-agent until the main agent ends the phase.
-func (w *Worker) serve(ctx context.Context, p store.Phase) (*holding, error) {
+func (w *Worker) serve(ctx context.Context, p store.Phase) (*experience, error) {
 	plan, err := w.member.Plan(ctx, p)
 	if err != nil {
 		return nil, err
@@ -261,11 +261,11 @@ type collector struct {
 	w     *Worker
 	phase store.Phase
 	mu    sync.Mutex
-	held  *holding
+	held  *experience
 }
 
 func (w *Worker) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{w: w, phase: p, held: &holding{plan: plan, trajectories: map[string]*trajectory{}, clock: w.stopwatch()}}
+	return &collector{w: w, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: w.stopwatch()}}
 }
 
 // add keeps a trajectory. An invocation given out twice has equal trajectories; the first is kept.

@@ -11,10 +11,10 @@ import (
 )
 
 // step is training step n as one agent's worker lives it, from its rollouts on: held is what rollOut
-// collected, where the main agent's worker holds the rollouts and a sub-agent's serves the calls made in them.
+// collected, where the main agent's worker leads the rollouts and a sub-agent's serves the calls made in them.
 // Trajectories stay here; only texts and outcomes went through the store. All workers run the same code.
 // Beside it: algorithm 1 of the paper.
-func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
+func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
 	phase := store.Train(n)
 	clock := held.clock
 	clock.resume()
@@ -71,8 +71,8 @@ func (w *Worker) step(ctx context.Context, n int64, held *holding) error {
 	return w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag)
 }
 
-// holding is what one agent's worker keeps of a phase: its own trajectories, by id.
-type holding struct {
+// experience is what one agent's worker keeps of a phase: its own trajectories, by id.
+type experience struct {
 	plan         store.Plan
 	trajectories map[string]*trajectory
 	stale        int        // trajectories given up for their age
@@ -126,7 +126,7 @@ func allHeld(o store.Outcome, main string, known map[string]map[string]bool) boo
 
 // groups forms this agent's group of every query, in the order of the plan; or, of a sub-agent where the
 // configuration says so, one group of the whole step.
-func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
+func (w *Worker) groups(held *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
 	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
 	for _, q := range held.plan.Queries {
 		var rewards []mgrpo.RolloutRewards
@@ -151,7 +151,7 @@ func (w *Worker) groups(held *holding, complete map[string][]store.Outcome) ([]m
 
 // rewards are this agent's rewards in one complete rollout, in the order of issue. Nothing is refused here
 // but what another server made up: a trajectory whose reward cannot be computed is not held.
-func (w *Worker) rewards(held *holding, o store.Outcome) ([]float64, error) {
+func (w *Worker) rewards(held *experience, o store.Outcome) ([]float64, error) {
 	if w.main {
 		return []float64{o.Reward}, nil
 	}

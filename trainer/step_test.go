@@ -31,7 +31,7 @@ func TestForeignHolding(t *testing.T) {
 	}
 	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"],
 		Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent("researcher"))}}
-	held := &holding{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
+	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
 	if err := members["researcher"].PublishTrajectories(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {

@@ -3,6 +3,7 @@ package trainer_test
 import (
 	"bytes"
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -233,4 +234,36 @@ func slug(title string) string {
 	title = strings.ToLower(strings.TrimSpace(title))
 	title = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(title, "")
 	return strings.ReplaceAll(title, " ", "-")
+}
+
+// The types of the story and of its archive have so few fields that a reader keeps them in mind.
+func TestTypesAreSmall(t *testing.T) {
+	const most = 15
+	types := 0
+	eachFile(t, func(path string, content []byte) {
+		folder := filepath.ToSlash(filepath.Dir(path))
+		if folder != "trainer" && folder != "trainer/archive" || !strings.HasSuffix(path, ".go") {
+			return
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, content, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				types++
+				if n := s.Fields.NumFields(); n > most {
+					t.Errorf("%s: %s has %d fields, more than %d", path, spec.Name, n, most)
+				}
+			}
+			return true
+		})
+	})
+	if types == 0 {
+		t.Error("no types were found")
+	}
 }

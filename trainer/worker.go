@@ -75,7 +75,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 		return err
 	}
 	settings, state := w.course(), w.beginning()
-	held := map[int64]*holding{}
+	held := map[int64]*experience{}
 	for {
 		if n, ok := settings.RollOut(state); ok && !actor.busy {
 			actor.rollOut(acting, n)
@@ -108,7 +108,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 }
 
 // carryOut does what comes next; held is what was rolled out for it.
-func (w *Worker) carryOut(ctx context.Context, c course.Command, held *holding) (r course.Result, err error) {
+func (w *Worker) carryOut(ctx context.Context, c course.Command, held *experience) (r course.Result, err error) {
 	switch c.Kind {
 	case course.Teach:
 		err = w.coldStart(ctx)
@@ -143,7 +143,7 @@ type actor struct {
 
 type rolledOut struct {
 	step int64
-	held *holding
+	held *experience
 	err  error // errStopping: there was nothing to roll out
 }
 
