@@ -14,13 +14,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// normalise turns the groups' rewards into advantages, all ragged groups in one kernel call.
-func (w *Worker) normalise(groups []mgrpo.Group) ([]mgrpo.GroupAdvantage, error) {
+// normalise turns the groups' rewards into advantages on the agent's device, all ragged groups in one launch.
+func (w *Worker) normalise(ctx context.Context, groups []mgrpo.Group) (learner.Advantages, error) {
 	rewards := make([]mgrpo.RewardGroup, len(groups))
 	for i, g := range groups {
 		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
 	}
-	return learner.Normalise(w.Rules.Convention, rewards)
+	return learner.Normalise(ctx, w.Device, w.Rules.Convention, rewards)
 }
 
 // sequences are what the learner reads: the trajectories of complete rollouts with weight, advantage and

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -16,7 +17,7 @@ import (
 
 // stepRecord sums up one step of this agent. docs/metrics.md says what each name means.
 func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
-	groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage, l learned, clock *stopwatch) metrics.Record {
+	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
 	kept := 0
@@ -24,7 +25,7 @@ func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 		kept += len(o)
 	}
 	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
-	totals := mgrpo.Count(advantages)
+	totals := mgrpo.Count(advantages.Groups)
 	r.Values["trajectories_stale"] = float64(held.stale)
 	var lag mean
 	for _, t := range held.trajectories {
@@ -35,6 +36,7 @@ func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 	r.Values["groups"] = float64(totals.Groups)
 	r.Values["groups_degenerate"] = float64(totals.Degenerate)
 	r.Values["groups_empty"] = float64(totals.Empty)
+	r.Values["groups_on_"+advantages.Backend] = float64(len(advantages.Groups))
 	rewards := mean{}
 	for _, g := range groups {
 		for _, m := range g.Members {

@@ -37,13 +37,13 @@ func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
-	advantages, err := w.normalise(groups)
+	advantages, err := w.normalise(ctx, groups)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
 
 	// 5. Learn: packed batches, fused loss, AdamW.
-	sequences := w.sequences(n, held, groups, advantages)
+	sequences := w.sequences(n, held, groups, advantages.Groups)
 	learned, err := w.learn(ctx, n, held.plan, sequences)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
@@ -67,7 +67,7 @@ func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	w.observer.Report(record)
-	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages))
+	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages.Groups))
 	return w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag)
 }
 

@@ -22,6 +22,11 @@ func TestSubGroupOfTheBatch(t *testing.T) {
 	if r := seen.find(t, "step", 1, "planner"); r.Values["groups"] != 4 {
 		t.Errorf("the planner has %v groups, want one of every query", r.Values["groups"])
 	}
+	for _, name := range []string{"planner", "researcher"} { // both agents are on the CPU
+		if v := seen.find(t, "step", 1, name).Values; v["groups_on_cpu"] == 0 || v["groups_on_cpu"] != v["groups"]+v["groups_empty"] {
+			t.Errorf("%s: %v of %v groups were normalised by the CPU's kernel", name, v["groups_on_cpu"], v["groups"]+v["groups_empty"])
+		}
+	}
 	var weight, sum, squares float64
 	rewards := map[float64]float64{} // advantage of every reward: one group has one
 	queries := map[string]bool{}

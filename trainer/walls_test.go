@@ -100,6 +100,8 @@ func TestImports(t *testing.T) {
 			refuse("only bindings/ and cuda/ speak to C")
 		case within(file, "trainer/mgrpo") && !within(file, "trainer/mgrpo/oracle") && strings.HasPrefix(imported, module) && !test:
 			refuse("the algorithm needs the standard library alone")
+		case imported == module+"bindings/kernels/emulated" && !test:
+			refuse("no program links the emulator")
 		case imported == module+"trainer/mgrpo/oracle" && !test:
 			refuse("only tests compare with the oracle")
 		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):

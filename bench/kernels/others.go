@@ -42,7 +42,7 @@ func groupAdvantage(d *desk, n dims) *measure.Native {
 	in, out := dense(rewards), dense(got)
 	return &measure.Native{
 		Work: func() error {
-			return kernels.GroupAdvantageInto(out, stats, in, nil, offsets, mgrpo.DefaultConvention())
+			return kernels.GroupAdvantageInto(kernels.CPU, out, stats, in, nil, offsets, mgrpo.DefaultConvention())
 		},
 		Error: func() (float64, error) { return advantageError(got, rewards, offsets), nil },
 	}
@@ -55,7 +55,7 @@ func groupAdvantageOnGPU(d *desk, rewards []float32, offsets []int64) *measure.N
 	stats := d.keep(d.s.Empty(torch.Uint8, groups*kernels.GroupStatsBytes))
 	return &measure.Native{
 		Work: func() error {
-			return kernels.GroupAdvantageRaw(on, in.Ptr(), at.Ptr(), groups, mgrpo.DefaultConvention(), out.Ptr(), stats.Ptr())
+			return kernels.GroupAdvantageRaw(on, kernels.Float32, in.Ptr(), nil, at.Ptr(), groups, mgrpo.DefaultConvention(), out.Ptr(), stats.Ptr())
 		},
 		Error: func() (float64, error) { return advantageError(values(out), rewards, offsets), nil },
 	}

@@ -124,12 +124,12 @@ func step(ctx context.Context, a *actor, w *workload) error {
 		g.Rewards = append(g.Rewards, evenFraction(c.Tokens))
 		tokens, logProbs = append(tokens, c.Tokens), append(logProbs, c.LogProbs)
 	}
-	normalised, err := learner.Normalise(mgrpo.DefaultConvention(), groups)
+	normalised, err := learner.Normalise(ctx, a.model.Device, mgrpo.DefaultConvention(), groups)
 	if err != nil {
 		return err
 	}
 	var advantages []float64
-	for _, g := range normalised {
+	for _, g := range normalised.Groups {
 		advantages = append(advantages, g.Advantage...)
 	}
 	if err := a.learn(ctx, w.sequences(tokens, logProbs, advantages), w.LR); err != nil {

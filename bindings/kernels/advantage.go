@@ -4,8 +4,9 @@ package kernels
 import "C"
 
 import (
+	"errors"
 	"fmt"
-	"runtime"
+	"slices"
 	"unsafe"
 
 	// gorgonia.org/tensor refuses to start on current Go releases without this promise.
@@ -39,13 +40,14 @@ var advantageCodes = map[C.int32_t]mgrpo.Code{
 	C.MGRPO_ADVANTAGE_NON_FINITE_VALUE:  mgrpo.NonFiniteValue,
 }
 
-// GroupAdvantage normalises ragged groups of rewards in one call, on CPU.
+// GroupAdvantage normalises ragged groups of rewards on a backend, all in one launch. On a GPU the arrays are copied
+// there and back.
 //
 // rewards is float64 or float32, of any shape, read in row-major order: group g is elements
 // offsets[g]..offsets[g+1]-1. weights is nil (all 1) or float64 with as many elements. The advantages have the
 // rewards' shape and type; sums are float64 either way. Errors: *mgrpo.Refusal for refused data, *Error or a
 // description of the mismatch for arguments that do not fit.
-func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
+func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
 	var backing any
 	switch n := rewards.Shape().TotalSize(); rewards.Dtype() { // of a view, DataSize counts its whole window
 	case tensor.Float64:
@@ -57,7 +59,7 @@ func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention 
 	}
 	advantages := tensor.New(tensor.WithShape(rewards.Shape()...), tensor.WithBacking(backing))
 	stats := make([]mgrpo.GroupStats, max(len(offsets)-1, 0))
-	if err := GroupAdvantageInto(advantages, stats, rewards, weights, offsets, convention); err != nil {
+	if err := GroupAdvantageInto(b, advantages, stats, rewards, weights, offsets, convention); err != nil {
 		return nil, nil, err
 	}
 	return advantages, stats, nil
@@ -65,14 +67,10 @@ func GroupAdvantage(rewards, weights *tensor.Dense, offsets []int64, convention 
 
 // GroupAdvantageInto is GroupAdvantage into memory that is there: advantages is row-major, of the rewards' size and
 // type and apart from them, and stats has a place for each group.
-func GroupAdvantageInto(advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) error {
-	c, err := encodeConvention(convention)
-	if err != nil {
-		return err
-	}
+func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) error {
 	n := rewards.Shape().TotalSize()
-	if len(offsets) == 0 || offsets[len(offsets)-1] != int64(n) {
-		return fmt.Errorf("kernels: group_advantage: %d offsets do not end at the %d rewards", len(offsets), n)
+	if len(offsets) == 0 || offsets[0] != 0 || offsets[len(offsets)-1] != int64(n) || !slices.IsSorted(offsets) {
+		return fmt.Errorf("kernels: group_advantage: %d offsets do not rise from 0 to the %d rewards", len(offsets), n)
 	}
 	groups := len(offsets) - 1
 	if len(stats) != groups {
@@ -89,34 +87,53 @@ func GroupAdvantageInto(advantages *tensor.Dense, stats []mgrpo.GroupStats, rewa
 	if err != nil {
 		return err
 	}
-	var refusal C.mgrpo_advantage_error
-	var status C.int32_t
 	switch r := contiguous.Data().(type) {
 	case []float64:
-		status = C.mgrpo_group_advantage_cpu((*C.double)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
-			C.int64_t(groups), &c, (*C.double)(Pointer(advantages.Data().([]float64))), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+		return groupAdvantage(b, r, w, offsets, convention, advantages.Data().([]float64), stats)
 	case []float32:
-		status = C.mgrpo_group_advantage_f32_cpu((*C.float)(Pointer(r)), (*C.double)(Pointer(w)), (*C.int64_t)(Pointer(offsets)),
-			C.int64_t(groups), &c, (*C.float)(Pointer(advantages.Data().([]float32))), (*C.mgrpo_group_stats)(Pointer(stats)), &refusal)
+		return groupAdvantage(b, r, w, offsets, convention, advantages.Data().([]float32), stats)
 	default:
 		return fmt.Errorf("kernels: group_advantage: rewards are %v, want float64 or float32", rewards.Dtype())
 	}
-	runtime.KeepAlive(contiguous)
-	return advantageFailure(C.mgrpo_outcome{status: status}, refusal, groups)
+}
+
+// groupAdvantage runs the kernel over the host's slices.
+func groupAdvantage[T float32 | float64](b Backend, rewards []T, weights []float64, offsets []int64, convention mgrpo.Convention,
+	advantages []T, stats []mgrpo.GroupStats) error {
+	dtype := Float32
+	if _, double := any(rewards).([]float64); double {
+		dtype = Float64
+	}
+	m := NewMemory(b)
+	r, w, at := Put(m, rewards), Put(m, weights), Put(m, offsets)
+	a, s := Put(m, advantages), Put(m, stats)
+	err := m.Err()
+	if err == nil {
+		err = GroupAdvantageRaw(b, dtype, r.Pointer(), w.Pointer(), at.Pointer(), int64(len(stats)), convention, a.Pointer(), s.Pointer())
+	}
+	if err == nil {
+		err = errors.Join(a.Download(), s.Download())
+	}
+	if freed := m.Free(); err == nil {
+		err = freed
+	}
+	return err
 }
 
 // GroupStatsBytes is the size of one group's GroupStats in a Backend's memory.
 const GroupStatsBytes = C.sizeof_mgrpo_group_stats
 
-// GroupAdvantageRaw is GroupAdvantageInto for arrays in the memory of b, all of weight 1: rewards and advantages float32
-// [offsets[groups]], offsets int64 [groups+1], stats groups times GroupStatsBytes.
-func GroupAdvantageRaw(b Backend, rewards, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention, advantages, stats unsafe.Pointer) error {
+// GroupAdvantageRaw is GroupAdvantageInto for arrays in the memory of b: rewards and advantages [offsets[groups]] of
+// dtype (Float64 or Float32), weights float64 as many or nil (all 1), offsets int64 [groups+1], stats groups times
+// GroupStatsBytes.
+func GroupAdvantageRaw(b Backend, dtype DType, rewards, weights, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention, advantages, stats unsafe.Pointer) error {
 	c, err := encodeConvention(convention)
 	if err != nil {
 		return err
 	}
 	var refusal C.mgrpo_advantage_error
-	return advantageFailure(C.group_advantage_f32(b.c, rewards, offsets, C.int64_t(groups), &c, advantages, stats, &refusal), refusal, int(groups))
+	r := C.group_advantage(b.c, C.int32_t(dtype), rewards, weights, offsets, C.int64_t(groups), &c, advantages, stats, &refusal)
+	return advantageFailure(r, refusal, int(groups))
 }
 
 func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error, groups int) error {

@@ -48,13 +48,13 @@ func pack[T float](groups []goldenGroup) (rewards, weights *tensor.Dense, offset
 	return rewards, weights, offsets
 }
 
-func compareGroups[T float](t *testing.T, convention mgrpo.Convention, groups []goldenGroup, tol tolerances) {
+func compareGroups[T float](t *testing.T, on Backend, convention mgrpo.Convention, groups []goldenGroup, tol tolerances) {
 	t.Helper()
 	rewards, weights, offsets := pack[T](groups)
 	if rewards.DataSize() == 0 {
 		return
 	}
-	advantages, stats, err := GroupAdvantage(rewards, weights, offsets, convention)
+	advantages, stats, err := GroupAdvantage(on, rewards, weights, offsets, convention)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,9 @@ func compareGroups[T float](t *testing.T, convention mgrpo.Convention, groups []
 	}
 }
 
-func TestGoldenAdvantages(t *testing.T) {
+func TestGoldenAdvantages(t *testing.T) { onEveryBackend(t, testGoldenAdvantages) }
+
+func testGoldenAdvantages(t *testing.T, on Backend) {
 	var file struct {
 		Cases []struct {
 			Name   string        `json:"name"`
@@ -92,15 +94,15 @@ func TestGoldenAdvantages(t *testing.T) {
 	}
 	golden.Read(t, "mgrpo", "advantages.json", &file)
 	for _, c := range file.Cases {
-		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, mgrpo.DefaultConvention(), c.Groups, inFloat64) })
-		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, mgrpo.DefaultConvention(), c.Groups, inFloat32) })
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareGroups[float64](t, on, mgrpo.DefaultConvention(), c.Groups, inFloat64) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareGroups[float32](t, on, mgrpo.DefaultConvention(), c.Groups, inFloat32) })
 	}
 	for _, c := range file.Errors {
 		t.Run(c.Name, func(t *testing.T) {
 			// A good group in front shows that indices are counted within the group.
 			groups := []goldenGroup{{Rewards: []mgrpo.Number{0, 1}}, {Rewards: c.Rewards, Weights: c.Weights}}
 			rewards, weights, offsets := pack[float64](groups)
-			_, _, err := GroupAdvantage(rewards, weights, offsets, mgrpo.DefaultConvention())
+			_, _, err := GroupAdvantage(on, rewards, weights, offsets, mgrpo.DefaultConvention())
 			c.Error.Group = new(1)
 			golden.SameError(t, "refusal", err, c.Error)
 		})
@@ -110,6 +112,10 @@ func TestGoldenAdvantages(t *testing.T) {
 
 // Groups of a total weight of about 1, as balanced alignment with d = 1 makes them.
 func TestGoldenAdvantagesSmallWeight(t *testing.T) {
+	onEveryBackend(t, testGoldenAdvantagesSmallWeight)
+}
+
+func testGoldenAdvantagesSmallWeight(t *testing.T, on Backend) {
 	var peers struct {
 		Conventions map[string]mgrpo.Convention `json:"conventions"`
 	}
@@ -123,16 +129,20 @@ func TestGoldenAdvantagesSmallWeight(t *testing.T) {
 	}
 	golden.Read(t, "mgrpo", "advantages_small_weight.json", &file)
 	for _, c := range file.Cases {
-		t.Run(c.Name, func(t *testing.T) { compareGroups[float64](t, peers.Conventions[c.Convention], c.Groups, inFloat64) })
+		t.Run(c.Name, func(t *testing.T) {
+			compareGroups[float64](t, on, peers.Conventions[c.Convention], c.Groups, inFloat64)
+		})
 	}
 	golden.Count("advantages_small_weight", len(file.Cases))
 }
 
-func TestGoldenAdvantagesLarge(t *testing.T) {
+func TestGoldenAdvantagesLarge(t *testing.T) { onEveryBackend(t, testGoldenAdvantagesLarge) }
+
+func testGoldenAdvantagesLarge(t *testing.T, on Backend) {
 	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "advantages_large.safetensors"))
 	offsets := a["offsets"].Int64s()
 	rewards := tensor.New(tensor.WithShape(len(a["rewards"].Data)), tensor.WithBacking(a["rewards"].Data))
-	advantages, stats, err := GroupAdvantage(rewards, nil, offsets, mgrpo.DefaultConvention())
+	advantages, stats, err := GroupAdvantage(on, rewards, nil, offsets, mgrpo.DefaultConvention())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +159,9 @@ func TestGoldenAdvantagesLarge(t *testing.T) {
 	golden.Count("advantages_large", len(stats))
 }
 
-func TestGoldenPeers(t *testing.T) {
+func TestGoldenPeers(t *testing.T) { onEveryBackend(t, testGoldenPeers) }
+
+func testGoldenPeers(t *testing.T, on Backend) {
 	type peerCase struct {
 		Rewards   []mgrpo.Number            `json:"rewards"`
 		Weights   []mgrpo.Number            `json:"weights"`
@@ -165,7 +177,7 @@ func TestGoldenPeers(t *testing.T) {
 	for i, c := range append(file.Unit, file.Weighted...) {
 		rewards, weights, offsets := pack[float64]([]goldenGroup{{Rewards: c.Rewards, Weights: c.Weights}})
 		for name, want := range c.Advantage {
-			got, _, err := GroupAdvantage(rewards, weights, offsets, file.Conventions[name])
+			got, _, err := GroupAdvantage(on, rewards, weights, offsets, file.Conventions[name])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,13 +191,15 @@ func TestGoldenPeers(t *testing.T) {
 }
 
 // A view's backing is the window of the tensor it was cut from, so it must be copied before its address is used.
-func TestGroupAdvantageOfView(t *testing.T) {
+func TestGroupAdvantageOfView(t *testing.T) { onEveryBackend(t, testGroupAdvantageOfView) }
+
+func testGroupAdvantageOfView(t *testing.T, on Backend) {
 	matrix := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]float64{1, 9, 0, 0, 9, 1}))
 	view, err := matrix.Slice(nil, tensor.S(0, 3, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := GroupAdvantage(view.(*tensor.Dense), nil, []int64{0, 2, 4}, mgrpo.DefaultConvention())
+	got, _, err := GroupAdvantage(on, view.(*tensor.Dense), nil, []int64{0, 2, 4}, mgrpo.DefaultConvention())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,28 +209,33 @@ func TestGroupAdvantageOfView(t *testing.T) {
 	}
 }
 
-func TestGroupAdvantageMismatch(t *testing.T) {
+func TestGroupAdvantageMismatch(t *testing.T) { onEveryBackend(t, testGroupAdvantageMismatch) }
+
+func testGroupAdvantageMismatch(t *testing.T, on Backend) {
 	rewards := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float64{0, 1}))
 	for name, call := range map[string]func() error{
 		"offsets short": func() error {
-			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 1}, mgrpo.DefaultConvention())
+			_, _, err := GroupAdvantage(on, rewards, nil, []int64{0, 1}, mgrpo.DefaultConvention())
 			return err
 		},
-		"offsets absent": func() error { _, _, err := GroupAdvantage(rewards, nil, nil, mgrpo.DefaultConvention()); return err },
+		"offsets absent": func() error {
+			_, _, err := GroupAdvantage(on, rewards, nil, nil, mgrpo.DefaultConvention())
+			return err
+		},
 		"offsets fall": func() error {
-			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 3, 2}, mgrpo.DefaultConvention())
+			_, _, err := GroupAdvantage(on, rewards, nil, []int64{0, 3, 2}, mgrpo.DefaultConvention())
 			return err
 		},
 		"weights short": func() error {
-			_, _, err := GroupAdvantage(rewards, tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{1})), []int64{0, 2}, mgrpo.DefaultConvention())
+			_, _, err := GroupAdvantage(on, rewards, tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{1})), []int64{0, 2}, mgrpo.DefaultConvention())
 			return err
 		},
 		"integers": func() error {
-			_, _, err := GroupAdvantage(tensor.New(tensor.WithShape(2), tensor.WithBacking([]int{0, 1})), nil, []int64{0, 2}, mgrpo.DefaultConvention())
+			_, _, err := GroupAdvantage(on, tensor.New(tensor.WithShape(2), tensor.WithBacking([]int{0, 1})), nil, []int64{0, 2}, mgrpo.DefaultConvention())
 			return err
 		},
 		"unknown std": func() error {
-			_, _, err := GroupAdvantage(rewards, nil, []int64{0, 2}, mgrpo.Convention{Std: "x", Baseline: mgrpo.BaselineMean})
+			_, _, err := GroupAdvantage(on, rewards, nil, []int64{0, 2}, mgrpo.Convention{Std: "x", Baseline: mgrpo.BaselineMean})
 			return err
 		},
 	} {
@@ -227,12 +246,14 @@ func TestGroupAdvantageMismatch(t *testing.T) {
 }
 
 // TestGroupAdvantageInto writes where it is told to, and nowhere if it does not fit.
-func TestGroupAdvantageInto(t *testing.T) {
+func TestGroupAdvantageInto(t *testing.T) { onEveryBackend(t, testGroupAdvantageInto) }
+
+func testGroupAdvantageInto(t *testing.T, on Backend) {
 	rewards := tensor.New(tensor.WithShape(4), tensor.WithBacking([]float32{0, 1, 3, 5}))
 	backing := make([]float32, 4)
 	out := tensor.New(tensor.WithShape(4), tensor.WithBacking(backing))
 	stats, offsets := make([]mgrpo.GroupStats, 2), []int64{0, 2, 4}
-	if err := GroupAdvantageInto(out, stats, rewards, nil, offsets, mgrpo.DefaultConvention()); err != nil {
+	if err := GroupAdvantageInto(on, out, stats, rewards, nil, offsets, mgrpo.DefaultConvention()); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(backing, []float32{-1, 1, -1, 1}) || stats[1] != (mgrpo.GroupStats{Mean: 4, Std: 1, WeightSum: 2}) {
@@ -247,7 +268,7 @@ func TestGroupAdvantageInto(t *testing.T) {
 		"other type":     {tensor.New(tensor.WithShape(4), tensor.WithBacking(make([]float64, 4))), stats},
 		"not row-major":  {tensor.New(tensor.WithShape(2, 2), tensor.AsFortran(make([]float32, 4))), stats},
 	} {
-		if err := GroupAdvantageInto(c.out, c.stats, rewards, nil, offsets, mgrpo.DefaultConvention()); err == nil {
+		if err := GroupAdvantageInto(on, c.out, c.stats, rewards, nil, offsets, mgrpo.DefaultConvention()); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

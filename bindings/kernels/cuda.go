@@ -2,12 +2,13 @@
 
 package kernels
 
+// #include "dispatch.h"
+import "C"
+
 import "unsafe"
 
 // CUDA works on the device memory of the calling thread's current GPU, on the given CUDA stream (nil: the
 // default stream).
 func CUDA(stream unsafe.Pointer) Backend {
-	var b Backend
-	b.c.cuda, b.c.stream = 1, stream
-	return b
+	return Backend{c: C.mgrpo_backend{gpu: C.linked_gpu(), stream: stream}, name: "cuda"}
 }

@@ -1,20 +1,12 @@
-// One C call a kernel for either backend; without MGRPO_CUDA the GPU calls are MGRPO_UNSUPPORTED.
+// One C call a kernel for either backend.
 #pragma once
 #include <stdlib.h>
 #include <string.h>
 
-#include "mgrpo/adamw.h"
-#include "mgrpo/advantage.h"
-#include "mgrpo/cuda_error.h"
-#include "mgrpo/finite.h"
-#include "mgrpo/logprob.h"
-#include "mgrpo/philox.h"
-#include "mgrpo/policy_loss.h"
-#include "mgrpo/policy_loss_from_logits.h"
-#include "mgrpo/sample.h"
+#include "gpu.h"
 
 typedef struct mgrpo_backend {
-  int32_t cuda;
+  const mgrpo_gpu *gpu;  // NULL: the CPU
   void *stream;
 } mgrpo_backend;
 
@@ -25,28 +17,49 @@ typedef struct mgrpo_outcome {
 
 static inline mgrpo_outcome outcome(mgrpo_backend backend, int32_t status) {
   mgrpo_outcome r = {status, NULL};
-#ifdef MGRPO_CUDA
   // CUDA's message is the calling thread's, and Go may make its next call on another.
-  if (backend.cuda && (status == MGRPO_CUDA_ERROR || status == MGRPO_OUT_OF_MEMORY)) r.cause = strdup(mgrpo_cuda_last_error());
-#else
-  (void)backend;
-#endif
+  if (backend.gpu && (status == MGRPO_CUDA_ERROR || status == MGRPO_OUT_OF_MEMORY))
+    r.cause = strdup(backend.gpu->mgrpo_cuda_last_error());
   return r;
 }
 
 #ifdef MGRPO_CUDA
-#define MGRPO_DISPATCH(backend, name, ...) \
-  outcome(backend, (backend).cuda ? mgrpo_##name##_cuda(__VA_ARGS__, (backend).stream) : mgrpo_##name##_cpu(__VA_ARGS__))
-#else
-#define MGRPO_DISPATCH(backend, name, ...) \
-  outcome(backend, (backend).cuda ? (int32_t)MGRPO_UNSUPPORTED : mgrpo_##name##_cpu(__VA_ARGS__))
+static inline const mgrpo_gpu *linked_gpu(void) {
+#define MGRPO_LINKED(name) name,
+  static const mgrpo_gpu gpu = {MGRPO_GPU_FUNCTIONS(MGRPO_LINKED)};
+#undef MGRPO_LINKED
+  return &gpu;
+}
 #endif
 
-static inline mgrpo_outcome group_advantage_f32(mgrpo_backend b, void *rewards, void *offsets, int64_t groups,
-                                                const mgrpo_convention *convention, void *advantages, void *stats,
-                                                mgrpo_advantage_error *error) {
-  return MGRPO_DISPATCH(b, group_advantage_f32, (const float *)rewards, NULL, (const int64_t *)offsets, groups, convention,
-                        (float *)advantages, (mgrpo_group_stats *)stats, error);
+// The backends' memory; the CPU's is the caller's.
+static inline mgrpo_outcome allocate(mgrpo_backend b, int64_t bytes, void **memory) {
+  return outcome(b, b.gpu->mgrpo_allocate_cuda(bytes, memory, b.stream));
+}
+
+static inline mgrpo_outcome release(mgrpo_backend b, void *memory) {
+  return outcome(b, b.gpu->mgrpo_release_cuda(memory, b.stream));
+}
+
+static inline mgrpo_outcome upload(mgrpo_backend b, void *memory, void *host, int64_t bytes) {
+  return outcome(b, b.gpu->mgrpo_upload_cuda(memory, host, bytes, b.stream));
+}
+
+static inline mgrpo_outcome download(mgrpo_backend b, void *host, void *memory, int64_t bytes) {
+  return outcome(b, b.gpu->mgrpo_download_cuda(host, memory, bytes, b.stream));
+}
+
+#define MGRPO_DISPATCH(backend, name, ...) \
+  outcome(backend, (backend).gpu ? (backend).gpu->mgrpo_##name##_cuda(__VA_ARGS__, (backend).stream) : mgrpo_##name##_cpu(__VA_ARGS__))
+
+static inline mgrpo_outcome group_advantage(mgrpo_backend b, int32_t dtype, void *rewards, void *weights, void *offsets, int64_t groups,
+                                            const mgrpo_convention *convention, void *advantages, void *stats,
+                                            mgrpo_advantage_error *error) {
+  if (dtype == MGRPO_FLOAT64)
+    return MGRPO_DISPATCH(b, group_advantage, (const double *)rewards, (const double *)weights, (const int64_t *)offsets, groups,
+                          convention, (double *)advantages, (mgrpo_group_stats *)stats, error);
+  return MGRPO_DISPATCH(b, group_advantage_f32, (const float *)rewards, (const double *)weights, (const int64_t *)offsets, groups,
+                        convention, (float *)advantages, (mgrpo_group_stats *)stats, error);
 }
 
 static inline mgrpo_outcome token_logprob(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,

@@ -87,41 +87,50 @@ type headResult[T float] struct {
 }
 
 // runHead takes logits [rows, vocab] to the loss and back to their gradient.
-func runHead[T float](t *testing.T, h goldenHead, logits []T, vocab int) (headResult[T], error) {
+func runHead[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab int) (headResult[T], error) {
 	t.Helper()
 	rows := len(h.Targets)
-	buffer := pad(logits, vocab)
-	z := Logits{Data: Pointer(buffer), DType: dtypeOf[T](), Rows: int64(rows), Vocab: int64(vocab), Stride: int64(vocab + padding)}
-	mask := h.Batch.read()
+	host := pad(logits, vocab)
+	m := arrays(t, on)
+	buffer, targets, mask := Put(m, host), Put(m, h.Targets), Put(m, h.Batch.read())
+	z := Logits{Data: buffer.Pointer(), DType: dtypeOf[T](), Rows: int64(rows), Vocab: int64(vocab), Stride: int64(vocab + padding)}
 	r := headResult[T]{logp: make([]T, rows), entropy: make([]T, rows)}
-	err := TokenLogProb(CPU, z, Pointer(h.Targets), Pointer(mask), h.Temperature, Pointer(r.logp), Pointer(r.entropy))
+	logp, entropy := Put(m, r.logp), Put(m, r.entropy)
+	err := TokenLogProb(on, z, targets.Pointer(), mask.Pointer(), h.Temperature, logp.Pointer(), entropy.Pointer())
 	if err != nil {
 		return r, err
 	}
+	download(t, logp, entropy)
 	batch := h.Batch
 	batch.LogpNew, batch.Entropy = convert[mgrpo.Number](r.logp), convert[mgrpo.Number](r.entropy)
-	if r.result, err = evaluate[T](batch, h.Config, len(batch.Weight)); err != nil {
+	if r.result, err = evaluate[T](t, on, batch, h.Config, len(batch.Weight)); err != nil {
 		return r, err
 	}
-	err = TokenLogProbBackward(CPU, z, Pointer(h.Targets), Pointer(mask), h.Temperature, Pointer(r.dlogpNew), Pointer(r.dentropy))
-	r.dlogits = unpad(t, buffer, vocab)
+	dlogp, dentropy := Put(m, r.dlogpNew), Put(m, r.dentropy)
+	err = TokenLogProbBackward(on, z, targets.Pointer(), mask.Pointer(), h.Temperature, dlogp.Pointer(), dentropy.Pointer())
+	download(t, buffer)
+	r.dlogits = unpad(t, host, vocab)
 	return r, err
 }
 
 // runFused is runHead in one call.
-func runFused[T float](t *testing.T, h goldenHead, logits []T, vocab int) (headResult[T], error) {
+func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab int) (headResult[T], error) {
 	t.Helper()
 	n := len(h.Targets)
-	buffer := pad(logits, vocab)
-	z := Logits{Data: Pointer(buffer), DType: dtypeOf[T](), Rows: int64(n), Vocab: int64(vocab), Stride: int64(vocab + padding)}
+	host := pad(logits, vocab)
+	m := arrays(t, on)
+	buffer := Put(m, host)
+	z := Logits{Data: buffer.Pointer(), DType: dtypeOf[T](), Rows: int64(n), Vocab: int64(vocab), Stride: int64(vocab + padding)}
 	r := headResult[T]{logp: make([]T, n), entropy: make([]T, n)}
 	coefficient, totals, err := LossCoefficients(h.Config, h.Batch.trajectories())
 	if err != nil {
 		return r, err
 	}
-	batch, _, _ := microBatch[T](h.Batch, coefficient, 0, len(h.Batch.Weight))
-	sums, err := PolicyLossFromLogits(CPU, z, Pointer(h.Targets), h.Temperature, batch, h.Config, Pointer(r.logp), Pointer(r.entropy))
-	r.stats, r.dlogits = sums.Stats(totals), unpad(t, buffer, vocab)
+	batch, _, _ := microBatch[T](m, h.Batch, coefficient, 0, len(h.Batch.Weight))
+	logp, entropy := Put(m, r.logp), Put(m, r.entropy)
+	sums, err := PolicyLossFromLogits(on, z, Put(m, h.Targets).Pointer(), h.Temperature, batch, h.Config, logp.Pointer(), entropy.Pointer())
+	download(t, buffer, logp, entropy)
+	r.stats, r.dlogits = sums.Stats(totals), unpad(t, host, vocab)
 	return r, err
 }
 
@@ -149,7 +158,7 @@ type linearResult[T float] struct {
 }
 
 // runLinear takes hidden [rows, d] and weight [vocab, d] to the loss and back.
-func runLinear[T float](t *testing.T, h goldenHead, hidden, weight []T, d int) (r linearResult[T], err error) {
+func runLinear[T float](t *testing.T, on Backend, h goldenHead, hidden, weight []T, d int) (r linearResult[T], err error) {
 	t.Helper()
 	rows, vocab := len(hidden)/d, len(weight)/d
 	mask := h.Batch.read()
@@ -160,7 +169,7 @@ func runLinear[T float](t *testing.T, h goldenHead, hidden, weight []T, d int) (
 		return hidden[i*d+l]
 	}
 	logits := matmul(rows, vocab, d, readRow, func(l, v int) T { return weight[v*d+l] })
-	if r.headResult, err = runHead(t, h, logits, vocab); err != nil {
+	if r.headResult, err = runHead(t, on, h, logits, vocab); err != nil {
 		return r, err
 	}
 	r.dhidden = matmul(rows, d, vocab, func(i, v int) T { return r.dlogits[i*vocab+v] }, func(v, l int) T { return weight[v*d+l] })
@@ -188,9 +197,9 @@ func compareHead[T float](t *testing.T, h goldenHead, got headResult[T], tol tol
 	}
 }
 
-func compareLogits[T float](t *testing.T, h goldenHead, tol tolerances) {
+func compareLogits[T float](t *testing.T, on Backend, h goldenHead, tol tolerances) {
 	t.Helper()
-	got, err := runHead(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	got, err := runHead(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +207,7 @@ func compareLogits[T float](t *testing.T, h goldenHead, tol tolerances) {
 	if !h.Config.Ratio.TokenLevel() {
 		return
 	}
-	fused, err := runFused(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+	fused, err := runFused(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,9 +215,9 @@ func compareLogits[T float](t *testing.T, h goldenHead, tol tolerances) {
 	compareHead(t, h, fused, tol)
 }
 
-func compareLinear[T float](t *testing.T, h goldenHead, tol tolerances) {
+func compareLinear[T float](t *testing.T, on Backend, h goldenHead, tol tolerances) {
 	t.Helper()
-	got, err := runLinear(t, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
+	got, err := runLinear(t, on, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,19 +231,21 @@ func compareLinear[T float](t *testing.T, h goldenHead, tol tolerances) {
 	golden.NearAll(t, "dweight", got.dweight, flatten(h.Expect.Dweight), tol.head)
 }
 
-func TestGoldenHead(t *testing.T) {
+func TestGoldenHead(t *testing.T) { onEveryBackend(t, testGoldenHead) }
+
+func testGoldenHead(t *testing.T, on Backend) {
 	var file struct {
 		Logits []goldenHead `json:"logits"`
 		Linear []goldenHead `json:"linear"`
 	}
 	golden.Read(t, "mgrpo", "head.json", &file)
 	for _, h := range file.Logits {
-		t.Run("logits/"+h.Name+"/float64", func(t *testing.T) { compareLogits[float64](t, h, inFloat64) })
-		t.Run("logits/"+h.Name+"/float32", func(t *testing.T) { compareLogits[float32](t, h, inFloat32) })
+		t.Run("logits/"+h.Name+"/float64", func(t *testing.T) { compareLogits[float64](t, on, h, inFloat64) })
+		t.Run("logits/"+h.Name+"/float32", func(t *testing.T) { compareLogits[float32](t, on, h, inFloat32) })
 	}
 	for _, h := range file.Linear {
-		t.Run("linear/"+h.Name+"/float64", func(t *testing.T) { compareLinear[float64](t, h, inFloat64) })
-		t.Run("linear/"+h.Name+"/float32", func(t *testing.T) { compareLinear[float32](t, h, inFloat32) })
+		t.Run("linear/"+h.Name+"/float64", func(t *testing.T) { compareLinear[float64](t, on, h, inFloat64) })
+		t.Run("linear/"+h.Name+"/float32", func(t *testing.T) { compareLinear[float32](t, on, h, inFloat32) })
 	}
 	golden.Count("head", len(file.Logits)+len(file.Linear))
 }
@@ -249,7 +260,9 @@ func rowsOf(a golden.Tensor) [][]mgrpo.Number {
 	return out
 }
 
-func TestGoldenHeadLarge(t *testing.T) {
+func TestGoldenHeadLarge(t *testing.T) { onEveryBackend(t, testGoldenHeadLarge) }
+
+func testGoldenHeadLarge(t *testing.T, on Backend) {
 	var h goldenHead
 	golden.Read(t, "mgrpo", "head_large.json", &h)
 	a := golden.ReadTensors(t, golden.File(t, "mgrpo", "head_large.safetensors"))
@@ -258,8 +271,8 @@ func TestGoldenHeadLarge(t *testing.T) {
 	h.Expect.LogpNew, h.Expect.Entropy = convert[mgrpo.Number](a["logp_new"].Data), convert[mgrpo.Number](a["entropy"].Data)
 	h.Expect.DlogpNew = convert[mgrpo.Number](a["dlogp_new"].Data)
 	h.Expect.Dhidden, h.Expect.Dweight = rowsOf(a["dhidden"]), rowsOf(a["dweight"])
-	t.Run("float64", func(t *testing.T) { compareLinear[float64](t, h, inFloat64) })
-	t.Run("float32", func(t *testing.T) { compareLinear[float32](t, h, inFloat32) })
+	t.Run("float64", func(t *testing.T) { compareLinear[float64](t, on, h, inFloat64) })
+	t.Run("float32", func(t *testing.T) { compareLinear[float32](t, on, h, inFloat32) })
 	golden.Count("head_large", 1)
 }
 
@@ -283,7 +296,7 @@ type nonFiniteHead struct {
 }
 
 // attribute turns a kernel's row error into the refusal of the specification: the input that holds the value.
-func (h goldenHead) attribute(err error) error {
+func (h goldenHead) attribute(t *testing.T, on Backend, err error) error {
 	var row *Error
 	if !errors.As(err, &row) || row.Status != NonFinite {
 		return err
@@ -292,13 +305,19 @@ func (h goldenHead) attribute(err error) error {
 		return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "logits", Token: new(int(row.Row))}
 	}
 	hidden := convert[float64](h.Hidden[row.Row])
-	if at, _, _ := FirstNonFinite(CPU, Pointer(hidden), Float64, int64(len(hidden))); at >= 0 {
+	at, _, err := FirstNonFinite(on, Put(arrays(t, on), hidden).Pointer(), Float64, int64(len(hidden)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at >= 0 {
 		return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "hidden", Token: new(int(row.Row))}
 	}
 	return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "weight"}
 }
 
-func TestGoldenNonFiniteHead(t *testing.T) {
+func TestGoldenNonFiniteHead(t *testing.T) { onEveryBackend(t, testGoldenNonFiniteHead) }
+
+func testGoldenNonFiniteHead(t *testing.T, on Backend) {
 	var file nonFiniteFile
 	golden.Read(t, "mgrpo", "nonfinite.json", &file)
 	for i, c := range file.Head.Cases {
@@ -315,31 +334,31 @@ func TestGoldenNonFiniteHead(t *testing.T) {
 			rows := map[string][][]mgrpo.Number{"": h.Logits, "hidden": h.Hidden, "weight": h.Weight}[e.Array]
 			rows[e.Row][e.Column] = e.Value
 		}
-		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) { compareNonFinite[float64](t, h, inFloat64) })
-		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) { compareNonFinite[float32](t, h, inFloat32) })
+		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) { compareNonFinite[float64](t, on, h, inFloat64) })
+		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) { compareNonFinite[float32](t, on, h, inFloat32) })
 	}
 	golden.Count("nonfinite head", len(file.Head.Cases))
 }
 
-func compareNonFinite[T float](t *testing.T, h goldenHead, tol tolerances) {
+func compareNonFinite[T float](t *testing.T, on Backend, h goldenHead, tol tolerances) {
 	t.Helper()
 	if h.Expect.Error == nil {
 		if h.Hidden == nil {
-			compareLogits[T](t, h, tol)
+			compareLogits[T](t, on, h, tol)
 		} else {
-			compareLinear[T](t, h, tol)
+			compareLinear[T](t, on, h, tol)
 		}
 		return
 	}
 	var err error
 	if h.Hidden == nil {
-		_, err = runHead(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
-		_, fused := runFused(t, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
-		golden.SameError(t, "in one call", bare(h.attribute(fused)), h.Expect.Error)
+		_, err = runHead(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+		_, fused := runFused(t, on, h, convert[T](flatten(h.Logits)), len(h.Logits[0]))
+		golden.SameError(t, "in one call", bare(h.attribute(t, on, fused)), h.Expect.Error)
 	} else {
-		_, err = runLinear(t, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
+		_, err = runLinear(t, on, h, convert[T](flatten(h.Hidden)), convert[T](flatten(h.Weight)), len(h.Hidden[0]))
 	}
-	golden.SameError(t, "refusal", bare(h.attribute(err)), h.Expect.Error)
+	golden.SameError(t, "refusal", bare(h.attribute(t, on, err)), h.Expect.Error)
 }
 
 // bare is a refusal without what the head's cases do not name: trajectory and count.

@@ -35,11 +35,26 @@ const (
 
 // Backend is where a call's arrays are and its work is done. The zero value is CPU.
 type Backend struct {
-	c C.mgrpo_backend
+	c    C.mgrpo_backend
+	name string
 }
 
 // CPU works on host memory.
 var CPU Backend
+
+// OfTable is a GPU whose kernels are in a library that the caller loaded: table is the address of a mgrpo_gpu (gpu.h).
+// Tests run the kernels on an emulated GPU by it.
+func OfTable(name string, table unsafe.Pointer) Backend {
+	return Backend{c: C.mgrpo_backend{gpu: (*C.mgrpo_gpu)(table)}, name: name}
+}
+
+// String names the backend: cpu, cuda, or what OfTable was told.
+func (b Backend) String() string {
+	if b.c.gpu == nil {
+		return "cpu"
+	}
+	return b.name
+}
 
 // Pointer returns the address of s's elements, nil for an empty slice. The slice must be kept alive as long as
 // the address is used, and on a GPU it would be the wrong memory.

@@ -26,30 +26,36 @@ type goldenRow struct {
 	Expect      rowExpectation `json:"expect"`
 }
 
-func TestGoldenHeadRows(t *testing.T) {
+func TestGoldenHeadRows(t *testing.T) { onEveryBackend(t, testGoldenHeadRows) }
+
+func testGoldenHeadRows(t *testing.T, on Backend) {
 	var file struct {
 		Rows []goldenRow `json:"rows"`
 	}
 	golden.Read(t, "mgrpo", "head.json", &file)
 	for _, c := range file.Rows {
-		t.Run(c.Name+"/float64", func(t *testing.T) { compareRow[float64](t, c, inFloat64) })
-		t.Run(c.Name+"/float32", func(t *testing.T) { compareRow[float32](t, c, inFloat32) })
+		t.Run(c.Name+"/float64", func(t *testing.T) { compareRow[float64](t, on, c, inFloat64) })
+		t.Run(c.Name+"/float32", func(t *testing.T) { compareRow[float32](t, on, c, inFloat32) })
 	}
 	golden.Count("head rows", len(file.Rows))
 }
 
-func compareRow[T float](t *testing.T, c goldenRow, tol tolerances) {
+func compareRow[T float](t *testing.T, on Backend, c goldenRow, tol tolerances) {
 	t.Helper()
-	vocab, target := int64(len(c.Logits)), Pointer([]int32{c.Target})
-	row := func() ([]T, Logits) {
-		values := convert[T](c.Logits)
-		return values, Logits{Data: Pointer(values), DType: dtypeOf[T](), Rows: 1, Vocab: vocab, Stride: vocab}
+	m := arrays(t, on)
+	vocab, target := int64(len(c.Logits)), Put(m, []int32{c.Target})
+	row := func() ([]T, Array[T], Logits) {
+		host := convert[T](c.Logits)
+		values := Put(m, host)
+		return host, values, Logits{Data: values.Pointer(), DType: dtypeOf[T](), Rows: 1, Vocab: vocab, Stride: vocab}
 	}
 	out := make([]T, 2)
-	_, z := row()
-	if err := TokenLogProb(CPU, z, target, nil, c.Temperature, Pointer(out[:1]), Pointer(out[1:])); err != nil {
+	logp, entropy := Put(m, out[:1]), Put(m, out[1:])
+	_, _, z := row()
+	if err := TokenLogProb(on, z, target.Pointer(), nil, c.Temperature, logp.Pointer(), entropy.Pointer()); err != nil {
 		t.Fatal(err)
 	}
+	download(t, logp, entropy)
 	golden.Near(t, "logp", float64(out[0]), float64(c.Expect.Logp), tol.rowValue)
 	golden.Near(t, "entropy", float64(out[1]), float64(c.Expect.Entropy), tol.rowValue)
 	for _, g := range []struct {
@@ -57,19 +63,28 @@ func compareRow[T float](t *testing.T, c goldenRow, tol tolerances) {
 		dlogp, dentropy T
 		want            []mgrpo.Number
 	}{{"dlogp", 1, 0, c.Expect.Dlogp}, {"dentropy", 0, 1, c.Expect.Dentropy}} {
-		dz, z := row()
-		if err := TokenLogProbBackward(CPU, z, target, nil, c.Temperature, Pointer([]T{g.dlogp}), Pointer([]T{g.dentropy})); err != nil {
+		dz, values, z := row()
+		dlogp, dentropy := Put(m, []T{g.dlogp}), Put(m, []T{g.dentropy})
+		if err := TokenLogProbBackward(on, z, target.Pointer(), nil, c.Temperature, dlogp.Pointer(), dentropy.Pointer()); err != nil {
 			t.Fatal(err)
 		}
+		download(t, values)
 		for v, want := range g.want {
 			golden.Near(t, fmt.Sprintf("%s %d", g.name, v), float64(dz[v]), float64(want), tol.rowGradient/c.Temperature)
 		}
 	}
 }
 
-func TestTokenLogProbRefusals(t *testing.T) {
+func TestTokenLogProbRefusals(t *testing.T) { onEveryBackend(t, testTokenLogProbRefusals) }
+
+func testTokenLogProbRefusals(t *testing.T, on Backend) {
 	nan := math.NaN()
-	logp, entropy := make([]float64, 2), make([]float64, 2)
+	outside := InvalidArgument
+	if on != CPU {
+		outside = NonFinite // mgrpo/logprob.h: a GPU does not tell the two apart
+	}
+	m := arrays(t, on)
+	logp, entropy := Put(m, make([]float64, 2)).Pointer(), Put(m, make([]float64, 2)).Pointer()
 	for _, c := range []struct {
 		name    string
 		logits  []float64
@@ -79,18 +94,18 @@ func TestTokenLogProbRefusals(t *testing.T) {
 	}{
 		{"NaN", []float64{0, 0, 0, nan}, []int32{0, 0}, nil, &Error{Op: "token_logprob", Status: NonFinite, Row: 1}},
 		{"+Inf", []float64{math.Inf(1), 0, 0, nan}, []int32{0, 0}, nil, &Error{Op: "token_logprob", Status: NonFinite, Row: 0}},
-		{"target", []float64{0, 0, 0, 0}, []int32{0, 2}, nil, &Error{Op: "token_logprob", Status: InvalidArgument, Row: 1}},
+		{"target", []float64{0, 0, 0, 0}, []int32{0, 2}, nil, &Error{Op: "token_logprob", Status: outside, Row: 1}},
 		{"masked", []float64{0, 0, nan, 0}, []int32{0, -5}, []uint8{1, 0}, nil},
 	} {
-		z := Logits{Data: Pointer(c.logits), DType: Float64, Rows: 2, Vocab: 2, Stride: 2}
-		err := TokenLogProb(CPU, z, Pointer(c.targets), Pointer(c.mask), 1, Pointer(logp), Pointer(entropy))
+		z := Logits{Data: Put(m, c.logits).Pointer(), DType: Float64, Rows: 2, Vocab: 2, Stride: 2}
+		err := TokenLogProb(on, z, Put(m, c.targets).Pointer(), Put(m, c.mask).Pointer(), 1, logp, entropy)
 		var got *Error
 		if errors.As(err, &got) != (c.want != nil) || (got != nil && *got != *c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
 		}
 	}
 	z := Logits{DType: Float64, Rows: 2, Vocab: 3, Stride: 2}
-	if TokenLogProb(CPU, z, nil, nil, 1, nil, nil) == nil {
+	if TokenLogProb(on, z, nil, nil, 1, nil, nil) == nil {
 		t.Error("a vocabulary wider than the stride: no error")
 	}
 }

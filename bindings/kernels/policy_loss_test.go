@@ -63,8 +63,8 @@ type result[T float] struct {
 	dlogpNew, dentropy []T
 }
 
-// slice is trajectories from..to-1 as a micro-batch.
-func microBatch[T float](b goldenBatch, coefficient []float64, from, to int) (LossBatch, int64, int64) {
+// microBatch is trajectories from..to-1, in m.
+func microBatch[T float](m *Memory, b goldenBatch, coefficient []float64, from, to int) (LossBatch, int64, int64) {
 	begin, end := b.CuSeqlens[from], b.CuSeqlens[to]
 	cu := make([]int64, 0, to-from+1)
 	for _, c := range b.CuSeqlens[from : to+1] {
@@ -74,30 +74,34 @@ func microBatch[T float](b goldenBatch, coefficient []float64, from, to int) (Lo
 		if field == nil {
 			return nil
 		}
-		return Pointer(convert[T](field[begin:end]))
+		return Put(m, convert[T](field[begin:end])).Pointer()
 	}
 	return LossBatch{
 		CuSeqlens: cu, Weight: convert[float64](b.Weight[from:to]), Advantage: convert[float64](b.Advantage[from:to]),
-		Coefficient: coefficient[from:to], Mask: Pointer(b.mask()[begin:end]), DType: dtypeOf[T](),
+		Coefficient: coefficient[from:to], Mask: Put(m, b.mask()[begin:end]).Pointer(), DType: dtypeOf[T](),
 		LogpNew: tokens(b.LogpNew), LogpOld: tokens(b.LogpOld), LogpBehaviour: tokens(b.LogpBehaviour),
 		LogpRef: tokens(b.LogpRef), Entropy: tokens(b.Entropy),
 	}, begin, end
 }
 
 // evaluate runs a batch cut into micro-batches of so many trajectories.
-func evaluate[T float](b goldenBatch, config mgrpo.Objective, size int) (r result[T], err error) {
+func evaluate[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.Objective, size int) (r result[T], err error) {
 	coefficient, totals, err := LossCoefficients(config, b.trajectories())
 	if err != nil {
 		return r, err
 	}
 	r = result[T]{coefficient: coefficient, dlogpNew: make([]T, len(b.Mask)), dentropy: make([]T, len(b.Mask))}
+	t.Helper()
+	m := arrays(t, on)
 	var sums LossSums
 	for from := 0; from < len(b.Weight); from += size {
-		batch, begin, end := microBatch[T](b, coefficient, from, min(from+size, len(b.Weight)))
-		part, err := PolicyLoss(CPU, batch, config, Pointer(r.dlogpNew[begin:end]), Pointer(r.dentropy[begin:end]))
+		batch, begin, end := microBatch[T](m, b, coefficient, from, min(from+size, len(b.Weight)))
+		dlogpNew, dentropy := Put(m, r.dlogpNew[begin:end]), Put(m, r.dentropy[begin:end])
+		part, err := PolicyLoss(on, batch, config, dlogpNew.Pointer(), dentropy.Pointer())
 		if err != nil {
 			return r, err
 		}
+		download(t, dlogpNew, dentropy)
 		sums.Merge(part)
 	}
 	r.stats = sums.Stats(totals)
@@ -116,10 +120,10 @@ type goldenLoss struct {
 	Error       *mgrpo.Refusal          `json:"error"`
 }
 
-func compareLoss[T float](t *testing.T, b goldenBatch, config mgrpo.Objective, want goldenLoss, loss, gradient float64) {
+func compareLoss[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.Objective, want goldenLoss, loss, gradient float64) {
 	t.Helper()
 	for _, size := range []int{len(b.Weight), 3} {
-		got, err := evaluate[T](b, config, size)
+		got, err := evaluate[T](t, on, b, config, size)
 		if want.Error != nil {
 			// Positions count within a micro-batch, so only the whole batch can be compared.
 			if size == len(b.Weight) {
@@ -177,7 +181,9 @@ func compareStats(t *testing.T, what string, got mgrpo.LossStats, want map[strin
 	}
 }
 
-func TestGoldenLosses(t *testing.T) {
+func TestGoldenLosses(t *testing.T) { onEveryBackend(t, testGoldenLosses) }
+
+func testGoldenLosses(t *testing.T, on Backend) {
 	var file struct {
 		Batches map[string]goldenBatch `json:"batches"`
 		Cases   []struct {
@@ -190,10 +196,10 @@ func TestGoldenLosses(t *testing.T) {
 	golden.Read(t, "mgrpo", "losses.json", &file)
 	for _, c := range file.Cases {
 		t.Run(c.Name+"/float64", func(t *testing.T) {
-			compareLoss[float64](t, file.Batches[c.Batch], c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
+			compareLoss[float64](t, on, file.Batches[c.Batch], c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
 		})
 		t.Run(c.Name+"/float32", func(t *testing.T) {
-			compareLoss[float32](t, file.Batches[c.Batch], c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
+			compareLoss[float32](t, on, file.Batches[c.Batch], c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
 		})
 	}
 	golden.Count("losses", len(file.Cases))
@@ -209,7 +215,9 @@ func tensorBatch(a golden.Tensors) goldenBatch {
 	}
 }
 
-func TestGoldenLossesLong(t *testing.T) {
+func TestGoldenLossesLong(t *testing.T) { onEveryBackend(t, testGoldenLossesLong) }
+
+func testGoldenLossesLong(t *testing.T, on Backend) {
 	var file struct {
 		Cases map[string]struct {
 			Config mgrpo.Objective `json:"config"`
@@ -222,10 +230,10 @@ func TestGoldenLossesLong(t *testing.T) {
 	for name, c := range file.Cases {
 		c.Expect.DlogpNew = convert[mgrpo.Number](arrays["dlogp_new."+name].Data)
 		t.Run(name+"/float64", func(t *testing.T) {
-			compareLoss[float64](t, batch, c.Config, c.Expect, inFloat64.long, inFloat64.long)
+			compareLoss[float64](t, on, batch, c.Config, c.Expect, inFloat64.long, inFloat64.long)
 		})
 		t.Run(name+"/float32", func(t *testing.T) {
-			compareLoss[float32](t, batch, c.Config, c.Expect, inFloat32.long, inFloat32.long)
+			compareLoss[float32](t, on, batch, c.Config, c.Expect, inFloat32.long, inFloat32.long)
 		})
 	}
 	golden.Count("losses_long", len(file.Cases))
@@ -247,7 +255,9 @@ type nonFiniteFile struct {
 	Head nonFiniteHead `json:"head"`
 }
 
-func TestGoldenNonFinite(t *testing.T) {
+func TestGoldenNonFinite(t *testing.T) { onEveryBackend(t, testGoldenNonFinite) }
+
+func testGoldenNonFinite(t *testing.T, on Backend) {
 	var file nonFiniteFile
 	golden.Read(t, "mgrpo", "nonfinite.json", &file)
 	for i, c := range file.Cases {
@@ -261,31 +271,36 @@ func TestGoldenNonFinite(t *testing.T) {
 			*batch.field(c.Absent) = nil
 		}
 		t.Run(fmt.Sprintf("%02d %s/float64", i, c.Name), func(t *testing.T) {
-			compareLoss[float64](t, batch, c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
+			compareLoss[float64](t, on, batch, c.Config, c.Expect, inFloat64.loss, inFloat64.gradient)
 		})
 		t.Run(fmt.Sprintf("%02d %s/float32", i, c.Name), func(t *testing.T) {
-			compareLoss[float32](t, batch, c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
+			compareLoss[float32](t, on, batch, c.Config, c.Expect, inFloat32.loss, inFloat32.gradient)
 		})
 	}
 	golden.Count("nonfinite", len(file.Cases))
 }
 
 // Merging is exact where the order of addition is: halves of a batch give the statistics of the whole.
-func TestEmptyMicroBatchIsNeutral(t *testing.T) {
+func TestEmptyMicroBatchIsNeutral(t *testing.T) { onEveryBackend(t, testEmptyMicroBatchIsNeutral) }
+
+func testEmptyMicroBatchIsNeutral(t *testing.T, on Backend) {
 	config := mgrpo.DefaultObjective()
-	batch := LossBatch{CuSeqlens: []int64{0, 2}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{0},
-		Mask: Pointer([]uint8{0, 0}), DType: Float64, LogpNew: Pointer([]float64{math.NaN(), 1}), LogpOld: Pointer([]float64{0, 0})}
-	gradient := []float64{7, 7}
-	empty, err := PolicyLoss(CPU, batch, config, Pointer(gradient), nil)
+	m := arrays(t, on)
+	batch := LossBatch{CuSeqlens: []int64{0, 2}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{0}, DType: Float64,
+		Mask: Put(m, []uint8{0, 0}).Pointer(), LogpNew: Put(m, []float64{math.NaN(), 1}).Pointer(), LogpOld: Put(m, []float64{0, 0}).Pointer()}
+	host := []float64{7, 7}
+	gradient := Put(m, host)
+	empty, err := PolicyLoss(on, batch, config, gradient.Pointer(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gradient[0] != 0 || gradient[1] != 0 {
-		t.Errorf("gradient %v, want zeros", gradient)
+	download(t, gradient)
+	if host[0] != 0 || host[1] != 0 {
+		t.Errorf("gradient %v, want zeros", host)
 	}
-	batch.Mask, batch.Coefficient = Pointer([]uint8{0, 1}), []float64{1}
-	batch.LogpNew = Pointer([]float64{0, -1})
-	full, err := PolicyLoss(CPU, batch, config, Pointer(gradient), nil)
+	batch.Mask, batch.Coefficient = Put(m, []uint8{0, 1}).Pointer(), []float64{1}
+	batch.LogpNew = Put(m, []float64{0, -1}).Pointer()
+	full, err := PolicyLoss(on, batch, config, gradient.Pointer(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/advantages"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
@@ -19,5 +20,5 @@ func (advantagesCmd) Help() string {
 }
 
 func (c *advantagesCmd) Run() error {
-	return c.run(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.Normalise) })
+	return c.run(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.Normaliser(kernels.CPU)) })
 }

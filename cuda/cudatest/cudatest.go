@@ -7,7 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// Devices are "cpu" and, where there is a GPU that this build can use, "cuda:0".
+// Devices are "cpu" and, where there is a GPU that this build can use, "cuda:0": what tests of models, learners and
+// engines run over. The emulated GPU of bindings/kernels/emulated is not among them: a model's tensors are LibTorch's, and
+// LibTorch has no such device. Tests of the kernels themselves run on it, those of advantages and optimizer included.
 func Devices(t *testing.T) []string {
 	t.Helper()
 	gpus, err := cuda.Devices()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -50,7 +51,9 @@ func TestFiveAdamWSteps(t *testing.T) {
 			continue // loaded through gotch: see bindings/torch/gotchx
 		}
 		cases++
-		t.Run(filepath.Base(dir), func(t *testing.T) { fiveSteps(t, dir) })
+		for _, device := range cudatest.Devices(t) {
+			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { fiveSteps(t, dir, device) })
+		}
 	}
 	if cases == 0 {
 		t.Fatal("no model goldens found")
@@ -58,7 +61,7 @@ func TestFiveAdamWSteps(t *testing.T) {
 	golden.Count("models/adamw", cases)
 }
 
-func fiveSteps(t *testing.T, dir string) {
+func fiveSteps(t *testing.T, dir, device string) {
 	var want adamwCase
 	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
 	if err != nil {
@@ -68,7 +71,7 @@ func fiveSteps(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	ctx, a := context.Background(), want.AdamW
-	m := loadModel(t, dir)
+	m := loadModel(t, dir, device)
 	l, err := New(ctx, m, model.All(m), Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
 	if err != nil {
 		t.Fatal(err)
@@ -108,10 +111,10 @@ func fiveSteps(t *testing.T, dir string) {
 	}
 }
 
-func loadModel(t *testing.T, dir string) *model.Model {
+func loadModel(t *testing.T, dir, device string) *model.Model {
 	t.Helper()
 	ctx := context.Background()
-	dev, err := torch.Open("cpu", 1)
+	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

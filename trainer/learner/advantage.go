@@ -1,40 +1,66 @@
 package learner
 
 import (
+	"context"
+
 	"gorgonia.org/tensor"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Normalise is the mgrpo.Normaliser that trains: all ragged groups in one call of the group_advantage
-// kernel. Rewards and weights cross as tensor.Dense.
-func Normalise(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
-	var rewards, weights []float64
-	offsets := []int64{0}
-	for _, g := range groups {
-		rewards = append(rewards, g.Rewards...)
-		if g.Weights == nil {
-			for range g.Rewards {
-				weights = append(weights, 1)
+// Advantages are normalised groups, and the backend whose kernel computed them: "cpu" or "cuda".
+type Advantages struct {
+	Groups  []mgrpo.GroupAdvantage
+	Backend string
+}
+
+// Normalise turns groups of rewards into advantages on an agent's device, all ragged groups in one launch of its
+// group_advantage kernel.
+func Normalise(ctx context.Context, device *torch.Device, c mgrpo.Convention, groups []mgrpo.RewardGroup) (a Advantages, err error) {
+	doErr := device.Do(ctx, func(s *torch.Scope) error {
+		on := model.Backend(s)
+		a.Backend = on.String()
+		a.Groups, err = Normaliser(on)(c, groups)
+		return nil
+	})
+	if doErr != nil {
+		err = doErr
+	}
+	return a, err
+}
+
+// Normaliser is the group_advantage kernel of a backend. Rewards and weights cross as tensor.Dense, of the host.
+func Normaliser(on kernels.Backend) mgrpo.Normaliser {
+	return func(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
+		var rewards, weights []float64
+		offsets := []int64{0}
+		for _, g := range groups {
+			rewards = append(rewards, g.Rewards...)
+			if g.Weights == nil {
+				for range g.Rewards {
+					weights = append(weights, 1)
+				}
 			}
+			weights = append(weights, g.Weights...)
+			offsets = append(offsets, int64(len(rewards)))
 		}
-		weights = append(weights, g.Weights...)
-		offsets = append(offsets, int64(len(rewards)))
+		if len(rewards) == 0 { // tensor.Dense cannot be empty
+			return emptyGroups(len(groups)), nil
+		}
+		advantages, stats, err := kernels.GroupAdvantage(on, dense(rewards), dense(weights), offsets, c)
+		if err != nil {
+			return nil, err
+		}
+		flat := advantages.Data().([]float64)
+		out := make([]mgrpo.GroupAdvantage, len(groups))
+		for i, s := range stats {
+			out[i] = mgrpo.GroupAdvantage{GroupStats: s, Advantage: flat[offsets[i]:offsets[i+1]]}
+		}
+		return out, nil
 	}
-	if len(rewards) == 0 { // tensor.Dense cannot be empty
-		return emptyGroups(len(groups)), nil
-	}
-	advantages, stats, err := kernels.GroupAdvantage(dense(rewards), dense(weights), offsets, c)
-	if err != nil {
-		return nil, err
-	}
-	flat := advantages.Data().([]float64)
-	out := make([]mgrpo.GroupAdvantage, len(groups))
-	for i, s := range stats {
-		out[i] = mgrpo.GroupAdvantage{GroupStats: s, Advantage: flat[offsets[i]:offsets[i+1]]}
-	}
-	return out, nil
 }
 
 func dense(v []float64) *tensor.Dense {

@@ -53,6 +53,7 @@ var Sections = []Section{
 	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{
 		{"groups", "count", inStep, "Groups of this agent, one a query."},
 		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal: every advantage is 0."},
+		{"groups_on_BACKEND", "count", inStep, "All groups, counted under the backend whose kernel normalised them: cpu or cuda, which is the agent's device."},
 		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
 	}},
 	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); of a step with several updates, the mean over the updates, of minima the smallest and of maxima the largest", []Value{
@@ -178,6 +179,9 @@ func (s Section) has(name string) bool {
 func Find(name string) (v Value, ok bool) {
 	if rest, cut := strings.CutPrefix(name, "pass_at_"); cut && rest != "" {
 		name = "pass_at_N"
+	}
+	if strings.HasPrefix(name, "groups_on_") {
+		name = "groups_on_BACKEND"
 	}
 	for _, s := range append(Sections[:len(Sections):len(Sections)], ByTool) {
 		for _, v := range s.Values {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -34,10 +35,10 @@ type fixture struct {
 	length  int64
 }
 
-func open(t *testing.T, dir string) *fixture {
+func open(t *testing.T, dir, device string) *fixture {
 	t.Helper()
 	ctx := context.Background()
-	dev, err := torch.Open("cpu", 1)
+	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,9 @@ func cases(t *testing.T) []string {
 func each(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
 	dirs := cases(t)
 	for _, dir := range dirs {
-		t.Run(filepath.Base(dir), func(t *testing.T) { test(t, open(t, dir)) })
+		for _, device := range cudatest.Devices(t) {
+			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { test(t, open(t, dir, device)) })
+		}
 	}
 	golden.Count("models/"+kind, len(dirs))
 }

@@ -1,0 +1,44 @@
+// Package emulated is the CUDA kernels on an emulated GPU (kernels/test/emulator), for tests on machines without one. It
+// loads a library of `make native` that no program links.
+package emulated
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/.. -I${SRCDIR}/../../../kernels/include -DLIBRARY="${SRCDIR}/../../../build/lib/libmgrpo_kernels_emulated.so"
+#cgo LDFLAGS: -ldl
+#include <dlfcn.h>
+#include "gpu.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+static mgrpo_gpu table;
+
+// Returns what went wrong, or NULL.
+static const char *load(void) {
+  void *library = dlopen(TEXT(LIBRARY), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return dlerror();
+#define FIND(name) \
+  if (!(table.name = (__typeof__(table.name))dlsym(library, #name))) return dlerror();
+  MGRPO_GPU_FUNCTIONS(FIND)
+  return NULL;
+}
+static void *address(void) { return &table; }
+*/
+import "C"
+
+import (
+	"sync"
+	"testing"
+	"unsafe"
+)
+
+var load = sync.OnceValue(func() *C.char { return C.load() })
+
+// Table is the address of the kernels' table, for kernels.OfTable. The emulator runs one call at a time.
+func Table(t testing.TB) unsafe.Pointer {
+	t.Helper()
+	if wrong := load(); wrong != nil {
+		t.Fatalf("emulated: %s (make native builds it)", C.GoString(wrong))
+	}
+	return C.address()
+}

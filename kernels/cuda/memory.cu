@@ -1,0 +1,32 @@
+#include "mgrpo/memory.h"
+
+#include "device.h"
+
+using namespace mgrpo::cuda;
+
+int32_t mgrpo_allocate_cuda(int64_t bytes, void **memory, void *stream) {
+  if (!memory || bytes < 0) return MGRPO_INVALID_ARGUMENT;
+  *memory = nullptr;
+  MGRPO_CUDA_TRY(cudaMallocAsync(memory, static_cast<size_t>(bytes), stream_of(stream)));
+  return MGRPO_OK;
+}
+
+int32_t mgrpo_release_cuda(void *memory, void *stream) {
+  if (memory) MGRPO_CUDA_TRY(cudaFreeAsync(memory, stream_of(stream)));
+  return MGRPO_OK;
+}
+
+int32_t mgrpo_upload_cuda(void *memory, const void *host, int64_t bytes, void *stream) {
+  if (bytes < 0) return MGRPO_INVALID_ARGUMENT;
+  if (bytes == 0) return MGRPO_OK;
+  // Memory that is not pinned is copied aside before the call returns.
+  MGRPO_CUDA_TRY(cudaMemcpyAsync(memory, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_of(stream)));
+  return MGRPO_OK;
+}
+
+int32_t mgrpo_download_cuda(void *host, const void *memory, int64_t bytes, void *stream) {
+  if (bytes < 0) return MGRPO_INVALID_ARGUMENT;
+  if (bytes > 0) MGRPO_CUDA_TRY(cudaMemcpyAsync(host, memory, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_of(stream)));
+  MGRPO_CUDA_TRY(cudaStreamSynchronize(stream_of(stream)));
+  return MGRPO_OK;
+}
