@@ -21,9 +21,6 @@ func (w *Worker) coldStart(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cold start: %w", err)
 	}
-	if len(demos) == 0 {
-		return fmt.Errorf("cold start: no demonstrations for %s: set its cold_start.steps to 0, or give some", w.name)
-	}
 	schedule := assemble.Schedule(set.Optimizer, set.Steps)
 	order := newDealer(len(demos), w.cfg.Run.Seed, w.name)
 	w.Learner.SetAdam(assemble.Adam(set.Optimizer))

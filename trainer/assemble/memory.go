@@ -1,12 +1,11 @@
 package assemble
 
 import (
+	"errors"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // MemoryPlans says, before anything is allocated, what the named agents (nil: all that take part) will need.
@@ -23,32 +22,15 @@ func MemoryPlans(cfg *config.Config, names []string) ([]memory.Plan, error) {
 			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, cfg.AgentNames())
 		}
 		arch, err := architecture(cfg, a)
-		if err != nil {
-			faults = append(faults, cfg.Fault("agents."+name+".model", err))
+		var fault *config.Error
+		switch {
+		case errors.As(err, &fault):
+			faults = append(faults, fault)
 			continue
+		case err != nil:
+			return nil, err
 		}
 		plans = append(plans, memory.Count(cfg, a, arch))
 	}
 	return plans, faults.Err()
-}
-
-// architecture is what the agent's model will be.
-func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
-	if s := a.Model.Shape; s != nil {
-		tok, err := ShapeTokenizer(cfg, s, nil)
-		if err != nil {
-			return arch.Config{}, err
-		}
-		return ShapeConfig(s, tok)
-	}
-	path, err := cfg.Find(a.Model.Path)
-	if err != nil {
-		return arch.Config{}, err
-	}
-	src, err := weights.Open(path)
-	if err != nil {
-		return arch.Config{}, err
-	}
-	defer src.Close()
-	return src.Config(), nil
 }

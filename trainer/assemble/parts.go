@@ -16,10 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
-	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Parts are what one agent of a run is made of.
@@ -101,43 +99,22 @@ func Deterministic(cfg *config.Config) (bool, error) {
 
 // load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.
 func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
+	o, err := openOrigin(want.Config, a, want.Task, want.Weights)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	p.Tokenizer = o.tokenizer
 	opt := model.Options{Compute: computeType(a), HalfCopy: a.Engine.DType == "bf16", MaxPosition: a.ContextTokens(math.MaxInt)}
-	path := want.Weights
-	if path == "" && a.Model.Shape == nil {
-		var err error
-		if path, err = want.Config.Find(a.Model.Path); err != nil {
-			return want.Config.Fault("agents."+a.Name+".model", err)
-		}
-	}
-	if path == "" {
-		return p.initialise(ctx, want, a, opt)
-	}
-	src, err := weights.Open(path)
-	if err != nil {
+	if o.source != nil {
+		p.Model, err = model.Load(ctx, p.Device, o.source, opt)
 		return err
 	}
-	defer src.Close()
-	if p.Tokenizer, err = standalone.TokenizerOf(path, src); err != nil {
-		return err
-	}
-	p.Model, err = model.Load(ctx, p.Device, src, opt)
-	return err
-}
-
-func (p *Parts) initialise(ctx context.Context, want Wanted, a *config.Agent, opt model.Options) (err error) {
-	shape := a.Model.Shape
-	if p.Tokenizer, err = ShapeTokenizer(want.Config, shape, want.Task); err != nil {
-		return err
-	}
-	cfg, err := ShapeConfig(shape, p.Tokenizer)
-	if err != nil {
-		return err
-	}
-	seed := shape.InitSeed
+	seed := a.Model.Shape.InitSeed
 	if seed == 0 {
 		seed = want.Config.Run.Seed ^ Hash(a.Name)
 	}
-	p.Model, err = model.Random(ctx, p.Device, cfg, seed, opt)
+	p.Model, err = model.Random(ctx, p.Device, o.arch, seed, opt)
 	return err
 }
 
@@ -154,20 +131,9 @@ func (p *Parts) learner(ctx context.Context, cfg *config.Config, a *config.Agent
 	return learner.New(ctx, p.Model, p.Params, opt)
 }
 
-// reference loads the weights of the KL term: those configured, else the ones the run starts from.
+// reference loads the weights of the KL term.
 func (p *Parts) reference(ctx context.Context, cfg *config.Config, a *config.Agent) (*model.Model, error) {
-	named, key := a.Reference, ".reference"
-	if named == "" && a.Model.Shape == nil {
-		named, key = a.Model.Path, ".model"
-	}
-	if named == "" {
-		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", cfg.GRPO.KL, a.Name)
-	}
-	path, err := cfg.Find(named)
-	if err != nil {
-		return nil, cfg.Fault("agents."+a.Name+key, err)
-	}
-	src, err := weights.Open(path)
+	src, err := openReference(cfg, a)
 	if err != nil {
 		return nil, err
 	}

@@ -79,9 +79,9 @@ func describe(sub *config.Agent) string {
 	return "Another agent, without tools."
 }
 
-// ShapeTokenizer is the tokenizer of a model that has none of its own yet: t's, or that of a folder. A nil t is the
+// shapeTokenizer is the tokenizer of a model that has none of its own yet: t's, or that of a folder. A nil t is the
 // configured task.
-func ShapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
+func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
 	if s.Tokenizer != "task" {
 		path, err := cfg.Find(s.Tokenizer)
 		if err != nil {
@@ -103,19 +103,22 @@ func ShapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 }
 
 // Demonstrations are the conversations that an agent is taught from before the first step, those of at most limit
-// tokens.
+// tokens. It is an error if there are none.
 func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Trajectory, error) {
+	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Alone: cfg.Run.Arm == "single"}
+	var source task.Demonstrator = file
 	if cfg.ColdStart.Demonstrations == "task" {
-		source, ok := p.Task.(task.Demonstrator)
-		if !ok {
+		var ok bool
+		if source, ok = p.Task.(task.Demonstrator); !ok {
 			return nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
 		}
-		return p.Demonstrations(source, cfg.ColdStart.Queries, limit)
 	}
-	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Alone: cfg.Run.Arm == "single"}
 	for _, a := range cfg.Agents {
 		file.Agents = append(file.Agents, a.Name)
 	}
-	out, err := p.Demonstrations(file, cfg.ColdStart.Queries, limit)
-	return out, errors.Join(err, file.Err)
+	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
+	if err = errors.Join(err, file.Err); err == nil && len(out) == 0 {
+		err = fmt.Errorf("no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or give some", p.Part.Agent, limit)
+	}
+	return out, err
 }

@@ -69,8 +69,8 @@ func limits(l config.Limits) agent.Limits {
 	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Wall: l.WallTime}
 }
 
-// ShapeConfig is the architecture of a model given by nothing but a shape.
-func ShapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
+// shapeConfig is the architecture of a model given by nothing but a shape.
+func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
 	c := arch.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
 		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions, Tied: s.Tied,

@@ -44,7 +44,7 @@ func Examine(ctx context.Context, o Options) []Finding {
 	if o.Config == nil {
 		return append(findings, disk(".", 0))
 	}
-	return append(findings, configured(o.Config)...)
+	return append(findings, configured(ctx, o.Config)...)
 }
 
 // Write prints the findings, at most 80 columns wide where words allow, and says whether any is a failure.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,14 +62,91 @@ func TestExamineConfiguration(t *testing.T) {
 	}
 
 	findings = Examine(context.Background(), Options{Config: quickstart(t, "agents.researcher.device=cuda:7", "task.kind=gsm8k",
-		"task.train=missing.jsonl", "task.eval=missing.jsonl", "agents.planner.model=missing-model", "cold_start.demonstrations=missing-chats.jsonl")})
-	for what, want := range map[string]string{"task": "missing.jsonl", "demonstrations": "missing-chats.jsonl", "models": "agents.planner.model", "GPU": "agents.researcher.device is cuda:7"} {
+		"task.train=missing.jsonl", "task.eval=missing.jsonl", "agents.planner.model=missing-model")})
+	for what, want := range map[string]string{"task": "missing.jsonl", "models": "agents.planner.model", "GPU": "agents.researcher.device is cuda:7"} {
 		bad := false
 		for _, f := range find(findings, what) {
 			bad = bad || f.Status == Fail && strings.Contains(f.Found, want) && f.Advice != ""
 		}
 		if !bad {
 			t.Errorf("%s: %+v, want a failure with %q", what, find(findings, what), want)
+		}
+	}
+}
+
+// What stops a worker when it opens its parts stops doctor, too.
+func TestWhatTrainOpens(t *testing.T) {
+	testdata, err := filepath.Abs(filepath.Join("..", "..", "testdata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) string {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	shape := "{family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + filepath.Join(testdata, "tokenizer", "smollm2") + "}"
+	server := write("team.yaml", `run: {name: x}
+task: {kind: jsonl, train: rows.jsonl, eval: rows.jsonl}
+agents: {boss: {role: main, model: `+shape+`, tools: [lookup]}}
+tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout: 20s}}
+`)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(server), "rows.jsonl"), []byte(`{"question": "q", "answer": "1"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	damaged := t.TempDir()
+	for _, dir := range []string{filepath.Join("models", "bad", "missing-norm"), filepath.Join("tokenizer", "smollm2")} {
+		if err := os.CopyFS(damaged, os.DirFS(filepath.Join(testdata, dir))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	own, research := filepath.Join("..", "..", "examples", "own-task", "team.yaml"), filepath.Join("..", "..", "examples", "research-qwen3", "team.yaml")
+	models := []string{"agents.planner.model=" + shape}
+	ownModels, researchModels := append(models, "agents.solver.model="+shape), append(models, "agents.searcher.model="+shape)
+	for _, c := range []struct {
+		name, file string
+		sets       []string
+		what, want string // the finding and a word of it; "": nothing fails
+	}{
+		{"own-task", own, ownModels, "", ""},
+		{"research", research, researchModels, "", ""},
+		{"no tokenizer", own, append(ownModels, "agents.solver.model="+filepath.Join(testdata, "models", "llama-tiny")), "solver", "tokenizer.json"},
+		{"missing tensors", own, append(ownModels, "agents.solver.model="+damaged), "solver", "model.norm.weight"},
+		{"no prompt", own, append(ownModels, "agents.planner.prompt=missing.txt"), "planner", "agents.planner.prompt"},
+		{"no corpus", research, append(researchModels, "tools.search.corpus=missing"), "searcher", "tools.search"},
+		{"an MCP server that is not there", server, nil, "boss", "tools.lookup"},
+		{"no judge", own, append(ownModels, "task.verifier={kind: judge}", "task.judge={url: 'http://"+nobody.Addr().String()+"', model: m, retries: 0}"), "verifier", "connection refused"},
+		{"no demonstrations", own, append(ownModels, "cold_start.demonstrations=missing.jsonl"), "planner", "missing.jsonl"},
+		{"demonstrations of nobody", own, append(ownModels, "cold_start.demonstrations="+write("chats.jsonl", `{"agent": "clerk", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}`)),
+			"planner", `there is no agent "clerk"`},
+		{"no demonstrations of one agent", own, append(ownModels, "cold_start.demonstrations="+write("one.jsonl", `{"agent": "planner", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}`)),
+			"solver", "no demonstrations"},
+		{"no reference", own, append(ownModels, "grpo.kl=k3", "agents.planner.reference=missing"), "planner", "agents.planner.reference"},
+	} {
+		cfg, err := config.Load(c.file, append(c.sets, "run.dir="+t.TempDir()))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		var failed []Finding
+		for _, f := range Examine(t.Context(), Options{Config: cfg}) {
+			if f.Status == Fail {
+				failed = append(failed, f)
+			}
+		}
+		if c.what == "" {
+			if len(failed) > 0 {
+				t.Errorf("%s: %+v", c.name, failed)
+			}
+		} else if !slices.ContainsFunc(failed, func(f Finding) bool { return f.What == c.what && strings.Contains(f.Found, c.want) && f.Advice != "" }) {
+			t.Errorf("%s: %+v, want a failure of %s with %q", c.name, failed, c.what, c.want)
 		}
 	}
 }

@@ -1,0 +1,113 @@
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// origin is what an agent's weights begin as, opened: everything but the weights themselves.
+type origin struct {
+	arch      arch.Config
+	tokenizer *tokenizer.Tokenizer
+	source    *weights.Source // nil: random weights
+}
+
+// openOrigin opens the folder of a checkpoint or, where it is "", what the configuration names. t may be nil: it is
+// the configured task.
+func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string) (o origin, err error) {
+	if folder == "" && a.Model.Shape != nil {
+		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
+			o.arch, err = shapeConfig(a.Model.Shape, o.tokenizer)
+		}
+		if err != nil {
+			err = cfg.Fault("agents."+a.Name+".model", err)
+		}
+		return o, err
+	}
+	if folder == "" {
+		if folder, err = cfg.Find(a.Model.Path); err != nil {
+			return o, cfg.Fault("agents."+a.Name+".model", err)
+		}
+	}
+	if o.source, err = weights.Open(folder); err == nil {
+		o.arch = o.source.Config()
+		o.tokenizer, err = standalone.TokenizerOf(folder, o.source)
+	}
+	if err != nil {
+		return o, errors.Join(cfg.Fault("agents."+a.Name+".model", err), o.close())
+	}
+	return o, nil
+}
+
+func (o origin) close() error {
+	if o.source == nil {
+		return nil
+	}
+	return o.source.Close()
+}
+
+// architecture is what the agent's model will be. It reads headers and the tokenizer, and no weights.
+func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
+	o, err := openOrigin(cfg, a, nil, "")
+	if err != nil {
+		return arch.Config{}, err
+	}
+	return o.arch, o.close()
+}
+
+// Rehearse opens all that the agent's worker opens, but for the device, the weights and the store, and closes it
+// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term.
+func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task) (err error) {
+	o, err := openOrigin(cfg, a, t, "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	if o.source != nil {
+		if err := o.source.Check(); err != nil {
+			return cfg.Fault("agents."+a.Name+".model", err)
+		}
+	}
+	player, err := Player(ctx, cfg, a, t, o.tokenizer)
+	if err != nil {
+		return fmt.Errorf("agent %s: %w", a.Name, err)
+	}
+	defer func() { err = errors.Join(err, player.Close()) }()
+	if cfg.ColdStarts(a) {
+		if _, err := Demonstrations(cfg, player, a.ContextTokens(o.arch.MaxPosition)); err != nil {
+			return fmt.Errorf("cold start of %s: %w", a.Name, err)
+		}
+	}
+	if cfg.GRPO.KL == "none" || !cfg.Learns(a) {
+		return nil
+	}
+	reference, err := openReference(cfg, a)
+	if err != nil {
+		return err
+	}
+	return errors.Join(reference.Check(), reference.Close())
+}
+
+// openReference opens the weights of the KL term: those configured, else the ones the run starts from.
+func openReference(cfg *config.Config, a *config.Agent) (*weights.Source, error) {
+	named, key := a.Reference, ".reference"
+	if named == "" && a.Model.Shape == nil {
+		named, key = a.Model.Path, ".model"
+	}
+	if named == "" {
+		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", cfg.GRPO.KL, a.Name)
+	}
+	path, err := cfg.Find(named)
+	if err != nil {
+		return nil, cfg.Fault("agents."+a.Name+key, err)
+	}
+	return weights.Open(path)
+}
