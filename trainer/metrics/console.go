@@ -45,8 +45,6 @@ type Console struct {
 	run     history // of the whole run, for the summary
 	resumed bool    // the run has records from before this process
 	made    int     // steps whose table was printed here
-
-	failing map[string]bool // tools, by agent and name, that the agent's newest record warns of
 }
 
 // table is the records of one step or evaluation so far, by agent.
@@ -64,7 +62,7 @@ func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	return &Console{out: out, opt: opt, start: opt.Now(), progress: map[string]string{}, pending: map[string]*table{}, failing: map[string]bool{}}
+	return &Console{out: out, opt: opt, start: opt.Now(), progress: map[string]string{}, pending: map[string]*table{}}
 }
 
 // Recall adds what a resumed run has reported before, for the summary. What is reported anew takes its place.
@@ -128,7 +126,6 @@ func (c *Console) Report(r Record) {
 	defer c.mu.Unlock()
 	delete(c.progress, r.Agent)
 	c.run.add(Line{Record: r})
-	c.warnOfTools(r)
 	if r.Kind == KindColdStart {
 		c.print(c.coldStart(r))
 		return
@@ -161,25 +158,10 @@ func (c *Console) finish(key string) {
 	c.print(c.stepTable(t))
 }
 
-// warnOfTools warns of an agent's tools that have begun to fail often.
-func (c *Console) warnOfTools(r Record) {
-	for _, u := range ToolUses(r.Counts) {
-		key, now := r.Agent+" "+u.Tool, u.Failing()
-		if now && !c.failing[key] {
-			c.note(Warnf(r.Agent, TopicTools, "the tool %s failed in %d of %d calls, %d of them because it took too long", u.Tool, u.Errors+u.Timeouts, u.Calls, u.Timeouts))
-		}
-		c.failing[key] = now
-	}
-}
-
 // Note prints a line; a warning stands out.
 func (c *Console) Note(n Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note(n)
-}
-
-func (c *Console) note(n Note) {
 	text := printable(n.Text)
 	if n.Severity == Warning {
 		text = "warning: " + text

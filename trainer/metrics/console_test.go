@@ -93,20 +93,6 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 	}
 }
 
-// TestFailingTools: a tool that fails often is warned of when it begins to, not in every step.
-func TestFailingTools(t *testing.T) {
-	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"a", "b"}}) // b never reports: no tables
-	for n, failed := range []int64{1, 2, 9, 1, 3} {
-		c.Report(Record{Kind: KindStep, Step: int64(n), Agent: "a", Counts: map[string]map[string]int64{
-			ToolCalls: {"search": 10, "rare": 9}, ToolErrors: {"search": failed - 1, "rare": 9}, ToolTimeouts: {"search": 1}}})
-	}
-	want := "a: warning: the tool search failed in 2 of 10 calls, 1 of them because it took too long\n" +
-		"a: warning: the tool search failed in 3 of 10 calls, 1 of them because it took too long\n"
-	if out.String() != want {
-		t.Errorf("%q, want %q", out, want)
-	}
-}
-
 // TestTableWaitsForAll: the table of a step appears when its last agent has reported, once.
 func TestTableWaitsForAll(t *testing.T) {
 	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"a", "b"}})

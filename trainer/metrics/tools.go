@@ -7,15 +7,19 @@ import (
 
 // ToolUse is what the calls of a tool came to.
 type ToolUse struct {
-	Tool                                  string
-	Calls, Errors, Timeouts, Milliseconds int64
+	Tool             string
+	Calls            int64
+	Errors, Timeouts int64 // calls that were answered with an error, and that took too long
+	Failures         int64 // those of the errors that no other arguments would have prevented
+	Milliseconds     int64 // of all calls
 }
 
 // ToolUses reads what Record.Counts says of tools, in the order of their names.
 func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	var out []ToolUse
 	for _, tool := range slices.Sorted(maps.Keys(counts[ToolCalls])) {
-		u := ToolUse{tool, counts[ToolCalls][tool], counts[ToolErrors][tool], counts[ToolTimeouts][tool], counts[ToolMilliseconds][tool]}
+		u := ToolUse{Tool: tool, Calls: counts[ToolCalls][tool], Errors: counts[ToolErrors][tool], Timeouts: counts[ToolTimeouts][tool],
+			Failures: counts[ToolFailures][tool], Milliseconds: counts[ToolMilliseconds][tool]}
 		if u.Calls > 0 {
 			out = append(out, u)
 		}

@@ -8,7 +8,7 @@ import (
 
 // tools is a row a tool of an agent, and a sentence for each that fails often.
 func (r *run) tools() (t table, failing []string) {
-	t.Head = []string{"agent", "tool", "calls", "errors", "time-outs", "failed", "ms a call"}
+	t.Head = []string{"agent", "tool", "calls", "errors", "whatever the arguments", "time-outs", "failed", "ms a call"}
 	for _, agent := range r.agents {
 		counts := map[string]map[string]int64{}
 		for _, v := range metrics.ByTool.Values {
@@ -23,7 +23,7 @@ func (r *run) tools() (t table, failing []string) {
 			}
 		}
 		for _, u := range metrics.ToolUses(counts) {
-			t.Rows = append(t.Rows, []string{agent, clip(u.Tool), number(float64(u.Calls)), number(float64(u.Errors)), number(float64(u.Timeouts)),
+			t.Rows = append(t.Rows, []string{agent, clip(u.Tool), number(float64(u.Calls)), number(float64(u.Errors)), number(float64(u.Failures)), number(float64(u.Timeouts)),
 				fmt.Sprintf("%.1f %%", 100*u.FailedShare()), number(float64(u.Milliseconds) / float64(u.Calls))})
 			if u.Failing() {
 				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it say little about the agent.",
