@@ -25,7 +25,7 @@ type aim struct {
 // debt is how many kills are due when so many steps are made, so that they are spread over the run.
 func (c *chaos) debt(progress int) int {
 	const spare = 10 // steps at the end, in which the last kills take effect
-	return min(c.o.kills, c.o.kills*(progress+1)/(steps-spare))
+	return min(c.o.kills, c.o.kills*(progress+1)/max(c.t.steps-spare, 1))
 }
 
 // behind is how many kills are overdue.
@@ -37,9 +37,16 @@ func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
 func (c *chaos) urgent() bool { return c.behind() > c.most() }
 func (c *chaos) most() int    { return max(4, min(10, c.o.kills/30)) }
 
-// enough says whether all kills are made, and everybody's cover what the check demands.
+// enough says whether all kills are made and, unless they are all at one failpoint, everybody's cover what the check
+// demands.
 func (c *chaos) enough() bool {
-	return len(c.kills) >= c.o.kills && (c.o.kills == 0 || !slices.ContainsFunc(c.targets(), c.uncovered))
+	switch {
+	case c.o.point != "" && c.o.asleep:
+		return c.pauses >= c.o.kills
+	case c.o.point != "" || c.o.kills == 0:
+		return len(c.kills) >= c.o.kills
+	}
+	return len(c.kills) >= c.o.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
 }
 
 // aimAndShoot plans the next kill at random and, when its time has come, does it.

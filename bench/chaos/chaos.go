@@ -83,31 +83,56 @@ const (
 	patience = 2 * time.Minute // without a step, a kill or a start
 )
 
-// run goes on until every agent's worker has ended by itself, after as many kills as were asked for.
+// run goes on until every agent's worker has ended by itself, after as many kills as were asked for, in the phases that
+// the check demands. Where the team was at its last step before, it gets more to make.
 func (c *chaos) run(ctx context.Context) error {
 	c.began, c.stirred = time.Now(), time.Now()
-	for _, agent := range c.t.names {
-		if err := c.start(agent); err != nil {
-			return err
-		}
+	if err := c.startAll(); err != nil {
+		return err
 	}
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
-	for len(c.finished) < len(c.t.names) {
+	for !c.over() || !c.enough() {
 		var err error
+		if c.over() {
+			err = c.grow()
+		}
 		select {
 		case e := <-c.exits:
-			err = c.ended(e)
+			err = errors.Join(err, c.ended(e))
 		case <-ticks.C:
-			err = errors.Join(c.due(), c.look())
+			err = errors.Join(err, c.due(), c.look())
 		case <-ctx.Done():
-			err = fmt.Errorf("at step %d, after %d kills: %w", c.progress, len(c.kills), context.Cause(ctx))
+			err = fmt.Errorf("at step %d of %d, after %d kills: %w", c.progress, c.t.steps, len(c.kills), context.Cause(ctx))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// startAll starts a worker of every agent.
+func (c *chaos) startAll() error {
+	for _, agent := range c.t.names {
+		if err := c.start(agent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// over says whether every agent's last step is made, nobody is left running or asleep, and Redis is up.
+func (c *chaos) over() bool {
+	return len(c.finished) == len(c.t.names) && len(c.live) == 0 && len(c.later) == 0
+}
+
+// grow has the team go on after what was to be its last step.
+func (c *chaos) grow() error {
+	say("%d kills by step %d: %d steps more", len(c.kills), c.t.steps, moreSteps)
+	c.t.steps += moreSteps
+	clear(c.finished)
+	return c.startAll()
 }
 
 // look kills what is to be killed now.
@@ -197,7 +222,7 @@ func (c *chaos) killed(k kill) error {
 	c.kills = append(c.kills, k)
 	c.stirred = time.Now()
 	if n := len(c.kills); n%10 == 0 {
-		say("%d kills, step %d of %d, %.0f s", n, c.progress, steps, k.Seconds)
+		say("%d kills, step %d of %d, %.0f s", n, c.progress, c.t.steps, k.Seconds)
 	}
 	f, err := os.OpenFile(c.t.path("kills.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -27,6 +27,7 @@ type options struct {
 	kills   int
 	seed    uint64
 	agents  int
+	steps   int
 	every   int64
 	shared  bool
 	point   string
@@ -43,6 +44,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.kills, "kills", 30, "how many times a worker or Redis is killed")
 	flags.Uint64Var(&o.seed, "seed", 1, "of all that is random about them")
 	flags.IntVar(&o.agents, "agents", 2, "size of the team: 2 or 3")
+	flags.IntVar(&o.steps, "steps", 50, "of both runs, a multiple of 10; more are added where they are too few for all kills")
 	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
 	flags.BoolVar(&o.shared, "shared", false, "all workers use one folder, not one each")
 	flags.StringVar(&o.point, "point", "", "kill workers nowhere but at this failpoint")
@@ -54,8 +56,8 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.kills < 0 || o.agents < 2 || o.agents > 3 || o.every < 1 || flags.NArg() > 0 {
-		return o, errors.New("want two or three agents, at least one step between checkpoints, and no further arguments")
+	if o.kills < 0 || o.agents < 2 || o.agents > 3 || o.steps < evalEvery || o.steps%evalEvery != 0 || o.every < 1 || flags.NArg() > 0 {
+		return o, errors.New("want two or three agents, a multiple of 10 steps, at least one between checkpoints, and no further arguments")
 	}
 	var err error
 	o.work, err = filepath.Abs(o.work)
@@ -82,7 +84,10 @@ func run(ctx context.Context, o options) (status int, err error) {
 	if err := t.build(ctx, o.overlay); err != nil {
 		return exitStuck, err
 	}
-	step, err := t.leftAlone(ctx)
+	if err := t.teach(ctx); err != nil {
+		return exitStuck, err
+	}
+	step, err := t.leaveAlone(ctx)
 	if err != nil {
 		return exitStuck, err
 	}
@@ -101,6 +106,11 @@ func run(ctx context.Context, o options) (status int, err error) {
 		return exitStuck, errors.Join(err, c.tails())
 	}
 	report := c.report(time.Since(started))
+	if t.steps > o.steps { // what it is compared with has as many
+		if _, err := t.leaveAlone(ctx); err != nil {
+			return exitStuck, err
+		}
+	}
 	if status, err = t.check(ctx, r, o.kills, &report.Findings); err != nil {
 		return exitStuck, err
 	}

@@ -17,7 +17,7 @@ type report struct {
 	Targets  map[string]map[string]int `json:"targets"`  // kills of each agent's worker and of Redis, by phase of the step
 	Exact    map[string]int            `json:"exact"`    // kills of workers at a failpoint, by failpoint
 	Seconds  float64                   `json:"seconds"`  // of the run that was killed
-	Alone    float64                   `json:"alone"`    // seconds of the run that was left alone
+	Alone    float64                   `json:"alone"`    // seconds of the run that was left alone, at its first length
 	Metrics  bool                      `json:"metrics"`  // all reported numbers are those of the run that was left alone
 	Settings settings                  `json:"settings"` // of both
 	Findings json.RawMessage           `json:"findings"` // of bench/chaos/check
@@ -35,8 +35,8 @@ type settings struct {
 func (c *chaos) report(took time.Duration) report {
 	r := report{
 		Kills: len(c.kills), Pauses: c.pauses, Targets: map[string]map[string]int{}, Exact: map[string]int{},
-		Seconds: took.Seconds(), Alone: c.step.Seconds() * steps,
-		Settings: settings{c.o.seed, c.o.agents, steps, c.o.every, c.o.shared},
+		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.o.steps),
+		Settings: settings{c.o.seed, c.o.agents, c.t.steps, c.o.every, c.o.shared},
 		Machine:  fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH),
 	}
 	for _, k := range c.kills {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +24,9 @@ import (
 var teamYAML string
 
 const (
-	runName = "chaos"
-	steps   = 50
+	runName   = "chaos"
+	evalEvery = 10            // of team.yaml. A run ends with an evaluation: one that grows must have been due for it
+	moreSteps = 2 * evalEvery // by which a run grows
 )
 
 // team is what is trained, and where.
@@ -32,15 +34,16 @@ type team struct {
 	names  []string // main first
 	work   string   // folder of everything below
 	shared bool     // one folder for all workers
-	set    []string // configuration of both runs, beside the file
+	steps  int      // of both runs; more than asked for where those are too few for all kills
+	set    []string // configuration of both runs, beside the file and the number of steps
 }
 
 func newTeam(o options) *team {
-	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared}
+	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared, steps: o.steps}
 	if o.agents == 3 {
 		t.names = append(t.names, "librarian")
 	}
-	t.set = []string{"run.steps=" + strconv.Itoa(steps), fmt.Sprintf("run.checkpoint_every=%d", o.every), "cold_start.demonstrations=none"}
+	t.set = []string{fmt.Sprintf("run.checkpoint_every=%d", o.every), "cold_start.demonstrations=none"}
 	for _, name := range t.names {
 		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.taught(), "checkpoints", "step-000000", name))
 	}
@@ -66,6 +69,11 @@ func (t *team) dir(agent string) string {
 	return t.path("run", agent)
 }
 
+// settings are the configuration of both runs, beside the file.
+func (t *team) settings() []string {
+	return append(slices.Clone(t.set), "run.steps="+strconv.Itoa(t.steps))
+}
+
 // build makes the programs and the folder of the runs.
 func (t *team) build(ctx context.Context, overlay string) error {
 	if err := errors.Join(os.RemoveAll(t.work), os.MkdirAll(t.points(), 0o755)); err != nil {
@@ -89,18 +97,23 @@ func (t *team) build(ctx context.Context, overlay string) error {
 	return command(ctx, "go", append(args, "./cmd/mgrpo")...)
 }
 
-// leftAlone trains the team in one process on an embedded store. It returns how long a step takes.
-func (t *team) leftAlone(ctx context.Context) (time.Duration, error) {
-	if err := command(ctx, t.program(), "train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir="+t.taught()); err != nil {
+// teach makes the weights that both runs begin with.
+func (t *team) teach(ctx context.Context) error {
+	return command(ctx, t.program(), "train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir="+t.taught())
+}
+
+// leaveAlone trains the team in one process on an embedded store. It returns how long a step takes.
+func (t *team) leaveAlone(ctx context.Context) (time.Duration, error) {
+	if err := os.RemoveAll(t.whole()); err != nil {
 		return 0, err
 	}
 	args := []string{"train", "-c", t.config(), "--set", "run.dir=" + t.whole()}
-	for _, s := range t.set {
+	for _, s := range t.settings() {
 		args = append(args, "--set", s)
 	}
 	started := time.Now()
 	err := command(ctx, t.program(), args...)
-	return time.Since(started) / steps, err
+	return time.Since(started) / time.Duration(t.steps), err
 }
 
 // command runs a program that must succeed; of one that does not the output is in the error.
@@ -115,7 +128,7 @@ func command(ctx context.Context, name string, args ...string) error {
 // worker is the command of an agent's worker.
 func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) {
 	args := []string{"worker", "-c", t.config(), "--agent", agent, "--resume"}
-	for _, s := range append([]string{"run.dir=" + t.dir(agent), "store.username=" + runName + "-" + agent}, append(r.settings(), t.set...)...) {
+	for _, s := range append([]string{"run.dir=" + t.dir(agent), "store.username=" + runName + "-" + agent}, append(r.settings(), t.settings()...)...) {
 		args = append(args, "--set", s)
 	}
 	cmd := exec.Command(t.program(), args...)
@@ -144,7 +157,7 @@ func (t *team) check(ctx context.Context, r *server, kills int, findings *json.R
 	for i, name := range t.names {
 		dirs[i] = name + "=" + t.dir(name)
 	}
-	cmd := exec.CommandContext(ctx, t.checker(), "-run", runName, "-steps", strconv.Itoa(steps), "-whole", t.whole(),
+	cmd := exec.CommandContext(ctx, t.checker(), "-run", runName, "-steps", strconv.Itoa(t.steps), "-whole", t.whole(),
 		"-dirs", strings.Join(dirs, ","), "-store", r.url(true), "-ca", r.cert, "-kills", t.path("kills.jsonl"), "-minimum", strconv.Itoa(kills))
 	cmd.Stderr = os.Stderr
 	*findings, err = cmd.Output()
