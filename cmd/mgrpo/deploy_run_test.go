@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,6 +60,47 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 		<-d.ended
 	})
 	return d
+}
+
+// status.sh, run from anywhere, shows the team; and each line at the terminal says whose it is.
+func TestDeployLocalIsLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	d := startDeployed(t, dir, freePort(t), 100_000)
+	d.until(t, "a checkpoint", d.checkpointed(3))
+	look := exec.CommandContext(t.Context(), filepath.Join(dir, "redis", "status.sh"), "--json")
+	look.Dir = t.TempDir()
+	look.Env = append(os.Environ(), asProgram+"=1")
+	out, err := look.Output()
+	var seen struct {
+		Agents []struct {
+			Agent string
+			Alive bool
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &seen)
+	}
+	if err != nil || len(seen.Agents) != 2 || !seen.Agents[0].Alive || !seen.Agents[1].Alive {
+		t.Errorf("status.sh: %v, %+v of %s", err, seen, out)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.status(t)
+	from := map[string]int{}
+	for line := range strings.Lines(d.out.String()) {
+		who, text, ok := strings.Cut(line, " | ")
+		if !ok {
+			who, text, _ = strings.Cut(line, ": ")
+		}
+		if who = strings.TrimSpace(who); !slices.Contains([]string{"planner", "researcher", "run.sh", "to look at it"}, who) || text == "" {
+			t.Errorf("nobody's line: %q", line)
+		}
+		from[who]++
+	}
+	if from["planner"] < 3 || from["researcher"] < 3 {
+		t.Errorf("lines: %v", from)
+	}
 }
 
 // What another run uses, its folder or its port, is refused before anything is written.

@@ -5,6 +5,7 @@
 # A worker that a signal kills is started again, and so is the Redis: the run goes on. Ctrl-C, or SIGTERM, lets the
 # workers finish the step in flight and write a checkpoint; a second one stops them at once. The same command goes on
 # from there. The status is 0 when the run is complete, 75 when it was stopped, else that of the worker that failed.
+# Each line that a worker prints begins with its agent. DIR/status.sh shows the team's status.
 #
 # Environment: DIR, where the Redis keeps its data and its users' passwords; PORT, its port; HEALTH_PORT, that of the
 # first worker's /healthz, /readyz and /metrics, the next worker's being one higher; RESTARTS, how often one process
@@ -34,6 +35,10 @@ mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
 if [ ! "$dry" ]; then # what another run uses is not written to
+  if ! command -v redis-server >/dev/null; then
+    say 'no redis-server on the PATH: apt-get install redis-server'
+    exit 1
+  fi
   exec 9>"$dir/lock"
   if ! flock -n 9; then
     say "another run.sh uses $dir, or processes of it that it left behind do: end them, or set DIR and PORT to others"
@@ -67,16 +72,31 @@ for user in "${workers[@]}"; do
     --set "store.url=$url" --set "store.username=$user" --set "store.password_file=$dir/$user.password"
   health=$((health + 1))
 done
-echo "to look at it: $(printf '%q ' "$MGRPO" status -c "$config" "$@" --set "store.url=$url" \
-  --set "store.username=$onlooker" --set "store.password_file=$dir/$onlooker.password")"
+{
+  printf '#!/usr/bin/env bash\n# The status of the team that deploy/local/run.sh trains. Options are those of mgrpo status.\n'
+  printf 'cd %q\nexec ' "$PWD"
+  printf '%q ' "$MGRPO" status -c "$config" "$@" --set "store.url=$url" \
+    --set "store.username=$onlooker" --set "store.password_file=$dir/$onlooker.password"
+  echo '"$@"'
+} >"$dir/status.sh"
+chmod +x "$dir/status.sh"
+printf 'to look at it: %q\n' "$dir/status.sh"
 if [ "$dry" ]; then
   for name in "${order[@]}"; do printf '%s: %s\n' "$name" "${commands[$name]}"; done
   exit
 fi
 
+# What a process prints goes to the terminal through a filter that puts its name before each line. A filter outlives
+# the processes of its name and ignores Ctrl-C: it ends when nobody can write to it any more.
+declare -A outputs filters # by name
+for name in "${order[@]}"; do
+  exec {output}> >(trap '' INT TERM && exec sed -u "s/^/$(printf '%-10s' "$name") | /" 9>&-)
+  outputs[$name]=$output filters[$name]=$!
+done
+
 declare -A pids started # by name
 start() {
-  eval "${commands[$1]} &"
+  eval "${commands[$1]} >&${outputs[$1]} 2>&1 &"
   pids[$1]=$!
   started[$1]=$((${started[$1]-0} + 1))
 }
@@ -101,6 +121,9 @@ finish() {
     kill -TERM "$redis" 2>/dev/null || true
     wait "$redis" || true
   fi
+  local output
+  for output in "${outputs[@]}"; do exec {output}>&-; done # all of them first: a filter holds those before it open
+  for name in "${!filters[@]}"; do wait "${filters[$name]}" || true; done
 }
 trap finish EXIT
 
