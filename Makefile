@@ -27,37 +27,45 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup native build cuda test test-goldens test-asan test-cuda quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
 
 # .ci/run gives the documented commands a copy of the tree that links to what is built.
 ifdef PREBUILT
-setup native build:
+setup setup-tests native native-tests build:
 else
-setup: ## system packages, LibTorch, Go modules
-	@.ci/setup.sh
-	@bindings/torch/libtorch.sh $(SITE)
-	@go mod download
+setup: ## what building and running needs: system packages, LibTorch, Go modules
+	@.ci/setup.sh $(SITE)
+
+setup-tests: ## what testing needs beside: a Redis, Chromium, shellcheck, GoogleTest
+	@.ci/setup.sh $(SITE) tests
 ifdef CUDA
 	@bindings/torch/libtorch.sh $(CUDA_SITE) $$([ -e /dev/nvidiactl ] && echo cuda-run || echo cuda)
 endif
 
-# CMake is asked once; ninja asks it again when a CMakeLists.txt or a list of sources changes. Once CUDA=1 was
-# built it stays part of the build, until make clean.
-native: setup
-ifdef CUDA
-	@grep -qs MGRPO_CUDA:BOOL=ON build/cmake/CMakeCache.txt || { \
-	  $(FLAGS) && cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) \
-	    -DMGRPO_CUDA=ON -DCMAKE_CUDA_COMPILER="$$CUDACXX" -DTORCH_CUDA_SITE=$(CURDIR)/$(CUDA_SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
-else
-	@test -f build/cmake/build.ninja || { mkdir -p build; \
-	  cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE) >build/cmake.log || { cat build/cmake.log; exit 1; }; }
-endif
-	@ninja -C build/cmake -j$$(nproc) --quiet | sed '/no work to do/d'
+# CMake is asked once for each of these; ninja asks it again when a CMakeLists.txt or a list of sources changes. Once
+# tests or CUDA=1 were built they stay part of the build, until make clean. gotch's C++ is one large file: it is
+# compiled beside ours.
+CMAKE   := mkdir -p build && cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE)
+LOG     := >build/cmake.log || { cat build/cmake.log; exit 1; }
+COMPILE := $(GO) build github.com/sugarme/gotch/libtch & gotch=$$!; \
+  ninja -C build/cmake -j$$(nproc) --quiet | sed '/no work to do/d' || { wait; exit 1; }; wait $$gotch
 
-build: native ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
+native: setup
+	@test -f build/cmake/build.ninja || { $(CMAKE) $(LOG); }
+	@$(COMPILE)
+
+native-tests: setup-tests
+	@grep -qs MGRPO_TESTS:BOOL=ON build/cmake/CMakeCache.txt || { $(CMAKE) -DMGRPO_TESTS=ON $(LOG); }
+ifdef CUDA
+	@grep -qs MGRPO_CUDA:BOOL=ON build/cmake/CMakeCache.txt || { $(FLAGS) && $(CMAKE) \
+	  -DMGRPO_CUDA=ON -DCMAKE_CUDA_COMPILER="$$CUDACXX" -DTORCH_CUDA_SITE=$(CURDIR)/$(CUDA_SITE) $(LOG); }
+endif
+	@$(COMPILE)
+
+build: $(if $(CUDA),native-tests,native) ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 	@mkdir -p bin
 	@$(BUILD) -o bin/mgrpo ./cmd/mgrpo
 ifdef CUDA
@@ -75,19 +83,19 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
 # Every path of the kernels. Where the CPU lacks an instruction set, that run repeats a lower one.
-test: build gsm8k ## every test
+test: native-tests build gsm8k ## every test
 	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/test/kernels_test --gtest_brief=1; done
 	build/test/kernels_emulated_test --gtest_brief=1 --gtest_filter='*emulated:Emulator*'
 	build/test/shim_test --gtest_brief=1
 	$(GO) test -timeout 30m ./...
 	$(GO) test -timeout 30m -race $(RACE)
 
-test-goldens: build ## the golden tests against GOLDENS=dir, laid out like testdata/
+test-goldens: setup-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with mgrpo/, models/ or tokenizer/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 
-test-asan: setup ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
-	@test -f build/asan/build.ninja || cmake -G Ninja -S . -B build/asan -DMGRPO_SANITIZE=ON \
+test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
+	@grep -qs MGRPO_TESTS:BOOL=ON build/asan/CMakeCache.txt || cmake -G Ninja -S . -B build/asan -DMGRPO_TESTS=ON -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
 	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/asan/test/kernels_test --gtest_brief=1; done
@@ -110,7 +118,7 @@ gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
 
-bench: build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (an hour and a half)
+bench: setup-tests build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (an hour and a half)
 	@$(FLAGS) && for suite in kernels rollout learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
@@ -120,19 +128,18 @@ ablation: build ## the baselines at equal rollout tokens, three seeds (about hal
 bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (2.7 GB)
 	@bench/peers/setup.sh
 
-gsm8k: ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
-	@.ci/setup.sh
+gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@examples/gsm8k/fetch.sh
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
 
 KILLS ?= 30
 
 # ARGS='-seed 2 -agents 3 -every 1 -shared'
-chaos: build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
+chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
 	$(GO) test -tags failpoint ./trainer/failpoint
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
 
-bugs: build ## put each bug of docs/reliability.md into the product: a test must find it
+bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
 	$(GO) run ./bench/chaos/bugs
 
 interop: build ## compare what mgrpo wrote with transformers (downloads 2.7 GB once)

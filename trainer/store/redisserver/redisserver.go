@@ -82,7 +82,7 @@ func (s *Server) Start() error {
 	s.Cmd = exec.Command("redis-server", slices.Concat(s.Args, port, []string{"--bind", "127.0.0.1", "--dir", s.Dir, "--unixsocket", s.Socket()})...)
 	s.Cmd.Stdout, s.Cmd.Stderr = log, log
 	if err := s.Cmd.Start(); err != nil {
-		return fmt.Errorf("%w: make setup installs it", err)
+		return fmt.Errorf("%w: make setup-tests installs it", err)
 	}
 	return s.Await("answer", func(c *redis.Client) bool {
 		err := c.Ping(context.Background()).Err()
