@@ -4,7 +4,8 @@
 #
 # gotch names a dozen CUDA libraries on its link line: empty archives under build/stubs satisfy them, and
 # --as-needed keeps libtorch.so, which would ask for CUDA, out of the program. gotch's own flags -g -O3 come
-# after ours and cost minutes on its one large file: the compiler wrapper build/cxx has the last word.
+# after ours and cost minutes on its one large file: the compiler wrapper build/cxx has the last word: -O0, since that
+# file only passes calls on to LibTorch.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$here/../../../build
@@ -16,7 +17,7 @@ build=$(cd "$build" && pwd)
 for name in cuda cudart cublas cudnn caffe2_nvrtc nvrtc-builtins nvrtc nvToolsExt c10_cuda torch_cuda; do
   printf '!<arch>\n' > "$build/stubs/lib$name.a"
 done
-printf '#!/bin/sh\nexec %q "$@" -O1 -g0 -w\n' "$(command -v g++)" > "$build/cxx.new"
+printf '#!/bin/sh\nexec %q "$@" -O0 -g0 -w\n' "$(command -v g++)" > "$build/cxx.new"
 chmod +x "$build/cxx.new"
 mv "$build/cxx.new" "$build/cxx"
 
