@@ -32,12 +32,14 @@ How to read the tables:
   more than two minutes.
 - **The floor** is the least time in which this machine could do it: the bytes that have to be moved at the rate of a copy
   (of a read, where next to nothing is written), or the operations at the rate of LibTorch's matrix product, whichever takes
-  longer. Copy, read and matrix product are measured in the same run, too. The formula of each kernel's bytes and operations is
-  in the JSON. 100 % is as fast as that ceiling.
+  longer. Copy, read and matrix product are measured in the same run, too: before the suite, whose table has them, and right
+  before each row, where they stand in the JSON with the formula of each kernel's bytes and operations. (Rows without them there
+  were measured when it was done once a suite.) 100 % is as fast as that ceiling.
 - **Hot** finds its inputs where the last run left them, and its floor is that of a copy within the last cache; **cold**
   begins with caches that hold something else. Threads wait in a cold call until they are woken, which takes some tens of
   microseconds with any provider and is most of the time of the small ones.
-- **× peer** is the peer's median over ours: above 1 we are faster.
+- **× peer** is the peer's median over ours: above 1 we are faster. Where a peer computes in bf16 on a machine without
+  instructions for it, *bf16 emulated* stands beside that, and it counts neither as a win nor for a target.
 - **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run.
 - **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs.
   Gradients that PyTorch allocates count; ours of weights are added to a buffer that training holds anyway.
@@ -94,6 +96,9 @@ func (m *machine) write(b *strings.Builder) {
 	}
 	for _, r := range m.results {
 		writeRows(b, r)
+		if r.Suite == "step" {
+			m.writeParts(b, r)
+		}
 	}
 	m.writeStore(b)
 }
@@ -128,14 +133,54 @@ func (m *machine) writeTargets(b *strings.Builder) {
 			value, verdict := "-", "not measured"
 			if t.Value != nil {
 				value, verdict = fmt.Sprintf("%.3g", *t.Value), "met"
-				if !t.Met {
+				switch {
+				case !t.Met:
 					verdict = strings.TrimSpace("missed. " + m.reason(r, t))
+				case t.Peer != "" && m.emulated(r):
+					verdict = "not counted: the peer's bf16 is emulated"
 				}
 			}
 			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)
 		}
 	}
 	m.writeStoreTargets(b)
+}
+
+// emulated says whether the peers of a row emulate their type of numbers.
+func (m *machine) emulated(row measure.Row) bool {
+	return slices.ContainsFunc(m.results, func(r *measure.Results) bool { return r.Suite == row.Suite && row.Emulated(r.Ceilings) })
+}
+
+// writeParts puts what transformers takes for the parts of a step, in their own suites, beside TRL's whole step.
+func (m *machine) writeParts(b *strings.Builder, steps *measure.Results) {
+	begun := false
+	for _, step := range steps.Rows {
+		ours, trl := find(step, measure.Ours), find(step, "trl")
+		generate, train := m.part("hf-generate", step), m.part("hf-forward-backward", step)
+		if ours == nil || trl == nil || trl.Status != "ok" || generate == nil || train == nil {
+			continue
+		}
+		if !begun {
+			begun = true
+			b.WriteString("\nTRL's step beside its parts alone: transformers' generate, in the suite rollout, and forward and backward pass, in the suite learner, " +
+				"of the same model and shape. Rewards, clipping and the optimizer are in ours and in TRL's. `mgrpo bench step --profile` says where TRL's time goes.\n\n" +
+				"| case | ours | TRL | × ours | generate | forward and backward | both | × ours |\n|---|---|---|---|---|---|---|---|\n")
+		}
+		both := generate.Median + train.Median
+		fmt.Fprintf(b, "| %s, %s | %s | %s | %.2f | %s | %s | %s | %.2f |\n", step.Name, step.Shape, measure.Seconds(ours.Median), measure.Seconds(trl.Median), trl.Median/ours.Median,
+			measure.Seconds(generate.Median), measure.Seconds(train.Median), measure.Seconds(both), both/ours.Median)
+	}
+}
+
+// part is a peer's result where it computes on the shape of a step in the peer's type of numbers; nil if it was not measured.
+func (m *machine) part(peer string, step measure.Row) *measure.Result {
+	for _, row := range m.rows() {
+		p := find(row, peer)
+		if p != nil && p.Status == "ok" && row.Shape == step.Shape && row.PeersDType() == step.PeersDType() {
+			return p
+		}
+	}
+	return nil
 }
 
 // standing is one comparison with a peer.
@@ -148,13 +193,16 @@ type standing struct {
 // writeStandings says how often we are faster and lists every case where we are not.
 func (m *machine) writeStandings(b *strings.Builder) {
 	var losses []standing
-	wins := 0
+	wins, emulated := 0, 0
 	for _, r := range m.rows() {
 		for peer, ratio := range r.Ratio {
-			if ratio >= 1 {
-				wins++
-			} else {
+			switch {
+			case ratio < 1:
 				losses = append(losses, standing{r, peer, ratio})
+			case m.emulated(r):
+				emulated++
+			default:
+				wins++
 			}
 		}
 	}
@@ -162,6 +210,9 @@ func (m *machine) writeStandings(b *strings.Builder) {
 		return cmp.Or(cmp.Compare(x.ratio, y.ratio), strings.Compare(x.row.Name+x.row.Shape+string(x.row.Cache)+x.peer, y.row.Name+y.row.Shape+string(y.row.Cache)+y.peer))
 	})
 	fmt.Fprintf(b, "\n### Wins and losses\n\nFaster in %d of %d comparisons.", wins, wins+len(losses))
+	if emulated > 0 {
+		fmt.Fprintf(b, " %d more, with peers whose bf16 is emulated, are not counted.", emulated)
+	}
 	if len(losses) > 0 {
 		b.WriteString(" Slower in these:\n\n| case | cache | against | × peer |\n|---|---|---|---|\n")
 	} else {
@@ -197,7 +248,11 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 				b.WriteString(" failed | | |")
 				failed = append(failed, fmt.Sprintf("- %s, %s, %s: %s", row.Name, row.Shape, name, p.Status))
 			default:
-				fmt.Fprintf(b, " %.2f | %.0e | %s |", row.Ratio[name], p.MaxError, measure.Bytes(p.PeakExtraBytes))
+				how := ""
+				if row.Emulated(r.Ceilings) {
+					how = ", bf16 emulated"
+				}
+				fmt.Fprintf(b, " %.2f%s | %.0e | %s |", row.Ratio[name], how, p.MaxError, measure.Bytes(p.PeakExtraBytes))
 			}
 		}
 		b.WriteString("\n")

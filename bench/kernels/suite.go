@@ -83,7 +83,11 @@ func (w workload) label() string {
 }
 
 func (w workload) row(cache measure.Cache) measure.Row {
-	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: cmp.Or(w.dtype, "float32"), Cache: cache,
+	dtype, peer := cmp.Or(w.dtype, "float32"), ""
+	if w.wide {
+		peer = "float32"
+	}
+	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: dtype, PeerDType: peer, Cache: cache,
 		Bytes: w.bytes, ReadOnly: w.reads, FLOPs: w.flops, Targets: append([]measure.Target(nil), w.targets...)}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime/debug"
 	"sync"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -29,8 +30,12 @@ const (
 	gpuGEMMSize    = 8192
 )
 
-// MeasureCeilings takes samples with as many threads as dev has.
-func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (c Ceilings, err error) {
+// MeasureCeilings takes samples with as many threads as spec's device is opened with.
+func MeasureCeilings(ctx context.Context, spec string, threads, samples int) (c Ceilings, err error) {
+	dev, err := torch.Open(spec, threads)
+	if err != nil {
+		return c, err
+	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		clock, err := NewClock(s)
 		if err != nil {
@@ -43,6 +48,8 @@ func MeasureCeilings(ctx context.Context, dev *torch.Device, samples int) (c Cei
 		}
 		return errors.Join(err, clock.Close())
 	})
+	err = errors.Join(err, dev.Close())
+	debug.FreeOSMemory() // whoever is measured next does not have it
 	return c, err
 }
 

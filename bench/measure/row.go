@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -22,10 +23,12 @@ type Row struct {
 	Name         string             `json:"name"`
 	Shape        string             `json:"shape"`
 	DType        string             `json:"dtype"`
+	PeerDType    string             `json:"peer_dtype,omitempty"` // that of the peers; empty: the same
 	Cache        Cache              `json:"cache"`
 	Bytes        Amount             `json:"bytes"` // the least that has to be moved: inputs read once, outputs written once
 	ReadOnly     bool               `json:"read_only,omitempty"`
 	FLOPs        Amount             `json:"flops"`
+	Ceilings     *Ceilings          `json:"ceilings,omitempty"` // measured right before the row; nil: those of the suite
 	FloorSeconds float64            `json:"floor_seconds"`
 	FloorOf      string             `json:"floor_of"` // which ceiling it comes from
 	Providers    []Result           `json:"providers"`
@@ -181,8 +184,10 @@ func (c *contestant) turn(ctx context.Context, cache Cache) error {
 	return err
 }
 
-// Finish fills in what follows from the measurements and the machine's ceilings: rates, the floor, ratios, targets.
-func (r *Row) Finish(c Ceilings) {
+// Finish fills in what follows from the measurements and the machine's ceilings, the row's own where it has some: rates,
+// the floor, ratios, targets.
+func (r *Row) Finish(suite Ceilings) {
+	c := r.against(suite)
 	copyGBps, readGBps := c.Copy.Median, c.Read.Median
 	where := "memory"
 	if r.Cache == Hot {
@@ -216,6 +221,24 @@ func (r *Row) Finish(c Ceilings) {
 	for i := range r.Targets {
 		r.Targets[i].judge(r)
 	}
+}
+
+// against are the ceilings that the row is compared with.
+func (r *Row) against(suite Ceilings) Ceilings {
+	if r.Ceilings != nil {
+		return *r.Ceilings
+	}
+	return suite
+}
+
+// PeersDType is the type of numbers in which the peers compute.
+func (r *Row) PeersDType() string { return cmp.Or(r.PeerDType, r.DType) }
+
+// Emulated says whether the peers compute in a type of numbers that the machine has no instructions for: it multiplies
+// faster in float32. Being faster than that is no win.
+func (r *Row) Emulated(suite Ceilings) bool {
+	c := r.against(suite)
+	return r.PeersDType() != "float32" && c.GEMMBF16.Median < c.GEMM.Median
 }
 
 // result is the provider's that has numbers, else nil.

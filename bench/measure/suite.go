@@ -2,12 +2,9 @@ package measure
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
 // Options of a run of a suite.
@@ -39,27 +36,35 @@ type Case struct {
 	Measure func(ctx context.Context) (Row, error)
 }
 
-// Run measures the machine's ceilings and then all cases. With an error it returns the rows that were finished before.
+// rowSamples is how often each ceiling is measured before a row.
+const rowSamples = 3
+
+// Run measures the machine's ceilings and then all cases, each after its own ceilings: a machine that others use is not
+// always as fast. With an error it returns the rows that were finished before.
 func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, error) {
 	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: Load()}
-	dev, err := torch.Open(o.Device, o.Threads)
-	if err != nil {
+	var err error
+	if r.Machine, err = Examine(o.Commit, o.Device, o.Threads); err != nil {
 		return r, err
 	}
-	if r.Machine, err = Examine(o.Commit, dev.Spec(), o.Threads); err == nil {
-		r.Ceilings, err = MeasureCeilings(ctx, dev, o.Plan().Samples)
-	}
-	if err := errors.Join(err, dev.Close()); err != nil {
+	if r.Ceilings, err = MeasureCeilings(ctx, o.Device, o.Threads, o.Plan().Samples); err != nil {
 		return r, err
 	}
 	for _, c := range cases {
 		if !strings.Contains(c.Label, o.Only) {
 			continue
 		}
+		before := r.Ceilings
+		if !o.Quick {
+			if before, err = MeasureCeilings(ctx, o.Device, o.Threads, rowSamples); err != nil {
+				return r, err
+			}
+		}
 		row, err := c.Measure(ctx)
 		if err != nil {
 			return r, err
 		}
+		row.Ceilings = &before
 		row.Finish(r.Ceilings)
 		r.Rows = append(r.Rows, row)
 		if o.Save == nil {

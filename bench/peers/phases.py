@@ -9,6 +9,7 @@ those of the first completion of each of the first C prompts in float64, from th
 import queue
 import resource
 import threading
+import time
 
 import torch
 import transformers
@@ -118,6 +119,13 @@ class GRPO(Phase):
 
     def __init__(self, case):
         super().__init__(case)
+        self.error = super().check()  # the first step moves the weights
+        self.gate = Gate()
+        trainer = self.trainer(self.gate, 1_000_000)
+        threading.Thread(target=self.train, args=[trainer], daemon=True).start()
+
+    def trainer(self, callback, steps):
+        case = self.case
         import datasets
         import trl
         self.version = f"trl {trl.__version__}, {self.version}"
@@ -128,19 +136,16 @@ class GRPO(Phase):
             learning_rate=case["lr"], lr_scheduler_type="constant", optim="adamw_torch_fused", weight_decay=0.1,
             adam_beta1=0.9, adam_beta2=0.98, max_grad_norm=1.0, beta=0.0, loss_type="grpo", scale_rewards="group",
             num_iterations=1, bf16=False, gradient_checkpointing=False, use_vllm=False, use_cpu=inputs.device == "cpu",
-            pad_to_multiple_of=None, max_steps=1_000_000, logging_steps=1_000_000, save_strategy="no", report_to=[],
+            pad_to_multiple_of=None, max_steps=steps, logging_steps=1_000_000, save_strategy="no", report_to=[],
             disable_tqdm=True, seed=0)
         self.settings |= chosen
-        self.error = super().check()  # the first step moves the weights
-        self.gate = Gate()
         # The fingerprint is given since datasets would pickle pyarrow whole, which is not under site-packages here.
         prompts = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(
             {"prompt": [" ".join(map(str, p)) for p in case["prompts"]]}), fingerprint="prompts")
-        trainer = trl.GRPOTrainer(
+        return trl.GRPOTrainer(
             model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir=f"{case['folder']}-trl", **chosen),
-            train_dataset=prompts, callbacks=[self.gate],
+            train_dataset=prompts, callbacks=[callback],
             processing_class=numerals(self.model.config.vocab_size))
-        threading.Thread(target=self.train, args=[trainer], daemon=True).start()
 
     def check(self):
         return self.error
@@ -172,6 +177,91 @@ def numerals(vocab):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="0", pad_token="0", padding_side="left")
 
 
+class Profile(GRPO):
+    """Not measured: its settings are where the time of one step of trl.GRPOTrainer goes, as text.
+
+    The trainer makes three steps in this thread: the first warms up, the parts of the second are timed, and the operators
+    of the third are counted by PyTorch's profiler, which slows it down.
+    """
+
+    def __init__(self, case):
+        Phase.__init__(self, case)
+        import trl
+        parts = Parts()
+        trainer = self.trainer(parts, 3)
+        for part, owner, name in (
+                ("generate: model.generate", trainer.model, "generate"),
+                ("batches: _prepare_inputs", trainer, "_prepare_inputs"),
+                ("rewards, advantages: _generate_and_score_completions", trainer, "_generate_and_score_completions"),
+                ("forward: _get_per_token_logps_and_entropies", trainer, "_get_per_token_logps_and_entropies"),
+                ("loss: compute_loss", trainer, "compute_loss"),
+                ("backward: accelerator.backward", trainer.accelerator, "backward"),
+                ("clip: accelerator.clip_grad_norm_", trainer.accelerator, "clip_grad_norm_")):
+            setattr(owner, name, parts.timed(part, getattr(owner, name)))
+        trainer.train()
+        self.settings = {"profile": f"trl {trl.__version__}, {Phase.version}, {torch.get_num_threads()} threads\n\n{parts.table()}\n{parts.operators}"}
+
+
+class Parts(transformers.TrainerCallback):
+    """Seconds, seconds in the system and page faults of a step's parts, each without the parts inside it."""
+
+    def __init__(self):
+        self.step, self.open, self.spent = 0, [], {}
+        self.last = self.profiler = self.operators = None
+
+    def enter(self, part):
+        self.charge()
+        self.open.append(part)
+
+    def leave(self):
+        self.charge()
+        self.open.pop()
+
+    def charge(self):
+        """What went by since the last call belongs to the innermost part that is open."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        now = (time.perf_counter(), usage.ru_utime, usage.ru_stime, usage.ru_minflt)
+        if self.open and self.step == 2:
+            before = self.spent.get(self.open[-1], (0, 0, 0, 0))
+            self.spent[self.open[-1]] = tuple(b + n - l for b, n, l in zip(before, now, self.last, strict=True))
+        self.last = now
+
+    def timed(self, part, work):
+        def run(*args, **named):
+            self.enter(part)
+            try:
+                return work(*args, **named)
+            finally:
+                self.leave()
+        return run
+
+    def on_step_begin(self, *_, **__):
+        self.step += 1
+        if self.step == 3:
+            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            self.profiler.start()
+        self.enter("the trainer's own: everything else")
+
+    def on_pre_optimizer_step(self, *_, **__):
+        self.enter("AdamW: optimizer.step")
+
+    def on_optimizer_step(self, *_, **__):
+        self.leave()
+
+    def on_step_end(self, *_, **__):
+        self.leave()
+        if self.profiler:
+            self.profiler.stop()
+            self.operators = self.profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40)
+
+    def table(self):
+        whole = sum(s[0] for s in self.spent.values())
+        rows = [f"{'part of a step':56} {'seconds':>8} {'share':>6} {'user s':>8} {'system s':>8} {'page faults':>12}"]
+        for part, (wall, user, system, faults) in sorted(self.spent.items(), key=lambda p: -p[1][0]):
+            rows.append(f"{part:56} {wall:8.2f} {wall / whole:6.0%} {user:8.2f} {system:8.2f} {faults:12d}")
+        return "\n".join([*rows, f"{'step':56} {whole:8.2f}", ""])
+
+
 class Float64:
     """Not measured: its settings are the log-probs of the first completion of each prompt in float64."""
 
@@ -187,4 +277,4 @@ def prepare(case, provider):
     return PROVIDERS[provider](case)
 
 
-PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "trl": GRPO, "float64": Float64}
+PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "trl": GRPO, "trl-profile": Profile, "float64": Float64}

@@ -146,30 +146,49 @@ func smaller(peer string, share float64) measure.Target {
 	return measure.Target{Kind: measure.Memory, Peer: peer, Bound: share, Text: fmt.Sprintf("at most %g× the peak memory of %s", share, peer)}
 }
 
-// measure makes the workload and times the providers on it. Every sample begins with cold caches: the weights of a
-// real model come from memory.
-func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err error) {
+// prepared makes the workload, whose files are there as long as work runs.
+func (b bench) prepared(ctx context.Context, o Options, work func(*workload) error) (err error) {
 	parent := filepath.Join(o.Root, "build")
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return row, err
+		return err
 	}
 	folder, err := os.MkdirTemp(parent, "bench-")
 	if err != nil {
-		return row, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	peers := measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
 	w, err := prepare(ctx, b, filepath.Join(folder, "model"), o)
-	if err != nil {
-		return row, fmt.Errorf("%s %s: %w", b.suite, b.name, err)
+	if err == nil {
+		err = work(w)
 	}
-	p := phases[b.suite]
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", b.suite, b.name, err)
+	}
+	return nil
+}
+
+func peersOf(o Options) measure.Peers {
+	return measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
+}
+
+// measure times the providers on the workload. Every sample begins with cold caches: the weights of a real model come
+// from memory.
+func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err error) {
+	err = b.prepared(ctx, o, func(w *workload) error {
+		row, err = b.compare(ctx, w, o)
+		return err
+	})
+	return row, err
+}
+
+func (b bench) compare(ctx context.Context, w *workload, o Options) (row measure.Row, err error) {
+	peers, p := peersOf(o), phases[b.suite]
 	openers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
 		return open(ctx, p, w, o)
 	}}}
 	if o.Peers {
 		if err := w.askFloat64(ctx, peers); err != nil {
-			return row, fmt.Errorf("%s %s: log-probs in float64: %w", b.suite, b.name, err)
+			return row, fmt.Errorf("log-probs in float64: %w", err)
 		}
 		openers = append(openers, peers.Opener(p.peer, w))
 	}
@@ -184,6 +203,6 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 
 // row is the case's without what follows from its weights.
 func (b bench) row() measure.Row {
-	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(), Cache: measure.Cold,
+	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(), PeerDType: b.precision.peer(), Cache: measure.Cold,
 		ReadOnly: true, Targets: b.targets}
 }

@@ -4,6 +4,8 @@ package phases
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
@@ -17,6 +19,24 @@ func OnGPU(suite string) (rows []measure.Row) {
 		rows = append(rows, b.row())
 	}
 	return rows
+}
+
+// Profile says where the time of a TRL step goes, as text, for each case of the suite "step".
+func Profile(ctx context.Context, o Options, say func(string)) error {
+	for _, b := range casesOf("step", o.Quick) {
+		if !strings.Contains(b.name, o.Only) || b.precision == mixed { // whose TRL is that of the case in float32
+			continue
+		}
+		err := b.prepared(ctx, o, func(w *workload) error {
+			told, err := ask[string](ctx, peersOf(o), "trl-profile", "profile", w)
+			say(fmt.Sprintf("%s, %s\n%s", b.name, b.row().Shape, told))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Run measures one suite: "rollout", "learner" or "step".

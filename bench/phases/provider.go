@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"runtime/debug"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -13,7 +12,6 @@ import (
 
 // open makes our provider of a phase.
 func open(ctx context.Context, p phase, w *workload, o Options) (measure.Provider, measure.Setup, error) {
-	debug.FreeOSMemory() // what measuring ceilings left is not the provider's
 	a, err := openActor(ctx, p.options, w, o)
 	if err != nil {
 		return nil, measure.Setup{}, err

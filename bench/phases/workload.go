@@ -142,25 +142,28 @@ func (w *workload) sampledLogProbs() (out [][]float64) {
 
 // askFloat64 replaces LogProbs by those that transformers computes in float64.
 func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
-	provider, setup, err := peers.Opener("float64", w).Open(ctx)
+	told, err := ask[[][]float64](ctx, peers, "float64", "log_probs", w)
 	if err != nil {
 		return err
 	}
-	if err := provider.Close(); err != nil {
-		return err
-	}
-	data, err := json.Marshal(setup.Settings["log_probs"])
-	if err != nil {
-		return err
-	}
-	w.LogProbs, w.against = nil, "transformers in float64"
-	if err := json.Unmarshal(data, &w.LogProbs); err != nil {
-		return err
-	}
+	w.LogProbs, w.against = told, "transformers in float64"
 	if len(w.LogProbs) != w.Checked {
 		return fmt.Errorf("the peer gave those of %d sequences for %d", len(w.LogProbs), w.Checked)
 	}
 	return nil
+}
+
+// ask starts a provider that measures nothing and gives what it tells in one of its settings.
+func ask[T any](ctx context.Context, peers measure.Peers, provider, setting string, w *workload) (told T, err error) {
+	p, setup, err := peers.Opener(provider, w).Open(ctx)
+	if err != nil {
+		return told, err
+	}
+	data, err := json.Marshal(setup.Settings[setting])
+	if err == nil {
+		err = json.Unmarshal(data, &told)
+	}
+	return told, errors.Join(err, p.Close())
 }
 
 func widen(v []float32) []float64 {

@@ -35,16 +35,21 @@ type benchFlags struct {
 	Quick   bool   `help:"Tiny shapes, two samples, no peers: shows that everything runs, measures nothing."`
 }
 
-// suite fills in defaults, runs a suite and prints what came out, also when it ended early.
-func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error)) error {
+// options are the flags with their defaults filled in.
+func (f benchFlags) options() measure.Options {
 	if f.Threads == 0 {
 		f.Threads = runtime.NumCPU()
 	}
 	if f.Device == "cuda" {
 		f.Device = "cuda:0"
 	}
-	results, err := run(measure.Options{Root: ".", Commit: version, Device: f.Device, Threads: f.Threads, Peers: f.Peers && !f.Quick, Quick: f.Quick,
-		Only: f.Only, Log: f.log, Save: f.save})
+	return measure.Options{Root: ".", Commit: version, Device: f.Device, Threads: f.Threads, Peers: f.Peers && !f.Quick, Quick: f.Quick,
+		Only: f.Only, Log: f.log, Save: f.save}
+}
+
+// suite runs a suite and prints what came out, also when it ended early.
+func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error)) error {
+	results, err := run(f.options())
 	if results != nil && len(results.Rows) > 0 {
 		fmt.Print(results.Table())
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bench/phases"
@@ -15,9 +16,17 @@ type benchLearnerCmd struct{ benchFlags }
 
 func (c *benchLearnerCmd) Run(ctx context.Context) error { return c.phase(ctx, "learner") }
 
-type benchStepCmd struct{ benchFlags }
+type benchStepCmd struct {
+	benchFlags
+	Profile bool `help:"Measure nothing: say where the time of a TRL step goes, by part and by operator."`
+}
 
-func (c *benchStepCmd) Run(ctx context.Context) error { return c.phase(ctx, "step") }
+func (c *benchStepCmd) Run(ctx context.Context) error {
+	if c.Profile {
+		return phases.Profile(ctx, c.options(), func(text string) { fmt.Println(text) })
+	}
+	return c.phase(ctx, "step")
+}
 
 func (f benchFlags) phase(ctx context.Context, name string) error {
 	return f.suite(func(o measure.Options) (*measure.Results, error) { return phases.Run(ctx, name, o) })
