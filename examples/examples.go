@@ -14,11 +14,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-//go:embed own-task research-qwen3
+//go:embed own-task research-qwen3 reward-in-python
 var files embed.FS
 
 // folders are the examples by the name of their template. quickstart has no data: it is config.Example.
-var folders = map[string]string{"own-task": "own-task", "research": "research-qwen3"}
+var folders = map[string]string{"own-task": "own-task", "research": "research-qwen3", "program": "reward-in-python"}
+
+// moved turns the paths of an example into those of a folder of its own. An example's runs are at the root of the
+// repository, two folders up; and there tests put the tokenizer of Qwen3 without the model's weights.
+var moved = strings.NewReplacer("../../build/qwen3-tokenizer", "Qwen/Qwen3-0.6B", "../../", "")
 
 // Write writes a template, the configuration as the given file and the rest beside it, and lists what it wrote.
 // Nothing is written where one of the files is there already.
@@ -65,8 +69,8 @@ func contents(template, file string) (map[string][]byte, error) {
 			return err
 		}
 		below := strings.TrimPrefix(name, folder+"/")
-		if below == "team.yaml" { // an example's runs are two folders up, at the root of the repository
-			out[file] = []byte(strings.ReplaceAll(string(text), "../../", ""))
+		if below == "team.yaml" {
+			out[file] = []byte(moved.Replace(string(text)))
 			return nil
 		}
 		out[filepath.Join(filepath.Dir(file), filepath.FromSlash(below))] = text

@@ -9,7 +9,7 @@ import (
 
 type initCmd struct {
 	File     string `arg:"" optional:"" default:"team.yaml" help:"Configuration to write (${default}); its data goes into the same folder."`
-	Template string `default:"quickstart" enum:"quickstart,own-task,research" help:"What to begin with: ${enum}."`
+	Template string `default:"quickstart" enum:"quickstart,own-task,research,program" help:"What to begin with: ${enum}."`
 }
 
 func (initCmd) Help() string {
@@ -17,7 +17,8 @@ func (initCmd) Help() string {
 
 quickstart  two small random models and the built-in task; nothing to download
 own-task    questions and answers in JSON lines, prompts, demonstrations
-research    a team that answers questions from a folder of Markdown`
+research    a team that answers questions from a folder of Markdown
+program     a reward of your own, in Python`
 }
 
 func (c *initCmd) Run() error {

@@ -118,8 +118,9 @@ func TestTemplates(t *testing.T) {
 	for template, set := range map[string][]string{
 		"quickstart": {"cold_start.queries=8", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60",
 			"agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"},
-		"own-task": {shape("planner"), shape("solver"), "cold_start.steps=2"},
-		"research": {shape("planner"), shape("searcher"), "agents.searcher.limits.max_new_tokens=8"},
+		"own-task": {shape("planner"), shape("solver"), "cold_start.steps=2", "agents.planner.limits.max_new_tokens=8"},
+		"program":  {shape("writer"), "cold_start.steps=1"},
+		"research": {shape("planner"), shape("searcher"), "agents.planner.limits.max_new_tokens=8", "agents.searcher.limits.max_new_tokens=8"},
 	} {
 		t.Run(template, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "mine", "team.yaml")
@@ -128,8 +129,7 @@ func TestTemplates(t *testing.T) {
 				t.Errorf("init says %q", said)
 			}
 			args := []string{file}
-			for _, s := range append(set, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "grpo.minibatches=1", "eval.queries=1", "eval.samples=1",
-				"agents.planner.limits.max_new_tokens=8") {
+			for _, s := range append(set, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "grpo.minibatches=1", "eval.queries=1", "eval.samples=1") {
 				args = append(args, "--set", s)
 			}
 			succeed(t, "", append([]string{"doctor"}, args...)...)
