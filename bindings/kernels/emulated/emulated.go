@@ -3,19 +3,16 @@
 package emulated
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/.. -I${SRCDIR}/../../../kernels/include -DLIBRARY="${SRCDIR}/../../../build/lib/libmgrpo_kernels_emulated.so"
-#cgo LDFLAGS: -ldl
+#cgo CFLAGS: -I${SRCDIR}/.. -I${SRCDIR}/../../../kernels/include
+#cgo LDFLAGS: -ldl -Wl,-rpath,${SRCDIR}/../../../build/lib
 #include <dlfcn.h>
 #include "gpu.h"
-
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
 
 static mgrpo_gpu table;
 
 // Returns what went wrong, or NULL.
 static const char *load(void) {
-  void *library = dlopen(TEXT(LIBRARY), RTLD_NOW | RTLD_LOCAL);
+  void *library = dlopen("libmgrpo_kernels_emulated.so", RTLD_NOW | RTLD_LOCAL);
   if (!library) return dlerror();
 #define FIND(name) \
   if (!(table.name = (__typeof__(table.name))dlsym(library, #name))) return dlerror();
