@@ -19,7 +19,7 @@ import (
 // Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set.
 func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer) (*play.Player, error) {
 	s := play.Settings{
-		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: a.Tools}, Seed: cfg.Run.Seed, Task: t, Tokenizer: tok,
+		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t, Tokenizer: tok,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
 	}
 	var err error
@@ -41,7 +41,7 @@ func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 	for _, c := range s.Colleagues {
 		s.Part.Delegates = append(s.Part.Delegates, c.Name)
 	}
-	if s.Tools, err = Tools(ctx, cfg, a.Tools); err != nil {
+	if s.Tools, err = Tools(ctx, cfg, s.Part.Tools); err != nil {
 		return nil, err
 	}
 	return play.New(s)
@@ -59,7 +59,10 @@ func absent(cfg *config.Config) []string {
 }
 
 func systemPrompt(cfg *config.Config, a *config.Agent) (string, error) {
-	if a.Prompt == "" {
+	switch {
+	case cfg.Run.Arm == "single" && a.PromptSingle != "":
+		return a.PromptSingle, nil
+	case a.Prompt == "":
 		return a.PromptText, nil
 	}
 	text, err := os.ReadFile(cfg.Resolve(a.Prompt))

@@ -55,7 +55,7 @@ type Run struct {
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`
 	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." change:"resume"`
 	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run where equal seeds and CPU features do not promise bit-equal results. Absent: runs on the CPU are so, others may not be."`
-	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with its own tools."`
+	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with the tools of the whole team."`
 	Date            string `yaml:"date" doc:"YYYY-MM-DD that chat templates print as today's. Absent: the day on which the main agent's worker begins the run, which --resume keeps." change:"worker"`
 	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." change:"worker"`
 }
@@ -228,23 +228,24 @@ type Optimizer struct {
 
 // Agent is one member of the team.
 type Agent struct {
-	Name       string     `yaml:"-"`
-	Role       string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
-	Model      Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights."`
-	Device     string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
-	DType      string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
-	Train      bool       `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
-	Delegates  []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
-	Tools      []string   `yaml:"tools" doc:"Tools it may call. The research task brings its own."`
-	Prompt     Path       `yaml:"prompt" doc:"File with its system prompt."`
-	PromptText string     `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: none but what describes its tools."`
-	Describe   string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
-	Limits     Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
-	Align      AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
-	Reference  Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: its initial weights."`
-	Optimizer  Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
-	ColdStart  Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Its own cold start."`
-	Engine     Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`
+	Name         string     `yaml:"-"`
+	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
+	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights."`
+	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
+	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
+	Train        bool       `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
+	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
+	Tools        []string   `yaml:"tools" doc:"Tools it may call. The research task brings its own."`
+	Prompt       Path       `yaml:"prompt" doc:"File with its system prompt."`
+	PromptText   string     `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: none but what describes its tools."`
+	PromptSingle string     `yaml:"prompt_single" doc:"main: its system prompt in the arm single, in which it has the sub-agents' tools and nobody to ask. Absent: prompt or prompt_text."`
+	Describe     string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
+	Limits       Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
+	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
+	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: its initial weights."`
+	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
+	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Its own cold start."`
+	Engine       Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`
 }
 
 // Limits ends conversations that go on too long.

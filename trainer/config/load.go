@@ -188,6 +188,22 @@ func (c *Config) Subs() []*Agent {
 	return subs
 }
 
+// ToolsOf names the tools of an agent that takes part: its own and, in the arm single, those of the sub-agents.
+func (c *Config) ToolsOf(a *Agent) []string {
+	if c.Run.Arm != "single" {
+		return a.Tools
+	}
+	tools := slices.Clone(a.Tools)
+	for _, other := range c.Agents {
+		for _, name := range other.Tools {
+			if !slices.Contains(tools, name) {
+				tools = append(tools, name)
+			}
+		}
+	}
+	return tools
+}
+
 // Agent finds an agent by name; nil if there is none.
 func (c *Config) Agent(name string) *Agent {
 	for i := range c.Agents {

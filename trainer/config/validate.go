@@ -279,6 +279,9 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Prompt != "" && a.PromptText != "" {
 		d.failAt(key+".prompt_text", "given besides prompt; keep one")
 	}
+	if a.PromptSingle != "" && a.Role != "main" {
+		d.failAt(key+".prompt_single", "given for a sub-agent, which takes no part in the arm single")
+	}
 	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
 		d.failAt(key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
 	}
