@@ -90,7 +90,7 @@ test: native-tests build gsm8k ## every test
 	$(GO) test -timeout 30m ./...
 	$(GO) test -timeout 30m -race $(RACE)
 
-test-goldens: setup-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
+test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with mgrpo/, models/ or tokenizer/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 

@@ -1,5 +1,5 @@
 // Package emulated is the CUDA kernels on an emulated GPU (kernels/test/emulator), for tests on machines without one. It
-// loads a library of `make native` that no program links.
+// loads a library of `make native-tests` that no program links.
 package emulated
 
 /*
@@ -35,7 +35,7 @@ var load = sync.OnceValue(func() *C.char { return C.load() })
 func Table(t testing.TB) unsafe.Pointer {
 	t.Helper()
 	if wrong := load(); wrong != nil {
-		t.Fatalf("emulated: %s (make native builds it)", C.GoString(wrong))
+		t.Fatalf("emulated: %s (make native-tests builds it)", C.GoString(wrong))
 	}
 	return C.address()
 }
