@@ -44,33 +44,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 			return nil, err
 		}
 	}
-	points, skipped, err := run.Offers()
-	if err != nil {
-		return nil, fmt.Errorf("--resume: %w", err)
-	}
-	for _, s := range skipped {
-		opt.Observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d is passed over: %v", s.Step, s.Reason))
-	}
-	if len(points) == 0 && len(steps) > 0 {
-		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, run.Dir)
-	}
-	if len(points) == 0 {
-		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", dir))
-	}
-	return points, nil
-}
-
-// offersOf are the states that a worker with these checkpoints can start from. One that has at most one may have
-// to begin at the beginning: it may be the only one whose first checkpoint was completed. date is the run's.
-func offersOf(points []archive.Manifest, date string) []store.Offer {
-	var out []store.Offer
-	for _, m := range points {
-		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest, Date: date})
-	}
-	if len(points) == 0 || points[0].Step == points[len(points)-1].Step {
-		out = append(out, store.Offer{Version: store.Afresh, Date: date})
-	}
-	return out
+	return run.AtHand(opt.Observer)
 }
 
 // somethingLeft is an ErrFinished where this worker's newest checkpoint is of the end of the run and all workers have

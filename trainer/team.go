@@ -68,7 +68,7 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 	if err != nil {
 		return err
 	}
-	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: offersOf(s.Offers, s.Date)}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: archive.StatesOf(s.Offers, s.Date)}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if err != nil {

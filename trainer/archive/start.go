@@ -1,0 +1,45 @@
+package archive
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// AtHand are the checkpoints from which a run can go on, newest first, with what Offers passes over told to the
+// observer. That there are some and none is whole is an error.
+func (r Run) AtHand(observer metrics.Observer) ([]Manifest, error) {
+	steps, err := r.List()
+	if err != nil {
+		return nil, err
+	}
+	points, skipped, err := r.Offers()
+	if err != nil {
+		return nil, fmt.Errorf("--resume: %w", err)
+	}
+	for _, s := range skipped {
+		observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d is passed over: %v", s.Step, s.Reason))
+	}
+	if len(points) == 0 && len(steps) > 0 {
+		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, r.Dir)
+	}
+	if len(points) == 0 {
+		observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", filepath.Dir(r.Dir)))
+	}
+	return points, nil
+}
+
+// StatesOf are the states that a worker with these checkpoints can start from. One that has at most one may have
+// to begin at the beginning: it may be the only one whose first checkpoint was completed. date is the run's.
+func StatesOf(points []Manifest, date string) []store.Offer {
+	var out []store.Offer
+	for _, m := range points {
+		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest, Date: date})
+	}
+	if len(points) == 0 || points[0].Step == points[len(points)-1].Step {
+		out = append(out, store.Offer{Version: store.Afresh, Date: date})
+	}
+	return out
+}
