@@ -144,6 +144,9 @@ func (e Evaluation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
 	for _, r := range e.Records {
+		if r.Unknown != "" {
+			fmt.Fprintln(&b, r.Unknown)
+		}
 		accuracy, ok := r.Values["accuracy"]
 		if !ok {
 			continue
@@ -163,9 +166,6 @@ func (e Evaluation) String() string {
 		fmt.Fprintln(&b)
 		for k := 1; k <= e.Samples; k = nextK(k, e.Samples) {
 			fmt.Fprintf(&b, "%-13s %.4f\n", fmt.Sprintf("pass@%d", k), PassAtK(right, e.Samples, k))
-		}
-		if n := r.Values["rollouts_failed"]; n > 0 {
-			fmt.Fprintf(&b, "without score %.0f rollouts: their verifier failed\n", n)
 		}
 	}
 	b.WriteByte('\n')

@@ -36,6 +36,15 @@ func TestPassAtK(t *testing.T) {
 	}
 }
 
+// An accuracy of rollouts that were not all scored is no accuracy.
+func TestEvaluationWithoutScores(t *testing.T) {
+	const why = "accuracy unknown: 12 of 64 rollouts have no score: the judge is out"
+	text := Evaluation{Samples: 4, Records: []metrics.Record{{Agent: "planner", Unknown: why, Values: map[string]float64{"trajectories": 64, "rollouts_failed": 12}}}}.String()
+	if !strings.Contains(text, why) || strings.Contains(text, "pass@") || strings.Contains(text, "accuracy  ") {
+		t.Error(text)
+	}
+}
+
 func TestEvaluationTable(t *testing.T) {
 	e := Evaluation{StepDir: "runs/x/checkpoints/step-000030", Dir: "runs/x/eval/step-000030-4x6", Samples: 6, Records: []metrics.Record{
 		{Agent: "planner", Values: map[string]float64{"accuracy": 0.75, "accuracy_std": 0.1, "trajectories": 24, "format_valid": 1},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -129,6 +130,98 @@ func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	for _, l := range readTrajectories(t, dir, "step-0", "researcher") {
 		if gone := removed[rollout{l.Query, l.Rollout}]; gone != (l.Reward == nil) {
 			t.Errorf("%s: rollout removed: %v, in a group: %v", l.ID, gone, l.Reward != nil)
+		}
+	}
+}
+
+// out is the research task with a verifier that scores no answer.
+type out struct{ *research.Task }
+
+func (out) VerifyMain(context.Context, task.Query, task.Attempt) (float64, error) {
+	return 0, fmt.Errorf("%w: %s", errFlaky, strings.Repeat("x", 10*maxReason))
+}
+
+// TestTooManyRemovedEndTheRun: a verifier that keeps failing ends the run with its own error after three steps, which
+// stands in the ledgers too; with grpo.max_removed: 1 the run goes on. An evaluation has no accuracy, and is not the best.
+func TestTooManyRemovedEndTheRun(t *testing.T) {
+	dir := t.TempDir()
+	real, err := assemble.Task(load(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := out{real.(*research.Task)}
+	seen := &recorder{}
+	err = Train(t.Context(), load(t, dir, "run.steps=5", "eval.every=1", "grpo.max_removed=0"), Options{Task: broken, Observer: seen})
+	const want = ": step 2: " // of whichever agent says it first
+	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), errFlaky.Error()) || !strings.Contains(err.Error(), "grpo.max_removed") {
+		t.Fatalf("%v; want %s …", err, want)
+	}
+	if len(err.Error()) > 2*maxReason {
+		t.Errorf("an error of %d bytes", len(err.Error()))
+	}
+	lost := map[string]int{}
+	for _, name := range []string{"planner", "researcher"} {
+		ledger, err := os.ReadFile(filepath.Join(dir, "ledger", name+".jsonl"))
+		if lost[name] = strings.Count(string(ledger), errFlaky.Error()); err != nil || strings.Count(string(ledger), "\n") != 3 {
+			t.Errorf("the ledger of %s: %v\n%s", name, err, ledger)
+		}
+	}
+	if lost["planner"] < 3 || lost["planner"] != lost["researcher"] {
+		t.Errorf("the ledgers name the verifier's error %v times; want one for each removed rollout", lost)
+	}
+	e := seen.find(t, "eval", 1, "planner")
+	if _, ok := e.Values["accuracy"]; ok || !strings.HasPrefix(e.Unknown, "accuracy unknown: ") || !strings.Contains(e.Unknown, errFlaky.Error()) {
+		t.Errorf("evaluation: %v, %q", e.Values, e.Unknown)
+	}
+	for _, name := range []string{"accuracy_std", "pass_at_2"} {
+		if v, ok := e.Values[name]; ok {
+			t.Errorf("%s is %v where answers have no score", name, v)
+		}
+	}
+
+	dir = t.TempDir()
+	seen = mustTrain(t, load(t, dir, "run.steps=4", "eval.every=1", "grpo.max_removed=1"), Options{Task: broken})
+	if v := seen.find(t, "step", 4, "planner").Values["rollouts_removed"]; v == 0 {
+		t.Error("no rollout was removed")
+	}
+	m, _, err := archive.CheckpointsOf(dir).Latest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if best := archive.EvaluationsOf(m).Best; best != nil {
+		t.Errorf("version %d is the best by an accuracy that is unknown", best.Version)
+	}
+}
+
+// TestRemovalsInARow: a step within the bound starts the count anew.
+func TestRemovalsInARow(t *testing.T) {
+	w := &Worker{cfg: load(t, t.TempDir()), observer: &recorder{}}
+	good := []store.Outcome{{Query: "q"}, {Query: "q", Rollout: 1}, {Query: "q", Rollout: 2}, {Query: "q", Rollout: 3, Unscored: "researcher: the judge is out"}}
+	complete := map[string][]store.Outcome{"q": good[:3]}
+	bad := append([]store.Outcome{{Query: "p"}}, good...) // two of five
+	for i, outcomes := range [][]store.Outcome{bad, bad, good, bad, bad} {
+		if err := w.countRemovals(int64(i), outcomes, complete); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+	}
+	if err := w.countRemovals(5, bad, complete); err == nil || !strings.Contains(err.Error(), "a call has no score: researcher: the judge is out") {
+		t.Errorf("the third in a row: %v", err)
+	}
+}
+
+// TestAReasonOfACallIsKept: the ledgers say why a call had no score.
+func TestAReasonOfACallIsKept(t *testing.T) {
+	dir := t.TempDir()
+	cfg := load(t, dir, "run.steps=1", "eval.before=false")
+	real, err := assemble.Task(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTrain(t, cfg, Options{Task: &flaky{Task: real.(*research.Task)}})
+	for _, name := range []string{"planner", "researcher"} {
+		ledger, err := os.ReadFile(filepath.Join(dir, "ledger", name+".jsonl"))
+		if n := strings.Count(string(ledger), "a call has no score: researcher: "); err != nil || n != 1 {
+			t.Errorf("the ledger of %s says so %d times, want once: %v\n%s", name, n, err, ledger)
 		}
 	}
 }

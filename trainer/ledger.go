@@ -16,7 +16,7 @@ func (w *Worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[stri
 	trained := w.trainedOn(complete, groups)
 	line := archive.LedgerLine{Step: n, Rollouts: make([]archive.LedgerRollout, len(outcomes))}
 	for i, o := range outcomes {
-		line.Rollouts[i] = archive.LedgerRollout{ID: o.ID(), Trained: trained[o.ID()], Removed: removed(o, trained)}
+		line.Rollouts[i] = archive.LedgerRollout{ID: o.ID(), Trained: trained[o.ID()], Removed: removed(o, trained[o.ID()] != nil)}
 	}
 	if w.trains() {
 		line.Updates = w.Learner.Steps()
@@ -49,17 +49,6 @@ func (w *Worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.G
 		}
 	}
 	return trained
-}
-
-// removed says why a rollout is in no group, "" if it is.
-func removed(o store.Outcome, complete map[string][]float64) string {
-	switch {
-	case o.Failed != "":
-		return "not verified"
-	case complete[o.ID()] == nil:
-		return "a trajectory of it is not held"
-	}
-	return ""
 }
 
 // lines are what this agent said in a phase, with what became of it, sorted by id.

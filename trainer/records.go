@@ -57,7 +57,12 @@ func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 func (w *Worker) evalRecord(version int64, held *experience, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
-	if w.main {
+	if !w.main {
+		return r
+	}
+	if r.Unknown = unknownAccuracy(outcomes); r.Unknown != "" {
+		delete(r.Values, "accuracy")
+	} else {
 		describePassAtK(&r, outcomes, held.plan.Rollouts)
 	}
 	return r
@@ -136,14 +141,14 @@ func (w *Worker) describeBatches(r *metrics.Record) {
 	r.Values["in_flight_max"] = float64(s.MaxInFlight)
 }
 
-// describePassAtK: by how many of their samples queries were answered right, the share of queries with at
+// describePassAtK, of an evaluation in which every rollout has a score: by how many of their samples queries were answered right, the share of queries with at
 // least one right sample, and the spread of accuracy over the samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
 	runs := make([]mean, samples)
 	for _, o := range outcomes {
-		right[o.Query] += int(b2f(o.Failed == "" && o.Correct >= 1))
-		if o.Failed == "" && o.Rollout < samples {
+		right[o.Query] += int(b2f(o.Correct >= 1))
+		if o.Rollout < samples {
 			runs[o.Rollout].add(o.Correct)
 		}
 	}
@@ -222,13 +227,14 @@ func (w *Worker) describeMemory(r *metrics.Record) {
 	}
 }
 
-// accuracy is the main agent's over the outcomes that were scored; NaN if none was.
+// accuracy is the main agent's in an evaluation; NaN if any rollout has no score.
 func accuracy(outcomes []store.Outcome) float64 {
+	if unknownAccuracy(outcomes) != "" {
+		return math.NaN()
+	}
 	var correct mean
 	for _, o := range outcomes {
-		if o.Failed == "" {
-			correct.add(o.Correct)
-		}
+		correct.add(o.Correct)
 	}
 	return correct.value()
 }

@@ -107,30 +107,28 @@ func (w *Worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 
 // attempt is one rollout: the main agent's conversation, the answer's verification, the outcome.
 func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int) error {
+	var lost unscored
 	t, err := w.converse(ctx, c.phase, q, k, 0, q.Text, func(ctx context.Context, name string, i int, text string) (string, error) {
-		return w.delegate(ctx, store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: name, Index: i, Task: text})
+		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: name, Index: i, Task: text}
+		r, err := w.member.Call(ctx, v) // another server's worker answers
+		lost.add(v, r.Failed)
+		return r.Text, err
 	})
 	if err != nil {
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls}
+	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Unscored: lost.first()}
 	if err := w.score(ctx, q, attemptOf(t, ""), &o); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
-		o.Failed, o.Correct, o.Reward = err.Error(), 0, 0 // no score, no reward: the rollout is void for every agent
+		o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0 // no score, no reward: the rollout is void for every agent
 	}
 	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
 		return err
 	}
 	c.add(&trajectory{Trajectory: t, task: q.Text})
 	return nil
-}
-
-// delegate hands a sub-task to another server and waits for its answer.
-func (w *Worker) delegate(ctx context.Context, v store.Invocation) (string, error) {
-	r, err := w.member.Call(ctx, v)
-	return r.Text, err
 }
 
 // score verifies the main agent's answer and computes its reward.
@@ -191,7 +189,7 @@ func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 			return err
 		}
 		if err != nil { // not held: the rollout is removed for every agent
-			r.Failed = err.Error()
+			r.Failed = reasonOf(err)
 			return w.member.Complete(ctx, v, r)
 		}
 		held.expert = &score

@@ -68,7 +68,10 @@ func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
 	}
 	w.observer.Report(record)
 	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages.Groups))
-	return w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag)
+	if err := w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag); err != nil {
+		return err
+	}
+	return w.countRemovals(n, outcomes, complete) // after the barrier: the step is in every agent's ledger
 }
 
 // experience is what one agent's worker keeps of a phase: its own trajectories, by id.

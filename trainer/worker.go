@@ -33,10 +33,11 @@ type Worker struct {
 	task   task.Task
 	member *store.Member
 
-	archive *archive.Archive // what the run leaves on disk
-	from    int64            // version at which the round begins
-	refused int              // steps in a row in which an update was refused
-	decoded map[int]int64    // the engine's passes by size of the decode batch, up to the last record
+	archive      *archive.Archive // what the run leaves on disk
+	from         int64            // version at which the round begins
+	refused      int              // steps in a row in which an update was refused
+	removedSteps int              // steps in a row of which too many rollouts were removed
+	decoded      map[int]int64    // the engine's passes by size of the decode batch, up to the last record
 
 	stop    <-chan struct{} // closed when this process is asked for a clean stop
 	stopped bool            // Run ended because of it, here or elsewhere

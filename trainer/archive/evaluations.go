@@ -30,7 +30,7 @@ func (e Evaluations) Done(version int64) bool { return e.Evaluated != nil && *e.
 // IsBest says whether no version evaluated did better.
 func (e Evaluations) IsBest(version int64) bool { return e.Best != nil && e.Best.Version == version }
 
-// with counts an evaluation in. An accuracy of 0 is no achievement; NaN is one of no outcomes.
+// with counts an evaluation in. An accuracy of 0 is no achievement; NaN is unknown.
 func (e Evaluations) with(version int64, accuracy float64) Evaluations {
 	e.Evaluated = &version
 	if accuracy > 0 && (e.Best == nil || accuracy > e.Best.Accuracy) {

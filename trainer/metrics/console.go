@@ -184,7 +184,8 @@ func (c *Console) Summary() {
 	}
 	steps := map[int64]bool{}
 	var sampled, trained float64
-	var heldOut []Line // evaluations that have an accuracy
+	var heldOut []Line // evaluations of the main agent
+	known := true      // all of their accuracies
 	for _, l := range c.run.lines() {
 		sampled += l.Values["sampled_tokens"]
 		trained += l.Values["trained_tokens"]
@@ -192,8 +193,9 @@ func (c *Console) Summary() {
 		switch {
 		case l.Kind == KindStep:
 			steps[l.Step] = true
-		case l.Kind == KindEval && evaluated:
+		case l.Kind == KindEval && (evaluated || l.Unknown != ""):
 			heldOut = append(heldOut, l)
+			known = known && evaluated
 		}
 	}
 	if len(steps) == 0 && len(heldOut) == 0 {
@@ -204,7 +206,9 @@ func (c *Console) Summary() {
 	if c.resumed {
 		summary = fmt.Sprintf("%d steps (%d since the resume, in %s)", len(steps), c.made, clock(c.opt.Now().Sub(c.start)))
 	}
-	if n := len(heldOut); n > 0 {
+	if n := len(heldOut); n > 0 && !known {
+		summary += "; held-out accuracy unknown, see above"
+	} else if n > 0 {
 		best := slices.MaxFunc(heldOut, func(a, b Line) int { return cmp.Compare(a.Values["accuracy"], b.Values["accuracy"]) })
 		summary += fmt.Sprintf("; held-out accuracy %.2f -> %.2f (best %.2f after step %d)",
 			heldOut[0].Values["accuracy"], heldOut[n-1].Values["accuracy"], best.Values["accuracy"], best.Step)

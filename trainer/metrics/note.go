@@ -32,6 +32,7 @@ const (
 	TopicFiles      Topic = "files"      // another file could not be written
 	TopicUpdate     Topic = "update"     // an update of the weights was refused
 	TopicGap        Topic = "gap"        // sampler and trainer disagree about log-probs
+	TopicVerifier   Topic = "verifier"   // answers could not be scored
 	TopicTools      Topic = "tools"      // a tool fails
 	TopicHealth     Topic = "health"     // where the process answers questions about itself
 )

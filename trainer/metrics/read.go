@@ -131,12 +131,17 @@ func HeldOut(dir string) (before, after float64, err error) {
 	}
 	var held []Line
 	for _, l := range log.Records {
-		if _, ok := l.Values["accuracy"]; ok && l.Kind == KindEval {
+		if _, ok := l.Values["accuracy"]; l.Kind == KindEval && (ok || l.Unknown != "") {
 			held = append(held, l)
 		}
 	}
 	if len(held) < 2 || held[0].Step > 0 {
 		return 0, 0, fmt.Errorf("metrics: %s has no held-out evaluation before training and one after it (eval.before: true)", filepath.Join(dir, FileName))
+	}
+	for _, l := range []Line{held[0], held[len(held)-1]} {
+		if l.Unknown != "" {
+			return 0, 0, fmt.Errorf("metrics: evaluation after step %d: %s", l.Step, l.Unknown)
+		}
 	}
 	return held[0].Values["accuracy"], held[len(held)-1].Values["accuracy"], nil
 }

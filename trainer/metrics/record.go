@@ -18,6 +18,8 @@ type Record struct {
 	Agent  string                      `json:"agent,omitempty"`
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
+
+	Unknown string `json:"unknown,omitempty"` // of an evaluation: why it has no accuracy
 }
 
 // place orders what an agent reports in the course of a run: cold start, evaluation 0, step 1,

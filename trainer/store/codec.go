@@ -108,7 +108,7 @@ func (r *Result) check() error {
 }
 
 func (o *Outcome) check() error {
-	err := errors.Join(checkID(o.Query, o.Rollout), checkText("an answer", o.Answer), checkText("a reason", o.Failed))
+	err := errors.Join(checkID(o.Query, o.Rollout), checkText("an answer", o.Answer), checkText("a reason", o.Failed), checkText("a reason", o.Unscored))
 	for _, x := range []float64{o.Correct, o.Reward} {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a score; report the rollout as failed", o.ID(), x))

@@ -55,6 +55,8 @@ type Outcome struct {
 	Answer  string         `json:"answer,omitempty"`
 	Calls   map[string]int `json:"calls,omitempty"`  // d_k of each sub-agent
 	Failed  string         `json:"failed,omitempty"` // why the rollout is void; nothing else counts then
+
+	Unscored string `json:"unscored,omitempty"` // why a call has no score: training leaves the rollout out, its own score counts
 }
 
 // ID names the outcome within its phase: query/rollout.

@@ -94,11 +94,14 @@ func (r *run) evaluations() table {
 		}
 	}
 	for _, l := range r.records {
-		accuracy, ok := l.Values["accuracy"]
-		if l.Kind != metrics.KindEval || !ok {
+		if _, ok := l.Values["accuracy"]; l.Kind != metrics.KindEval || !ok && l.Unknown == "" {
 			continue
 		}
-		row := []string{fmt.Sprint(l.Step), fmt.Sprintf("%.3f", accuracy), known(l.Values, "accuracy_std", 3), passAt(l.Values),
+		accuracy := known(l.Values, "accuracy", 3)
+		if l.Unknown != "" {
+			accuracy = l.Unknown
+		}
+		row := []string{fmt.Sprint(l.Step), accuracy, known(l.Values, "accuracy_std", 3), passAt(l.Values),
 			known(l.Values, "calls_mean", 2), known(l.Values, "format_valid", 3)}
 		for _, name := range subs {
 			if v, ok := bySubStep[name][l.Step]; ok {

@@ -1,0 +1,116 @@
+package trainer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// maxReason bounds the bytes of a verifier's error on its way through the store into ledgers and records.
+const maxReason = 500
+
+// reasonOf is an error as others are told it.
+func reasonOf(err error) string {
+	text := err.Error()
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}
+
+// removed says why a rollout is in no group, "" if it is; complete says whether every agent holds its trajectories.
+func removed(o store.Outcome, complete bool) string {
+	switch {
+	case o.Failed != "":
+		return "not verified: " + o.Failed
+	case complete:
+		return ""
+	case o.Unscored != "":
+		return "a call has no score: " + o.Unscored
+	}
+	return "a trajectory of it is not held"
+}
+
+// unscored gathers why calls of a rollout have no score. Calls of a turn are made side by side, so the reason that is
+// kept is the first by name and not by time: a rollout that is played again has the same one.
+type unscored struct {
+	mu      sync.Mutex
+	reasons map[string]string // by call
+}
+
+func (u *unscored) add(v store.Invocation, failed string) {
+	if failed == "" {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reasons == nil {
+		u.reasons = map[string]string{}
+	}
+	u.reasons[v.ID()] = v.Agent + ": " + failed
+}
+
+func (u *unscored) first() string {
+	for _, id := range slices.Sorted(maps.Keys(u.reasons)) {
+		return u.reasons[id]
+	}
+	return ""
+}
+
+// maxRemovedSteps in a row end the run: one may be an outage that is over, several are not.
+const maxRemovedSteps = 3
+
+// countRemovals tells of a step's removed rollouts, and ends the run where too many are in several steps in a row:
+// which rollouts cannot be scored is no accident, so those that are left are not a fair sample of the policy.
+func (w *Worker) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
+	held := map[string]bool{}
+	for _, ofQuery := range complete {
+		for _, o := range ofQuery {
+			held[o.ID()] = true
+		}
+	}
+	gone, reason := 0, ""
+	for _, o := range outcomes {
+		if why := removed(o, held[o.ID()]); why != "" {
+			gone++
+			if scored := o.Failed == "" && o.Unscored == ""; reason == "" || !scored { // a verifier's error says most
+				reason = why
+			}
+		}
+	}
+	if gone == 0 {
+		w.removedSteps = 0
+		return nil
+	}
+	if w.main {
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "step %d: %d of %d rollouts were removed: %s", n+1, gone, len(outcomes), reason))
+	}
+	if float64(gone) <= w.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
+		w.removedSteps = 0
+		return nil
+	}
+	if w.removedSteps++; w.removedSteps < maxRemovedSteps {
+		return nil
+	}
+	return fmt.Errorf("step %d: %d of %d rollouts were removed, the %drd step in a row with more than grpo.max_removed (%g): those that are left are no fair sample. %s",
+		n, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
+}
+
+// unknownAccuracy says why an evaluation has no accuracy, "" if every rollout has a score.
+func unknownAccuracy(outcomes []store.Outcome) string {
+	missing, reason := 0, ""
+	for _, o := range outcomes {
+		if o.Failed != "" {
+			missing, reason = missing+1, o.Failed
+		}
+	}
+	if missing == 0 {
+		return ""
+	}
+	return fmt.Sprintf("accuracy unknown: %d of %d rollouts have no score: %s", missing, len(outcomes), reason)
+}
