@@ -54,7 +54,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 		return w, err
 	}
 	w.archive = archive.New(archive.Settings{Dir: s.Dir, Checkpoints: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), Tokenizer: w.Tokenizer.Files(),
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), Tokenizer: w.Tokenizer.Files(), DType: w.SaveDType,
 		Announce: w.main || s.Local <= 1, Observer: s.Observer, FS: s.FS}, m, parameters{w})
 	if s.From != nil {
 		w.from = s.From.Step

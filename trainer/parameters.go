@@ -48,6 +48,10 @@ func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(f
 	return nil
 }
 
+func (p parameters) RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error {
+	return p.w.Params.Restore(ctx, master)
+}
+
 func (p parameters) Copy(ctx context.Context, master, m, v []float32) error {
 	first, second := p.w.Learner.Moments()
 	return p.w.Device.Do(ctx, func(s *torch.Scope) error {

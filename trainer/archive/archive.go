@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"syscall"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Folders of a run.
@@ -59,6 +61,7 @@ type Settings struct {
 	Keep         int               // newest checkpoints that stay
 	CPUFeatures  string            // of this machine
 	Tokenizer    map[string][]byte // its files
+	DType        weights.DType     // of the weights in its folders: F32 or BF16
 	Announce     bool              // new checkpoints are told of here
 	Observer     metrics.Observer
 	FS           durable.FS // nil: durable.OS
@@ -89,6 +92,8 @@ type Parameters interface {
 	// Reader reads the tensors of a checkpoint, all of each, off weights that master gives from an index on.
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
 	Counters() Counters
+	// RestoreMaster puts weights, which master gives from index from on, in the place of those that were loaded.
+	RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error
 	// Restore continues the moments, which the functions give from index from on, and the counters.
 	Restore(ctx context.Context, c Counters, m, v func(from int64, dst []float32) error) error
 }
@@ -115,7 +120,8 @@ func New(s Settings, place Place, p Parameters) *Archive {
 // Saved is the version of the newest checkpoint, complete or in the making; -1: there is none yet.
 func (a *Archive) Saved() int64 { return a.saved }
 
-// Restore continues the evaluations, the optimizer and the counters of a checkpoint, whose weights are loaded already.
+// Restore continues the evaluations, the optimizer and the counters of a checkpoint. The weights of its folder are loaded
+// already; where those are rounded, the exact ones follow.
 func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	a.saved = from.Step
 	if len(from.Results) > 0 {
@@ -123,10 +129,26 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
+	agentDir := a.run.AgentDir(from.Step, a.Agent)
+	f, err := OpenOptimizer(agentDir)
+	if !a.parameters.Trains() && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if n := a.parameters.Numel(); f.Len() != n {
+		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), n)
+	}
+	if f.Has(masterBuffer) { // an evaluation, too, computes with the weights of which the run printed the accuracy
+		if err := a.parameters.RestoreMaster(ctx, f.reader(masterBuffer)); err != nil {
+			return err
+		}
+	}
 	if !a.parameters.Trains() {
 		return nil
 	}
-	agentDir := a.run.AgentDir(from.Step, a.Agent)
 	data, err := ReadState(agentDir)
 	if err != nil {
 		return err
@@ -135,17 +157,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	if err := json.Unmarshal(data, &st); err != nil {
 		return fmt.Errorf("%s/%s: %w", agentDir, stateFile, err)
 	}
-	f, err := OpenOptimizer(agentDir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if n := a.parameters.Numel(); f.Len() != n {
-		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), n)
-	}
-	return a.parameters.Restore(ctx, st.Counters,
-		func(from int64, dst []float32) error { return f.Read("m", from, dst) },
-		func(from int64, dst []float32) error { return f.Read("v", from, dst) })
+	return a.parameters.Restore(ctx, st.Counters, f.reader("m"), f.reader("v"))
 }
 
 // Begin makes the run's files, beside its checkpoints, what they were at one of them, or empty, and is ready to write

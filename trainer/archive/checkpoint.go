@@ -160,7 +160,7 @@ func filesOf(agent string, p store.Part) AgentFiles {
 // agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
 	st := state{Version: version, Counters: a.parameters.Counters()}
-	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: weights.F32, Extra: a.Tokenizer}
+	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: a.DType, Extra: a.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {
 		c := a.copied
@@ -170,6 +170,9 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		master = c.reader(ctx, c.master)
 		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)),
 			Buffers: map[string]func(int64, []float32) error{"m": c.reader(ctx, c.m), "v": c.reader(ctx, c.v)}}
+		if a.DType != weights.F32 {
+			out.Optimizer.Buffers[masterBuffer] = master
+		}
 	}
 	out.Read = a.parameters.Reader(ctx, master)
 	out.State, _ = json.Marshal(st) // integers: cannot fail

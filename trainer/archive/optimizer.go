@@ -16,7 +16,7 @@ import (
 const optimizerFile = "optimizer.safetensors"
 
 // Optimizer is the state of an optimizer over a flat parameter buffer, to be saved: how many steps it has
-// taken and float32 buffers of Len values each ("m" and "v" of AdamW, "master" for weights held in BF16).
+// taken and float32 buffers of Len values each ("m" and "v" of AdamW, "master" for weights saved in BF16).
 // A buffer's function fills dst with its values from index from on.
 type Optimizer struct {
 	Step    int64
@@ -24,7 +24,11 @@ type Optimizer struct {
 	Buffers map[string]func(from int64, dst []float32) error
 }
 
-const stepTensor = "step"
+// Tensors of the file beside the moments.
+const (
+	stepTensor   = "step"
+	masterBuffer = "master" // the float32 weights of an agent whose folder has them in another type
+)
 
 // write makes optimizer.safetensors: every buffer as F32 [Len], and step as I64 [1].
 func (o *Optimizer) write(f *durable.Folder) error {
@@ -111,12 +115,22 @@ func (o *OptimizerFile) Step() int64 { return o.step }
 // Len returns the length of every buffer.
 func (o *OptimizerFile) Len() int64 { return o.len }
 
+// Has says whether there is a buffer of that name.
+func (o *OptimizerFile) Has(buffer string) bool {
+	_, _, ok := o.tensors.Info(buffer)
+	return ok && buffer != stepTensor
+}
+
 // Read fills dst with the values of a buffer from index from on.
 func (o *OptimizerFile) Read(buffer string, from int64, dst []float32) error {
 	if err := o.tensors.Read(buffer, from, from+int64(len(dst)), dst); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil
+}
+
+func (o *OptimizerFile) reader(buffer string) func(from int64, dst []float32) error {
+	return func(from int64, dst []float32) error { return o.Read(buffer, from, dst) }
 }
 
 // Close unmaps the file.

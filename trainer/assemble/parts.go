@@ -18,13 +18,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Parts are what one agent of a run is made of.
 type Parts struct {
 	Device    *torch.Device
 	Model     *model.Model
-	Params    model.Params // what training changes of it
+	Params    model.Params  // what training changes of it
+	SaveDType weights.DType // of the weights in its checkpoints
 	Tokenizer *tokenizer.Tokenizer
 	Player    *play.Player
 	Policy    policy.Policy
@@ -106,7 +108,9 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	defer o.close()
 	p.Tokenizer = o.tokenizer
 	opt := model.Options{Compute: computeType(a), HalfCopy: a.Engine.DType == "bf16", MaxPosition: a.ContextTokens(math.MaxInt)}
+	p.SaveDType = saveDType(want.Config, a, weights.F32)
 	if o.source != nil {
+		p.SaveDType = saveDType(want.Config, a, o.source.DType())
 		p.Model, err = model.Load(ctx, p.Device, o.source, opt)
 		return err
 	}
@@ -116,6 +120,18 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	}
 	p.Model, err = model.Random(ctx, p.Device, o.arch, seed, opt)
 	return err
+}
+
+// saveDType is in which type an agent's weights are saved that were read in another. An agent that does not learn has
+// no float32 weights beside its folder, so what it is saved in holds them exactly.
+func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.DType {
+	switch {
+	case cfg.Run.SaveDType == "fp32" || !cfg.Learns(a) && cfg.ColdStarts(a):
+		return weights.F32
+	case cfg.Run.SaveDType == "bf16" && cfg.Learns(a):
+		return weights.BF16
+	}
+	return read
 }
 
 func (p *Parts) learner(ctx context.Context, cfg *config.Config, a *config.Agent) (l *learner.Learner, err error) {

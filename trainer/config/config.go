@@ -54,6 +54,7 @@ type Run struct {
 	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." change:"resume"`
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`
 	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." change:"resume"`
+	SaveDType       string `yaml:"save_dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Type of the weights in a checkpoint's Hugging Face folders. auto: bf16 where the initial weights are bf16, else fp32. Training goes on from fp32 in any case: beside a bf16 folder the optimizer's file holds the weights too." change:"resume"`
 	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run where equal seeds and CPU features do not promise bit-equal results. Absent: runs on the CPU are so, others may not be."`
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with the tools of the whole team."`
 	Date            string `yaml:"date" doc:"YYYY-MM-DD that chat templates print as today's. Absent: the day on which the main agent's worker begins the run, which --resume keeps." change:"worker"`

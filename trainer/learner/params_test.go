@@ -37,6 +37,13 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 	return p
 }
 
+func (p *some) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+	if err := p.m.WriteFlat(ctx, p.master, read); err != nil {
+		return err
+	}
+	return p.m.Device.Do(ctx, func(*torch.Scope) error { p.Publish(); return nil })
+}
+
 func (p *some) each(visit func(mine, theirs *torch.Tensor), whole *torch.Tensor) {
 	for i, l := range p.places {
 		visit(p.master.Narrow(0, p.leaves[i].Offset, l.Numel()), whole.Narrow(0, l.Offset, l.Numel()))

@@ -54,21 +54,22 @@ func TestCount(t *testing.T) {
 		files       int64
 	}{
 		{"fp32 on the CPU", "boss", nil,
-			map[Kind]int64{Weights: 4*n + rotary, Master: 0, Gradients: 4 * n, Moments: 8 * n, Reference: 0, KVCache: 4 * kv, Snapshot: 12 * n}, 12 * n},
+			map[Kind]int64{Weights: 4*n + rotary, Master: 0, Gradients: 4 * n, Moments: 8 * n, Reference: 0, KVCache: 4 * kv, Snapshot: 12 * n}, 14 * n},
 		{"a bf16 sampler", "boss", []string{"agents.boss.engine.dtype=bf16"},
-			map[Kind]int64{Weights: 6*n + rotary, Master: 0, Gradients: 4 * n, KVCache: 4 * kv}, 12 * n},
+			map[Kind]int64{Weights: 6*n + rotary, Master: 0, Gradients: 4 * n, KVCache: 4 * kv}, 14 * n},
 		{"bf16 on a GPU", "help", nil,
-			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, KVCache: 2 * kv, Snapshot: 12 * n}, 12 * n},
+			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, KVCache: 2 * kv, Snapshot: 12 * n}, 14 * n},
 		{"frozen", "boss", []string{"agents.boss.train=false"},
 			map[Kind]int64{Weights: 4*n + rotary, Gradients: 0, Moments: 0, Snapshot: 0}, 4 * n},
 		{"frozen on a GPU", "help", []string{"agents.help.train=false"},
 			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 0, Snapshot: 0}, 4 * n},
 		{"frozen after its cold start", "help", []string{"agents.help.train=false", "cold_start.demonstrations=d.jsonl", "cold_start.steps=1"},
 			map[Kind]int64{Gradients: 6 * n, Moments: 8 * n, Snapshot: 0}, 12 * n},
-		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 12 * n},
-		{"with a KL term on a GPU", "help", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 6*n + rotary}, 12 * n},
-		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 12 * n},
-		{"a shorter context", "boss", []string{"agents.boss.engine.context=512"}, map[Kind]int64{KVCache: 2 * kv}, 12 * n},
+		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 14 * n},
+		{"with a KL term on a GPU", "help", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 6*n + rotary}, 14 * n},
+		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 14 * n},
+		{"a shorter context", "boss", []string{"agents.boss.engine.context=512"}, map[Kind]int64{KVCache: 2 * kv}, 14 * n},
+		{"saved in fp32", "boss", []string{"run.save_dtype=fp32"}, nil, 12 * n},
 	} {
 		p := count(t, c.agent, c.sets...)
 		for kind, want := range c.want {

@@ -22,6 +22,8 @@ type Params interface {
 	// Publish makes forward passes, the sampler's too, compute with what Master and Half hold. Call it inside Device.Do
 	// after every update.
 	Publish()
+	// Restore fills Master and makes the model compute with it; read gives its values from element from on.
+	Restore(ctx context.Context, read func(from int64, dst []float32) error) error
 	// Reader reads a tensor of the model's checkpoint by its name, all of it as float32, with the values that Master has
 	// in the copy which master reads from its element from on.
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
@@ -42,6 +44,13 @@ func (p all) Numel() int64          { return p.m.Layout.Numel }
 func (p all) Master() *torch.Tensor { return p.m.Master }
 func (p all) Half() *torch.Tensor   { return p.m.Half }
 func (p all) Publish()              {} // the model's leaves are views of these buffers
+
+func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+	if err := p.m.WriteFlat(ctx, p.m.Master, read); err != nil {
+		return err
+	}
+	return p.m.SyncHalf(ctx)
+}
 
 func (p all) Leaves() []Param {
 	leaves := make([]Param, len(p.m.leaves))

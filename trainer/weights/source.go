@@ -157,6 +157,16 @@ func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 	return nil
 }
 
+// DType returns BF16 where every tensor is stored so, else F32, which holds the values of every other type exactly.
+func (s *Source) DType() DType {
+	for _, t := range s.tensors {
+		if t.dtype != BF16 {
+			return F32
+		}
+	}
+	return BF16
+}
+
 // Bytes returns the stored little-endian bytes of an F32, F16 or BF16 tensor without copying. They lie in
 // the mapped file: valid until Close, and touching them after the file was cut short kills the process.
 // ok is false for tensors that Read has to transform.

@@ -1,0 +1,100 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// TestRoundedFoldersResumeExactly interrupts a run whose folders are in bf16 in its third step and goes on from the
+// checkpoint of the second: it ends with the weights, in float32, of a run whose folders are in float32, and an
+// evaluation of its last checkpoint gives what the run printed.
+func TestRoundedFoldersResumeExactly(t *testing.T) {
+	wholeDir, wantNumbers := whole(t)
+	dir := t.TempDir()
+	first := &recorder{}
+	err := Train(interrupt(t, first, "researcher", "step-2", dir), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), Options{Observer: first})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	second := mustTrain(t, load(t, dir, "run.steps=4", "run.save_dtype=bf16"), Options{Resume: true})
+	numbers := first.numbers()
+	maps.Copy(numbers, second.numbers())
+	sameNumbers(t, numbers, wantNumbers)
+	for _, agent := range []string{"planner", "researcher"} {
+		sameMaster(t, archive.CheckpointsOf(dir).AgentDir(4, agent), archive.CheckpointsOf(wholeDir).AgentDir(4, agent))
+	}
+	evaluated, err := Evaluate(t.Context(), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), "", &recorder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range evaluated.Records {
+		want := second.find(t, "eval", 4, got.Agent).Values
+		for _, name := range []string{"tokens", "sampled_tokens", "format_valid"} {
+			if got.Values[name] != want[name] || want["tokens"] == 0 {
+				t.Errorf("%s of %s: %v evaluated, %v printed", name, got.Agent, got.Values[name], want[name])
+			}
+		}
+	}
+}
+
+// TestSavedInTheTypeOfTheInput starts from folders in bf16: a run's folders have that type too, an agent's that does
+// not learn included.
+func TestSavedInTheTypeOfTheInput(t *testing.T) {
+	before, dir := t.TempDir(), t.TempDir()
+	mustTrain(t, load(t, before, append(untaught, "run.steps=1", "run.save_dtype=bf16")...), Options{})
+	models := []string{}
+	for _, agent := range []string{"planner", "researcher"} {
+		models = append(models, "agents."+agent+".model="+archive.CheckpointsOf(before).AgentDir(1, agent))
+	}
+	sets := append(untaught, "run.steps=1", "agents.researcher.train=false")
+	mustTrain(t, load(t, dir, append(sets, models...)...), Options{})
+	for _, agent := range []string{"planner", "researcher"} {
+		if got := openWeights(t, archive.CheckpointsOf(dir).AgentDir(1, agent)).DType(); got != weights.BF16 {
+			t.Errorf("%s is saved as %s", agent, got)
+		}
+	}
+}
+
+// sameMaster holds the float32 weights beside a folder in bf16 against a folder in float32, and the former against
+// the latter's values in bf16.
+func sameMaster(t *testing.T, rounded, exact string) {
+	t.Helper()
+	master, err := archive.OpenOptimizer(rounded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	bf16, fp32 := openWeights(t, rounded), openWeights(t, exact)
+	if bf16.DType() != weights.BF16 || fp32.DType() != weights.F32 {
+		t.Errorf("%s is %s, %s is %s", rounded, bf16.DType(), exact, fp32.DType())
+	}
+	for _, tensor := range fp32.Config().Layout().Tensors() {
+		want, got, near := make([]float32, tensor.Numel()), make([]float32, tensor.Numel()), make([]float32, tensor.Numel())
+		err := errors.Join(fp32.Read(tensor.Name, 0, tensor.Shape[0], want), bf16.Read(tensor.Name, 0, tensor.Shape[0], near),
+			master.Read("master", tensor.Offset, got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range want {
+			if got[i] != want[i] || near[i]-want[i] > max(want[i], -want[i])/256 || want[i]-near[i] > max(want[i], -want[i])/256 {
+				t.Fatalf("%s: %s[%d] is %v beside %v, want %v", filepath.Base(rounded), tensor.Name, i, got[i], near[i], want[i])
+			}
+		}
+	}
+}
+
+func openWeights(t *testing.T, dir string) *weights.Source {
+	t.Helper()
+	src, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { src.Close() })
+	return src
+}
