@@ -87,8 +87,8 @@ test: native-tests build gsm8k ## every test
 	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/test/kernels_test --gtest_brief=1; done
 	build/test/kernels_emulated_test --gtest_brief=1 --gtest_filter='*emulated:Emulator*'
 	build/test/shim_test --gtest_brief=1
-	$(GO) test -timeout 30m ./...
-	$(GO) test -timeout 30m -race $(RACE)
+	$(GO) test -timeout 2h ./...
+	$(GO) test -timeout 2h -race $(RACE)
 
 test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with mgrpo/, models/ or tokenizer/ in it'; exit 2; }
@@ -140,7 +140,7 @@ chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=3
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
 
 bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
-	$(GO) run ./bench/chaos/bugs
+	$(GO) run ./bench/chaos/bugs $(ARGS)
 
 interop: build ## compare what mgrpo wrote with transformers (downloads 2.7 GB once)
 	@bench/interop/run.sh

@@ -13,7 +13,7 @@ import sys
 import time
 
 BLOCK = re.compile(r"(?:^<!-- ci: (?P<mode>run|dry-run|skip): (?P<text>(?:(?!-->).)*?) -->\n+)?^```sh\n(?P<block>.*?)^```$", re.S | re.M)
-SECONDS = 600
+SECONDS = 3600  # of a command that hangs
 
 
 def run(commands):

@@ -10,7 +10,7 @@ log=build/goldens.log
 mapfile -t packages < <(grep -rl --include='*_test.go' '"github.com/mgrpo/mgrpo/trainer/golden"' bindings cmd trainer | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 status=0
-go test -v -count=1 -timeout 30m "${packages[@]}" >"$log" 2>&1 || status=$?
+go test -v -count=1 -timeout 2h "${packages[@]}" >"$log" 2>&1 || status=$?
 awk '
   $1 == "golden:" && $NF == "cases" { kind = $0; sub(/^golden: /, "", kind); sub(/: [0-9]+ cases$/, "", kind); seen[kind] += $(NF - 1) }
   /golden: .*absent/ { sub(/^.*golden: /, ""); skipped[$0] }

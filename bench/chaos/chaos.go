@@ -80,7 +80,7 @@ func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
 
 const (
 	tick     = 2 * time.Millisecond
-	patience = 2 * time.Minute // without a step, a kill or a start
+	patience = 10 * time.Minute // without a step, a kill or a start
 )
 
 // run goes on until every agent's worker has ended by itself, after as many kills as were asked for, in the phases that

@@ -52,7 +52,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs, emptied first")
 	flags.StringVar(&o.out, "out", "", "file of the results; none: they are printed alone")
 	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay: the program with a bug")
-	flags.DurationVar(&o.limit, "limit", 30*time.Minute, "longest time that the killed run may take")
+	flags.DurationVar(&o.limit, "limit", 2*time.Hour, "longest time that the killed run may take")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

@@ -78,7 +78,7 @@ func (r *server) users(ctx context.Context, t *team) (string, error) {
 // innocent of its workers' deaths here.
 func (r *server) settings() []string {
 	return []string{"store.url=" + r.url(false), "store.password_env=" + passwordEnv, "store.tls.ca=" + r.cert,
-		"store.lease=" + lease.String(), "store.timeout=2m", "store.max_deliveries=1000000"}
+		"store.lease=" + lease.String(), "store.timeout=10m", "store.max_deliveries=1000000"}
 }
 
 // url is the server's, for workers or for the checker.

@@ -67,7 +67,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "check: %v\n", err)
 		os.Exit(exitVoid)
 	}
-	ctx, done := context.WithTimeout(context.Background(), time.Minute)
+	ctx, done := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer done()
 	f := Findings{Steps: s.steps, Agents: s.agents, Broken: []string{}, Void: []string{}}
 	f.ledgers(s)
