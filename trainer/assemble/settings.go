@@ -26,10 +26,7 @@ type Rules struct {
 func RulesOf(cfg *config.Config, a *config.Agent) Rules {
 	g := cfg.GRPO
 	return Rules{
-		Rewards: mgrpo.RewardWeights{
-			Main: mgrpo.MainWeights{Format: g.Reward.Main.Format, Correct: g.Reward.Main.Correct},
-			Sub:  mgrpo.SubWeights{Format: g.Reward.Sub.Format, Main: g.Reward.Sub.Main, Expert: g.Reward.Sub.Expert},
-		},
+		Rewards:    g.Reward,
 		Align:      mgrpo.Align{Mode: mgrpo.AlignMode(g.Align.Mode), D: a.Align.D},
 		Convention: convention(g),
 		Schedule:   Schedule(a.Optimizer, cfg.Run.Steps),

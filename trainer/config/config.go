@@ -149,41 +149,22 @@ type GRPO struct {
 	StdEps          float64 `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
 	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
 	mgrpo.Objective `yaml:",inline"`
-	Old             string  `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
-	Epochs          int     `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
-	Minibatches     int     `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
-	Temperature     float64 `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
-	MaxLag          int64   `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
-	MaxRemoved      float64 `yaml:"max_removed" default:"0.25" min:"0" max:"1" doc:"Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory was lost. More of them in 3 steps in a row end the run with the reason: what is left is no longer a fair sample. 1: never."`
-	Resample        int     `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
-	GapWarn         float64 `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
-	GapStop         float64 `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
-	Reward          Reward  `yaml:"reward" doc:"What the parts of a reward weigh. A trajectory of invalid format has reward 0."`
+	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
+	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
+	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
+	Temperature     float64             `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
+	MaxLag          int64               `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
+	MaxRemoved      float64             `yaml:"max_removed" default:"0.25" min:"0" max:"1" doc:"Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory was lost. More of them in 3 steps in a row end the run with the reason: what is left is no longer a fair sample. 1: never."`
+	Resample        int                 `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
+	GapWarn         float64             `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
+	GapStop         float64             `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
+	Reward          mgrpo.RewardWeights `yaml:"reward" doc:"What the parts of a reward weigh. A trajectory of invalid format has reward 0."`
 }
 
 // Align says how the invocations of a sub-agent are brought to d a rollout.
 type Align struct {
 	D    int    `yaml:"d" default:"8" min:"1" max:"65536" doc:"Aligned invocations of a rollout; about the 99th percentile of the calls. Agents may have their own."`
 	Mode string `yaml:"mode" default:"draw" enum:"draw|balanced|none" doc:"draw: duplicate and drop, the paper's. balanced: weights d/d_k. none: every call weighs 1."`
-}
-
-// Reward holds the weights of the reward's parts.
-type Reward struct {
-	Main MainReward `yaml:"main" doc:"The main agent's."`
-	Sub  SubReward  `yaml:"sub" doc:"A sub-agent's."`
-}
-
-// MainReward weighs the main agent's format and correctness.
-type MainReward struct {
-	Format  float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
-	Correct float64 `yaml:"correct" default:"0.9" min:"0" max:"1" doc:"Correct answer."`
-}
-
-// SubReward weighs a sub-agent's format, the main agent's correctness and the expert score.
-type SubReward struct {
-	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
-	Main   float64 `yaml:"main" default:"0.4" min:"0" max:"1" doc:"The main agent's answer was correct."`
-	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
 }
 
 // Eval is held-out evaluation while training. Truncated sampling is allowed here and only here.

@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, SubGroup: "query", Convention: "population", SigmaMin: 1e-6,
 		Objective: mgrpo.DefaultObjective(), Old: "behaviour", Epochs: 1, Minibatches: 1,
 		Temperature: 1, MaxRemoved: 0.25, GapWarn: 0.05, GapStop: 0.2,
-		Reward: Reward{MainReward{0.1, 0.9}, SubReward{0.1, 0.4, 0.5}},
+		Reward: mgrpo.DefaultRewardWeights(),
 	}
 	if d := cmp.Diff(want, c.GRPO); d != "" {
 		t.Errorf("grpo differs from the specification (-want +got):\n%s", d)

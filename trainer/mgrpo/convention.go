@@ -1,6 +1,7 @@
 package mgrpo
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -90,3 +91,12 @@ func (c Convention) Validate() error {
 	}
 	return nil
 }
+
+// SettingError is a setting with an impossible value.
+type SettingError struct {
+	Key    string // as written in a configuration file
+	Value  any
+	Reason string
+}
+
+func (e *SettingError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Key, e.Value, e.Reason) }

@@ -28,8 +28,8 @@ const (
 	KL3    KL = "k3" // exp(-x) - 1 + x
 )
 
-// Objective holds the options of the policy loss. They are keys of the configuration's section grpo, whose tags these
-// are: names, defaults, bounds and documentation. A nil pointer is an option that is off ("none").
+// Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package config
+// reads names, defaults, bounds and documentation from their tags. A nil pointer is an option that is off ("none").
 type Objective struct {
 	Ratio         Ratio       `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo" doc:"Importance ratio."`
 	EpsLow        float64     `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1" doc:"Lower clip: ratio at least 1 - eps_low."`

@@ -1,48 +1,30 @@
 package mgrpo
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
-// RewardWeights scale the components of both rewards. The defaults are the paper's (section 5.1).
+// RewardWeights scale the components of both rewards. Like those of Objective, the fields are keys of the configuration;
+// the defaults are the paper's (section 5.1).
 type RewardWeights struct {
-	Main MainWeights `json:"main" yaml:"main"`
-	Sub  SubWeights  `json:"sub" yaml:"sub"`
+	Main MainWeights `yaml:"main" doc:"The main agent's."`
+	Sub  SubWeights  `yaml:"sub" doc:"A sub-agent's."`
 }
 
 // MainWeights are the weights of R_M (equation 4).
 type MainWeights struct {
-	Format  float64 `json:"format" yaml:"format"`
-	Correct float64 `json:"correct" yaml:"correct"`
+	Format  float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
+	Correct float64 `yaml:"correct" default:"0.9" min:"0" max:"1" doc:"Correct answer."`
 }
 
-// SubWeights are the weights of R_S (equation 5). Main weighs the main agent's correctness.
+// SubWeights are the weights of R_S (equation 5).
 type SubWeights struct {
-	Format float64 `json:"format" yaml:"format"`
-	Main   float64 `json:"main" yaml:"main"`
-	Expert float64 `json:"expert" yaml:"expert"`
+	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
+	Main   float64 `yaml:"main" default:"0.4" min:"0" max:"1" doc:"The main agent's answer was correct."`
+	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
 }
 
 // DefaultRewardWeights are 0.1 format + 0.9 correctness, and 0.1 format + 0.4 main + 0.5 expert.
 func DefaultRewardWeights() RewardWeights {
 	return RewardWeights{Main: MainWeights{Format: 0.1, Correct: 0.9}, Sub: SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}
-}
-
-// Validate reports the first weight that is negative or not finite, by its key.
-func (w RewardWeights) Validate() error {
-	for _, f := range []struct {
-		key   string
-		value float64
-	}{
-		{"reward.main.format", w.Main.Format}, {"reward.main.correct", w.Main.Correct},
-		{"reward.sub.format", w.Sub.Format}, {"reward.sub.main", w.Sub.Main}, {"reward.sub.expert", w.Sub.Expert},
-	} {
-		if !(f.value >= 0) || math.IsInf(f.value, 0) {
-			return &SettingError{Key: f.key, Value: f.value, Reason: "must be a finite number, 0 or more"}
-		}
-	}
-	return nil
 }
 
 // MainReward is R_M (equation 4): 0 with an invalid format, else the weighted format and correctness.
@@ -91,12 +73,3 @@ func checkScore(field string, score *float64, needed bool) error {
 	}
 	return nil
 }
-
-// SettingError is a setting with an impossible value.
-type SettingError struct {
-	Key    string // as written in a configuration file
-	Value  any
-	Reason string
-}
-
-func (e *SettingError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Key, e.Value, e.Reason) }
