@@ -26,7 +26,7 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 	n := int64(0)
 	for i, l := range m.Layout.Leaves {
 		if strings.Contains(l.Name, part) {
-			p.leaves, p.places = append(p.leaves, model.Param{Leaf: m.Leaves()[i], Offset: n}), append(p.places, l)
+			p.leaves, p.places = append(p.leaves, model.Param{Leaf: model.All(m).Leaves()[i].Leaf, Offset: n}), append(p.places, l)
 			n += l.Numel()
 		}
 	}

@@ -209,9 +209,6 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 	return d
 }
 
-// Leaves are the trained tensors in flat order (views of Compute).
-func (m *Model) Leaves() []*torch.Tensor { return m.leaves }
-
 // Head is the output projection [VocabSize, Hidden]: the embedding itself where they are tied.
 func (d *Decoder) Head() *torch.Tensor { return d.head }
 

@@ -170,10 +170,9 @@ func TestGradients(t *testing.T) {
 			var loss float64
 			do(t, f.m, func(s *torch.Scope) {
 				grad := s.Zeros(torch.Float32, f.m.Layout.Numel)
-				for i, leaf := range f.m.Leaves() {
-					at := f.m.Layout.Leaves[i]
-					leaf.RequireGrad(true)
-					leaf.SetGrad(grad.Narrow(0, at.Offset, leaf.Numel()).View(at.Shape...))
+				for _, p := range All(f.m).Leaves() {
+					p.Leaf.RequireGrad(true)
+					p.Leaf.SetGrad(grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
 				}
 				run := f.m.ForwardBackward
 				if checkpointed {
