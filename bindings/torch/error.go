@@ -3,14 +3,17 @@ package torch
 import (
 	"fmt"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
 // Error is what an operation of this package fails with. Inside Device.Do operations panic with it and Do
 // returns it; nothing else of this package panics.
 type Error struct {
-	Op      string   // the operation, such as "matmul"
-	Message string   // what was wrong, in LibTorch's or this package's words
-	Shapes  []string // its tensors, such as "float32[2 3]", in the order of the arguments
+	Op      string         // the operation, such as "matmul"
+	Message string         // what was wrong, in LibTorch's or this package's words
+	Shapes  []string       // its tensors, such as "float32[2 3]", in the order of the arguments
+	Status  kernels.Status // why one of our kernels did not carry it out; 0 where the error is not a kernel's
 }
 
 func (e *Error) Error() string {
@@ -31,12 +34,14 @@ func (e *Error) OutOfMemory() bool {
 }
 
 // fail panics with the error of op; Do recovers it.
-func fail(op, message string, tensors ...*Tensor) {
+func fail(op, message string, tensors ...*Tensor) { panic(newError(op, message, tensors...)) }
+
+func newError(op, message string, tensors ...*Tensor) *Error {
 	e := &Error{Op: op, Message: strings.TrimSpace(message)}
 	for _, t := range tensors {
 		if t != nil {
 			e.Shapes = append(e.Shapes, t.describe())
 		}
 	}
-	panic(e)
+	return e
 }

@@ -28,7 +28,11 @@ package torch
 */
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+)
 
 // maxDim is the most dimensions a tensor may have here.
 const maxDim = C.MGT_MAX_DIM
@@ -38,14 +42,17 @@ func message(err *C.char) string {
 	if err == nil {
 		return ""
 	}
-	defer C.mgt_free(unsafe.Pointer(err))
+	defer C.mgt_free(err)
 	return C.GoString(err)
 }
 
 // must panics with the *Error of op if err is one.
 func must(op string, err *C.char, tensors ...*Tensor) {
 	if err != nil {
-		fail(op, message(err), tensors...)
+		status := kernels.Status(C.mgt_error_status(err))
+		e := newError(op, message(err), tensors...)
+		e.Status = status
+		panic(e)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
 // layer is an operation with float inputs in[i] of shapes[i], its oracle, and what its output is checked by.
@@ -411,5 +413,37 @@ func TestLayerErrors(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantMessage(t, failure(t, d, c.run), c.want) })
+	}
+}
+
+// TestErrorsCarryTheKernelsStatus: of errors that no kernel made there is none, whatever they say.
+func TestErrorsCarryTheKernelsStatus(t *testing.T) {
+	d := open(t)
+	for _, c := range []struct {
+		name string
+		want kernels.Status
+		run  func(s *Scope)
+	}{
+		{"logits", kernels.NonFinite, func(s *Scope) {
+			HeadLogProb(s.Full(Float32, math.Inf(1), 1, 3), s.Full(Float32, 1, 4, 3), s.FromInt32([]int32{0}, 1), 1, 2)
+		}},
+		{"logits, recorded for the backward pass", kernels.NonFinite, func(s *Scope) {
+			w := s.Full(Float32, 1, 4, 3)
+			w.RequireGrad(true)
+			HeadLogProb(s.Full(Float32, math.Inf(1), 1, 3), w, s.FromInt32([]int32{0}, 1), 1, 2)
+		}},
+		{"target", kernels.InvalidArgument, func(s *Scope) {
+			HeadLogProb(s.Zeros(Float32, 1, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{4}, 1), 1, 2)
+		}},
+		{"shapes", 0, func(s *Scope) {
+			HeadLogProb(s.Zeros(Float32, 1, 3), s.Zeros(Float32, 4, 2), s.FromInt32([]int32{4}, 1), 1, 2)
+		}},
+		{"a message alone", 0, func(*Scope) { fail("matmul", kernels.NonFinite.String()) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if e := failure(t, d, c.run); e.Status != c.want {
+				t.Errorf("%v: status %d, want %d", e, e.Status, c.want)
+			}
+		})
 	}
 }

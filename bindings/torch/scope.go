@@ -96,9 +96,7 @@ func (s *Scope) Adopt(handle unsafe.Pointer) *Tensor {
 
 // take registers the result of op with the innermost scope, or panics with its error.
 func (s *Scope) take(op string, r C.mgt_tensor, args ...*Tensor) *Tensor {
-	if r.error != nil {
-		fail(op, message(r.error), args...)
-	}
+	must(op, r.error, args...)
 	t := &Tensor{
 		dev: s.dev, handle: r.handle, dtype: DType(r.dtype),
 		depth: s.depth, slot: len(s.live), dim: int(r.dim),

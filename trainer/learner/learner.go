@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -130,7 +129,7 @@ func refused(err error) bool {
 	var kernel *kernels.Error
 	var op *torch.Error
 	return errors.As(err, &loss) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||
-		(errors.As(err, &op) && strings.Contains(op.Message, kernels.NonFinite.String())) // logits, through the head's C++
+		(errors.As(err, &op) && op.Status == kernels.NonFinite) // logits, through the head's C++
 }
 
 func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Report, error) {

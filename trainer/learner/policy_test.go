@@ -621,3 +621,20 @@ func TestSequencesAreChecked(t *testing.T) {
 		t.Error("an empty batch is an error")
 	}
 }
+
+// TestNonFiniteLogitsAreRefused: of weights that are no numbers nothing is learned, though the head's kernel refuses inside
+// an operation of LibTorch.
+func TestNonFiniteLogitsAreRefused(t *testing.T) {
+	ctx := context.Background()
+	l := tinyLearner(t, func(o *Options) { o.Loss.Ratio = mgrpo.RatioSequenceGeometric })
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.model.Device.Do(ctx, func(*torch.Scope) error { l.model.Master.Fill_(math.NaN()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.Update(ctx, batch, 1e-3); err != nil || r.Refused == nil {
+		t.Errorf("refused because of %v, error %v; want the former alone", r.Refused, err)
+	}
+}

@@ -11,6 +11,7 @@
 #include <torch/version.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -68,7 +69,24 @@ std::string library_folder() {
 
 }  // namespace
 
-void mgt_free(void *error) { std::free(error); }
+char *failure(const char *message, int32_t status) noexcept {
+  size_t size = std::strlen(message) + 1;
+  char *e = static_cast<char *>(std::malloc(sizeof status + size));
+  if (!e) std::abort();  // not even a message can be had
+  std::memcpy(e, &status, sizeof status);
+  return static_cast<char *>(std::memcpy(e + sizeof status, message, size));
+}
+
+int32_t mgt_error_status(const char *error) {
+  int32_t status;
+  std::memcpy(&status, error - sizeof status, sizeof status);
+  return status;
+}
+
+void mgt_free(char *error) {
+  if (error) std::free(error - sizeof(int32_t));
+}
+
 const char *mgt_built_version(void) { return TORCH_VERSION; }
 
 const char *mgt_loaded_version(void) {

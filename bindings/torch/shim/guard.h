@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <cstring>
+#include <stdexcept>
+#include <string>
 
+#include "mgrpo/status.h"
 #include "mgrpo_torch.h"
 
 struct mgt_device {
@@ -18,25 +20,36 @@ extern std::atomic<int64_t> mgt_handles;
 
 inline at::Tensor &ref(void *handle) { return *static_cast<at::Tensor *>(handle); }
 
-// No C++ exception may leave through a C function: it becomes a message for mgt_free.
+// A call that one of our kernels did not carry out.
+struct kernel_error : std::runtime_error {
+  int32_t status;  // of mgrpo/status.h
+  kernel_error(int32_t status, const std::string &message) : std::runtime_error(message), status(status) {}
+};
+
+// An error as C functions return it: a pointer to the message, which the status stands before.
+char *failure(const char *message, int32_t status = MGRPO_OK) noexcept;
+
+// No C++ exception may leave through a C function.
 template <class F>
 char *guard(F &&f) noexcept {
   try {
     f();
     return nullptr;
+  } catch (const kernel_error &e) {
+    return failure(e.what(), e.status);
   } catch (const c10::Error &e) {
-    return strdup(e.what_without_backtrace());
+    return failure(e.what_without_backtrace());
   } catch (const std::exception &e) {
-    return strdup(e.what());
+    return failure(e.what());
   } catch (...) {
-    return strdup("unknown C++ exception");
+    return failure("unknown C++ exception");
   }
 }
 
 // Runs f, which returns nothing, on behalf of d.
 template <class F>
 char *run(mgt_device *d, F &&f) noexcept {
-  if (d->thread != mgt_thread()) return strdup("called from another goroutine than Do's, or inside Do of another device");
+  if (d->thread != mgt_thread()) return failure("called from another goroutine than Do's, or inside Do of another device");
   return guard(f);
 }
 

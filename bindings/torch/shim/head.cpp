@@ -31,8 +31,9 @@ bool kernel_dtype(const at::Tensor &t) {
 
 // bad_row counts from the chunk's first row.
 void check_row(int32_t status, int64_t first, int64_t bad_row) {
-  TORCH_CHECK(status == MGRPO_OK, "row ", first + std::max<int64_t>(bad_row, 0), ": ", mgrpo_status_string(status),
-              status == MGRPO_INVALID_ARGUMENT ? "; is its target inside the vocabulary?" : "; the logits are NaN or infinite");
+  if (status == MGRPO_OK) return;
+  throw kernel_error(status, c10::str("row ", first + std::max<int64_t>(bad_row, 0), ": ", mgrpo_status_string(status),
+                                      status == MGRPO_INVALID_ARGUMENT ? "; is its target inside the vocabulary?" : "; the logits are NaN or infinite"));
 }
 
 void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets, double tau, at::Tensor logp, at::Tensor entropy) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include "guard.h"
 #include "mgrpo/status.h"
 
 inline bool cpu_fp32(const at::Tensor &t) { return t.is_cpu() && t.scalar_type() == at::kFloat; }
@@ -36,7 +37,7 @@ inline at::Tensor factor(const at::Tensor &t) {
 }
 
 inline void check_status(int32_t status, const char *hint = "") {
-  TORCH_CHECK(status == MGRPO_OK, mgrpo_status_string(status), hint);
+  if (status != MGRPO_OK) throw kernel_error(status, c10::str(mgrpo_status_string(status), hint));
 }
 
 // An int32 tensor of n elements, such as positions and slots; the second is where `like` is.

@@ -59,7 +59,9 @@ typedef struct {
 } mgt_memory_stats;
 
 // Process. None of these but mgt_cuda_load asks LibTorch for CUDA (shim_test holds them to it).
-MGT_API void mgt_free(void *error);
+MGT_API void mgt_free(char *error);
+// Of mgrpo/status.h: why one of our kernels did not carry the call out; MGRPO_OK where the error is not a kernel's.
+MGT_API int32_t mgt_error_status(const char *error);
 MGT_API const char *mgt_built_version(void);   // of the headers
 MGT_API const char *mgt_loaded_version(void);  // of the library found at run time
 MGT_API const char *mgt_cpu_features(void);    // space-separated
