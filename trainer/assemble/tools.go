@@ -43,7 +43,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, b *play.T
 		b.OnClose(s.Close)
 		b.Add(tool.Named(s, c.Name), limits)
 	case "mcp":
-		set := tool.MCPConfig{Command: c.Command, Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Lost: b.Lost}
+		set := tool.MCPConfig{Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Lost: b.Lost}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 		server, err := tool.ConnectMCP(ctx, set)

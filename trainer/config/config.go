@@ -259,6 +259,7 @@ type Tool struct {
 	Kind      string        `yaml:"kind" required:"true" enum:"search|calculator|code|mcp" doc:"search: a local corpus. calculator, code: Starlark without files or network. mcp: any MCP server."`
 	Corpus    Path          `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
 	Command   []string      `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
+	Dir       Path          `yaml:"dir" default:"." doc:"mcp: folder in which command runs. Absent: the folder of this file." change:"worker"`
 	URL       string        `yaml:"url" doc:"mcp: address of a server over HTTP."`
 	TokenEnv  string        `yaml:"token_env" doc:"mcp: environment variable whose value is sent to url as a bearer token." change:"worker"`
 	Env       []string      `yaml:"env" doc:"mcp: names of environment variables passed on to command."`

@@ -33,6 +33,7 @@ const (
 // HTTP.
 type MCPConfig struct {
 	Command  []string // program and arguments
+	Dir      string   // in which Command runs; "": the current one
 	Env      []string // names of environment variables that the program gets, beside PATH and HOME
 	URL      string   // instead of Command
 	TokenEnv string   // name of the environment variable that holds URL's bearer token; "": none is sent
@@ -211,6 +212,7 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 	switch {
 	case len(c.Command) > 0 && c.URL == "":
 		cmd := exec.Command(c.Command[0], c.Command[1:]...)
+		cmd.Dir = c.Dir
 		for _, name := range append([]string{"PATH", "HOME"}, c.Env...) {
 			if value, ok := os.LookupEnv(name); ok {
 				cmd.Env = append(cmd.Env, name+"="+value)

@@ -377,3 +377,25 @@ func TestTail(t *testing.T) {
 		t.Errorf("%d bytes, want the last whole lines", len(x.String()))
 	}
 }
+
+// TestMCPExample: the server of the example in Python answers, refuses, and says what is wrong with a call.
+func TestMCPExample(t *testing.T) {
+	m, err := ConnectMCP(t.Context(), MCPConfig{Command: []string{"python3", "server.py"}, Dir: "../../../examples/tool-in-python"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if len(m.Tools()) != 1 {
+		t.Fatalf("%d tools", len(m.Tools()))
+	}
+	timetable := m.Tools()[0]
+	if got := callText(t, timetable, "harbour", "Lomm"); got != "06:40" {
+		t.Errorf("got %q", got)
+	}
+	if got := callText(t, timetable, "harbour", "Rome"); !strings.HasPrefix(got, "error: no ferry leaves Rome; harbours: Lomm") {
+		t.Errorf("got %q", got)
+	}
+	if _, err := timetable.Call(t.Context(), []byte(`{}`)); err == nil || errors.Is(err, ErrFailed) {
+		t.Errorf("a call without its argument is the caller's mistake: %v", err)
+	}
+}
