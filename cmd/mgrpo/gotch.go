@@ -1,15 +1,25 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // PyTorch's own checkpoint files come in through gotch, after package weights has scanned them.
 func init() { weights.SetBinReader(readBin) }
+
+// TorchScript modules score answers on the CPU, with all its cores while they do.
+func init() {
+	verify.SetModuleOpener(func(path string) (verify.Module, error) {
+		return gotchx.OpenScorer(context.Background(), path, "cpu", runtime.NumCPU())
+	})
+}
 
 var binDTypes = map[torch.DType]weights.DType{
 	torch.Float32: weights.F32, torch.Float16: weights.F16, torch.BFloat16: weights.BF16,

@@ -2,10 +2,17 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"math"
+	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -45,4 +52,40 @@ func read(t *testing.T, dir string) map[string][]byte {
 		tensors[name] = bytes.Clone(data)
 	}
 	return tensors
+}
+
+// A module that a configuration names scores answers by the tokens of the tokenizer beside it.
+func TestTorchScriptScores(t *testing.T) {
+	folder := t.TempDir()
+	words := tokenizer.WordLevel{Vocab: []string{"<unk>", "</s>", "what?", "this", "that", "it"}, Unk: "<unk>", EOS: "</s>"}
+	if err := tokenizer.WriteWordLevel(folder, words); err != nil {
+		t.Fatal(err)
+	}
+	rows := filepath.Join(folder, "rows.jsonl")
+	if err := os.WriteFile(rows, []byte(`{"question":"what?","answer":"this"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	scorer, err := filepath.Abs("../../bindings/torch/gotchx/testdata/scorer.pt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse("team.yaml", fmt.Appendf(nil, `
+run: {name: x}
+task: {kind: jsonl, train: %q, eval: %q, verifier: {kind: torchscript, path: %q, tokenizer: %q}}
+agents: {writer: {role: main, model: nowhere}}
+`, rows, rows, scorer, folder), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rewards, err := assemble.Task(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer task.Close(rewards)
+	for answer, want := range map[string]float64{"that": 1, "this": 0.5, "this it": 1. / 3} { // ids 2 4, 2 3, 2 3 5
+		got, err := rewards.VerifyMain(t.Context(), rewards.Eval(0), task.Attempt{Answer: answer})
+		if err != nil || math.Abs(got-want) > 1e-6 {
+			t.Errorf("%q scores %v, %v; want %v", answer, got, err, want)
+		}
+	}
 }

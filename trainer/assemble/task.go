@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // Task makes the configured task.
@@ -64,6 +65,13 @@ func openVerifier(cfg *config.Config, v config.Verifier) (verify.Verifier, error
 	if kind == verify.Program {
 		s.Program = verify.ProgramSettings{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}
 	}
+	if kind == verify.TorchScript {
+		encode, err := scorerTokens(cfg.Resolve(v.Tokenizer))
+		if err != nil {
+			return nil, err
+		}
+		s.TorchScript = verify.TorchScriptSettings{Path: cfg.Resolve(v.Path), Encode: encode, MaxTokens: v.MaxTokens}
+	}
 	if j.Prompt != "" {
 		text, err := os.ReadFile(cfg.Resolve(j.Prompt))
 		if err != nil {
@@ -72,4 +80,21 @@ func openVerifier(cfg *config.Config, v config.Verifier) (verify.Verifier, error
 		s.Judge.Prompt = string(text)
 	}
 	return verify.New(s)
+}
+
+// scorerTokens turns a question and its answer into what a reward model reads: a chat of two messages through the
+// tokenizer's template, or where it has none both texts with a newline between them.
+func scorerTokens(folder string) (func(question, answer string) ([]int32, error), error) {
+	t, err := tokenizer.Load(folder)
+	if err != nil {
+		return nil, err
+	}
+	return func(question, answer string) ([]int32, error) {
+		if !t.HasTemplate() {
+			return t.EncodeWithSpecial(question + "\n" + answer), nil
+		}
+		text, err := t.Render(tokenizer.Chat{Messages: tokenizer.Messages(
+			tokenizer.Message{Role: "user", Content: question}, tokenizer.Message{Role: "assistant", Content: answer})})
+		return t.Encode(text), err
+	}, nil
 }

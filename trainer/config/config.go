@@ -107,12 +107,15 @@ type Fields struct {
 
 // Verifier says how one answer becomes a score in [0, 1].
 type Verifier struct {
-	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge|program" doc:"auto: gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number. program: a program in any language, see docs/verifiers.md."`
+	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
 	Pattern   string        `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
 	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
 	Command   []string      `yaml:"command" doc:"program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line with its score."`
 	Dir       Path          `yaml:"dir" default:"." doc:"program: folder in which it runs. Absent: the folder of this file." change:"worker"`
 	Timeout   time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"program: longest wait for one score." change:"worker"`
+	Path      Path          `yaml:"path" doc:"torchscript: the module, as torch.jit.save writes it. It is a program: use files of people whom you trust."`
+	Tokenizer Path          `yaml:"tokenizer" doc:"torchscript: folder with the tokenizer.json that the module was trained with, and its chat template if it has one."`
+	MaxTokens int           `yaml:"max_tokens" default:"4096" min:"1" doc:"torchscript: most tokens of a question with its answer; more have no score."`
 }
 
 // Judge is an OpenAI-compatible model that scores answers.

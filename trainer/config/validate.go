@@ -140,7 +140,7 @@ func (c *Config) validateTask(d *decoder) {
 
 // given says whether a file names this verifier.
 func (v *Verifier) given() bool {
-	return v.Kind != "auto" || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0
+	return v.Kind != "auto" || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
 }
 
 func (v *Verifier) validate(d *decoder, key string, j *Judge) {
@@ -156,6 +156,9 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 	}
 	if (len(v.Command) > 0) != (v.Kind == "program") {
 		d.failAt(key+".command", "a verifier of kind program, and no other, has a command; this one is %s", v.Kind)
+	}
+	if scores := v.Kind == "torchscript"; (v.Path != "") != scores || (v.Tokenizer != "") != scores {
+		d.failAt(key+".path", "a verifier of kind torchscript, and no other, has a path and a tokenizer; this one is %s", v.Kind)
 	}
 	if v.Pattern == "" {
 		return

@@ -1,5 +1,5 @@
 // Package verify scores an answer: by comparing it with the accepted ones as text, number, choice or pattern, by asking
-// a judge model, or by asking a program of the user's. Answers come from a policy that is rewarded for them, so a
+// a judge model, a program of the user's or a TorchScript module. Answers come from a policy that is rewarded for them, so a
 // verifier gives no credit to what it cannot read without doubt.
 package verify
 
@@ -60,6 +60,8 @@ const (
 	Regex      = "regex"      // the pattern's first group, or its match, equals the reference
 	Judge      = "judge"      // an OpenAI-compatible model's score
 	Program    = "program"    // the score of a program in any language
+
+	TorchScript = "torchscript" // the score of a module that torch.jit.save wrote
 )
 
 // Settings choose a verifier. Fields that the kind does not use are ignored.
@@ -69,6 +71,8 @@ type Settings struct {
 	Tolerance float64 // numeric: greatest absolute difference that counts as equal
 	Judge     JudgeSettings
 	Program   ProgramSettings
+
+	TorchScript TorchScriptSettings
 }
 
 // New builds the verifier of a kind. The error names the setting that cannot be used.
@@ -92,8 +96,10 @@ func New(s Settings) (Verifier, error) {
 		return newJudge(s.Judge)
 	case Program:
 		return newProgram(s.Program)
+	case TorchScript:
+		return newTorchScript(s.TorchScript)
 	}
-	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge, Program)
+	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge, Program, TorchScript)
 }
 
 // comparison says whether an answer equals one of the accepted ones. An error means that this reference cannot be read.

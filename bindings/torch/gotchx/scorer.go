@@ -1,0 +1,84 @@
+package gotchx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sugarme/gotch/ts"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Scorer is a TorchScript module with forward(tokens, mask) -> scores: tokens and mask are int64 [B, T], the scores
+// float32 [B]. The mask is 1 for tokens and 0 for padding, which is at the end.
+type Scorer struct {
+	path   string
+	device *torch.Device
+	module *ts.CModule
+}
+
+// OpenScorer loads a file that torch.jit.save wrote onto a device of its own. The file is a program: loading and
+// running it does what it says, so it must come from somebody who is trusted as one who wrote this program.
+func OpenScorer(ctx context.Context, path, device string, threads int) (*Scorer, error) {
+	d, err := torch.Open(device, threads)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scorer{path: path, device: d}
+	err = d.Do(ctx, func(*torch.Scope) (err error) {
+		if s.module, err = ts.ModuleLoadOnDevice(path, ToDevice(d)); err != nil {
+			return fmt.Errorf("gotchx: %s: no TorchScript module, as torch.jit.save writes it: %w", path, err)
+		}
+		s.module.SetEval()
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return s, nil
+}
+
+// Score scores a batch of sequences of at least one token. What the module refuses, and an output of another shape or
+// dtype, is an error.
+func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) {
+	longest := 0
+	for _, tokens := range batch {
+		longest = max(longest, len(tokens))
+	}
+	if longest == 0 {
+		return nil, errors.New("gotchx: a batch without tokens")
+	}
+	ids, mask := make([]int64, len(batch)*longest), make([]int64, len(batch)*longest)
+	for i, tokens := range batch {
+		for j, id := range tokens {
+			ids[i*longest+j], mask[i*longest+j] = int64(id), 1
+		}
+	}
+	shape := []int64{int64(len(batch)), int64(longest)}
+	scores := make([]float32, len(batch))
+	err := s.device.Do(ctx, func(scope *torch.Scope) error {
+		tokens, kept := ToGotch(scope.FromInt64(ids, shape...)), ToGotch(scope.FromInt64(mask, shape...))
+		defer tokens.MustDrop()
+		defer kept.MustDrop()
+		out, err := s.module.ForwardTs([]*ts.Tensor{tokens, kept})
+		if err != nil {
+			return fmt.Errorf("gotchx: %s: forward(tokens, mask) of int64 %v: %w", s.path, shape, err)
+		}
+		defer out.MustDrop()
+		got := FromGotch(scope, out)
+		if got.DType() != torch.Float32 || !slices.Equal(got.Shape(), shape[:1]) {
+			return fmt.Errorf("gotchx: %s: forward returned %v %v; want float32 %v, a score a sequence", s.path, got.DType(), got.Shape(), shape[:1])
+		}
+		got.Float32s(scores)
+		return nil
+	})
+	return scores, err
+}
+
+// Close frees the module.
+func (s *Scorer) Close() error {
+	err := s.device.Do(context.Background(), func(*torch.Scope) error { s.module.Drop(); return nil })
+	return errors.Join(err, s.device.Close())
+}

@@ -1,0 +1,107 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// numbered encodes an answer of numbers as them.
+func numbered(_, answer string) (tokens []int32, err error) {
+	for word := range strings.FieldsSeq(answer) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, err
+		}
+		tokens = append(tokens, int32(n))
+	}
+	return tokens, nil
+}
+
+// counting is a module whose score is an answer's first token in eighths. It waits for release before each batch.
+type counting struct {
+	release chan struct{}
+	batches []int
+	closed  bool
+}
+
+var errModule = errors.New("forward expects three arguments")
+
+func (m *counting) Score(_ context.Context, batch [][]int32) ([]float32, error) {
+	<-m.release
+	m.batches = append(m.batches, len(batch))
+	scores := make([]float32, len(batch))
+	for i, tokens := range batch {
+		switch tokens[0] {
+		case 98:
+			scores[i] = float32(math.NaN())
+		case 99:
+			return nil, errModule
+		default:
+			scores[i] = float32(tokens[0]) / 8
+		}
+	}
+	return scores, nil
+}
+
+func (m *counting) Close() error { m.closed = true; return nil }
+
+func openCounting(t *testing.T) (*counting, *moduleVerifier) {
+	t.Helper()
+	m := &counting{release: make(chan struct{}, 100)}
+	SetModuleOpener(func(string) (Module, error) { return m, nil })
+	t.Cleanup(func() { SetModuleOpener(nil) })
+	v, err := New(Settings{Kind: TorchScript, TorchScript: TorchScriptSettings{Path: "scorer.pt", MaxTokens: 2, Encode: numbered}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { Close(v) })
+	return m, v.(*moduleVerifier)
+}
+
+// Answers that come in while a batch is scored make up the next one; each gets its own score.
+func TestModuleScoresInBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, v := openCounting(t)
+		for i := range 8 {
+			go func() {
+				if got, err := v.Score(t.Context(), caseOf(strconv.Itoa(i), nil, "")); err != nil || got != float64(i)/8 {
+					t.Errorf("answer %d: %v, %v", i, got, err)
+				}
+			}()
+		}
+		for range 2 {
+			synctest.Wait() // the module has a batch, all others wait
+			m.release <- struct{}{}
+		}
+		synctest.Wait()
+		if len(m.batches) != 2 || m.batches[0]+m.batches[1] != 8 { // the first took whoever had come by then
+			t.Errorf("batches of %v", m.batches)
+		}
+	})
+}
+
+func TestModuleErrors(t *testing.T) {
+	m, v := openCounting(t)
+	for answer, want := range map[string]string{
+		"98": "NaN is not a number from 0 to 1", "9": "1.125 is not a number from 0 to 1", "99": errModule.Error(),
+		"1 2 3": "3 tokens; want 1 to max_tokens, 2", "": "0 tokens", "x": "invalid syntax",
+	} {
+		m.release <- struct{}{}
+		if got, err := v.Score(t.Context(), caseOf(answer, nil, "")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "scorer.pt") {
+			t.Errorf("%q: %v, %v; want %q", answer, got, err, want)
+		}
+	}
+	Close(v)
+	if _, err := v.Score(t.Context(), caseOf("1", nil, "")); err == nil || !m.closed {
+		t.Errorf("after Close: %v, module closed: %v", err, m.closed)
+	}
+	SetModuleOpener(nil)
+	if _, err := New(Settings{Kind: TorchScript}); err == nil || !strings.Contains(err.Error(), "gotch") {
+		t.Errorf("without gotch: %v", err)
+	}
+}
