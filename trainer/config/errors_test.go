@@ -123,6 +123,10 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:1: task.eval: missing; the task gsm8k reads its held-out queries from this file\n" +
 				"f.yaml:3:1: task.judge: task.expert asks a judge: url must start with http:// or https://, and model must be given\n" +
 				"f.yaml:3:61: task.verifier.pattern: error parsing regexp: missing closing ): `(`"},
+		{name: "verifiers", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: program}, expert: {kind: torchscript, path: s.pt, command: [x]}}\n",
+			want: "f.yaml:3:40: task.verifier.command: missing; a verifier of kind program needs it\n" +
+				"f.yaml:3:67: task.expert.tokenizer: missing; a verifier of kind torchscript needs it\n" +
+				"f.yaml:3:107: task.expert.command: only a verifier of kind program has it; this one is torchscript"},
 		{name: "nobody learns", text: "run: {name: t, arm: main_only}\nagents: {a: {role: main, model: m, train: false}, b: {role: sub, model: m}}\n",
 			want: "f.yaml:2:1: agents: no agent learns in the arm main_only; set train: true on one, or run.steps: 0"},
 		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: code, corpus: x}}\n",

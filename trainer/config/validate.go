@@ -154,11 +154,20 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 			d.failAt("task.judge", "%s asks a judge: url must start with http:// or https://, and model must be given", key)
 		}
 	}
-	if (len(v.Command) > 0) != (v.Kind == "program") {
-		d.failAt(key+".command", "a verifier of kind program, and no other, has a command; this one is %s", v.Kind)
-	}
-	if scores := v.Kind == "torchscript"; (v.Path != "") != scores || (v.Tokenizer != "") != scores {
-		d.failAt(key+".path", "a verifier of kind torchscript, and no other, has a path and a tokenizer; this one is %s", v.Kind)
+	for _, k := range []struct {
+		key, kind string
+		given     bool
+	}{
+		{"command", "program", len(v.Command) > 0},
+		{"path", "torchscript", v.Path != ""},
+		{"tokenizer", "torchscript", v.Tokenizer != ""},
+	} {
+		switch {
+		case k.given && v.Kind != k.kind:
+			d.failAt(key+"."+k.key, "only a verifier of kind %s has it; this one is %s", k.kind, v.Kind)
+		case !k.given && v.Kind == k.kind:
+			d.failAt(key+"."+k.key, "missing; a verifier of kind %s needs it", k.kind)
+		}
 	}
 	if v.Pattern == "" {
 		return

@@ -3,6 +3,7 @@ package jsonl
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func (p *patient) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Bounds of a Parquet file. A row group's columns are decompressed page by page, and a page is at most its column.
+// Bounds of a Parquet file, as its footer describes it. The headers of its pages are the library's to check.
 const (
 	maxColumnBytes = 1 << 31
 	parquetBatch   = 64 // rows read at a time
@@ -102,6 +103,9 @@ func (t *table) readParquet(file *os.File) (at int, err error) {
 	}()
 	info, err := file.Stat()
 	if err != nil {
+		return 0, err
+	}
+	if err := checkFooter(file, info.Size()); err != nil {
 		return 0, err
 	}
 	f, err := parquet.OpenFile(file, info.Size(), parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
@@ -124,6 +128,21 @@ func (t *table) readParquet(file *os.File) (at int, err error) {
 		}
 	}
 	return at, nil
+}
+
+// checkFooter refuses a file whose footer is said to be longer than the file: the library allocates what it says.
+func checkFooter(file io.ReaderAt, size int64) error {
+	var end [8]byte
+	if size < int64(2*len(end)) {
+		return errors.New("the Parquet file is cut off")
+	}
+	if _, err := file.ReadAt(end[:], size-int64(len(end))); err != nil {
+		return err
+	}
+	if footer := int64(binary.LittleEndian.Uint32(end[:])); footer > size-int64(len(end)) {
+		return fmt.Errorf("the Parquet file is cut off or damaged: its footer has %d bytes, and the file %d", footer, size)
+	}
+	return nil
 }
 
 // readRowGroup adds the rows of a row group behind the first at rows; it returns how many there are then.

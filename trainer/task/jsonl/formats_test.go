@@ -86,18 +86,19 @@ func TestFormatsHostile(t *testing.T) {
 	good := `{"question":"a","answer":"b"}`
 	whole := string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}}))
 	for name, c := range map[string]struct{ content, want string }{
-		"an array without an end":   {"[" + good + ",", ":2: "},
-		"a bracket":                 {"[", "does not end"},
-		"an empty array":            {"[]", "no rows"},
-		"two arrays":                {"[" + good + "] []", "follows the array"},
-		"a number in an array":      {"[" + good + ", 7]", ":2: not a JSON object"},
-		"deep nesting":              {strings.Repeat("[", 1<<20), ":1: "},
-		"a row that does not end":   {"[" + good + `,{"question":"` + strings.Repeat("x", 8*maxLine), "a row of more than"},
-		"a long row":                {"[" + good + `,{"question":"` + strings.Repeat("x", maxLine) + `"}]`, ":2: a row of more than"},
-		"the beginning of Parquet":  {"PAR1", ":0: "},
-		"Parquet without its end":   {whole[:len(whole)-9], ":0: "},
-		"Parquet without its start": {"PAR1" + whole[len(whole)/2:], ":"},
-		"Parquet of an empty row":   {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},
+		"an array without an end":    {"[" + good + ",", ":2: "},
+		"a bracket":                  {"[", "does not end"},
+		"an empty array":             {"[]", "no rows"},
+		"two arrays":                 {"[" + good + "] []", "follows the array"},
+		"a number in an array":       {"[" + good + ", 7]", ":2: not a JSON object"},
+		"deep nesting":               {strings.Repeat("[", 1<<20), ":1: "},
+		"a row that does not end":    {"[" + good + `,{"question":"` + strings.Repeat("x", 8*maxLine), "a row of more than"},
+		"a long row":                 {"[" + good + `,{"question":"` + strings.Repeat("x", maxLine) + `"}]`, ":2: a row of more than"},
+		"the beginning of Parquet":   {"PAR1", ":0: "},
+		"Parquet without its end":    {whole[:len(whole)-9], ":0: "},
+		"Parquet with a long footer": {whole[:len(whole)-8] + "\xf0\xff\xff\xffPAR1", "its footer has 4294967280 bytes"},
+		"Parquet without its start":  {"PAR1" + whole[len(whole)/2:], ":"},
+		"Parquet of an empty row":    {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},
 	} {
 		path := write(t, c.content)
 		if _, err := ReadRows(path, DefaultFields()); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), path, "FILE"), c.want) {

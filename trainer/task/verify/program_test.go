@@ -72,7 +72,7 @@ func serve(mode string) {
 		case "echo": // the request, as the program got it
 			os.WriteFile(r.Query, in.Bytes(), 0o600)
 			fmt.Println(reply)
-		case "pid":
+		case "pid", "deaf":
 			fmt.Printf(`{"id": %d, "error": "%d"}`+"\n", r.ID, os.Getpid())
 		case "noise":
 			fmt.Println("hello")
@@ -91,6 +91,9 @@ func serve(mode string) {
 		default:
 			fmt.Println(reply)
 		}
+	}
+	if mode == "deaf" { // to the end of its input, too
+		time.Sleep(time.Hour)
 	}
 }
 
@@ -198,15 +201,15 @@ func TestProgramFailures(t *testing.T) {
 	}
 }
 
-// pidOf is the process of a program in the mode pid.
+// pidOf is the process of a program in the mode pid or deaf.
 func pidOf(err error) (int, error) {
 	_, said, _ := strings.Cut(fmt.Sprint(err), `it reports: "`)
 	return strconv.Atoi(strings.TrimSuffix(said, `"`))
 }
 
-// Close ends the process; what is asked later gets an error and starts no other.
+// Close ends the process, even one that does not end by itself; what is asked later gets an error and starts no other.
 func TestProgramClose(t *testing.T) {
-	v := openProgram(t, "pid", 0)
+	v := openProgram(t, "deaf", 0)
 	_, err := v.Score(t.Context(), caseOf("b", nil, "b"))
 	pid, notPid := pidOf(err)
 	if notPid != nil {
@@ -238,7 +241,7 @@ func TestProgramDiesWithItsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := exec.CommandContext(t.Context(), self)
-	run.Env = append(os.Environ(), ownerEnv+"=1", programEnv+"=pid")
+	run.Env = append(os.Environ(), ownerEnv+"=1", programEnv+"=deaf")
 	out, err := run.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
