@@ -75,7 +75,7 @@ func TestDateIsTheMainAgents(t *testing.T) {
 			}
 			continue
 		}
-		if err := errors.Join(errs["planner"], errs["researcher"]); err != nil {
+		if err := errors.Join(toTheEnd(errs["planner"]), toTheEnd(errs["researcher"])); err != nil {
 			t.Fatal(err)
 		}
 		if got := dateIn(t, dirs["researcher"]); got != "2024-07-26" {

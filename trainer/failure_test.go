@@ -391,7 +391,7 @@ func TestMemoryFull(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		researcher = Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: &recorder{}})
+		researcher = toTheEnd(Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: &recorder{}}))
 		if err := cmd.Wait(); err != nil {
 			planner = errors.New(said.String())
 		}

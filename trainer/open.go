@@ -38,7 +38,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	name := m.Agent()
 	a := s.Config.Agent(name)
 	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
-		member: m, task: s.Task, stop: s.Stop}
+		member: m, stop: s.Stop}
 	defer func() {
 		if err != nil {
 			w.Close(context.WithoutCancel(ctx))

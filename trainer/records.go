@@ -96,6 +96,9 @@ func (w *Worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 		correct.into(r.Values, "accuracy")
 	}
 	r.Values["trajectories"] = float64(len(held.trajectories))
+	for _, t := range held.trajectories {
+		r.Values["prompts_too_long"] += b2f(promptTooLong(t.Trajectory))
+	}
 	r.Values["tokens"] = tokens.sum
 	r.Values["sampled_tokens"] = sampled.sum
 	if s := clock.laps["rollout"]; s > 0 {

@@ -332,10 +332,10 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 	if err := researcher("run.seed=99"); err == nil || !strings.Contains(err.Error(), "run.seed: 99 here") {
 		t.Errorf("another seed: %v", err)
 	}
-	if err := researcher("run.steps=1"); err != nil {
+	if err := toTheEnd(researcher("run.steps=1")); err != nil {
 		t.Errorf("corrected: %v", err)
 	}
-	if err := <-there; err != nil {
+	if err := toTheEnd(<-there); err != nil {
 		t.Errorf("the planner: %v", err)
 	}
 	err := researcher("run.seed=99")

@@ -70,14 +70,14 @@ func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*experience, error
 // queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
 func (w *Worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	if p.Kind == store.Eval(0).Kind {
-		for i := range min(w.cfg.Eval.Queries, w.task.EvalSize()) {
-			queries = append(queries, w.task.Eval(i))
+		for i := range min(w.cfg.Eval.Queries, w.Player.Task.EvalSize()) {
+			queries = append(queries, w.Player.Task.Eval(i))
 		}
 		return queries, w.cfg.Eval.Samples
 	}
 	n := int64(w.cfg.Task.QueriesPerStep)
 	for i := range n {
-		queries = append(queries, w.task.Train(p.Step*n+i))
+		queries = append(queries, w.Player.Task.Train(p.Step*n+i))
 	}
 	return queries, w.cfg.GRPO.Rollouts
 }
@@ -134,7 +134,7 @@ func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 // score verifies the main agent's answer and computes its reward.
 func (w *Worker) score(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
 	if o.Format {
-		if o.Correct, err = w.task.VerifyMain(ctx, q, a); err != nil {
+		if o.Correct, err = w.Player.Task.VerifyMain(ctx, q, a); err != nil {
 			return err
 		}
 	}
@@ -173,7 +173,7 @@ func (w *Worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 // answer is one invocation: this agent's conversation, its expert score, the text for the caller. The
 // trajectory stays here.
 func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
-	q, err := w.task.Lookup(v.Query)
+	q, err := w.Player.Task.Lookup(v.Query)
 	if err != nil {
 		return w.member.Complete(ctx, v, store.Result{Failed: err.Error()})
 	}
@@ -221,7 +221,7 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 
 // expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.
 func (w *Worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
-	score, err := w.task.VerifySub(ctx, q, a)
+	score, err := w.Player.Task.VerifySub(ctx, q, a)
 	if err == nil {
 		_, err = w.Rules.Rewards.SubReward(true, false, nil, &score)
 	}

@@ -95,8 +95,12 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 		return 0, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 	}
 	err = team.each(ctx, (*Worker).Run)
-	if err == nil && slices.ContainsFunc(team.workers, func(w *Worker) bool { return w.stopped }) {
+	switch {
+	case err != nil:
+	case slices.ContainsFunc(team.workers, func(w *Worker) bool { return w.stopped }):
 		err = ErrStopped
+	default:
+		err = team.sum()
 	}
 	return team.start.Version, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }

@@ -66,6 +66,7 @@ func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
+	w.count(held, outcomes)
 	w.observer.Report(record)
 	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages.Groups))
 	if err := w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag); err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/course"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
-	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // Worker is one agent of a run: its model on its device, its engine and learner, its place in the store.
@@ -29,15 +28,15 @@ type Worker struct {
 	name     string
 	main     bool
 	observer metrics.Observer
-
-	task   task.Task
-	member *store.Member
+	member   *store.Member
 
 	archive      *archive.Archive // what the run leaves on disk
 	from         int64            // version at which the round begins
 	refused      int              // steps in a row in which an update was refused
 	removedSteps int              // steps in a row of which too many rollouts were removed
 	decoded      map[int]int64    // the engine's passes by size of the decode batch, up to the last record
+
+	tally tally // of the steps made here
 
 	stop    <-chan struct{} // closed when this process is asked for a clean stop
 	stopped bool            // Run ended because of it, here or elsewhere
@@ -166,7 +165,7 @@ func (a *actor) take() rolledOut {
 func (w *Worker) course() course.Settings {
 	return course.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HoldsOut: w.task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		EvalFirst: w.cfg.Eval.Before, HoldsOut: w.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }

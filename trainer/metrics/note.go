@@ -33,6 +33,7 @@ const (
 	TopicUpdate     Topic = "update"     // an update of the weights was refused
 	TopicGap        Topic = "gap"        // sampler and trainer disagree about log-probs
 	TopicVerifier   Topic = "verifier"   // answers could not be scored
+	TopicTask       Topic = "task"       // a query that cannot be played as it is
 	TopicTools      Topic = "tools"      // a tool fails
 	TopicHealth     Topic = "health"     // where the process answers questions about itself
 )

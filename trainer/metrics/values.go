@@ -47,6 +47,7 @@ var Sections = []Section{
 		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score, because the verifier failed."},
 		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and those it trains; 0 unless `grpo.max_lag` is above 0."},
 		{"lag_max", "versions", inStep, "The largest of them."},
+		{"prompts_too_long", "trajectories", inPhase, "Trajectories without a sampled token, because their prompt reached limits.max_tokens or the context."},
 		{"trajectories_stale", "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
 		{"rollouts_removed", "rollouts", inStep, "Rollouts left out of training for all agents: failed, or an agent does not hold all its trajectories."},
 	}},

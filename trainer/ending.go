@@ -1,0 +1,107 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// ErrNothingTrained is a run that went through all its steps and changed no weight.
+var ErrNothingTrained = errors.New("nothing was trained")
+
+// tally is what the steps of this process came to, as far as the end of the run has to speak of it.
+type tally struct {
+	steps   int
+	sampled int            // tokens
+	calls   map[string]int // of the main agent's worker: how often each sub-agent was called
+	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
+}
+
+// count adds a step. It warns of the first queries whose prompts leave no room for an answer.
+func (w *Worker) count(held *experience, outcomes []store.Outcome) {
+	y := &w.tally
+	y.steps++
+	if y.calls == nil {
+		y.calls, y.tooLong = map[string]int{}, map[string]int{}
+	}
+	if w.main {
+		for _, o := range outcomes {
+			for name, n := range o.Calls {
+				y.calls[name] += n
+			}
+		}
+	}
+	for _, t := range held.trajectories {
+		y.sampled += t.SampledTokens()
+		if _, known := y.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
+			continue
+		}
+		y.tooLong[t.Query] = len(t.Tokens)
+		const named = 5
+		if len(y.tooLong) <= named {
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask,
+				"the prompt of %s has %d tokens and a conversation may have %d: nothing is sampled for it; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
+				t.Query, len(t.Tokens), w.context(), w.name))
+		}
+	}
+}
+
+// promptTooLong says whether a conversation ended before its first turn for want of room.
+func promptTooLong(t agent.Trajectory) bool {
+	return t.SampledTokens() == 0 && (t.Finish == agent.FinishTokens || t.Finish == agent.FinishContext)
+}
+
+// ending says, of a run that came to its end, what was not done in it and what to do about it.
+func (w *Worker) ending() []string {
+	y, out := w.tally, []string(nil)
+	if y.steps == 0 {
+		return nil
+	}
+	if len(y.tooLong) > 0 {
+		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(y.tooLong)))
+	}
+	if w.main {
+		for _, name := range w.cfg.AgentNames()[1:] {
+			if y.calls[name] == 0 {
+				out = append(out, fmt.Sprintf("%s was never called in %d steps, so it learned nothing: have %s's prompt or its cold start's demonstrations call it", name, y.steps, w.name))
+			}
+		}
+	}
+	switch {
+	case y.sampled == 0 && (w.main || len(out) > 0):
+		out = append(out, fmt.Sprintf("not one token was sampled in %d steps", y.steps))
+	case w.trains() && !w.trained():
+		out = append(out, fmt.Sprintf("no update was made in %d steps: in every group all rewards were equal. Look at trajectories/ for what the agents answer, teach them the format in a cold start, or take easier queries", y.steps))
+	}
+	return out
+}
+
+// trained says whether the agent's weights have changed since the run began.
+func (w *Worker) trained() bool {
+	return w.cfg.ColdStarts(w.agent) || w.trains() && w.Learner.Steps() > 0
+}
+
+// sum speaks for the workers of a process whose run came to its end. Where there were steps to learn from and no
+// weight changed, it returns an ErrNothingTrained with the reasons.
+func (t *team) sum() error {
+	var reasons []string
+	learns, learned := false, false
+	for _, w := range t.workers {
+		for _, text := range w.ending() {
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "%s", text))
+			reasons = append(reasons, w.name+": "+text)
+		}
+		learns = learns || w.trains() && w.tally.steps > 0
+		learned = learned || w.trained()
+	}
+	if !learns || learned {
+		return nil
+	}
+	slices.Sort(reasons)
+	return fmt.Errorf("%w: %s", ErrNothingTrained, strings.Join(reasons, "; "))
+}

@@ -1,0 +1,41 @@
+package trainer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// A run in which no prompt leaves room for an answer says which rows it was, trains nothing and fails.
+func TestPromptsTooLong(t *testing.T) {
+	seen := &recorder{}
+	cfg := load(t, t.TempDir(), append([]string{"run.steps=1", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, untaught...)...)
+	err := Train(t.Context(), cfg, Options{Observer: seen})
+	for _, want := range []string{"nothing was trained", "not one token was sampled in 1 steps", "left no room for an answer"} {
+		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+	if notes := seen.String(); !strings.Contains(notes, "the prompt of train-000000 has ") || !strings.Contains(notes, "a conversation may have 3") {
+		t.Errorf("no row is named in %s", notes)
+	}
+	if v := seen.find(t, "step", 1, "planner").Values; v["prompts_too_long"] != v["trajectories"] || v["trajectories"] == 0 {
+		t.Errorf("%v of %v prompts were too long", v["prompts_too_long"], v["trajectories"])
+	}
+}
+
+// A run in which every reward is equal and no sub-agent is called says both and fails; one whose cold start taught
+// the agents ends well.
+func TestNothingTrained(t *testing.T) {
+	seen := &recorder{}
+	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)
+	err := Train(t.Context(), cfg, Options{Observer: seen})
+	for _, want := range []string{"researcher was never called in 2 steps", "no update was made in 2 steps: in every group all rewards were equal"} {
+		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(seen.String(), want) {
+			t.Errorf("got %v, want %q in it and in the notes %s", err, want, seen)
+		}
+	}
+	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), Options{Observer: &recorder{}}); err != nil {
+		t.Errorf("a cold start alone: %v", err)
+	}
+}
