@@ -52,7 +52,7 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 		return out, err
 	}
 	total := w.cfg.GRPO.Epochs * w.cfg.GRPO.Minibatches
-	measured := false
+	changed := false // the weights are no longer those that sampled
 	for epoch := range w.cfg.GRPO.Epochs {
 		for _, queries := range w.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
@@ -63,12 +63,14 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 			}
 			failpoint.Here("learn.update.after")
 			out.reports = append(out.reports, r)
-			if gap, known := r.Values["gap_mean"]; known && !measured {
-				measured = true
+			if gap, known := r.Values["gap_mean"]; changed {
+				delete(r.Values, "gap_mean")
+			} else if known {
 				if err := w.checkGap(gap); err != nil {
 					return out, err
 				}
 			}
+			changed = changed || !r.Skipped && r.Refused == nil
 			if r.Refused != nil {
 				w.noteRefusal(n, len(out.reports), batch, r.Refused)
 			}
