@@ -36,6 +36,9 @@ func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 	r.Values["groups"] = float64(totals.Groups)
 	r.Values["groups_degenerate"] = float64(totals.Degenerate)
 	r.Values["groups_empty"] = float64(totals.Empty)
+	if s := advantages.GPUSeconds; s != nil {
+		r.Values["advantage_gpu_seconds"] = *s
+	}
 	r.Values["groups_on_"+advantages.Backend] = float64(len(advantages.Groups))
 	rewards := mean{}
 	for _, g := range groups {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -16,9 +17,10 @@ import (
 
 // Spec is one conversation to hold.
 type Spec struct {
-	Key      policy.Key // names the trajectory and seeds its sampling
-	Main     bool       // the main agent of the rollout, not an invocation of a sub-agent
-	Task     string     // question of the main agent, sub-task of a sub-agent
+	Key      policy.Key      // names the trajectory and seeds its sampling
+	Main     bool            // the main agent of the rollout, not an invocation of a sub-agent
+	Task     string          // question of the main agent, sub-task of a sub-agent
+	Row      json.RawMessage // the query\'s row with all its columns, for tools; nil without
 	Dialect  Dialect
 	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
 	Limits   Limits
@@ -306,7 +308,7 @@ func (c *conversation) callTool(ctx context.Context, call Call) string {
 		return fmt.Sprintf("error: no tool is named %q", call.Name)
 	}
 	k := c.spec.Key
-	ctx = tool.WithOrigin(ctx, tool.Origin{Query: k.Query, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation})
+	ctx = tool.WithOrigin(ctx, tool.Origin{Query: k.Query, Row: c.spec.Row, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation})
 	out, err := t.Call(ctx, call.Arguments)
 	if err != nil {
 		return "error: " + err.Error()

@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"cmp"
 	"context"
 
 	"gorgonia.org/tensor"
@@ -13,21 +14,31 @@ import (
 
 // Advantages are normalised groups, and the backend whose kernel computed them: "cpu" or "cuda".
 type Advantages struct {
-	Groups  []mgrpo.GroupAdvantage
-	Backend string
+	Groups     []mgrpo.GroupAdvantage
+	Backend    string
+	GPUSeconds *float64 // from the first copy to the GPU to the last one back; nil on a CPU
 }
 
 // Normalise turns groups of rewards into advantages on an agent's device, all ragged groups in one launch of its
 // group_advantage kernel.
 func Normalise(ctx context.Context, device *torch.Device, c mgrpo.Convention, groups []mgrpo.RewardGroup) (a Advantages, err error) {
+	clock, err := startGPUTime(ctx, device)
+	defer clock.close()
+	if err != nil {
+		return a, err
+	}
 	doErr := device.Do(ctx, func(s *torch.Scope) error {
 		on := model.Backend(s)
 		a.Backend = on.String()
 		a.Groups, err = Normaliser(on)(c, groups)
 		return nil
 	})
-	if doErr != nil {
-		err = doErr
+	if err = cmp.Or(doErr, err); err != nil {
+		return a, err
+	}
+	elapsed, known, err := clock.stop(ctx, device)
+	if known {
+		a.GPUSeconds = new(elapsed.Seconds())
 	}
 	return a, err
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// gpuTime measures what an update takes on the GPU, between two events on the stream that all its work is
+// gpuTime measures what an update or a normalisation takes on the GPU, between two events on the stream that all its work is
 // ordered by. On a CPU it measures nothing.
 type gpuTime struct{ timer *cuda.Timer }
 

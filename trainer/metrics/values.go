@@ -55,6 +55,7 @@ var Sections = []Section{
 		{"groups", "count", inStep, "Groups of this agent, one a query."},
 		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal: every advantage is 0."},
 		{"groups_on_BACKEND", "count", inStep, "All groups, counted under the backend whose kernel normalised them: cpu or cuda, which is the agent's device."},
+		{"advantage_gpu_seconds", "seconds", inStep, "What the group_advantage kernel took on the GPU, copies to and from it included, measured by CUDA events. Present on GPUs."},
 		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},
 	}},
 	{"Objective", "the policy loss over trained tokens weighted by alignment (`kernels/`); of a step with several updates, the mean over the updates, of minima the smallest and of maxima the largest", []Value{

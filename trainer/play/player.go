@@ -82,7 +82,7 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	return agent.Run(ctx, agent.Spec{
 		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
 			Agent: p.Part.Agent, Invocation: c.Invocation},
-		Main: p.Part.Main, Task: c.Text, Dialect: dialect, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+		Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Dialect: dialect, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
 	}, agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate})
 }
 

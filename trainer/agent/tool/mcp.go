@@ -289,6 +289,9 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 	params := &mcp.CallToolParams{Name: t.name, Arguments: args}
 	if o, ok := OriginOf(ctx); ok {
 		params.Meta = mcp.Meta{"mgrpo/query": o.Query, "mgrpo/rollout": o.Rollout, "mgrpo/agent": o.Agent, "mgrpo/invocation": o.Invocation}
+		if o.Row != nil {
+			params.Meta["mgrpo/row"] = o.Row
+		}
 	}
 	result, err := t.server.call(ctx, params)
 	var answer *jsonrpc.Error

@@ -357,9 +357,9 @@ func TestMCPOrigin(t *testing.T) {
 	}
 	defer m.Close()
 	at := slices.IndexFunc(m.Tools(), func(t Tool) bool { return t.Name() == "origin" })
-	ctx := WithOrigin(t.Context(), Origin{Query: "q-1#epoch=2", Rollout: 3, Agent: "searcher", Invocation: 4})
+	ctx := WithOrigin(t.Context(), Origin{Query: "q-1#epoch=2", Rollout: 3, Agent: "searcher", Invocation: 4, Row: []byte(`{"id":"q-1","room":"B12"}`)})
 	got, err := m.Tools()[at].Call(ctx, []byte("{}"))
-	for _, want := range []string{`"mgrpo/query":"q-1#epoch=2"`, `"mgrpo/rollout":3`, `"mgrpo/agent":"searcher"`, `"mgrpo/invocation":4`} {
+	for _, want := range []string{`"mgrpo/query":"q-1#epoch=2"`, `"mgrpo/rollout":3`, `"mgrpo/agent":"searcher"`, `"mgrpo/invocation":4`, `"mgrpo/row":{"id":"q-1","room":"B12"}`} {
 		if err != nil || !strings.Contains(got, want) {
 			t.Errorf("%s lacks %s, %v", got, want, err)
 		}

@@ -29,6 +29,7 @@ func (n named) Name() string { return n.name }
 // Origin says in which conversation a tool is called: a server with state of its own can keep conversations apart.
 type Origin struct {
 	Query      string
+	Row        json.RawMessage // the query's row with all its columns, the reference answer too; nil where the task has no rows
 	Rollout    int
 	Agent      string
 	Invocation int // 0 for the main agent

@@ -29,11 +29,15 @@ var credentials = regexp.MustCompile(`://[^\s"'/@]*@`)
 
 func readPart(dir string) (*part, error) {
 	info, err := os.Stat(dir)
+	const wanted = "give the folder of a run, run.dir of its configuration, in which metrics.jsonl and trajectories/ are"
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no folder %s: %s", dir, wanted)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("%s is not a folder", dir)
+		return nil, fmt.Errorf("%s is not a folder: %s", dir, wanted)
 	}
 	p := &part{dir: dir}
 	switch p.log, err = metrics.Read(dir); {

@@ -403,3 +403,16 @@ func FuzzTrajectories(f *testing.F) {
 		}
 	})
 }
+
+// A folder that is none is refused with what was expected there.
+func TestOpenNowhere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{"nowhere": "there is no folder nowhere: give the folder of a run", file: "is not a folder: give the folder of a run"} {
+		if _, err := Open([]string{dir}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", dir, err, want)
+		}
+	}
+}
