@@ -56,7 +56,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 		return e, err
 	}
 	err = team.each(ctx, func(w *Worker, ctx context.Context) error {
-		if err := w.Policy.Load(ctx, from.Step); err != nil {
+		if err := w.Policy.UpdateWeights(ctx, from.Step); err != nil {
 			return err
 		}
 		return w.evaluate(ctx, from.Step)

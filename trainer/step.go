@@ -52,7 +52,7 @@ func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
 
 	// 6. Version + 1, published; the step ends for everyone when all have.
 	failpoint.Here("commit.load.before")
-	if err := w.Policy.Load(ctx, n+1); err != nil {
+	if err := w.Policy.UpdateWeights(ctx, n+1); err != nil {
 		return err
 	}
 	failpoint.Here("commit.load.after")

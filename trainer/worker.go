@@ -68,7 +68,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	defer actor.work.Wait()
 	defer done() // before the wait, whichever way this ends
 	actor.work.Go(func() { w.passStopOn(acting, abandon) })
-	if err := w.Policy.Load(ctx, w.from); err != nil {
+	if err := w.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err
 	}
 	if err := w.archive.Confirm(ctx); err != nil {

@@ -136,7 +136,7 @@ func step(ctx context.Context, a *actor, w *workload) error {
 		return err
 	}
 	a.steps++
-	return a.engine.Load(ctx, a.steps)
+	return a.engine.UpdateWeights(ctx, a.steps)
 }
 
 func (a *actor) learn(ctx context.Context, batch []*learner.Sequence, lr float64) error {

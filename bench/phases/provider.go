@@ -43,7 +43,7 @@ func (a *actor) settings(w *workload) map[string]any {
 // forget drops cached prefixes, which belong to the sample before.
 func (a *actor) forget() {
 	if a.engine != nil {
-		_ = a.engine.Load(context.Background(), a.steps) // nothing is in flight
+		_ = a.engine.UpdateWeights(context.Background(), a.steps) // nothing is in flight
 	}
 }
 

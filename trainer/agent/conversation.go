@@ -71,7 +71,7 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, spec.Limits.Wall, errWall)
 		defer cancel()
 	}
-	err := c.hold(ctx)
+	err := c.converse(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errWall) && interrupted(err) {
 		c.end(FinishWall)
 		err = nil
@@ -101,8 +101,8 @@ func (c *conversation) end(finish string) {
 	c.traj.FormatValid = finish == FinishAnswer && c.traj.Malformed == 0
 }
 
-// hold runs the loop: sample a turn, parse it, execute its calls, append the answers.
-func (c *conversation) hold(ctx context.Context) error {
+// converse runs the loop: sample a turn, parse it, execute its calls, append the answers.
+func (c *conversation) converse(ctx context.Context) error {
 	ids, text, err := c.spec.Dialect.Prompt(c.spec.Task)
 	if err != nil {
 		return fmt.Errorf("prompt: %w", err)

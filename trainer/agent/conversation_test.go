@@ -56,7 +56,7 @@ func calculation(expression string) string {
 	return `<tool_call>{"name": "calculator", "arguments": {"expression": "` + expression + `"}}</tool_call>`
 }
 
-// run holds the conversation and checks what must hold of every trajectory.
+// run runs the conversation and checks the invariants of a trajectory.
 func (s *stage) run(t *testing.T) Trajectory {
 	t.Helper()
 	traj, err := Run(t.Context(), s.spec, s.env)

@@ -133,7 +133,7 @@ func refused(err error) bool {
 }
 
 func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Report, error) {
-	plan, err := l.planLoss(batch)
+	loss, err := l.newMinibatchLoss(batch)
 	if errors.Is(err, errNothingToRead) {
 		return Report{Skipped: true}, nil
 	}
@@ -148,18 +148,18 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	if err := l.zeroGrad(ctx); err != nil {
 		return Report{}, err
 	}
-	for _, run := range microBatches(plan.learning, l.opt.MicroBatchTokens) {
-		if err := l.policyPass(ctx, plan, run, true); err != nil {
+	for _, micro := range microBatches(loss.learning, l.opt.MicroBatchTokens) {
+		if err := l.policyPass(ctx, loss, micro, true); err != nil {
 			return Report{}, err
 		}
 	}
 	// Trajectories without advantage have no gradient, but the statistics are over them too.
-	for _, run := range microBatches(plan.observed, l.opt.MicroBatchTokens) {
-		if err := l.policyPass(ctx, plan, run, false); err != nil {
+	for _, micro := range microBatches(loss.observed, l.opt.MicroBatchTokens) {
+		if err := l.policyPass(ctx, loss, micro, false); err != nil {
 			return Report{}, err
 		}
 	}
-	r := Report{Values: plan.values(), Skipped: len(plan.learning) == 0}
+	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
 	if r.Skipped {
 		return r, nil
 	}

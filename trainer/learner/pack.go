@@ -65,28 +65,28 @@ func (q *Sequence) inputs() []int32 {
 	return q.Tokens[:max(last, 0)]
 }
 
-// microBatches cuts a batch into runs of at most limit rows; a longer sequence is a run of its own. A group
-// that fits into one run is not cut, since what its sequences share is computed once in each run.
+// microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence is a micro-batch of its own. A group
+// that fits into one micro-batch is not cut, since what its sequences share is computed once in each of them.
 func microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	var out [][]*Sequence
-	var run []*Sequence
+	var micro []*Sequence
 	var rows prefixTree
 	cut := func() {
-		if len(run) > 0 {
-			out = append(out, run)
+		if len(micro) > 0 {
+			out = append(out, micro)
 		}
-		run, rows = nil, prefixTree{}
+		micro, rows = nil, prefixTree{}
 	}
 	for len(batch) > 0 {
 		group := leadingGroup(batch)
 		batch = batch[len(group):]
 		if whole := rows.with(group); whole.len() <= limit {
-			run, rows = append(run, group...), whole
+			micro, rows = append(micro, group...), whole
 			continue
 		}
 		if alone := (prefixTree{}).with(group); alone.len() <= limit {
 			cut()
-			run, rows = append(run, group...), alone
+			micro, rows = append(micro, group...), alone
 			continue
 		}
 		for _, q := range group {
@@ -94,7 +94,7 @@ func microBatches(batch []*Sequence, limit int) [][]*Sequence {
 				cut()
 			}
 			rows.add(q.inputs())
-			run = append(run, q)
+			micro = append(micro, q)
 		}
 	}
 	cut()
@@ -121,10 +121,10 @@ type packed struct {
 
 // pack lays sequences end to end, each without the beginning that it shares with those before it; positions
 // count from 0 in each.
-func pack(s *torch.Scope, run []*Sequence) packed {
+func pack(s *torch.Scope, micro []*Sequence) packed {
 	var rows prefixTree
 	var source, target []int32
-	for _, q := range run {
+	for _, q := range micro {
 		path := rows.add(q.inputs())
 		for _, t := range q.trained() {
 			source = append(source, path[t-1])
@@ -142,9 +142,9 @@ func pack(s *torch.Scope, run []*Sequence) packed {
 }
 
 // gather concatenates one per-token array of each sequence at its trained positions.
-func gather(run []*Sequence, of func(*Sequence) []float32) []float32 {
+func gather(micro []*Sequence, of func(*Sequence) []float32) []float32 {
 	var out []float32
-	for _, q := range run {
+	for _, q := range micro {
 		values := of(q)
 		for _, t := range q.trained() {
 			out = append(out, values[t])

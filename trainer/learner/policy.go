@@ -12,9 +12,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// lossPlan is one optimizer batch: the coefficient of every trajectory, which depends on all of them, and
+// minibatchLoss is one optimizer batch: the coefficient of every trajectory, which depends on all of them, and
 // the sums that its micro-batches add up.
-type lossPlan struct {
+type minibatchLoss struct {
 	coefficient map[*Sequence]float64
 	totals      kernels.LossTotals
 	sums        kernels.LossSums
@@ -26,8 +26,8 @@ type lossPlan struct {
 
 var errNothingToRead = errors.New("no trajectory of positive weight has a trained token")
 
-// planLoss computes the coefficients c_j of the whole batch before it is cut into micro-batches.
-func (l *Learner) planLoss(batch []*Sequence) (*lossPlan, error) {
+// newMinibatchLoss computes the coefficients c_j of the whole batch before it is cut into micro-batches.
+func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	var t kernels.Trajectories
 	for _, q := range batch {
 		t.Group = append(t.Group, q.Group)
@@ -43,7 +43,7 @@ func (l *Learner) planLoss(batch []*Sequence) (*lossPlan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("learner: %w", name(err, batch))
 	}
-	p := &lossPlan{coefficient: map[*Sequence]float64{}, totals: totals}
+	p := &minibatchLoss{coefficient: map[*Sequence]float64{}, totals: totals}
 	for i, q := range batch {
 		p.coefficient[q] = coefficient[i]
 		switch {
@@ -58,16 +58,16 @@ func (l *Learner) planLoss(batch []*Sequence) (*lossPlan, error) {
 }
 
 // policyPass runs one micro-batch: forward, policy loss and, when it learns, backward.
-func (l *Learner) policyPass(ctx context.Context, p *lossPlan, run []*Sequence, learns bool) error {
+func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, run)
+		b := pack(s, micro)
 		objective := l.lossOfLogProbs
 		if learns && l.opt.Loss.Ratio.TokenLevel() {
 			objective = l.lossOfHidden
 		}
 		var err error
 		outputsAndGrads := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-			outputs, grads, err = objective(s, p, run, b, hidden.IndexSelect(0, b.source))
+			outputs, grads, err = objective(s, p, micro, b, hidden.IndexSelect(0, b.source))
 			if err != nil { // nothing is learned from a refused batch
 				for i, out := range outputs {
 					grads[i] = s.Zeros(out.DType(), out.Shape()...)
@@ -92,28 +92,28 @@ func (l *Learner) policyPass(ctx context.Context, p *lossPlan, run []*Sequence, 
 
 // lossOfHidden is the loss of a token-level ratio as a function of the hidden rows of the trained tokens, and
 // its gradient for them. The head's gradient is accumulated on the way, while the logits are there.
-func (l *Learner) lossOfHidden(s *torch.Scope, p *lossPlan, run []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
-	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, run), l.opt.Loss)
+func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, micro), l.opt.Loss)
 	if err != nil {
-		err = fmt.Errorf("learner: %w", name(err, run))
+		err = fmt.Errorf("learner: %w", name(err, micro))
 	} else {
-		p.merge(head.Sums, head.LogProb, run)
+		p.merge(head.Sums, head.LogProb, micro)
 	}
 	return []*torch.Tensor{rows}, []*torch.Tensor{head.DHidden}, err
 }
 
 // lossOfLogProbs is the loss as a function of the trained tokens' log-probs and entropies, and its gradient
 // for them: a sequence's ratio is known only when all its log-probs are.
-func (l *Learner) lossOfLogProbs(s *torch.Scope, p *lossPlan, run []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
+func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	logp, entropy := l.headOf(rows, b)
 	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
-	batch := l.lossBatch(s, p, run)
+	batch := l.lossBatch(s, p, micro)
 	batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
 	sums, err := kernels.PolicyLoss(model.Backend(s), batch, l.opt.Loss, dlogp.Ptr(), dentropy.Ptr())
 	if err != nil {
-		err = fmt.Errorf("learner: %w", name(err, run))
+		err = fmt.Errorf("learner: %w", name(err, micro))
 	} else {
-		p.merge(sums, logp.Detach(), run)
+		p.merge(sums, logp.Detach(), micro)
 	}
 	return []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}, err
 }
@@ -129,8 +129,8 @@ func (l *Learner) headOf(rows *torch.Tensor, b packed) (logp, entropy *torch.Ten
 }
 
 // lossBatch is a micro-batch's trained tokens, without what the model says of them.
-func (l *Learner) lossBatch(s *torch.Scope, p *lossPlan, run []*Sequence) kernels.LossBatch {
-	old := gather(run, func(q *Sequence) []float32 { return q.old })
+func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence) kernels.LossBatch {
+	old := gather(micro, func(q *Sequence) []float32 { return q.old })
 	n := int64(len(old))
 	batch := kernels.LossBatch{
 		CuSeqlens: []int64{0}, DType: kernels.Float32,
@@ -138,12 +138,12 @@ func (l *Learner) lossBatch(s *torch.Scope, p *lossPlan, run []*Sequence) kernel
 		LogpOld: s.FromFloat32(old, n).Ptr(),
 	}
 	if l.opt.Recomputed {
-		batch.LogpBehaviour = s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.Behaviour }), n).Ptr()
+		batch.LogpBehaviour = s.FromFloat32(gather(micro, func(q *Sequence) []float32 { return q.Behaviour }), n).Ptr()
 	}
 	if l.opt.Reference != nil {
-		batch.LogpRef = s.FromFloat32(gather(run, func(q *Sequence) []float32 { return q.ref }), n).Ptr()
+		batch.LogpRef = s.FromFloat32(gather(micro, func(q *Sequence) []float32 { return q.ref }), n).Ptr()
 	}
-	for _, q := range run {
+	for _, q := range micro {
 		batch.CuSeqlens = append(batch.CuSeqlens, batch.CuSeqlens[len(batch.CuSeqlens)-1]+int64(len(q.trained())))
 		batch.Weight = append(batch.Weight, q.Weight)
 		batch.Advantage = append(batch.Advantage, q.Advantage)
@@ -154,13 +154,13 @@ func (l *Learner) lossBatch(s *torch.Scope, p *lossPlan, run []*Sequence) kernel
 
 // merge adds a micro-batch's sums and how far its log-probs are from the sampler's. Stale sequences are left out of
 // the gap: older weights have other log-probs, and that is no disagreement of two forward passes.
-func (p *lossPlan) merge(sums kernels.LossSums, logp *torch.Tensor, run []*Sequence) {
+func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro []*Sequence) {
 	p.sums.Merge(sums)
-	behaviour := gather(run, func(q *Sequence) []float32 { return q.Behaviour })
+	behaviour := gather(micro, func(q *Sequence) []float32 { return q.Behaviour })
 	now := make([]float32, len(behaviour))
 	logp.Float32s(now)
 	at := 0
-	for _, q := range run {
+	for _, q := range micro {
 		n := len(q.trained())
 		if !q.Stale {
 			for i := at; i < at+n; i++ {
@@ -186,7 +186,7 @@ func (l *Learner) collectGradient() {
 }
 
 // values are the statistics of the update by the names of docs/metrics.md.
-func (p *lossPlan) values() map[string]float64 {
+func (p *minibatchLoss) values() map[string]float64 {
 	v := p.sums.Stats(p.totals).Values()
 	if p.tokens > 0 {
 		v["gap_mean"] = p.gap / p.tokens
@@ -200,10 +200,10 @@ func (p *lossPlan) values() map[string]float64 {
 }
 
 // name puts a trajectory's id into a refusal that counts trajectories.
-func name(err error, run []*Sequence) error {
+func name(err error, micro []*Sequence) error {
 	var refused *mgrpo.Refusal
-	if errors.As(err, &refused) && refused.Trajectory != nil && *refused.Trajectory < len(run) {
-		return fmt.Errorf("%s: %w", run[*refused.Trajectory].ID, err)
+	if errors.As(err, &refused) && refused.Trajectory != nil && *refused.Trajectory < len(micro) {
+		return fmt.Errorf("%s: %w", micro[*refused.Trajectory].ID, err)
 	}
 	return err
 }

@@ -26,8 +26,8 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 		return Report{}, err
 	}
 	loss := 0.0
-	for _, run := range microBatches(batch, l.opt.MicroBatchTokens) {
-		part, err := l.supervisedPass(ctx, run, total)
+	for _, micro := range microBatches(batch, l.opt.MicroBatchTokens) {
+		part, err := l.supervisedPass(ctx, micro, total)
 		if err != nil {
 			return Report{}, err
 		}
@@ -40,9 +40,9 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 }
 
 // supervisedPass accumulates the gradient of one micro-batch and returns its share of the loss.
-func (l *Learner) supervisedPass(ctx context.Context, run []*Sequence, total int) (loss float64, err error) {
+func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total int) (loss float64, err error) {
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
-		b := pack(s, run)
+		b := pack(s, micro)
 		if b.n == 0 {
 			return nil
 		}

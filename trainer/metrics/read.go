@@ -129,19 +129,19 @@ func HeldOut(dir string) (before, after float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var held []Line
+	var heldOut []Line
 	for _, l := range log.Records {
 		if _, ok := l.Values["accuracy"]; l.Kind == KindEval && (ok || l.Unknown != "") {
-			held = append(held, l)
+			heldOut = append(heldOut, l)
 		}
 	}
-	if len(held) < 2 || held[0].Step > 0 {
+	if len(heldOut) < 2 || heldOut[0].Step > 0 {
 		return 0, 0, fmt.Errorf("metrics: %s has no held-out evaluation before training and one after it (eval.before: true)", filepath.Join(dir, FileName))
 	}
-	for _, l := range []Line{held[0], held[len(held)-1]} {
+	for _, l := range []Line{heldOut[0], heldOut[len(heldOut)-1]} {
 		if l.Unknown != "" {
 			return 0, 0, fmt.Errorf("metrics: evaluation after step %d: %s", l.Step, l.Unknown)
 		}
 	}
-	return held[0].Values["accuracy"], held[len(held)-1].Values["accuracy"], nil
+	return heldOut[0].Values["accuracy"], heldOut[len(heldOut)-1].Values["accuracy"], nil
 }

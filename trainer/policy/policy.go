@@ -73,9 +73,9 @@ type Sampler interface {
 type Policy interface {
 	Sampler
 
-	// Load takes the weights as they are now and calls them version. When it returns, every turn that begins
+	// UpdateWeights takes the weights as they are now and calls them version. When it returns, every turn that begins
 	// later is sampled with them. A policy that cannot change weights under sequences in flight refuses to.
-	Load(ctx context.Context, version int64) error
+	UpdateWeights(ctx context.Context, version int64) error
 	Version() int64 // committed training steps of the weights in use
 
 	// Deterministic says whether equal requests have equal answers, bit for bit, whatever else is in flight.

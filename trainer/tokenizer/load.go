@@ -240,14 +240,14 @@ func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error)
 		list = append(list, addedToken{id: id, content: text, special: true})
 	}
 	for _, a := range list {
-		if err := t.enterAdded(a); err != nil {
+		if err := t.registerAdded(a); err != nil {
 			return nil, err
 		}
 	}
 	return list, nil
 }
 
-func (t *Tokenizer) enterAdded(a addedToken) error {
+func (t *Tokenizer) registerAdded(a addedToken) error {
 	if id, ok := t.ids[a.content]; ok {
 		if id != a.id {
 			return fmt.Errorf("%.60q has the id %d here and %d in the vocabulary", a.content, a.id, id)

@@ -60,7 +60,7 @@ func serveSandbox(limit string) error {
 		}
 		a := interpret(r)
 		debug.FreeOSMemory()
-		a.Retire = held() > uint64(memory)/4
+		a.Retire = heapBytes() > uint64(memory)/4
 		line, err := json.Marshal(a)
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func dataInUse() (uint64, error) {
 	return kib << 10, err
 }
 
-func held() uint64 {
+func heapBytes() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapSys - m.HeapReleased
@@ -147,7 +147,7 @@ func interpret(r sandboxRequest) sandboxAnswer {
 		},
 	}
 	thread.SetMaxExecutionSteps(r.Steps)
-	value, err := run(thread, r.Program)
+	value, err := execute(thread, r.Program)
 	if value != nil && value != starlark.None {
 		out.write(value.String())
 	}
@@ -158,8 +158,8 @@ func interpret(r sandboxRequest) sandboxAnswer {
 	return a
 }
 
-// run executes a program and returns the value of its last line if that is an expression.
-func run(thread *starlark.Thread, program string) (starlark.Value, error) {
+// execute runs a program and returns the value of its last line if that is an expression.
+func execute(thread *starlark.Thread, program string) (starlark.Value, error) {
 	file, err := dialect.Parse("program", program, 0)
 	if err != nil {
 		return nil, err

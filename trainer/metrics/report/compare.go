@@ -130,9 +130,9 @@ func (c compared) cards(agent string) []card {
 	step := func(title, note, value string) chart {
 		return overlay(title, note, func(r *run) []point { return r.series(metrics.KindStep, agent, value) })
 	}
-	held := overlay("Held-out accuracy", heldOutNote, func(r *run) []point { return r.accuracies(agent) })
+	heldOut := overlay("Held-out accuracy", heldOutNote, func(r *run) []point { return r.accuracies(agent) })
 	expert := overlay("Held-out expert score", "dots are evaluations", func(r *run) []point { return r.series(metrics.KindEval, agent, "expert_mean") })
-	for _, dotted := range []chart{held, expert} {
+	for _, dotted := range []chart{heldOut, expert} {
 		for i := range dotted.Curves {
 			dotted.Curves[i].Dots = true
 		}
@@ -140,7 +140,7 @@ func (c compared) cards(agent string) []card {
 	loss := step("Loss", "what is minimised, mean over the step's updates", "loss")
 	loss.floor = unset
 	return cardsOver(last, []chart{
-		held, expert,
+		heldOut, expert,
 		step("Reward", "mean of the trajectories, before normalisation", "reward_mean"),
 		step("Training accuracy", "verified answers", "accuracy"),
 		step("Expert score", "in training", "expert_mean"),

@@ -79,25 +79,25 @@ func (row numberRow) cell(f, first figure, difference bool) string {
 var teamRows = []numberRow{
 	{"steps", decimals(0), func(r *run) figure { return figure{value: float64(r.lastStep()), ok: r.lastStep() > 0} }},
 	{"held-out accuracy before step 1", decimals(3), func(r *run) figure {
-		held := r.accuracies(r.main)
-		if len(held) == 0 || held[0].x != 0 {
+		heldOut := r.accuracies(r.main)
+		if len(heldOut) == 0 || heldOut[0].x != 0 {
 			return figure{}
 		}
-		return figure{held[0].y, held[0].spread, true}
+		return figure{heldOut[0].y, heldOut[0].spread, true}
 	}},
 	{"held-out accuracy, last", decimals(3), func(r *run) figure {
-		held := r.accuracies(r.main)
-		if len(held) == 0 {
+		heldOut := r.accuracies(r.main)
+		if len(heldOut) == 0 {
 			return figure{}
 		}
-		return figure{held[len(held)-1].y, held[len(held)-1].spread, true}
+		return figure{heldOut[len(heldOut)-1].y, heldOut[len(heldOut)-1].spread, true}
 	}},
 	{"held-out accuracy, best", decimals(3), func(r *run) figure {
-		held := r.accuracies(r.main)
-		if len(held) == 0 {
+		heldOut := r.accuracies(r.main)
+		if len(heldOut) == 0 {
 			return figure{}
 		}
-		best := slices.MaxFunc(held, func(a, b point) int { return cmp.Compare(a.y, b.y) })
+		best := slices.MaxFunc(heldOut, func(a, b point) int { return cmp.Compare(a.y, b.y) })
 		return figure{best.y, best.spread, true}
 	}},
 	{"tokens sampled", number, func(r *run) figure { return r.sum("sampled_tokens") }},

@@ -177,19 +177,19 @@ const heldOutNote = "bars: ± standard deviation over samples"
 var unset = math.NaN()
 
 func (r *run) outcomeCharts() []chart {
-	held := chart{Title: "Held-out accuracy", Note: heldOutNote, floor: 0, ceil: unset}
+	heldOut := chart{Title: "Held-out accuracy", Note: heldOutNote, floor: 0, ceil: unset}
 	for _, name := range r.agents {
-		held.Curves = append(held.Curves, curve{Name: name, Class: r.class(name), Dots: true, points: r.accuracies(name)})
+		heldOut.Curves = append(heldOut.Curves, curve{Name: name, Class: r.class(name), Dots: true, points: r.accuracies(name)})
 	}
 	for _, c := range r.perAgent(metrics.KindEval, "expert_mean", r.agents) {
 		c.Dots, c.Style, c.Name = true, "dashed", c.Name+" (expert)"
-		held.Curves = append(held.Curves, c)
+		heldOut.Curves = append(heldOut.Curves, c)
 	}
 	train := chart{Title: "Training accuracy", Note: "main: verified answers; sub-agents: expert score", floor: 0, ceil: unset}
 	train.Curves = append(r.perAgent(metrics.KindStep, "accuracy", r.agents), r.perAgent(metrics.KindStep, "expert_mean", r.agents)...)
 	return []chart{
 		{Title: "Reward", Note: "mean of the trajectories, before normalisation", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "reward_mean", r.agents)},
-		held, train,
+		heldOut, train,
 		{Title: "Valid format", Note: "share of trajectories", floor: unset, ceil: 1, Curves: r.perAgent(metrics.KindStep, "format_valid", r.agents)},
 		{Title: "Trajectory length", Note: "mean tokens, read and written", floor: 0, ceil: unset, Curves: r.perAgent(metrics.KindStep, "tokens_mean", r.agents)},
 	}

@@ -41,15 +41,15 @@ func (r *run) tiles() []tile {
 
 const maxTiles = 6 // of agents
 
-func heldOutTiles(held []point) []tile {
-	switch len(held) {
+func heldOutTiles(heldOut []point) []tile {
+	switch len(heldOut) {
 	case 0:
 		return nil
 	case 1:
-		return []tile{{"Held-out accuracy", fmt.Sprintf("%.2f", held[0].y), fmt.Sprintf("after step %g, the only evaluation", held[0].x)}}
+		return []tile{{"Held-out accuracy", fmt.Sprintf("%.2f", heldOut[0].y), fmt.Sprintf("after step %g, the only evaluation", heldOut[0].x)}}
 	}
-	first, last := held[0], held[len(held)-1]
-	best := slices.MaxFunc(held, func(a, b point) int { return cmp.Compare(a.y, b.y) })
+	first, last := heldOut[0], heldOut[len(heldOut)-1]
+	best := slices.MaxFunc(heldOut, func(a, b point) int { return cmp.Compare(a.y, b.y) })
 	span := fmt.Sprintf("before step 1 → step %g", last.x)
 	if first.x > 0 { // eval.before: false
 		span = fmt.Sprintf("step %g → step %g; none before", first.x, last.x)

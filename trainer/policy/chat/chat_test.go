@@ -78,8 +78,8 @@ func (w *terminal) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// hold runs a whole conversation.
-func hold(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-chan os.Signal) (said, notes string, err error) {
+// converse runs a whole conversation.
+func converse(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-chan os.Signal) (said, notes string, err error) {
 	t.Helper()
 	out, beside := &terminal{t: t}, &strings.Builder{}
 	s.Engine, s.Out, s.Notes = e, out, beside
@@ -118,7 +118,7 @@ func TestStreamsWholeCharacters(t *testing.T) {
 func TestHistory(t *testing.T) {
 	tok := smollm2(t)
 	e := &script{answers: [][]int32{tok.Encode("Hello!<|im_end|>"), tok.Encode("Fine."), tok.Encode("Who?")}}
-	said, notes, err := hold(t, e, &Session{Tokenizer: tok, System: "Be brief.", Prompt: "> ", Seed: 5},
+	said, notes, err := converse(t, e, &Session{Tokenizer: tok, System: "Be brief.", Prompt: "> ", Seed: 5},
 		strings.NewReader("Hi\n\nHow are you?\n/reset\nDo you know me?\n/what\n/exit\nnever read\n"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		person.Close()
 	}()
-	said, notes, err := hold(t, e, &Session{Tokenizer: tok}, in, interrupts)
+	said, notes, err := converse(t, e, &Session{Tokenizer: tok}, in, interrupts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestInterrupt(t *testing.T) {
 func TestLimits(t *testing.T) {
 	tok := smollm2(t)
 	e := &script{answers: [][]int32{tok.Encode("one two three four")}, context: 40}
-	_, notes, err := hold(t, e, &Session{Tokenizer: tok, System: "S", Sampling: policy.Sampling{MaxNew: 2}},
+	_, notes, err := converse(t, e, &Session{Tokenizer: tok, System: "S", Sampling: policy.Sampling{MaxNew: 2}},
 		strings.NewReader("Count\n"+strings.Repeat("word ", 100)+"\n"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestLimits(t *testing.T) {
 	if len(e.asked) != 1 || !strings.Contains(notes, "cut at 2 tokens: --max-new") || !strings.Contains(notes, "the context is 40") {
 		t.Errorf("%d turns, notes %q", len(e.asked), notes)
 	}
-	if _, _, err := hold(t, e, &Session{Tokenizer: tok}, strings.NewReader(strings.Repeat("x", maxMessage+1)), nil); err == nil || !strings.Contains(err.Error(), "longer than 1 MiB") {
+	if _, _, err := converse(t, e, &Session{Tokenizer: tok}, strings.NewReader(strings.Repeat("x", maxMessage+1)), nil); err == nil || !strings.Contains(err.Error(), "longer than 1 MiB") {
 		t.Errorf("a message without end: %v", err)
 	}
 	bare, err := tokenizer.WordLevel{Vocab: []string{"a"}, Unk: "a"}.Files()
@@ -196,7 +196,7 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := hold(t, e, &Session{Tokenizer: none}, strings.NewReader(""), nil); err != tokenizer.ErrNoTemplate {
+	if _, _, err := converse(t, e, &Session{Tokenizer: none}, strings.NewReader(""), nil); err != tokenizer.ErrNoTemplate {
 		t.Errorf("without a template: %v", err)
 	}
 }

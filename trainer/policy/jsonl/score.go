@@ -108,11 +108,11 @@ func (s *scorer) parse(in input) *scored {
 // score fills in the replies of a batch, its sequences one after the other in forward passes of
 // opt.BatchTokens.
 func (s *scorer) score(ctx context.Context, batch []*scored) error {
-	var run []*scored
+	var packed []*scored
 	tokens := 0
 	flush := func() error {
-		defer func() { run, tokens = nil, 0 }()
-		return s.pass(ctx, run)
+		defer func() { packed, tokens = nil, 0 }()
+		return s.pass(ctx, packed)
 	}
 	for _, l := range batch {
 		if l.err != nil {
@@ -123,17 +123,17 @@ func (s *scorer) score(ctx context.Context, batch []*scored) error {
 				return err
 			}
 		}
-		run = append(run, l)
+		packed = append(packed, l)
 		tokens += len(l.ids)
 	}
 	return flush()
 }
 
 // pass is one forward pass.
-func (s *scorer) pass(ctx context.Context, run []*scored) error {
+func (s *scorer) pass(ctx context.Context, packed []*scored) error {
 	var ids, pos, target, row []int32
 	cu := []int32{0}
-	for _, l := range run {
+	for _, l := range packed {
 		for t, id := range l.ids {
 			if t > 0 {
 				target = append(target, id)
@@ -156,10 +156,10 @@ func (s *scorer) pass(ctx context.Context, run []*scored) error {
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("scoring line %d: %w", run[0].number, err)
+			return fmt.Errorf("scoring line %d: %w", packed[0].number, err)
 		}
 	}
-	for _, l := range run {
+	for _, l := range packed {
 		n := len(l.ids) - 1
 		l.reply = score{ID: l.id, LogProbs: logp[:n:n], Entropy: entropy[:n:n]}
 		if l.text {

@@ -96,11 +96,11 @@ func (e *Engine) Version() int64 {
 	return e.version
 }
 
-// Load declares that the weights, which the engine reads in place, changed and now are `version`: cached keys
+// UpdateWeights declares that the weights, which the engine reads in place, changed and now are `version`: cached keys
 // and values are dropped.
 // Unless Options.Overlap says otherwise no sequence may be in flight; one that is goes on with the new weights
 // over what the old ones put into the cache, and its completion carries the version that it began with.
-func (e *Engine) Load(_ context.Context, version int64) error {
+func (e *Engine) UpdateWeights(_ context.Context, version int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := len(e.running) + len(e.queue); n > 0 && !e.opt.Overlap {

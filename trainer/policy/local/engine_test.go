@@ -282,7 +282,7 @@ func TestLoadDropsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Load(t.Context(), 1); err != nil {
+	if err := e.UpdateWeights(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	after, err := e.Generate(context.Background(), r)

@@ -62,8 +62,8 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	if p.device, err = torch.Open(opt.Device, threads); err != nil {
 		return nil, err
 	}
-	hold := model.Options{Compute: computeType(opt.DType, p.device), MaxPosition: opt.Context}
-	if p.Model, err = model.Load(ctx, p.device, src, hold); err != nil {
+	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), MaxPosition: opt.Context}
+	if p.Model, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
 		return nil, errors.Join(err, p.device.Close())
 	}
 	return p, nil

@@ -67,7 +67,7 @@ func (m *model) Generate(_ context.Context, r policy.Request) (policy.Completion
 	return out, nil
 }
 
-func hold(t *testing.T, role Role, question string, turns ...string) agent.Trajectory {
+func converse(t *testing.T, role Role, question string, turns ...string) agent.Trajectory {
 	t.Helper()
 	r, v := open(t)
 	d, err := r.Dialect(part(role), v)
@@ -103,7 +103,7 @@ func text(traj agent.Trajectory) string {
 }
 
 func TestPlanner(t *testing.T) {
-	traj := hold(t, Planner, "Remy rival ?", "<call> Remy rival </call>", "<answer> Hana </answer>")
+	traj := converse(t, Planner, "Remy rival ?", "<call> Remy rival </call>", "<answer> Hana </answer>")
 	if want := "Remy rival ? <call> Remy rival </call> <resp> Hana </resp> <answer> Hana </answer>"; text(traj) != want {
 		t.Errorf("got %s\nwant %s", text(traj), want)
 	}
@@ -116,7 +116,7 @@ func TestPlanner(t *testing.T) {
 }
 
 func TestResearcher(t *testing.T) {
-	traj := hold(t, Researcher, "Remy rival", "<search> Remy rival </search>", "<result> Remy rival is Hana </result>")
+	traj := converse(t, Researcher, "Remy rival", "<search> Remy rival </search>", "<result> Remy rival is Hana </result>")
 	if want := "Remy rival ? <search> Remy rival </search> <docs> Remy rival is Hana . </docs> <result> Remy rival is Hana </result>"; text(traj) != want {
 		t.Errorf("got %s\nwant %s", text(traj), want)
 	}
@@ -127,7 +127,7 @@ func TestResearcher(t *testing.T) {
 
 // A note is a turn without an observation: two sampled turns follow each other.
 func TestSingleAgent(t *testing.T) {
-	traj := hold(t, Single, "Remy rival ?", "<search> Remy </search>", "<note> Remy rival is Hana </note>", "<answer> Hana </answer>")
+	traj := converse(t, Single, "Remy rival ?", "<search> Remy </search>", "<note> Remy rival is Hana </note>", "<answer> Hana </answer>")
 	if !traj.FormatValid || traj.Answer != "Hana" || len(traj.Turns) != 5 || !traj.Turns[3].Sampled || !traj.Turns[4].Sampled {
 		t.Errorf("%+v", traj)
 	}
@@ -147,7 +147,7 @@ func TestOutsideTheGrammar(t *testing.T) {
 		"sixth call":       {Planner, []string{call, call, call, call, call, call}, agent.FinishFormat},
 		"result unfounded": {Researcher, []string{"<result> unknown </result>"}, agent.FinishFormat},
 	} {
-		traj := hold(t, tc.role, "Remy rival ?", tc.turns...)
+		traj := converse(t, tc.role, "Remy rival ?", tc.turns...)
 		if traj.FormatValid || traj.Finish != tc.finish || traj.Answer != "" {
 			t.Errorf("%s: finish %s, valid %v", name, traj.Finish, traj.FormatValid)
 		}
