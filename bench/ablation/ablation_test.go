@@ -46,7 +46,7 @@ func TestArmsBeginAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := b.load("team", 0, "cold-team", "eval.samples=2")
+	whole, err := b.configuration("team", 0, "cold-team", "eval.samples=2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,11 +183,11 @@ func TestArmConfigs(t *testing.T) {
 func TestSingleConfigIsTheTeams(t *testing.T) {
 	b := newBench(t)
 	b.set = nil
-	team, err := b.load("team", 0, "x")
+	team, err := b.configuration("team", 0, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	single, err := b.load("single", 0, "x")
+	single, err := b.configuration("single", 0, "x")
 	if err != nil {
 		t.Fatal(err)
 	}

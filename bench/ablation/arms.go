@@ -66,7 +66,7 @@ const endless = "run.steps=1000000"
 
 // coldStartConfig teaches the agents of a start and trains no further.
 func (b *bench) coldStartConfig(start string, seed int) (*config.Config, error) {
-	return b.load(start, seed, "cold-"+start, "run.steps=0", "eval.queries=1", "eval.samples=1")
+	return b.configuration(start, seed, "cold-"+start, "run.steps=0", "eval.queries=1", "eval.samples=1")
 }
 
 // armConfig begins with the weights of a cold start's checkpoint. The rate is constant, so that no arm has a
@@ -79,12 +79,12 @@ func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) 
 		sets = append(sets, key+"model="+filepath.Join(from, name),
 			key+"optimizer.schedule=constant", key+"optimizer.decay_steps=0")
 	}
-	return b.load(a.start, seed, a.name, slices.Concat(sets, a.set)...)
+	return b.configuration(a.start, seed, a.name, slices.Concat(sets, a.set)...)
 }
 
-// load reads a start's configuration, with a thread an agent. What the command line sets comes before what
+// configuration reads a start's configuration, with a thread an agent. What the command line sets comes before what
 // an arm is defined by.
-func (b *bench) load(start string, seed int, folder string, sets ...string) (*config.Config, error) {
+func (b *bench) configuration(start string, seed int, folder string, sets ...string) (*config.Config, error) {
 	dir, err := filepath.Abs(filepath.Join(b.work, fmt.Sprintf("seed-%d", seed), folder))
 	if err != nil {
 		return nil, err

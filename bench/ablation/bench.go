@@ -97,7 +97,7 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir 
 	if b.results.start(start, seed) != nil {
 		return stepDir, nil
 	}
-	whole, err := b.load(start, seed, "cold-"+start)
+	whole, err := b.configuration(start, seed, "cold-"+start)
 	if err != nil {
 		return "", err
 	}

@@ -71,7 +71,7 @@ func accuracyByHops(ctx context.Context, t task.Task, path string) ([]float64, e
 		} else if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		hops, correct, err := judge(ctx, t, l)
+		hops, correct, err := grade(ctx, t, l)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", path, l.ID, err)
 		}
@@ -89,8 +89,8 @@ func accuracyByHops(ctx context.Context, t task.Task, path string) ([]float64, e
 	return right, nil
 }
 
-// judge says how many hops a trajectory's question has and whether it was answered.
-func judge(ctx context.Context, t task.Task, l archive.Line) (hops int, correct float64, err error) {
+// grade says how many hops a trajectory's question has and whether it was answered.
+func grade(ctx context.Context, t task.Task, l archive.Line) (hops int, correct float64, err error) {
 	q, err := t.Lookup(l.Query)
 	if err != nil {
 		return 0, 0, err

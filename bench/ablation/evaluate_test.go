@@ -42,6 +42,6 @@ func TestAccuracyByHops(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := accuracyByHops(t.Context(), questions, path); err == nil {
-		t.Error("a question that does not exist was judged")
+		t.Error("a question that does not exist was graded")
 	}
 }

@@ -40,7 +40,7 @@ var suites = []string{"kernels", "rollout", "learner", "step"}
 
 // document reads the results and returns the files of docs/ by their names.
 func document(root string) (map[string]string, error) {
-	machines, err := load(filepath.Join(root, "bench", "results"))
+	machines, err := readMachines(filepath.Join(root, "bench", "results"))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (m *machine) is() measure.Machine {
 	return m.results[0].Machine
 }
 
-func load(dir string) ([]*machine, error) {
+func readMachines(dir string) ([]*machine, error) {
 	bySlug := map[string]*machine{}
 	for _, suite := range append(suites, "store") {
 		paths, err := filepath.Glob(filepath.Join(dir, suite+"-*.json"))

@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 		}
 		for _, cache := range w.caches {
 			cases = append(cases, measure.Case{Label: w.label() + ", " + w.shape, Measure: func(ctx context.Context) (measure.Row, error) {
-				return o.Plan().Measure(ctx, w.row(cache), w.openers(dev, o))
+				return o.Schedule().Measure(ctx, w.row(cache), w.openers(dev, o))
 			}})
 		}
 	}

@@ -13,11 +13,12 @@ type Clock interface {
 	// Evict fills the caches with what no provider needs. It is called between samples of a cold cache.
 	Evict()
 	// Time runs work and returns how long it took and, with a cold cache, by how many bytes memory grew at most.
-	Time(cache Cache, work func() error) (run, error)
+	Time(cache Cache, work func() error) (timing, error)
 	Close() error
 }
 
-type run struct {
+// timing is one sample.
+type timing struct {
 	seconds float64
 	grown   int64 // bytes
 }
@@ -46,18 +47,18 @@ func (processor) Evict() {
 
 var evictor = sync.OnceValue(func() []uint64 { return make([]uint64, 96<<20/8) })
 
-func (processor) Time(cache Cache, work func() error) (r run, err error) {
+func (processor) Time(cache Cache, work func() error) (t timing, err error) {
 	timed := func() {
 		start := time.Now()
 		err = work()
-		r.seconds = time.Since(start).Seconds()
+		t.seconds = time.Since(start).Seconds()
 	}
 	if cache == Hot { // asking for memory would evict some of what is hot
 		timed()
 	} else {
-		r.grown = growth(timed)
+		t.grown = growth(timed)
 	}
-	return r, err
+	return t, err
 }
 
 func (processor) Close() error { return nil }
@@ -75,21 +76,21 @@ const gpuCacheBytes = 512 << 20 // several times the cache of any GPU, and a ten
 func (g *gpu) Evict() { g.other.Zero_() }
 
 // Time tells of memory what LibTorch's allocator knows: not the scratch of our own kernels, which is small.
-func (g *gpu) Time(cache Cache, work func() error) (r run, err error) {
+func (g *gpu) Time(cache Cache, work func() error) (t timing, err error) {
 	before := g.scope.Memory().Allocated
 	g.scope.ResetPeak()
 	if err := g.timer.Start(); err != nil {
-		return r, err
+		return t, err
 	}
 	if err := work(); err != nil {
-		return r, err
+		return t, err
 	}
 	elapsed, err := g.timer.Stop()
-	r.seconds = elapsed.Seconds()
+	t.seconds = elapsed.Seconds()
 	if cache == Cold {
-		r.grown = max(0, g.scope.Memory().Peak-before)
+		t.grown = max(0, g.scope.Memory().Peak-before)
 	}
-	return r, err
+	return t, err
 }
 
 func (g *gpu) Close() error { return g.timer.Close() }

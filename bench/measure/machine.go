@@ -69,8 +69,8 @@ func (m Machine) Slug() string {
 	return strings.Join(append(words, strconv.Itoa(m.Cores)+"c", m.ISA), "-")
 }
 
-// Load is the number of runnable processes, averaged over a minute; a quiet machine says about 0 before a run.
-func Load() float64 {
+// LoadAverage is the number of runnable processes, averaged over a minute; a quiet machine says about 0 before a run.
+func LoadAverage() float64 {
 	first, _, _ := strings.Cut(line("/proc/loadavg"), " ")
 	load, _ := strconv.ParseFloat(first, 64)
 	return load

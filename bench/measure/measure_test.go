@@ -68,7 +68,7 @@ func TestMeasure(t *testing.T) {
 	ours := &clock{name: Ours, times: []float64{0.2}, err: 1e-7, turns: &turns}
 	peer := &clock{name: "peer", times: []float64{0.3, 0.5, 0.4}, turns: &turns}
 	broken := Opener{"broken", func(context.Context) (Provider, Setup, error) { return nil, Setup{}, errors.New("no compiler") }}
-	row, err := Plan{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
+	row, err := Schedule{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
 		Bytes: Amount{Value: 5e9}, FLOPs: Amount{Value: 20e9}, Targets: []Target{
 			{Kind: Faster, Peer: "peer", Bound: 2}, {Kind: Faster, Peer: "peer", Bound: 1.9}, {Kind: Floor, Bound: 2},
 			{Kind: Memory, Peer: "peer", Bound: 0.9}, {Kind: Faster, Peer: "broken", Bound: 1}}},
@@ -107,8 +107,8 @@ func TestMeasure(t *testing.T) {
 func TestLongSamplesAreFewer(t *testing.T) {
 	var turns []string
 	slow, endless := &clock{name: Ours, times: []float64{3}, turns: &turns}, &clock{name: "peer", times: []float64{300}, turns: &turns}
-	plan := Plan{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}
-	row, err := plan.Measure(t.Context(), Row{}, []Opener{slow.opener(), endless.opener()})
+	schedule := Schedule{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}
+	row, err := schedule.Measure(t.Context(), Row{}, []Opener{slow.opener(), endless.opener()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestLongSamplesAreFewer(t *testing.T) {
 func TestOursMustWork(t *testing.T) {
 	var turns []string
 	wrong := &clock{name: Ours, times: []float64{1}, err: math.NaN(), turns: &turns}
-	if _, err := DefaultPlan.Measure(t.Context(), Row{Name: "case"}, []Opener{wrong.opener()}); err == nil || !strings.Contains(err.Error(), "NaN") {
+	if _, err := DefaultSchedule.Measure(t.Context(), Row{Name: "case"}, []Opener{wrong.opener()}); err == nil || !strings.Contains(err.Error(), "NaN") {
 		t.Errorf("an error of NaN was taken: %v", err)
 	}
 	if !wrong.closed {

@@ -90,7 +90,7 @@ func (n *Native) timed(ctx context.Context, f func(Clock) error) error {
 	})
 }
 
-func (n *Native) once(clock Clock, cache Cache) (run, error) {
+func (n *Native) once(clock Clock, cache Cache) (timing, error) {
 	if n.Reset != nil {
 		n.Reset()
 	}

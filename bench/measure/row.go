@@ -79,8 +79,8 @@ type Target struct {
 	Met   bool     `json:"met"`
 }
 
-// Plan says how often to measure. Providers take turns, Rounds of them.
-type Plan struct {
+// Schedule says how often to measure. Providers take turns, Rounds of them.
+type Schedule struct {
 	Samples int // of a provider; Rounds where one takes longer than Long
 	Rounds  int
 	Long    time.Duration
@@ -88,15 +88,15 @@ type Plan struct {
 	Log     func(format string, args ...any)
 }
 
-// DefaultPlan takes 20 samples, 5 where one takes a second, 1 where it takes two minutes.
-var DefaultPlan = Plan{Samples: 20, Rounds: 5, Long: time.Second, Endless: 2 * time.Minute}
+// DefaultSchedule takes 20 samples, 5 where one takes a second, 1 where it takes two minutes.
+var DefaultSchedule = Schedule{Samples: 20, Rounds: 5, Long: time.Second, Endless: 2 * time.Minute}
 
-// QuickPlan takes two samples: enough to show that a case runs and is right.
-var QuickPlan = Plan{Samples: 2, Rounds: 2, Long: time.Second, Endless: 2 * time.Minute}
+// QuickSchedule takes two samples: enough to show that a case runs and is right.
+var QuickSchedule = Schedule{Samples: 2, Rounds: 2, Long: time.Second, Endless: 2 * time.Minute}
 
 // Measure opens the providers, checks each, and samples them in turns. The first must work; a peer that does not is
 // told in its result. row brings the description; what is returned is complete but for Finish.
-func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, error) {
+func (s Schedule) Measure(ctx context.Context, row Row, openers []Opener) (Row, error) {
 	var live []*contestant
 	defer func() {
 		for _, c := range live {
@@ -107,7 +107,7 @@ func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, erro
 	for i, o := range openers {
 		r := &row.Providers[i]
 		r.Name = o.Name
-		c, err := p.enter(ctx, o, r, row.Cache)
+		c, err := s.admit(ctx, o, r, row.Cache)
 		if err != nil {
 			if i == 0 || ctx.Err() != nil {
 				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, o.Name, err)
@@ -117,7 +117,7 @@ func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, erro
 		}
 		live = append(live, c)
 	}
-	for range p.Rounds {
+	for range s.Rounds {
 		for _, c := range live {
 			if err := c.turn(ctx, row.Cache); err != nil {
 				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, c.result.Name, err)
@@ -127,8 +127,8 @@ func (p Plan) Measure(ctx context.Context, row Row, openers []Opener) (Row, erro
 	for _, c := range live {
 		c.result.Quantiles, c.result.Samples, c.result.Status = quantiles(c.seconds), len(c.seconds), "ok"
 	}
-	if p.Log != nil {
-		p.Log("%s", summary(row))
+	if s.Log != nil {
+		s.Log("%s", summary(row))
 	}
 	return row, nil
 }
@@ -144,8 +144,8 @@ type contestant struct {
 // settle is about how long idle OpenMP threads of the last provider spin.
 const settle = 2 * time.Millisecond
 
-// enter makes a provider ready, checks it and runs it to see how long it takes.
-func (p Plan) enter(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
+// admit makes a provider ready, checks it and runs it to see how long it takes.
+func (s Schedule) admit(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
 	provider, setup, err := o.Open(ctx)
 	if err != nil {
 		return nil, err
@@ -165,9 +165,9 @@ func (p Plan) enter(ctx context.Context, o Opener, r *Result, cache Cache) (*con
 	}
 	c := &contestant{Provider: provider, result: r, repeat: 1}
 	switch took := first.Seconds[0]; {
-	case took <= p.Long.Seconds():
-		c.repeat = (p.Samples + p.Rounds - 1) / p.Rounds
-	case took > p.Endless.Seconds():
+	case took <= s.Long.Seconds():
+		c.repeat = (s.Samples + s.Rounds - 1) / s.Rounds
+	case took > s.Endless.Seconds():
 		c.repeat, c.seconds, r.PeakExtraBytes = 0, first.Seconds, first.PeakExtraBytes
 	}
 	return c, nil
@@ -219,7 +219,7 @@ func (r *Row) Finish(suite Ceilings) {
 		}
 	}
 	for i := range r.Targets {
-		r.Targets[i].judge(r)
+		r.Targets[i].assess(r)
 	}
 }
 
@@ -251,7 +251,7 @@ func (r *Row) result(name string) *Result {
 	return nil
 }
 
-func (t *Target) judge(r *Row) {
+func (t *Target) assess(r *Row) {
 	t.Value, t.Met = nil, false
 	ours, peer := r.result(Ours), r.result(t.Peer)
 	if ours == nil || t.Peer != "" && peer == nil {

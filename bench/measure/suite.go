@@ -20,14 +20,14 @@ type Options struct {
 	Save    func(*Results) error // after every row; may be nil
 }
 
-// Plan is how often the options let measure.
-func (o Options) Plan() Plan {
-	p := DefaultPlan
+// Schedule is how often the options let measure.
+func (o Options) Schedule() Schedule {
+	s := DefaultSchedule
 	if o.Quick {
-		p = QuickPlan
+		s = QuickSchedule
 	}
-	p.Log = o.Log
-	return p
+	s.Log = o.Log
+	return s
 }
 
 // Case is one row of a suite. Measure gives the row complete but for Finish.
@@ -42,12 +42,12 @@ const rowSamples = 3
 // Run measures the machine's ceilings and then all cases, each after its own ceilings: a machine that others use is not
 // always as fast. With an error it returns the rows that were finished before.
 func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, error) {
-	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: Load()}
+	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: LoadAverage()}
 	var err error
 	if r.Machine, err = Examine(o.Commit, o.Device, o.Threads); err != nil {
 		return r, err
 	}
-	if r.Ceilings, err = MeasureCeilings(ctx, o.Device, o.Threads, o.Plan().Samples); err != nil {
+	if r.Ceilings, err = MeasureCeilings(ctx, o.Device, o.Threads, o.Schedule().Samples); err != nil {
 		return r, err
 	}
 	for _, c := range cases {

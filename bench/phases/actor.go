@@ -48,14 +48,14 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 		return a, err
 	}
 	defer src.Close()
-	if a.model, err = model.Load(ctx, a.device, src, a.hold(w.precision, w.context())); err != nil {
+	if a.model, err = model.Load(ctx, a.device, src, a.modelOptions(w.precision, w.context())); err != nil {
 		return a, err
 	}
 	return a, a.equip(ctx, opt, w)
 }
 
-// hold says how weights are held. In half precision a GPU computes everything, a processor what it samples.
-func (a *actor) hold(p precision, positions int) model.Options {
+// modelOptions says in which types the weights are kept: with bf16, a GPU computes everything in it, a CPU samples from a copy.
+func (a *actor) modelOptions(p precision, positions int) model.Options {
 	opt := model.Options{Compute: torch.Float32, HalfCopy: p != full, MaxPosition: positions}
 	if p != full && a.device.IsCUDA() {
 		opt.Compute = torch.BFloat16

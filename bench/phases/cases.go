@@ -198,7 +198,7 @@ func (b bench) compare(ctx context.Context, w *workload, o Options) (row measure
 		weight = 2
 	}
 	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight), p.flops(w.config, b.shape)
-	return o.Plan().Measure(ctx, row, openers)
+	return o.Schedule().Measure(ctx, row, openers)
 }
 
 // row is the case's without what follows from its weights.

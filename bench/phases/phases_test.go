@@ -51,7 +51,7 @@ func testQuick(t *testing.T, device, suite string) {
 
 func checkRow(t *testing.T, row measure.Row) {
 	ours := row.Providers[0]
-	if ours.Name != measure.Ours || ours.Status != "ok" || ours.Samples < measure.QuickPlan.Samples || ours.Median <= 0 {
+	if ours.Name != measure.Ours || ours.Status != "ok" || ours.Samples < measure.QuickSchedule.Samples || ours.Median <= 0 {
 		t.Errorf("our provider's result is %+v", ours)
 	}
 	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 {

@@ -77,7 +77,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 
 // makeWeights reads the model from models/ or fills its shape.
 func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err error) {
-	opt := a.hold(b.precision, b.shape.promptTokens+b.shape.newTokens)
+	opt := a.modelOptions(b.precision, b.shape.promptTokens+b.shape.newTokens)
 	if b.weights.file == "" {
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err

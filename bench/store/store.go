@@ -85,7 +85,7 @@ func Read(path string) (*Results, error) { return measure.ReadFile[Results](path
 
 // Run measures everything, without TLS and with it.
 func Run(ctx context.Context, o Options) (*Results, error) {
-	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), LoadBefore: measure.Load(), Settings: redisserver.Durable}
+	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), LoadBefore: measure.LoadAverage(), Settings: redisserver.Durable}
 	var err error
 	if r.Machine, err = measure.Examine(o.Commit, "cpu", runtime.NumCPU()); err != nil {
 		return r, err

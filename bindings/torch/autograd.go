@@ -11,13 +11,13 @@ import (
 // RequireGrad makes t, a tensor that no recorded operation produced, a leaf whose gradient Backward
 // accumulates, or ends that.
 func (t *Tensor) RequireGrad(on bool) {
-	s := t.enter("require grad")
+	s := t.scopeFor("require grad")
 	must("require grad", C.mgt_require_grad_(s.dev.native, t.handle, cbool(on)), t)
 }
 
 // Grad returns the gradient accumulated so far, sharing its storage, or nil if there is none.
 func (t *Tensor) Grad() *Tensor {
-	s := t.enter("grad")
+	s := t.scopeFor("grad")
 	r := C.mgt_grad(s.dev.native, t.handle)
 	if r.handle == nil && r.error == nil {
 		return nil
@@ -28,7 +28,7 @@ func (t *Tensor) Grad() *Tensor {
 // SetGrad makes g, of t's shape and dtype, the gradient of t: Backward adds into g's storage in place, so
 // g may be a view of a buffer that holds all gradients. nil removes the gradient.
 func (t *Tensor) SetGrad(g *Tensor) {
-	s := t.enter("set grad")
+	s := t.scopeFor("set grad")
 	var handle unsafe.Pointer
 	if g != nil {
 		g.check("set grad", s)
@@ -44,7 +44,7 @@ func Backward(outputs, grads []*Tensor) {
 	if len(outputs) == 0 || len(outputs) != len(grads) {
 		fail("backward", fmt.Sprintf("%d outputs with %d gradients", len(outputs), len(grads)))
 	}
-	s := outputs[0].enter("backward", outputs[1:]...)
+	s := outputs[0].scopeFor("backward", outputs[1:]...)
 	handles := make([]unsafe.Pointer, 2*len(outputs))
 	for i, out := range outputs {
 		handles[i] = out.handle

@@ -84,7 +84,7 @@ func (t *Tensor) Int64s(dst []int64) { toSlice(t, "int64s", Int64, dst) }
 
 // Bytes copies t's elements, as they are and in row-major order, to dst of t.Numel()*t.DType().Size() bytes.
 func (t *Tensor) Bytes(dst []byte) {
-	s := t.enter("bytes")
+	s := t.scopeFor("bytes")
 	if n := t.Numel() * int64(t.dtype.Size()); int64(len(dst)) != n {
 		fail("bytes", fmt.Sprintf("%d bytes for a tensor of %d", len(dst), n), t)
 	}
@@ -92,7 +92,7 @@ func (t *Tensor) Bytes(dst []byte) {
 }
 
 func toSlice[T float32 | int32 | int64](t *Tensor, op string, dt DType, dst []T) {
-	s := t.enter(op)
+	s := t.scopeFor(op)
 	if n := t.Numel(); int64(len(dst)) != n {
 		fail(op, fmt.Sprintf("slice of %d for a tensor of %d elements", len(dst), n), t)
 	}
@@ -105,7 +105,7 @@ func (t *Tensor) toHost(s *Scope, op string, dt DType, dst unsafe.Pointer) {
 
 // Item returns the value of a tensor of one element.
 func (t *Tensor) Item() float64 {
-	s := t.enter("item")
+	s := t.scopeFor("item")
 	r := C.mgt_item(s.dev.native, t.handle)
 	must("item", r.error, t)
 	return float64(r.value)
@@ -114,7 +114,7 @@ func (t *Tensor) Item() float64 {
 // CopyFrom copies src, broadcast to t's shape and converted to its dtype, into t. src alone may belong to
 // another device; nothing may write to it or drop it meanwhile.
 func (t *Tensor) CopyFrom(src *Tensor) {
-	s := t.enter("copy from")
+	s := t.scopeFor("copy from")
 	if src == nil || src.handle == nil {
 		fail("copy from", "the source is nil or was dropped", t, src)
 	}
@@ -123,7 +123,7 @@ func (t *Tensor) CopyFrom(src *Tensor) {
 
 // SetBytes copies b, as many elements of type dt as t has, into t, converting to its dtype.
 func (t *Tensor) SetBytes(b []byte, dt DType) {
-	s := t.enter("set bytes")
+	s := t.scopeFor("set bytes")
 	if dt.Size() == 0 || int64(len(b)) != t.Numel()*int64(dt.Size()) {
 		fail("set bytes", fmt.Sprintf("%d bytes of %v for %d elements", len(b), dt, t.Numel()), t)
 	}
@@ -132,24 +132,24 @@ func (t *Tensor) SetBytes(b []byte, dt DType) {
 
 // To returns t converted to dtype dt; t itself if it has that type.
 func (t *Tensor) To(dt DType) *Tensor {
-	s := t.enter("to")
+	s := t.scopeFor("to")
 	return s.take("to", C.mgt_to(s.dev.native, t.handle, C.int(dt)), t)
 }
 
 // Contiguous returns t laid out in row-major order without gaps; sharing storage if it already is.
 func (t *Tensor) Contiguous() *Tensor {
-	s := t.enter("contiguous")
+	s := t.scopeFor("contiguous")
 	return s.take("contiguous", C.mgt_contiguous(s.dev.native, t.handle), t)
 }
 
 // Clone returns a copy with storage of its own; gradients flow through it.
 func (t *Tensor) Clone() *Tensor {
-	s := t.enter("clone")
+	s := t.scopeFor("clone")
 	return s.take("clone", C.mgt_clone(s.dev.native, t.handle), t)
 }
 
 // Detach returns a tensor that shares t's storage and none of its gradient history.
 func (t *Tensor) Detach() *Tensor {
-	s := t.enter("detach")
+	s := t.scopeFor("detach")
 	return s.take("detach", C.mgt_detach(s.dev.native, t.handle), t)
 }

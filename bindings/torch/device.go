@@ -99,7 +99,7 @@ func Open(spec string, threads int) (*Device, error) {
 		return nil, fmt.Errorf("torch: open %q: %w", spec, err)
 	}
 	started := make(chan error)
-	go d.run(started)
+	go d.ownThread(started)
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("torch: open %q: %w", spec, err)
 	}
@@ -132,8 +132,8 @@ var loadCUDA = sync.OnceValue(func() error {
 	return nil
 })
 
-// run is the device's thread: it opens the native device, does jobs in the order they come, closes.
-func (d *Device) run(started chan<- error) {
+// ownThread is the goroutine that owns the OS thread: it opens the native device, does jobs in the order in which they come, and closes it.
+func (d *Device) ownThread(started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	cuda := C.int(0)
 	if d.cuda {

@@ -9,7 +9,7 @@ import "unsafe"
 // in float32, a row of the result depends on that row of x alone, to the bit, whatever else is in the
 // batch.
 func Linear(x, w, b *Tensor) *Tensor {
-	s := x.enter("linear", w)
+	s := x.scopeFor("linear", w)
 	var bias unsafe.Pointer
 	if b != nil {
 		b.check("linear", s)
@@ -20,20 +20,20 @@ func Linear(x, w, b *Tensor) *Tensor {
 
 // Embedding returns the rows of w [V, D] that ids (int32 or int64 [T]) name: [T, D].
 func Embedding(w, ids *Tensor) *Tensor {
-	s := w.enter("embedding", ids)
+	s := w.scopeFor("embedding", ids)
 	return s.take("embedding", C.mgt_embedding(s.dev.native, w.handle, ids.handle), w, ids)
 }
 
 // RMSNorm returns x / sqrt(mean(x^2) + eps) * w over the last dimension, D: x [..., D], w [D].
 func RMSNorm(x, w *Tensor, eps float64) *Tensor {
-	s := x.enter("rms norm", w)
+	s := x.scopeFor("rms norm", w)
 	return s.take("rms norm", C.mgt_rms_norm(s.dev.native, x.handle, w.handle, C.double(eps)), x, w)
 }
 
 // AddRMSNorm returns x + residual, of one shape, and RMSNorm of that sum: what RMSNorm(x.Add(residual), w, eps) does in
 // one pass over memory, with the same bits, and in another one backwards.
 func AddRMSNorm(x, residual, w *Tensor, eps float64) (sum, y *Tensor) {
-	s := x.enter("add rms norm", residual, w)
+	s := x.scopeFor("add rms norm", residual, w)
 	r := C.mgt_add_rms_norm(s.dev.native, x.handle, residual.handle, w.handle, C.double(eps))
 	must("add rms norm", r.error, x, residual, w)
 	return s.take("add rms norm", r.first), s.take("add rms norm", r.second)
@@ -41,7 +41,7 @@ func AddRMSNorm(x, residual, w *Tensor, eps float64) (sum, y *Tensor) {
 
 // SwiGLU returns silu(gate) * up of gateUp [..., 2F], whose first half is gate: [..., F].
 func SwiGLU(gateUp *Tensor) *Tensor {
-	s := gateUp.enter("swiglu")
+	s := gateUp.scopeFor("swiglu")
 	return s.take("swiglu", C.mgt_swiglu(s.dev.native, gateUp.handle), gateUp)
 }
 
@@ -49,7 +49,7 @@ func SwiGLU(gateUp *Tensor) *Tensor {
 // angle whose cosine and sine are cos[pos, i] and sin[pos, i]. cos and sin are float32 [P, hd/2], pos is
 // int32 [T] with values below P, where on a GPU another gives NaN instead of an error. No gradient flows to cos and sin.
 func Rope(x, cos, sin, pos *Tensor) *Tensor {
-	s := x.enter("rope", cos, sin, pos)
+	s := x.scopeFor("rope", cos, sin, pos)
 	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)
 }
 
@@ -60,7 +60,7 @@ func Rope(x, cos, sin, pos *Tensor) *Tensor {
 // [-1, cu[s]), so sequences with a common beginning hold its rows once. -1 is a segment that begins a
 // sequence, as all do where follows is nil.
 func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64) *Tensor {
-	s := q.enter("attention", k, v, cu)
+	s := q.scopeFor("attention", k, v, cu)
 	var after unsafe.Pointer
 	if follows != nil {
 		follows.check("attention", s)
@@ -72,7 +72,7 @@ func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64) *Tensor {
 // CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos
 // int32 [T]. On a GPU a row that names a place outside of the cache is not written and is no error.
 func CacheWrite(cache, x, slot, pos *Tensor) {
-	s := cache.enter("cache write", x, slot, pos)
+	s := cache.scopeFor("cache write", x, slot, pos)
 	must("cache write", C.mgt_cache_write_(s.dev.native, cache.handle, x.handle, slot.handle, pos.handle), cache, x, slot, pos)
 }
 
@@ -81,7 +81,7 @@ func CacheWrite(cache, x, slot, pos *Tensor) {
 // recorded. On CPU in float32 a row's result depends on that row, its slot and length alone, to the bit. On a GPU a slot
 // or length outside of the cache may give NaN instead of an error, which the host would have to wait for.
 func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64) *Tensor {
-	s := q.enter("cached attention", kCache, vCache, slot, length)
+	s := q.scopeFor("cached attention", kCache, vCache, slot, length)
 	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, slot.handle, length.handle, C.double(scale)),
 		q, kCache, vCache, slot, length)
 }
@@ -91,7 +91,7 @@ func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64) *Te
 // again in the backward pass, so the [N, V] matrix never exists. Gradients flow to h and w from both
 // results.
 func HeadLogProb(h, w, targets *Tensor, tau float64, chunk int64) (logp, entropy *Tensor) {
-	s := h.enter("head log prob", w, targets)
+	s := h.scopeFor("head log prob", w, targets)
 	r := C.mgt_head_log_prob(s.dev.native, h.handle, w.handle, targets.handle, C.double(tau), C.int64_t(chunk))
 	must("head log prob", r.error, h, w, targets)
 	return s.take("head log prob", r.first), s.take("head log prob", r.second)

@@ -7,38 +7,38 @@ import "unsafe"
 
 // View returns t's elements under another shape of the same size, sharing storage; one size may be -1.
 func (t *Tensor) View(shape ...int64) *Tensor {
-	s := t.enter("view")
+	s := t.scopeFor("view")
 	p, n := sizes(shape)
 	return s.take("view", C.mgt_view(s.dev.native, t.handle, p, n), t)
 }
 
 // Narrow returns length elements of dimension dim from start, sharing storage.
 func (t *Tensor) Narrow(dim int, start, length int64) *Tensor {
-	s := t.enter("narrow")
+	s := t.scopeFor("narrow")
 	return s.take("narrow", C.mgt_narrow(s.dev.native, t.handle, C.int64_t(dim), C.int64_t(start), C.int64_t(length)), t)
 }
 
 // Select returns the slice of t at index of dimension dim, without that dimension, sharing storage.
 func (t *Tensor) Select(dim int, index int64) *Tensor {
-	s := t.enter("select")
+	s := t.scopeFor("select")
 	return s.take("select", C.mgt_select(s.dev.native, t.handle, C.int64_t(dim), C.int64_t(index)), t)
 }
 
 // Transpose returns t with dimensions d0 and d1 exchanged, sharing storage.
 func (t *Tensor) Transpose(d0, d1 int) *Tensor {
-	s := t.enter("transpose")
+	s := t.scopeFor("transpose")
 	return s.take("transpose", C.mgt_transpose(s.dev.native, t.handle, C.int64_t(d0), C.int64_t(d1)), t)
 }
 
 // IndexSelect returns the slices of t along dim that idx (int32 or int64 [n]) names, in that order.
 func (t *Tensor) IndexSelect(dim int, idx *Tensor) *Tensor {
-	s := t.enter("index select", idx)
+	s := t.scopeFor("index select", idx)
 	return s.take("index select", C.mgt_index_select(s.dev.native, t.handle, C.int64_t(dim), idx.handle), t, idx)
 }
 
 // IndexAdd_ adds slice i of src along dim to the slice of t that idx[i] names.
 func (t *Tensor) IndexAdd_(dim int, idx, src *Tensor) {
-	s := t.enter("index add", idx, src)
+	s := t.scopeFor("index add", idx, src)
 	must("index add", C.mgt_index_add_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
 }
 
@@ -47,7 +47,7 @@ func Cat(dim int, ts ...*Tensor) *Tensor {
 	if len(ts) == 0 {
 		fail("cat", "no tensors")
 	}
-	s := ts[0].enter("cat", ts[1:]...)
+	s := ts[0].scopeFor("cat", ts[1:]...)
 	handles := make([]unsafe.Pointer, len(ts))
 	for i, t := range ts {
 		handles[i] = t.handle
@@ -57,61 +57,61 @@ func Cat(dim int, ts ...*Tensor) *Tensor {
 
 // Add returns t + u, broadcast.
 func (t *Tensor) Add(u *Tensor) *Tensor {
-	s := t.enter("add", u)
+	s := t.scopeFor("add", u)
 	return s.take("add", C.mgt_add(s.dev.native, t.handle, u.handle), t, u)
 }
 
 // Sub returns t - u, broadcast.
 func (t *Tensor) Sub(u *Tensor) *Tensor {
-	s := t.enter("sub", u)
+	s := t.scopeFor("sub", u)
 	return s.take("sub", C.mgt_sub(s.dev.native, t.handle, u.handle), t, u)
 }
 
 // Mul returns t * u element by element, broadcast.
 func (t *Tensor) Mul(u *Tensor) *Tensor {
-	s := t.enter("mul", u)
+	s := t.scopeFor("mul", u)
 	return s.take("mul", C.mgt_mul(s.dev.native, t.handle, u.handle), t, u)
 }
 
 // Scale returns t * f.
 func (t *Tensor) Scale(f float64) *Tensor {
-	s := t.enter("scale")
+	s := t.scopeFor("scale")
 	return s.take("scale", C.mgt_scale(s.dev.native, t.handle, C.double(f)), t)
 }
 
 // MatMul returns the matrix product, over the last two dimensions, broadcast over the others.
 func (t *Tensor) MatMul(u *Tensor) *Tensor {
-	s := t.enter("matmul", u)
+	s := t.scopeFor("matmul", u)
 	return s.take("matmul", C.mgt_matmul(s.dev.native, t.handle, u.handle), t, u)
 }
 
 // Softmax returns the softmax over dimension dim.
 func (t *Tensor) Softmax(dim int) *Tensor {
-	s := t.enter("softmax")
+	s := t.scopeFor("softmax")
 	return s.take("softmax", C.mgt_softmax(s.dev.native, t.handle, C.int64_t(dim)), t)
 }
 
 // Silu returns t * sigmoid(t).
 func (t *Tensor) Silu() *Tensor {
-	s := t.enter("silu")
+	s := t.scopeFor("silu")
 	return s.take("silu", C.mgt_silu(s.dev.native, t.handle), t)
 }
 
 // Sum returns the sum of all elements, accumulated in float64, as a float64 scalar tensor.
 func (t *Tensor) Sum() *Tensor {
-	s := t.enter("sum")
+	s := t.scopeFor("sum")
 	return s.take("sum", C.mgt_sum(s.dev.native, t.handle), t)
 }
 
 // Norm returns the Euclidean norm of all elements, accumulated in float64, as a float64 scalar tensor.
 func (t *Tensor) Norm() *Tensor {
-	s := t.enter("norm")
+	s := t.scopeFor("norm")
 	return s.take("norm", C.mgt_norm(s.dev.native, t.handle), t)
 }
 
 // Equal reports whether t and u have the same shape and elements.
 func (t *Tensor) Equal(u *Tensor) bool {
-	s := t.enter("equal", u)
+	s := t.scopeFor("equal", u)
 	r := C.mgt_equal(s.dev.native, t.handle, u.handle)
 	must("equal", r.error, t, u)
 	return r.value != 0
@@ -122,13 +122,13 @@ func (t *Tensor) Add_(u *Tensor) { t.AddScaled_(u, 1) }
 
 // AddScaled_ adds f * u, broadcast, to t.
 func (t *Tensor) AddScaled_(u *Tensor, f float64) {
-	s := t.enter("add scaled", u)
+	s := t.scopeFor("add scaled", u)
 	must("add scaled", C.mgt_add_scaled_(s.dev.native, t.handle, u.handle, C.double(f)), t, u)
 }
 
 // Scale_ multiplies t by f.
 func (t *Tensor) Scale_(f float64) {
-	s := t.enter("scale")
+	s := t.scopeFor("scale")
 	must("scale", C.mgt_scale_(s.dev.native, t.handle, C.double(f)), t)
 }
 
@@ -137,6 +137,6 @@ func (t *Tensor) Zero_() { t.Fill_(0) }
 
 // Fill_ sets all elements to f.
 func (t *Tensor) Fill_(f float64) {
-	s := t.enter("fill")
+	s := t.scopeFor("fill")
 	must("fill", C.mgt_fill_(s.dev.native, t.handle, C.double(f)), t)
 }

@@ -25,7 +25,7 @@ type HeadLoss struct {
 // gradients are unspecified then.
 func LinearPolicyLoss(h, w, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
 	const op = "linear policy loss"
-	s := h.enter(op, w, targets)
+	s := h.scopeFor(op, w, targets)
 	var out HeadLoss
 	var err error
 	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {

@@ -42,8 +42,8 @@ func (t *Tensor) check(op string, s *Scope) {
 	}
 }
 
-// enter returns the scope that an operation on t and others runs in, having checked them all.
-func (t *Tensor) enter(op string, others ...*Tensor) *Scope {
+// scopeFor checks t and others and returns the scope of the running Do, in which their operation runs.
+func (t *Tensor) scopeFor(op string, others ...*Tensor) *Scope {
 	if t == nil {
 		fail(op, "nil tensor")
 	}
@@ -65,7 +65,7 @@ func (t *Tensor) Drop() {
 	if t == nil || t.handle == nil {
 		return
 	}
-	s := t.enter("drop")
+	s := t.scopeFor("drop")
 	if !s.dev.onThread() {
 		fail("drop", "called from another goroutine than Do's", t)
 	}
@@ -119,7 +119,7 @@ func (t *Tensor) Device() *Device { return t.dev }
 // Ptr returns the address of the first element, in the device's memory, valid while the storage lives. A
 // tensor that is not contiguous is an error.
 func (t *Tensor) Ptr() unsafe.Pointer {
-	s := t.enter("ptr")
+	s := t.scopeFor("ptr")
 	r := C.mgt_data(s.dev.native, t.handle)
 	must("ptr", r.error, t)
 	return r.value
@@ -128,12 +128,12 @@ func (t *Tensor) Ptr() unsafe.Pointer {
 // Handle returns the at::Tensor* behind t, lent for as long as t lives. It is how tensors go out to other
 // LibTorch bindings.
 func (t *Tensor) Handle() unsafe.Pointer {
-	t.enter("handle")
+	t.scopeFor("handle")
 	return t.handle
 }
 
 // Share returns a new at::Tensor* of the same tensor, for another LibTorch binding to own and free.
 func (t *Tensor) Share() unsafe.Pointer {
-	t.enter("share")
+	t.scopeFor("share")
 	return C.mgt_share(t.handle)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-type advantagesCmd struct{ fileFlags }
+type advantagesCmd struct{ linesFlags }
 
 func (advantagesCmd) Help() string {
 	return `Lines {"groups": [{"rewards", "weights"?}], "convention"?} are answered with {"groups": [{"advantage", "mean",
@@ -20,5 +20,5 @@ func (advantagesCmd) Help() string {
 }
 
 func (c *advantagesCmd) Run() error {
-	return c.run(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.Normaliser(kernels.CPU)) })
+	return c.convert(func(r io.Reader, w io.Writer) error { return advantages.JSONL(r, w, learner.Normaliser(kernels.CPU)) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/doctor"
 )
 
-type doctorCmd struct{ fileFlag }
+type doctorCmd struct{ optionalConfig }
 
 func (doctorCmd) Help() string {
 	return `Looks at LibTorch, CPU, memory, GPUs, Redis and disk and, with a configuration, at its task, its models and the

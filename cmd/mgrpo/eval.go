@@ -9,7 +9,7 @@ import (
 )
 
 type evalCmd struct {
-	configFlags
+	requiredConfig
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
 	Queries    int    `placeholder:"N" help:"Held-out queries, in place of eval.queries."`
 	Samples    int    `placeholder:"N" help:"Rollouts of each, in place of eval.samples."`

@@ -13,7 +13,7 @@ import (
 type generateCmd struct {
 	modelFlags
 	samplingFlags
-	fileFlags
+	linesFlags
 	Slots   int `default:"8" help:"Lines sampled at once."`
 	Context int `default:"2048" help:"Tokens of prompt and answer, up to the model's own limit; 0: that limit."`
 }
@@ -48,7 +48,7 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
 	progress := jsonl.StartProgress(os.Stderr, "sampled", progressAfter)
 	defer progress.Stop()
-	return c.run(func(r io.Reader, w io.Writer) error {
+	return c.convert(func(r io.Reader, w io.Writer) error {
 		opt := jsonl.GenerateOptions{Sampling: sampling, Seed: c.Seed, InFlight: 4 * c.Slots, Progress: progress}
 		tally, err := jsonl.Generate(ctx, p, engine, opt, r, w)
 		return errors.Join(err, tally.Err())

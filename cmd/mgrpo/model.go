@@ -61,14 +61,14 @@ func (f samplingFlags) sampling() (policy.Sampling, error) {
 	return policy.Sampling{Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP, MaxNew: f.MaxNew, StopStrings: f.Stop}, nil
 }
 
-// fileFlags are shared by the commands that turn JSON lines into JSON lines.
-type fileFlags struct {
+// linesFlags are shared by the commands that turn JSON lines into JSON lines.
+type linesFlags struct {
 	Input  string `short:"i" default:"-" placeholder:"FILE" help:"Read JSON lines from FILE instead of standard input."`
 	Output string `short:"o" default:"-" placeholder:"FILE" help:"Write JSON lines to FILE instead of standard output."`
 }
 
-// run opens both ends and closes them after f.
-func (f fileFlags) run(work func(r io.Reader, w io.Writer) error) (err error) {
+// convert opens the input and the output, calls work with them, and closes them.
+func (f linesFlags) convert(work func(r io.Reader, w io.Writer) error) (err error) {
 	in, out := os.Stdin, os.Stdout
 	if f.Input != "-" {
 		if in, err = os.Open(f.Input); err != nil {

@@ -9,7 +9,7 @@ import (
 
 type renderCmd struct {
 	tokenizerFlag
-	fileFlags
+	linesFlags
 }
 
 func (renderCmd) Help() string {
@@ -22,5 +22,5 @@ func (c *renderCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	return c.run(func(r io.Reader, w io.Writer) error { return jsonl.Render(t, r, w) })
+	return c.convert(func(r io.Reader, w io.Writer) error { return jsonl.Render(t, r, w) })
 }

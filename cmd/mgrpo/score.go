@@ -11,7 +11,7 @@ import (
 
 type scoreCmd struct {
 	modelFlags
-	fileFlags
+	linesFlags
 	Temperature float64 `default:"1" help:"Divides the logits."`
 	BatchTokens int     `default:"4096" help:"Tokens of one forward pass."`
 }
@@ -35,7 +35,7 @@ func (c *scoreCmd) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
 	progress := jsonl.StartProgress(os.Stderr, "scored", progressAfter)
 	defer progress.Stop()
-	return c.run(func(r io.Reader, w io.Writer) error {
+	return c.convert(func(r io.Reader, w io.Writer) error {
 		opt := jsonl.ScoreOptions{Temperature: c.Temperature, BatchTokens: c.BatchTokens, Progress: progress}
 		tally, err := jsonl.Score(ctx, p, opt, r, w)
 		return errors.Join(err, tally.Err())

@@ -17,7 +17,7 @@ import (
 )
 
 type statusCmd struct {
-	configFlags
+	requiredConfig
 	JSON bool `name:"json" help:"Print one JSON object, with more in it."`
 }
 

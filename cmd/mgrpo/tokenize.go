@@ -14,7 +14,7 @@ type tokenizerFlag struct {
 
 type tokenizeCmd struct {
 	tokenizerFlag
-	fileFlags
+	linesFlags
 	Decode bool `help:"Turn ids into text."`
 }
 
@@ -28,5 +28,5 @@ func (c *tokenizeCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	return c.run(func(r io.Reader, w io.Writer) error { return jsonl.Tokenize(t, r, w, c.Decode) })
+	return c.convert(func(r io.Reader, w io.Writer) error { return jsonl.Tokenize(t, r, w, c.Decode) })
 }

@@ -7,7 +7,7 @@ import (
 )
 
 type trainCmd struct {
-	configFlags
+	requiredConfig
 	Resume bool `help:"Go on from the newest complete checkpoint of the run."`
 }
 

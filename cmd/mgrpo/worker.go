@@ -7,7 +7,7 @@ import (
 )
 
 type workerCmd struct {
-	configFlags
+	requiredConfig
 	Agent  string `required:"" help:"Name of the agent to train here."`
 	Resume bool   `help:"Go on from the newest complete checkpoint of the run."`
 }
