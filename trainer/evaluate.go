@@ -30,11 +30,11 @@ type Evaluation struct {
 // process and away from the run's store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer metrics.Observer) (Evaluation, error) {
 	if stepDir == "" {
-		m, _, err := archive.Run{Dir: archive.CheckpointsDir(cfg.RunDir())}.Latest()
+		m, _, err := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}.Latest()
 		if err != nil {
 			return Evaluation{}, err
 		}
-		stepDir = archive.Run{Dir: archive.CheckpointsDir(cfg.RunDir())}.StepDir(m.Step)
+		stepDir = archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}.StepDir(m.Step)
 	}
 	from, err := checkpointOf(cfg, stepDir, observer)
 	if err != nil {
@@ -78,7 +78,7 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 	if err != nil {
 		return m, err
 	}
-	if want := (archive.Run{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
+	if want := (archive.Checkpoints{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
 		return m, fmt.Errorf("%s holds step %d: give the folder its name %s back", stepDir, m.Step, filepath.Base(want))
 	}
 	for _, name := range cfg.AgentNames() {
@@ -94,16 +94,16 @@ func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer)
 
 // notAStep says what a checkpoint is called, and which of them the run has.
 func notAStep(cfg *config.Config, dir string) error {
-	run := archive.CheckpointsOf(cfg.RunDir())
-	steps, err := run.List()
+	checkpoints := archive.CheckpointsOf(cfg.RunDir())
+	steps, err := checkpoints.List()
 	if err != nil || len(steps) == 0 {
-		return fmt.Errorf("%s is no checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, run.StepDir(cfg.Run.Steps))
+		return fmt.Errorf("%s is no checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, checkpoints.StepDir(cfg.Run.Steps))
 	}
 	var names []string
 	for _, step := range steps {
-		names = append(names, filepath.Base(run.StepDir(step)))
+		names = append(names, filepath.Base(checkpoints.StepDir(step)))
 	}
-	return fmt.Errorf("%s is no checkpoint: want the folder of a step; %s has %s", dir, run.Dir, strings.Join(names, ", "))
+	return fmt.Errorf("%s is no checkpoint: want the folder of a step; %s has %s", dir, checkpoints.Dir, strings.Join(names, ", "))
 }
 
 // collected keeps the records that pass by.

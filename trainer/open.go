@@ -48,12 +48,12 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	want := assemble.Wanted{Config: s.Config, Agent: name, Task: s.Task, Local: s.Local,
 		Learns: !s.Frozen && (s.Config.Learns(a) || s.From == nil && s.Config.ColdStarts(a))}
 	if s.From != nil {
-		want.Weights = archive.Run{Dir: s.checkpoints()}.AgentDir(s.From.Step, name)
+		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, name)
 	}
 	if w.Parts, err = assemble.Agent(ctx, want); err != nil {
 		return w, err
 	}
-	w.archive = archive.New(archive.Settings{Dir: s.Dir, Checkpoints: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
+	w.archive = archive.New(archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
 		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), Tokenizer: w.Tokenizer.Files(), DType: w.SaveDType,
 		Announce: w.main || s.Local <= 1, Observer: s.Observer, FS: s.FS}, m, parameters{w})
 	if s.From != nil {

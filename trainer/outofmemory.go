@@ -19,13 +19,13 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 	if !(errors.As(err, &op) && op.OutOfMemory()) && !(errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory) {
 		return err
 	}
-	plans, planned := assemble.MemoryPlans(cfg, []string{name})
-	if planned != nil {
-		return errors.Join(err, planned)
+	needs, uncounted := assemble.MemoryNeeds(cfg, []string{name})
+	if uncounted != nil {
+		return errors.Join(err, uncounted)
 	}
 	var keys []string
-	for _, l := range memory.Levers(plans) {
+	for _, l := range memory.Levers(needs) {
 		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
 	}
-	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; --resume goes on", err, name, plans[0].Device, strings.Join(keys, " or "))
+	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; --resume goes on", err, name, needs[0].Device, strings.Join(keys, " or "))
 }

@@ -24,14 +24,14 @@ func (w *Worker) Rollouts() int { return w.Player.Talking() }
 
 // Saved finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {
-	run := archive.Run{Dir: archive.CheckpointsDir(cfg.RunDir())}
+	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
 	return func() (step int64, at time.Time, ok bool) {
-		steps, err := run.List()
+		steps, err := checkpoints.List()
 		if err != nil || len(steps) == 0 {
 			return 0, time.Time{}, false
 		}
 		step = steps[len(steps)-1]
-		info, err := os.Stat(run.StepDir(step)) // what completes it is the last to be put there
+		info, err := os.Stat(checkpoints.StepDir(step)) // what completes it is the last to be put there
 		if err != nil {
 			return 0, time.Time{}, false // it was removed a moment ago
 		}

@@ -52,7 +52,7 @@ func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.C
 			return
 		}
 		for range 1000 {
-			if steps, err := (archive.Run{Dir: archive.CheckpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
+			if steps, err := (archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}).List(); err != nil || len(steps) > 0 {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -186,7 +186,7 @@ func TestResumeOfNothing(t *testing.T) {
 func TestResumePassesDamageOver(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	file := filepath.Join(archive.Run{Dir: archive.CheckpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
+	file := filepath.Join(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.AgentDir(4, "researcher"), "model.safetensors")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -224,23 +224,23 @@ func TestResumeProlongs(t *testing.T) {
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
-	run := archive.Run{Dir: archive.CheckpointsDir(dir)}
-	if err := os.RemoveAll(run.StepDir(4)); err != nil {
+	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}
+	if err := os.RemoveAll(checkpoints.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
-	from, err := archive.Verify(run.StepDir(2))
+	from, err := archive.Verify(checkpoints.StepDir(2))
 	if err != nil {
 		t.Fatal(err)
 	}
 	early := from
 	early.Step = 1
-	if err := os.CopyFS(run.StepDir(1), os.DirFS(run.StepDir(2))); err != nil {
+	if err := os.CopyFS(checkpoints.StepDir(1), os.DirFS(checkpoints.StepDir(2))); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(run.StepDir(1), "manifest.json")); err != nil {
+	if err := os.Remove(filepath.Join(checkpoints.StepDir(1), "manifest.json")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run.Commit(early); err != nil {
+	if _, err := checkpoints.Commit(early); err != nil {
 		t.Fatal(err)
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
@@ -283,7 +283,7 @@ func TestResultsKnowTheirVersion(t *testing.T) {
 		}
 	}
 	again := copyRun(t, dir)
-	if err := os.RemoveAll(archive.Run{Dir: archive.CheckpointsDir(again)}.StepDir(4)); err != nil {
+	if err := os.RemoveAll(archive.Checkpoints{Dir: archive.CheckpointsDir(again)}.StepDir(4)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true}).records {

@@ -25,11 +25,11 @@ var ErrFinished = errors.New("nothing is left to train; raise run.steps")
 // startingPoints are the checkpoints that a worker of this process can go on from, newest first; none in a fresh
 // run. A folder that holds checkpoints is never started over, and a resumed run has the settings it began with.
 func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
-	run := archive.CheckpointsOf(dir, opt.Agents...)
-	if run.Agents == nil {
-		run.Agents = cfg.AgentNames()
+	checkpoints := archive.CheckpointsOf(dir, opt.Agents...)
+	if checkpoints.Agents == nil {
+		checkpoints.Agents = cfg.AgentNames()
 	}
-	steps, err := run.List()
+	steps, err := checkpoints.List()
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 			return nil, err
 		}
 	}
-	return run.AtHand(opt.Observer)
+	return checkpoints.AtHand(opt.Observer)
 }
 
 // somethingLeft is an ErrFinished where this worker's newest checkpoint is of the end of the run and all workers have
@@ -83,14 +83,14 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 	for _, why := range t.start.Refused {
 		s.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
 	}
-	run := archive.CheckpointsOf(s.Dir)
+	checkpoints := archive.CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if len(s.Offers) > 0 {
 			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
 		}
-		return run.GoBack(archive.Manifest{Step: store.Afresh})
+		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh})
 	}
-	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", run.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
+	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (t *team) goBack(ctx context.Context, s Setup) error {
 			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, torch.CPUFeatures()))
 		}
 	}
-	return run.GoBack(*s.From)
+	return checkpoints.GoBack(*s.From)
 }
 
 // dateOf is what the run's templates print as today's date: the configured one, that of the run's folder, or today's.

@@ -167,7 +167,7 @@ func sameNumbers(t *testing.T, got, want map[string]float64) {
 // digests are the SHA-256 of every file of a committed checkpoint, read anew, by "agent/file".
 func digests(t *testing.T, dir string, step int64) map[string]string {
 	t.Helper()
-	m, err := archive.Verify(archive.Run{Dir: archive.CheckpointsDir(dir)}.StepDir(step))
+	m, err := archive.Verify(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(step))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func sameWeights(t *testing.T, got, want map[string]string) {
 // steps lists a run's committed checkpoints.
 func steps(t *testing.T, dir string) []int64 {
 	t.Helper()
-	s, err := archive.Run{Dir: archive.CheckpointsDir(dir)}.List()
+	s, err := archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.List()
 	if err != nil {
 		t.Fatal(err)
 	}

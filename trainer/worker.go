@@ -165,7 +165,7 @@ func (a *actor) take() rolledOut {
 func (w *Worker) course() course.Settings {
 	return course.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HoldsOut: w.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }

@@ -85,9 +85,9 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir 
 		return "", err
 	}
 	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, b.log)
-	run := archive.Run{Dir: filepath.Join(cfg.RunDir(), "checkpoints")}
-	stepDir = run.StepDir(0)
-	if done, err := run.List(); err != nil {
+	checkpoints := archive.Checkpoints{Dir: filepath.Join(cfg.RunDir(), "checkpoints")}
+	stepDir = checkpoints.StepDir(0)
+	if done, err := checkpoints.List(); err != nil {
 		return "", err
 	} else if len(done) == 0 {
 		if err := b.train(ctx, cfg, watch, nil); err != nil {

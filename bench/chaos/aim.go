@@ -58,7 +58,7 @@ func (c *chaos) aimAndShoot() error {
 	if a.target == "" {
 		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // more than were asked for, to cover
 		if due && len(c.live) > 0 {
-			c.plan()
+			c.schedule()
 		}
 		return nil
 	}
@@ -91,8 +91,8 @@ func (c *chaos) inPhase(a *aim) bool {
 	return a.phase == "" || a.phase == now || c.hurry() || time.Since(a.from) > 4*c.step
 }
 
-// plan takes who was killed in too few phases of a step, or least, and mostly the phase in which it was killed least.
-func (c *chaos) plan() {
+// schedule takes who was killed in too few phases of a step, or least, and mostly the phase in which it was killed least.
+func (c *chaos) schedule() {
 	targets := c.targets()
 	c.rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	if short := slices.DeleteFunc(slices.Clone(targets), func(t string) bool { return !c.uncovered(t) }); len(short) > 0 {

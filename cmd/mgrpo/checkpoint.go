@@ -28,10 +28,10 @@ type checkpointFlags struct {
 }
 
 // open finds the run's checkpoints and how many of them are kept.
-func (f checkpointFlags) open() (r archive.Run, keep int, err error) {
+func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err error) {
 	const usual = 2
 	if (f.Config == "") == (f.Run == "") {
-		return r, 0, errors.New("name the run: its folder, such as runs/NAME, or its configuration")
+		return checkpoints, 0, errors.New("name the run: its folder, such as runs/NAME, or its configuration")
 	}
 	dir, keep, file := f.Run, usual, f.Config
 	if info, err := os.Stat(dir); err == nil && info.Mode().IsRegular() {
@@ -40,26 +40,26 @@ func (f checkpointFlags) open() (r archive.Run, keep int, err error) {
 	if file != "" {
 		cfg, err := config.Load(file, f.Set)
 		if err != nil {
-			return r, 0, err
+			return checkpoints, 0, err
 		}
 		dir, keep = cfg.RunDir(), cfg.Run.Keep
 	}
-	r = archive.CheckpointsOf(dir, f.Agent...)
+	checkpoints = archive.CheckpointsOf(dir, f.Agent...)
 	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {
-		r = archive.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
+		checkpoints = archive.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
-	if info, err := os.Stat(r.Dir); err != nil || !info.IsDir() {
-		return r, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, in which there is a folder %s", dir, filepath.Base(r.Dir))
+	if info, err := os.Stat(checkpoints.Dir); err != nil || !info.IsDir() {
+		return checkpoints, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, in which there is a folder %s", dir, filepath.Base(checkpoints.Dir))
 	}
-	r, err = hereAlone(r)
-	return r, keep, err
+	checkpoints, err = hereAlone(checkpoints)
+	return checkpoints, keep, err
 }
 
 // hereAlone leaves out agents of whom there is nothing in any checkpoint: their files are on their own servers.
-func hereAlone(r archive.Run) (archive.Run, error) {
-	all, err := r.Summaries()
-	if err != nil || r.Agents != nil {
-		return r, err
+func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
+	all, err := checkpoints.Summaries()
+	if err != nil || checkpoints.Agents != nil {
+		return checkpoints, err
 	}
 	var here, elsewhere []string
 	for _, s := range all {
@@ -74,10 +74,10 @@ func hereAlone(r archive.Run) (archive.Run, error) {
 	}
 	if len(here) > 0 && len(elsewhere) > 0 {
 		slices.Sort(here)
-		r.Agents = slices.Compact(here)
-		fmt.Fprintf(os.Stderr, "mgrpo: of %s alone: of %s nothing is in %s\n", strings.Join(r.Agents, ", "), strings.Join(elsewhere, ", "), r.Dir)
+		checkpoints.Agents = slices.Compact(here)
+		fmt.Fprintf(os.Stderr, "mgrpo: of %s alone: of %s nothing is in %s\n", strings.Join(checkpoints.Agents, ", "), strings.Join(elsewhere, ", "), checkpoints.Dir)
 	}
-	return r, nil
+	return checkpoints, nil
 }
 
 // best is the version that the newest checkpoint takes for the best.
@@ -96,11 +96,11 @@ func best(all []archive.Summary) (version int64, ok bool) {
 type checkpointListCmd struct{ checkpointFlags }
 
 func (c *checkpointListCmd) Run() error {
-	r, _, err := c.open()
+	checkpoints, _, err := c.open()
 	if err != nil {
 		return err
 	}
-	all, err := r.Summaries()
+	all, err := checkpoints.Summaries()
 	if err != nil {
 		return err
 	}
@@ -132,16 +132,16 @@ func bytesText(n int64) string {
 type checkpointVerifyCmd struct{ checkpointFlags }
 
 func (c *checkpointVerifyCmd) Run() error {
-	r, _, err := c.open()
+	checkpoints, _, err := c.open()
 	if err != nil {
 		return err
 	}
-	offers, skipped, err := r.Offers()
+	offers, skipped, err := checkpoints.Offers()
 	if err != nil {
 		return err
 	}
 	if len(offers)+len(skipped) == 0 {
-		return fmt.Errorf("%s: %w", r.Dir, archive.ErrNoCheckpoint)
+		return fmt.Errorf("%s: %w", checkpoints.Dir, archive.ErrNoCheckpoint)
 	}
 	faults := 0
 	for _, s := range skipped {
@@ -160,7 +160,7 @@ func (c *checkpointVerifyCmd) Run() error {
 		last = m.Step
 	}
 	if faults > 0 {
-		return fmt.Errorf("%d of the checkpoints in %s are not whole", faults, r.Dir)
+		return fmt.Errorf("%d of the checkpoints in %s are not whole", faults, checkpoints.Dir)
 	}
 	return nil
 }
@@ -172,25 +172,25 @@ type checkpointPruneCmd struct {
 }
 
 func (c *checkpointPruneCmd) Run() error {
-	r, keep, err := c.open()
+	checkpoints, keep, err := c.open()
 	if err != nil {
 		return err
 	}
 	if c.Keep != nil {
 		keep = *c.Keep
 	}
-	all, err := r.Summaries()
+	all, err := checkpoints.Summaries()
 	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(all, func(s archive.Summary) bool { return s.Fault == nil }) {
-		return fmt.Errorf("%s: %w", r.Dir, archive.ErrNoCheckpoint)
+		return fmt.Errorf("%s: %w", checkpoints.Dir, archive.ErrNoCheckpoint)
 	}
 	var also []int64
 	if version, ok := best(all); ok {
 		also = append(also, version)
 	}
-	doomed, err := r.Prunable(keep, also...)
+	doomed, err := checkpoints.Prunable(keep, also...)
 	if err != nil {
 		return err
 	}
@@ -199,10 +199,10 @@ func (c *checkpointPruneCmd) Run() error {
 		verb = "would remove"
 	}
 	for _, name := range doomed {
-		fmt.Println(verb, filepath.Join(r.Dir, name))
+		fmt.Println(verb, filepath.Join(checkpoints.Dir, name))
 	}
 	if c.DryRun {
 		return nil
 	}
-	return r.Prune(keep, also...)
+	return checkpoints.Prune(keep, also...)
 }

@@ -20,9 +20,9 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		"eval.before=false", "cold_start.queries=64", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60"} {
 		set = append(set, "--set", s)
 	}
-	plan := succeed(t, "", append([]string{"train"}, set...)...)
-	if !strings.HasPrefix(strings.TrimSpace(plan), "memory") || !strings.Contains(plan, "KV cache") {
-		t.Errorf("train does not begin with the memory plan: %.200q", plan)
+	trained := succeed(t, "", append([]string{"train"}, set...)...)
+	if !strings.HasPrefix(strings.TrimSpace(trained), "memory") || !strings.Contains(trained, "KV cache") {
+		t.Errorf("train does not begin with the table of memory: %.200q", trained)
 	}
 	table := succeed(t, "", append([]string{"eval"}, set...)...)
 	for _, agent := range []string{"planner", "researcher"} {

@@ -31,8 +31,8 @@ func CheckpointsDir(dir string) string { return filepath.Join(dir, checkpointsFo
 func TrajectoriesDir(dir string) string { return filepath.Join(dir, trajectoriesFolder) }
 
 // CheckpointsOf is the checkpoints and ledgers in a run's folder, as far as the named agents are concerned, or all.
-func CheckpointsOf(dir string, agents ...string) Run {
-	return Run{Dir: CheckpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
+func CheckpointsOf(dir string, agents ...string) Checkpoints {
+	return Checkpoints{Dir: CheckpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
 }
 
 // Archive is what one agent's worker keeps of its run on disk: checkpoints, which are written beside the steps and
@@ -40,7 +40,7 @@ func CheckpointsOf(dir string, agents ...string) Run {
 // goroutine uses it.
 type Archive struct {
 	Settings
-	run         Run
+	checkpoints Checkpoints
 	place       Place
 	parameters  Parameters
 	evaluations Evaluations
@@ -52,19 +52,19 @@ type Archive struct {
 
 // Settings are what an archive is told of its run.
 type Settings struct {
-	Dir          string   // the run's folder
-	Checkpoints  string   // folder of the run's checkpoints
-	Agent        string   // whose worker it is
-	Team         []string // all agents, the main one first
-	Run          string   // the run's name
-	ConfigDigest string
-	Keep         int               // newest checkpoints that stay
-	CPUFeatures  string            // of this machine
-	Tokenizer    map[string][]byte // its files
-	DType        weights.DType     // of the weights in its folders: F32 or BF16
-	Announce     bool              // new checkpoints are told of here
-	Observer     metrics.Observer
-	FS           durable.FS // nil: durable.OS
+	Dir            string   // the run's folder
+	CheckpointsDir string   // folder of the run's checkpoints
+	Agent          string   // whose worker it is
+	Team           []string // all agents, the main one first
+	Run            string   // the run's name
+	ConfigDigest   string
+	Keep           int               // newest checkpoints that stay
+	CPUFeatures    string            // of this machine
+	Tokenizer      map[string][]byte // its files
+	DType          weights.DType     // of the weights in its folders: F32 or BF16
+	Announce       bool              // new checkpoints are told of here
+	Observer       metrics.Observer
+	FS             durable.FS // nil: durable.OS
 }
 
 // Place is the agent's place in the team: a *store.Member.
@@ -112,8 +112,8 @@ type state struct {
 
 // New returns the archive of an agent that has no checkpoint yet. It touches no file.
 func New(s Settings, place Place, p Parameters) *Archive {
-	a := &Archive{Settings: s, run: CheckpointsOf(s.Dir, s.Agent), place: place, parameters: p, saved: -1}
-	a.run.Dir, a.run.FS = s.Checkpoints, s.FS
+	a := &Archive{Settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, parameters: p, saved: -1}
+	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
 	return a
 }
 
@@ -129,7 +129,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
-	agentDir := a.run.AgentDir(from.Step, a.Agent)
+	agentDir := a.checkpoints.AgentDir(from.Step, a.Agent)
 	f, err := OpenOptimizer(agentDir)
 	if !a.parameters.Trains() && errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -174,7 +174,7 @@ func (a *Archive) Begin(from *Manifest) (err error) {
 		part, _ := from.Agent(a.Agent) // it verified
 		at, version = part.Ledger, from.Step
 	}
-	if a.ledger, err = a.run.OpenLedger(a.Agent, at); err != nil {
+	if a.ledger, err = a.checkpoints.OpenLedger(a.Agent, at); err != nil {
 		return a.diskFull(err)
 	}
 	return a.dropTrajectories(version)

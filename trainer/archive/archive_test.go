@@ -63,8 +63,8 @@ func TestManifestsAreCompared(t *testing.T) {
 	defer s.Close()
 	worker := func(m *store.Member, manifest string) *Archive {
 		dir := t.TempDir()
-		a := New(Settings{Dir: dir, Checkpoints: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, nil)
-		if _, err := a.run.Commit(Manifest{Run: manifest, Step: 2, Agents: []AgentFiles{{Name: m.Agent()}}}); err != nil {
+		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, nil)
+		if _, err := a.checkpoints.Commit(Manifest{Run: manifest, Step: 2, Agents: []AgentFiles{{Name: m.Agent()}}}); err != nil {
 			t.Fatal(err)
 		}
 		return a

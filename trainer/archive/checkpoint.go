@@ -56,10 +56,10 @@ func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values
 // save writes this agent's files of a version, agrees with the others on the manifest, which all make of the
 // same parts and write for themselves, and removes old checkpoints when everybody has the new one.
 func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
-	if err := a.run.Reopen(version); err != nil { // no worker of this round has one yet
+	if err := a.checkpoints.Reopen(version); err != nil { // no worker of this round has one yet
 		return err
 	}
-	files, err := a.run.SaveAgent(version, st)
+	files, err := a.checkpoints.SaveAgent(version, st)
 	if err != nil {
 		return err
 	}
@@ -78,14 +78,14 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
 		return err
 	}
-	if _, err := a.run.Commit(m); err != nil {
+	if _, err := a.checkpoints.Commit(m); err != nil {
 		return err
 	}
 	if err := a.complete(ctx, version); err != nil {
 		return err
 	}
 	if a.Announce {
-		a.Observer.Note(metrics.Infof(a.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.run.StepDir(version)))
+		a.Observer.Note(metrics.Infof(a.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
 	}
 	if a.Agent == a.Team[0] {
 		if err := a.place.Trim(ctx, version-1); err != nil {
@@ -105,7 +105,7 @@ func (a *Archive) Confirm(ctx context.Context) error {
 }
 
 func (a *Archive) confirm(ctx context.Context, version int64) error {
-	digest, err := a.run.Digest(version)
+	digest, err := a.checkpoints.Digest(version)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 
 // amend puts the evaluations, as they were when it was asked for, beside a complete checkpoint.
 func (a *Archive) amend(version int64, evaluations Evaluations) error {
-	if err := a.run.SetResults(version, evaluations.encode()); err != nil {
+	if err := a.checkpoints.SetResults(version, evaluations.encode()); err != nil {
 		return err
 	}
 	return a.prune(evaluations)
@@ -141,9 +141,9 @@ func (a *Archive) amend(version int64, evaluations Evaluations) error {
 // prune removes all checkpoints but the newest and the best.
 func (a *Archive) prune(evaluations Evaluations) error {
 	if evaluations.Best == nil {
-		return a.run.Prune(a.Keep)
+		return a.checkpoints.Prune(a.Keep)
 	}
-	return a.run.Prune(a.Keep, evaluations.Best.Version)
+	return a.checkpoints.Prune(a.Keep, evaluations.Best.Version)
 }
 
 // partOf is what a worker tells the others of its part of a checkpoint.

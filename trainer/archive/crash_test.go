@@ -22,12 +22,12 @@ type testTeam struct {
 
 var testNames = []string{"planner", "solver"}
 
-func (w testTeam) run(agent string) Run {
+func (w testTeam) checkpoints(agent string) Checkpoints {
 	dir := filepath.Join(w.root, agent)
 	if w.shared {
 		dir = filepath.Join(w.root, "run")
 	}
-	return Run{Dir: filepath.Join(dir, "checkpoints"), Ledgers: filepath.Join(dir, "ledger"), Agents: []string{agent}, FS: w.fs}
+	return Checkpoints{Dir: filepath.Join(dir, "checkpoints"), Ledgers: filepath.Join(dir, "ledger"), Agents: []string{agent}, FS: w.fs}
 }
 
 func testLine(step int64) LedgerLine {
@@ -45,14 +45,14 @@ func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 			a, _ := from.Agent(name)
 			at = a.Ledger
 		}
-		l, err := w.run(name).OpenLedger(name, at)
+		l, err := w.checkpoints(name).OpenLedger(name, at)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		if err := l.Append(testLine(step)); err != nil {
 			w.t.Fatal(err)
 		}
-		files, err := w.run(name).SaveAgent(step, testAgents(step)[i])
+		files, err := w.checkpoints(name).SaveAgent(step, testAgents(step)[i])
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func (w testTeam) commit(step int64, parts []AgentFiles) (m Manifest) {
 	m.Agents = parts
 	for _, name := range testNames {
 		var err error
-		if m, err = w.run(name).Commit(m); err != nil {
+		if m, err = w.checkpoints(name).Commit(m); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -82,7 +82,7 @@ func (w testTeam) commit(step int64, parts []AgentFiles) (m Manifest) {
 func (w testTeam) setResults(step int64) {
 	w.t.Helper()
 	for _, name := range testNames {
-		if err := w.run(name).SetResults(step, json.RawMessage(`{"next":3}`)); err != nil {
+		if err := w.checkpoints(name).SetResults(step, json.RawMessage(`{"next":3}`)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -91,7 +91,7 @@ func (w testTeam) setResults(step int64) {
 func (w testTeam) prune() {
 	w.t.Helper()
 	for _, name := range testNames {
-		if err := w.run(name).Prune(1); err != nil {
+		if err := w.checkpoints(name).Prune(1); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -104,7 +104,7 @@ func (w testTeam) start() Manifest {
 	lists := [2][]Manifest{}
 	for i, name := range testNames {
 		var err error
-		if lists[i], _, err = w.run(name).Offers(); err != nil {
+		if lists[i], _, err = w.checkpoints(name).Offers(); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -114,9 +114,9 @@ func (w testTeam) start() Manifest {
 			continue
 		}
 		for i, name := range testNames {
-			mustHold(w.t, w.run(name), m.Step, testAgents(m.Step)[i])
+			mustHold(w.t, w.checkpoints(name), m.Step, testAgents(m.Step)[i])
 			a, _ := m.Agent(name)
-			lines, err := ReadLedger(ledgerPath(w.run(name).Ledgers, name), a.Ledger)
+			lines, err := ReadLedger(ledgerPath(w.checkpoints(name).Ledgers, name), a.Ledger)
 			if err != nil || int64(len(lines)) != m.Step || lines[m.Step-1].Rollouts[0].ID != testLine(m.Step).Rollouts[0].ID {
 				w.t.Fatalf("the ledger of step %d: %v %v", m.Step, lines, err)
 			}
@@ -130,7 +130,7 @@ func (w testTeam) start() Manifest {
 func (w testTeam) goOn(from Manifest, last int64) {
 	w.t.Helper()
 	for _, name := range testNames {
-		if err := w.run(name).GoBack(from); err != nil {
+		if err := w.checkpoints(name).GoBack(from); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -147,7 +147,7 @@ func (w testTeam) goOn(from Manifest, last int64) {
 		w.t.Fatalf("after the crash it goes on to step %d, want %d", m.Step, last)
 	}
 	for _, name := range testNames {
-		left, err := os.ReadDir(w.run(name).Dir)
+		left, err := os.ReadDir(w.checkpoints(name).Dir)
 		left = slices.DeleteFunc(left, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), "."+asideSuffix+"-1") })
 		if err != nil || len(left) != 1 {
 			w.t.Fatalf("pruned to %v %v", left, err)
@@ -201,7 +201,7 @@ func TestCrash(t *testing.T) {
 					t.Fatalf("%s: results are lost", how)
 				case done >= trained && done < committed:
 					for i, name := range testNames {
-						if _, err := ReadLedger(ledgerPath(w.run(name).Ledgers, name), parts[i].Ledger); err != nil {
+						if _, err := ReadLedger(ledgerPath(w.checkpoints(name).Ledgers, name), parts[i].Ledger); err != nil {
 							t.Fatalf("%s: a line of the ledger is lost: %v", how, err)
 						}
 					}
@@ -235,7 +235,7 @@ func TestCrashInGoBack(t *testing.T) {
 	}
 	w.fs = j
 	for _, name := range testNames {
-		if err := w.run(name).GoBack(m1); err != nil {
+		if err := w.checkpoints(name).GoBack(m1); err != nil {
 			t.Fatal(err)
 		}
 	}

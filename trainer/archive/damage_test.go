@@ -17,9 +17,9 @@ func TestDamage(t *testing.T) {
 	m1 := w.commit(1, w.train(1, nil))
 	m := w.commit(2, w.train(2, &m1))
 	w.setResults(2)
-	r := w.run("planner")
-	r.Agents = nil
-	if _, err := r.Verify(2); err != nil {
+	c := w.checkpoints("planner")
+	c.Agents = nil
+	if _, err := c.Verify(2); err != nil {
 		t.Fatal(err)
 	}
 	paths := []string{manifestFile, resultsFile}
@@ -30,17 +30,17 @@ func TestDamage(t *testing.T) {
 	}
 	for _, path := range paths {
 		times := 0
-		for how := range harm(t, filepath.Join(r.StepDir(2), path)) {
-			_, err := r.Verify(2)
+		for how := range harm(t, filepath.Join(c.StepDir(2), path)) {
+			_, err := c.Verify(2)
 			if path != resultsFile {
-				wantError(t, err, path, r.StepDir(2))
+				wantError(t, err, path, c.StepDir(2))
 			} else if err != nil { // the step itself is whole
 				t.Errorf("%s, %s: %v", path, how, err)
 			}
 			if times++; how == flippedBit && times%20 != 1 && path != resultsFile {
 				continue // the rest reads the other steps too
 			}
-			offers, skipped, err := r.Offers()
+			offers, skipped, err := c.Offers()
 			if err != nil || len(skipped) != 1 || skipped[0].Step != 2 || !strings.Contains(skipped[0].Reason.Error(), path) {
 				t.Fatalf("%s, %s: skipped %v, %v", path, how, skipped, err)
 			}
@@ -49,13 +49,13 @@ func TestDamage(t *testing.T) {
 			}
 		}
 	}
-	if err := os.Remove(filepath.Join(r.StepDir(2), resultsFile)); err != nil {
+	if err := os.Remove(filepath.Join(c.StepDir(2), resultsFile)); err != nil {
 		t.Fatal(err)
 	}
-	if _, skipped, _ := r.Offers(); len(skipped) != 0 {
+	if _, skipped, _ := c.Offers(); len(skipped) != 0 {
 		t.Errorf("a step without results: %v", skipped)
 	}
-	mustBe(t, r, 2)
+	mustBe(t, c, 2)
 }
 
 const flippedBit = "a bit flipped"
@@ -102,11 +102,11 @@ func TestDamagedLedger(t *testing.T) {
 	w := testTeam{t, t.TempDir(), true, unsynced{}}
 	m1 := w.commit(1, w.train(1, nil))
 	w.commit(2, w.train(2, &m1))
-	r := w.run("solver")
-	path := ledgerPath(r.Ledgers, "solver")
+	c := w.checkpoints("solver")
+	path := ledgerPath(c.Ledgers, "solver")
 	part, _ := m1.Agent("solver")
 	intact := func() {
-		if offers, skipped, err := r.Offers(); err != nil || len(offers) != 2 || len(skipped) != 0 {
+		if offers, skipped, err := c.Offers(); err != nil || len(offers) != 2 || len(skipped) != 0 {
 			t.Fatalf("%v %v %v", offers, skipped, err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestDamagedLedger(t *testing.T) {
 		flipped := slices.Clone(original)
 		flipped[at] ^= 4
 		writeFile(t, path, flipped)
-		offers, skipped, err := r.Offers()
+		offers, skipped, err := c.Offers()
 		want := []int64{2, 1}
 		if int64(at) >= part.Ledger.Size {
 			want = want[:1]
@@ -131,7 +131,7 @@ func TestDamagedLedger(t *testing.T) {
 	writeFile(t, path, append(slices.Clone(original), "{torn"...))
 	intact()
 	writeFile(t, path, original[:len(original)-1])
-	_, skipped, _ := r.Offers()
+	_, skipped, _ := c.Offers()
 	if len(skipped) != 1 {
 		t.Fatalf("cut short: %v", skipped)
 	}
@@ -139,9 +139,9 @@ func TestDamagedLedger(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Verify(1)
+	_, err = c.Verify(1)
 	wantError(t, err, "ledger solver.jsonl is missing")
-	if _, _, err := r.Latest(); !errors.Is(err, ErrNoCheckpoint) {
+	if _, _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
 		t.Errorf("without a ledger: %v", err)
 	}
 }

@@ -56,28 +56,28 @@ func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".js
 // mark names; what follows, the steps that will be made again, is cut off: what the mark names is copied into
 // a file of its own, which takes the ledger's place. A worker that was only asleep when it was replaced then
 // goes on to write into a file that has no name any more.
-func (r Run) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
-	l := &Ledger{path: ledgerPath(r.Ledgers, agent), size: at.Size}
+func (c Checkpoints) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
+	l := &Ledger{path: ledgerPath(c.Ledgers, agent), size: at.Size}
 	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }
 	if !agentName.MatchString(agent) {
 		return fail(fmt.Errorf("%q is not the name of an agent", agent))
 	}
-	if err := errors.Join(durable.MkdirAll(r.fsys(), r.Ledgers), durable.RemovePartial(r.fsys(), l.path)); err != nil {
+	if err := errors.Join(durable.MkdirAll(c.fsys(), c.Ledgers), durable.RemovePartial(c.fsys(), l.path)); err != nil {
 		return fail(err)
 	}
 	temporary := durable.PartialName(l.path)
 	var err error
-	if l.file, err = r.fsys().Create(temporary); err != nil {
+	if l.file, err = c.fsys().Create(temporary); err != nil {
 		return fail(err)
 	}
 	l.digest, err = at.copy(l.path, l.file)
 	if err = errors.Join(err, l.file.Sync()); err == nil {
-		err = r.fsys().Rename(temporary, l.path)
+		err = c.fsys().Rename(temporary, l.path)
 	}
 	if err != nil {
-		return fail(errors.Join(err, l.file.Close(), r.fsys().RemoveAll(temporary)))
+		return fail(errors.Join(err, l.file.Close(), c.fsys().RemoveAll(temporary)))
 	}
-	if err := r.fsys().SyncDir(r.Ledgers); err != nil {
+	if err := c.fsys().SyncDir(c.Ledgers); err != nil {
 		return fail(errors.Join(err, l.file.Close()))
 	}
 	return l, nil

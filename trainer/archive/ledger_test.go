@@ -14,8 +14,8 @@ import (
 )
 
 func TestLedger(t *testing.T) {
-	r := Run{Ledgers: filepath.Join(t.TempDir(), "run", "ledger")}
-	l := mustOpenLedger(t, r, LedgerMark{})
+	c := Checkpoints{Ledgers: filepath.Join(t.TempDir(), "run", "ledger")}
+	l := mustOpenLedger(t, c, LedgerMark{})
 	if l.Mark() != (LedgerMark{}) {
 		t.Errorf("an empty ledger's mark is %+v", l.Mark())
 	}
@@ -29,13 +29,13 @@ func TestLedger(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	path := ledgerPath(r.Ledgers, "planner")
+	path := ledgerPath(c.Ledgers, "planner")
 	text, err := os.ReadFile(path)
 	const first = `{"step":0,"rollouts":[{"id":"q-1/0","trained":[1,2]},{"id":"q-1/1","removed":"not verified"}],"updates":1}` + "\n"
 	if err != nil || string(text[:marks[0].Size]) != first || int64(len(text)) != marks[2].Size {
 		t.Errorf("%s %v", text, err)
 	}
-	l = mustOpenLedger(t, r, marks[1]) // the third step is made again
+	l = mustOpenLedger(t, c, marks[1]) // the third step is made again
 	if l.Mark() != marks[1] {
 		t.Errorf("reopened at %+v, want %+v", l.Mark(), marks[1])
 	}
@@ -49,11 +49,11 @@ func TestLedger(t *testing.T) {
 	if want := []LedgerLine{testLine(1), testLine(2)}; err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
-	_, err = r.OpenLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
+	_, err = c.OpenLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
 	wantError(t, err, "ledger planner.jsonl is altered")
-	_, err = r.OpenLedger("../x", LedgerMark{})
+	_, err = c.OpenLedger("../x", LedgerMark{})
 	wantError(t, err, "not the name of an agent")
-	if l = mustOpenLedger(t, r, LedgerMark{}); l.Close() != nil { // afresh
+	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // afresh
 		t.Error("closing")
 	}
 	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
@@ -61,9 +61,9 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-func mustOpenLedger(t *testing.T, r Run, at LedgerMark) *Ledger {
+func mustOpenLedger(t *testing.T, c Checkpoints, at LedgerMark) *Ledger {
 	t.Helper()
-	l, err := r.OpenLedger("planner", at)
+	l, err := c.OpenLedger("planner", at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,24 +73,24 @@ func mustOpenLedger(t *testing.T, r Run, at LedgerMark) *Ledger {
 // TestLedgerOfSleeper: a worker that was asleep when another took its place goes on to write: the ledger is
 // the other's, as that one has marked it.
 func TestLedgerOfSleeper(t *testing.T) {
-	r := Run{Ledgers: t.TempDir()}
-	sleeper := mustOpenLedger(t, r, LedgerMark{})
+	c := Checkpoints{Ledgers: t.TempDir()}
+	sleeper := mustOpenLedger(t, c, LedgerMark{})
 	if err := sleeper.Append(testLine(1)); err != nil {
 		t.Fatal(err)
 	}
 	mark := sleeper.Mark()
-	other := mustOpenLedger(t, r, mark)
+	other := mustOpenLedger(t, c, mark)
 	if err := errors.Join(sleeper.Append(testLine(2)), other.Append(testLine(7)), sleeper.Append(testLine(3)), other.Append(testLine(8))); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(sleeper.Close(), other.Close()); err != nil {
 		t.Fatal(err)
 	}
-	lines, err := ReadLedger(ledgerPath(r.Ledgers, "planner"), other.Mark())
+	lines, err := ReadLedger(ledgerPath(c.Ledgers, "planner"), other.Mark())
 	if want := []LedgerLine{testLine(1), testLine(7), testLine(8)}; err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
-	if left, _ := os.ReadDir(r.Ledgers); len(left) != 1 {
+	if left, _ := os.ReadDir(c.Ledgers); len(left) != 1 {
 		t.Errorf("left behind: %v", left)
 	}
 }
@@ -98,13 +98,13 @@ func TestLedgerOfSleeper(t *testing.T) {
 // TestUntrainedTrajectories: a rollout that an agent has no trajectory in, or trains on none of, is not one
 // that was removed.
 func TestUntrainedTrajectories(t *testing.T) {
-	r := Run{Ledgers: t.TempDir()}
-	l := mustOpenLedger(t, r, LedgerMark{})
+	c := Checkpoints{Ledgers: t.TempDir()}
+	l := mustOpenLedger(t, c, LedgerMark{})
 	want := LedgerLine{Step: 0, Rollouts: []LedgerRollout{{ID: "q/0", Trained: []float64{}}}}
 	if err := errors.Join(l.Append(want), l.Close()); err != nil {
 		t.Fatal(err)
 	}
-	lines, err := ReadLedger(ledgerPath(r.Ledgers, "planner"), l.Mark())
+	lines, err := ReadLedger(ledgerPath(c.Ledgers, "planner"), l.Mark())
 	if err != nil || !reflect.DeepEqual(lines, []LedgerLine{want}) {
 		t.Errorf("%+v %v", lines, err)
 	}
@@ -113,8 +113,8 @@ func TestUntrainedTrajectories(t *testing.T) {
 // TestLedgerOnFullDisk: a line that the disk has no room for is an error that names the file, and so is every
 // line after it; the lines before it are found again.
 func TestLedgerOnFullDisk(t *testing.T) {
-	r := Run{Ledgers: t.TempDir(), FS: &fullDisk{room: 150}}
-	l := mustOpenLedger(t, r, LedgerMark{})
+	c := Checkpoints{Ledgers: t.TempDir(), FS: &fullDisk{room: 150}}
+	l := mustOpenLedger(t, c, LedgerMark{})
 	if err := l.Append(testLine(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -132,15 +132,15 @@ func TestLedgerOnFullDisk(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(ledgerPath(r.Ledgers, "planner")); err != nil || info.Size() != 150 {
+	if info, err := os.Stat(ledgerPath(c.Ledgers, "planner")); err != nil || info.Size() != 150 {
 		t.Fatalf("%v %v", info, err)
 	}
-	r.FS = nil
-	l = mustOpenLedger(t, r, mark)
+	c.FS = nil
+	l = mustOpenLedger(t, c, mark)
 	if err := errors.Join(l.Append(testLine(2)), l.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if lines, err := ReadLedger(ledgerPath(r.Ledgers, "planner"), l.Mark()); err != nil || len(lines) != 2 {
+	if lines, err := ReadLedger(ledgerPath(c.Ledgers, "planner"), l.Mark()); err != nil || len(lines) != 2 {
 		t.Errorf("%v %v", lines, err)
 	}
 }
@@ -174,9 +174,9 @@ func (f fullFile) Write(p []byte) (int, error) {
 // the checkpoint before is whole, and nothing of the new one is left to fill the disk.
 func TestSaveOnFullDisk(t *testing.T) {
 	for room := 0; ; room += 1000 {
-		r := Run{Dir: t.TempDir(), FS: unsynced{}}
-		mustSave(t, r, 1)
-		full := r
+		c := Checkpoints{Dir: t.TempDir(), FS: unsynced{}}
+		mustSave(t, c, 1)
+		full := c
 		full.FS = &fullDisk{room: room}
 		_, err := full.Save(testManifest(2), testAgents(2))
 		if err == nil {
@@ -192,14 +192,14 @@ func TestSaveOnFullDisk(t *testing.T) {
 		if !regexp.MustCompile(`[a-z]\.(safetensors|json): .*no space left`).MatchString(err.Error()) {
 			t.Errorf("which file? %v", err)
 		}
-		mustBe(t, r, 1)
-		if left, _ := filepath.Glob(filepath.Join(r.StepDir(2), ".*")); len(left) != 0 {
+		mustBe(t, c, 1)
+		if left, _ := filepath.Glob(filepath.Join(c.StepDir(2), ".*")); len(left) != 0 {
 			t.Errorf("left on the full disk: %v", left)
 		}
-		if steps, _ := r.List(); !slices.Equal(steps, []int64{1}) {
+		if steps, _ := c.List(); !slices.Equal(steps, []int64{1}) {
 			t.Errorf("complete are %v", steps)
 		}
-		mustSave(t, r, 2)
-		mustBe(t, r, 2)
+		mustSave(t, c, 2)
+		mustBe(t, c, 2)
 	}
 }

@@ -81,10 +81,10 @@ func readManifest(stepDir string) (Manifest, error) {
 }
 
 // Digest is that of a step's manifest, which knows nothing of results that were put beside it.
-func (r Run) Digest(step int64) (string, error) {
-	m, err := readManifest(r.StepDir(step))
+func (c Checkpoints) Digest(step int64) (string, error) {
+	m, err := readManifest(c.StepDir(step))
 	if err != nil {
-		return "", fmt.Errorf("checkpoint: %s: %w", r.StepDir(step), err)
+		return "", fmt.Errorf("checkpoint: %s: %w", c.StepDir(step), err)
 	}
 	return m.Digest, nil
 }
@@ -152,7 +152,7 @@ func (m Manifest) checkSizes(stepDir string, names []string) error {
 }
 
 // Verify reads a step's folder from end to end and compares it with its manifest. The error names every
-// file that is missing, cut short or altered. Ledgers lie beside it: Run's Verify reads those too.
+// file that is missing, cut short or altered. Ledgers lie beside it: Checkpoints.Verify reads those too.
 func Verify(stepDir string) (Manifest, error) { return verify(stepDir, nil, "") }
 
 // VerifyAgent is Verify for the files of one agent, where those of others lie elsewhere.
@@ -162,10 +162,10 @@ func VerifyAgent(stepDir, agent string) (Manifest, error) {
 
 // Verify reads a step's checkpoint from end to end, and the ledgers up to it, as far as r.Agents are
 // concerned. The error names everything that is missing, cut short or altered.
-func (r Run) Verify(step int64) (Manifest, error) {
-	m, err := verify(r.StepDir(step), r.Agents, r.Ledgers)
+func (c Checkpoints) Verify(step int64) (Manifest, error) {
+	m, err := verify(c.StepDir(step), c.Agents, c.Ledgers)
 	if err == nil && m.Step != step {
-		return Manifest{}, fmt.Errorf("checkpoint: %s: manifest is of step %d", r.StepDir(step), m.Step)
+		return Manifest{}, fmt.Errorf("checkpoint: %s: manifest is of step %d", c.StepDir(step), m.Step)
 	}
 	return m, err
 }

@@ -26,26 +26,26 @@ var ErrNoCheckpoint = errors.New("no complete checkpoint")
 // which they can go on, the newest first, and what does not verify. Workers whose offers are of equal steps
 // and digests have the same checkpoint. A step that was evaluated is offered twice: with its results, whose
 // digest is then the manifest's, and without, since another worker may have been killed before it wrote them.
-func (r Run) Offers() ([]Manifest, []Skipped, error) {
-	steps, err := r.steps()
+func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
+	steps, err := c.steps()
 	if err != nil {
 		return nil, nil, err
 	}
 	var offers []Manifest
 	var skipped []Skipped
 	for _, step := range slices.Backward(steps) {
-		m, err := r.Verify(step)
+		m, err := c.Verify(step)
 		if err != nil {
 			skipped = append(skipped, Skipped{step, err})
 			continue
 		}
-		switch evaluated, err := readResults(r.StepDir(step), m); {
+		switch evaluated, err := readResults(c.StepDir(step), m); {
 		case err == nil:
 			with := m
 			with.Results, with.Digest = evaluated.Results, evaluated.Digest
 			offers = append(offers, with)
 		case !errors.Is(err, fs.ErrNotExist):
-			skipped = append(skipped, Skipped{step, fmt.Errorf("checkpoint: %s: %w", r.StepDir(step), err)})
+			skipped = append(skipped, Skipped{step, fmt.Errorf("checkpoint: %s: %w", c.StepDir(step), err)})
 		}
 		offers = append(offers, m)
 	}
@@ -53,13 +53,13 @@ func (r Run) Offers() ([]Manifest, []Skipped, error) {
 }
 
 // Latest returns the first of the offers, and what newer was passed over.
-func (r Run) Latest() (Manifest, []Skipped, error) {
-	offers, skipped, err := r.Offers()
+func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
+	offers, skipped, err := c.Offers()
 	if err != nil {
 		return Manifest{}, skipped, err
 	}
 	if len(offers) == 0 {
-		return Manifest{}, skipped, fmt.Errorf("checkpoint: %s: %w", r.Dir, ErrNoCheckpoint)
+		return Manifest{}, skipped, fmt.Errorf("checkpoint: %s: %w", c.Dir, ErrNoCheckpoint)
 	}
 	newer := slices.DeleteFunc(skipped, func(s Skipped) bool { return s.Step < offers[0].Step })
 	return offers[0], newer, nil
@@ -69,24 +69,24 @@ func (r Run) Latest() (Manifest, []Skipped, error) {
 // its steps are about to be made again. Complete checkpoints get another name, step-N.aside, under which
 // Prune finds them; of the offer's own step it removes results that the offer is without. Workers that
 // share the folder may all do it.
-func (r Run) GoBack(to Manifest) error {
-	steps, err := r.List()
+func (c Checkpoints) GoBack(to Manifest) error {
+	steps, err := c.List()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, step := range steps {
 		if step > to.Step {
-			errs = append(errs, r.setAside(step))
+			errs = append(errs, c.setAside(step))
 		}
 	}
-	if dir := r.StepDir(to.Step); slices.Contains(steps, to.Step) {
+	if dir := c.StepDir(to.Step); slices.Contains(steps, to.Step) {
 		if m, err := readManifest(dir); err == nil && m.Digest == to.Digest {
-			errs = append(errs, r.fsys().RemoveAll(filepath.Join(dir, resultsFile)), r.fsys().SyncDir(dir))
+			errs = append(errs, c.fsys().RemoveAll(filepath.Join(dir, resultsFile)), c.fsys().SyncDir(dir))
 		}
 	}
 	if len(steps) > 0 {
-		errs = append(errs, r.fsys().SyncDir(r.Dir))
+		errs = append(errs, c.fsys().SyncDir(c.Dir))
 	}
 	return errors.Join(errs...)
 }
@@ -94,15 +94,15 @@ func (r Run) GoBack(to Manifest) error {
 const asideSuffix = "aside"
 
 // setAside renames a checkpoint to the first name that is free. Of several workers that try, one succeeds.
-func (r Run) setAside(step int64) error {
+func (c Checkpoints) setAside(step int64) error {
 	const most = 100
 	var err error
 	for n := 1; n <= most; n++ {
-		to := fmt.Sprintf("%s.%s-%d", r.StepDir(step), asideSuffix, n)
+		to := fmt.Sprintf("%s.%s-%d", c.StepDir(step), asideSuffix, n)
 		failpoint.Here("join.aside")
-		if err = r.fsys().Rename(r.StepDir(step), to); err == nil || errors.Is(err, fs.ErrNotExist) {
+		if err = c.fsys().Rename(c.StepDir(step), to); err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 	}
-	return fmt.Errorf("checkpoint: %s cannot be set aside: %w", r.StepDir(step), err)
+	return fmt.Errorf("checkpoint: %s cannot be set aside: %w", c.StepDir(step), err)
 }

@@ -19,7 +19,7 @@ func TestOffers(t *testing.T) {
 	m2 := w.commit(2, w.train(2, &m1))
 	var lists [2][]Manifest
 	for i, name := range testNames {
-		offers, skipped, err := w.run(name).Offers()
+		offers, skipped, err := w.checkpoints(name).Offers()
 		if err != nil || len(skipped) != 0 || len(offers) != 3 {
 			t.Fatalf("%v %v %v", offers, skipped, err)
 		}
@@ -42,13 +42,13 @@ func TestOffers(t *testing.T) {
 	}
 	// The other agent's files are elsewhere: each is looked at alone, and both together are not complete.
 	for _, name := range testNames {
-		r := w.run(name)
-		if _, err := VerifyAgent(r.StepDir(2), name); err != nil {
+		c := w.checkpoints(name)
+		if _, err := VerifyAgent(c.StepDir(2), name); err != nil {
 			t.Error(err)
 		}
-		_, err := Verify(r.StepDir(2))
+		_, err := Verify(c.StepDir(2))
 		wantError(t, err, "is missing")
-		_, err = VerifyAgent(r.StepDir(2), "nobody")
+		_, err = VerifyAgent(c.StepDir(2), "nobody")
 		wantError(t, err, "no agent nobody")
 	}
 }
@@ -74,9 +74,9 @@ func TestCommitTwice(t *testing.T) {
 	other := testManifest(1)
 	other.Agents = slices.Clone(parts)
 	other.Agents[0].CPUFeatures = "other"
-	_, err := w.run("solver").Commit(other)
+	_, err := w.checkpoints("solver").Commit(other)
 	wantError(t, err, "already complete, with other files")
-	_, err = w.run("solver").SaveAgent(1, testAgents(1)[1])
+	_, err = w.checkpoints("solver").SaveAgent(1, testAgents(1)[1])
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("%v", err)
 	}
@@ -93,18 +93,18 @@ func TestGoBack(t *testing.T) {
 		from := m
 		m = w.commit(step, w.train(step, &from))
 	}
-	r := w.run("planner")
-	offers, _, err := r.Offers()
+	c := w.checkpoints("planner")
+	offers, _, err := c.Offers()
 	if err != nil || len(offers) != 4 {
 		t.Fatalf("%v %v", offers, err)
 	}
 	for range 2 { // the second worker in the folder finds it done
-		if err := r.GoBack(offers[2]); err != nil {
+		if err := c.GoBack(offers[2]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	names := func() (out []string) {
-		entries, err := os.ReadDir(r.Dir)
+		entries, err := os.ReadDir(c.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,20 +116,20 @@ func TestGoBack(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"step-000001", "step-000002.aside-1", "step-000003.aside-1"}) {
 		t.Errorf("%v", got)
 	}
-	if again, _, _ := r.Offers(); len(again) != 2 || again[0].Digest != offers[2].Digest {
+	if again, _, _ := c.Offers(); len(again) != 2 || again[0].Digest != offers[2].Digest {
 		t.Errorf("with its results: %v", again)
 	}
-	if err := r.GoBack(offers[3]); err != nil {
+	if err := c.GoBack(offers[3]); err != nil {
 		t.Fatal(err)
 	}
-	if again, _, _ := r.Offers(); len(again) != 1 || again[0].Digest != offers[3].Digest {
+	if again, _, _ := c.Offers(); len(again) != 1 || again[0].Digest != offers[3].Digest {
 		t.Errorf("without its results: %v", again)
 	}
 	// Made again, and gone back to the beginning: there is a second one of the same name.
-	if err := w.commitOne(r, 2); err != nil {
+	if err := w.commitOne(c, 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.GoBack(Manifest{Step: -1}); err != nil {
+	if err := c.GoBack(Manifest{Step: -1}); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(); !slices.Equal(got, []string{"step-000001.aside-1", "step-000002.aside-1", "step-000002.aside-2", "step-000003.aside-1"}) {
@@ -137,7 +137,7 @@ func TestGoBack(t *testing.T) {
 	}
 	// What was set aside goes when as many newer checkpoints are there as are kept.
 	for step := int64(2); step <= 5; step++ {
-		if err := errors.Join(w.commitOne(r, step), r.Prune(2)); err != nil {
+		if err := errors.Join(w.commitOne(c, step), c.Prune(2)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,24 +147,24 @@ func TestGoBack(t *testing.T) {
 }
 
 // commitOne makes a step of one agent.
-func (w testTeam) commitOne(r Run, step int64) error {
-	files, err := r.SaveAgent(step, testAgents(step)[0])
+func (w testTeam) commitOne(c Checkpoints, step int64) error {
+	files, err := c.SaveAgent(step, testAgents(step)[0])
 	if err != nil {
 		return err
 	}
 	m := testManifest(step)
 	m.Agents = []AgentFiles{files}
-	_, err = r.Commit(m)
+	_, err = c.Commit(m)
 	return err
 }
 
 // TestOtherFormats: what another version of mgrpo wrote is not called damaged.
 func TestOtherFormats(t *testing.T) {
-	r := Run{Dir: t.TempDir()}
-	mustSave(t, r, 1)
-	writeFile(t, filepath.Join(r.StepDir(1), manifestFile), []byte(`{"run":"x","step":1}`))
-	_, err := r.Verify(1)
+	c := Checkpoints{Dir: t.TempDir()}
+	mustSave(t, c, 1)
+	writeFile(t, filepath.Join(c.StepDir(1), manifestFile), []byte(`{"run":"x","step":1}`))
+	_, err := c.Verify(1)
 	wantError(t, err, "format 0", "an older mgrpo")
-	wantError(t, r.SetResults(1, nil), "the results of step 1", "format 0")
-	wantError(t, r.SetResults(2, nil), "the results of step 2", "is not there")
+	wantError(t, c.SetResults(1, nil), "the results of step 1", "format 0")
+	wantError(t, c.SetResults(2, nil), "the results of step 2", "is not there")
 }

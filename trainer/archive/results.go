@@ -61,11 +61,11 @@ func readResults(stepDir string, m Manifest) (results, error) {
 
 // SetResults says what evaluating a complete step gave. All workers say the same, each in its own folder
 // or all in one.
-func (r Run) SetResults(step int64, value json.RawMessage) error {
+func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
 	fail := func(err error) error { return fmt.Errorf("checkpoint: the results of step %d: %w", step, err) }
-	m, err := readManifest(r.StepDir(step))
+	m, err := readManifest(c.StepDir(step))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("%s is not there", r.StepDir(step)))
+		return fail(fmt.Errorf("%s is not there", c.StepDir(step)))
 	}
 	if err != nil {
 		return fail(err)
@@ -75,7 +75,7 @@ func (r Run) SetResults(step int64, value json.RawMessage) error {
 		return fail(err)
 	}
 	defer failpoint.Around("checkpoint.results")()
-	if err := durable.Replace(r.fsys(), filepath.Join(r.StepDir(step), resultsFile), data); err != nil {
+	if err := durable.Replace(c.fsys(), filepath.Join(c.StepDir(step), resultsFile), data); err != nil {
 		return fail(err)
 	}
 	return nil

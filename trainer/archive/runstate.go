@@ -19,7 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Run is the folder of a training run's checkpoints, one a step:
+// Checkpoints is the folder of a training run's checkpoints, one a step:
 //
 //	step-000020/manifest.json                  written last: the step is complete when it is there
 //	step-000020/results.json                   what evaluating it gave, if that was done
@@ -30,7 +30,7 @@ import (
 // All agents may write to one folder, or each to its own, in which case every folder has the manifest and
 // the files of one agent. Every operation that can be cut short by a crash leaves the previous checkpoints
 // as they were, and the new one either complete or without a manifest.
-type Run struct {
+type Checkpoints struct {
 	Dir     string
 	Ledgers string     // folder of the agents' ledgers; "": they are not looked at
 	Agents  []string   // whose files and ledgers are looked at; nil: every agent's
@@ -57,65 +57,67 @@ const (
 
 var agentName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$`)
 
-func (r Run) fsys() durable.FS {
-	if r.FS == nil {
+func (c Checkpoints) fsys() durable.FS {
+	if c.FS == nil {
 		return durable.OS{}
 	}
-	return r.FS
+	return c.FS
 }
 
 // StepDir returns the folder of a step's checkpoint.
-func (r Run) StepDir(step int64) string { return filepath.Join(r.Dir, stepName(step)) }
+func (c Checkpoints) StepDir(step int64) string { return filepath.Join(c.Dir, stepName(step)) }
 
 // AgentDir returns an agent's folder in a step's checkpoint, which weights.Open reads.
-func (r Run) AgentDir(step int64, agent string) string { return filepath.Join(r.StepDir(step), agent) }
+func (c Checkpoints) AgentDir(step int64, agent string) string {
+	return filepath.Join(c.StepDir(step), agent)
+}
 
 func stepName(step int64) string { return fmt.Sprintf("step-%06d", step) }
 
 // Save writes all agents' folders and commits m, whose Agents it fills in. It returns the manifest.
-func (r Run) Save(m Manifest, agents []AgentState) (Manifest, error) {
+func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
 	m.Agents = nil
 	for _, a := range agents {
-		files, err := r.SaveAgent(m.Step, a)
+		files, err := c.SaveAgent(m.Step, a)
 		if err != nil {
 			return Manifest{}, err
 		}
 		m.Agents = append(m.Agents, files)
 	}
-	return r.Commit(m)
+	return c.Commit(m)
 }
 
 // Reopen takes the manifest of a step away that is about to be written: the one that is there was put there by a
 // worker that was asleep when the team went back behind it.
-func (r Run) Reopen(step int64) error {
-	dir := r.StepDir(step)
+func (c Checkpoints) Reopen(step int64) error {
+	dir := c.StepDir(step)
 	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err != nil {
 		return nil
 	}
 	for _, name := range []string{manifestFile, resultsFile} {
-		if err := r.fsys().RemoveAll(filepath.Join(dir, name)); err != nil {
+		if err := c.fsys().RemoveAll(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("checkpoint: step %d: %w", step, err)
 		}
 	}
-	return r.fsys().SyncDir(dir)
+	return c.fsys().SyncDir(dir)
 }
 
 // SaveAgent writes one agent's folder of a step that is not committed yet, replacing what a crash left
 // there. When it returns, the files are on disk. Workers call it each for its own agent, then Commit.
-func (r Run) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
+func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	fail := func(err error) (AgentFiles, error) {
 		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
 	}
 	if !agentName.MatchString(a.Name) || a.Name == manifestFile || a.Name == resultsFile {
 		return fail(errors.New("the agent's name must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'"))
 	}
-	if _, err := os.Lstat(filepath.Join(r.StepDir(step), manifestFile)); err == nil {
-		return fail(fmt.Errorf("%s is already complete: %w", r.StepDir(step), fs.ErrExist))
+	if _, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile)); err == nil {
+		return fail(fmt.Errorf("%s is already complete: %w", c.StepDir(step), fs.ErrExist))
 	}
-	if err := r.prepareStep(step); err != nil {
+	if err := c.prepareStep(step); err != nil {
 		return fail(err)
 	}
-	files, err := durable.WriteFolder(r.fsys(), r.AgentDir(step, a.Name), a.write)
+	files, err := durable.WriteFolder(c.fsys(), c.AgentDir(step, a.Name), a.write)
 	if err != nil {
 		return fail(err)
 	}
@@ -159,24 +161,24 @@ func ReadState(agentDir string) (json.RawMessage, error) {
 }
 
 // prepareStep makes the step's folder.
-func (r Run) prepareStep(step int64) error {
+func (c Checkpoints) prepareStep(step int64) error {
 	if step < 0 {
 		return errors.New("negative step")
 	}
-	if err := durable.MkdirAll(r.fsys(), r.Dir); err != nil {
+	if err := durable.MkdirAll(c.fsys(), c.Dir); err != nil {
 		return err
 	}
-	if err := r.fsys().Mkdir(r.StepDir(step)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := c.fsys().Mkdir(c.StepDir(step)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return r.fsys().SyncDir(r.Dir)
+	return c.fsys().SyncDir(c.Dir)
 }
 
 // Commit completes a step: it checks that the files m lists are there in their sizes and puts the manifest
 // in place. m.Agents are what SaveAgent returned, to each worker, and what its ledger was then. All workers
 // commit the same manifest, each in its own folder or all in one; another one than is there is refused. It
 // returns the manifest with its digest.
-func (r Run) Commit(m Manifest) (Manifest, error) {
+func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	fail := func(err error) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("checkpoint: committing step %d: %w", m.Step, err)
 	}
@@ -187,43 +189,43 @@ func (r Run) Commit(m Manifest) (Manifest, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := r.prepareStep(m.Step); err != nil {
+	if err := c.prepareStep(m.Step); err != nil {
 		return fail(err)
 	}
-	path := filepath.Join(r.StepDir(m.Step), manifestFile)
+	path := filepath.Join(c.StepDir(m.Step), manifestFile)
 	switch there, err := durable.ReadSmall(path, maxManifestBytes); {
 	case err == nil && !bytes.Equal(there, data):
-		return fail(fmt.Errorf("%s is already complete, with other files: %w", r.StepDir(m.Step), fs.ErrExist))
+		return fail(fmt.Errorf("%s is already complete, with other files: %w", c.StepDir(m.Step), fs.ErrExist))
 	case err == nil:
-		return m, r.fsys().SyncDir(r.StepDir(m.Step))
+		return m, c.fsys().SyncDir(c.StepDir(m.Step))
 	case !errors.Is(err, fs.ErrNotExist):
 		return fail(err)
 	}
-	if err := m.checkSizes(r.StepDir(m.Step), r.Agents); err != nil {
+	if err := m.checkSizes(c.StepDir(m.Step), c.Agents); err != nil {
 		return fail(err)
 	}
 	defer failpoint.Around("checkpoint.manifest")()
-	if err := durable.Replace(r.fsys(), path, data); err != nil {
+	if err := durable.Replace(c.fsys(), path, data); err != nil {
 		return fail(err)
 	}
 	return m, nil
 }
 
 // List returns the steps that have a manifest, ascending, without reading it.
-func (r Run) List() ([]int64, error) {
-	all, err := r.steps()
+func (c Checkpoints) List() ([]int64, error) {
+	all, err := c.steps()
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(step int64) bool {
-		_, err := os.Lstat(filepath.Join(r.StepDir(step), manifestFile))
+		_, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile))
 		return err != nil
 	}), nil
 }
 
 // steps returns the steps that have a folder, ascending. A run folder that does not exist has none.
-func (r Run) steps() ([]int64, error) {
-	entries, err := os.ReadDir(r.Dir)
+func (c Checkpoints) steps() ([]int64, error) {
+	entries, err := os.ReadDir(c.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}

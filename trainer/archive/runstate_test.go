@@ -41,31 +41,31 @@ func testManifest(step int64) Manifest {
 	return Manifest{Run: "test", Step: step, ConfigDigest: "abc", Results: json.RawMessage(`{"next":[1,2]}`)}
 }
 
-func mustSave(t *testing.T, r Run, steps ...int64) {
+func mustSave(t *testing.T, c Checkpoints, steps ...int64) {
 	t.Helper()
 	for _, step := range steps {
-		if _, err := r.Save(testManifest(step), testAgents(step)); err != nil {
+		if _, err := c.Save(testManifest(step), testAgents(step)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 // mustBe fails unless the newest checkpoint that verifies is that of step, whole.
-func mustBe(t *testing.T, r Run, step int64) {
+func mustBe(t *testing.T, c Checkpoints, step int64) {
 	t.Helper()
-	m, _, err := r.Latest()
+	m, _, err := c.Latest()
 	if err != nil || m.Step != step {
 		t.Fatalf("latest is %d (%v), want %d", m.Step, err, step)
 	}
 	for _, want := range testAgents(step) {
-		mustHold(t, r, step, want)
+		mustHold(t, c, step, want)
 	}
 }
 
 // mustHold fails unless a step's folder has the weights of an agent.
-func mustHold(t *testing.T, r Run, step int64, want AgentState) {
+func mustHold(t *testing.T, c Checkpoints, step int64, want AgentState) {
 	t.Helper()
-	s, err := weights.Open(r.AgentDir(step, want.Name))
+	s, err := weights.Open(c.AgentDir(step, want.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,13 +82,13 @@ func mustHold(t *testing.T, r Run, step int64, want AgentState) {
 }
 
 func TestSaveAndLoad(t *testing.T) {
-	r := Run{Dir: filepath.Join(t.TempDir(), "runs", "x")}
-	if _, _, err := r.Latest(); !errors.Is(err, ErrNoCheckpoint) {
+	c := Checkpoints{Dir: filepath.Join(t.TempDir(), "runs", "x")}
+	if _, _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
 		t.Errorf("no run: %v", err)
 	}
-	mustSave(t, r, 5, 20)
-	mustBe(t, r, 20)
-	m, _, _ := r.Latest()
+	mustSave(t, c, 5, 20)
+	mustBe(t, c, 20)
+	m, _, _ := c.Latest()
 	want := testManifest(20)
 	var results any
 	if err := json.Unmarshal(m.Results, &results); err != nil || m.Run != want.Run || m.ConfigDigest != want.ConfigDigest ||
@@ -102,30 +102,30 @@ func TestSaveAndLoad(t *testing.T) {
 	if _, ok := m.Agent("x"); ok {
 		t.Error("agent x")
 	}
-	state, err := ReadState(r.AgentDir(20, "planner"))
+	state, err := ReadState(c.AgentDir(20, "planner"))
 	if err != nil || string(state) != `{"version":20}` {
 		t.Errorf("%s %v", state, err)
 	}
-	if steps, err := r.List(); err != nil || !slices.Equal(steps, []int64{5, 20}) {
+	if steps, err := c.List(); err != nil || !slices.Equal(steps, []int64{5, 20}) {
 		t.Errorf("%v %v", steps, err)
 	}
-	_, err = r.Save(testManifest(20), testAgents(20))
+	_, err = c.Save(testManifest(20), testAgents(20))
 	wantError(t, err, "step 20", "already complete")
 	bad := testAgents(21)
 	bad[0].Name = "../x"
-	_, err = r.Save(testManifest(21), bad)
+	_, err = c.Save(testManifest(21), bad)
 	wantError(t, err, "name")
 	bad = testAgents(21)
 	bad[1].State = json.RawMessage("{")
-	_, err = r.Save(testManifest(21), bad)
+	_, err = c.Save(testManifest(21), bad)
 	wantError(t, err, "solver", "JSON")
-	mustBe(t, r, 20)
+	mustBe(t, c, 20)
 }
 
 func TestOptimizerRoundTrip(t *testing.T) {
-	r := Run{Dir: t.TempDir()}
-	mustSave(t, r, 9)
-	o, err := OpenOptimizer(r.AgentDir(9, "planner"))
+	c := Checkpoints{Dir: t.TempDir()}
+	mustSave(t, c, 9)
+	o, err := OpenOptimizer(c.AgentDir(9, "planner"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,30 +145,30 @@ func TestOptimizerRoundTrip(t *testing.T) {
 		wantError(t, o.Read(name, o.Len()-49, got), name)
 	}
 	wantError(t, o.Read("x", 0, nil), "x")
-	_, err = OpenOptimizer(r.AgentDir(9, "solver"))
+	_, err = OpenOptimizer(c.AgentDir(9, "solver"))
 	wantError(t, err, optimizerFile)
 }
 
 func TestPrune(t *testing.T) {
-	r := Run{Dir: t.TempDir()}
-	mustSave(t, r, 1, 2, 3, 4, 5)
-	if err := os.Remove(filepath.Join(r.StepDir(4), manifestFile)); err != nil { // unfinished, older than 5
+	c := Checkpoints{Dir: t.TempDir()}
+	mustSave(t, c, 1, 2, 3, 4, 5)
+	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished, older than 5
 		t.Fatal(err)
 	}
-	if _, err := r.SaveAgent(6, testAgents(6)[0]); err != nil { // in the making
+	if _, err := c.SaveAgent(6, testAgents(6)[0]); err != nil { // in the making
 		t.Fatal(err)
 	}
-	if err := r.Prune(2, 1); err != nil {
+	if err := c.Prune(2, 1); err != nil {
 		t.Fatal(err)
 	}
-	if steps, _ := r.steps(); !slices.Equal(steps, []int64{1, 3, 5, 6}) {
+	if steps, _ := c.steps(); !slices.Equal(steps, []int64{1, 3, 5, 6}) {
 		t.Errorf("left %v", steps)
 	}
-	wantError(t, r.Prune(0), "remove all")
+	wantError(t, c.Prune(0), "remove all")
 }
 
 func TestManifestPaths(t *testing.T) {
-	r := Run{Dir: t.TempDir()}
+	c := Checkpoints{Dir: t.TempDir()}
 	for _, m := range []Manifest{
 		{Agents: []AgentFiles{{Name: "a", Files: []durable.File{{Path: "../../x", Size: 1}}}}},
 		{Agents: []AgentFiles{{Name: ".."}}},
@@ -181,21 +181,21 @@ func TestManifestPaths(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		writeFile(t, filepath.Join(r.Dir, manifestFile), data)
-		_, err = Verify(r.Dir)
+		writeFile(t, filepath.Join(c.Dir, manifestFile), data)
+		_, err = Verify(c.Dir)
 		wantError(t, err, manifestFile)
-		_, err = r.Commit(m) // what other workers say may be anything
+		_, err = c.Commit(m) // what other workers say may be anything
 		wantError(t, err, "committing step 0", manifestFile)
 	}
 }
 
 // A sleeper's manifest does not stand in the way of those who write the step again.
 func TestReopen(t *testing.T) {
-	r := Run{Dir: t.TempDir()}
-	if err := r.Reopen(3); err != nil {
+	c := Checkpoints{Dir: t.TempDir()}
+	if err := c.Reopen(3); err != nil {
 		t.Fatal(err)
 	}
-	dir := r.StepDir(3)
+	dir := c.StepDir(3)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestReopen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.Reopen(3); err != nil {
+	if err := c.Reopen(3); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {

@@ -10,12 +10,12 @@ import (
 
 // AtHand are the checkpoints from which a run can go on, newest first, with what Offers passes over told to the
 // observer. That there are some and none is whole is an error.
-func (r Run) AtHand(observer metrics.Observer) ([]Manifest, error) {
-	steps, err := r.List()
+func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
+	steps, err := c.List()
 	if err != nil {
 		return nil, err
 	}
-	points, skipped, err := r.Offers()
+	points, skipped, err := c.Offers()
 	if err != nil {
 		return nil, fmt.Errorf("--resume: %w", err)
 	}
@@ -23,10 +23,10 @@ func (r Run) AtHand(observer metrics.Observer) ([]Manifest, error) {
 		observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d is passed over: %v", s.Step, s.Reason))
 	}
 	if len(points) == 0 && len(steps) > 0 {
-		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, r.Dir)
+		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, c.Dir)
 	}
 	if len(points) == 0 {
-		observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", filepath.Dir(r.Dir)))
+		observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", filepath.Dir(c.Dir)))
 	}
 	return points, nil
 }

@@ -16,23 +16,23 @@ type Summary struct {
 }
 
 // Summaries returns all steps' folders, ascending.
-func (r Run) Summaries() ([]Summary, error) {
-	steps, err := r.steps()
+func (c Checkpoints) Summaries() ([]Summary, error) {
+	steps, err := c.steps()
 	if err != nil {
 		return nil, err
 	}
 	out := make([]Summary, len(steps))
 	for i, step := range steps {
-		out[i] = r.summary(step)
+		out[i] = c.summary(step)
 	}
 	return out, nil
 }
 
-func (r Run) summary(step int64) Summary {
-	dir := r.StepDir(step)
+func (c Checkpoints) summary(step int64) Summary {
+	dir := c.StepDir(step)
 	s := Summary{Name: stepName(step)}
 	if s.Manifest, s.Fault = readManifest(dir); s.Fault == nil {
-		s.Fault = s.Manifest.checkSizes(dir, r.Agents)
+		s.Fault = s.Manifest.checkSizes(dir, c.Agents)
 	}
 	if evaluated, err := readResults(dir, s.Manifest); err == nil {
 		s.Manifest.Results, s.Manifest.Digest = evaluated.Results, evaluated.Digest

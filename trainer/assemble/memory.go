@@ -8,13 +8,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
-// MemoryPlans says, before anything is allocated, what the named agents (nil: all that take part) will need.
+// MemoryNeeds counts the memory that the named agents (nil: all that take part) will need, before anything is allocated.
 // It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
-func MemoryPlans(cfg *config.Config, names []string) ([]memory.Plan, error) {
+func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
 	}
-	var plans []memory.Plan
+	var needs []memory.Need
 	var faults config.Errors
 	for _, name := range names {
 		a := cfg.Agent(name)
@@ -30,7 +30,7 @@ func MemoryPlans(cfg *config.Config, names []string) ([]memory.Plan, error) {
 		case err != nil:
 			return nil, err
 		}
-		plans = append(plans, memory.Count(cfg, a, arch))
+		needs = append(needs, memory.Count(cfg, a, arch))
 	}
-	return plans, faults.Err()
+	return needs, faults.Err()
 }

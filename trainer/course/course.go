@@ -12,7 +12,7 @@ type Settings struct {
 	CheckpointEvery int64 // a checkpoint every so many steps; 0: at the end alone
 	EvalEvery       int64 // an evaluation every so many steps; 0: at the end alone
 	EvalFirst       bool  // version 0 is evaluated too
-	HoldsOut        bool  // the task has held-out queries; else nothing is ever evaluated
+	HeldOut         bool  // the task has held-out queries; else nothing is ever evaluated
 	ColdStarts      bool  // an agent has a cold start, so that version 0 is worth a checkpoint
 	MaxLag          int64 // steps that rollouts may be ahead of training
 }
@@ -169,7 +169,7 @@ func (c Settings) savesAt(v int64) bool {
 // evaluates says whether a version is still to be evaluated. The last version always is; nothing is twice.
 func (c Settings) evaluates(s State, v int64) bool {
 	switch {
-	case !c.HoldsOut || s.Evaluated == v:
+	case !c.HeldOut || s.Evaluated == v:
 		return false
 	case v == c.Steps:
 		return true

@@ -41,7 +41,7 @@ func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt strin
 
 func TestCourses(t *testing.T) {
 	afresh := Begin(None, None, None)
-	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HoldsOut: true, ColdStarts: true}
+	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HeldOut: true, ColdStarts: true}
 	set := func(change func(*Settings)) Settings {
 		c := all
 		change(&c)
@@ -56,7 +56,7 @@ func TestCourses(t *testing.T) {
 	}{
 		"whole": {c: all, from: afresh, best: []int64{0, 4},
 			want: "teach 0, meet 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"nothing held out": {c: set(func(c *Settings) { c.HoldsOut = false; c.CheckpointEvery = 3 }), from: afresh,
+		"nothing held out": {c: set(func(c *Settings) { c.HeldOut = false; c.CheckpointEvery = 3 }), from: afresh,
 			want: "teach 0, meet 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
 		"the best between checkpoints": {c: set(func(c *Settings) { c.CheckpointEvery = 0; c.EvalFirst = false; c.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
 			want: "teach 0, meet 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
@@ -76,7 +76,7 @@ func TestCourses(t *testing.T) {
 			want: "teach 0, meet 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
 		"ahead, up to an evaluation": {c: set(func(c *Settings) { c.MaxLag = 3; c.EvalFirst = false; c.CheckpointEvery = 0 }), from: afresh,
 			want: "teach 0, meet 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
-		"stopped while ahead": {c: set(func(c *Settings) { c.MaxLag = 3; c.HoldsOut = false; c.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
+		"stopped while ahead": {c: set(func(c *Settings) { c.MaxLag = 3; c.HeldOut = false; c.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
 			want: "teach 0, meet 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestTeams(t *testing.T) {
 		c := Settings{
 			Steps: rapid.Int64Range(0, 9).Draw(t, "steps"), CheckpointEvery: rapid.Int64Range(0, 4).Draw(t, "checkpoint"),
 			EvalEvery: rapid.Int64Range(0, 4).Draw(t, "eval"), EvalFirst: rapid.Bool().Draw(t, "first"),
-			HoldsOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
+			HeldOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
 			MaxLag: rapid.Int64Range(0, 3).Draw(t, "lag"),
 		}
 		stopAt := rapid.Int64Range(0, 12).Draw(t, "stop")

@@ -1,5 +1,5 @@
-// Package doctor looks at a machine, and at a configuration meant to run on it, and says what is there, what
-// is not, and what to do about it. Preflight is the part of it that every training runs.
+// Package doctor examines a machine, and a configuration that is to run on it. It reports what is present, what is
+// missing, and what to do about it. Every training runs Preflight, which compares the memory.
 package doctor
 
 import (
@@ -21,21 +21,21 @@ const (
 	Fail Status = "fail"
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	Status Status
-	What   string // "memory"
-	Found  string // what is there
-	Advice string // what to do; "" where nothing needs doing
+	What   string // subject of the check, such as "memory"
+	Found  string // what the check found
+	Advice string // what to do; "": nothing
 }
 
 // Options of an examination.
 type Options struct {
-	Config  *config.Config // nil: the machine alone
+	Config  *config.Config // nil: only the machine is examined
 	CPUOnly string         // why this program does not use CUDA; "" where it does
 }
 
-// Examine looks at everything. It allocates no model and changes nothing.
+// Examine runs all checks. It allocates no model and changes nothing.
 func Examine(ctx context.Context, o Options) []Finding {
 	gpus := seeGPUs()
 	findings := []Finding{libTorch(), processor(), hostMemory()}

@@ -48,9 +48,9 @@ func TestExamineThisMachine(t *testing.T) {
 
 func TestExamineConfiguration(t *testing.T) {
 	findings := Examine(context.Background(), Options{Config: quickstart(t)})
-	plans := find(findings, "plan")
-	if len(plans) != 2 || !strings.Contains(plans[0].Found, "planner on cpu: weights") || !strings.Contains(plans[1].Found, "researcher") {
-		t.Errorf("plans %+v", plans)
+	needs := find(findings, "needs")
+	if len(needs) != 2 || !strings.Contains(needs[0].Found, "planner on cpu: weights") || !strings.Contains(needs[1].Found, "researcher") {
+		t.Errorf("needs %+v", needs)
 	}
 	if sum := find(findings, "in all"); len(sum) != 1 || !strings.Contains(sum[0].Found, "planner and researcher on cpu: ") || !strings.Contains(sum[0].Found, " available") {
 		t.Errorf("the agents' memory in all: %+v", sum)

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
-// gpus is what the driver offers this process.
+// gpus are the GPUs that the driver shows to this process.
 type gpus struct {
 	devices []cuda.Device
 	free    map[int]int64 // bytes by index
@@ -32,7 +32,7 @@ func seeGPUs() (g gpus) {
 	return g
 }
 
-// findings are a line a GPU, and a failure for every agent whose GPU is not there.
+// findings has one finding for each GPU, and a failure for each agent whose GPU is missing.
 func (g gpus) findings(o Options) (out []Finding) {
 	switch {
 	case g.err != nil:
@@ -51,8 +51,8 @@ func (g gpus) findings(o Options) (out []Finding) {
 	for _, a := range o.Config.Agents {
 		if index, ok := gpuIndex(a.Device); ok {
 			if _, here := g.free[index]; !here {
-				out = append(out, Finding{Fail, "GPU", fmt.Sprintf("agents.%s.device is %s, which is not here", a.Name, a.Device),
-					"name a device that is, such as cpu, or run this agent's worker on the server that has it"})
+				out = append(out, Finding{Fail, "GPU", fmt.Sprintf("agents.%s.device is %s, which this machine does not have", a.Name, a.Device),
+					"name a device of this machine, such as cpu, or run this agent's worker on the server that has it"})
 			}
 		}
 	}

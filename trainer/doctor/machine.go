@@ -35,10 +35,10 @@ func processor() Finding {
 	return f
 }
 
-// redisPatience bounds how long a store may take to answer.
+// redisPatience is the longest time that a store may take to answer.
 const redisPatience = 10 * time.Second
 
-// redis looks at the store of the configuration or, without one, whether a server could be started here.
+// redis checks that the configured store answers. Without store.url it looks for a redis-server on this machine.
 func redis(ctx context.Context, cfg *config.Config) Finding {
 	if cfg == nil || cfg.Store.URL == "" {
 		if path, err := exec.LookPath("redis-server"); err == nil {
@@ -75,12 +75,12 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 func hostMemory() Finding {
 	m, err := memory.Host("/")
 	if err != nil {
-		return Finding{Warn, "memory", "unknown: " + err.Error(), "plans are not compared with it"}
+		return Finding{Warn, "memory", "unknown: " + err.Error(), "the needs of the agents cannot be compared with it"}
 	}
 	return Finding{OK, "memory", fmt.Sprintf("%s, %s available", memory.Size(m.Total), memory.Size(m.Available)), ""}
 }
 
-// disk compares the space where dir is, or will be, with what is needed.
+// disk compares the free space of the disk of dir, which need not exist yet, with the needed bytes.
 func disk(dir string, needed int64) Finding {
 	at := dir
 	var stat syscall.Statfs_t
@@ -103,5 +103,5 @@ func disk(dir string, needed int64) Finding {
 	return f
 }
 
-// oneLine is an error that spans lines, such as a list of mistakes, on one.
+// oneLine puts the text of an error that spans several lines, such as a list of mistakes, on one line.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

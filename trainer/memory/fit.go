@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Sum is what agents need together in the memory of one device.
+// Sum is the memory that several agents need together on one device.
 type Sum struct {
 	Device string
 	Agents []string
@@ -16,11 +16,11 @@ type Sum struct {
 	Free   int64 // bytes; -1: not known
 }
 
-// Sums adds plans up by device, in the order in which the plans name them. free is the free memory of each device
-// that is known, in bytes.
-func Sums(plans []Plan, free map[string]int64) []Sum {
+// Sums adds the needs of all agents up by device. The devices come in the order in which the needs name them. free maps
+// devices to free bytes; a device whose free memory is not known is absent.
+func Sums(needs []Need, free map[string]int64) []Sum {
 	var sums []Sum
-	for _, p := range plans {
+	for _, p := range needs {
 		for _, part := range p.Parts {
 			i := slices.IndexFunc(sums, func(s Sum) bool { return s.Device == part.Device })
 			if i < 0 {
@@ -40,7 +40,7 @@ func Sums(plans []Plan, free map[string]int64) []Sum {
 	return sums
 }
 
-// String says who needs how much, and of how much.
+// String names the agents, the device, and the needed and free memory.
 func (s Sum) String() string {
 	text := fmt.Sprintf("%s on %s: %s of memory needed", strings.Join(s.Agents, " and "), s.Device, Size(s.Needed))
 	if s.Free >= 0 {
@@ -49,22 +49,22 @@ func (s Sum) String() string {
 	return text
 }
 
-// Fits compares what all agents need on each device with what is free there. The error names, for each device that is
-// short, the key to lower: that of the largest part which a key makes smaller.
-func Fits(plans []Plan, free map[string]int64) error {
+// Fits compares the needs of all agents with the free memory of each device. The error names, for each device that has
+// too little, the configuration key to lower: that of the largest part that has a key.
+func Fits(needs []Need, free map[string]int64) error {
 	var errs []error
-	for _, s := range Sums(plans, free) {
+	for _, s := range Sums(needs, free) {
 		if s.Free >= 0 && s.Needed > s.Free {
-			errs = append(errs, fmt.Errorf("%v: %s", s, remedy(plans, s)))
+			errs = append(errs, fmt.Errorf("%v: %s", s, remedy(needs, s)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func remedy(plans []Plan, s Sum) string {
-	levers := slices.DeleteFunc(Levers(plans), func(l Lever) bool { return l.Device != s.Device })
+func remedy(needs []Need, s Sum) string {
+	levers := slices.DeleteFunc(Levers(needs), func(l Lever) bool { return l.Device != s.Device })
 	if len(levers) == 0 {
-		return "copies from which checkpoints are written; use a smaller model, or train: false"
+		return "these are copies from which checkpoints are written; use a smaller model, or set train: false for an agent"
 	}
 	l := levers[0]
 	text := fmt.Sprintf("lower %s (%d; %s %s)", l.Key, l.Value, l.Kind, Size(l.Bytes))
@@ -72,15 +72,15 @@ func remedy(plans []Plan, s Sum) string {
 		text += " or " + strings.TrimSuffix(l.Key, "slots") + "context"
 	}
 	if l.Bytes < s.Needed-s.Free {
-		text += "; that alone will not do: use a smaller model, train: false, or another device"
+		text += "; that alone is not enough: use a smaller model, train: false, or another device"
 	}
 	return text
 }
 
-// Levers are the keys to lower where agents need too much memory, the one on which most depends first.
-func Levers(plans []Plan) []Lever {
+// Levers are the keys to lower where agents need too much memory. The key of the largest part comes first.
+func Levers(needs []Need) []Lever {
 	var out []Lever
-	for _, p := range plans {
+	for _, p := range needs {
 		out = append(out, p.Levers...)
 	}
 	slices.SortStableFunc(out, func(a, b Lever) int { return cmp.Compare(b.Bytes, a.Bytes) })

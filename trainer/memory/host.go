@@ -14,11 +14,11 @@ import (
 // Machine is host memory in bytes.
 type Machine struct {
 	Total     int64
-	Available int64 // what this process can still get: free, or held by caches that give way
+	Available int64 // memory that this process can still get: free memory, and caches that the kernel can drop
 }
 
-// Host reads what the kernel says below root ("/"; another in tests): the machine's memory, and the
-// limit of the control group this process is in where that is less.
+// Host reads the machine's memory from the kernel's files below root ("/"; tests use another folder). Where the limit
+// of this process's control group is lower, it counts instead.
 func Host(root string) (Machine, error) {
 	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -40,8 +40,8 @@ func machineMemory(path string) (Machine, error) {
 	return Machine{total << 10, available << 10}, nil // given in KiB
 }
 
-// groupMemory is the limit of the control group and what is left of it; without a limit both are unbounded.
-// What the group's file cache holds and has not used of late gives way, so it counts as left.
+// groupMemory is the limit of the control group and the memory that is left of it; without a limit both are
+// math.MaxInt64. The kernel can drop the inactive part of the group's file cache, so this part counts as left.
 func groupMemory(dir string) (limit, free int64) {
 	for _, v := range []struct{ limit, used, stat, cache string }{
 		{"memory.max", "memory.current", "memory.stat", "inactive_file"},                                              // version 2
@@ -72,7 +72,7 @@ func number(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// numbers reads lines of a name, a separator and a number; others are passed over.
+// numbers reads lines of a name, a separator and a number, and skips other lines.
 func numbers(path, separator string) (map[string]int64, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -7,57 +7,57 @@ import (
 	"text/tabwriter"
 )
 
-// columns are the kinds in the order of a table, with short names: all of them fit into 80 columns.
+// columns are the kinds in the order of the table, with names so short that the table fits into 80 columns.
 var columns = []struct {
 	kind Kind
 	name string
 }{{Weights, "weights"}, {Master, "master"}, {Gradients, "grads"}, {Moments, "moments"}, {Reference, "ref"}, {KVCache, "KV"},
 	{Activations, "activ"}, {Snapshot, "snapshot"}}
 
-// Write prints a row an agent, without the parts that no agent has, and a line a device: what is needed there and
-// what is free.
-func Write(w io.Writer, plans []Plan, free map[string]int64) {
+// Write prints a table with a row for each agent, without the columns that no agent needs, and then a line for each
+// device: the needed and the free memory.
+func Write(w io.Writer, needs []Need, free map[string]int64) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(first string, cell func(kind Kind, name string) string, last string) {
 		fmt.Fprintf(table, "%.11s\t", first)
 		for _, c := range columns {
-			if all(plans, c.kind) > 0 {
+			if all(needs, c.kind) > 0 {
 				fmt.Fprint(table, cell(c.kind, c.name), "\t")
 			}
 		}
 		fmt.Fprint(table, last, "\t\n")
 	}
 	row("memory", func(_ Kind, name string) string { return name }, "total")
-	for _, p := range plans {
+	for _, p := range needs {
 		row(p.Agent, func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
 	}
 	table.Flush()
-	for _, s := range Sums(plans, free) {
+	for _, s := range Sums(needs, free) {
 		fmt.Fprintln(w, s)
 	}
 }
 
-func all(plans []Plan, kind Kind) (bytes int64) {
-	for _, p := range plans {
+func all(needs []Need, kind Kind) (bytes int64) {
+	for _, p := range needs {
 		bytes += p.Of(kind)
 	}
 	return bytes
 }
 
-// String lists what an agent's memory goes to.
-func (p Plan) String() string {
+// String lists the parts of an agent's need.
+func (n Need) String() string {
 	var parts []string
-	for _, part := range p.Parts {
+	for _, part := range n.Parts {
 		text := fmt.Sprintf("%s %s", part.Kind, Size(part.Bytes))
-		if part.Device != p.Device {
+		if part.Device != n.Device {
 			text += " on " + part.Device
 		}
 		parts = append(parts, text)
 	}
-	return fmt.Sprintf("%s on %s: %s", p.Agent, p.Device, strings.Join(parts, ", "))
+	return fmt.Sprintf("%s on %s: %s", n.Agent, n.Device, strings.Join(parts, ", "))
 }
 
-// Size is a number of bytes for people.
+// Size is a number of bytes as text for people.
 func Size(bytes int64) string {
 	value, unit := float64(bytes), 0
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}

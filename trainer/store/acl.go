@@ -125,12 +125,12 @@ func (u User) rules(all []right, prefix string, redis6 bool) []string {
 		if r.who&u.roles() == 0 {
 			continue
 		}
-		commands := words("+", r.commands)
+		commands := prefixed("+", r.commands)
 		if r.keys == "" || r.keys == "*" || redis6 {
 			top = append(top, commands...)
 			continue
 		}
-		patterns := u.perAgent(words("~"+prefix, r.keys))
+		patterns := u.perAgent(prefixed("~"+prefix, r.keys))
 		selectors = append(selectors, "("+strings.Join(append(commands, patterns...), " ")+")")
 	}
 	return append(distinct(top), selectors...)
@@ -151,8 +151,8 @@ func (u User) perAgent(patterns []string) []string {
 	return out
 }
 
-// words puts a prefix before each word of a text.
-func words(prefix, text string) []string {
+// prefixed puts a prefix before each word of a text.
+func prefixed(prefix, text string) []string {
 	var out []string
 	for _, w := range strings.Fields(text) {
 		out = append(out, prefix+w)

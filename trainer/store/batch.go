@@ -22,13 +22,13 @@ type batches struct {
 	wg  sync.WaitGroup
 
 	mu      sync.Mutex
-	waiting []*asked
+	waiting []*command
 	running int
 	closed  bool
 }
 
-// asked is a command, and when its reply is there.
-type asked struct {
+// command is a command, and when its reply is there.
+type command struct {
 	redis.Cmder
 	ctx  context.Context
 	done chan struct{}
@@ -36,7 +36,7 @@ type asked struct {
 
 // do sends a command and waits for its reply. When ctx ends before, the command may still take effect.
 func (b *batches) do(ctx context.Context, c redis.Cmder) error {
-	a := &asked{c, ctx, make(chan struct{})}
+	a := &command{c, ctx, make(chan struct{})}
 	if !b.add(a) {
 		return ErrClosed
 	}
@@ -48,7 +48,7 @@ func (b *batches) do(ctx context.Context, c redis.Cmder) error {
 	}
 }
 
-func (b *batches) add(a *asked) bool {
+func (b *batches) add(a *command) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -57,7 +57,7 @@ func (b *batches) add(a *asked) bool {
 	b.waiting = append(b.waiting, a)
 	if b.running < maxBatches {
 		b.running++
-		b.wg.Go(b.run)
+		b.wg.Go(b.send)
 	}
 	return true
 }
@@ -70,8 +70,8 @@ func (b *batches) close() {
 	b.wg.Wait()
 }
 
-// run sends batches until nothing waits.
-func (b *batches) run() {
+// send sends batches until nothing waits.
+func (b *batches) send() {
 	for {
 		batch := b.next()
 		if batch == nil {
@@ -101,10 +101,10 @@ func exec(ctx context.Context, p redis.Pipeliner) []redis.Cmder {
 }
 
 // next is what waits, up to the size of a batch; nil if nothing does. What nobody waits for any more is not sent.
-func (b *batches) next() []*asked {
+func (b *batches) next() []*command {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiting = slices.DeleteFunc(b.waiting, func(a *asked) bool { return a.ctx.Err() != nil })
+	b.waiting = slices.DeleteFunc(b.waiting, func(a *command) bool { return a.ctx.Err() != nil })
 	if len(b.waiting) == 0 {
 		b.running--
 		return nil

@@ -28,7 +28,7 @@ func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err erro
 		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
 	}
 	p := v.Phase.String()
-	reply, err := m.run(ctx, submitScript, "invocation "+v.ID()+" of "+p,
+	reply, err := m.write(ctx, submitScript, "invocation "+v.ID()+" of "+p,
 		[]string{m.key("events", v.Agent), m.key("call", p), m.key("phases"), m.key("stream", p, v.Agent)},
 		v.ID(), value, "call/"+p+"/"+v.Agent, p, v.Phase.Step)
 	return word(reply, 0) == "new", err
@@ -90,7 +90,7 @@ func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 		return fmt.Errorf("store: the answer to %s: %w", v.ID(), err)
 	}
 	p := v.Phase.String()
-	_, err = m.run(ctx, completeScript, "the answer to "+v.ID()+" of "+p,
+	_, err = m.write(ctx, completeScript, "the answer to "+v.ID()+" of "+p,
 		[]string{m.key("events", m.allAgents()[0]), m.key("result", p), m.key("claimed", m.agent)}, v.ID(), value, answerTopic(v), p)
 	return err
 }

@@ -34,11 +34,11 @@ type queues struct {
 }
 
 type queue struct {
-	turn  chan struct{}   // held by the claim that asks; the others wait for it
-	place string          // where XRANGE begins
-	empty bool            // nothing followed when it was asked last
-	wake  <-chan struct{} // has what was announced since
-	end   func()          // of wake
+	turn     chan struct{}   // held by the claim that asks; the others wait for it
+	position string          // where XRANGE begins
+	empty    bool            // nothing followed when it was asked last
+	wake     <-chan struct{} // has what was announced since
+	end      func()          // of wake
 }
 
 // queue is that of a phase.
@@ -47,7 +47,7 @@ func (m *Member) queue(p Phase) *queue {
 	defer m.queues.mu.Unlock()
 	q := m.queues.phases[p]
 	if q == nil {
-		q = &queue{turn: make(chan struct{}, 1), place: "-"}
+		q = &queue{turn: make(chan struct{}, 1), position: "-"}
 		q.wake, q.end = m.topics.subscribe("call/"+p.String()+"/"+m.agent, "plan/"+p.String())
 		if m.queues.phases == nil {
 			m.queues.phases = map[Phase]*queue{}
@@ -90,7 +90,7 @@ func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Timeout)
 	defer cancel()
-	whomWhat := func() ([]string, string) {
+	awaited := func() ([]string, string) {
 		return m.mainAgent(), "an invocation of " + m.agent + " in " + p.String() + ", or the phase's end"
 	}
 	q := m.queue(p)
@@ -100,7 +100,7 @@ func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
 	case <-m.Store.ctx.Done():
 		return v, context.Cause(m.Store.ctx)
 	case <-ctx.Done():
-		agents, what := whomWhat()
+		agents, what := awaited()
 		whom, err := m.liveliness(agents)
 		return v, m.waitError(ctx, whom, what, since, err)
 	}
@@ -110,7 +110,7 @@ func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
 			return false, nil
 		}
 		return m.take(ctx, p, q, &v)
-	}, whomWhat)
+	}, awaited)
 	return v, err
 }
 
@@ -119,7 +119,7 @@ func (m *Member) take(ctx context.Context, p Phase, q *queue, v *Invocation) (fo
 	stream := m.key("stream", p.String(), m.agent)
 	keys := []string{m.key("plan", p.String()), stream, m.key("claimed", m.agent), m.key("lost", p.String())}
 	for {
-		reply, err := m.run(ctx, claimScript, "a claim in "+p.String(), keys, p.String(), q.place)
+		reply, err := m.write(ctx, claimScript, "a claim in "+p.String(), keys, p.String(), q.position)
 		if err != nil {
 			return false, err
 		}
@@ -139,7 +139,7 @@ func (m *Member) take(ctx context.Context, p Phase, q *queue, v *Invocation) (fo
 				return false, err
 			}
 		}
-		*v, q.place, q.empty = c.Invocation, "("+c.entry, !c.more
+		*v, q.position, q.empty = c.Invocation, "("+c.entry, !c.more
 		if c.lost < m.opts.MaxDeliveries {
 			return true, nil
 		}

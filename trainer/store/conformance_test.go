@@ -172,12 +172,12 @@ func TestRewind(t *testing.T) {
 		for name, hello := range map[string]Hello{"older": from(4), "not deterministic": loose} {
 			ctx := t.Context()
 			newRun := Options{Run: strings.ReplaceAll(name, " ", "-")}
-			enter := func(agent string) *Member {
+			join := func(agent string) *Member {
 				m, err := b.open(t, newRun).Join(ctx, agent, hello, silent)
 				must(t, err)
 				return m
 			}
-			boss, dead := enter("boss"), enter("help")
+			boss, dead := join("boss"), join("help")
 			start(t, boss, dead)
 			must(t, boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
 			if name == "older" {
@@ -205,7 +205,7 @@ func TestRewind(t *testing.T) {
 			if again == nil {
 				return
 			}
-			boss2 := enter("boss")
+			boss2 := join("boss")
 			if s := start(t, again, boss2); s.Version != 4 || s.Digest != "digest4" {
 				t.Errorf("%s: started from %v", name, s)
 			}
@@ -236,17 +236,17 @@ func TestRewind(t *testing.T) {
 // Who takes a place over in the middle of a round has the round's date, not the one that it offers.
 func TestDateOfTheRound(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		enter := func(agent, date string) *Member {
+		join := func(agent, date string) *Member {
 			h := team
 			h.Offers = []Offer{{Version: Afresh, Date: date}}
 			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, silent)
 			must(t, err)
 			return m
 		}
-		boss, help := enter("boss", "2024-07-26"), enter("help", "2024-07-26")
+		boss, help := join("boss", "2024-07-26"), join("help", "2024-07-26")
 		start(t, boss, help)
 		die(t, b, help)
-		help = enter("help", "2024-07-27")
+		help = join("help", "2024-07-27")
 		if s := start(t, help); !s.Follows || s.Date != "2024-07-26" {
 			t.Errorf("%+v", s)
 		}
@@ -272,14 +272,14 @@ func TestStart(t *testing.T) {
 			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is not shared by help; a start from the beginning is not shared by boss; bring the missing checkpoints of run.dir back, or begin anew with another run.dir for all"},
 		} {
 			o := Options{Run: name}
-			enter := func(agent string, offers []Offer) *Member {
+			join := func(agent string, offers []Offer) *Member {
 				h := team
 				h.Offers = offers
 				m, err := b.open(t, o).Join(ctx, agent, h, silent)
 				must(t, err)
 				return m
 			}
-			boss, help := enter("boss", test.boss), enter("help", test.help)
+			boss, help := join("boss", test.boss), join("help", test.help)
 			for _, m := range []*Member{boss, help} {
 				got, err := m.Start(ctx)
 				if test.err != "" {

@@ -186,14 +186,14 @@ const minMajor, minMinor = 6, 2
 func (s *Store) checkServer(ctx context.Context, allowVolatile bool) error {
 	return s.retry(ctx, "the store", "asking the server what it is", func(ctx context.Context) error {
 		if c, ok := s.rdb.(*redis.ClusterClient); ok {
-			return c.ForEachMaster(ctx, func(ctx context.Context, one *redis.Client) error { return willDo(ctx, one, allowVolatile) })
+			return c.ForEachMaster(ctx, func(ctx context.Context, one *redis.Client) error { return checkInfo(ctx, one, allowVolatile) })
 		}
-		return willDo(ctx, s.rdb, allowVolatile)
+		return checkInfo(ctx, s.rdb, allowVolatile)
 	})
 }
 
-// willDo looks at what a server says of itself.
-func willDo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error {
+// checkInfo looks at what a server says of itself.
+func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error {
 	text, err := rdb.Info(ctx).Result()
 	if err != nil {
 		return err

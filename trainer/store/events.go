@@ -123,14 +123,14 @@ func clip(s string) string {
 // topics is announced, and every few seconds. It ends with an error when the context or the run does,
 // when the store's timeout is over, and when look fails for any reason but that the server cannot be
 // reached. whom and what, asked when a wait takes too long, say who has not done what.
-func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, error), whomWhat func() (agents []string, what string), names ...string) error {
+func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, error), awaited func() (agents []string, what string), names ...string) error {
 	wake, unsubscribe := s.topics.subscribe(names...)
 	defer unsubscribe()
-	return s.waitFor(ctx, wake, look, whomWhat)
+	return s.waitFor(ctx, wake, look, awaited)
 }
 
 // waitFor is wait with the topics' channel given.
-func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error), whomWhat func() (agents []string, what string)) error {
+func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error), awaited func() (agents []string, what string)) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
@@ -156,7 +156,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 			again = lookGone // an event tells that the store is back before the client's pool has tried it again
 			s.sayGone(since, last)
 		} else {
-			s.sayDead(since, whomWhat)
+			s.sayDead(since, awaited)
 		}
 		select {
 		case <-wake:
@@ -167,7 +167,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 			if ctx.Err() != context.DeadlineExceeded {
 				return context.Cause(ctx)
 			}
-			agents, what := whomWhat()
+			agents, what := awaited()
 			whom, err := s.liveliness(agents)
 			return s.waitError(ctx, whom, what, since, cmp.Or(last, err))
 		}

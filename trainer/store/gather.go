@@ -12,17 +12,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// topic is something that every agent's worker says once of a phase, and that all of them then know of all. It lies
+// report is something that every agent's worker says once of a phase, and that all of them then know of all. It lies
 // in the hash kind:PHASE, by agent.
-type topic struct {
+type report struct {
 	kind string
 	what string // in messages, before the phase's name
 }
 
 var (
-	trajectoriesTopic = topic{"trajectories", "the list of its trajectories of"}
-	partTopic         = topic{"part", "its part of"}
-	manifestTopic     = topic{"manifest", "its manifest of"}
+	trajectoriesReport = report{"trajectories", "the list of its trajectories of"}
+	partReport         = report{"part", "its part of"}
+	manifestReport     = report{"manifest", "its manifest of"}
 )
 
 // PublishTrajectories says which trajectories of a phase the member's agent can train on, once. The order of ids
@@ -33,12 +33,12 @@ func (m *Member) PublishTrajectories(ctx context.Context, p Phase, ids []string)
 	if sorted == nil {
 		sorted = idList{}
 	}
-	return publish(ctx, m, trajectoriesTopic, p, sorted)
+	return publish(ctx, m, trajectoriesReport, p, sorted)
 }
 
 // Trajectories waits until every agent has said which trajectories of a phase it has: agent to sorted ids.
 func (s *Store) Trajectories(ctx context.Context, p Phase) (map[string][]string, error) {
-	lists, err := gather[idList](ctx, s, trajectoriesTopic, p)
+	lists, err := gather[idList](ctx, s, trajectoriesReport, p)
 	out := map[string][]string{}
 	for agent, ids := range lists {
 		out[agent] = ids
@@ -57,24 +57,24 @@ type Part struct {
 // PublishPart says what the member's worker has written of a version's checkpoint, once.
 func (m *Member) PublishPart(ctx context.Context, version int64, part Part) error {
 	defer failpoint.Around("checkpoint.part")()
-	return publish(ctx, m, partTopic, checkpointOf(version), part)
+	return publish(ctx, m, partReport, checkpointOf(version), part)
 }
 
 // Parts waits until every agent's worker has written its part of a version's checkpoint.
 func (s *Store) Parts(ctx context.Context, version int64) (map[string]Part, error) {
-	return gather[Part](ctx, s, partTopic, checkpointOf(version))
+	return gather[Part](ctx, s, partReport, checkpointOf(version))
 }
 
 // PublishManifest says that the member's worker has the manifest with this digest, the SHA-256 in hexadecimal, of a
 // version's checkpoint on its disk, once.
 func (m *Member) PublishManifest(ctx context.Context, version int64, digest string) error {
 	defer failpoint.Around("checkpoint.confirm")()
-	return publish(ctx, m, manifestTopic, checkpointOf(version), sha256Text(digest))
+	return publish(ctx, m, manifestReport, checkpointOf(version), sha256Text(digest))
 }
 
 // Manifests waits until every agent's worker has the manifest of a version's checkpoint: agent to digest.
 func (s *Store) Manifests(ctx context.Context, version int64) (map[string]string, error) {
-	digests, err := gather[sha256Text](ctx, s, manifestTopic, checkpointOf(version))
+	digests, err := gather[sha256Text](ctx, s, manifestReport, checkpointOf(version))
 	out := map[string]string{}
 	for agent, digest := range digests {
 		out[agent] = string(digest)
@@ -86,20 +86,20 @@ func (s *Store) Manifests(ctx context.Context, version int64) (map[string]string
 func publish[T any, P interface {
 	*T
 	checked
-}](ctx context.Context, m *Member, t topic, p Phase, said T) error {
+}](ctx context.Context, m *Member, r report, p Phase, said T) error {
 	if err := P(&said).check(); err != nil {
-		return fmt.Errorf("store: %s %s: %w", t.what, p, err)
+		return fmt.Errorf("store: %s %s: %w", r.what, p, err)
 	}
-	return m.writeOnce(ctx, p, t.kind, m.agent, said, t.kind, m.agent+"'s "+t.kind)
+	return m.writeOnce(ctx, p, r.kind, m.agent, said, r.kind, m.agent+"'s "+r.kind)
 }
 
 // gather waits until every agent has said something of a phase, and checks it.
 func gather[T any, P interface {
 	*T
 	checked
-}](ctx context.Context, s *Store, t topic, p Phase) (map[string]T, error) {
+}](ctx context.Context, s *Store, r report, p Phase) (map[string]T, error) {
 	out := map[string]T{}
-	key := s.key(t.kind, p.String())
+	key := s.key(r.kind, p.String())
 	err := s.wait(ctx, func(ctx context.Context) (bool, error) {
 		texts, err := s.rdb.HGetAll(ctx, key).Result()
 		if err != nil {
@@ -116,8 +116,8 @@ func gather[T any, P interface {
 		}
 		return len(lacking(s.allAgents(), out)) == 0, nil
 	}, func() ([]string, string) {
-		return lacking(s.allAgents(), out), t.what + " " + p.String()
-	}, t.kind+"/"+p.String())
+		return lacking(s.allAgents(), out), r.what + " " + p.String()
+	}, r.kind+"/"+p.String())
 	if err != nil {
 		return nil, err
 	}

@@ -26,8 +26,8 @@ type Offer struct {
 	Date    string `json:"date,omitempty"`   // YYYY-MM-DD that prompts call today if the run goes on from here; the main agent's counts
 }
 
-// is says whether two workers offer the same state.
-func (o Offer) is(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
+// same says whether two workers offer the same state.
+func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
 // Hello is what the workers of a run must agree on, and where this one can start from.
 type Hello struct {
@@ -53,7 +53,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 	if err != nil {
 		return nil, err
 	}
-	m := &Member{Store: s, agent: agent, token: j.token, offers: j.offers}
+	m := &Member{Store: s, agent: agent, leaseToken: j.leaseToken, offers: j.offers}
 	defer failpoint.Around("join.place")()
 	since := time.Now()
 	for refused := false; ; {
@@ -93,17 +93,17 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 
 // joining is a request for a place.
 type joining struct {
-	s      *Store
-	agent  string
-	token  string
-	hello  greeting
-	offers offers
-	keys   []string
-	args   []any
+	s          *Store
+	agent      string
+	leaseToken string
+	hello      greeting
+	offers     offers
+	keys       []string
+	args       []any
 }
 
 func (s *Store) joining(agent string, h Hello) (*joining, error) {
-	j := &joining{s: s, agent: agent, token: rand.Text(), offers: h.Offers,
+	j := &joining{s: s, agent: agent, leaseToken: rand.Text(), offers: h.Offers,
 		hello: greeting{Protocol: ProtocolVersion, Agents: h.Agents, Config: h.Config, Deterministic: h.Deterministic}}
 	if err := errors.Join(j.hello.check(), j.offers.check()); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -125,7 +125,7 @@ func (s *Store) joining(agent string, h Hello) (*joining, error) {
 	if h.Deterministic {
 		takesOver = 1
 	}
-	j.args = []any{agent, j.token, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), takesOver, strings.Join(j.offers.versions(), " "), s.opts.process}
+	j.args = []any{agent, j.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), takesOver, strings.Join(j.offers.versions(), " "), s.opts.process}
 	for _, a := range h.Agents {
 		j.keys = append(j.keys, s.key("lease", a))
 		j.args = append(j.args, a)
@@ -308,7 +308,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		return Start{}, err
 	}
 	defer failpoint.Around("join.start")()
-	_, err = m.run(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest, start.Date)
+	_, err = m.write(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest, start.Date)
 	return start, err
 }
 
@@ -364,12 +364,12 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 	}
 	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
 	for i, o := range candidates { // of equal ones the main agent's, which comes first
-		if slices.ContainsFunc(candidates[:i], o.is) {
+		if slices.ContainsFunc(candidates[:i], o.same) {
 			continue
 		}
 		var without []string
 		for _, a := range agents {
-			if !slices.ContainsFunc(there[a], o.is) {
+			if !slices.ContainsFunc(there[a], o.same) {
 				without = append(without, a)
 			}
 		}

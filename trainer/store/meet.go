@@ -20,7 +20,7 @@ const (
 func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string)) error {
 	failpoint.Here("meet", string(p), "before")
 	key := m.key("met", string(p))
-	if _, err := m.run(ctx, metScript, "being "+string(p), []string{m.key("events"), key}, "met/"+string(p)); err != nil {
+	if _, err := m.write(ctx, metScript, "being "+string(p), []string{m.key("events"), key}, "met/"+string(p)); err != nil {
 		return err
 	}
 	failpoint.Here("meet", string(p), "after")
@@ -41,7 +41,7 @@ func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string
 // ConfirmPlace is a FencedError where the place is no longer this member's: a worker that was asleep finds out
 // before it touches what its successor may have in use.
 func (m *Member) ConfirmPlace(ctx context.Context) error {
-	_, err := m.run(ctx, placeScript, "the place of "+m.agent, nil)
+	_, err := m.write(ctx, placeScript, "the place of "+m.agent, nil)
 	return err
 }
 

@@ -13,10 +13,10 @@ import (
 // given contexts made from Context, so that they end with the place.
 type Member struct {
 	*Store
-	agent string
-	epoch int64
-	token string // tells this worker from any other of the agent
-	nonce string
+	agent      string
+	epoch      int64
+	leaseToken string // value of its lease: tells this worker from any other of the agent
+	nonce      string
 
 	offers offers // what it could start from
 	queues queues // of invocations
@@ -32,11 +32,11 @@ func (m *Member) Agent() string { return m.agent }
 // Epoch counts the workers that have had the place, this one included.
 func (m *Member) Epoch() int64 { return m.epoch }
 
-// seal is what the store must have for the member to write: its epoch and the round's nonce. Epochs alone would
+// fencingToken is what the store must have for the member to write: its epoch and the round's nonce. Epochs alone would
 // not do, since a store that was wiped counts anew.
-func (m *Member) seal() string { return strconv.FormatInt(m.epoch, 10) + ":" + m.nonce }
+func (m *Member) fencingToken() string { return strconv.FormatInt(m.epoch, 10) + ":" + m.nonce }
 
-// fencedBy is the error of a writer whose seal is not the store's.
+// fencedBy is the error of a writer whose fencing token is not the store's.
 func (m *Member) fencedBy(reply []any) *FencedError {
 	e := &FencedError{Agent: m.agent, Epoch: m.epoch, Now: clip(word(reply, 1))}
 	if now, err := strconv.ParseInt(e.Now, 10, 64); err != nil || now <= m.epoch {
@@ -57,7 +57,7 @@ func (m *Member) Leave(ctx context.Context) error {
 	m.cancel(ErrClosed)
 	m.beats.Wait()
 	m.queues.close()
-	_, err := m.run(ctx, leaveScript, "leaving", []string{m.key("lease", m.agent), m.key("claimed", m.agent)}, m.token)
+	_, err := m.write(ctx, leaveScript, "leaving", []string{m.key("lease", m.agent), m.key("claimed", m.agent)}, m.leaseToken)
 	var fenced *FencedError
 	if errors.As(err, &fenced) {
 		return nil // the place is another's already
@@ -80,7 +80,7 @@ func (m *Member) beat() {
 		ctx, cancel := context.WithTimeout(m.ctx, m.opts.Lease/2)
 		// Not in a batch: a lease waits for no other command.
 		reply, err := beatScript.Run(ctx, m.rdb, []string{m.key("epochs"), m.key("lease", m.agent), m.key("stop")},
-			m.agent, m.seal(), m.token, m.opts.Lease.Milliseconds()).Slice()
+			m.agent, m.fencingToken(), m.leaseToken, m.opts.Lease.Milliseconds()).Slice()
 		switch {
 		case err != nil:
 		case word(reply, 0) == "fenced":

@@ -34,7 +34,7 @@ func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v a
 	if err != nil {
 		return fmt.Errorf("store: %s: %w", what, err)
 	}
-	_, err = m.run(ctx, writeScript, what+" of "+p.String(), []string{m.key("events"), m.key(kind, p.String()), m.key("phases")},
+	_, err = m.write(ctx, writeScript, what+" of "+p.String(), []string{m.key("events"), m.key(kind, p.String()), m.key("phases")},
 		field, value, topic+"/"+p.String(), p.String(), p.Step)
 	return err
 }

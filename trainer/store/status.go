@@ -58,7 +58,7 @@ type PhaseStatus struct {
 	Unanswered int64    `json:"unanswered"`        // invocations without an answer
 	Lacking    []string `json:"lacking,omitempty"` // agents that have not said what all say once
 	Behind     []string `json:"behind,omitempty"`  // agents that have not committed the step
-	lacks      topic    // what they have not said
+	lacks      report   // what they have not said
 	planless   bool     // it is the making of a checkpoint
 	step       int64
 }
@@ -193,15 +193,15 @@ func (r *statusReader) number(key string, cmd *redis.StringCmd) (int64, error) {
 
 // agents reads who is where.
 func (r *statusReader) agents() error {
-	type asked struct {
+	type replies struct {
 		lease           *redis.DurationCmd
 		epoch, version  *redis.StringCmd
 		ready, finished *redis.BoolCmd
 	}
-	answers := make([]asked, len(r.names))
+	answers := make([]replies, len(r.names))
 	err := r.ask(func(p redis.Pipeliner) {
 		for i, a := range r.names {
-			answers[i] = asked{p.PTTL(r.ctx, r.s.key("lease", a)), p.HGet(r.ctx, r.s.key("epochs"), a), p.HGet(r.ctx, r.s.key("versions"), a),
+			answers[i] = replies{p.PTTL(r.ctx, r.s.key("lease", a)), p.HGet(r.ctx, r.s.key("epochs"), a), p.HGet(r.ctx, r.s.key("versions"), a),
 				p.HExists(r.ctx, r.s.key("met", string(Ready)), a), p.HExists(r.ctx, r.s.key("met", string(Finished)), a)}
 		}
 	})
@@ -250,11 +250,11 @@ func (r *statusReader) calls() error {
 		if st.InHandAll = counts[i].Val(); st.InHandAll == 0 || st.InHandAll > statusCalls {
 			continue
 		}
-		held, err := r.s.rdb.HGetAll(r.ctx, r.s.key("claimed", a)).Result()
+		claims, err := r.s.rdb.HGetAll(r.ctx, r.s.key("claimed", a)).Result()
 		if err != nil {
 			return err
 		}
-		if st.InHand, err = r.inHand(a, held); err != nil {
+		if st.InHand, err = r.inHand(a, claims); err != nil {
 			return err
 		}
 	}
@@ -262,9 +262,9 @@ func (r *statusReader) calls() error {
 }
 
 // inHand sorts an agent's claims, "PHASE ID" to the entry of its stream, and keeps the oldest.
-func (r *statusReader) inHand(agent string, held map[string]string) ([]Call, error) {
+func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, error) {
 	var out []Call
-	for name, entry := range held {
+	for name, entry := range claims {
 		phase, id, ok := strings.Cut(name, " ")
 		submitted, _, _ := strings.Cut(entry, "-")
 		ms, err := strconv.ParseInt(submitted, 10, 64)
@@ -330,35 +330,35 @@ func parsePhase(name string) (Phase, error) {
 // hasNoPlan says whether a phase is the making of a checkpoint, and not a round of rollouts.
 func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
 
-// topics are what every agent says of a phase, one after the other. A worker that goes on from a checkpoint has its
+// reports are what every agent says of a phase, one after the other. A worker that goes on from a checkpoint has its
 // manifest and says nothing of its part.
-func (p Phase) topics() []topic {
+func (p Phase) reports() []report {
 	switch p.Kind {
 	case Train(0).Kind:
-		return []topic{trajectoriesTopic}
+		return []report{trajectoriesReport}
 	case checkpointOf(0).Kind:
-		return []topic{partTopic, manifestTopic}
+		return []report{partReport, manifestReport}
 	}
 	return nil // nobody is trained on an evaluation's trajectories
 }
 
 // progress reads how far the phases have come, and keeps those of which something is still to come.
 func (r *statusReader) progress() error {
-	type asked struct {
+	type replies struct {
 		plan                     *redis.StringCmd
 		ended                    *redis.BoolCmd
 		outcomes, calls, results *redis.IntCmd
-		said                     [][]*redis.BoolCmd // by topic and agent
+		said                     [][]*redis.BoolCmd // by report and agent
 	}
-	answers := make([]asked, len(r.phases))
+	answers := make([]replies, len(r.phases))
 	err := r.ask(func(p redis.Pipeliner) {
 		for i, phase := range r.phases {
 			name := phase.String()
 			if !phase.hasNoPlan() {
-				answers[i] = asked{plan: p.HGet(r.ctx, r.s.key("plan", name), "plan"), ended: p.HExists(r.ctx, r.s.key("plan", name), "ended"),
+				answers[i] = replies{plan: p.HGet(r.ctx, r.s.key("plan", name), "plan"), ended: p.HExists(r.ctx, r.s.key("plan", name), "ended"),
 					outcomes: p.HLen(r.ctx, r.s.key("outcome", name)), calls: p.HLen(r.ctx, r.s.key("call", name)), results: p.HLen(r.ctx, r.s.key("result", name))}
 			}
-			for _, t := range phase.topics() {
+			for _, t := range phase.reports() {
 				var said []*redis.BoolCmd
 				for _, a := range r.names {
 					said = append(said, p.HExists(r.ctx, r.s.key(t.kind, name), a))
@@ -375,9 +375,9 @@ func (r *statusReader) progress() error {
 		for j, said := range a.said {
 			lacking := r.silent(said)
 			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
-				break // the topic before comes first
+				break // the report before comes first
 			}
-			st.Lacking, st.lacks = lacking, phase.topics()[j]
+			st.Lacking, st.lacks = lacking, phase.reports()[j]
 		}
 		if !st.planless && a.plan.Err() == nil {
 			plan, err := decode[Plan](r.s.key("plan", phase.String()), a.plan.Val())

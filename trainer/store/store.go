@@ -172,10 +172,10 @@ func (s *Store) key(parts ...string) string {
 	return "mgrpo:{" + s.opts.Run + "}:" + strings.Join(parts, ":")
 }
 
-// run evaluates a script that writes for a member, and repeats it while the server cannot be reached,
+// write evaluates a script that writes for a member, and repeats it while the server cannot be reached,
 // up to the store's timeout. what names the written thing in errors.
-func (m *Member) run(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
-	args = append([]any{m.agent, m.seal()}, args...)
+func (m *Member) write(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
+	args = append([]any{m.agent, m.fencingToken()}, args...)
 	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
 		reply, err = m.batches.eval(ctx, script, append([]string{m.key("epochs")}, keys...), args)
 		return err

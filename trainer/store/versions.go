@@ -16,7 +16,7 @@ import (
 func (m *Member) PublishVersion(ctx context.Context, version int64) error {
 	defer failpoint.Around("commit.version")()
 	what := fmt.Sprintf("version %d of %s", version, m.agent)
-	reply, err := m.run(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
+	reply, err := m.write(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
 	if err == nil && word(reply, 0) == "order" {
 		return &ConflictError{What: what, Why: "it cannot follow version " + clip(word(reply, 1))}
 	}
@@ -75,14 +75,14 @@ func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(
 func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
 
 func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
-	_, err := m.run(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), string(kind))
+	_, err := m.write(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), string(kind))
 	return err
 }
 
 // AskStop asks the main agent to end the run at its next phase. It is remembered until the run is begun
 // anew, and it stops nobody by itself.
 func (m *Member) AskStop(ctx context.Context) error {
-	_, err := m.run(ctx, askScript, "asking for a stop", []string{m.key("meta")})
+	_, err := m.write(ctx, askScript, "asking for a stop", []string{m.key("meta")})
 	return err
 }
 
@@ -105,6 +105,6 @@ func (m *Member) Trim(ctx context.Context, step int64) error {
 	for _, a := range m.allAgents() {
 		args = append(args, a)
 	}
-	_, err := m.run(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases")}, args...)
+	_, err := m.write(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases")}, args...)
 	return err
 }

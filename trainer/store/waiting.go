@@ -62,11 +62,11 @@ func (s *Store) sayBack() {
 }
 
 // sayDead tells of a wait for agents of which no worker is alive; others are at work, however long that takes.
-func (s *Store) sayDead(since time.Time, whomWhat func() (agents []string, what string)) {
+func (s *Store) sayDead(since time.Time, awaited func() (agents []string, what string)) {
 	if !s.due(since) {
 		return
 	}
-	agents, what := whomWhat()
+	agents, what := awaited()
 	whom, err := s.liveliness(agents)
 	switch {
 	case err != nil:

@@ -96,7 +96,7 @@ announce(KEYS[2], ARGV[5])
 	}, {
 		Name: "the team starts from checkpoints of one step, not of one digest",
 		File: "trainer/store/join.go",
-		Old:  "			if !slices.ContainsFunc(there[a], o.is) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
+		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
 		Name: "rollouts are trained on that another agent does not hold",
@@ -147,10 +147,10 @@ announce(KEYS[2], ARGV[5])
 		Name: "a ledger is cut in the file that a sleeping predecessor has open",
 		File: "trainer/archive/ledger.go",
 		Old: `	if err = errors.Join(err, l.file.Sync()); err == nil {
-		err = r.fsys().Rename(temporary, l.path)
+		err = c.fsys().Rename(temporary, l.path)
 	}
 `,
-		New: `	if err = errors.Join(err, l.file.Close(), r.fsys().RemoveAll(temporary)); err == nil {
+		New: `	if err = errors.Join(err, l.file.Close(), c.fsys().RemoveAll(temporary)); err == nil {
 		var f *os.File
 		if f, err = os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666); err == nil {
 			err, l.file = f.Truncate(at.Size), f

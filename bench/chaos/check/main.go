@@ -20,7 +20,7 @@ import (
 
 // What check's status says.
 const (
-	exitHeld   = 0
+	exitKept   = 0
 	exitBroken = 1
 	exitVoid   = 2
 )
@@ -86,7 +86,7 @@ func main() {
 	case len(f.Void) > 0:
 		os.Exit(exitVoid)
 	}
-	os.Exit(exitHeld)
+	os.Exit(exitKept)
 }
 
 func parse(args []string) (settings, error) {

@@ -1,6 +1,6 @@
-// Package memory counts, before anything is allocated, what the agents of a run will hold in memory and what of it
-// is more than there is. The start of a run, `mgrpo doctor` and the error of a failed allocation read these plans;
-// nobody counts beside them.
+// Package memory counts the memory that the agents of a run will need, before anything is allocated, and compares it
+// with the free memory of each device. The start of a run, `mgrpo doctor` and the error of a failed allocation use
+// these counts; no other package counts memory.
 package memory
 
 import (
@@ -9,16 +9,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// Kind is what memory is held for.
+// Kind is the purpose of a piece of memory.
 type Kind string
 
-// All but Activations are exact to the byte, without what allocators round up.
+// All kinds but Activations are exact to the byte; allocators may round each allocation up.
 const (
 	Weights     Kind = "weights"     // read by forward passes, with the rotary tables and a sampler's bf16 copy
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16
 	Gradients   Kind = "gradients"   // fp32, and where Weights are bf16 those of one micro-batch besides
 	Moments     Kind = "moments"     // AdamW's, fp32
-	Reference   Kind = "reference"   // weights of the KL term, held as the agent's are
+	Reference   Kind = "reference"   // weights of the KL reference, with a bf16 copy where the agent computes in bf16
 	KVCache     Kind = "KV cache"    // of engine.slots conversations
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
 	Snapshot    Kind = "snapshot"    // fp32 copy of weights and moments from which checkpoints are written
@@ -31,8 +31,8 @@ type Part struct {
 	Bytes  int64
 }
 
-// Plan is what one agent will hold.
-type Plan struct {
+// Need is the memory that one agent will need.
+type Need struct {
 	Agent  string
 	Device string // where it computes: "cpu", "cuda:N"
 	Parts  []Part // no more than one of a kind, none of 0 bytes
@@ -40,16 +40,16 @@ type Plan struct {
 	Levers []Lever
 }
 
-// Lever is a key of which a part is a multiple.
+// Lever is a configuration key that a part of the memory is proportional to.
 type Lever struct {
 	Key   string // such as agents.planner.engine.slots
 	Value int
 	Part
 }
 
-// Count plans an agent of the configuration whose model has the given architecture, which must be valid.
-func Count(cfg *config.Config, a *config.Agent, model arch.Config) Plan {
-	p := Plan{Agent: a.Name, Device: a.Device}
+// Count counts the need of an agent of the configuration whose model has the given architecture, which must be valid.
+func Count(cfg *config.Config, a *config.Agent, model arch.Config) Need {
+	p := Need{Agent: a.Name, Device: a.Device}
 	if p.Device == "cuda" {
 		p.Device = "cuda:0"
 	}
@@ -62,11 +62,11 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Plan {
 	}
 	rotary := 4 * context * int64(model.HeadDim)
 
-	held := n*size + rotary
+	weights := n*size + rotary
 	if a.Engine.DType == "bf16" {
-		held += 2 * n
+		weights += 2 * n
 	}
-	p.add(Weights, held)
+	p.add(Weights, weights)
 	if half {
 		p.add(Master, 4*n)
 	}
@@ -96,7 +96,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Plan {
 		activations = max(activations, trainingActivations(model, &a.Engine, size))
 	}
 	p.add(Activations, activations)
-	if cfg.Learns(a) { // one that is frozen after its cold start is saved from its weights
+	if cfg.Learns(a) { // an agent that is frozen after its cold start is saved from its weights, without a copy
 		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * n})
 	}
 
@@ -108,24 +108,24 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Plan {
 	return p
 }
 
-func (p *Plan) add(kind Kind, bytes int64) {
-	p.Parts = append(p.Parts, Part{kind, p.Device, bytes})
+func (n *Need) add(kind Kind, bytes int64) {
+	n.Parts = append(n.Parts, Part{kind, n.Device, bytes})
 }
 
-func (p *Plan) lever(key string, value int, kind Kind) {
-	p.Levers = append(p.Levers, Lever{key, value, Part{kind, p.Device, p.Of(kind)}})
+func (n *Need) lever(key string, value int, kind Kind) {
+	n.Levers = append(n.Levers, Lever{key, value, Part{kind, n.Device, n.Of(kind)}})
 }
 
-// Of is how many bytes the agent holds for a purpose.
-func (p Plan) Of(kind Kind) int64 { return p.sum(func(part Part) bool { return part.Kind == kind }) }
+// Of is the number of bytes that the agent needs for a purpose.
+func (n Need) Of(kind Kind) int64 { return n.sum(func(part Part) bool { return part.Kind == kind }) }
 
-// On is how many bytes the agent holds in the memory of a device.
-func (p Plan) On(device string) int64 {
-	return p.sum(func(part Part) bool { return part.Device == device })
+// On is the number of bytes that the agent needs on a device.
+func (n Need) On(device string) int64 {
+	return n.sum(func(part Part) bool { return part.Device == device })
 }
 
-func (p Plan) sum(of func(Part) bool) (bytes int64) {
-	for _, part := range p.Parts {
+func (n Need) sum(of func(Part) bool) (bytes int64) {
+	for _, part := range n.Parts {
 		if of(part) {
 			bytes += part.Bytes
 		}
@@ -135,25 +135,26 @@ func (p Plan) sum(of func(Part) bool) (bytes int64) {
 
 func kvWidth(c arch.Config) int64 { return int64(c.KVHeads) * int64(c.HeadDim) }
 
-// layerValues counts what one layer keeps of a token for its backward pass: both norms' inputs and outputs, q, k and
+// layerValues counts the values that one layer keeps of a token for its backward pass: both norms' inputs and outputs, q, k and
 // v before and after RoPE, the attention's output and log-sum-exp, and the MLP's gate, up and product.
 func layerValues(c arch.Config) int64 {
 	return 4*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + 3*int64(c.FFN)
 }
 
-// trainingActivations are those of one micro-batch, forward and backward.
+// trainingActivations is the memory of the activations of one micro-batch, forward and backward.
 func trainingActivations(c arch.Config, e *config.Engine, size int64) int64 {
 	tokens := int64(e.MicroBatchTokens)
 	layers := int64(c.Layers) * layerValues(c)
 	if e.CheckpointActivations {
 		layers = int64(c.Layers)*int64(c.Hidden) + layerValues(c)
 	}
-	// The layer at work also holds gradients of what it kept; logits exist as values and as gradients.
+	// The layer whose backward pass runs also needs gradients of its kept values; logits exist as values and as gradients.
 	return tokens*(layers+layerValues(c))*size + 2*4*min(learner.DefaultHeadRows, tokens)*int64(c.VocabSize)
 }
 
-// samplingActivations are those of one decode pass of all slots; prompts go through in pieces no larger than a
-// training micro-batch. Where our own attention does not run, one layer's cached keys and values are gathered.
+// samplingActivations is the memory of the activations of one decode pass over all slots. A prompt is computed in
+// pieces no larger than a training micro-batch. In bf16 the cached keys and values of one layer are gathered, too,
+// because our own attention computes in fp32 only.
 func samplingActivations(c arch.Config, slots, context, size int64) int64 {
 	values := slots * (layerValues(c)*size + 4*int64(c.VocabSize))
 	if size != 4 {

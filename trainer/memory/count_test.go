@@ -35,7 +35,7 @@ agents:
 	return cfg
 }
 
-func count(t *testing.T, agent string, sets ...string) Plan {
+func count(t *testing.T, agent string, sets ...string) Need {
 	t.Helper()
 	cfg := team(t, sets...)
 	return Count(cfg, cfg.Agent(agent), smolLM2Shape)
@@ -100,7 +100,7 @@ func TestSums(t *testing.T) {
 	if help.Device != "cuda:0" || help.On("cpu") != 12*smolLM2 {
 		t.Errorf("%+v", help)
 	}
-	sums := Sums([]Plan{boss, help}, map[string]int64{"cpu": 1 << 40})
+	sums := Sums([]Need{boss, help}, map[string]int64{"cpu": 1 << 40})
 	if len(sums) != 2 || sums[0].Device != "cpu" || sums[0].Needed != boss.On("cpu")+12*smolLM2 || sums[1].Free != -1 || sums[1].Needed != help.On("cuda:0") {
 		t.Errorf("%+v", sums)
 	}
@@ -108,14 +108,14 @@ func TestSums(t *testing.T) {
 		t.Error(text)
 	}
 	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape)
-	if got := Sums([]Plan{single}, nil); len(got) != 1 {
+	if got := Sums([]Need{single}, nil); len(got) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestFits(t *testing.T) {
-	plan := func(agent, device string, kv, activations int64) Plan {
-		p := Plan{Agent: agent, Device: device}
+	plan := func(agent, device string, kv, activations int64) Need {
+		p := Need{Agent: agent, Device: device}
 		p.add(Weights, 10)
 		p.add(Gradients, 1)
 		p.add(KVCache, kv)
@@ -135,9 +135,9 @@ func TestFits(t *testing.T) {
 		{"the CPU is short", map[string]int64{"cpu": 80, "cuda:1": 46}, []string{"planner on cpu: 81 B", "80 B available", "lower agents.planner.engine.slots (12; KV cache 50 B) or agents.planner.engine.context"}},
 		{"the GPU is short", map[string]int64{"cpu": 81, "cuda:1": 40}, []string{"researcher on cuda:1", "agents.researcher.engine.micro_batch_tokens (4096; activations 30 B)"}},
 		{"both are short", map[string]int64{"cpu": 80, "cuda:1": 40}, []string{"planner on cpu", "researcher on cuda:1"}},
-		{"far too small", map[string]int64{"cpu": 8}, []string{"that alone will not do", "smaller model"}},
+		{"far too small", map[string]int64{"cpu": 8}, []string{"that alone is not enough", "smaller model"}},
 	} {
-		err := Fits([]Plan{planner, researcher}, c.free)
+		err := Fits([]Need{planner, researcher}, c.free)
 		if (err == nil) != (c.want == nil) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -149,20 +149,20 @@ func TestFits(t *testing.T) {
 	}
 	onGPU := researcher
 	onGPU.Parts = append(onGPU.Parts[:4:4], Part{Snapshot, "cpu", 12})
-	if err := Fits([]Plan{planner, onGPU}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 93 B") {
+	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 93 B") {
 		t.Errorf("a snapshot beside an agent: %v", err)
 	}
-	if err := Fits([]Plan{onGPU}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
+	if err := Fits([]Need{onGPU}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
 		t.Errorf("a snapshot alone: %v", err)
 	}
-	if err := Fits([]Plan{planner, plan("researcher", "cpu", 5, 30)}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
+	if err := Fits([]Need{planner, plan("researcher", "cpu", 5, 30)}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
 		t.Errorf("two agents on one device: %v", err)
 	}
 }
 
 func TestTableFits80Columns(t *testing.T) {
 	var out strings.Builder
-	Write(&out, []Plan{count(t, "boss", "grpo.kl=k3"), count(t, "help", "grpo.kl=k3")}, map[string]int64{"cpu": 1 << 35})
+	Write(&out, []Need{count(t, "boss", "grpo.kl=k3"), count(t, "help", "grpo.kl=k3")}, map[string]int64{"cpu": 1 << 35})
 	for line := range strings.Lines(out.String()) {
 		if len(line) > 81 {
 			t.Errorf("wider than 80: %q", line)

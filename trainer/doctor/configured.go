@@ -12,19 +12,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Preflight prints the memory plan of the agents that are to run in this process (nil: all) and refuses
-// what does not fit, before anything is allocated.
+// Preflight prints the memory that the agents of this process (nil: all agents) will need, before anything is
+// allocated. It returns an error if a device has too little.
 func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
-	plans, err := assemble.MemoryPlans(cfg, agents)
+	needs, err := assemble.MemoryNeeds(cfg, agents)
 	if err != nil {
 		return err
 	}
 	free := available()
-	memory.Write(w, plans, free)
-	return memory.Fits(plans, free)
+	memory.Write(w, needs, free)
+	return memory.Fits(needs, free)
 }
 
-// configured looks at what the configuration needs: it opens what a training opens, and no weights.
+// configured checks the needs of the configuration: it opens everything that a training opens, except weights.
 func configured(ctx context.Context, cfg *config.Config) (out []Finding) {
 	t, noTask := assemble.Task(cfg)
 	if noTask != nil {
@@ -33,9 +33,9 @@ func configured(ctx context.Context, cfg *config.Config) (out []Finding) {
 		out = append(out, opened(ctx, cfg, t)...)
 		task.Close(t)
 	}
-	plans, err := assemble.MemoryPlans(cfg, nil)
+	needs, err := assemble.MemoryNeeds(cfg, nil)
 	if err == nil {
-		return append(out, planned(cfg, plans)...)
+		return append(out, fitting(cfg, needs)...)
 	}
 	if noTask != nil { // else each agent has said it
 		out = append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"})
@@ -43,7 +43,7 @@ func configured(ctx context.Context, cfg *config.Config) (out []Finding) {
 	return append(out, disk(cfg.RunDir(), 0))
 }
 
-// opened looks at how answers are scored and at the parts of each agent.
+// opened checks how answers are scored, and assembles the parts of each agent.
 func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
 	out := []Finding{{OK, "task", cfg.Task.Kind, ""}}
 	if err := scores(ctx, cfg, t); err != nil {
@@ -57,11 +57,11 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
 	return out
 }
 
-// scorePatience bounds how long the verifiers may take.
+// scorePatience is the longest time that the verifiers may take.
 const scorePatience = time.Minute
 
-// scores has the verifiers score the reference answer of the first question. A task with a language of its own scores
-// without them.
+// scores lets the verifiers score the reference answer of the first question. A task with a language of its own
+// (task.Speaker) scores without verifiers.
 func scores(ctx context.Context, cfg *config.Config, t task.Task) error {
 	if _, ok := t.(task.Speaker); ok {
 		return nil
@@ -81,24 +81,24 @@ func scores(ctx context.Context, cfg *config.Config, t task.Task) error {
 	return nil
 }
 
-// planned compares what the agents need with what is here.
-func planned(cfg *config.Config, plans []memory.Plan) (out []Finding) {
+// fitting compares the needs of the agents with the memory and the disk of this machine.
+func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
 	files, free := int64(0), available()
-	for _, p := range plans {
-		files += p.Files
-		out = append(out, Finding{OK, "plan", p.String(), ""})
+	for _, n := range needs {
+		files += n.Files
+		out = append(out, Finding{OK, "needs", n.String(), ""})
 	}
-	for _, s := range memory.Sums(plans, free) {
+	for _, s := range memory.Sums(needs, free) {
 		out = append(out, Finding{OK, "in all", s.String(), ""})
 	}
-	if err := memory.Fits(plans, free); err != nil {
+	if err := memory.Fits(needs, free); err != nil {
 		out = append(out, Finding{Fail, "memory", oneLine(err), ""})
 	}
-	// The newest run.keep, the best, and the one being written.
+	// On disk are the newest run.keep checkpoints, the best, and the one that is being written.
 	return append(out, disk(cfg.RunDir(), int64(cfg.Run.Keep+2)*files))
 }
 
-// available is free memory by device, in bytes; a device that is not known is absent.
+// available maps devices to free bytes; a device whose free memory is not known is absent.
 func available() map[string]int64 {
 	out := map[string]int64{}
 	if m, err := memory.Host("/"); err == nil {
