@@ -25,10 +25,23 @@ type Evaluation struct {
 	Samples int              // rollouts of each query
 }
 
-// Evaluate holds out once with a checkpoint of a run: the folder of a step, or "" for the newest complete
-// one. It plays the rollouts that the run itself plays when it evaluates that version, all agents in this
-// process and away from the run's store, so the numbers are the same.
-func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer metrics.Observer) (Evaluation, error) {
+// EvalOptions are options of an evaluation beside the run's configuration.
+type EvalOptions struct {
+	Checkpoint string           // the folder of a step; "": the newest complete one of the run
+	Task       task.Task        // in place of the configured one; nil: that
+	Observer   metrics.Observer // nil: nobody is told
+}
+
+// Evaluate holds out once with a checkpoint of a run. It plays the rollouts that the run itself plays when it
+// evaluates that version, all agents in this process and away from the run's store, so the numbers are the same.
+func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (_ Evaluation, err error) {
+	stepDir, observer := opt.Checkpoint, observed(opt.Observer)
+	if opt.Task == nil {
+		if opt.Task, err = assemble.Task(cfg); err != nil {
+			return Evaluation{}, err
+		}
+		defer task.Close(opt.Task)
+	}
 	if stepDir == "" {
 		m, _, err := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}.Latest()
 		if err != nil {
@@ -45,12 +58,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, stepDir string, observer 
 	e := Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples,
 		Dir: filepath.Join(cfg.RunDir(), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
 	records := &collected{Observer: observer}
-	t, err := assemble.Task(&alone)
-	if err != nil {
-		return e, err
-	}
-	defer task.Close(t)
-	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: t},
+	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: opt.Task},
 		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return e, err

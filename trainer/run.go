@@ -19,12 +19,12 @@ import (
 
 // Options of a run beside its configuration.
 type Options struct {
-	Agents   []string // agents to run in this process; nil means all
-	Resume   bool     // go on from the newest complete checkpoint
-	Observer metrics.Observer
-	Health   *health.Server  // answers how the workers are; nil: nobody does
-	Task     task.Task       // in place of the configured one; nil: that
-	Stop     <-chan struct{} // closed to end the run, all its agents, with a checkpoint after the step in flight
+	Agents   []string         // agents to run in this process; nil means all
+	Resume   bool             // go on from the newest complete checkpoint
+	Observer metrics.Observer // nil: nobody is told
+	Health   *health.Server   // answers how the workers are; nil: nobody does
+	Task     task.Task        // in place of the configured one; nil: that
+	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight
 }
 
 // ErrStopped is a run that ended before its last step or evaluation because it was asked to: with a checkpoint,
@@ -46,6 +46,7 @@ func Resumable(err error) bool {
 // a round of the run ends and the next begins, here as on the other servers.
 func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	var err error
+	opt.Observer = observed(opt.Observer)
 	if opt.Task == nil {
 		if opt.Task, err = assemble.Task(cfg); err != nil {
 			return err
@@ -68,6 +69,14 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))
 		opt.Resume = true
 	}
+}
+
+// observed is who is told what happens: nobody, if o is nil.
+func observed(o metrics.Observer) metrics.Observer {
+	if o == nil {
+		return metrics.Observers{}
+	}
+	return o
 }
 
 // trainRound takes part in a round of the run. It returns the version from which the round began, too. A conflict in

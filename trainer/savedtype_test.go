@@ -29,7 +29,7 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	for _, agent := range []string{"planner", "researcher"} {
 		sameMaster(t, archive.CheckpointsOf(dir).AgentDir(4, agent), archive.CheckpointsOf(wholeDir).AgentDir(4, agent))
 	}
-	evaluated, err := Evaluate(t.Context(), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), "", &recorder{})
+	evaluated, err := Evaluate(t.Context(), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), EvalOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (c *evalCmd) Run(ctx context.Context) error {
 		return err
 	}
 	console := newConsole(cfg, nil)
-	e, err := trainer.Evaluate(ctx, cfg, c.Checkpoint, console)
+	e, err := trainer.Evaluate(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console})
 	console.Summary() // it has no records: this clears the progress line
 	if err != nil {
 		return err

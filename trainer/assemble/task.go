@@ -1,6 +1,7 @@
 package assemble
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -16,6 +17,9 @@ import (
 // Task makes the configured task.
 func Task(cfg *config.Config) (task.Task, error) {
 	t := cfg.Task
+	if t.Kind == "go" {
+		return nil, cfg.Fault("task.kind", errors.New("the task go is brought by a Go program, in trainer.Options (docs/library.md): start that program"))
+	}
 	if t.Kind == "research" {
 		r := t.Research
 		return research.New(research.Settings{

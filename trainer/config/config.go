@@ -86,7 +86,7 @@ type TLS struct {
 
 // Task says where queries come from and how an answer is verified.
 type Task struct {
-	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published."`
+	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
 	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array or Parquet (jsonl, gsm8k)."`
 	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in one of the same formats (jsonl, gsm8k)." change:"resume"`
 	Fields         Fields   `yaml:"fields" doc:"Which fields of a row hold what. All fields go on to the verifier."`

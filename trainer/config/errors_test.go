@@ -116,7 +116,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:118: grpo.max_lag: which versions sample depends on the clock then: run.deterministic cannot be true\n" +
 				"f.yaml:3:130: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0"},
 		{name: "research's verifier", text: team + "task: {verifier: {kind: numeric}}\n",
-			want: "f.yaml:3:8: task.verifier: the research task knows the truth of every answer and scores by it; leave this out"},
+			want: "f.yaml:3:8: task.verifier: the task research scores answers by itself; leave this out"},
 		{name: "temperatures", text: team + "eval: {temperature: 1e-9}\n",
 			want: "f.yaml:3:8: eval.temperature: must be 0, which is greedy, or at least 1e-6"},
 		{name: "task files", text: team + "task: {kind: gsm8k, train: a.jsonl, verifier: {kind: regex, pattern: \"(\"}, expert: {kind: judge}}\n",

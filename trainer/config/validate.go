@@ -110,7 +110,7 @@ func (e *Eval) validate(d *decoder) {
 
 func (c *Config) validateTask(d *decoder) {
 	t := &c.Task
-	if t.Kind != "research" {
+	if t.Kind == "jsonl" || t.Kind == "gsm8k" {
 		if t.Train == "" {
 			d.failAt("task.train", "missing; the task %s reads its training queries from this file", t.Kind)
 		}
@@ -118,16 +118,14 @@ func (c *Config) validateTask(d *decoder) {
 			d.failAt("task.eval", "missing; the task %s reads its held-out queries from this file", t.Kind)
 		}
 	} else {
-		const unused = "the research task is generated and reads no file; set task.kind: jsonl to use this one"
-		if t.Train != "" {
-			d.failAt("task.train", unused)
-		}
-		if t.Eval != "" {
-			d.failAt("task.eval", unused)
+		for key, file := range map[string]Path{"task.train": t.Train, "task.eval": t.Eval} {
+			if file != "" {
+				d.failAt(key, "the task %s reads no file; set task.kind: jsonl to use this one", t.Kind)
+			}
 		}
 		for key, v := range map[string]*Verifier{"task.verifier": &t.Verifier, "task.expert": &t.Expert} {
 			if v.given() {
-				d.failAt(key, "the research task knows the truth of every answer and scores by it; leave this out")
+				d.failAt(key, "the task %s scores answers by itself; leave this out", t.Kind)
 			}
 		}
 	}

@@ -1,0 +1,34 @@
+package trainer
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTaskOfAProgram: a Go program trains on a task that it brings, evaluates with it, and tells nobody. The numbers are those
+// of the same task when the configuration names it.
+func TestTaskOfAProgram(t *testing.T) {
+	dir := t.TempDir()
+	cfg := load(t, dir, "task.kind=go", "run.steps=1", "eval.every=0", "agents.planner.model.tokenizer=task")
+	own := openTask(t, load(t, t.TempDir()))
+	if err := Train(t.Context(), cfg, Options{Task: own}); err != nil {
+		t.Fatal(err)
+	}
+	e, err := Evaluate(t.Context(), cfg, EvalOptions{Task: own})
+	if err != nil || len(e.Records) != 2 {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	same := load(t, t.TempDir(), "run.steps=1", "eval.every=0")
+	want := mustTrain(t, same, Options{}).find(t, "eval", 1, "planner").Values["accuracy"]
+	if got := e.Records[0].Values["accuracy"]; got != want {
+		t.Errorf("accuracy %v, and %v where the configuration names the task", got, want)
+	}
+	for _, err := range []error{
+		Train(t.Context(), cfg, Options{Resume: true}),
+		func() error { _, err := Evaluate(t.Context(), cfg, EvalOptions{}); return err }(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "task.kind: the task go is brought by a Go program") {
+			t.Errorf("without the program's task: %v", err)
+		}
+	}
+}
