@@ -115,8 +115,9 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	if !ok {
 		return nil
 	}
-	tools := kit.Tools(q, p.Part)
-	for i, t := range tools {
+	brought := kit.Tools(q, p.Part)
+	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
+	for i, t := range brought {
 		tools[i] = p.Tools.meter.Counted(tool.Limited(t, tool.Limits{Timeout: DefaultToolTime, Bytes: DefaultToolOutput}))
 	}
 	return tools

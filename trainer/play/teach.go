@@ -68,10 +68,16 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 
 // turnsOf is a demonstration as a question and the agent's turns, each with the results that follow it.
 func turnsOf(segments []task.Segment) (question string, turns []agent.DemonstratedTurn, err error) {
-	for i, s := range segments {
+	if len(segments) == 0 {
+		return "", nil, errors.New("it has no segments")
+	}
+	if first := segments[0]; first.Role != "user" || first.Sampled {
+		return "", nil, fmt.Errorf("it begins with a segment of the role %s: want the question, of the role user; the system prompt is the agent's own", first.Role)
+	}
+	for i, s := range segments[1:] {
 		switch {
-		case i == 0:
-			question = s.Text
+		case !s.Sampled && s.Role != "tool":
+			return "", nil, fmt.Errorf("segment %d has the role %s: want tool, or a turn of the agent, which is sampled", i+2, s.Role)
 		case s.Sampled:
 			turn := agent.DemonstratedTurn{Text: s.Text}
 			if s.Call != nil {
@@ -87,5 +93,8 @@ func turnsOf(segments []task.Segment) (question string, turns []agent.Demonstrat
 			last.Results = append(last.Results, s.Text)
 		}
 	}
-	return question, turns, nil
+	if len(turns) == 0 {
+		return "", nil, errors.New("it has no turn of the agent, which is sampled")
+	}
+	return segments[0].Text, turns, nil
 }

@@ -110,7 +110,7 @@ type Demonstration struct {
 
 // Segment is a stretch of a demonstration. Only sampled segments are learned.
 type Segment struct {
-	Role    string // "system", "user", "assistant" or "tool"
+	Role    string // "user" (the question, first), "assistant" or "tool"; "system" too in a verbatim demonstration
 	Text    string
 	Sampled bool        // written by the agent itself; ends with the stop token where the dialect has one
 	Call    *Delegation // of a sampled segment: a call of a sub-agent after Text, for the dialect to write
