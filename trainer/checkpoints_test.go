@@ -26,14 +26,14 @@ import (
 // trainOn trains a team whose checkpoints go to a file system of the test's.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir(), FS: fsys})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, setup{Dir: cfg.RunDir(), FS: fsys})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(cfg.RunDir(), configFile), cfg.Dump(cfg.RunDir()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), (*Worker).Run)
+	err = team.each(t.Context(), (*worker).run)
 	return errors.Join(err, team.close(context.WithoutCancel(t.Context())))
 }
 
@@ -215,7 +215,7 @@ func TestLedger(t *testing.T) {
 
 // TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
 func TestLedgerOfFrozenAgent(t *testing.T) {
-	w := &Worker{Parts: &assemble.Parts{}, name: "solver"}
+	w := &worker{Parts: &assemble.Parts{}, name: "solver"}
 	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
@@ -253,11 +253,11 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion: nobody hears of a step of which the ledger has no line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir(), FS: fullLedger{}})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: cfg.RunDir(), FS: fullLedger{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := team.each(t.Context(), (*Worker).Run); !errors.Is(err, syscall.ENOSPC) {
+	if err := team.each(t.Context(), (*worker).run); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)
 	}
 	versions, err := team.store.Versions(t.Context())
@@ -351,7 +351,7 @@ func TestFolderOnEachServer(t *testing.T) {
 // TestRefusedStepsAreRemembered: a worker that is killed after two void steps in a row ends with the third.
 func TestRefusedStepsAreRemembered(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: cfg.RunDir()})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: cfg.RunDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 // coldStart teaches the agent from demonstrations before the first step: supervised, with the packing,
 // the mask and the optimizer of the training. Agents do it side by side and need nothing of each other.
-func (w *Worker) coldStart(ctx context.Context) error {
+func (w *worker) coldStart(ctx context.Context) error {
 	set := w.agent.ColdStart
 	if !w.cfg.ColdStarts(w.agent) {
 		return nil
@@ -57,7 +57,7 @@ func (w *Worker) coldStart(ctx context.Context) error {
 }
 
 // demonstrations are the conversations to learn from.
-func (w *Worker) demonstrations() ([]*learner.Sequence, error) {
+func (w *worker) demonstrations() ([]*learner.Sequence, error) {
 	shown, err := assemble.Demonstrations(w.cfg, w.Player, w.context())
 	out := make([]*learner.Sequence, len(shown))
 	for i, t := range shown {

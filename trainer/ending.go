@@ -23,7 +23,7 @@ type tally struct {
 }
 
 // count adds a step. It warns of the first queries whose prompts leave no room for an answer.
-func (w *Worker) count(held *experience, outcomes []store.Outcome) {
+func (w *worker) count(held *experience, outcomes []store.Outcome) {
 	y := &w.tally
 	y.steps++
 	if y.calls == nil {
@@ -57,7 +57,7 @@ func promptTooLong(t agent.Trajectory) bool {
 }
 
 // ending says, of a run that came to its end, what was not done in it and what to do about it.
-func (w *Worker) ending() []string {
+func (w *worker) ending() []string {
 	y, out := w.tally, []string(nil)
 	if y.steps == 0 {
 		return nil
@@ -82,7 +82,7 @@ func (w *Worker) ending() []string {
 }
 
 // trained says whether the agent's weights have changed since the run began.
-func (w *Worker) trained() bool {
+func (w *worker) trained() bool {
 	return w.cfg.ColdStarts(w.agent) || w.trains() && w.Learner.Steps() > 0
 }
 

@@ -59,11 +59,11 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (_ Evalu
 		Dir: filepath.Join(cfg.RunDir(), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
 	records := &collected{Observer: observer}
 	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: opt.Task},
-		Setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
+		setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return e, err
 	}
-	err = team.each(ctx, func(w *Worker, ctx context.Context) error {
+	err = team.each(ctx, func(w *worker, ctx context.Context) error {
 		if err := w.Policy.UpdateWeights(ctx, from.Step); err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		wg.Go(func() {
 			cfg := load(t, dir, append(untaught, "store.url="+url)...)
-			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir})
+			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir})
 			if err == nil && name == "planner" {
 				w := team.workers[0]
 				err = w.Model.WriteFlat(t.Context(), w.Model.Master, func(_ int64, dst []float32) error {
@@ -47,7 +47,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 				})
 			}
 			if err == nil {
-				err = team.each(t.Context(), (*Worker).Run)
+				err = team.each(t.Context(), (*worker).run)
 				err = errors.Join(err, team.close(t.Context()))
 			}
 			mu.Lock()
@@ -195,7 +195,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 
 // TestRemovalsInARow: a step within the bound starts the count anew.
 func TestRemovalsInARow(t *testing.T) {
-	w := &Worker{cfg: load(t, t.TempDir()), observer: &recorder{}}
+	w := &worker{cfg: load(t, t.TempDir()), observer: &recorder{}}
 	good := []store.Outcome{{Query: "q"}, {Query: "q", Rollout: 1}, {Query: "q", Rollout: 2}, {Query: "q", Rollout: 3, Unscored: "researcher: the judge is out"}}
 	complete := map[string][]store.Outcome{"q": good[:3]}
 	bad := append([]store.Outcome{{Query: "p"}}, good...) // two of five
@@ -300,7 +300,7 @@ func TestRefusedUpdates(t *testing.T) {
 
 // TestRefusalsInARow counts: a step without a refusal starts the count anew.
 func TestRefusalsInARow(t *testing.T) {
-	w := &Worker{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
+	w := &worker{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
 	bad, good := learned{}, learned{}
 	bad.reports = append(bad.reports, reportOf(nil), reportOf(errFlaky))
 	good.reports = append(good.reports, reportOf(nil))
@@ -350,11 +350,11 @@ func TestMemoryFull(t *testing.T) {
 	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); --resume goes on"
 	dir, url := t.TempDir(), startRedis(t)
 	cfg := load(t, dir, append(untaught, "run.checkpoint_every=1")...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), func(w *Worker, ctx context.Context) error {
+	err = team.each(t.Context(), func(w *worker, ctx context.Context) error {
 		if !w.main {
 			<-ctx.Done()
 			return context.Cause(ctx)

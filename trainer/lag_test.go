@@ -67,7 +67,7 @@ func onlyMember(t *testing.T, o store.Options) *store.Member {
 // TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
-	w := &Worker{name: "researcher", member: m}
+	w := &worker{name: "researcher", member: m}
 	held := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
 	if err := w.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
 		t.Fatalf("a step in which nobody says what it holds: %v", err)
@@ -81,7 +81,7 @@ func TestWaitsAreNoRollouts(t *testing.T) {
 func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
 	m := onlyMember(t, store.Options{Run: "test"})
-	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}
+	w := &worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}
 	held := &experience{trajectories: map[string]*trajectory{
 		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
 	}}

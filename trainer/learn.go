@@ -15,7 +15,7 @@ import (
 )
 
 // normalise turns the groups' rewards into advantages on the agent's device, all ragged groups in one launch.
-func (w *Worker) normalise(ctx context.Context, groups []mgrpo.Group) (learner.Advantages, error) {
+func (w *worker) normalise(ctx context.Context, groups []mgrpo.Group) (learner.Advantages, error) {
 	rewards := make([]mgrpo.RewardGroup, len(groups))
 	for i, g := range groups {
 		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
@@ -25,7 +25,7 @@ func (w *Worker) normalise(ctx context.Context, groups []mgrpo.Group) (learner.A
 
 // sequences are what the learner reads: the trajectories of complete rollouts with weight, advantage and
 // group, by query. n is the version that is trained.
-func (w *Worker) sequences(n int64, held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
+func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
 	out := map[string][]*learner.Sequence{}
 	for i, g := range groups {
 		for j, m := range g.Members {
@@ -43,7 +43,7 @@ func (w *Worker) sequences(n int64, held *experience, groups []mgrpo.Group, adva
 }
 
 // learn runs the step's optimizer updates: epochs × minibatches, each minibatch a set of whole queries.
-func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (learned, error) {
+func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (learned, error) {
 	var out learned
 	if !w.trains() {
 		return out, nil
@@ -81,7 +81,7 @@ func (w *Worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 }
 
 // noteRefusal reports an update that was not made and keeps its batch for whoever looks for the reason.
-func (w *Worker) noteRefusal(n int64, update int, batch []*learner.Sequence, refused error) {
+func (w *worker) noteRefusal(n int64, update int, batch []*learner.Sequence, refused error) {
 	lines := make([]archive.Sequence, len(batch))
 	for i, q := range batch {
 		lines[i] = archive.Sequence{ID: q.ID, Group: q.Group, Weight: archive.Number(q.Weight), Advantage: archive.Number(q.Advantage),
@@ -102,7 +102,7 @@ func (w *Worker) noteRefusal(n int64, update int, batch []*learner.Sequence, ref
 const maxRefusedSteps = 3
 
 // countRefusals ends the run when it no longer learns.
-func (w *Worker) countRefusals(l learned) error {
+func (w *worker) countRefusals(l learned) error {
 	i := slices.IndexFunc(l.reports, func(r learner.Report) bool { return r.Refused != nil })
 	if i < 0 {
 		w.refused = 0
@@ -119,7 +119,7 @@ func (w *Worker) countRefusals(l learned) error {
 type learned struct{ reports []learner.Report }
 
 // minibatches deals a step's queries out anew in every epoch, by the run's seed.
-func (w *Worker) minibatches(n int64, epoch int, queries []string) [][]string {
+func (w *worker) minibatches(n int64, epoch int, queries []string) [][]string {
 	m := min(w.cfg.GRPO.Minibatches, len(queries))
 	if m <= 1 {
 		return [][]string{queries}
@@ -137,7 +137,7 @@ func (w *Worker) minibatches(n int64, epoch int, queries []string) [][]string {
 // checkGap compares the sampler's log-probs with the trainer's before the first update of a step, of the
 // trajectories that the trained version sampled. They are of the same weights, so a gap means that the two forward
 // passes disagree.
-func (w *Worker) checkGap(gap float64) error {
+func (w *worker) checkGap(gap float64) error {
 	switch {
 	case gap > w.cfg.GRPO.GapStop:
 		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run the same policy", gap, w.cfg.GRPO.GapStop)

@@ -12,7 +12,7 @@ import (
 
 // ledgerLine is what became of a step's rollouts. It is in the ledger before anybody hears that the step is
 // made: what the ledger names is exactly what the weights have seen.
-func (w *Worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome, groups []mgrpo.Group) archive.LedgerLine {
+func (w *worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome, groups []mgrpo.Group) archive.LedgerLine {
 	trained := w.trainedOn(complete, groups)
 	line := archive.LedgerLine{Step: n, Rollouts: make([]archive.LedgerRollout, len(outcomes))}
 	for i, o := range outcomes {
@@ -26,7 +26,7 @@ func (w *Worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[stri
 
 // trainedOn is, by complete rollout, the weights with which the learner was given this agent's trajectories:
 // none of a frozen agent's.
-func (w *Worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Group) map[string][]float64 {
+func (w *worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Group) map[string][]float64 {
 	trained := map[string][]float64{}
 	for _, outcomes := range complete {
 		for _, o := range outcomes {
@@ -52,7 +52,7 @@ func (w *Worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.G
 }
 
 // lines are what this agent said in a phase, with what became of it, sorted by id.
-func (w *Worker) lines(held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
+func (w *worker) lines(held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
 	for id, t := range held.trajectories {
 		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert}

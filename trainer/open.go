@@ -16,8 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Setup is what a worker is made of beside its own agent.
-type Setup struct {
+// setup is what a worker is made of beside its own agent.
+type setup struct {
 	Config      *config.Config
 	Dir         string // run.dir, resolved
 	Task        task.Task
@@ -33,15 +33,15 @@ type Setup struct {
 	Stop        <-chan struct{}    // closed to ask for a clean stop; may be nil
 }
 
-// Open puts the agent of a member together and continues the state that s.From names.
-func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
+// openWorker puts the agent of a member together and continues the state that s.From names.
+func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &Worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
+	w = &worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
 		member: m, stop: s.Stop}
 	defer func() {
 		if err != nil {
-			w.Close(context.WithoutCancel(ctx))
+			w.close(context.WithoutCancel(ctx))
 			w, err = nil, fmt.Errorf("agent %s: %w", name, err)
 		}
 	}()
@@ -72,7 +72,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 }
 
 // checkpoints is the folder of the run's checkpoints.
-func (s Setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
+func (s setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
 
 // context is how many tokens a conversation may reach.
-func (w *Worker) context() int { return w.agent.ContextTokens(w.Model.MaxPosition()) }
+func (w *worker) context() int { return w.agent.ContextTokens(w.Model.MaxPosition()) }

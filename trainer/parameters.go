@@ -11,7 +11,7 @@ import (
 )
 
 // parameters are a worker's weights and moments as its archive asks for them.
-type parameters struct{ w *Worker }
+type parameters struct{ w *worker }
 
 func (p parameters) Config() arch.Config { return p.w.Model.Config }
 

@@ -12,15 +12,15 @@ import (
 )
 
 // Alive has the device's thread do nothing; a busy one lets it wait until ctx ends.
-func (w *Worker) Alive(ctx context.Context) error {
+func (w *worker) Alive(ctx context.Context) error {
 	return w.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 
 // Version is the number of training steps that the weights have seen.
-func (w *Worker) Version() int64 { return w.Policy.Version() }
+func (w *worker) Version() int64 { return w.Policy.Version() }
 
 // Rollouts is how many conversations the agent holds at this moment.
-func (w *Worker) Rollouts() int { return w.Player.Talking() }
+func (w *worker) Rollouts() int { return w.Player.Talking() }
 
 // Saved finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {

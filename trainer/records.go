@@ -16,7 +16,7 @@ import (
 )
 
 // stepRecord sums up one step of this agent. docs/metrics.md says what each name means.
-func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
+func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
 	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
@@ -57,7 +57,7 @@ func (w *Worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 	return r
 }
 
-func (w *Worker) evalRecord(version int64, held *experience, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
+func (w *worker) evalRecord(version int64, held *experience, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
 	if !w.main {
@@ -72,7 +72,7 @@ func (w *Worker) evalRecord(version int64, held *experience, outcomes []store.Ou
 }
 
 // describeRollouts: what the conversations of a phase were like, for this agent.
-func (w *Worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
+func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct mean
 	for _, t := range held.trajectories {
 		format.addBool(t.FormatValid)
@@ -116,7 +116,7 @@ func (w *Worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 
 // describeCalls is the distribution of d_k: for the main agent of all its calls, for a sub-agent of the
 // calls to it.
-func (w *Worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
+func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	calls, histogram := mean{}, map[string]int64{}
 	for _, o := range outcomes {
 		d := o.Calls[w.name]
@@ -134,7 +134,7 @@ func (w *Worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 }
 
 // describeBatches is how many sequences decoded together in the engine's passes since the last record.
-func (w *Worker) describeBatches(r *metrics.Record) {
+func (w *worker) describeBatches(r *metrics.Record) {
 	s := w.Policy.Stats()
 	histogram := map[string]int64{}
 	for size, passes := range s.Batches {
@@ -219,7 +219,7 @@ func describeLearning(r *metrics.Record, l learned) {
 	}
 }
 
-func (w *Worker) describeMemory(r *metrics.Record) {
+func (w *worker) describeMemory(r *metrics.Record) {
 	m, err := w.Device.Memory(context.Background())
 	if err != nil {
 		return // a figure that is not known is absent

@@ -67,7 +67,7 @@ const maxRemovedSteps = 3
 
 // countRemovals tells of a step's removed rollouts, and ends the run where too many are in several steps in a row:
 // which rollouts cannot be scored is no accident, so those that are left are not a fair sample of the policy.
-func (w *Worker) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
+func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	held := map[string]bool{}
 	for _, ofQuery := range complete {
 		for _, o := range ofQuery {

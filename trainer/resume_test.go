@@ -245,11 +245,11 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, Setup{Dir: dir, Offers: []archive.Manifest{from}})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir, Offers: []archive.Manifest{from}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), (*Worker).Run)
+	err = team.each(t.Context(), (*worker).run)
 	if err = errors.Join(err, team.close(t.Context())); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 // rollOutStep rolls a training step out and says which trajectories this worker holds. One that is older than the
 // run allows is not among them, and so its rollout is removed for every agent.
-func (w *Worker) rollOutStep(ctx context.Context, n int64) (*experience, error) {
+func (w *worker) rollOutStep(ctx context.Context, n int64) (*experience, error) {
 	held, err := w.rollOut(ctx, store.Train(n))
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (w *Worker) rollOutStep(ctx context.Context, n int64) (*experience, error) 
 }
 
 // publishHeld gives up what is too old to be trained on in step n, and names the rest.
-func (w *Worker) publishHeld(ctx context.Context, n int64, held *experience) error {
+func (w *worker) publishHeld(ctx context.Context, n int64, held *experience) error {
 	ids := make([]string, 0, len(held.trajectories))
 	for id, t := range held.trajectories {
 		if n-t.Version > w.cfg.GRPO.MaxLag {
@@ -46,7 +46,7 @@ func (w *Worker) publishHeld(ctx context.Context, n int64, held *experience) err
 }
 
 // rollOut is the first half of a phase, training step and evaluation alike.
-func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*experience, error) {
+func (w *worker) rollOut(ctx context.Context, p store.Phase) (*experience, error) {
 	if !w.main {
 		return w.serve(ctx, p)
 	}
@@ -68,7 +68,7 @@ func (w *Worker) rollOut(ctx context.Context, p store.Phase) (*experience, error
 }
 
 // queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
-func (w *Worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
+func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	if p.Kind == store.Eval(0).Kind {
 		for i := range min(w.cfg.Eval.Queries, w.Player.Task.EvalSize()) {
 			queries = append(queries, w.Player.Task.Eval(i))
@@ -83,7 +83,7 @@ func (w *Worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 }
 
 // lead runs every rollout of a phase as the main agent and publishes its outcome.
-func (w *Worker) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
+func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
 	plan := store.Plan{Rollouts: rollouts}
 	for _, q := range queries {
 		plan.Queries = append(plan.Queries, q.ID)
@@ -106,7 +106,7 @@ func (w *Worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 }
 
 // attempt is one rollout: the main agent's conversation, the answer's verification, the outcome.
-func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int) error {
+func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int) error {
 	var lost unscored
 	t, err := w.converse(ctx, c.phase, q, k, 0, q.Text, func(ctx context.Context, name string, i int, text string) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: name, Index: i, Task: text}
@@ -132,7 +132,7 @@ func (w *Worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 }
 
 // score verifies the main agent's answer and computes its reward.
-func (w *Worker) score(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
+func (w *worker) score(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
 	if o.Format {
 		if o.Correct, err = w.Player.Task.VerifyMain(ctx, q, a); err != nil {
 			return err
@@ -143,7 +143,7 @@ func (w *Worker) score(ctx context.Context, q task.Query, a task.Attempt, o *sto
 }
 
 // serve answers the calls made to this sub-agent until the main agent ends the phase.
-func (w *Worker) serve(ctx context.Context, p store.Phase) (*experience, error) {
+func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) {
 	plan, err := w.member.Plan(ctx, p)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (w *Worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 
 // answer is one invocation: this agent's conversation, its expert score, the text for the caller. The
 // trajectory stays here.
-func (w *Worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
+func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
 	q, err := w.Player.Task.Lookup(v.Query)
 	if err != nil {
 		return w.member.Complete(ctx, v, store.Result{Failed: err.Error()})
@@ -220,7 +220,7 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 }
 
 // expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.
-func (w *Worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+func (w *worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	score, err := w.Player.Task.VerifySub(ctx, q, a)
 	if err == nil {
 		_, err = w.Rules.Rewards.SubReward(true, false, nil, &score)
@@ -229,7 +229,7 @@ func (w *Worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) 
 }
 
 // converse holds one conversation of this worker's agent.
-func (w *Worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
+func (w *worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
 	delegate func(context.Context, string, int, string) (string, error)) (agent.Trajectory, error) {
 	return w.Player.Play(ctx, play.Conversation{
 		Query: q, Step: samplingStep(p), Rollout: k, Invocation: i, Text: text, Sampling: w.sampling(p), Delegate: delegate,
@@ -246,7 +246,7 @@ func samplingStep(p store.Phase) int64 {
 	return p.Step
 }
 
-func (w *Worker) sampling(p store.Phase) policy.Sampling {
+func (w *worker) sampling(p store.Phase) policy.Sampling {
 	if p.Kind == store.Eval(0).Kind {
 		e := w.cfg.Eval
 		return policy.Sampling{Temperature: e.Temperature, TopK: e.TopK, TopP: e.TopP, MinP: e.MinP}
@@ -256,13 +256,13 @@ func (w *Worker) sampling(p store.Phase) policy.Sampling {
 
 // collector gathers the trajectories of a phase from its goroutines.
 type collector struct {
-	w     *Worker
+	w     *worker
 	phase store.Phase
 	mu    sync.Mutex
 	held  *experience
 }
 
-func (w *Worker) collect(p store.Phase, plan store.Plan) *collector {
+func (w *worker) collect(p store.Phase, plan store.Plan) *collector {
 	return &collector{w: w, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: w.stopwatch()}}
 }
 

@@ -93,7 +93,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 		return 0, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, cfg, opt, Setup{Dir: dir, Offers: points, Date: dateOf(cfg, opt.Resume)})
+	team, err := openTeam(opening, cfg, opt, setup{Dir: dir, Offers: points, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
 		return 0, err
@@ -103,10 +103,10 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return 0, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 	}
-	err = team.each(ctx, (*Worker).Run)
+	err = team.each(ctx, (*worker).run)
 	switch {
 	case err != nil:
-	case slices.ContainsFunc(team.workers, func(w *Worker) bool { return w.stopped }):
+	case slices.ContainsFunc(team.workers, func(w *worker) bool { return w.stopped }):
 		err = ErrStopped
 	default:
 		err = team.sum()

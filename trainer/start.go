@@ -49,7 +49,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 
 // somethingLeft is an ErrFinished where this worker's newest checkpoint is of the end of the run and all workers have
 // come there. If one has not, it may lack what this one has, and all are needed to go on.
-func (t *team) somethingLeft(ctx context.Context, s Setup) error {
+func (t *team) somethingLeft(ctx context.Context, s setup) error {
 	if s.Frozen || len(s.Offers) == 0 || !finished(s.Config, s.Offers[0], s.Task) {
 		return nil
 	}
@@ -74,7 +74,7 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 
 // goBack says where the team goes on, and takes newer checkpoints out of the way: their steps are about to be
 // made again.
-func (t *team) goBack(ctx context.Context, s Setup) error {
+func (t *team) goBack(ctx context.Context, s setup) error {
 	for _, m := range t.members {
 		if err := m.ConfirmPlace(ctx); err != nil { // what is newer may be a successor's
 			return err

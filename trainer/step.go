@@ -14,7 +14,7 @@ import (
 // collected, where the main agent's worker leads the rollouts and a sub-agent's serves the calls made in them.
 // Trajectories stay here; only texts and outcomes went through the store. All workers run the same code.
 // Beside it: algorithm 1 of the paper.
-func (w *Worker) step(ctx context.Context, n int64, held *experience) error {
+func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	phase := store.Train(n)
 	clock := held.clock
 	clock.resume()
@@ -92,7 +92,7 @@ type trajectory struct {
 
 // agree returns, by query, the outcomes of the rollouts that are complete: verified, and with every trajectory
 // held by the agent it belongs to.
-func (w *Worker) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
+func (w *worker) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
 	byAgent, err := w.member.Trajectories(ctx, p)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func allHeld(o store.Outcome, main string, known map[string]map[string]bool) boo
 
 // groups forms this agent's group of every query, in the order of the plan; or, of a sub-agent where the
 // configuration says so, one group of the whole step.
-func (w *Worker) groups(held *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
+func (w *worker) groups(held *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
 	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
 	for _, q := range held.plan.Queries {
 		var rewards []mgrpo.RolloutRewards
@@ -155,7 +155,7 @@ func (w *Worker) groups(held *experience, complete map[string][]store.Outcome) (
 
 // rewards are this agent's rewards in one complete rollout, in the order of issue. Nothing is refused here
 // but what another server made up: a trajectory whose reward cannot be computed is not held.
-func (w *Worker) rewards(held *experience, o store.Outcome) ([]float64, error) {
+func (w *worker) rewards(held *experience, o store.Outcome) ([]float64, error) {
 	if w.main {
 		return []float64{o.Reward}, nil
 	}

@@ -29,7 +29,7 @@ func TestForeignHolding(t *testing.T) {
 	if err := members["planner"].PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
-	w := &Worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"],
+	w := &worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"],
 		Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent("researcher"))}}
 	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},

@@ -22,14 +22,14 @@ type team struct {
 	store   *store.Store
 	members []*store.Member // of the agents worked for here
 	start   store.Start
-	workers []*Worker
+	workers []*worker
 
 	contested int64 // version from which a conflict has arisen before
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
 // loads it. s.Offers are the states at hand.
-func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*team, error) {
+func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
 	names := opt.Agents
 	if names == nil {
 		names = cfg.AgentNames()
@@ -60,7 +60,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s Setup) (*t
 }
 
 // enter joins the run for all agents of this process and learns where it starts.
-func (t *team) enter(ctx context.Context, s Setup, names []string) error {
+func (t *team) enter(ctx context.Context, s setup, names []string) error {
 	if err := t.somethingLeft(ctx, s); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (t *team) enter(ctx context.Context, s Setup, names []string) error {
 }
 
 // load opens the workers on the state that the team starts from.
-func (t *team) load(ctx context.Context, s Setup) error {
+func (t *team) load(ctx context.Context, s setup) error {
 	if i := slices.IndexFunc(s.Offers, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		s.From = &s.Offers[i]
 	}
@@ -106,7 +106,7 @@ func (t *team) load(ctx context.Context, s Setup) error {
 		}
 	}
 	for _, m := range t.members {
-		w, err := Open(ctx, s, m)
+		w, err := openWorker(ctx, s, m)
 		if err != nil {
 			return memoryFull(s.Config, m.Agent(), err)
 		}
@@ -127,7 +127,7 @@ func (t *team) finish(ctx context.Context) error {
 
 // each runs f for every worker side by side; the first error stops the others, here and on other servers.
 // Of several errors it returns the one that is not the consequence of another.
-func (t *team) each(ctx context.Context, f func(*Worker, context.Context) error) error {
+func (t *team) each(ctx context.Context, f func(*worker, context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	errs := make([]error, len(t.workers))
 	for i, w := range t.workers {
@@ -156,7 +156,7 @@ func (t *team) each(ctx context.Context, f func(*Worker, context.Context) error)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.
-func (w *Worker) inPlace(ctx context.Context, f func(*Worker, context.Context) error) error {
+func (w *worker) inPlace(ctx context.Context, f func(*worker, context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	place := w.member.Context()
@@ -203,7 +203,7 @@ func (t *team) leave(ctx context.Context, m *store.Member) {
 func (t *team) close(ctx context.Context) error {
 	var errs []error
 	for _, w := range t.workers {
-		errs = append(errs, w.Close(ctx))
+		errs = append(errs, w.close(ctx))
 	}
 	return errors.Join(append(errs, t.store.Close())...)
 }

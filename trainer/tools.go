@@ -10,7 +10,7 @@ const maxExample = 300
 
 // describeTools counts the calls of the agent's tools since the record before, and warns of servers that were lost and
 // of tools that fail: what is learned from conversations with them may be the wrong thing.
-func (w *Worker) describeTools(r *metrics.Record) {
+func (w *worker) describeTools(r *metrics.Record) {
 	usage, lost := w.Player.Usage()
 	for _, why := range lost {
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools, "the server of a tool was lost; it is started again: %s", why))

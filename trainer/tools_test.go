@@ -61,7 +61,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 	for turns, warned := range map[int]bool{3: false, 4: true} { // 9 and 12 calls
 		p.Limits.Turns = turns
 		seen := &recorder{}
-		w := &Worker{Parts: &assemble.Parts{Player: p}, name: "searcher", observer: seen}
+		w := &worker{Parts: &assemble.Parts{Player: p}, name: "searcher", observer: seen}
 		got, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 		if err != nil || got.Finish != agent.FinishTurns {
 			t.Fatalf("%s, %v", got.Finish, err)

@@ -19,9 +19,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// Worker is one agent of a run: its model on its device, its engine and learner, its place in the store.
+// worker is one agent of a run: its model on its device, its engine and learner, its place in the store.
 // `mgrpo train` runs one worker an agent in one process, `mgrpo worker` a single one.
-type Worker struct {
+type worker struct {
 	*assemble.Parts
 	cfg      *config.Config
 	agent    *config.Agent
@@ -42,9 +42,9 @@ type Worker struct {
 	stopped bool            // Run ended because of it, here or elsewhere
 }
 
-// Run takes the course of the run from the version of the weights at hand to the last step, or to the version
+// run takes the course of the run from the version of the weights at hand to the last step, or to the version
 // at which the run is asked to stop; a checkpoint of it is there when Run returns, here and on the other servers.
-func (w *Worker) Run(ctx context.Context) error {
+func (w *worker) run(ctx context.Context) error {
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer w.archive.Drain()
 	defer abandon(nil)
@@ -62,7 +62,7 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // live does what comes next until the run is over.
-func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
+func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
 	actor := actor{w: w, done: make(chan rolledOut, 1)}
 	defer actor.work.Wait()
@@ -108,7 +108,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 }
 
 // carryOut does what comes next; held is what was rolled out for it.
-func (w *Worker) carryOut(ctx context.Context, c course.Command, held *experience) (r course.Result, err error) {
+func (w *worker) carryOut(ctx context.Context, c course.Command, held *experience) (r course.Result, err error) {
 	switch c.Kind {
 	case course.Teach:
 		err = w.coldStart(ctx)
@@ -135,7 +135,7 @@ func (w *Worker) carryOut(ctx context.Context, c course.Command, held *experienc
 
 // actor rolls out one step at a time beside whatever else the worker does.
 type actor struct {
-	w    *Worker
+	w    *worker
 	busy bool // from rollOut to take
 	work sync.WaitGroup
 	done chan rolledOut // of one element: nobody need be there to take it
@@ -162,7 +162,7 @@ func (a *actor) take() rolledOut {
 }
 
 // course is what the run's course depends on, of the configuration and the task.
-func (w *Worker) course() course.Settings {
+func (w *worker) course() course.Settings {
 	return course.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
 		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
@@ -171,7 +171,7 @@ func (w *Worker) course() course.Settings {
 }
 
 // beginning is the state of the checkpoint that the worker goes on from, if there is one.
-func (w *Worker) beginning() course.State {
+func (w *worker) beginning() course.State {
 	evaluated, best := int64(course.None), int64(course.None)
 	e := w.archive.Evaluations()
 	if e.Evaluated != nil {
@@ -184,7 +184,7 @@ func (w *Worker) beginning() course.State {
 }
 
 // waitsFor shows who takes longer than this agent.
-func (w *Worker) waitsFor(agents []string) {
+func (w *worker) waitsFor(agents []string) {
 	w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Waiting, For: agents})
 }
 
@@ -194,7 +194,7 @@ var errStopping = errors.New("the run was asked to stop")
 
 // passStopOn asks the main agent, wherever it works, to stop when this process is asked to. Where an agent has
 // had no worker for so long that none may come, the step in flight would not end: it is abandoned.
-func (w *Worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc) {
+func (w *worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
 		return
@@ -222,7 +222,7 @@ func (w *Worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc
 }
 
 // stopAsked says whether a phase is to begin no more.
-func (w *Worker) stopAsked(ctx context.Context) (bool, error) {
+func (w *worker) stopAsked(ctx context.Context) (bool, error) {
 	select {
 	case <-w.stop:
 		return true, nil
@@ -233,7 +233,7 @@ func (w *Worker) stopAsked(ctx context.Context) (bool, error) {
 }
 
 // evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.
-func (w *Worker) evaluate(ctx context.Context, version int64) error {
+func (w *worker) evaluate(ctx context.Context, version int64) error {
 	p := store.Eval(version)
 	clock := w.stopwatch()
 	held, err := w.rollOut(ctx, p)
@@ -253,9 +253,9 @@ func (w *Worker) evaluate(ctx context.Context, version int64) error {
 }
 
 // trains says whether this agent's weights change.
-func (w *Worker) trains() bool { return w.Learner != nil }
+func (w *worker) trains() bool { return w.Learner != nil }
 
-func (w *Worker) mainName() string { return w.cfg.Main().Name }
+func (w *worker) mainName() string { return w.cfg.Main().Name }
 
 // stopwatch measures the parts of a step for the report; nothing that is computed depends on it.
 type stopwatch struct {
@@ -263,7 +263,7 @@ type stopwatch struct {
 	laps map[string]float64 // seconds
 }
 
-func (w *Worker) stopwatch() *stopwatch {
+func (w *worker) stopwatch() *stopwatch {
 	return &stopwatch{last: time.Now(), laps: map[string]float64{}}
 }
 
@@ -277,8 +277,8 @@ func (s *stopwatch) lap(name string) {
 // resume begins a lap: the time since the last one belongs to no part.
 func (s *stopwatch) resume() { s.last = time.Now() }
 
-// Close frees the worker's memory.
-func (w *Worker) Close(ctx context.Context) error {
+// close frees the worker's memory.
+func (w *worker) close(ctx context.Context) error {
 	var errs []error
 	if w.Parts != nil {
 		errs = append(errs, w.Parts.Close(ctx))

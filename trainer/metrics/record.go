@@ -47,18 +47,21 @@ type Observer interface {
 // Observers passes everything on to each of several observers, in order.
 type Observers []Observer
 
+// Progress tells every observer.
 func (o Observers) Progress(p Progress) {
 	for _, x := range o {
 		x.Progress(p)
 	}
 }
 
+// Report tells every observer.
 func (o Observers) Report(r Record) {
 	for _, x := range o {
 		x.Report(r)
 	}
 }
 
+// Note tells every observer.
 func (o Observers) Note(n Note) {
 	for _, x := range o {
 		x.Note(n)

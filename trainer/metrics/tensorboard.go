@@ -32,9 +32,11 @@ func NewTensorBoard(dir string) *TensorBoard {
 	return &TensorBoard{dir: filepath.Join(dir, "tensorboard"), files: map[string]*os.File{}}
 }
 
-// Progress and Note are not events.
+// Progress is no event.
 func (*TensorBoard) Progress(Progress) {}
-func (*TensorBoard) Note(Note)         {}
+
+// Note is no event.
+func (*TensorBoard) Note(Note) {}
 
 // Report writes a record as one event.
 func (t *TensorBoard) Report(r Record) {

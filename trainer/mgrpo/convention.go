@@ -19,7 +19,7 @@ const (
 	StdSample     Std = "sample"     // sqrt(sum w (r-mu)^2 / (W-1))
 	StdNone       Std = "none"       // no division
 
-	BaselineMean           Baseline = "mean"
+	BaselineMean           Baseline = "mean"              // weighted mean of the group
 	BaselineLeaveOneOut    Baseline = "leave_one_out"     // mean of the others; needs std none
 	BaselineLeaveOneOutStd Baseline = "leave_one_out_std" // mean and sample std of the others, unit weights only
 )

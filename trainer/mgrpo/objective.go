@@ -22,10 +22,10 @@ const (
 	TokenMean      Aggregation = "token_mean"      // DAPO
 	ConstantLength Aggregation = "constant"        // Dr. GRPO: divide by max_length
 
-	KLNone KL = "none"
-	KL1    KL = "k1" // x; as a loss its expected gradient is 0
-	KL2    KL = "k2" // x^2/2
-	KL3    KL = "k3" // exp(-x) - 1 + x
+	KLNone KL = "none" // no term
+	KL1    KL = "k1"   // x; as a loss its expected gradient is 0
+	KL2    KL = "k2"   // x^2/2
+	KL3    KL = "k3"   // exp(-x) - 1 + x
 )
 
 // Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package config
