@@ -1,0 +1,97 @@
+// Command task-in-go trains a team on a task of its own: a program that uses mgrpo as a library. It imports public packages
+// alone, which docs/library.md lists.
+package main
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+//go:embed team.yaml
+var team []byte
+
+func main() {
+	dir := flag.String("dir", "", "folder for the run; absent: a temporary one")
+	steps := flag.Int64("steps", 0, "training steps; 0: those of team.yaml")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *dir, *steps); err != nil {
+		fmt.Fprintln(os.Stderr, "task-in-go:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir string, steps int64) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "task-in-go-"); err != nil {
+			return err
+		}
+	}
+	if err := tokenizer.WriteWordLevel(filepath.Join(dir, "tokenizer"), words()); err != nil {
+		return err
+	}
+	cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), team, nil) // paths in it start from dir
+	if err != nil {
+		return err
+	}
+	t, err := newMeasures(cfg.Run.Seed, cfg.Eval.Queries)
+	if err != nil {
+		return err
+	}
+	steps = cmp.Or(steps, cfg.Run.Steps)
+	before, err := train(ctx, cfg, t, 0) // the cold start alone
+	if err != nil {
+		return err
+	}
+	after, err := train(ctx, cfg, t, steps)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("the run is in %s\nheld-out accuracy %.3f -> %.3f\n", cfg.RunDir(), before, after)
+	return nil
+}
+
+// train takes the run to a step and evaluates the team that it has then.
+func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (accuracy float64, err error) {
+	cfg.Run.Steps = steps
+	if err := trainer.Train(ctx, cfg, trainer.Options{Task: t, Observer: progress{}, Resume: steps > 0}); err != nil {
+		return 0, err
+	}
+	e, err := trainer.Evaluate(ctx, cfg, trainer.EvalOptions{Task: t})
+	if err != nil {
+		return 0, err
+	}
+	return e.Records[0].Values["accuracy"], nil // the main agent's record is the first
+}
+
+// progress is an observer that prints a line a step.
+type progress struct{}
+
+func (progress) Progress(metrics.Progress) {}
+
+func (progress) Note(n metrics.Note) {
+	if n.Severity == metrics.Warning {
+		fmt.Println("warning:", n.Agent, n.Text)
+	}
+}
+
+func (progress) Report(r metrics.Record) {
+	switch r.Kind {
+	case metrics.KindColdStart:
+		fmt.Printf("%-8s cold start: loss %.3f\n", r.Agent, r.Values["loss"])
+	case metrics.KindStep:
+		fmt.Printf("%-8s step %2d: mean reward %.3f\n", r.Agent, r.Step, r.Values["reward_mean"])
+	}
+}
