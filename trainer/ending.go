@@ -18,7 +18,7 @@ var ErrNothingTrained = errors.New("nothing was trained")
 type tally struct {
 	steps   int
 	sampled int            // tokens
-	calls   map[string]int // of the main agent's worker: how often each sub-agent was called
+	calls   map[string]int // how often each sub-agent was called
 	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
 }
 
@@ -29,11 +29,9 @@ func (w *worker) count(held *experience, outcomes []store.Outcome) {
 	if y.calls == nil {
 		y.calls, y.tooLong = map[string]int{}, map[string]int{}
 	}
-	if w.main {
-		for _, o := range outcomes {
-			for name, n := range o.Calls {
-				y.calls[name] += n
-			}
+	for _, o := range outcomes {
+		for name, n := range o.Calls {
+			y.calls[name] += n
 		}
 	}
 	for _, t := range held.trajectories {
@@ -73,6 +71,8 @@ func (w *worker) ending() []string {
 		}
 	}
 	switch {
+	case !w.main && y.calls[w.name] == 0:
+		out = append(out, fmt.Sprintf("nobody called it in %d steps", y.steps))
 	case y.sampled == 0 && (w.main || len(out) > 0):
 		out = append(out, fmt.Sprintf("not one token was sampled in %d steps", y.steps))
 	case w.trains() && !w.trained():

@@ -30,10 +30,14 @@ func TestNothingTrained(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
-	for _, want := range []string{"researcher was never called in 2 steps", "no update was made in 2 steps: in every group all rewards were equal"} {
-		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(seen.String(), want) {
+	for _, want := range []string{"planner: researcher was never called in 2 steps", "planner: no update was made in 2 steps: in every group all rewards were equal",
+		"researcher: nobody called it in 2 steps"} {
+		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(seen.String(), strings.SplitAfter(want, ": ")[1]) {
 			t.Errorf("got %v, want %q in it and in the notes %s", err, want, seen)
 		}
+	}
+	if strings.Contains(err.Error(), "researcher: no update") {
+		t.Errorf("rewards are said to have been equal of an agent that had none: %v", err)
 	}
 	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), Options{Observer: &recorder{}}); err != nil {
 		t.Errorf("a cold start alone: %v", err)
