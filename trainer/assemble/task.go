@@ -15,7 +15,7 @@ import (
 )
 
 // Task makes the configured task.
-func Task(cfg *config.Config) (task.Task, error) {
+func Task(cfg *config.Config) (_ task.Task, err error) {
 	t := cfg.Task
 	if t.Kind == "go" {
 		return nil, cfg.Fault("task.kind", errors.New("the task go is brought by a Go program, in trainer.Options (docs/library.md): start that program"))
@@ -31,11 +31,16 @@ func Task(cfg *config.Config) (task.Task, error) {
 			},
 		})
 	}
-	answer, err := openVerifier(cfg, t.Verifier)
-	if err != nil {
+	var answer, expert verify.Verifier
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, verify.Close(answer), verify.Close(expert))
+		}
+	}()
+	if answer, err = openVerifier(cfg, t.Verifier); err != nil {
 		return nil, fmt.Errorf("task.verifier: %w", err)
 	}
-	expert := answer
+	expert = answer
 	if t.Expert.Kind != "auto" {
 		if expert, err = openVerifier(cfg, t.Expert); err != nil {
 			return nil, fmt.Errorf("task.expert: %w", err)
