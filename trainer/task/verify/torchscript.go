@@ -124,6 +124,12 @@ func (v *moduleVerifier) score(batch []*moduleCase) {
 		tokens[i] = c.tokens
 	}
 	scores, err := v.module.Score(v.over, tokens)
+	if err != nil && len(batch) > 1 && v.over.Err() == nil {
+		for i := range batch { // one may be at fault for all
+			v.score(batch[i : i+1])
+		}
+		return
+	}
 	for i, c := range batch {
 		if err != nil {
 			c.done <- moduleScore{err: err}

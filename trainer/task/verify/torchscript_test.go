@@ -85,6 +85,28 @@ func TestModuleScoresInBatches(t *testing.T) {
 	})
 }
 
+// What the module refuses of a batch is refused of the answer at fault alone: which answers make up a batch is chance.
+func TestModuleRefusesOneAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, v := openCounting(t)
+		for _, answer := range []string{"1", "2", "99", "3"} {
+			go func() {
+				if _, err := v.Score(t.Context(), caseOf(answer, nil, "")); (err != nil) != (answer == "99") {
+					t.Errorf("answer %s: %v", answer, err)
+				}
+			}()
+			if answer == "1" {
+				synctest.Wait() // the module has it, all others make up the next batch
+			}
+		}
+		synctest.Wait()
+		for range 5 { // two batches, and the second again one by one
+			m.release <- struct{}{}
+		}
+		synctest.Wait()
+	})
+}
+
 func TestModuleErrors(t *testing.T) {
 	m, v := openCounting(t)
 	for answer, want := range map[string]string{

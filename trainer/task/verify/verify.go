@@ -28,7 +28,7 @@ func (c Case) Question() string {
 	return c.Query.Text
 }
 
-// Accepted are the answers that count as right, at least one. A judge is shown the first.
+// Accepted are the answers that count as right, at least one.
 func (c Case) Accepted() []string {
 	if len(c.Query.Accepted) > 0 {
 		return c.Query.Accepted
