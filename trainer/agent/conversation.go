@@ -20,7 +20,7 @@ type Spec struct {
 	Key      policy.Key      // names the trajectory and seeds its sampling
 	Main     bool            // the main agent of the rollout, not an invocation of a sub-agent
 	Task     string          // question of the main agent, sub-task of a sub-agent
-	Row      json.RawMessage // the query\'s row with all its columns, for tools; nil without
+	Row      json.RawMessage // the query's row with all its columns, for tools; nil without
 	Dialect  Dialect
 	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
 	Limits   Limits
