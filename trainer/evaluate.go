@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -75,6 +76,26 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (_ Evalu
 		}
 	}
 	return e, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+}
+
+// evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.
+func (w *worker) evaluate(ctx context.Context, version int64) error {
+	p := store.Eval(version)
+	clock := w.stopwatch()
+	held, err := w.rollOut(ctx, p)
+	if err != nil {
+		return err
+	}
+	outcomes, err := w.member.Outcomes(ctx, p, total(held.plan))
+	if err != nil {
+		return err
+	}
+	clock.lap("rollout")
+	record := w.evalRecord(version, held, outcomes, clock)
+	w.archive.Evaluated(version, accuracy(outcomes))
+	w.observer.Report(record)
+	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
+	return nil
 }
 
 // checkpointOf verifies a step's files and that they are of this team.

@@ -219,3 +219,44 @@ func withoutIndent(code string) string {
 	}
 	return out.String()
 }
+
+// TestStoryIsTold: every function that docs/architecture.md names beside algorithm 1 is in the file that it names, and every
+// file of the package is named.
+func TestStoryIsTold(t *testing.T) {
+	text, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, told, _ := strings.Cut(string(text), "| algorithm 1 |")
+	told, _, _ = strings.Cut(told, "\n## ")
+	files := sources(t, "trainer")
+	lines := 0
+	for line := range strings.Lines(told) {
+		cells := strings.Split(line, " | ")
+		if len(cells) != 3 || !strings.Contains(cells[1], ".go`") {
+			continue
+		}
+		lines++
+		for _, f := range quoted.FindAllStringSubmatch(cells[2], -1) {
+			found := f[1] == "course" // a room of its own
+			for _, in := range quoted.FindAllStringSubmatch(cells[1], -1) {
+				for _, d := range files[filepath.Join("..", "trainer", in[1])].Decls {
+					if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == f[1] {
+						found = true
+					}
+				}
+			}
+			if !found {
+				t.Errorf("%s has no function %s", cells[1], f[1])
+			}
+		}
+	}
+	if lines < 10 {
+		t.Errorf("%d lines of algorithm 1", lines)
+	}
+	for name := range files {
+		if !strings.Contains(told, "`"+filepath.Base(name)+"`") {
+			t.Errorf("docs/architecture.md does not say what %s is for", name)
+		}
+	}
+}

@@ -232,26 +232,6 @@ func (w *worker) stopAsked(ctx context.Context) (bool, error) {
 	return by != "", err
 }
 
-// evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.
-func (w *worker) evaluate(ctx context.Context, version int64) error {
-	p := store.Eval(version)
-	clock := w.stopwatch()
-	held, err := w.rollOut(ctx, p)
-	if err != nil {
-		return err
-	}
-	outcomes, err := w.member.Outcomes(ctx, p, total(held.plan))
-	if err != nil {
-		return err
-	}
-	clock.lap("rollout")
-	record := w.evalRecord(version, held, outcomes, clock)
-	w.archive.Evaluated(version, accuracy(outcomes))
-	w.observer.Report(record)
-	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
-	return nil
-}
-
 // trains says whether this agent's weights change.
 func (w *worker) trains() bool { return w.Learner != nil }
 

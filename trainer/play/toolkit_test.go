@@ -85,6 +85,7 @@ func TestOwnTaskInChat(t *testing.T) {
 // anything else is an error, not another conversation.
 func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 	question, answer := task.Segment{Role: "user", Text: "?"}, task.Segment{Role: "assistant", Text: "!", Sampled: true}
+	p := searcher(t)
 	for _, c := range []struct {
 		segments []task.Segment
 		want     string
@@ -97,7 +98,7 @@ func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 		{[]task.Segment{question}, "no turn of the agent"},
 		{nil, "no segments"},
 	} {
-		_, err := searcher(t).teach(task.Demonstration{Segments: c.segments})
+		_, err := p.teach(task.Demonstration{Segments: c.segments})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.segments, err, c.want)
 		}
