@@ -1,6 +1,6 @@
-// Package cuda is the GPUs of this machine seen through gorgonia/cu: which there are, how much of their memory
-// is free, and how long work on a stream took. Builds without the tag `cuda` have the same functions and see no
-// GPU: gorgonia/cu ends the process where no driver answers, so it is linked into bin/mgrpo-cuda alone.
+// Package cuda tells through gorgonia/cu which GPUs this machine has, how much of their memory is free, and how long
+// work on a stream took. Builds without the tag `cuda` have the same functions and see no GPU: gorgonia/cu ends the
+// process where no driver answers, so it is linked into bin/mgrpo-cuda alone.
 package cuda
 
 import (
@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// ErrNoCUDA is what a build without CUDA answers.
+// ErrNoCUDA is the error of builds without CUDA wherever a GPU is asked for.
 var ErrNoCUDA = errors.New("cuda: this program was built without CUDA: make build CUDA=1")
 
 // Device describes one GPU.

@@ -14,8 +14,8 @@ shift
 umask 077
 mkdir -p "$folder"
 commands=$("$mgrpo" store acl "$@")
-# Nobody can be the default user, but it has every right: Redis reads its append-only file back as that user, and would
-# leave out what it may not do.
+# Nobody can log in as the default user, but it has every right: Redis replays its append-only file as that user, and
+# would leave out every command that the user may not give.
 file="user default reset off ~* &* +@all"$'\n'
 while read -r _ _ user rules; do # ACL SETUSER NAME RULES
   password=$folder/$user.password

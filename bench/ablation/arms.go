@@ -17,7 +17,7 @@ type arm struct {
 	set   []string
 }
 
-// arms are the rows of the table; differences are to the first.
+// arms are the rows of the table; the first is the one that the others are compared with.
 var arms = []arm{
 	{"draw", "co-train, duplicate/drop", "team", nil},
 	{"balanced", "co-train, balanced weights d/d_k", "team", []string{"grpo.align.mode=balanced"}},
@@ -82,8 +82,8 @@ func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) 
 	return b.configuration(a.start, seed, a.name, slices.Concat(sets, a.set)...)
 }
 
-// configuration reads a start's configuration, with a thread an agent. What the command line sets comes before what
-// an arm is defined by.
+// configuration reads a start's configuration, with a thread an agent. Settings of the command line come first, so that
+// those which define an arm override them.
 func (b *bench) configuration(start string, seed int, folder string, sets ...string) (*config.Config, error) {
 	dir, err := filepath.Abs(filepath.Join(b.work, fmt.Sprintf("seed-%d", seed), folder))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// bench runs arms and keeps what they showed.
+// bench runs arms and keeps their results.
 type bench struct {
 	root    string // the repository
 	work    string // checkpoints and trajectories of the runs
@@ -29,7 +29,7 @@ type bench struct {
 	results *Results
 }
 
-// all runs every arm with seeds 0 to seeds-1, but for what the results hold already.
+// all runs every arm with seeds 0 to seeds-1, except those runs that the results already hold.
 func (b *bench) all(ctx context.Context, arms []arm, seeds int) error {
 	for seed := range seeds {
 		for _, a := range arms {
@@ -47,7 +47,7 @@ func (b *bench) all(ctx context.Context, arms []arm, seeds int) error {
 	return nil
 }
 
-// one is an arm with a seed: from its cold start to the token budget, then held out.
+// one trains an arm with a seed, from its cold start to the token budget, and evaluates it on the held-out queries.
 func (b *bench) one(ctx context.Context, a arm, seed int) error {
 	from, err := b.coldStart(ctx, a.start, seed)
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 	return nil
 }
 
-// coldStart makes a seed's checkpoint that its arms begin with, once, and holds it out.
+// coldStart trains, once, the checkpoint with which the arms of a seed begin, and evaluates it on the held-out queries.
 func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir string, err error) {
 	cfg, err := b.coldStartConfig(start, seed)
 	if err != nil {

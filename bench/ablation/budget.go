@@ -54,7 +54,7 @@ func (b *budget) Report(r metrics.Record) {
 	}
 }
 
-// curve is what was evaluated on the way, between the start and the end.
+// curve is the evaluations during the run, between the accuracies at the start and at the end.
 func (b *budget) curve(start, final float64) []Point {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// evaluate holds a checkpoint out: with samples at temperature 1, and greedily.
+// evaluate plays the held-out queries with a checkpoint: some samples of each at temperature 1, and one greedily.
 func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples int, observer metrics.Observer) (Outcome, error) {
 	var out Outcome
 	sampled := *cfg

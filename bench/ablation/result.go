@@ -10,7 +10,7 @@ import (
 	"reflect"
 )
 
-// Results is the file of an ablation: written anew after every run, so that what is finished is never lost.
+// Results is the file of an ablation. It is written anew after every run, so that no finished run is lost.
 type Results struct {
 	What     string   `json:"what"`
 	Commit   string   `json:"commit"` // of the program that began the file
@@ -38,7 +38,7 @@ type Settings struct {
 	Set     []string `json:"set,omitempty"` // configuration keys set for all runs
 }
 
-// Start is a cold start: what its arms begin with.
+// Start is the evaluation of a cold start, with which its arms begin.
 type Start struct {
 	Name    string  `json:"name"`
 	Seed    int     `json:"seed"`
@@ -72,7 +72,7 @@ type Point struct {
 	Accuracy float64 `json:"accuracy"`
 }
 
-// at interpolates a curve linearly between its evaluations. Beyond its end nothing is known.
+// at interpolates a curve linearly between its evaluations. Beyond its end known is false.
 func at(curve []Point, tokens float64) (accuracy float64, known bool) {
 	for i, p := range curve {
 		if p.Tokens < tokens {
@@ -105,7 +105,7 @@ func (r *Results) run(arm string, seed int) *Run {
 	return nil
 }
 
-// open continues a file of results with the same settings; none is an empty one.
+// open reads a file of results, which must have the same settings as fresh; without a file it returns fresh.
 func open(path string, fresh Results) (*Results, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

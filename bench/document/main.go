@@ -53,7 +53,7 @@ func document(root string) (map[string]string, error) {
 	return files, nil
 }
 
-// machine is all that was measured on one.
+// machine holds all results of one machine.
 type machine struct {
 	slug    string
 	results []*measure.Results // in the order of suites

@@ -35,7 +35,7 @@ var reasons = map[string]map[measure.Kind]string{
 	"step small":                           {measure.Faster: smallStep},
 }
 
-// reason is that of a processor, which the reasons are of.
+// reason says why a target was missed on a CPU; there are no reasons for a GPU yet.
 func (m *machine) reason(r measure.Row, t measure.Target) string {
 	if m.is().GPU != "" {
 		return ""

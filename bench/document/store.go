@@ -15,7 +15,7 @@ func overTLS(yes bool) string {
 	return "without TLS"
 }
 
-// writeStoreTargets holds the loads of the rate that is aimed at against what one Redis is to bear.
+// writeStoreTargets compares the loads at the target rate with the targets for one Redis.
 func (m *machine) writeStoreTargets(b *strings.Builder) {
 	if m.store == nil {
 		return
@@ -36,7 +36,7 @@ func (m *machine) writeStoreTargets(b *strings.Builder) {
 	}
 }
 
-// writeStore is what the store costs, and what one Redis bears.
+// writeStore writes the tables of what the store costs and of the loads that one Redis was given.
 func (m *machine) writeStore(b *strings.Builder) {
 	r := m.store
 	if r == nil {

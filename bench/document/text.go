@@ -45,7 +45,7 @@ How to read the tables:
   Gradients that PyTorch allocates count; ours of weights are added to a buffer that training holds anyway.
 `
 
-// text is docs/benchmarks.md.
+// text returns the contents of docs/benchmarks.md.
 func text(machines []*machine) string {
 	var b strings.Builder
 	b.WriteString(intro)
@@ -125,7 +125,7 @@ func (m *machine) rows() (all []measure.Row) {
 	return all
 }
 
-// writeTargets lists what was aimed at.
+// writeTargets lists the targets, what was measured, and whether they were met.
 func (m *machine) writeTargets(b *strings.Builder) {
 	b.WriteString("\n### Targets\n\n| what | target | measured | |\n|---|---|---|---|\n")
 	for _, r := range m.rows() {

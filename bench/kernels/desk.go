@@ -11,12 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// desk is where a case's tensors lie between runs: in the memory of the device that is measured. They are made of, and
-// looked at through, copies in the memory of the host.
+// desk is where a case's tensors lie between runs: in the memory of the device that is measured. Inputs are copied
+// there from host memory, and results are copied back to be checked.
 type desk struct {
 	dev  *torch.Device
 	s    *torch.Scope // of the running do
-	real torch.DType  // of the numbers that a case has in half precision or not
+	real torch.DType  // float32, or bfloat16 in cases of half precision
 	kept []*torch.Tensor
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// layer is an operation of bindings/torch. leaves are the inputs that get a gradient where the outputs' are given, others
-// are what the operation is closed over.
+// layer is an operation of bindings/torch. leaves are the inputs that get a gradient where the outputs' are given,
+// others are its further inputs.
 type layer struct {
 	leaves []*torch.Tensor
 	douts  []*torch.Tensor // nil: forward only
@@ -65,7 +65,7 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 	return worst
 }
 
-// gradients are those of `outputs` outputs of one shape where the case has a backward pass.
+// gradients are the gradients of `outputs` outputs of one shape; nil where the case has no backward pass.
 func (d *desk) gradients(n dims, outputs int, stream uint32, shape ...int64) (all []*torch.Tensor) {
 	if n["backward"] == 0 {
 		return nil

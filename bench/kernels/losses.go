@@ -15,7 +15,7 @@ const (
 	trajectoryTokens = 16
 	groupSize        = 8
 	entropyCoef      = 0.01
-	checkedRows      = 64 // of logits that a float64 reference goes over
+	checkedRows      = 64 // rows of logits that are compared with a float64 reference
 )
 
 // tokenLogProb is the kernel alone, with gradients of both outputs given.
@@ -188,7 +188,7 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 	}
 }
 
-// sum adds up what share says of rows 0 to n-1, which it asks for on all cores.
+// sum adds up share(i) of rows 0 to n-1, on all cores.
 func sum(n int64, share func(i int64) float64) (total float64) {
 	parts := make([]float64, n)
 	measure.Share(int(n), runtime.NumCPU(), func(i, j int) {
@@ -202,7 +202,7 @@ func sum(n int64, share func(i int64) float64) (total float64) {
 	return total
 }
 
-// loss is row i's share of it.
+// loss is row i's share of the loss.
 func (t *tokens) loss(i int64, z []float32) float64 {
 	r := softmax(z, t.targets[i])
 	loss, _, _ := t.expected(i, r.logp, r.entropy)
@@ -223,8 +223,8 @@ func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
 // headRows of logits exist at a time, as in training.
 const headRows = learner.DefaultHeadRows
 
-// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients. That of the weights
-// is added to a buffer that is there, as in training.
+// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients. The weights'
+// gradient is added to an existing buffer, as in training.
 func linearPolicyLoss(d *desk, n dims) *measure.Native {
 	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
 	dw := d.keep(d.s.Zeros(d.real, n["vocab"], n["width"]))

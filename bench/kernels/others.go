@@ -87,7 +87,7 @@ func moments(v []float32) (mean, deviation float64) {
 	return mean, math.Sqrt(deviation)
 }
 
-// adamW is the norm and the update. The parameters change from run to run; the first is the one that is checked.
+// adamW is the norm and the update. Every run changes the parameters; the first run is checked.
 func adamW(d *desk, n dims) *measure.Native {
 	count, on := n["n"], d.backend()
 	before, gradient := make([]float32, count), uniform(2, count)
@@ -122,7 +122,8 @@ func adamW(d *desk, n dims) *measure.Native {
 	}
 }
 
-// sample draws from the whole distribution. Tokens differ between providers; the log-prob told of each is checked.
+// sample draws from the whole distribution. Tokens differ between providers; the log-prob that each gives of its token
+// is checked.
 func sample(d *desk, n dims) *measure.Native {
 	rows, vocab := n["rows"], n["vocab"]
 	logits, token, logp, on := d.uniform(1, 4, rows, vocab), d.ints(make([]int32, rows)), d.empty(rows), d.backend()

@@ -30,11 +30,11 @@ type workload struct {
 	shape   string
 	dtype   string // "" for float32
 	bytes   measure.Amount
-	reads   bool // moves next to nothing but what it reads
+	reads   bool // writes next to nothing: its floor is that of reading
 	flops   measure.Amount
 	caches  []measure.Cache
 	peers   []string
-	wide    bool // peers compute in float32, whatever we do
+	wide    bool // peers compute in float32, also where ours is in bf16
 	targets []measure.Target
 	open    func(d *desk, n dims) *measure.Native
 }
@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 			if w.name == "linear" { // LibTorch's own there
 				continue
 			}
-			w.caches = coldOnly // what a GPU finds in its cache is what its last launch left there, in no run twice the same
+			w.caches = coldOnly // a GPU's cache holds what the last launch left there, which differs from run to run
 		}
 		for _, cache := range w.caches {
 			cases = append(cases, measure.Case{Label: w.label() + ", " + w.shape, Measure: func(ctx context.Context) (measure.Row, error) {

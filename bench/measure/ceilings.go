@@ -30,7 +30,7 @@ const (
 	gpuGEMMSize    = 8192
 )
 
-// MeasureCeilings takes samples with as many threads as spec's device is opened with.
+// MeasureCeilings measures each ceiling `samples` times on the device spec, on a CPU with `threads` threads.
 func MeasureCeilings(ctx context.Context, spec string, threads, samples int) (c Ceilings, err error) {
 	dev, err := torch.Open(spec, threads)
 	if err != nil {
@@ -49,7 +49,7 @@ func MeasureCeilings(ctx context.Context, spec string, threads, samples int) (c 
 		return errors.Join(err, clock.Close())
 	})
 	err = errors.Join(err, dev.Close())
-	debug.FreeOSMemory() // whoever is measured next does not have it
+	debug.FreeOSMemory() // so that the next case does not begin with this memory
 	return c, err
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Clock times work where it runs.
 type Clock interface {
-	// Evict fills the caches with what no provider needs. It is called between samples of a cold cache.
+	// Evict fills the caches with data that no provider needs. It is called between samples of a cold cache.
 	Evict()
 	// Time runs work and returns how long it took and, with a cold cache, by how many bytes memory grew at most.
 	Time(cache Cache, work func() error) (timing, error)
@@ -75,7 +75,7 @@ const gpuCacheBytes = 512 << 20 // several times the cache of any GPU, and a ten
 
 func (g *gpu) Evict() { g.other.Zero_() }
 
-// Time tells of memory what LibTorch's allocator knows: not the scratch of our own kernels, which is small.
+// Time counts the memory of LibTorch's allocator. It does not see the scratch of our own kernels, which is small.
 func (g *gpu) Time(cache Cache, work func() error) (t timing, err error) {
 	before := g.scope.Memory().Allocated
 	g.scope.ResetPeak()

@@ -29,7 +29,7 @@ type Machine struct {
 	Commit   string `json:"commit"` // what the program was built from, "-dirty" where tracked files differed from it
 }
 
-// Examine describes this machine as a device of it, "cpu" or "cuda:N", is measured by a program built from commit.
+// Examine describes this machine for a measurement of its device, "cpu" or "cuda:N", by a program built from commit.
 func Examine(commit, device string, threads int) (Machine, error) {
 	m := Machine{
 		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Threads: threads, ISA: kernels.ISA(),

@@ -119,7 +119,7 @@ func (q *peer) ask(request, answer any) error {
 	return json.Unmarshal(line, answer)
 }
 
-// gone explains a peer that does not answer by the end of what it wrote to its standard error.
+// gone is the error of a peer that does not answer: it carries the last line that the peer wrote to its standard error.
 func (q *peer) gone(err error) error {
 	q.in.Close()
 	waited := q.process.Wait()
@@ -152,7 +152,7 @@ func (q *peer) Check(context.Context) (float64, error) {
 	return *answer.MaxError, nil
 }
 
-// Close ends the process. That it has ended before is no error here: the request it left unanswered was one.
+// Close ends the process. A process that has ended before is no error here: its unanswered request was one.
 func (q *peer) Close() error {
 	if q.process.ProcessState != nil {
 		return nil

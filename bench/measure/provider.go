@@ -8,7 +8,7 @@ import (
 	"errors"
 )
 
-// Provider is one implementation of a case, made ready: inputs are there, whatever is compiled is compiled.
+// Provider is one implementation of a case, ready to run: its inputs are made and its code is compiled.
 type Provider interface {
 	// Run does the work repeat times and returns how long each took. With Hot it first does it once untimed; with
 	// Cold it evicts the caches before each.
@@ -34,13 +34,13 @@ type Samples struct {
 	PeakExtraBytes int64 // by how much resident memory grew at most during a run with a cold cache; 0: not at all, or not known
 }
 
-// Setup is what a provider says of itself.
+// Setup is a provider's version and settings, as it reports them.
 type Setup struct {
 	Version  string         `json:"version"`
 	Settings map[string]any `json:"settings,omitempty"`
 }
 
-// Opener makes a provider ready. An error is told in the row as the reason why there is no number.
+// Opener makes a provider ready. Its error stands in the row as the reason why there are no numbers.
 type Opener struct {
 	Name string
 	Open func(ctx context.Context) (Provider, Setup, error)

@@ -94,8 +94,8 @@ var DefaultSchedule = Schedule{Samples: 20, Rounds: 5, Long: time.Second, Endles
 // QuickSchedule takes two samples: enough to show that a case runs and is right.
 var QuickSchedule = Schedule{Samples: 2, Rounds: 2, Long: time.Second, Endless: 2 * time.Minute}
 
-// Measure opens the providers, checks each, and samples them in turns. The first must work; a peer that does not is
-// told in its result. row brings the description; what is returned is complete but for Finish.
+// Measure opens the providers, checks each, and samples them in turns. The first must work; a peer's error stands in
+// its result. row has the description; the row that is returned lacks only what Finish adds.
 func (s Schedule) Measure(ctx context.Context, row Row, openers []Opener) (Row, error) {
 	var live []*contestant
 	defer func() {

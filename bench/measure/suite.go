@@ -20,7 +20,7 @@ type Options struct {
 	Save    func(*Results) error // after every row; may be nil
 }
 
-// Schedule is how often the options let measure.
+// Schedule is how often providers are sampled under these options.
 func (o Options) Schedule() Schedule {
 	s := DefaultSchedule
 	if o.Quick {

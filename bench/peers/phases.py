@@ -153,7 +153,7 @@ class GRPO(Phase):
     def train(self, trainer):
         try:
             trainer.train()
-        except Exception as e:  # told to whoever waits for the step
+        except Exception as e:  # passed to the thread that waits for the step
             self.gate.did.put(e)
 
     def run(self):

@@ -3,7 +3,7 @@
 
 A case's "suite" names the module that knows it: kernels.py, else phases.py. Its prepare(case, provider) gives an
 object with
-    version, settings   what is told in the results
+    version, settings   what is reported in the results
     reset()             before each run, untimed; may be absent
     run()               the work
     check()             after a run: its largest error against float64, each output relative to its largest value
@@ -132,7 +132,7 @@ def main():
             break
         try:
             reply = answer(request, state)
-        except Exception as e:  # told in the results
+        except Exception as e:  # reported in the results
             traceback.print_exc()
             reply = {"ok": False, "why": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"}
         print(json.dumps(reply), file=out, flush=True)

@@ -17,8 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// actor is what an agent of a run computes with: its model, engine and learner, with the settings that a run has
-// where its configuration says nothing.
+// actor is the model, engine and learner of an agent, with the defaults of a run's configuration.
 type actor struct {
 	device  *torch.Device
 	model   *model.Model
@@ -66,7 +65,7 @@ func (a *actor) modelOptions(p precision, positions int) model.Options {
 // context is the length of a sequence.
 func (w *workload) context() int { return len(w.Prompts[0]) + w.NewTokens }
 
-// equip starts what computes with the model.
+// equip starts the engine and the learner.
 func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err error) {
 	if opt.engine {
 		if a.engine, err = local.New(ctx, a.model, local.Options{Slots: len(w.Prompts) * w.Rollouts}); err != nil {
@@ -111,7 +110,7 @@ func update(ctx context.Context, a *actor, w *workload) error {
 	return a.learn(ctx, w.sequences(w.Completions, w.behaviour, w.Advantages), 0) // rate 0: each sample computes the same
 }
 
-// step is both, with rewards and advantages between: what Worker.step does for an agent without sub-agents.
+// step samples and learns, with rewards and advantages between, as Worker.step does for an agent without sub-agents.
 func step(ctx context.Context, a *actor, w *workload) error {
 	if err := rollOut(ctx, a, w); err != nil {
 		return err

@@ -42,7 +42,7 @@ func llama(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	}
 }
 
-// phase is what a case runs and against whom.
+// phase is the work of a case, ours and the peer's.
 type phase struct {
 	peer    string // of bench/peers/phases.py
 	options actorOptions

@@ -47,7 +47,7 @@ func (a *actor) forget() {
 	}
 }
 
-// process tells the memory of the whole process, as the peers do: a step's weights and moments are in it.
+// process counts the memory of the whole process, weights and moments included, as the peers do.
 type process struct {
 	*measure.Native
 	device *torch.Device
@@ -87,7 +87,7 @@ func (a *actor) logProbError(ctx context.Context, w *workload) (float64, error) 
 	return worst / scale, nil
 }
 
-// newestLogProbs are those of what ran last, and what they are held to.
+// newestLogProbs are the log-probs of the phase that ran last, and the reference that they are compared with.
 func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]float64, err error) {
 	if a.sampled == nil {
 		got, err = a.trainingLogProbs(ctx, w, w.checked())
@@ -101,7 +101,7 @@ func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]
 		}
 		got, tokens = append(got, widen(c.LogProbs)), append(tokens, c.Tokens)
 	}
-	if a.device.IsCUDA() { // products of another batch round otherwise, and a token may turn out another one
+	if a.device.IsCUDA() { // products of another batch round otherwise, and another token may be sampled
 		want, err = a.trainingLogProbs(ctx, w, tokens)
 		return got, want, err
 	}

@@ -24,7 +24,7 @@ type workload struct {
 	NewTokens   int         `json:"new_tokens"`
 	Completions [][]int32   `json:"completions"` // number i continues prompt i / Rollouts
 	Advantages  []float64   `json:"advantages"`
-	Checked     int         `json:"checked"`             // prompts, from the first, whose first completion the error is of
+	Checked     int         `json:"checked"`             // how many prompts, from the first: the error is taken over the first completion of each
 	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of those completions, in float64
 	LR          float64     `json:"lr"`
 
@@ -153,7 +153,7 @@ func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
 	return nil
 }
 
-// ask starts a provider that measures nothing and gives what it tells in one of its settings.
+// ask starts a provider that measures nothing, and returns one of its settings.
 func ask[T any](ctx context.Context, peers measure.Peers, provider, setting string, w *workload) (told T, err error) {
 	p, setup, err := peers.Opener(provider, w).Open(ctx)
 	if err != nil {

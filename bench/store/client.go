@@ -86,7 +86,7 @@ func ready(m *shared.Member) error {
 	return m.Meet(m.Context(), shared.Ready, func([]string) {})
 }
 
-// together does something for all members at once.
+// together calls do for all members at once.
 func together(members []*shared.Member, do func(m *shared.Member) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(members))

@@ -13,7 +13,7 @@ import (
 	shared "github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// Cost is what something takes of the network and of time, on a server that does nothing else.
+// Cost is the network traffic and the time of an operation, on a server that does nothing else.
 type Cost struct {
 	What       string  `json:"what"`
 	TLS        bool    `json:"tls"`
@@ -81,7 +81,7 @@ func costs(ctx context.Context, withTLS bool) ([]Cost, error) {
 	return out, nil
 }
 
-// play is the two agents' parts of a step, and how long each call took.
+// play plays the two agents' parts of a step, and records how long each call took.
 type play struct {
 	mu    sync.Mutex
 	times map[string][]float64

@@ -51,7 +51,7 @@ func (s *server) info(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// number is a field of INFO as one; 0 where it is none.
+// number is a field of INFO as a number; 0 where it is none.
 func number(info map[string]string, key string) float64 {
 	x, _ := strconv.ParseFloat(info[key], 64)
 	return x

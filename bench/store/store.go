@@ -49,7 +49,7 @@ type Load struct {
 	AnswerBytes      int     `json:"answer_bytes"`
 }
 
-// Borne is what came of a load.
+// Borne is the result of a load.
 type Borne struct {
 	Load
 	Invocations  int       `json:"invocations"`
@@ -80,7 +80,7 @@ func Path(m measure.Machine) string { return measure.Path("store", m) }
 // Write replaces the file at path.
 func (r *Results) Write(path string) error { return measure.WriteFile(path, r) }
 
-// Read is what Write wrote.
+// Read reads what Write wrote.
 func Read(path string) (*Results, error) { return measure.ReadFile[Results](path) }
 
 // Run measures everything, without TLS and with it.
@@ -116,7 +116,7 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 	return r, nil
 }
 
-// load is the one of a rate.
+// load is the load with a rate.
 func (o Options) load(rate float64, withTLS bool) Load {
 	seconds := o.Seconds
 	if rate < slices.Max(o.Rates) {
@@ -191,7 +191,7 @@ func (b *Borne) fill(r report, seen []sample) {
 	}
 }
 
-// sample is what the server says of itself.
+// sample is what the server reported at one moment.
 type sample struct {
 	at          time.Time
 	memory, cpu float64 // bytes, seconds
@@ -293,13 +293,14 @@ func (b Borne) Cells() []string {
 		measure.Seconds(b.ExchangeMax), fmt.Sprintf("%.2f", b.RedisCores), fmt.Sprintf("%.2f", b.ClientCores), measure.Bytes(low), measure.Bytes(high), yes(b.Prompt())}
 }
 
-// What a Redis is to bear: this many invocations a second, 99 of 100 answered this soon, and memory that does not grow.
+// Targets for one Redis: this many invocations a second, 99 of 100 answered within this time, and memory that does not
+// grow.
 const (
 	TargetRate = 10000
 	TargetP99  = 20e-3 // seconds
 )
 
-// Prompt says whether 99 of 100 invocations were answered as soon as they are to be.
+// Prompt says whether 99 of 100 invocations were answered within TargetP99.
 func (b Borne) Prompt() bool { return b.ExchangeP99 < TargetP99 }
 
 // Flat says whether the server's memory ceased to grow: at most a tenth more in the last third of a load than in the

@@ -31,7 +31,7 @@ func encodeConvention(c mgrpo.Convention) (C.mgrpo_convention, error) {
 	return C.mgrpo_convention{std: std, baseline: baseline, eps: C.double(c.Eps), sigma_min: C.double(c.SigmaMin)}, nil
 }
 
-// mgrpo.GroupStats come from C as they are: flags are 0 or 1 there, as in Go.
+// C writes into mgrpo.GroupStats directly: both have the same layout, and C's flags are 0 or 1, as Go's are.
 var _ [unsafe.Sizeof(C.mgrpo_group_stats{})]byte = [unsafe.Sizeof(mgrpo.GroupStats{})]byte{}
 
 var advantageCodes = map[C.int32_t]mgrpo.Code{
@@ -65,8 +65,8 @@ func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, 
 	return advantages, stats, nil
 }
 
-// GroupAdvantageInto is GroupAdvantage into memory that is there: advantages is row-major, of the rewards' size and
-// type and apart from them, and stats has a place for each group.
+// GroupAdvantageInto is GroupAdvantage with the caller's memory for the results: advantages is row-major, has the
+// rewards' size and type and does not overlap them; stats has an element for each group.
 func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) error {
 	n := rewards.Shape().TotalSize()
 	if len(offsets) == 0 || offsets[0] != 0 || offsets[len(offsets)-1] != int64(n) || !slices.IsSorted(offsets) {
@@ -74,7 +74,7 @@ func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.Group
 	}
 	groups := len(offsets) - 1
 	if len(stats) != groups {
-		return fmt.Errorf("kernels: group_advantage: room for the statistics of %d groups, not of %d", len(stats), groups)
+		return fmt.Errorf("kernels: group_advantage: stats has %d elements, want one for each of the %d groups", len(stats), groups)
 	}
 	if advantages.RequiresIterator() || advantages.DataOrder().IsColMajor() || advantages.Shape().TotalSize() != n || advantages.Dtype() != rewards.Dtype() {
 		return fmt.Errorf("kernels: group_advantage: advantages are %v of shape %v, want %d row-major elements of %v", advantages.Dtype(), advantages.Shape(), n, rewards.Dtype())

@@ -43,12 +43,12 @@ type Backend struct {
 var CPU Backend
 
 // OfTable is a GPU whose kernels are in a library that the caller loaded: table is the address of a mgrpo_gpu (gpu.h).
-// Tests run the kernels on an emulated GPU by it.
+// Tests use it to run the kernels on an emulated GPU.
 func OfTable(name string, table unsafe.Pointer) Backend {
 	return Backend{c: C.mgrpo_backend{gpu: (*C.mgrpo_gpu)(table)}, name: name}
 }
 
-// String names the backend: cpu, cuda, or what OfTable was told.
+// String names the backend: cpu, cuda, or the name given to OfTable.
 func (b Backend) String() string {
 	if b.c.gpu == nil {
 		return "cpu"
@@ -56,8 +56,8 @@ func (b Backend) String() string {
 	return b.name
 }
 
-// Pointer returns the address of s's elements, nil for an empty slice. The slice must be kept alive as long as
-// the address is used, and on a GPU it would be the wrong memory.
+// Pointer returns the address of s's elements, nil for an empty slice. The caller keeps the slice alive as long as the
+// address is used. A GPU's kernels cannot read it.
 func Pointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
 
 // Status is a code of mgrpo/status.h.

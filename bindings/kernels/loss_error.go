@@ -26,8 +26,8 @@ var lossFields = map[C.int32_t]string{
 	C.MGRPO_FIELD_REF_KL:         "ref_kl",
 }
 
-// lossRefusal is a batch that must not be trained on; no parameter may be updated from it. Trajectory and token count
-// within the batch given.
+// lossRefusal turns C's description of a refused batch into a Refusal. No parameter may be updated from such a batch.
+// Trajectory and token are numbers within the batch given.
 func lossRefusal(e C.mgrpo_loss_error) *mgrpo.Refusal {
 	r := &mgrpo.Refusal{Code: lossCodes[e.code], Field: lossFields[e.field]}
 	if e.trajectory >= 0 {

@@ -50,7 +50,7 @@ func (s LossSums) Stats(totals LossTotals) mgrpo.LossStats {
 	}
 }
 
-// collected is nil for the NaN that stands for a statistic without its input.
+// collected returns a statistic, or nil where C gives NaN because the array that it is computed from was not supplied.
 func collected(x C.double) *float64 {
 	if math.IsNaN(float64(x)) {
 		return nil

@@ -8,15 +8,15 @@ import (
 	"unsafe"
 )
 
-// Memory holds the arrays of one or several calls in the memory of a backend, for callers without a tensor library.
-// Failures are kept for Err, so that several arrays are asked for in a row.
+// Memory holds the arrays of one or several calls in the memory of a backend, for callers without a tensor library. The
+// first failure is kept for Err, so that a caller puts several arrays and checks once.
 type Memory struct {
 	backend Backend
 	arrays  []unsafe.Pointer
 	err     error
 }
 
-// NewMemory holds nothing yet.
+// NewMemory returns an empty Memory on a backend.
 func NewMemory(b Backend) *Memory { return &Memory{backend: b} }
 
 // Err is the first failure of Put, or nil.

@@ -41,8 +41,8 @@ func LossCoefficients(config mgrpo.Objective, t Trajectories) ([]float64, LossTo
 	return coefficient, totals, lossFailure("loss_coefficients", status, refusal)
 }
 
-// LossBatch is one micro-batch: trajectory j is tokens CuSeqlens[j]..CuSeqlens[j+1]-1. The slices are host memory on
-// every backend, the addresses the backend's memory; nil means not supplied.
+// LossBatch is one micro-batch: trajectory j is tokens CuSeqlens[j]..CuSeqlens[j+1]-1. The slices are in host memory on
+// every backend, the addresses are in the backend's memory; nil means not supplied.
 type LossBatch struct {
 	CuSeqlens   []int64   // [trajectories + 1], from 0
 	Weight      []float64 // [trajectories]
@@ -55,8 +55,8 @@ type LossBatch struct {
 }
 
 // PolicyLoss writes dL/dnew to dlogpNew and dL/dH to dentropy, both [tokens] of the batch's DType and exactly 0 where
-// nothing is trained, and returns the micro-batch's sums; nil is a gradient that is not wanted, and an entropy term
-// allows both or neither. After a *mgrpo.Refusal the gradients are unspecified; its positions count within this
+// nothing is trained, and returns the micro-batch's sums. A nil gradient is not computed; with an entropy term either
+// both are nil or neither is. After a *mgrpo.Refusal the gradients are unspecified; its positions count within this
 // micro-batch.
 func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
 	return batch.Call("policy_loss", config, func(c LossCall) error {

@@ -19,7 +19,7 @@ type Sampling struct {
 	Position    uint64 // the token's position in the stream of Key
 }
 
-// Sampling crosses to C as it is.
+// Sampling has the layout of the C struct: slices of it are passed to C without a copy.
 var _ [unsafe.Sizeof(C.mgrpo_sampling{})]byte = [unsafe.Sizeof(Sampling{})]byte{}
 
 // Sample draws one token a row. token int32, logp and truncated float32, each [Rows]; the latter two may be nil.

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// RequireGrad makes t, a tensor that no recorded operation produced, a leaf whose gradient Backward
-// accumulates, or ends that.
+// RequireGrad makes t, a tensor that no recorded operation produced, a leaf whose gradient Backward accumulates (on),
+// or a constant again.
 func (t *Tensor) RequireGrad(on bool) {
 	s := t.scopeFor("require grad")
 	must("require grad", C.mgt_require_grad_(s.dev.native, t.handle, cbool(on)), t)

@@ -63,7 +63,7 @@ type job struct {
 
 type outcome struct {
 	err      error
-	panicked any  // a panic of f that is not ours, to go on in the caller
+	panicked any  // a panic of f that is no *Error; it is raised again in the caller
 	exited   bool // f called runtime.Goexit, as testing's FailNow does
 }
 
@@ -151,7 +151,7 @@ func (d *Device) ownThread(started chan<- error) {
 }
 
 func (d *Device) serve() {
-	// A job that leaves by runtime.Goexit takes this goroutine and its thread with it: another carries on.
+	// A job that calls runtime.Goexit ends this goroutine and its thread: another one carries on.
 	finished := false
 	defer func() {
 		if !finished {

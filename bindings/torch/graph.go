@@ -23,9 +23,9 @@ func (s *Scope) Record(f func()) *Graph {
 	defer func() {
 		said := message(C.mgt_graph_close(s.dev.native, g.handle))
 		switch {
-		case said == "" && !whole: // f's own panic goes on
+		case said == "" && !whole: // f panicked, and its panic goes on
 			g.Drop()
-		case said != "" && whole: // LibTorch may still refer to a recording that it could not end: it is left alone
+		case said != "" && whole: // LibTorch may still use a recording that it could not end: the handle is not freed
 			fail(op, said)
 		}
 	}()
@@ -36,8 +36,8 @@ func (s *Scope) Record(f func()) *Graph {
 	return g
 }
 
-// Replay launches the work once more, after whatever was launched before.
+// Replay launches the recorded work once more, after all work that was launched before.
 func (g *Graph) Replay() { must("replay", C.mgt_graph_replay(g.dev.native, g.handle)) }
 
-// Drop frees the graph and what its work used in between.
+// Drop frees the graph and the memory of its intermediate results.
 func (g *Graph) Drop() { must("drop graph", C.mgt_graph_drop(g.dev.native, g.handle)) }

@@ -30,8 +30,8 @@ func RMSNorm(x, w *Tensor, eps float64) *Tensor {
 	return s.take("rms norm", C.mgt_rms_norm(s.dev.native, x.handle, w.handle, C.double(eps)), x, w)
 }
 
-// AddRMSNorm returns x + residual, of one shape, and RMSNorm of that sum: what RMSNorm(x.Add(residual), w, eps) does in
-// one pass over memory, with the same bits, and in another one backwards.
+// AddRMSNorm returns x + residual, of one shape, and RMSNorm of that sum, with the bits of RMSNorm(x.Add(residual), w,
+// eps). The forward and the backward pass each go over memory once.
 func AddRMSNorm(x, residual, w *Tensor, eps float64) (sum, y *Tensor) {
 	s := x.scopeFor("add rms norm", residual, w)
 	r := C.mgt_add_rms_norm(s.dev.native, x.handle, residual.handle, w.handle, C.double(eps))
@@ -45,9 +45,9 @@ func SwiGLU(gateUp *Tensor) *Tensor {
 	return s.take("swiglu", C.mgt_swiglu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// Rope rotates x [T, H, hd] by position: elements i and i + hd/2 of a head are the plane that turns by the
-// angle whose cosine and sine are cos[pos, i] and sin[pos, i]. cos and sin are float32 [P, hd/2], pos is
-// int32 [T] with values below P, where on a GPU another gives NaN instead of an error. No gradient flows to cos and sin.
+// Rope rotates x [T, H, hd] by position: elements i and i + hd/2 of a head are the plane that turns by the angle whose
+// cosine and sine are cos[pos, i] and sin[pos, i]. cos and sin are float32 [P, hd/2], pos is int32 [T] with values
+// below P; on a GPU any other value gives NaN instead of an error. No gradient flows to cos and sin.
 func Rope(x, cos, sin, pos *Tensor) *Tensor {
 	s := x.scopeFor("rope", cos, sin, pos)
 	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)

@@ -18,8 +18,8 @@ type HeadLoss struct {
 // LinearPolicyLoss is the policy loss of the logits h w^T: h [N, D] and w [V, D] of one dtype, targets int32 [N], a
 // token's row of h each. It adds dL/dw to w's gradient in place unless w requires none. Logits exist for chunk rows at
 // a time and are computed once, so the ratio must be token or cispo. batch is as for kernels.PolicyLossFromLogits.
-// Nothing is recorded: h's gradient is for the caller to send backward. h holds trained tokens, or at least finite
-// numbers: a masked row has no gradient, but dL/dw multiplies it by 0.
+// Nothing is recorded: the caller passes h's gradient to Backward. Masked rows of h must be finite, too: they have no
+// gradient, but dL/dw multiplies them by 0.
 //
 // An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *mgrpo.Refusal what is refused; the
 // gradients are unspecified then.

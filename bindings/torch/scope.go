@@ -83,9 +83,8 @@ func (s *Scope) Keep(t *Tensor) *Tensor {
 	return t
 }
 
-// Adopt returns a tensor that shares the at::Tensor behind handle, which stays the caller's. It is how
-// tensors of other LibTorch bindings come in; the caller vouches that handle is an at::Tensor* on this
-// scope's device.
+// Adopt returns a tensor that shares the at::Tensor behind handle, which stays the caller's. Tensors of other LibTorch
+// bindings enter this package through it; the caller guarantees that handle is an at::Tensor* on this scope's device.
 func (s *Scope) Adopt(handle unsafe.Pointer) *Tensor {
 	s.current("adopt")
 	if handle == nil {

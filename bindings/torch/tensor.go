@@ -125,8 +125,8 @@ func (t *Tensor) Ptr() unsafe.Pointer {
 	return r.value
 }
 
-// Handle returns the at::Tensor* behind t, lent for as long as t lives. It is how tensors go out to other
-// LibTorch bindings.
+// Handle returns the at::Tensor* behind t, lent for as long as t lives. Other LibTorch bindings read the tensor through
+// it.
 func (t *Tensor) Handle() unsafe.Pointer {
 	t.scopeFor("handle")
 	return t.handle

@@ -80,7 +80,7 @@ func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
 	return checkpoints, nil
 }
 
-// best is the version that the newest checkpoint takes for the best.
+// best returns the version that the newest checkpoint names as the best; ok is false where it names none.
 func best(all []archive.Summary) (version int64, ok bool) {
 	for _, s := range slices.Backward(all) {
 		if s.Fault == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// optionalConfig is the configuration of a command: mgrpo train team.yaml, or mgrpo train -c team.yaml.
+// optionalConfig names the configuration of a command that also works without: mgrpo doctor team.yaml, or -c team.yaml.
 type optionalConfig struct {
 	File   string   `arg:"" optional:"" name:"FILE" help:"Configuration (docs/config.md)."`
 	Config string   `short:"c" placeholder:"FILE" help:"The same as a flag."`
@@ -26,7 +26,7 @@ func (f optionalConfig) given() bool { return f.File != "" || f.Config != "" }
 
 func (f optionalConfig) load() (*config.Config, error) { return config.Load(f.File+f.Config, f.Set) }
 
-// requiredConfig are shared by every command that cannot do without a configuration.
+// requiredConfig names the configuration of a command that cannot work without: mgrpo train team.yaml.
 type requiredConfig struct{ optionalConfig }
 
 // Validate is called by kong before the command runs.

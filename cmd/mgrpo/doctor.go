@@ -23,7 +23,7 @@ func (c *doctorCmd) Run(ctx context.Context) (err error) {
 		}
 	}
 	if doctor.Write(os.Stdout, doctor.Examine(ctx, o)) {
-		return errors.New("what is marked fail above would stop a run")
+		return errors.New("a run would stop at the lines marked fail above")
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // PyTorch's own checkpoint files come in through gotch, after package weights has scanned them.
 func init() { weights.SetBinReader(readBin) }
 
-// TorchScript modules score answers on the CPU, with all its cores while they do.
+// TorchScript modules score answers on the CPU, on as many threads as there are cores.
 func init() {
 	verify.SetModuleOpener(func(path string) (verify.Module, error) {
 		return gotchx.OpenScorer(context.Background(), path, "cpu", runtime.NumCPU())

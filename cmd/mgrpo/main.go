@@ -40,13 +40,12 @@ type cli struct {
 	Advantages advantagesCmd `cmd:"" group:"lines" help:"Group advantages and alignment draws."`
 }
 
-// What the program's status says to whoever started it. A signal that ends it is 128 more than its number, as
-// everywhere.
+// Exit statuses. A process that a signal ended has 128 plus the signal's number, as shells report it.
 const (
-	exitFailed      = 1   // an error that starting again would meet again
+	exitFailed      = 1   // an error that would come again
 	exitStopped     = 75  // stopped before the end, as asked or because others did not come: --resume goes on (EX_TEMPFAIL)
-	exitUsage       = 80  // the command line is not one
-	exitInterrupted = 130 // broken off at once
+	exitUsage       = 80  // a wrong command line
+	exitInterrupted = 130 // a second Ctrl-C ended it at once
 )
 
 func newParser(c *cli) *kong.Kong {
@@ -64,7 +63,8 @@ func main() {
 	parser.FatalIfErrorf(err)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal ends a command; the second, its default restored, the process. A training has its own way: stop.go.
+	// The first signal cancels the command's context, the second ends the process. Trainings treat signals otherwise:
+	// stop.go.
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// train runs a training with everything that watches one: the terminal and the run's files.
+// train runs a training and reports it to the terminal and to the run's files.
 func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	if err := doctor.Preflight(os.Stdout, cfg, opt.Agents); err != nil {
 		return err
@@ -40,7 +40,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	defer done()
 	opt.Stop = stop
 	err = trainer.Train(ctx, cfg, opt)
-	if errors.Is(err, trainer.ErrFinished) { // whoever resumes a run wants it to be complete, and it is
+	if errors.Is(err, trainer.ErrFinished) { // a run that is resumed when it is complete is no failure
 		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil
 	}
@@ -48,10 +48,10 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	return errors.Join(err, lines.Close(), events.Close())
 }
 
-// recall tells the console what a run that is resumed has reported before.
+// recall gives the console the records that a resumed run wrote before.
 func recall(console *metrics.Console, dir string) {
 	before, err := metrics.Read(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no reason not to train
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // training does not depend on the old records
 		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary is of the steps from here on alone: %v", err))
 		return
 	}

@@ -56,13 +56,13 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	return printStatus(os.Stdout, s)
 }
 
-// embedded says where to look for a run whose store nobody else can reach.
+// embedded returns the error for a run whose store only its own process can reach: it says where to look instead.
 func embedded(cfg *config.Config) error {
-	const why = "store.url is not set: the agents of this run meet inside the process of mgrpo train, where nobody else can look"
+	const why = "store.url is not set: the store of this run is inside the process of mgrpo train, where no other process can read it"
 	if cfg.Health.Address == "" {
-		return fmt.Errorf("%s; set health.address, and it answers there how it is", why)
+		return fmt.Errorf("%s; set health.address, and the run shows its state there", why)
 	}
-	return fmt.Errorf("%s; it answers at http://%s/metrics", why, cfg.Health.Address)
+	return fmt.Errorf("%s; the run shows its state at http://%s/metrics", why, cfg.Health.Address)
 }
 
 // statusWidth is how many columns a status takes, and statusAgent those of an agent's name.
@@ -105,7 +105,7 @@ func printStatus(w io.Writer, s *store.Status) error {
 	return err
 }
 
-// printCalls lists the oldest invocations that workers have in hand.
+// printCalls lists the oldest invocations that workers are playing.
 func printCalls(b *strings.Builder, s *store.Status) {
 	for _, a := range s.Agents {
 		for i, c := range a.InHand[:min(len(a.InHand), statusCalls)] {
@@ -140,8 +140,8 @@ func shorten(s string, columns int) string {
 	return string([]rune(s)[:columns-1]) + "…"
 }
 
-// wrap writes text of others in lines of statusWidth, each after the indent, whose newlines come once. What
-// could steer a terminal is left out.
+// wrap writes text that other processes sent in lines of statusWidth. The newlines of indent come before the first
+// line, the rest of it before each. Control characters, which could steer a terminal, are left out.
 func wrap(b *strings.Builder, indent, text string) {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// untilStopped gives a training the two ways to end it from outside. The first SIGINT or SIGTERM closes
-// stop: the step in flight is finished and a checkpoint written, by all workers of the run. The second
-// cancels the context; the third ends the process, as without us. done gives the signals back.
+// untilStopped gives a training the two ways to end it from outside. The first SIGINT or SIGTERM closes stop: the step
+// in flight is finished and a checkpoint written, by all workers of the run. The second cancels the context; the third
+// ends the process, as is the signal's default. done restores the default of both signals.
 func untilStopped(parent context.Context) (ctx context.Context, stop <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent)) // parent ends with the first signal
 	signals, asked := make(chan os.Signal, 2), make(chan struct{})

@@ -34,14 +34,14 @@ say() { printf 'run.sh: %s\n' "$1" >&2; }
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
-if [ ! "$dry" ]; then # what another run uses is not written to
+if [ ! "$dry" ]; then # nothing is written where another run is going on
   if ! command -v redis-server >/dev/null; then
     say 'no redis-server on the PATH: apt-get install redis-server'
     exit 1
   fi
   exec 9>"$dir/lock"
   if ! flock -n 9; then
-    say "another run.sh uses $dir, or processes of it that it left behind do: end them, or set DIR and PORT to others"
+    say "another run.sh uses $dir, or a process that it left behind does: end it, or set DIR and PORT to others"
     exit 1
   fi
   if answers; then

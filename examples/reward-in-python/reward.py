@@ -1,6 +1,6 @@
 """The reward of the flags game: mgrpo writes a JSON line for each answer, this program a JSON line with its score.
 
-docs/verifiers.md lists the fields of a line. What is no score goes to standard error.
+docs/verifiers.md lists the fields of a line. Everything but scores goes to standard error.
 """
 import json
 import re

@@ -1,7 +1,7 @@
 """An MCP server on stdio, of the standard library alone: a timetable with one tool.
 
 mgrpo starts it once for each agent that has the tool, writes JSON-RPC requests to its standard input, a line each, and reads its
-answers from standard output. What it writes on standard error is shown if it dies. https://modelcontextprotocol.io
+answers from standard output. If the server dies, mgrpo shows what it wrote on standard error. https://modelcontextprotocol.io
 """
 import json
 import sys

@@ -1,5 +1,5 @@
-// Package emulated is the CUDA kernels on an emulated GPU (kernels/test/emulator), for tests on machines without one. It
-// loads a library of `make native-tests` that no program links.
+// Package emulated runs the CUDA kernels on an emulated GPU (kernels/test/emulator), for tests on machines without a
+// GPU. It loads a library of `make native-tests` that no program links.
 package emulated
 
 /*
@@ -10,7 +10,7 @@ package emulated
 
 static mgrpo_gpu table;
 
-// Returns what went wrong, or NULL.
+// Returns the dynamic linker's error message, or NULL.
 static const char *load(void) {
   void *library = dlopen("libmgrpo_kernels_emulated.so", RTLD_NOW | RTLD_LOCAL);
   if (!library) return dlerror();

@@ -28,8 +28,8 @@ type BinTensor struct {
 // StateDict lists the tensors of a state dict, by name, from its pickle: data.pkl in a file that torch.save wrote, such
 // as pytorch_model.bin. gotch's unpickler reads it; storages are only named, so no value is read or copied.
 //
-// gotch's unpickler trusts the pickle: it allocates what that says. Check an untrusted one first (package weights scans
-// opcodes and sizes). A pickle that makes the unpickler panic is an error here.
+// gotch's unpickler trusts the pickle: it allocates as much as the pickle says. Check an untrusted one first (package
+// weights scans opcodes and sizes). A pickle that makes the unpickler panic is an error here.
 func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -48,7 +48,7 @@ func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 		if !isName || !isTensor {
 			return fmt.Errorf("gotchx: entry %v is a %T; a state dict maps names to tensors", key, value)
 		}
-		s := t.Source.(storage) // RebuildTensorV2 was given no other
+		s := t.Source.(storage) // findStorage returns no other type
 		dtype, err := FromDType(s.dtype)
 		tensors = append(tensors, BinTensor{name, s.key, dtype, s.size, t.StorageOffset, t.Size, t.Stride})
 		return err
@@ -69,8 +69,8 @@ func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 	return tensors, err
 }
 
-// storage is the name of a storage, where gotch's own would hold its values. gotch's reader of whole files knows no
-// bfloat16, and reads every value by itself.
+// storage names a storage, where gotch's type would hold its values: gotch's reader of whole files does not know
+// bfloat16 and reads the values one by one.
 type storage struct {
 	key   string
 	dtype gotch.DType

@@ -19,8 +19,8 @@ type Scorer struct {
 	module *ts.CModule
 }
 
-// OpenScorer loads a file that torch.jit.save wrote onto a device of its own. The file is a program: loading and
-// running it does what it says, so it must come from somebody who is trusted as one who wrote this program.
+// OpenScorer loads a file that torch.jit.save wrote onto a device of its own. The file is a program that runs in this
+// process: open only the files of somebody whose programs you would run.
 func OpenScorer(ctx context.Context, path, device string, threads int) (*Scorer, error) {
 	d, err := torch.Open(device, threads)
 	if err != nil {
