@@ -2,58 +2,212 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/course"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 // coldStart teaches the agent from demonstrations before the first step: supervised, with the packing,
 // the mask and the optimizer of the training. Agents do it side by side and need nothing of each other.
+// Asked to stop it leaves its state on disk and returns errStopping; the next start goes on from there.
 func (w *worker) coldStart(ctx context.Context) error {
 	set := w.agent.ColdStart
 	if !w.cfg.ColdStarts(w.agent) {
 		return nil
 	}
-	demos, err := w.demonstrations()
+	c, err := w.archive.RestoreColdStart(ctx)
 	if err != nil {
 		return fmt.Errorf("cold start: %w", err)
 	}
-	schedule := assemble.Schedule(set.Optimizer, set.Steps)
-	order := newDealer(len(demos), w.cfg.Run.Seed, w.name)
-	w.Learner.SetAdam(assemble.Adam(set.Optimizer))
-	clock := w.stopwatch()
-	var loss, tokens mean
-	for i := range set.Steps {
-		batch := make([]*learner.Sequence, 0, set.Batch)
-		for range set.Batch {
-			batch = append(batch, demos[order.next()])
-		}
-		r, err := w.Learner.Supervise(ctx, batch, schedule.At(i))
-		if err != nil {
-			return fmt.Errorf("cold start, update %d: %w", i+1, err)
-		}
-		tokens.add(r.Values["tokens"])
-		if i >= set.Steps-min(set.Steps, 20) {
-			loss.add(r.Values["loss"])
-		}
-		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
+	if c.Updates > 0 {
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "the cold start goes on after update %d of %d", c.Updates, set.Steps))
 	}
-	clock.lap("learn")
+	if !c.Over {
+		if err := w.teach(ctx, &c); err != nil {
+			return w.leaveColdStart(ctx, c, err)
+		}
+	}
+	if w.cfg.KLToColdStart(w.agent) {
+		if err := w.archive.KeepReference(ctx); err != nil {
+			return err
+		}
+		if err := w.takeReference(ctx); err != nil {
+			return err
+		}
+	}
 	w.Learner.SetAdam(assemble.Adam(w.agent.Optimizer))
-	record := metrics.Record{Kind: metrics.KindColdStart, Agent: w.name, Values: map[string]float64{
-		"loss": loss.value(), "updates": float64(set.Steps), "trained_tokens": tokens.sum,
-		"learn_seconds": clock.laps["learn"], "learn_tokens_per_second": tokens.sum / clock.laps["learn"],
-	}}
-	w.observer.Report(record)
 	if !w.cfg.Learns(w.agent) { // frozen from here on
 		err := w.Learner.Close(ctx)
 		w.Learner = nil
 		return err
 	}
 	return w.Learner.ResetOptimizer(ctx)
+}
+
+// teach makes the updates that c is short of, and counts them there.
+func (w *worker) teach(ctx context.Context, c *archive.ColdStart) error {
+	set := w.agent.ColdStart
+	demos, err := w.demonstrations()
+	if err != nil {
+		return fmt.Errorf("cold start: %w", err)
+	}
+	schedule := assemble.Schedule(set.Optimizer, set.Steps)
+	order := newDealer(len(demos), w.cfg.Run.Seed, w.name)
+	order.skip(c.Updates * int64(set.Batch))
+	w.Learner.SetAdam(assemble.Adam(set.Optimizer))
+	counted := min(set.Steps, 20) // last updates, over which the loss is averaged
+	watch := stopWatch{w: w}
+	updating, done := unlessAsked(ctx)
+	defer done()
+	for i := c.Updates; i < set.Steps; i++ {
+		if err := watch.look(ctx); err != nil {
+			return err
+		}
+		clock := w.stopwatch()
+		batch := make([]*learner.Sequence, 0, set.Batch)
+		for range set.Batch {
+			batch = append(batch, demos[order.next()])
+		}
+		r, err := w.Learner.Supervise(updating, batch, schedule.At(i))
+		if err != nil {
+			return fmt.Errorf("cold start, update %d: %w", i+1, err)
+		}
+		c.Updates++
+		c.Tokens += r.Values["tokens"]
+		if i >= set.Steps-counted {
+			c.Loss += r.Values["loss"]
+		}
+		clock.lap("learn")
+		c.Seconds += clock.laps["learn"]
+		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
+	}
+	w.observer.Report(metrics.Record{Kind: metrics.KindColdStart, Agent: w.name, Values: map[string]float64{
+		"loss": c.Loss / float64(counted), "updates": float64(set.Steps), "trained_tokens": c.Tokens,
+		"learn_seconds": c.Seconds, "learn_tokens_per_second": c.Tokens / c.Seconds,
+	}})
+	return nil
+}
+
+// leaveColdStart puts the state of a cold start on disk if err ends it for a while and not for a fault. It returns err.
+func (w *worker) leaveColdStart(ctx context.Context, c archive.ColdStart, err error) error {
+	stopping := errors.Is(err, errStopping)
+	if stopping { // those who are through with theirs are to know why this worker goes
+		defer w.askStop(ctx)
+	}
+	if c.Updates == 0 || !stopping && !Resumable(err) {
+		return err
+	}
+	folder, failed := w.archive.SaveColdStart(context.WithoutCancel(ctx), c)
+	if failed != nil {
+		return failed
+	}
+	w.observer.Note(metrics.Infof(w.name, metrics.TopicStop, "the cold start is stopped after update %d of %d, for --resume to go on there: %s", c.Updates, w.agent.ColdStart.Steps, folder))
+	return err
+}
+
+// askStop has the others stop too. A store that cannot be reached is not waited for: passStopOn tells of it.
+func (w *worker) askStop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_ = w.member.AskStop(ctx)
+}
+
+// takeReference loads the weights that the run's folder has for the KL term.
+func (w *worker) takeReference(ctx context.Context) error {
+	folder, err := w.archive.Reference()
+	if err != nil {
+		return err
+	}
+	return w.ReferTo(ctx, w.cfg, w.agent, folder)
+}
+
+// meetReady waits until all are ready. Whoever is ready goes on with the others, also to a stop. Only where one of them
+// has stopped in its cold start, which is why it has no worker any more, this one stops too and keeps its own.
+func (w *worker) meetReady(ctx context.Context) error {
+	if w.archive.Saved() != course.None {
+		return w.member.Meet(ctx, store.Ready, w.waitsFor)
+	}
+	waiting, leave := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { w.watchOthers(waiting, leave) })
+	err := w.member.Meet(waiting, store.Ready, w.waitsFor)
+	if err != nil && waiting.Err() != nil {
+		err = context.Cause(waiting)
+	}
+	leave(nil)
+	watching.Wait()
+	if err == nil || !w.cfg.ColdStarts(w.agent) {
+		return err
+	}
+	return w.leaveColdStart(ctx, archive.ColdStart{Updates: w.agent.ColdStart.Steps, Over: true}, err)
+}
+
+// watchOthers calls leave when a stop was asked for and an agent has no worker, until ctx ends.
+func (w *worker) watchOthers(ctx context.Context, leave context.CancelCauseFunc) {
+	watch := stopWatch{w: w}
+	for ctx.Err() == nil {
+		if errors.Is(watch.look(ctx), errStopping) {
+			if missing, err := w.member.Missing(ctx); err == nil && len(missing) > 0 {
+				leave(errStopping)
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(stopInterval):
+		}
+	}
+}
+
+// stopInterval is how long a stop that another server was asked for may go unseen.
+const stopInterval = time.Second
+
+// stopWatch looks for a stop between updates: one that this process is asked for at once, those of others now and then.
+type stopWatch struct {
+	w      *worker
+	looked time.Time // when the store was asked
+}
+
+// look returns errStopping if a stop is asked for, and, if ctx has ended, why.
+func (s *stopWatch) look(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-s.w.stop:
+		return errStopping
+	default:
+	}
+	if time.Since(s.looked) < stopInterval {
+		return nil
+	}
+	asked, err := s.w.stopAsked(ctx)
+	s.looked = time.Now()
+	if err == nil && asked {
+		err = errStopping
+	}
+	return err
+}
+
+// unlessAsked is a context for an update, which ends as ctx does, but not because of a stop that somebody asked for: the
+// update is then made to its end, and its weights can be kept.
+func unlessAsked(ctx context.Context) (updating context.Context, done func()) {
+	updating, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); !Resumable(cause) {
+			cancel(cause)
+		}
+	})
+	return updating, func() { stop(); cancel(nil) }
 }
 
 // demonstrations are the conversations to learn from.
@@ -88,4 +242,11 @@ func (d *dealer) next() int {
 	}
 	d.at++
 	return d.perm[d.at-1]
+}
+
+// skip deals n indices to nobody.
+func (d *dealer) skip(n int64) {
+	for range n {
+		d.next()
+	}
 }

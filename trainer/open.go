@@ -65,6 +65,11 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	if s.Frozen {
 		return w, nil
 	}
+	if s.From != nil && s.Config.KLToColdStart(a) {
+		if err = w.takeReference(ctx); err != nil {
+			return w, err
+		}
+	}
 	if s.Config.GRPO.KL == "k1" && s.Config.Learns(a) {
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one"))
 	}

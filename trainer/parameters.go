@@ -21,6 +21,14 @@ func (p parameters) Read(ctx context.Context, from int64, dst []float32) error {
 	return p.w.Model.ReadFlat(ctx, p.w.Params.Master(), from, dst)
 }
 
+func (p parameters) Moments(ctx context.Context) (m, v func(from int64, dst []float32) error) {
+	first, second := p.w.Learner.Moments()
+	read := func(buffer *torch.Tensor) func(int64, []float32) error {
+		return func(from int64, dst []float32) error { return p.w.Model.ReadFlat(ctx, buffer, from, dst) }
+	}
+	return read(first), read(second)
+}
+
 func (p parameters) Numel() int64 { return p.w.Params.Numel() }
 
 func (p parameters) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -33,18 +34,29 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 	if err != nil {
 		return nil, err
 	}
-	if !opt.Resume {
-		if len(steps) > 0 {
-			return nil, fmt.Errorf("%s already holds checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
-		}
+	stopped := archive.StoppedColdStarts(dir, checkpoints.Agents)
+	switch {
+	case !opt.Resume && len(steps) > 0:
+		return nil, fmt.Errorf("%s already holds checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
+	case !opt.Resume && len(stopped) > 0:
+		return nil, fmt.Errorf("%s already holds a cold start that was stopped, of %s: continue with --resume, or choose another run.dir", dir, strings.Join(stopped, ", "))
+	case !opt.Resume:
 		return nil, nil
 	}
-	if len(steps) > 0 {
+	if len(steps)+len(stopped) > 0 {
 		if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
 			return nil, err
 		}
 	}
-	return checkpoints.AtHand(opt.Observer)
+	points, err := checkpoints.AtHand(opt.Observer)
+	switch {
+	case err != nil || len(points) > 0:
+	case len(stopped) > 0:
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: the cold start goes on where it was stopped, of %s", dir, strings.Join(stopped, ", ")))
+	default:
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", dir))
+	}
+	return points, err
 }
 
 // somethingLeft is an ErrFinished where this worker's newest checkpoint is of the end of the run and all workers have

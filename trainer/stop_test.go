@@ -1,7 +1,9 @@
 package trainer
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -144,25 +147,210 @@ func TestStopWithADeadPartner(t *testing.T) {
 	}
 }
 
-// TestStopInColdStart stops before there was a step: the cold start is kept and not done again.
-func TestStopInColdStart(t *testing.T) {
-	wholeDir, _ := whole(t)
-	dir, seen := t.TempDir(), &recorder{}
-	cfg := load(t, dir, "run.steps=4")
-	err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopIn(seen, "planner", "cold start")})
-	if !errors.Is(err, ErrStopped) {
-		t.Fatalf("stopped: %v", err)
-	}
-	if got := steps(t, dir); !slices.Equal(got, []int64{0}) {
-		t.Fatalf("checkpoints %v, want one of version 0", got)
-	}
-	again := mustTrain(t, cfg, Options{Resume: true})
-	for _, r := range again.records {
-		if r.Kind == "cold_start" {
-			t.Errorf("%s had its cold start again", r.Agent)
+// stopAfter returns a channel that is closed when an agent has made so many updates of its cold start.
+func stopAfter(seen *recorder, agent string, updates int) <-chan struct{} {
+	stop := make(chan struct{})
+	seen.on = func(a, phase string, done int) {
+		if a == agent && phase == "cold start" && done == updates {
+			close(stop)
 		}
 	}
+	return stop
+}
+
+// coldStarts makes seen note at which update of its cold start each agent begins.
+func coldStarts(seen *recorder) map[string]int {
+	var mu sync.Mutex
+	first := map[string]int{}
+	seen.on = func(agent, phase string, done int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, ok := first[agent]; phase == "cold start" && !ok {
+			first[agent] = done
+		}
+	}
+	return first
+}
+
+// TestStopInColdStart stops a run between two updates of the planner's cold start, again when it goes on from there, and
+// lets it end: nothing but the interruptions tells it from a run that was left alone. Where AdamW's state was damaged in
+// between, the cold start is made again.
+func TestStopInColdStart(t *testing.T) {
+	wholeDir, wantNumbers := whole(t)
+	dir := t.TempDir()
+	cfg := load(t, dir, "run.steps=4")
+	numbers := map[string]float64{}
+	for _, updates := range []int{7, 15} {
+		seen := &recorder{}
+		err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopAfter(seen, "planner", updates), Resume: updates > 7})
+		if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), fmt.Sprintf("the cold start is stopped after update %d of 40", updates)) {
+			t.Fatalf("stopped: %v\nnotes: %s", err, seen)
+		}
+		if got := steps(t, dir); len(got) > 0 {
+			t.Fatalf("checkpoints %v", got)
+		}
+		maps.Copy(numbers, seen.numbers())
+	}
+	damaged := copyRun(t, dir)
+	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err == nil || !strings.Contains(err.Error(), "already holds a cold start that was stopped, of planner, researcher: continue with --resume") {
+		t.Errorf("started over: %v", err)
+	}
+	if err := Train(t.Context(), load(t, dir, "run.steps=4", "run.seed=9"), Options{Observer: &recorder{}, Resume: true}); err == nil || !strings.Contains(err.Error(), "run.seed: 0 -> 9") {
+		t.Errorf("resumed with another seed: %v", err)
+	}
+	again := &recorder{}
+	first := coldStarts(again)
+	if err := Train(t.Context(), cfg, Options{Observer: again, Resume: true}); err != nil {
+		t.Fatal(err)
+	}
+	if first["planner"] != 16 || first["researcher"] == 1 {
+		t.Errorf("cold starts went on with the updates %v", first)
+	}
+	maps.Copy(numbers, again.numbers())
+	sameNumbers(t, numbers, wantNumbers)
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+	if left := archive.StoppedColdStarts(dir, cfg.AgentNames()); len(left) > 0 {
+		t.Errorf("states of the cold starts of %v are left", left)
+	}
+
+	file := filepath.Join(damaged, "cold_start", "planner", "optimizer.safetensors")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-3] ^= 1
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	seen := mustTrain(t, load(t, damaged, "run.steps=4"), Options{Resume: true})
+	if !strings.Contains(seen.String(), "the cold start is made again from its first update") {
+		t.Errorf("notes: %s", seen)
+	}
+	sameWeights(t, digests(t, damaged, 4), digests(t, wholeDir, 4))
+}
+
+// TestStopAfterAnothersColdStart: the researcher, alone in its process and not asked, is through with its cold start when
+// the planner's is stopped. It ends too, and neither makes an update twice. The researcher is frozen from then on.
+func TestStopAfterAnothersColdStart(t *testing.T) {
+	url := startRedis(t)
+	sets := []string{"run.steps=1", "run.threads=1", "eval.before=false", "agents.researcher.cold_start.steps=3",
+		"agents.researcher.cold_start.optimizer.warmup=1", "agents.researcher.train=false"}
+	wholeDir, dir := t.TempDir(), t.TempDir()
+	mustTrain(t, load(t, wholeDir, sets...), Options{})
+	through := make(chan struct{})
+	run := func(resume bool, stop chan struct{}, seen *recorder) map[string]error {
+		errs, mu := map[string]error{}, sync.Mutex{}
+		var g errgroup.Group
+		for _, name := range []string{"planner", "researcher"} {
+			g.Go(func() error {
+				opt := Options{Agents: []string{name}, Observer: seen, Resume: resume}
+				if name == "planner" {
+					opt.Stop = stop
+				}
+				err := Train(t.Context(), load(t, dir, append(sets, "store.url="+url)...), opt)
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+				return nil
+			})
+		}
+		_ = g.Wait()
+		return errs
+	}
+	stop, seen := make(chan struct{}), &recorder{}
+	var once, stopOnce sync.Once
+	seen.on = func(agent, phase string, done int) {
+		switch {
+		case agent == "researcher" && phase == "waits for planner":
+			once.Do(func() { close(through) })
+		case agent == "planner" && phase == "cold start" && done == 5:
+			<-through
+			stopOnce.Do(func() { close(stop) })
+		}
+	}
+	for name, err := range run(false, stop, seen) {
+		if !errors.Is(err, ErrStopped) {
+			t.Errorf("%s ended with: %v", name, err)
+		}
+	}
+	for _, note := range []string{"after update 5 of 40", "after update 3 of 3"} {
+		if !strings.Contains(seen.String(), note) {
+			t.Errorf("no note %q: %s", note, seen)
+		}
+	}
+	seen = &recorder{}
+	first := coldStarts(seen)
+	for name, err := range run(true, nil, seen) {
+		if err != nil {
+			t.Errorf("%s, resumed: %v", name, err)
+		}
+	}
+	if _, again := first["researcher"]; again || first["planner"] != 6 {
+		t.Errorf("cold starts went on with the updates %v", first)
+	}
+	sameWeights(t, digests(t, dir, 1), digests(t, wholeDir, 1))
+}
+
+// TestStopReachesColdStarts asks the researcher's process alone, in its cold start; the planner, in a process of its own and
+// in a longer one, ends its cold start too.
+func TestStopReachesColdStarts(t *testing.T) {
+	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
+	stop := stopAfter(seen, "researcher", 2)
+	var g errgroup.Group
+	for _, name := range []string{"planner", "researcher"} {
+		g.Go(func() error {
+			opt := Options{Agents: []string{name}, Observer: seen}
+			if name == "researcher" {
+				opt.Stop = stop
+			}
+			cfg := load(t, dir, "run.threads=1", "store.url="+url, "cold_start.steps=100000", "agents.planner.cold_start.steps=100000", "agents.researcher.cold_start.steps=100000")
+			if err := Train(t.Context(), cfg, opt); !errors.Is(err, ErrStopped) {
+				t.Errorf("%s ended with: %v", name, err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	if got := archive.StoppedColdStarts(dir, []string{"planner", "researcher"}); !slices.Contains(got, "researcher") {
+		t.Errorf("states of the cold starts of %v are kept\nnotes: %s", got, seen)
+	}
+}
+
+// TestBrokenOffInColdStart: a worker that is broken off at once tells the others that somebody asked for it: they finish
+// the update in flight and keep their cold starts. Its own is lost, as it wanted.
+func TestBrokenOffInColdStart(t *testing.T) {
+	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
+	ctx, cancel := context.WithCancel(t.Context())
+	begun := make(chan struct{})
+	var once sync.Once
+	seen.on = func(agent, phase string, done int) {
+		switch {
+		case agent == "planner" && phase == "cold start":
+			once.Do(func() { close(begun) })
+		case agent == "researcher" && phase == "cold start":
+			<-begun
+			cancel()
+		}
+	}
+	var g errgroup.Group
+	for _, name := range []string{"planner", "researcher"} {
+		g.Go(func() error {
+			ctx := ctx
+			if name == "planner" {
+				ctx = t.Context()
+			}
+			cfg := load(t, dir, "run.threads=1", "store.url="+url, "agents.planner.cold_start.steps=100000")
+			err := Train(ctx, cfg, Options{Agents: []string{name}, Observer: seen})
+			if name == "planner" && !Resumable(err) {
+				t.Errorf("the planner ended with: %v", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	if got := archive.StoppedColdStarts(dir, []string{"planner", "researcher"}); !slices.Equal(got, []string{"planner"}) {
+		t.Errorf("states of the cold starts of %v are kept\nnotes: %s", got, seen)
+	}
 }
 
 // TestStopReachesTheOthers asks the sub-agent's worker alone: both stop at the same version.

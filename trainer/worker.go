@@ -113,14 +113,12 @@ func (w *worker) carryOut(ctx context.Context, c course.Command, held *experienc
 	case course.Teach:
 		err = w.coldStart(ctx)
 	case course.Meet:
-		err = w.member.Meet(ctx, store.Ready, w.waitsFor)
+		err = w.meetReady(ctx)
 	case course.Save:
 		err = w.archive.Checkpoint(ctx, c.Version)
 	case course.Evaluate:
-		if err = w.evaluate(ctx, c.Version); errors.Is(err, errStopping) {
-			return course.Result{Stop: true}, nil
-		}
-		r.Best = w.archive.Evaluations().IsBest(c.Version)
+		err = w.evaluate(ctx, c.Version)
+		r.Best = err == nil && w.archive.Evaluations().IsBest(c.Version)
 	case course.Train:
 		if err = w.archive.Failed(); err == nil {
 			err = w.step(ctx, c.Version, held)
@@ -129,6 +127,9 @@ func (w *worker) carryOut(ctx context.Context, c course.Command, held *experienc
 		if err = w.archive.Settle(ctx); err == nil {
 			err = w.member.Meet(ctx, store.Finished, w.waitsFor)
 		}
+	}
+	if errors.Is(err, errStopping) {
+		return course.Result{Stop: true}, nil
 	}
 	return r, err
 }

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
 )
 
 // The end of a resumed run tells of all its steps, and a run that is finished is no failure, whichever command is told
@@ -37,5 +43,62 @@ func TestEndOfResumedRun(t *testing.T) {
 	steps, tokens = end(again)
 	if !strings.Contains(again, "nothing is left to train") || !strings.HasPrefix(steps, "3 steps") || tokens != all {
 		t.Errorf("finished:\n%s", again)
+	}
+}
+
+// TestInterruptedColdStart: Ctrl-C in a cold start ends the process after the update in flight, with the status and the last
+// line of every stop, and --resume goes on there: to the weights of a run that was left alone.
+func TestInterruptedColdStart(t *testing.T) {
+	args := func(dir string, more ...string) []string {
+		out := []string{"train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir}
+		for _, s := range []string{"run.steps=1", "run.threads=2", "eval.before=false", "eval.queries=2", "eval.samples=1", "task.queries_per_step=2",
+			"grpo.rollouts=2", "cold_start.queries=32", "agents.planner.cold_start.steps=800", "agents.planner.cold_start.batch=4",
+			"agents.researcher.cold_start.steps=800", "agents.researcher.cold_start.batch=4"} {
+			out = append(out, "--set", s)
+		}
+		return append(out, more...)
+	}
+	whole, dir := t.TempDir(), t.TempDir()
+	succeed(t, "", args(whole)...)
+
+	cmd := program(t, "", args(dir)...)
+	var notes strings.Builder
+	cmd.Stderr = &notes
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	lines := bufio.NewScanner(io.TeeReader(out, &said))
+	for interrupted := false; lines.Scan(); {
+		if !interrupted && strings.Contains(lines.Text(), "cold start ") && strings.Contains(lines.Text(), "/800") {
+			interrupted = true
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_ = cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != 75 || !strings.HasSuffix(notes.String(), "mgrpo: stopped before the end, as asked; --resume goes on\n") {
+		t.Fatalf("status %d, %s", status, notes.String())
+	}
+	if !strings.Contains(said.String(), "the cold start is stopped after update ") {
+		t.Fatalf("no word about the cold start:\n%s", said.String())
+	}
+	resumed := succeed(t, "", args(dir, "--resume")...)
+	if !strings.Contains(resumed, "the cold start goes on where it was stopped, of ") || !strings.Contains(resumed, "the cold start goes on after update ") {
+		t.Errorf("resumed:\n%s", resumed)
+	}
+	for _, agent := range []string{"planner", "researcher"} {
+		for _, file := range []string{"model.safetensors", "optimizer.safetensors"} {
+			want, err := os.ReadFile(filepath.Join(archive.CheckpointsOf(whole).AgentDir(1, agent), file))
+			got, err2 := os.ReadFile(filepath.Join(archive.CheckpointsOf(dir).AgentDir(1, agent), file))
+			if err != nil || err2 != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s of %s differs: %v, %v", file, agent, err, err2)
+			}
+		}
 	}
 }

@@ -22,6 +22,8 @@ const (
 	ledgerFolder       = "ledger"
 	trajectoriesFolder = "trajectories"
 	failedFolder       = "failed"
+	referenceFolder    = "reference"
+	coldStartsFolder   = "cold_start"
 )
 
 // CheckpointsDir is the folder of the checkpoints in a run's folder.
@@ -46,8 +48,9 @@ type Archive struct {
 	evaluations Evaluations
 	saved       int64 // version of the newest checkpoint, complete or in the making; -1: there is none yet
 	saving      saving
-	copied      *copied // what checkpoints are written from; nil before Begin, and of an agent that does not train
-	ledger      *Ledger // nil before Begin
+	copied      *copied        // what checkpoints are written from; nil before Begin, and of an agent that does not train
+	ledger      *Ledger        // nil before Begin
+	reference   []durable.File // weights of the KL term that KeepReference wrote
 }
 
 // Settings are what an archive is told of its run.
@@ -87,6 +90,8 @@ type Parameters interface {
 	Numel() int64
 	// Read fills dst with weights from index from on.
 	Read(ctx context.Context, from int64, dst []float32) error
+	// Moments are AdamW's as they are when the functions are called, which fill dst from an index on.
+	Moments(ctx context.Context) (m, v func(from int64, dst []float32) error)
 	// Copy copies everything as it is at one moment, to slices of the buffers' length.
 	Copy(ctx context.Context, master, m, v []float32) error
 	// Reader reads the tensors of a checkpoint, all of each, off weights that master gives from an index on.
@@ -108,6 +113,7 @@ type Counters struct {
 type state struct {
 	Version int64 `json:"version"` // training steps committed
 	Counters
+	Reference []durable.File `json:"reference,omitempty"` // weights of the KL term, where they are those after the cold start
 }
 
 // New returns the archive of an agent that has no checkpoint yet. It touches no file.
@@ -157,6 +163,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	if err := json.Unmarshal(data, &st); err != nil {
 		return fmt.Errorf("%s/%s: %w", agentDir, stateFile, err)
 	}
+	a.reference = st.Reference
 	return a.parameters.Restore(ctx, st.Counters, f.reader("m"), f.reader("v"))
 }
 
@@ -173,6 +180,9 @@ func (a *Archive) Begin(from *Manifest) (err error) {
 	if from != nil {
 		part, _ := from.Agent(a.Agent) // it verified
 		at, version = part.Ledger, from.Step
+		if err := a.dropColdStart(); err != nil {
+			return err
+		}
 	}
 	if a.ledger, err = a.checkpoints.OpenLedger(a.Agent, at); err != nil {
 		return a.diskFull(err)

@@ -92,6 +92,9 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 			return err
 		}
 	}
+	if err := a.dropColdStart(); err != nil {
+		return err
+	}
 	return a.prune(evaluations)
 }
 
@@ -159,7 +162,7 @@ func filesOf(agent string, p store.Part) AgentFiles {
 
 // agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
-	st := state{Version: version, Counters: a.parameters.Counters()}
+	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}
 	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: a.DType, Extra: a.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {
@@ -175,6 +178,6 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		}
 	}
 	out.Read = a.parameters.Reader(ctx, master)
-	out.State, _ = json.Marshal(st) // integers: cannot fail
+	out.State, _ = json.Marshal(st) // integers and strings: cannot fail
 	return out, nil
 }

@@ -202,7 +202,7 @@ func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 	return m, nil
 }
 
-// verifyFile compares a file of an agent's folder with what the manifest says of it.
+// verifyFile compares a file of a folder with what is known of it since it was written.
 func verifyFile(dir string, f durable.File) error {
 	path := filepath.Join(dir, f.Path)
 	info, err := os.Lstat(path)
@@ -214,7 +214,7 @@ func verifyFile(dir string, f durable.File) error {
 	case !info.Mode().IsRegular():
 		return errors.New("is not a regular file")
 	case info.Size() != f.Size:
-		return fmt.Errorf("has %d bytes, the manifest says %d", info.Size(), f.Size)
+		return fmt.Errorf("has %d bytes, and %d were written", info.Size(), f.Size)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -226,7 +226,7 @@ func verifyFile(dir string, f durable.File) error {
 		return err
 	}
 	if sum := digest.Sum(nil); hex.EncodeToString(sum) != f.SHA256 {
-		return errors.New("is altered: its SHA-256 is not the manifest's")
+		return errors.New("is altered: its SHA-256 is not that of what was written")
 	}
 	return nil
 }

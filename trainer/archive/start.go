@@ -2,7 +2,6 @@ package archive
 
 import (
 	"fmt"
-	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -24,9 +23,6 @@ func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
 	}
 	if len(points) == 0 && len(steps) > 0 {
 		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, c.Dir)
-	}
-	if len(points) == 0 {
-		observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", filepath.Dir(c.Dir)))
 	}
 	return points, nil
 }

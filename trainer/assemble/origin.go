@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -54,6 +57,19 @@ func (o origin) close() error {
 	return o.source.Close()
 }
 
+// model makes the agent's model of it: the weights, or random ones, which are a function of the seed.
+func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
+	opt.Compute, opt.MaxPosition = computeType(a), a.ContextTokens(math.MaxInt)
+	if o.source != nil {
+		return model.Load(ctx, d, o.source, opt)
+	}
+	seed := a.Model.Shape.InitSeed
+	if seed == 0 {
+		seed = cfg.Run.Seed ^ Hash(a.Name)
+	}
+	return model.Random(ctx, d, o.arch, seed, opt)
+}
+
 // architecture is what the agent's model will be. It reads headers and the tokenizer, and no weights.
 func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
 	o, err := openOrigin(cfg, a, nil, "")
@@ -86,28 +102,36 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 			return fmt.Errorf("cold start of %s: %w", a.Name, err)
 		}
 	}
-	if cfg.GRPO.KL == "none" || !cfg.Learns(a) {
+	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return nil
 	}
-	reference, err := openReference(cfg, a)
+	reference, err := openReference(cfg, a, t)
 	if err != nil {
 		return err
 	}
-	return errors.Join(reference.Check(), reference.Close())
+	if reference.source != nil {
+		err = reference.source.Check()
+	}
+	return errors.Join(err, reference.close())
 }
 
-// openReference opens the weights of the KL term: those configured, else the ones the run starts from.
-func openReference(cfg *config.Config, a *config.Agent) (*weights.Source, error) {
+// openReference opens the weights of the KL term, without a tokenizer: those configured, else the ones that the run
+// starts from. t is as openOrigin's.
+func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, error) {
 	named, key := a.Reference, ".reference"
-	if named == "" && a.Model.Shape == nil {
-		named, key = a.Model.Path, ".model"
-	}
 	if named == "" {
-		return nil, fmt.Errorf("grpo.kl is %s and the model starts from random weights: name reference weights in agents.%s.reference", cfg.GRPO.KL, a.Name)
+		if a.Model.Shape != nil {
+			return openOrigin(cfg, a, t, "")
+		}
+		named, key = a.Model.Path, ".model"
 	}
 	path, err := cfg.Find(named)
 	if err != nil {
-		return nil, cfg.Fault("agents."+a.Name+key, err)
+		return origin{}, cfg.Fault("agents."+a.Name+key, err)
 	}
-	return weights.Open(path)
+	src, err := weights.Open(path)
+	if err != nil {
+		return origin{}, cfg.Fault("agents."+a.Name+key, err)
+	}
+	return origin{arch: src.Config(), source: src}, nil
 }

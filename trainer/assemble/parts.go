@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -31,6 +30,7 @@ type Parts struct {
 	Player    *play.Player
 	Policy    policy.Policy
 	Learner   *learner.Learner // nil for an agent that does not learn
+	Reference *model.Model     // of the KL term; nil: there is none, or not before the cold start is over
 	Rules     Rules
 }
 
@@ -65,7 +65,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		return p, err
 	}
 	if want.Learns {
-		if p.Learner, err = p.learner(ctx, cfg, a); err != nil {
+		if err = p.learns(ctx, want, a); err != nil {
 			return p, err
 		}
 	}
@@ -107,18 +107,11 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	}
 	defer o.close()
 	p.Tokenizer = o.tokenizer
-	opt := model.Options{Compute: computeType(a), HalfCopy: a.Engine.DType == "bf16", MaxPosition: a.ContextTokens(math.MaxInt)}
 	p.SaveDType = saveDType(want.Config, a, weights.F32)
 	if o.source != nil {
 		p.SaveDType = saveDType(want.Config, a, o.source.DType())
-		p.Model, err = model.Load(ctx, p.Device, o.source, opt)
-		return err
 	}
-	seed := a.Model.Shape.InitSeed
-	if seed == 0 {
-		seed = want.Config.Run.Seed ^ Hash(a.Name)
-	}
-	p.Model, err = model.Random(ctx, p.Device, o.arch, seed, opt)
+	p.Model, err = o.model(ctx, p.Device, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16"})
 	return err
 }
 
@@ -134,27 +127,39 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 	return read
 }
 
-func (p *Parts) learner(ctx context.Context, cfg *config.Config, a *config.Agent) (l *learner.Learner, err error) {
-	opt := learner.Options{
+// learns adds what trains the agent, and the weights of its KL term unless they are those after a cold start.
+func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent) (err error) {
+	cfg := want.Config
+	p.Learner, err = learner.New(ctx, p.Model, p.Params, learner.Options{
 		Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations,
+	})
+	if err != nil || !cfg.HasKL(a) || cfg.KLToColdStart(a) {
+		return err
 	}
-	if cfg.GRPO.KL != "none" && cfg.Learns(a) {
-		if opt.Reference, err = p.reference(ctx, cfg, a); err != nil {
-			return nil, err
-		}
+	o, err := openReference(cfg, a, want.Task)
+	if err != nil {
+		return err
 	}
-	return learner.New(ctx, p.Model, p.Params, opt)
+	return p.setReference(ctx, cfg, a, o)
 }
 
-// reference loads the weights of the KL term.
-func (p *Parts) reference(ctx context.Context, cfg *config.Config, a *config.Agent) (*model.Model, error) {
-	src, err := openReference(cfg, a)
+// ReferTo makes the weights in a folder those of the KL term.
+func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+	src, err := weights.Open(folder)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer src.Close()
-	return model.Load(ctx, p.Device, src, model.Options{Compute: computeType(a), MaxPosition: a.ContextTokens(math.MaxInt)})
+	return p.setReference(ctx, cfg, a, origin{arch: src.Config(), source: src})
+}
+
+// setReference loads the weights of the KL term and closes where they come from.
+func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
+	defer func() { err = errors.Join(err, o.close()) }()
+	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{}); err == nil {
+		p.Learner.SetReference(p.Reference)
+	}
+	return err
 }
 
 func computeType(a *config.Agent) torch.DType {
@@ -189,6 +194,9 @@ func (p *Parts) Close(ctx context.Context) error {
 	}
 	if p.Learner != nil {
 		note("learner", p.Learner.Close(ctx))
+	}
+	if p.Reference != nil {
+		note("reference", p.Reference.Close(ctx))
 	}
 	if p.Model != nil {
 		note("model", p.Model.Close(ctx))

@@ -152,6 +152,7 @@ type GRPO struct {
 	StdEps          float64 `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
 	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
 	mgrpo.Objective `yaml:",inline"`
+	Reference       string              `yaml:"reference" default:"auto" enum:"auto|start|cold_start" doc:"Weights that the KL term compares with, of an agent that names none of its own. start: those with which the run begins. cold_start: those after the cold start, kept in run.dir. auto: cold_start for an agent that has a cold start, else start."`
 	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
 	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
 	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
@@ -227,7 +228,7 @@ type Agent struct {
 	Describe     string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
 	Limits       Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
 	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
-	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: its initial weights."`
+	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: as grpo.reference says."`
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Its own cold start."`
 	Engine       Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`

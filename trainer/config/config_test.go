@@ -40,7 +40,7 @@ func TestDefaults(t *testing.T) {
 	c := mustParse(t, minimal)
 	want := GRPO{
 		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, SubGroup: "query", Convention: "population", SigmaMin: 1e-6,
-		Objective: mgrpo.DefaultObjective(), Old: "behaviour", Epochs: 1, Minibatches: 1,
+		Objective: mgrpo.DefaultObjective(), Reference: "auto", Old: "behaviour", Epochs: 1, Minibatches: 1,
 		Temperature: 1, MaxRemoved: 0.25, GapWarn: 0.05, GapStop: 0.2,
 		Reward: mgrpo.DefaultRewardWeights(),
 	}

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // Load reads a configuration file, applies overrides such as "run.steps=3" in their order, fills in
@@ -234,6 +236,14 @@ func (c *Config) Learns(a *Agent) bool {
 // ColdStarts says whether an agent is taught from demonstrations before the first step; it may be frozen afterwards.
 func (c *Config) ColdStarts(a *Agent) bool {
 	return a.ColdStart.Steps > 0 && c.ColdStart.Demonstrations != "none"
+}
+
+// HasKL says whether an agent is trained with a KL term.
+func (c *Config) HasKL(a *Agent) bool { return c.GRPO.KL != mgrpo.KLNone && c.Learns(a) }
+
+// KLToColdStart says whether that term compares with the agent's weights after its cold start, which only the run has.
+func (c *Config) KLToColdStart(a *Agent) bool {
+	return c.HasKL(a) && a.Reference == "" && c.ColdStarts(a) && c.GRPO.Reference != "start"
 }
 
 // AgentNames are the agents that take part in the configured arm, main first.

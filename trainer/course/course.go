@@ -67,7 +67,7 @@ type Command struct {
 // Result is what a worker learned by carrying a command out.
 type Result struct {
 	Best bool // Evaluate: better than every evaluation before
-	Stop bool // Evaluate, rollouts: there were no queries, because the run was asked to stop
+	Stop bool // the run was asked to stop: Teach, Meet: it ends here; Evaluate, rollouts: there were no queries
 }
 
 // Next is what comes next beside rollouts. Calling it again gives the same command until Done.
@@ -133,10 +133,12 @@ func (c Settings) Done(s State, did Command, r Result) (State, error) {
 		return s, fmt.Errorf("course: did %v where %v was to be done", did, next)
 	}
 	switch did.Kind {
-	case Teach:
-		s.Taught = true
-	case Meet:
-		s.Ready = true
+	case Teach, Meet:
+		if r.Stop { // there is no version yet that all have
+			s.Stopping, s.Over = true, true
+			return s, nil
+		}
+		s.Taught, s.Ready = true, did.Kind == Meet
 	case Save:
 		s.Saved = did.Version
 		if s.Evaluated == did.Version {

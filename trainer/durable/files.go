@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -200,6 +201,9 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 func (f *Folder) CreateBytes(name string, data []byte) error {
 	return f.Create(name, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
+
+// Files are those written so far.
+func (f *Folder) Files() []File { return slices.Clone(f.files) }
 
 // CreateExtra writes files handed in by the caller, which must be plain names that are not taken.
 func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {

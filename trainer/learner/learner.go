@@ -19,10 +19,9 @@ type Options struct {
 	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
 	Temperature      float64
 	Adam             Adam
-	MicroBatchTokens int          // tokens of one forward and backward pass
-	Checkpoint       bool         // recompute activations in the backward pass
-	HeadRows         int64        // rows of logits that exist at once; 0 means DefaultHeadRows
-	Reference        *model.Model // of the KL term; nil without one
+	MicroBatchTokens int   // tokens of one forward and backward pass
+	Checkpoint       bool  // recompute activations in the backward pass
+	HeadRows         int64 // rows of logits that exist at once; 0 means DefaultHeadRows
 }
 
 // Adam are the optimizer's constants; the rate comes with each update.
@@ -39,6 +38,7 @@ type Learner struct {
 	model  *model.Model // computes
 	params model.Params // are trained
 	opt    Options
+	ref    *model.Model // of the KL term; nil: there is none, or not yet
 
 	grad  *torch.Tensor // fp32 [params.Numel]
 	part  *torch.Tensor // the compute type's gradient of one micro-batch, where it is not fp32
@@ -75,6 +75,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	return l, nil
 }
 
+// SetReference makes updates compare with another model's log-probs, as a KL term needs. The caller closes it, after the learner.
+func (l *Learner) SetReference(ref *model.Model) { l.ref = ref }
+
 // ResetOptimizer forgets moments and update count, as between cold start and training.
 func (l *Learner) ResetOptimizer(ctx context.Context) error {
 	l.steps = 0
@@ -106,8 +109,8 @@ func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 			return err
 		}
 	}
-	if l.opt.Reference != nil {
-		return l.logProbs(ctx, l.opt.Reference, batch, func(q *Sequence, v []float32) { q.ref = v })
+	if l.ref != nil {
+		return l.logProbs(ctx, l.ref, batch, func(q *Sequence, v []float32) { q.ref = v })
 	}
 	return nil
 }

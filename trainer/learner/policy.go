@@ -140,7 +140,7 @@ func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence)
 	if l.opt.Recomputed {
 		batch.LogpBehaviour = s.FromFloat32(gather(micro, func(q *Sequence) []float32 { return q.Behaviour }), n).Ptr()
 	}
-	if l.opt.Reference != nil {
+	if l.ref != nil {
 		batch.LogpRef = s.FromFloat32(gather(micro, func(q *Sequence) []float32 { return q.ref }), n).Ptr()
 	}
 	for _, q := range micro {

@@ -56,9 +56,6 @@ func tinyLearner(t *testing.T, set func(*Options)) *Learner {
 
 func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {
 	t.Helper()
-	if o.Reference != nil { // models of one learner live on one device in a run; any will do here
-		t.Cleanup(func() { o.Reference.Close(context.Background()) })
-	}
 	return tinyLearnerFor(t, m, model.All(m), o)
 }
 
@@ -185,10 +182,12 @@ func TestUpdateAgainstOracle(t *testing.T) {
 			l := tinyLearner(t, func(o *Options) {
 				c.set(&o.Loss)
 				o.Recomputed = c.recomputed
-				if c.reference {
-					o.Reference = tinyModel(t, 2)
-				}
 			})
+			if c.reference { // models of one learner live on one device in a run; any will do here
+				ref := tinyModel(t, 2)
+				t.Cleanup(func() { ref.Close(context.Background()) })
+				l.SetReference(ref)
+			}
 			batch := tinyBatch(t, l, 0.6)
 			grad, r := gradientOf(t, l, batch)
 			want, wantGrad := ofOracle(t, l, byID(batch))
@@ -289,7 +288,7 @@ func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) orac
 	if l.opt.Recomputed {
 		b.Behaviour = wide(gather(batch, func(q *Sequence) []float32 { return q.Behaviour }))
 	}
-	if l.opt.Reference != nil {
+	if l.ref != nil {
 		b.Ref = wide(gather(batch, func(q *Sequence) []float32 { return q.ref }))
 	}
 	for _, q := range batch {

@@ -83,7 +83,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Need {
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
 		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
 	}
-	if cfg.GRPO.KL != "none" && cfg.Learns(a) {
+	if cfg.HasKL(a) {
 		reference := 4*n + rotary
 		if half {
 			reference += 2 * n

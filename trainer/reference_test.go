@@ -1,0 +1,97 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+)
+
+// withKL adds a KL term that changes what is learned, and makes one update a step.
+var withKL = []string{"run.steps=3", "grpo.epochs=1", "grpo.minibatches=1", "eval.before=false", "eval.every=0", "eval.queries=2", "grpo.kl=k3", "grpo.kl_coef=0.5"}
+
+// kl0 bounds the KL of equal weights: log-probs of two forward passes that pack sequences differently are 1e-6 apart.
+const kl0 = 1e-11
+
+// TestReference: the KL term compares with the policy as it was taught, or as it was before that, as the configuration
+// says. Both agents begin with random weights.
+func TestReference(t *testing.T) {
+	for _, c := range []struct {
+		reference string
+		taught    bool // the first step begins at the reference
+	}{{"auto", true}, {"cold_start", true}, {"start", false}} {
+		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=2", "grpo.reference="+c.reference)...), Options{})
+		for _, name := range []string{"planner", "researcher"} {
+			first := seen.find(t, "step", 1, name).Values["ref_kl_mean"]
+			if c.taught && first > kl0 || !c.taught && first < 0.1 {
+				t.Errorf("%s, %s: the first step's KL is %v", c.reference, name, first)
+			}
+			if second := seen.find(t, "step", 2, name).Values["ref_kl_mean"]; second <= kl0 {
+				t.Errorf("%s, %s: the second step's KL is %v", c.reference, name, second)
+			}
+		}
+	}
+}
+
+// TestUntaughtReference: without a cold start the KL term compares with the random weights that the run began with, also
+// after a resume, which makes them again. Nobody calls the researcher.
+func TestUntaughtReference(t *testing.T) {
+	dir, sets := t.TempDir(), append(withKL, "cold_start.demonstrations=none", "grpo.entropy_coef=0.1")
+	mustTrain(t, load(t, dir, append(sets, "run.steps=1")...), Options{})
+	resumed := mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), Options{Resume: true}).find(t, "step", 2, "planner").Values
+	whole := mustTrain(t, load(t, t.TempDir(), append(sets, "run.steps=2")...), Options{})
+	first, second := whole.find(t, "step", 1, "planner").Values["ref_kl_mean"], whole.find(t, "step", 2, "planner").Values["ref_kl_mean"]
+	if first > kl0 || second <= kl0 || resumed["ref_kl_mean"] != second {
+		t.Errorf("KL %v, then %v, and %v where the run was resumed between the steps", first, second, resumed["ref_kl_mean"])
+	}
+}
+
+// TestReferenceSurvives interrupts a run with a KL term in its last step and goes on: it ends with the bits of a run that
+// was left alone, although its checkpoints are rounded to bf16. Without the very weights of the reference it goes nowhere.
+func TestReferenceSurvives(t *testing.T) {
+	wholeDir := t.TempDir()
+	want := mustTrain(t, load(t, wholeDir, withKL...), Options{})
+	dir, seen := t.TempDir(), &recorder{}
+	cfg := load(t, dir, append(withKL, "run.save_dtype=bf16")...)
+	if err := Train(interrupt(t, seen, "researcher", "step-2", dir), cfg, Options{Observer: seen}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	kept := filepath.Join(dir, "reference", "planner", "model.safetensors")
+	data, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		harm func() error
+		want string
+	}{
+		{func() error { return os.Remove(kept) }, "model.safetensors: is missing"},
+		{func() error {
+			altered := append([]byte{}, data...)
+			altered[len(altered)-3] ^= 1
+			return os.WriteFile(kept, altered, 0o644)
+		}, "model.safetensors: is altered"},
+	} {
+		if err := c.harm(); err != nil {
+			t.Fatal(err)
+		}
+		err := Train(t.Context(), cfg, Options{Observer: seen, Resume: true})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "put the folder back") {
+			t.Errorf("resumed: %v, want %s", err, c.want)
+		}
+	}
+	if err := os.WriteFile(kept, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := mustTrain(t, cfg, Options{Resume: true})
+	for _, name := range []string{"planner", "researcher"} {
+		if got, want := got.find(t, "step", 3, name).Values["ref_kl_mean"], want.find(t, "step", 3, name).Values["ref_kl_mean"]; got != want || got <= kl0 {
+			t.Errorf("%s: KL %v, %v in a run that was left alone", name, got, want)
+		}
+		sameMaster(t, archive.CheckpointsOf(dir).AgentDir(3, name), archive.CheckpointsOf(wholeDir).AgentDir(3, name))
+	}
+}
