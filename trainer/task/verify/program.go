@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +28,7 @@ const (
 	maxProgramReply   = 64 << 10 // bytes of a line from it
 	programRestart    = time.Second
 	programSends      = 2 // how often a case is given to a program that dies over it
+	programDeaths     = 5 // how often a program that answers nothing is started
 )
 
 // programRequest is a line to the program.
@@ -52,8 +55,8 @@ type programReply struct {
 }
 
 // programVerifier keeps one process and any number of cases in flight, matched by their ids. A process that dies is
-// started again after a pause and given what it had not answered; one that dies again before it has answered
-// anything is not.
+// started again after a pause. Any of the cases in flight may have killed it, so the next one gets them one by one, and
+// a case over which a second process dies has no score. A program that dies several times without an answer is given up.
 type programVerifier struct {
 	settings ProgramSettings
 	name     string        // for errors
@@ -65,6 +68,7 @@ type programVerifier struct {
 	process *process // nil: none is running
 	running bool     // a goroutine keeps a process for what waits
 	deaths  int      // since the last answer
+	careful bool     // a process died over one of those that wait: they are sent one by one
 	broken  error    // set once: every later case gets it
 	closed  chan struct{}
 	kept    sync.WaitGroup
@@ -72,9 +76,10 @@ type programVerifier struct {
 
 // programCase is a case in flight.
 type programCase struct {
-	line  []byte
-	sends int
-	done  chan programResult // holds one
+	line   []byte
+	sent   bool               // to the process that is running
+	deaths int                // processes that died before they answered it
+	done   chan programResult // holds one
 }
 
 type programResult struct {
@@ -142,8 +147,7 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	asked := &programCase{line: append(line, '\n'), done: make(chan programResult, 1)}
 	v.waiting[v.next] = asked
 	if v.process != nil {
-		asked.sends++
-		v.process.send(asked.line)
+		v.sendWaiting()
 	} else if !v.running {
 		v.running = true
 		v.kept.Go(v.keep)
@@ -151,11 +155,37 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	return v.next, asked, nil
 }
 
+// sendWaiting gives the process what waits, in the order of the ids: all of it, or the first alone. v.mu is held.
+func (v *programVerifier) sendWaiting() {
+	for _, id := range slices.Sorted(maps.Keys(v.waiting)) {
+		asked := v.waiting[id]
+		if !asked.sent {
+			asked.sent = true
+			v.process.send(asked.line)
+		}
+		if v.careful {
+			return
+		}
+	}
+}
+
+// proceed sends what was held back for a case that waits no longer. v.mu is held.
+func (v *programVerifier) proceed() {
+	v.careful = false
+	for _, asked := range v.waiting {
+		v.careful = v.careful || asked.deaths > 0
+	}
+	if v.process != nil {
+		v.sendWaiting()
+	}
+}
+
 // abandon forgets a case, whose line may still come, and tells what the program has said meanwhile.
 func (v *programVerifier) abandon(id int64) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.waiting, id)
+	v.proceed()
 	if v.process == nil {
 		return ""
 	}
@@ -186,10 +216,7 @@ func (v *programVerifier) runOnce() (again bool) {
 	}
 	v.mu.Lock()
 	v.process = p
-	for _, asked := range v.waiting {
-		asked.sends++
-		p.send(asked.line)
-	}
+	v.proceed()
 	v.mu.Unlock()
 	stop := make(chan struct{})
 	go func() {
@@ -201,21 +228,28 @@ func (v *programVerifier) runOnce() (again bool) {
 	}()
 	err = p.lines(maxProgramReply, v.answer)
 	close(stop)
-	err = p.reason(err)
+	return v.ended(p.reason(err))
+}
 
+// ended notes that the process has ended, and why. It returns whether to start another.
+func (v *programVerifier) ended(err error) (again bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.process = nil
 	v.deaths++
 	for id, asked := range v.waiting {
-		if asked.sends >= programSends {
+		if asked.sent {
+			asked.sent = false
+			asked.deaths++
+		}
+		if asked.deaths >= programSends {
 			v.settle(id, programResult{err: err})
 		}
 	}
 	switch {
 	case v.isClosed():
 		return v.fail(errProgramClosed)
-	case v.deaths >= programSends:
+	case v.deaths >= programDeaths:
 		return v.fail(fmt.Errorf("it ended %d times without an answer, last: %w", v.deaths, err))
 	}
 	v.running = len(v.waiting) > 0
@@ -260,6 +294,7 @@ func (v *programVerifier) answer(line []byte) error {
 	default:
 		v.settle(*r.ID, programResult{score: *r.Score})
 	}
+	v.proceed()
 	return nil
 }
 

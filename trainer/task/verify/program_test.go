@@ -74,6 +74,14 @@ func serve(mode string) {
 			fmt.Println(reply)
 		case "pid", "deaf":
 			fmt.Printf(`{"id": %d, "error": "%d"}`+"\n", r.ID, os.Getpid())
+		case "daemon": // leaves a process that keeps standard output open
+			child := exec.Command("sleep", "3600")
+			child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
+			if err := child.Start(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(2)
+			}
+			fmt.Printf(`{"id": %d, "error": "%d"}`+"\n", r.ID, child.Process.Pid)
 		case "noise":
 			fmt.Println("hello")
 		case "outside":
@@ -174,6 +182,41 @@ func TestProgramPoison(t *testing.T) {
 	if _, err := v.Score(t.Context(), caseOf("poison", nil, "b")); err == nil || !strings.Contains(err.Error(), "ValueError: poisoned") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("%v does not tell what the program said", err)
 	}
+	if got, err := v.Score(t.Context(), caseOf("b", nil, "b")); err != nil || got != 0.75 {
+		t.Errorf("after it: %v, %v", got, err)
+	}
+}
+
+// The same where many cases are in flight: only that one has no score.
+func TestProgramPoisonAmongMany(t *testing.T) {
+	v := openProgram(t, "plain", 0)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			answer := "b"
+			if i%7 == 3 {
+				answer = "poison"
+			}
+			got, err := v.Score(t.Context(), caseOf(answer, nil, "b"))
+			if answer == "poison" && (err == nil || !strings.Contains(err.Error(), "poisoned")) || answer == "b" && (err != nil || got != 0.75) {
+				t.Errorf("%s: %v, %v", answer, got, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A program that dies over everything is given up.
+func TestProgramIsGivenUp(t *testing.T) {
+	v := openProgram(t, "plain", 0)
+	for range programDeaths {
+		if _, err := v.Score(t.Context(), caseOf("poison", nil, "b")); err == nil {
+			t.Fatal("a score of poison")
+		}
+	}
+	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ended %d times without an answer", programDeaths)) {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestProgramFailures(t *testing.T) {
@@ -222,6 +265,18 @@ func TestProgramClose(t *testing.T) {
 	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, errProgramClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// Close returns also where a process that the program has left keeps its standard output open.
+func TestProgramCloseWithDaemon(t *testing.T) {
+	v := openProgram(t, "daemon", 0)
+	_, err := v.Score(t.Context(), caseOf("b", nil, "b"))
+	pid, notPid := pidOf(err)
+	if notPid != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(pid, syscall.SIGKILL)
+	v.Close()
 }
 
 // own is a run with a program that waits to be killed.
