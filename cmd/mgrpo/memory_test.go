@@ -12,7 +12,7 @@ import (
 const tolerance = 0.2
 
 // TestPredictedMemory compares the peak memory of a training, minus that of the same program without a model, with the
-// memory that the training printed before it began.
+// memory that the training printed before it began. One agent trains: the peaks of two need not coincide.
 func TestPredictedMemory(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
 	if err != nil {
@@ -20,7 +20,7 @@ func TestPredictedMemory(t *testing.T) {
 	}
 	shape := "={family: llama, width: 384, layers: 6, heads: 6, kv_heads: 2, ffn: 1024, tokenizer: " + smol + "}"
 	args := []string{filepath.Join("..", "..", "examples", "own-task", "team.yaml")}
-	for _, s := range []string{"run.dir=" + t.TempDir(), "run.steps=1", "run.threads=2", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=1", "eval.samples=1", "eval.before=false",
+	for _, s := range []string{"run.dir=" + t.TempDir(), "run.arm=single", "run.steps=1", "run.threads=2", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=1", "eval.samples=1", "eval.before=false",
 		"cold_start.steps=1", "cold_start.batch=8", "agents.planner.model" + shape, "agents.solver.model" + shape,
 		"agents.planner.limits.max_new_tokens=16", "agents.solver.limits.max_new_tokens=16"} {
 		args = append(args, "--set", s)
@@ -36,7 +36,7 @@ func TestPredictedMemory(t *testing.T) {
 	without, _ := peak("doctor")
 	with, said := peak("train")
 	var needed float64
-	_, line, ok := strings.Cut(said, "planner and solver on cpu: ")
+	_, line, ok := strings.Cut(said, "planner on cpu: ")
 	if _, err := fmt.Sscanf(line, "%f GiB of memory needed", &needed); !ok || err != nil {
 		t.Fatalf("no sum of memory in %.300q: %v", said, err)
 	}

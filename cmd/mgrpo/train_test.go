@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,9 +21,7 @@ func TestEndOfResumedRun(t *testing.T) {
 		"eval.samples=1", "cold_start.demonstrations=none"} {
 		set = append(set, "--set", s)
 	}
-	train := func(more ...string) string {
-		return succeed(t, "", append(append([]string{"train"}, set...), more...)...)
-	}
+	train := func(more ...string) string { return toTheEnd(t, append(slices.Clone(set), more...)...) }
 	end := func(output string) (steps, tokens string) {
 		lines := strings.Split(strings.TrimSpace(output), "\n")
 		return lines[len(lines)-2], lines[len(lines)-1]
