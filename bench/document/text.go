@@ -33,16 +33,16 @@ How to read the tables:
 - **The floor** is the least time in which this machine could do it: the bytes that have to be moved at the rate of a copy
   (of a read, where next to nothing is written), or the operations at the rate of LibTorch's matrix product, whichever takes
   longer. Copy, read and matrix product are measured in the same run, too: before the suite, whose table has them, and right
-  before each row, where they stand in the JSON with the formula of each kernel's bytes and operations. (Rows without them there
-  were measured when it was done once a suite.) 100 % is as fast as that ceiling.
-- **Hot** finds its inputs where the last run left them, and its floor is that of a copy within the last cache; **cold**
-  begins with caches that hold something else. Threads wait in a cold call until they are woken, which takes some tens of
-  microseconds with any provider and is most of the time of the small ones.
+  before each row, where they stand in the JSON with the formula of each kernel's bytes and operations. (Rows without ceilings of
+  their own were measured when ceilings were taken once a suite.) 100 % is as fast as that ceiling.
+- A **hot** call finds its inputs in the cache, where the last run left them, and its floor is that of a copy within the last
+  cache; a **cold** call begins with caches that hold other data. In a cold call the threads have to be woken first, which takes
+  some tens of microseconds with any provider and is most of the time of the small cases.
 - **× peer** is the peer's median over ours: above 1 we are faster. Where a peer computes in bf16 on a machine without
-  instructions for it, *bf16 emulated* stands beside that, and it counts neither as a win nor for a target.
+  instructions for it, *bf16 emulated* stands beside the ratio, and the row counts neither as a win nor for a target.
 - **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run.
 - **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs.
-  Gradients that PyTorch allocates count; ours of weights are added to a buffer that training holds anyway.
+  Gradients that PyTorch allocates count; our gradients of weights are added to a buffer that training holds anyway.
 `
 
 // text returns the contents of docs/benchmarks.md.

@@ -110,7 +110,7 @@ func update(ctx context.Context, a *actor, w *workload) error {
 	return a.learn(ctx, w.sequences(w.Completions, w.behaviour, w.Advantages), 0) // rate 0: each sample computes the same
 }
 
-// step samples and learns, with rewards and advantages between, as Worker.step does for an agent without sub-agents.
+// step samples and learns, with rewards and advantages between, as a run's step does for an agent without sub-agents.
 func step(ctx context.Context, a *actor, w *workload) error {
 	if err := rollOut(ctx, a, w); err != nil {
 		return err

@@ -45,7 +45,7 @@ const (
 	exitFailed      = 1   // an error that would come again
 	exitStopped     = 75  // stopped before the end, as asked or because others did not come: --resume goes on (EX_TEMPFAIL)
 	exitUsage       = 80  // a wrong command line
-	exitInterrupted = 130 // a second Ctrl-C ended it at once
+	exitInterrupted = 130 // Ctrl-C or SIGTERM ended it at once
 )
 
 func newParser(c *cli) *kong.Kong {
