@@ -101,7 +101,7 @@ func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
 		return v, context.Cause(m.Store.ctx)
 	case <-ctx.Done():
 		agents, what := awaited()
-		whom, err := m.liveliness(agents)
+		whom, _, err := m.liveliness(agents)
 		return v, m.waitError(ctx, whom, what, since, err)
 	}
 	err = m.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {

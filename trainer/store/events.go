@@ -168,7 +168,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 				return context.Cause(ctx)
 			}
 			agents, what := awaited()
-			whom, err := s.liveliness(agents)
+			whom, _, err := s.liveliness(agents)
 			return s.waitError(ctx, whom, what, since, cmp.Or(last, err))
 		}
 	}
@@ -179,10 +179,9 @@ func overdue(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-const dead = "no worker of it is alive"
-
-// liveliness lists agents and whether each has a worker that is alive, for a message. The error is why it does not know.
-func (s *Store) liveliness(agents []string) (text string, err error) {
+// liveliness lists agents and whether each has a worker that is alive, for a message; dead says whether one has none.
+// The error is why it does not know.
+func (s *Store) liveliness(agents []string) (text string, dead bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
 	out := make([]string, len(agents))
@@ -192,10 +191,10 @@ func (s *Store) liveliness(agents []string) (text string, err error) {
 		case failed != nil:
 			out[i], err = a, failed
 		case n == 0:
-			out[i] = fmt.Sprintf("%s (%s)", a, dead)
+			out[i], dead = a+" (no worker of it is alive)", true
 		default:
 			out[i] = fmt.Sprintf("%s (its worker is alive)", a)
 		}
 	}
-	return strings.Join(out, ", "), err
+	return strings.Join(out, ", "), dead, err
 }

@@ -67,11 +67,11 @@ func (s *Store) sayDead(since time.Time, awaited func() (agents []string, what s
 		return
 	}
 	agents, what := awaited()
-	whom, err := s.liveliness(agents)
+	whom, dead, err := s.liveliness(agents)
 	switch {
 	case err != nil:
 		s.patience.forget() // nothing was said: that the store is gone is said when it is known
-	case strings.Contains(whom, dead):
+	case dead:
 		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
 	}
 }
