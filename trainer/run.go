@@ -24,7 +24,7 @@ type Options struct {
 	Observer metrics.Observer // nil: nobody is told
 	Health   *health.Server   // answers how the workers are; nil: nobody does
 	Task     task.Task        // in place of the configured one; nil: that
-	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight
+	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
 }
 
 // ErrStopped is a run that ended before its last step or evaluation because it was asked to: with a checkpoint,
