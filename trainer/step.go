@@ -157,15 +157,26 @@ func (w *worker) groups(held *experience, complete map[string][]store.Outcome) (
 // but what another server made up: a trajectory whose reward cannot be computed is not held.
 func (w *worker) rewards(held *experience, o store.Outcome) ([]float64, error) {
 	if w.main {
-		return []float64{o.Reward}, nil
+		_, err := held.trajectory(trajectoryID(o.Query, o.Rollout, w.name, 0, true))
+		return []float64{o.Reward}, err
 	}
 	out := make([]float64, o.Calls[w.name])
 	for i := range out {
-		t := held.trajectories[trajectoryID(o.Query, o.Rollout, w.name, i, false)]
-		var err error
+		t, err := held.trajectory(trajectoryID(o.Query, o.Rollout, w.name, i, false))
+		if err != nil {
+			return nil, err
+		}
 		if out[i], err = w.Rules.Rewards.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// trajectory finds a trajectory that the store's list says is here.
+func (e *experience) trajectory(id string) (*trajectory, error) {
+	if t, ok := e.trajectories[id]; ok {
+		return t, nil
+	}
+	return nil, fmt.Errorf("trajectory %s is in the store's list of this worker's, which has none of that name", id)
 }

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
@@ -47,5 +48,18 @@ func TestForeignHolding(t *testing.T) {
 	}
 	if _, err := w.groups(held, complete); err != nil {
 		t.Error(err)
+	}
+}
+
+// What the store says that this worker has, and it has not, is an error.
+func TestTrajectoryThatIsNotHere(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 1}}
+	complete := map[string][]store.Outcome{"q": {{Query: "q", Calls: map[string]int{"researcher": 1}}}}
+	for name, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
+		w := &worker{cfg: cfg, agent: cfg.Agent(name), name: name, main: name == "planner", Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent(name))}}
+		if _, err := w.groups(held, complete); err == nil || !strings.Contains(err.Error(), id+" is in the store's list") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
