@@ -14,7 +14,7 @@ import (
 
 // Two samples of each question, of which the second is right and, for two hops, of an invalid format.
 func TestAccuracyByHops(t *testing.T) {
-	questions, err := research.New(research.DefaultSettings(1))
+	questions, err := research.New(research.Settings{Seed: 1, EvalSize: 192})
 	if err != nil {
 		t.Fatal(err)
 	}

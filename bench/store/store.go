@@ -74,9 +74,6 @@ type Results struct {
 	Loads      []Borne         `json:"loads"`
 }
 
-// Path is where results of a machine are kept.
-func Path(m measure.Machine) string { return measure.Path("store", m) }
-
 // Write replaces the file at path.
 func (r *Results) Write(path string) error { return measure.WriteFile(path, r) }
 

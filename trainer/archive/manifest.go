@@ -155,11 +155,6 @@ func (m Manifest) checkSizes(stepDir string, names []string) error {
 // file that is missing, cut short or altered. Ledgers lie beside it: Checkpoints.Verify reads those too.
 func Verify(stepDir string) (Manifest, error) { return verify(stepDir, nil, "") }
 
-// VerifyAgent is Verify for the files of one agent, where those of others lie elsewhere.
-func VerifyAgent(stepDir, agent string) (Manifest, error) {
-	return verify(stepDir, []string{agent}, "")
-}
-
 // Verify reads a step's checkpoint from end to end, and the ledgers up to it, as far as r.Agents are
 // concerned. The error names everything that is missing, cut short or altered.
 func (c Checkpoints) Verify(step int64) (Manifest, error) {

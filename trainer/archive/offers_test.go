@@ -43,12 +43,12 @@ func TestOffers(t *testing.T) {
 	// The other agent's files are elsewhere: each is looked at alone, and both together are not complete.
 	for _, name := range testNames {
 		c := w.checkpoints(name)
-		if _, err := VerifyAgent(c.StepDir(2), name); err != nil {
+		if _, err := verify(c.StepDir(2), []string{name}, ""); err != nil {
 			t.Error(err)
 		}
 		_, err := Verify(c.StepDir(2))
 		wantError(t, err, "is missing")
-		_, err = VerifyAgent(c.StepDir(2), "nobody")
+		_, err = verify(c.StepDir(2), []string{"nobody"}, "")
 		wantError(t, err, "no agent nobody")
 	}
 }

@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 		Rollouts: 8, Align: Align{D: 8, Mode: "draw"}, SubGroup: "query", Convention: "population", SigmaMin: 1e-6,
 		Objective: mgrpo.DefaultObjective(), Reference: "auto", Old: "behaviour", Epochs: 1, Minibatches: 1,
 		Temperature: 1, MaxRemoved: 0.25, GapWarn: 0.05, GapStop: 0.2,
-		Reward: mgrpo.DefaultRewardWeights(),
+		Reward: mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}, Sub: mgrpo.SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}},
 	}
 	if d := cmp.Diff(want, c.GRPO); d != "" {
 		t.Errorf("grpo differs from the specification (-want +got):\n%s", d)
@@ -210,7 +210,7 @@ func TestShared(t *testing.T) {
 }
 
 func TestResumableNamesKeys(t *testing.T) {
-	keys := Resumable()
+	keys := resumable()
 	for _, want := range []string{"run.steps", "run.checkpoint_every", "eval.samples", "store.url", "agents.NAME.device"} {
 		if !slices.Contains(keys, want) {
 			t.Errorf("%s is not resumable", want)
@@ -244,7 +244,7 @@ func TestPassword(t *testing.T) {
 
 func TestReferenceIsCurrent(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "config.md")
-	want := Reference()
+	want := referencePage()
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

@@ -212,14 +212,3 @@ func (c *Config) values(path pathWriter, want func(change string) bool) map[stri
 	out["agents"] = "[" + strings.Join(names, ", ") + "]"
 	return out
 }
-
-// Resumable lists the keys that may change between a checkpoint and its resume.
-func Resumable() []string {
-	var out []string
-	for _, row := range reference() {
-		if row.change != "" {
-			out = append(out, row.key)
-		}
-	}
-	return out
-}

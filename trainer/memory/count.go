@@ -119,11 +119,6 @@ func (n *Need) lever(key string, value int, kind Kind) {
 // Of is the number of bytes that the agent needs for a purpose.
 func (n Need) Of(kind Kind) int64 { return n.sum(func(part Part) bool { return part.Kind == kind }) }
 
-// On is the number of bytes that the agent needs on a device.
-func (n Need) On(device string) int64 {
-	return n.sum(func(part Part) bool { return part.Device == device })
-}
-
 func (n Need) sum(of func(Part) bool) (bytes int64) {
 	for _, part := range n.Parts {
 		if of(part) {

@@ -93,15 +93,20 @@ func TestActivations(t *testing.T) {
 	}
 }
 
+// on is the number of bytes that an agent needs on a device.
+func on(n Need, device string) int64 {
+	return n.sum(func(p Part) bool { return p.Device == device })
+}
+
 // A snapshot is in the host's memory, wherever the agent computes.
 func TestSums(t *testing.T) {
 	cfg := team(t)
 	boss, help := count(t, "boss"), count(t, "help")
-	if help.Device != "cuda:0" || help.On("cpu") != 12*smolLM2 {
+	if help.Device != "cuda:0" || on(help, "cpu") != 12*smolLM2 {
 		t.Errorf("%+v", help)
 	}
 	sums := Sums([]Need{boss, help}, map[string]int64{"cpu": 1 << 40})
-	if len(sums) != 2 || sums[0].Device != "cpu" || sums[0].Needed != boss.On("cpu")+12*smolLM2 || sums[1].Free != -1 || sums[1].Needed != help.On("cuda:0") {
+	if len(sums) != 2 || sums[0].Device != "cpu" || sums[0].Needed != on(boss, "cpu")+12*smolLM2 || sums[1].Free != -1 || sums[1].Needed != on(help, "cuda:0") {
 		t.Errorf("%+v", sums)
 	}
 	if text := sums[0].String(); !strings.HasPrefix(text, "boss and help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -135,44 +134,6 @@ var ByTool = Section{"Tools", "the calls of one agent's tools since the record b
 	{ToolMilliseconds, "ms", inPhase, "What all of them took together."},
 }}
 
-const docIntro = `# Metrics
-
-<!-- Generated from trainer/metrics/values.go: go test ./trainer/metrics -update -->
-
-Every agent reports a record a training step, a held-out evaluation and a cold start. The same numbers go to
-three places in the run's folder, and to the terminal:
-
-| where | what |
-|---|---|
-| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries ` + "`severity`, `topic` and `text`" + ` instead. |
-| ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
-| ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | What was said, with masks, log-probs, rewards and advantages. |
-
-` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
-` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
-what is counted by tool has a label ` + "`tool`" + ` besides.
-
-Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
-training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
-sampled them. A value that is not known is absent, never 0.
-
-A run that is resumed appends. A record of an agent takes the place of what that agent reported of the same step
-and of later ones before; readers of the file keep the last.
-`
-
-// Doc is docs/metrics.md.
-func Doc() string {
-	var b strings.Builder
-	b.WriteString(docIntro)
-	for _, s := range append(Sections[:len(Sections):len(Sections)], Histograms, ByTool) {
-		fmt.Fprintf(&b, "\n## %s\n\nSource: %s.\n\n| name | unit | records | meaning |\n|---|---|---|---|\n", s.Title, s.Source)
-		for _, v := range s.Values {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.Name, v.Unit, v.Kinds, strings.ReplaceAll(v.Meaning, "|", `\|`))
-		}
-	}
-	return b.String()
-}
-
 func (s Section) has(name string) bool {
 	return slices.ContainsFunc(s.Values, func(v Value) bool { return v.Name == name })
 }
@@ -193,12 +154,6 @@ func Find(name string) (v Value, ok bool) {
 		}
 	}
 	return Value{}, false
-}
-
-// Documented says whether a name of Record.Values has an entry.
-func Documented(name string) bool {
-	_, ok := Find(name)
-	return ok
 }
 
 // LearnSeconds is how long a step learned: learn_seconds or, where it is absent, what the tokens and

@@ -22,11 +22,6 @@ type SubWeights struct {
 	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
 }
 
-// DefaultRewardWeights are 0.1 format + 0.9 correctness, and 0.1 format + 0.4 main + 0.5 expert.
-func DefaultRewardWeights() RewardWeights {
-	return RewardWeights{Main: MainWeights{Format: 0.1, Correct: 0.9}, Sub: SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}
-}
-
 // MainReward is R_M (equation 4): 0 with an invalid format, else the weighted format and correctness.
 // correct is in [0,1] and may be nil only when the format is invalid. Errors are *Refusal; a refused
 // rollout counts as failed, it is never scored 0.

@@ -17,7 +17,7 @@ type rewardInput struct {
 }
 
 func (in rewardInput) score(kind string) (float64, error) {
-	w := DefaultRewardWeights()
+	w := RewardWeights{Main: MainWeights{Format: 0.1, Correct: 0.9}, Sub: SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}
 	if kind == "main" {
 		return w.MainReward(in.Format, (*float64)(in.Correct))
 	}

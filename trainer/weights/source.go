@@ -121,9 +121,6 @@ func (s *Source) openFolder() error {
 	return fmt.Errorf("no weights found: expected %s, %s, %s or %s", safetensorsFile, safetensorsIndex, binFile, binIndex)
 }
 
-// Path returns what Open was given.
-func (s *Source) Path() string { return s.path }
-
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
 func (s *Source) Config() arch.Config { return s.config }
 

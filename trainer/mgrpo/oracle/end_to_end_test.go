@@ -55,7 +55,7 @@ type endToEnd struct {
 func TestEndToEndGolden(t *testing.T) {
 	var f endToEnd
 	golden.Read(t, "mgrpo", "end_to_end.json", &f)
-	weights := mgrpo.DefaultRewardWeights()
+	weights := mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}, Sub: mgrpo.SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}}
 	rows := map[string][]mgrpo.Member{} // of every policy, in the order of its batch
 	advantages := map[string][]float64{}
 	collect := func(agent, what string, g mgrpo.Group, want goldenGroup) {

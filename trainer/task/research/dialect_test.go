@@ -23,7 +23,7 @@ func part(r Role) task.Part {
 
 func open(t *testing.T) (*Task, *tokenizer.Tokenizer) {
 	t.Helper()
-	r, err := New(DefaultSettings(1))
+	r, err := New(quickstart(1))
 	if err != nil {
 		t.Fatal(err)
 	}

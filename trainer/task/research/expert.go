@@ -22,12 +22,6 @@ type Noise struct {
 // searchAgain is how often a one-word search that found nothing is repeated with both words.
 const searchAgain = 0.7
 
-// SloppyNoise is what the quickstart's cold start learns from. The choices that reinforcement learning is
-// to turn around are wrong in the majority, so that greedy decoding does not already avoid them.
-func SloppyNoise() Noise {
-	return Noise{OneWord: 0.06, Outdated: 0.55, RandomQuote: 0.03, GiveUp: 0.55, WrongRelation: 0.05, StopEarly: 0.08, AskAgain: 0.6}
-}
-
 func (n Noise) validate() error {
 	for key, p := range map[string]float64{"kw": n.OneWord, "was": n.Outdated, "rnd": n.RandomQuote, "giveup": n.GiveUp,
 		"wrongrel": n.WrongRelation, "early": n.StopEarly, "reask": n.AskAgain} {

@@ -29,7 +29,7 @@ func accuracy(t *testing.T, n int, planner, researcher Noise) float64 {
 // The published accuracies are means over an unknown number of queries; 4000 here give a standard error
 // of 0.008, and the bounds are three of them beside the figures' rounding.
 func TestScriptedAccuracy(t *testing.T) {
-	sloppy, clean := SloppyNoise(), Noise{}
+	sloppy, clean := sloppyNoise(), Noise{}
 	careful, insistent := Noise{AskAgain: sloppy.AskAgain}, Noise{AskAgain: 1}
 	const queries = 4000
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestScriptedAccuracy(t *testing.T) {
 }
 
 func TestDemonstrationLengths(t *testing.T) {
-	r, err := New(DefaultSettings(1))
+	r, err := New(quickstart(1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func TestGrammarObservations(t *testing.T) {
 // Every demonstration is a conversation that the grammar accepts from the first word to the last, with
 // nothing but words of the vocabulary, and ends in an answer.
 func TestDemonstrationsObeyTheGrammar(t *testing.T) {
-	r, err := New(DefaultSettings(3))
+	r, err := New(quickstart(3))
 	if err != nil {
 		t.Fatal(err)
 	}

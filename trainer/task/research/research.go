@@ -25,11 +25,6 @@ type Settings struct {
 	Shape    *Shape // of the knowledge bases; nil: DefaultShape
 }
 
-// DefaultSettings are the quickstart's: 192 held-out queries and the sloppy experts.
-func DefaultSettings(seed uint64) Settings {
-	return Settings{Seed: seed, EvalSize: 192, Noise: SloppyNoise()}
-}
-
 // Task implements task.Task, task.Speaker, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
 type Task struct {
 	settings Settings

@@ -21,16 +21,14 @@ const (
 )
 
 var (
-	relations  = strings.Fields(relationWords)
-	names      = strings.Fields(nameWords)
+	relations = strings.Fields(relationWords)
+	names     = strings.Fields(nameWords)
+	// vocabulary is the words in the order of their ids; id 0 is padding.
 	vocabulary = slices.Concat(strings.Fields(specials), relations, names)
 
 	isRelation = set(relations)
 	isName     = set(names)
 )
-
-// Vocabulary is the word-level vocabulary in id order; id 0 is padding.
-func Vocabulary() []string { return slices.Clone(vocabulary) }
 
 // IsName and IsRelation classify a word of the vocabulary.
 func IsName(word string) bool { return isName[word] }

@@ -1,18 +1,10 @@
 package config
 
 import (
-	_ "embed"
 	"fmt"
 	"reflect"
 	"strings"
 )
-
-//go:embed example.yaml
-var example string
-
-// Example is the commented configuration that `mgrpo init` writes. It trains the built-in task as it
-// is.
-func Example() string { return example }
 
 // row describes one key for the reference.
 type row struct {
@@ -134,8 +126,8 @@ change between a checkpoint and ` + "`--resume`" + `, but all workers of a team 
 have its own.
 `
 
-// Reference is docs/config.md: every key, what it takes, its default and its meaning.
-func Reference() string {
+// referencePage is docs/config.md: every key, what it takes, its default and its meaning.
+func referencePage() string {
 	var b strings.Builder
 	b.WriteString(referenceIntro)
 	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
@@ -158,4 +150,15 @@ func Reference() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", short, cell(r.kind), cell(r.def), r.change, cell(r.doc))
 	}
 	return b.String()
+}
+
+// resumable lists the keys that may change between a checkpoint and its resume.
+func resumable() []string {
+	var out []string
+	for _, row := range reference() {
+		if row.change != "" {
+			out = append(out, row.key)
+		}
+	}
+	return out
 }
