@@ -141,6 +141,36 @@ func (out) VerifyMain(context.Context, task.Query, task.Attempt) (float64, error
 	return 0, fmt.Errorf("%w: %s", errFlaky, strings.Repeat("x", 10*maxReason))
 }
 
+// unsure is the research task with an expert that scores no answer to a held-out query.
+type unsure struct{ *research.Task }
+
+func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+	if !training(q) {
+		return 0, errFlaky
+	}
+	return u.Task.VerifySub(ctx, q, a)
+}
+
+// TestNoExpertScoreOfUnscoredCalls: an evaluation has no expert score where calls have none, and says why.
+func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
+	cfg := load(t, t.TempDir(), "run.steps=1")
+	real, err := assemble.Task(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := mustTrain(t, cfg, Options{Task: unsure{real.(*research.Task)}})
+	e := seen.find(t, "eval", 1, "researcher").Values
+	if score, ok := e["expert_mean"]; ok || e["calls_mean"] == 0 {
+		t.Errorf("an expert score of %v, of %v calls a rollout", score, e["calls_mean"])
+	}
+	if _, ok := seen.find(t, "step", 1, "researcher").Values["expert_mean"]; !ok {
+		t.Error("no expert score of the step, whose calls have theirs")
+	}
+	if notes := seen.String(); !strings.Contains(notes, "evaluation 1: expert score unknown: ") || !strings.Contains(notes, errFlaky.Error()) {
+		t.Errorf("no word of it in %s", notes)
+	}
+}
+
 // TestTooManyRemovedEndTheRun: a verifier that keeps failing ends the run with its own error after three steps, which
 // stands in the ledgers too; with grpo.max_removed: 1 the run goes on. An evaluation has no accuracy, and is not the best.
 func TestTooManyRemovedEndTheRun(t *testing.T) {

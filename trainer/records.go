@@ -61,6 +61,10 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes []store.Ou
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
 	if !w.main {
+		if why := held.unscored.first(); why != "" { // the others are no fair sample
+			delete(r.Values, "expert_mean")
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(held.unscored.reasons), why))
+		}
 		return r
 	}
 	if r.Unknown = unknownAccuracy(outcomes); r.Unknown != "" {

@@ -175,7 +175,9 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
 	q, err := w.Player.Task.Lookup(v.Query)
 	if err != nil {
-		return w.member.Complete(ctx, v, store.Result{Failed: err.Error()})
+		r := store.Result{Failed: reasonOf(err)}
+		c.held.unscored.add(v, r.Failed)
+		return w.member.Complete(ctx, v, r)
 	}
 	t, err := w.converse(ctx, c.phase, q, v.Rollout, v.Index, v.Task, nil)
 	if err != nil {
@@ -190,6 +192,7 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 		}
 		if err != nil { // not held: the rollout is removed for every agent
 			r.Failed = reasonOf(err)
+			c.held.unscored.add(v, r.Failed)
 			return w.member.Complete(ctx, v, r)
 		}
 		held.expert = &score

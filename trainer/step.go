@@ -79,6 +79,7 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 type experience struct {
 	plan         store.Plan
 	trajectories map[string]*trajectory
+	unscored     unscored   // calls of this agent whose answers have no score: their trajectories are not held
 	stale        int        // trajectories given up for their age
 	clock        *stopwatch // runs while the phase is rolled out, and in its step
 }

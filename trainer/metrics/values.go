@@ -34,7 +34,7 @@ var Sections = []Section{
 		{"accuracy_std", "0 to 1", "eval", "Sample standard deviation, over the eval.samples samples a query, of the accuracy of one sample of every query."},
 		{"pass_at_N", "share", "eval", "Share of queries that at least one of their N = eval.samples samples answered correctly (correctness 1). Main agent only."},
 		{"reward_mean", "0 to 1", inStep, "Mean reward of the trajectories in this agent's groups, before normalisation, each counted once whatever its alignment weight."},
-		{"expert_mean", "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts 0. Sub-agents only."},
+		{"expert_mean", "0 to 1", inPhase, "Mean of the expert's score of a sub-agent's answers; an invalid format counts 0. Sub-agents only. Absent from an evaluation in which an answer has no score."},
 		{"format_valid", "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
 		{"malformed_mean", "calls", inPhase, "Calls a trajectory made that could not be understood and were answered with an error."},
 		{"calls_mean", "calls", inPhase, "d_k, delegations a rollout. Main agent: to all sub-agents; sub-agent: to it."},
