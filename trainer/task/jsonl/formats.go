@@ -182,6 +182,30 @@ func objectOf(schema *parquet.Schema, row parquet.Row) ([]byte, error) {
 	var b bytes.Buffer
 	out := json.NewEncoder(&b)
 	out.SetEscapeHTML(false)
-	err := out.Encode(columns)
+	err := out.Encode(withoutNaN(columns))
 	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// withoutNaN is a value with null for numbers that JSON does not have: NaN, with which some writers of Parquet mark
+// a missing number, and the infinities.
+func withoutNaN(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, x := range v {
+			v[key] = withoutNaN(x)
+		}
+	case []any:
+		for i, x := range v {
+			v[i] = withoutNaN(x)
+		}
+	case float64:
+		if v-v != 0 {
+			return nil
+		}
+	case float32:
+		if v-v != 0 {
+			return nil
+		}
+	}
+	return value
 }

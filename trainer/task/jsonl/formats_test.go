@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -39,6 +40,15 @@ func parquetFile(t testing.TB, rows []parquetRow) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// A missing number, which some writers of Parquet leave as NaN, is null in JSON, which has no NaN.
+func TestParquetNaN(t *testing.T) {
+	row := parquetRow{Question: "a", Answer: []string{"b"}, Weight: new(math.NaN())}
+	got, err := ReadRows(write(t, string(parquetFile(t, []parquetRow{row}))), DefaultFields())
+	if err != nil || len(got) != 1 || !sameJSON(got[0].Columns, []byte(`{"question":"a","answer":["b"],"choices":[],"meta":{"level":0},"weight":null}`)) {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 // The same rows as Parquet, as an array and as lines are the same task.
