@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -155,9 +156,11 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(w.cfg.Slots(w.agent))
+	slots := w.cfg.Slots(w.agent)
+	g.SetLimit(slots)
+	var answering atomic.Int64
 	for {
-		v, err := w.member.Claim(gctx, p)
+		vs, err := w.member.Claim(gctx, p, max(slots-int(answering.Load()), 1))
 		if errors.Is(err, store.ErrEnded) {
 			return c.held, g.Wait()
 		}
@@ -166,7 +169,13 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 			_ = g.Wait()
 			return nil, err
 		}
-		g.Go(func() error { return w.answer(gctx, c, v) })
+		for _, v := range vs {
+			answering.Add(1)
+			g.Go(func() error {
+				defer answering.Add(-1)
+				return w.answer(gctx, c, v)
+			})
+		}
 	}
 }
 

@@ -103,9 +103,9 @@ func answer(members []*shared.Member, j job) error {
 	text := strings.Repeat("a", j.Load.AnswerBytes)
 	return together(members, func(m *shared.Member) error {
 		for n := int64(0); ; {
-			v, err := m.Claim(m.Context(), shared.Train(n))
+			vs, err := m.Claim(m.Context(), shared.Train(n), 1)
 			if err == nil {
-				err = m.Complete(m.Context(), v, shared.Result{Text: text})
+				err = m.Complete(m.Context(), vs[0], shared.Result{Text: text})
 			}
 			var stop *shared.StopError
 			switch {

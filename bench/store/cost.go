@@ -139,7 +139,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 		return err
 	}
 	for {
-		v, err := m.Claim(ctx, phase)
+		vs, err := m.Claim(ctx, phase, 1)
 		if err == shared.ErrEnded {
 			return p.agree(m, phase)
 		}
@@ -147,7 +147,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 			return err
 		}
 		r := shared.Result{Text: strings.Repeat("a", answerBytes)}
-		if err := p.time("Complete", func() error { return m.Complete(ctx, v, r) }); err != nil {
+		if err := p.time("Complete", func() error { return m.Complete(ctx, vs[0], r) }); err != nil {
 			return err
 		}
 	}

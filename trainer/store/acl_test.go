@@ -166,7 +166,7 @@ func end(ctx context.Context, m *Member, stops bool) error {
 func helpStory(ctx context.Context, m *Member, stops bool) error {
 	p := Train(0)
 	var v Invocation
-	claim := func() (err error) { v, err = m.Claim(ctx, p); return err }
+	claim := func() (err error) { v, err = claimOne(ctx, m, p); return err }
 	return inOrder(
 		func() error { _, err := m.Start(ctx); return err },
 		func() error { return m.Meet(ctx, Ready, func([]string) {}) },

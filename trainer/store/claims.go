@@ -11,21 +11,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// claimScript answers with the entry that follows the worker's place in its agent's stream, and remembers that
-// it is in the worker's hands. It says how many workers were lost with it in theirs, and whether more follow.
-// The same place has the same answer, so a claim whose reply was lost is made again.
-// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, epoch, phase, place.
+// claimScript answers with the entries that follow the worker's place in its agent's stream, up to one less than it
+// is asked for, and remembers that they are in the worker's hands. It says of each how many workers were lost with it
+// in theirs, and whether more entries follow. The same place has the same entries, so a claim whose reply was lost is
+// made again.
+// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, epoch, phase, place, entries to ask for.
 var claimScript = redis.NewScript(fence + `
-local next = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', '2')
-local entry = next[1]
-if entry then
-  local id, value = entry[2][2] or '', entry[2][4] or ''
-  redis.call('HSET', KEYS[4], ARGV[3] .. ' ' .. id, entry[1])
-  return {'entry', entry[1], value, id, redis.call('HGET', KEYS[5], id) or '0', next[2] and 'more' or ''}
+local found = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', ARGV[5])
+if not found[1] then
+  if redis.call('HGET', KEYS[2], 'ended') then return {'ended'} end
+  return {'none'}
 end
-if redis.call('HGET', KEYS[2], 'ended') then return {'ended'} end
-return {'none'}
+local more = #found == tonumber(ARGV[5])
+local reply = {'entries', more and 'more' or ''}
+for i = 1, more and #found - 1 or #found do
+  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''
+  redis.call('HSET', KEYS[4], ARGV[3] .. ' ' .. id, entry)
+  for _, part in ipairs({entry, value, id, redis.call('HGET', KEYS[5], id) or '0'}) do reply[#reply + 1] = part end
+end
+return reply
 `)
+
+// maxClaims is the most that a claim takes.
+const maxClaims = 64
 
 // queues are how far a member has claimed what there is, by phase.
 type queues struct {
@@ -77,15 +85,18 @@ func (q *queues) close() {
 	clear(q.phases)
 }
 
-// Claim waits for an invocation of the member's agent in a phase that no worker of this epoch has claimed. It
-// is the member's until Complete; a worker may have any number at a time. A worker that took the place over
-// claims all of them anew, those that were answered too: what the answer came of was lost. ErrEnded says that
-// the phase has ended and that nothing of it is left.
+// Claim waits for invocations of the member's agent in a phase that no worker of this epoch has claimed, and takes
+// what there is, at least one and at most n of them. They are the member's until Complete; a worker may have any number
+// at a time. A worker that took the place over claims all of them anew, those that were answered too: what the answer
+// came of was lost. ErrEnded says that the phase has ended and that nothing of it is left.
 //
 // Any number of goroutines may claim; they take turns, so that the server is asked once for what it has.
-func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
+func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, err error) {
 	if err := p.check(); err != nil {
-		return v, fmt.Errorf("store: %w", err)
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if n < 1 {
+		return nil, fmt.Errorf("store: a claim of %d invocations", n)
 	}
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Timeout)
@@ -98,52 +109,55 @@ func (m *Member) Claim(ctx context.Context, p Phase) (v Invocation, err error) {
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
 	case <-m.Store.ctx.Done():
-		return v, context.Cause(m.Store.ctx)
+		return nil, context.Cause(m.Store.ctx)
 	case <-ctx.Done():
 		agents, what := awaited()
 		whom, _, err := m.liveliness(agents)
-		return v, m.waitError(ctx, whom, what, since, err)
+		return nil, m.waitError(ctx, whom, what, since, err)
 	}
 	err = m.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {
 		if q.empty { // and nothing was announced since, or wake would have it
 			q.empty = false
 			return false, nil
 		}
-		return m.take(ctx, p, q, &v)
+		vs, err = m.take(ctx, p, q, min(n, maxClaims))
+		return len(vs) > 0, err
 	}, awaited)
-	return v, err
+	return vs, err
 }
 
-// take asks for an invocation once, or more often where it comes upon one that is given up.
-func (m *Member) take(ctx context.Context, p Phase, q *queue, v *Invocation) (found bool, err error) {
+// take asks for up to n invocations once, or more often where it comes upon nothing but such as are given up. None
+// and no error: there are none yet.
+func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invocation, err error) {
 	stream := m.key("stream", p.String(), m.agent)
 	keys := []string{m.key("plan", p.String()), stream, m.key("claimed", m.agent), m.key("lost", p.String())}
-	for {
-		reply, err := m.write(ctx, claimScript, "a claim in "+p.String(), keys, p.String(), q.position)
+	for len(vs) == 0 {
+		reply, err := m.write(ctx, claimScript, "a claim in "+p.String(), keys, p.String(), q.position, n+1)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		switch word(reply, 0) {
 		case "ended":
 			m.queues.drop(p)
-			return false, ErrEnded
+			return nil, ErrEnded
 		case "none":
-			return false, nil
+			return nil, nil
 		}
-		c, err := readClaim(reply, stream, m.agent, p)
+		more := word(reply, 1) != ""
+		all, err := readClaims(reply, stream, m.agent, p)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
-		if c.lost >= m.opts.MaxDeliveries {
-			if err := m.giveUp(ctx, c); err != nil {
-				return false, err
+		for _, c := range all {
+			if c.lost < m.opts.MaxDeliveries {
+				vs = append(vs, c.Invocation)
+			} else if err := m.giveUp(ctx, c); err != nil {
+				return nil, err
 			}
 		}
-		*v, q.position, q.empty = c.Invocation, "("+c.entry, !c.more
-		if c.lost < m.opts.MaxDeliveries {
-			return true, nil
-		}
+		q.position, q.empty = "("+all[len(all)-1].entry, !more
 	}
+	return vs, nil
 }
 
 // giveUp answers an invocation that costs workers their lives. Perhaps one of them answered it before.
@@ -161,22 +175,24 @@ func (m *Member) giveUp(ctx context.Context, c claimed) error {
 type claimed struct {
 	Invocation
 	entry string
-	lost  int  // workers, with it in hand
-	more  bool // entries follow
+	lost  int // workers, with it in hand
 }
 
-// readClaim reads the script's reply, whose parts may have been written by anything.
-func readClaim(reply []any, stream, agent string, p Phase) (c claimed, err error) {
-	c.entry, c.more = clip(word(reply, 1)), word(reply, 5) != ""
-	key := stream + " " + c.entry
-	if c.Invocation, err = decode[Invocation](key, word(reply, 2)); err != nil {
-		return c, err
+// readClaims reads the script's reply, whose parts may have been written by anything.
+func readClaims(reply []any, stream, agent string, p Phase) (all []claimed, err error) {
+	for i := 2; i == 2 || i < len(reply); i += 4 {
+		c := claimed{entry: clip(word(reply, i))}
+		key := stream + " " + c.entry
+		if c.Invocation, err = decode[Invocation](key, word(reply, i+1)); err != nil {
+			return nil, err
+		}
+		if c.Agent != agent || c.Phase != p || c.ID() != word(reply, i+2) {
+			return nil, &MalformedError{Key: key, Msg: "it is " + c.ID() + " of " + c.Phase.String()}
+		}
+		if c.lost, err = strconv.Atoi(word(reply, i+3)); err != nil {
+			return nil, &MalformedError{Key: key, Msg: clip(word(reply, i+3)) + " workers were lost over it"}
+		}
+		all = append(all, c)
 	}
-	if c.Agent != agent || c.Phase != p || c.ID() != word(reply, 3) {
-		return c, &MalformedError{Key: key, Msg: "it is " + c.ID() + " of " + c.Phase.String()}
-	}
-	if c.lost, err = strconv.Atoi(word(reply, 4)); err != nil {
-		return c, &MalformedError{Key: key, Msg: clip(word(reply, 4)) + " workers were lost over it"}
-	}
-	return c, nil
+	return all, nil
 }

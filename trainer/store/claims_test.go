@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 )
@@ -35,7 +36,7 @@ func TestOnlyTheLostCount(t *testing.T) {
 			lost    string
 		}{{"the same", ""}, {"another", "1"}} {
 			must(t, boss.Submit(t.Context(), call(0)))
-			_, err := help.Claim(t.Context(), Train(0))
+			_, err := claimOne(t.Context(), help, Train(0))
 			must(t, err)
 			die(t, b, help)
 			help, err = b.open(t, Options{process: next.process}).Join(t.Context(), "help", team, silent)
@@ -53,7 +54,7 @@ func TestLossesAreTrimmed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
 		must(t, boss.Submit(t.Context(), call(0)))
-		_, err := help.Claim(t.Context(), Train(0))
+		_, err := claimOne(t.Context(), help, Train(0))
 		must(t, err)
 		die(t, b, help)
 		die(t, b, boss)
@@ -70,6 +71,47 @@ func TestLossesAreTrimmed(t *testing.T) {
 			if b.raw.Exists(t.Context(), key).Val() != 0 {
 				t.Errorf("%s is left", key)
 			}
+		}
+	})
+}
+
+// A claim takes what there is, in the order in which it was submitted and as many as were asked for. What is given up
+// is not among them.
+func TestManyAtOnce(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		o := Options{MaxDeliveries: 1}
+		boss, help := pair(t, b, o)
+		for i := range 5 {
+			must(t, boss.Submit(t.Context(), call(i)))
+		}
+		claim := func(n int, want ...int) {
+			t.Helper()
+			vs, err := help.Claim(t.Context(), Train(0), n)
+			must(t, err)
+			got := make([]int, len(vs))
+			for i, v := range vs {
+				got[i] = v.Rollout
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("claimed %v, want %v", got, want)
+			}
+		}
+		claim(2, 0, 1)
+		must(t, help.Complete(t.Context(), call(0), Result{Text: "ok"}))
+		die(t, b, help) // with 1 in hand
+		help = join(t, b.open(t, o), "help")
+		start(t, help)
+		claim(3, 0, 2)
+		claim(100, 3, 4)
+		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Failed == "" {
+			t.Errorf("what a worker was lost over was answered with %+v, %v", r, err)
+		}
+		must(t, boss.End(t.Context(), Train(0)))
+		if vs, err := help.Claim(t.Context(), Train(0), 100); !errors.Is(err, ErrEnded) {
+			t.Errorf("claimed %+v, %v", vs, err)
+		}
+		if _, err := help.Claim(t.Context(), Train(0), 0); err == nil {
+			t.Error("a claim of nothing is possible")
 		}
 	})
 }

@@ -25,7 +25,7 @@ func TestManyWaiters(t *testing.T) {
 		var worker, waiters sync.WaitGroup
 		worker.Go(func() {
 			for {
-				v, err := help.Claim(ctx, Train(0))
+				v, err := claimOne(ctx, help, Train(0))
 				if errors.Is(err, ErrEnded) {
 					return
 				}
@@ -79,7 +79,7 @@ func TestWriteOnce(t *testing.T) {
 		other := v
 		other.Task = "another"
 		must(t, boss.Submit(ctx, v))
-		claimed, err := help.Claim(ctx, Train(0))
+		claimed, err := claimOne(ctx, help, Train(0))
 		must(t, err)
 		outcome := Outcome{Query: "q", Rollout: 2, Format: true, Correct: 1, Reward: 1, Calls: map[string]int{"b": 1, "a": 2}}
 		worse := outcome
@@ -109,7 +109,7 @@ func TestWriteOnce(t *testing.T) {
 		}
 		// Submitted twice, handed out once.
 		must(t, boss.End(ctx, Train(0)))
-		if v, err := help.Claim(ctx, Train(0)); !errors.Is(err, ErrEnded) {
+		if v, err := claimOne(ctx, help, Train(0)); !errors.Is(err, ErrEnded) {
 			t.Errorf("claimed %+v, %v", v, err)
 		}
 	})
@@ -123,10 +123,10 @@ func TestTakeover(t *testing.T) {
 		for i := range 2 {
 			must(t, boss.Submit(t.Context(), call(i)))
 		}
-		first, err := dead.Claim(t.Context(), Train(0))
+		first, err := claimOne(t.Context(), dead, Train(0))
 		must(t, err)
 		must(t, dead.Complete(t.Context(), first, Result{Text: "answered"}))
-		second, err := dead.Claim(t.Context(), Train(0))
+		second, err := claimOne(t.Context(), dead, Train(0))
 		must(t, err)
 		die(t, b, dead)
 		must(t, boss.End(t.Context(), Train(0)))
@@ -139,14 +139,14 @@ func TestTakeover(t *testing.T) {
 			t.Errorf("epochs %d, then %d; rounds %s and %s", dead.Epoch(), heir.Epoch(), dead.Nonce(), heir.Nonce())
 		}
 		for _, want := range []Invocation{first, second} {
-			again, err := heir.Claim(t.Context(), Train(0))
+			again, err := claimOne(t.Context(), heir, Train(0))
 			must(t, err)
 			if again.ID() != want.ID() || again.Task != want.Task {
 				t.Errorf("handed out %+v, then %+v", want, again)
 			}
 			must(t, heir.Complete(t.Context(), again, Result{Text: "answered"}))
 		}
-		if v, err := heir.Claim(t.Context(), Train(0)); !errors.Is(err, ErrEnded) {
+		if v, err := claimOne(t.Context(), heir, Train(0)); !errors.Is(err, ErrEnded) {
 			t.Errorf("claimed %+v, %v", v, err)
 		}
 		var fenced *FencedError
@@ -306,7 +306,7 @@ func TestPoison(t *testing.T) {
 		o := Options{MaxDeliveries: 2}
 		boss, help := pair(t, b, o)
 		claim := func(m *Member) Invocation {
-			v, err := m.Claim(t.Context(), Train(0))
+			v, err := claimOne(t.Context(), m, Train(0))
 			must(t, err)
 			return v
 		}
@@ -328,7 +328,7 @@ func TestPoison(t *testing.T) {
 		}
 		must(t, help.Complete(t.Context(), claim(help), Result{Text: "ok"}))
 		must(t, boss.End(t.Context(), Train(0)))
-		if v, err := help.Claim(t.Context(), Train(0)); !errors.Is(err, ErrEnded) {
+		if v, err := claimOne(t.Context(), help, Train(0)); !errors.Is(err, ErrEnded) {
 			t.Errorf("claimed %+v, %v", v, err)
 		}
 		r, err := boss.Await(t.Context(), call(1))
@@ -405,7 +405,7 @@ func TestPhasesAreApart(t *testing.T) {
 		eval.Phase, eval.Task = Eval(0), "evaluated"
 		must(t, boss.Submit(ctx, train))
 		must(t, boss.Submit(ctx, eval))
-		v, err := help.Claim(ctx, Eval(0))
+		v, err := claimOne(ctx, help, Eval(0))
 		must(t, err)
 		if v.Task != "evaluated" {
 			t.Errorf("claimed %+v", v)
@@ -444,7 +444,7 @@ func TestDeadlines(t *testing.T) {
 			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Manifests(ctx, 1); return err }},
 			{"for help (no worker of it is alive): version 1", func() error { return boss.Barrier(ctx, 1) }},
 			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Plan(ctx, Train(9)); return err }},
-			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := boss.Claim(ctx, Train(0)); return err }},
+			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, Train(0)); return err }},
 		} {
 			err := test.wait()
 			var late *TimeoutError
@@ -496,7 +496,7 @@ func TestTrim(t *testing.T) {
 				v.Phase = p
 				must(t, boss.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 1}))
 				must(t, boss.Submit(ctx, v))
-				claimed, err := help.Claim(ctx, p)
+				claimed, err := claimOne(ctx, help, p)
 				must(t, err)
 				must(t, help.Complete(ctx, claimed, Result{Text: "a"}))
 				must(t, boss.PublishOutcome(ctx, p, Outcome{Query: "q"}))
@@ -599,7 +599,7 @@ func TestMalformedEntries(t *testing.T) {
 			"part":         func() error { _, err := boss.Parts(ctx, 1); return err },
 			"manifest":     func() error { _, err := boss.Manifests(ctx, 1); return err },
 			"versions":     func() error { return boss.Barrier(ctx, 1) },
-			"stream":       func() error { _, err := help.Claim(ctx, Train(0)); return err },
+			"stream":       func() error { _, err := claimOne(ctx, help, Train(0)); return err },
 		} {
 			var bad *MalformedError
 			if err := read(); !errors.As(err, &bad) || !strings.Contains(bad.Key, ":"+name) {

@@ -75,7 +75,7 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 	claimed := map[string]int{}
 	worker.Go(func() {
 		for {
-			v, err := help.Claim(ctx, Train(0))
+			v, err := claimOne(ctx, help, Train(0))
 			if errors.Is(err, ErrEnded) {
 				return
 			}
@@ -214,7 +214,7 @@ func TestNetworkStaysBad(t *testing.T) {
 				"the end of":          func(ctx context.Context) error { return boss.End(ctx, Train(0)) },
 				"invocation q-0/0":    func(ctx context.Context) error { return boss.Submit(ctx, v) },
 				"the answer to":       func(ctx context.Context) error { _, err := s.Await(ctx, v); return err },
-				"in step-0":           func(ctx context.Context) error { _, err := boss.Claim(ctx, Train(0)); return err },
+				"in step-0":           func(ctx context.Context) error { _, err := claimOne(ctx, boss, Train(0)); return err },
 				"the answer to q-0":   func(ctx context.Context) error { return boss.Complete(ctx, v, Result{Text: "a"}) },
 				"outcome q/0":         func(ctx context.Context) error { return boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}) },
 				"the outcomes of":     func(ctx context.Context) error { _, err := s.Outcomes(ctx, Train(0), 1); return err },

@@ -86,7 +86,7 @@ func reply(text string) (out []any, ok bool) {
 
 // Whatever scripts answer, it is understood or it is a MalformedError.
 func FuzzReplies(f *testing.F) {
-	f.Add(`["entry","1-1","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":0,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/0/help/0","3","more"]`)
+	f.Add(`["entries","more","1-1","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":0,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/0/help/0","3","1-2","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":1,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/1/help/0","0"]`)
 	f.Add(`["joined","2","NONCE"]`)
 	f.Add(`["taken","","x"]`)
 	f.Add(`["stopping"," boss","help","why"]`)
@@ -99,9 +99,14 @@ func FuzzReplies(f *testing.F) {
 			return
 		}
 		var bad *MalformedError
-		c, err := readClaim(r, "stream", "help", Train(0))
-		if err == nil && (c.Agent != "help" || c.Phase != Train(0)) {
-			t.Errorf("handed out %+v", c)
+		all, err := readClaims(r, "stream", "help", Train(0))
+		if err == nil && len(all) == 0 {
+			t.Error("it is understood, and nothing is handed out")
+		}
+		for _, c := range all {
+			if c.Agent != "help" || c.Phase != Train(0) {
+				t.Errorf("handed out %+v", c)
+			}
 		}
 		if err != nil && !errors.As(err, &bad) {
 			t.Errorf("claim: %v", err)

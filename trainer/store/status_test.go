@@ -68,7 +68,7 @@ func TestStatus(t *testing.T) {
 		mustStatus(t, s, "begun", "boss: rollouts of step-0, 0 of 4 are there")
 		must(t, boss.Submit(ctx, call(0)))
 		must(t, boss.Submit(ctx, call(1)))
-		v, err := help.Claim(ctx, Train(0))
+		v, err := claimOne(ctx, help, Train(0))
 		must(t, err)
 		st = mustStatus(t, s, "claimed", "boss: rollouts of step-0, 0 of 4 are there; calls without an answer: 2")
 		if a := st.Agents[1]; a.InHandAll != 1 || len(a.InHand) != 1 || a.InHand[0].ID != v.ID() || a.InHand[0].Phase != "step-0" || a.InHand[0].Delivery != 1 || a.InHand[0].Age < 0 {
@@ -146,7 +146,7 @@ func TestStatusOfSpoiltKeys(t *testing.T) {
 			begin(t, boss, help)
 			must(t, boss.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 			must(t, boss.Submit(t.Context(), call(0)))
-			_, err := help.Claim(t.Context(), Train(0))
+			_, err := claimOne(t.Context(), help, Train(0))
 			must(t, err)
 			if spoil[0] == "LPUSH" {
 				must(t, b.raw.Del(t.Context(), boss.key(spoil[1].(string))).Err())

@@ -128,6 +128,15 @@ var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"ru
 
 func silent(string) {}
 
+// claimOne waits for one invocation and no more.
+func claimOne(ctx context.Context, m *Member, p Phase) (Invocation, error) {
+	vs, err := m.Claim(ctx, p, 1)
+	if err != nil {
+		return Invocation{}, err
+	}
+	return vs[0], nil
+}
+
 func from(versions ...int64) Hello {
 	h := team
 	h.Offers = nil
@@ -201,7 +210,7 @@ func TestEmbedded(t *testing.T) {
 	help, err := s.Join(t.Context(), "help", team, silent)
 	must(t, err)
 	must(t, boss.Submit(t.Context(), call(0)))
-	v, err := help.Claim(t.Context(), Train(0))
+	v, err := claimOne(t.Context(), help, Train(0))
 	must(t, err)
 	must(t, help.Complete(t.Context(), v, Result{Text: "yes"}))
 	if r, err := boss.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
@@ -272,7 +281,7 @@ func TestServerRestart(t *testing.T) {
 	}
 	boss, help := join(t, open(), "boss"), join(t, open(), "help")
 	must(t, boss.Submit(t.Context(), call(0)))
-	v, err := help.Claim(t.Context(), Train(0))
+	v, err := claimOne(t.Context(), help, Train(0))
 	must(t, err)
 	answer := make(chan Result, 1)
 	go func() {
