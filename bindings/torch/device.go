@@ -50,9 +50,9 @@ type Device struct {
 	// Touched on the device's thread only.
 	native *C.mgt_device
 	kept   []*Tensor
-	live   []*Tensor        // spare storage for a Scope
-	dead   []unsafe.Pointer // spare storage for handles about to be dropped
-	lost   error            // why the thread cannot use the device; every Do returns it
+	live   []*Tensor // spare storage for a Scope
+	dead   []uintptr // spare storage for handles about to be dropped; were they pointers, cgo would look at each
+	lost   error     // why the thread cannot use the device; every Do returns it
 }
 
 // job is one call of Do on its way to the device's thread.
@@ -182,7 +182,7 @@ func (d *Device) resume() {
 
 func (d *Device) shutdown() {
 	for _, t := range d.kept {
-		d.dead = append(d.dead, t.release())
+		d.dead = append(d.dead, uintptr(t.release()))
 	}
 	d.kept = nil
 	d.bury()
@@ -278,7 +278,7 @@ func (d *Device) Threads() int { return d.threads }
 // bury drops the handles collected in d.dead.
 func (d *Device) bury() {
 	if len(d.dead) > 0 {
-		C.mgt_drop(&d.dead[0], C.int64_t(len(d.dead)))
+		C.mgt_drop((*unsafe.Pointer)(unsafe.Pointer(&d.dead[0])), C.int64_t(len(d.dead)))
 		d.dead = d.dead[:0]
 	}
 }

@@ -118,7 +118,7 @@ func (s *Scope) sweep(mark int) {
 			s.live[end] = t
 			end++
 		default:
-			d.dead = append(d.dead, t.release())
+			d.dead = append(d.dead, uintptr(t.release()))
 		}
 	}
 	clear(s.live[end:])

@@ -79,7 +79,7 @@ func (t *Tensor) Drop() {
 	} else {
 		s.live[t.slot] = nil
 	}
-	d.dead = append(d.dead, t.release())
+	d.dead = append(d.dead, uintptr(t.release()))
 	d.bury()
 }
 

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// claimScript answers with the entries that follow the worker's place in its agent's stream, up to one less than it
+// claimScript answers with the entries that follow the worker's position in its agent's stream, up to one less than it
 // is asked for, and remembers that they are in the worker's hands. It says of each how many workers were lost with it
-// in theirs, and whether more entries follow. The same place has the same entries, so a claim whose reply was lost is
+// in theirs, and whether more entries follow. The same position has the same entries, so a claim whose reply was lost is
 // made again.
-// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, epoch, phase, place, entries to ask for.
+// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, epoch, phase, position, entries to ask for.
 var claimScript = redis.NewScript(fence + `
 local found = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', ARGV[5])
 if not found[1] then

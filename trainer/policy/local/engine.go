@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -220,6 +221,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
+		e.gather()
 		if e.closed {
 			e.abort(ErrClosed)
 			return nil, false
@@ -233,6 +235,15 @@ func (e *Engine) next() (batch *batch, ok bool) {
 		}
 		e.wake.Wait()
 	}
+}
+
+// gather lets every goroutine run that can, so that whoever is about to ask for a turn takes part in the next pass:
+// conversations whose turn has just ended, and those that one reply of the store has woken. Without it the first of them
+// would have a pass of its own, which costs as much as one for all. Where no goroutine can run it returns at once.
+func (e *Engine) gather() {
+	e.mu.Unlock()
+	runtime.Gosched()
+	e.mu.Lock()
 }
 
 // admit moves waiting sequences into slots and returns the prefixes to copy for them.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -54,6 +55,39 @@ func testEngine(t *testing.T, m *model.Model, opt Options) *Engine {
 	}
 	t.Cleanup(func() { e.Close(context.Background()) })
 	return e
+}
+
+// TestGather: what many goroutines are about to ask for is planned as one pass. On one processor the scheduler's wake-up
+// would else run before those goroutines do, and plan a pass for the first of them alone.
+func TestGather(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const sequences, times = 8, 21
+	together := 0
+	for range times { // a goroutine may be preempted between two others: once in a while, not most times
+		e := &Engine{model: &model.Model{Config: arch.Config{VocabSize: 113}}, opt: Options{Slots: sequences, Context: 16, PassRows: 512},
+			slots: slots{all: make([]slot, sequences)}}
+		e.wake = sync.NewCond(&e.mu)
+		var asking sync.WaitGroup
+		for i := range int32(sequences) {
+			asking.Go(func() {
+				_, err := e.Generate(t.Context(), policy.Request{Tokens: []int32{i}, Sampling: policy.Sampling{MaxNew: 1}})
+				if !errors.Is(err, ErrClosed) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		if b, ok := e.next(); ok && b.rows == sequences {
+			together++
+		}
+		e.mu.Lock()
+		e.closed = true
+		e.mu.Unlock()
+		e.next() // fails what is in flight
+		asking.Wait()
+	}
+	if together <= times/2 {
+		t.Errorf("%d of %d times all %d sequences were in one pass", together, times, sequences)
+	}
 }
 
 // requests are conversations of two turns each: 4 prompts of different length, 6 rollouts of each.
