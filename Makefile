@@ -118,14 +118,14 @@ gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
 
-bench: setup-tests build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (an hour and a half)
+bench: setup-tests build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (hours)
 	@$(FLAGS) && for suite in kernels rollout learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
 ablation: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
 	@$(GO) run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation-380k.json
 
-bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (2.7 GB)
+bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (a download of gigabytes)
 	@bench/peers/setup.sh
 
 gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
@@ -142,7 +142,7 @@ chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=3
 bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
 	$(GO) run ./bench/chaos/bugs $(ARGS)
 
-interop: build ## compare what mgrpo wrote with transformers (downloads 2.7 GB once)
+interop: build ## compare what mgrpo wrote with transformers (downloads gigabytes once)
 	@bench/interop/run.sh
 
 lint: build ## gofmt, vet, staticcheck
