@@ -179,7 +179,7 @@ func TestArmConfigs(t *testing.T) {
 	}
 }
 
-// The single agent differs from the team only in what it is.
+// The configurations of the single agent and of the team differ in nothing but the agents.
 func TestSingleConfigIsTheTeams(t *testing.T) {
 	b := newBench(t)
 	b.set = nil
@@ -191,7 +191,7 @@ func TestSingleConfigIsTheTeams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	team.GRPO.Align, single.GRPO.Align = config.Align{}, config.Align{} // there is nobody to align
+	team.GRPO.Align, single.GRPO.Align = config.Align{}, config.Align{} // a single agent has no sub-agents to align
 	if !reflect.DeepEqual(team.GRPO, single.GRPO) || !reflect.DeepEqual(team.Task, single.Task) || !reflect.DeepEqual(team.Eval, single.Eval) {
 		t.Error("task, grpo or eval of bench/ablation/single.yaml is not the quickstart's")
 	}

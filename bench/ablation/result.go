@@ -20,7 +20,7 @@ type Results struct {
 	Runs     []Run    `json:"runs"`
 }
 
-// Machine is what the numbers were computed on.
+// Machine describes the machine of the runs.
 type Machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
@@ -34,7 +34,7 @@ type Settings struct {
 	Tokens  float64  `json:"tokens"`        // a run ends with the first step that reaches this many rollout tokens
 	Every   int64    `json:"eval_every"`    // steps between evaluations
 	Samples int      `json:"eval_samples"`  // rollouts of a held-out query in these
-	Final   int      `json:"final_samples"` // and in those of the start and the end
+	Final   int      `json:"final_samples"` // and in the evaluations at the start and the end
 	Set     []string `json:"set,omitempty"` // configuration keys set for all runs
 }
 

@@ -13,7 +13,7 @@ var (
 	pytorch    = []string{"torch-eager", "torch-compile"}
 )
 
-// full are the sizes of the tables: those of SmolLM2-135M unless the vocabulary says otherwise.
+// full returns the cases of the tables, in the sizes of SmolLM2-135M, some with a larger vocabulary.
 func full() []workload {
 	var all []workload
 	for _, groups := range []int64{1, 100, 10_000, 125_000, 1_000_000} {
@@ -63,7 +63,8 @@ func full() []workload {
 	return append(all, samples(16, 49_152))
 }
 
-// gpu are the sizes of a GPU's tables: those of models of some billion parameters with Qwen's vocabulary, in bf16.
+// gpu returns the cases of a GPU's tables, in the sizes of models of some billion parameters with Qwen's vocabulary, in
+// bf16.
 func gpu() []workload {
 	const vocab = 151_936
 	near := []measure.Target{nearFloor(1.18)} // 85 % of a copy
@@ -128,7 +129,7 @@ func flops(formula string, value float64) measure.Amount {
 	return measure.Amount{Formula: formula, Value: value}
 }
 
-// inHalf is the case with its numbers in bf16; what is accumulated stays in float32.
+// inHalf is the case with its numbers in bf16; accumulators stay in float32.
 func (w workload) inHalf() workload {
 	w.dims, w.dtype = maps.Clone(w.dims), "bfloat16"
 	w.dims[half] = 1

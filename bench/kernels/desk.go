@@ -78,7 +78,7 @@ func index(stream uint32, n, limit int64) []int32 {
 	return v
 }
 
-// values are those of a tensor.
+// values are the elements of a tensor, as float32.
 func values(t *torch.Tensor) []float32 {
 	v := make([]float32, t.Numel())
 	t.Float32s(v)

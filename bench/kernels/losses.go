@@ -93,7 +93,7 @@ func softmax[T float32 | float64](z []T, target int32) distribution {
 	return distribution{lse, float64(z[target]) - lse, math.Log(sum) - weighted/sum}
 }
 
-// gradient is that of a logit z, given those of log-prob and entropy.
+// gradient is the gradient of a logit z, given the gradients of log-prob and entropy.
 func (d distribution) gradient(z float64, target bool, dlogp, dentropy float64) float64 {
 	p := math.Exp(z - d.lse)
 	g := -dlogp*p - dentropy*p*(z-d.lse+d.entropy)

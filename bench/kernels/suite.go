@@ -18,7 +18,7 @@ import (
 // Options of a run; Only looks at "name, shape".
 type Options = measure.Options
 
-// dims are a case's sizes, by the names that the peers know too; "backward" is 0 or 1.
+// dims are a case's sizes, by names that the peers use too; "backward" is 0 or 1.
 type dims map[string]int64
 
 const half = "half" // 1: numbers are in bf16

@@ -41,7 +41,7 @@ func testQuick(t *testing.T, device string) {
 	}
 }
 
-// A wrong output is seen: the error is that of what ran, not of the reference with itself.
+// A wrong output is seen: the error compares the output of the run with the reference, not the reference with itself.
 func TestErrorSeesMistakes(t *testing.T) {
 	var a apart
 	a.add(1, 1)

@@ -53,7 +53,7 @@ func (processor) Time(cache Cache, work func() error) (t timing, err error) {
 		err = work()
 		t.seconds = time.Since(start).Seconds()
 	}
-	if cache == Hot { // asking for memory would evict some of what is hot
+	if cache == Hot { // reading the process's memory would evict hot data
 		timed()
 	} else {
 		t.grown = growth(timed)
@@ -64,7 +64,7 @@ func (processor) Time(cache Cache, work func() error) (t timing, err error) {
 func (processor) Close() error { return nil }
 
 // gpu is the clock of a GPU's stream: two events around the work. What Evict has put on the stream goes on while the
-// work is being launched, so that launches are not what is measured.
+// work is being launched, so that the time of the launches is not measured.
 type gpu struct {
 	scope *torch.Scope
 	timer *cuda.Timer

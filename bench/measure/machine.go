@@ -20,7 +20,7 @@ type Machine struct {
 	ISA      string `json:"isa"`     // of our kernels
 	L3Bytes  int64  `json:"l3_bytes"`
 	RAMBytes int64  `json:"ram_bytes"`
-	GPU      string `json:"gpu,omitempty"`    // where it is what was measured
+	GPU      string `json:"gpu,omitempty"`    // the GPU that was measured; "" for a CPU
 	Driver   string `json:"driver,omitempty"` // the GPU's: the version of CUDA that it offers
 	VRAM     int64  `json:"vram_bytes,omitempty"`
 	Kernel   string `json:"kernel"`

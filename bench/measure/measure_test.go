@@ -131,7 +131,7 @@ func TestOursMustWork(t *testing.T) {
 	}
 }
 
-// Cached rates bound what is hot, and a matrix product what is neither.
+// The rates of the cache bound hot rows, and the matrix product bounds rows that memory does not.
 func TestFloor(t *testing.T) {
 	c := Ceilings{Copy: Quantiles{Median: 10}, Read: Quantiles{Median: 8}, CachedCopy: Quantiles{Median: 100}, CachedRead: Quantiles{Median: 80}, GEMM: Quantiles{Median: 100}}
 	for want, row := range map[string]Row{

@@ -23,12 +23,12 @@ type Row struct {
 	Name         string             `json:"name"`
 	Shape        string             `json:"shape"`
 	DType        string             `json:"dtype"`
-	PeerDType    string             `json:"peer_dtype,omitempty"` // that of the peers; empty: the same
+	PeerDType    string             `json:"peer_dtype,omitempty"` // the peers' type; empty: the same
 	Cache        Cache              `json:"cache"`
 	Bytes        Amount             `json:"bytes"` // the least that has to be moved: inputs read once, outputs written once
 	ReadOnly     bool               `json:"read_only,omitempty"`
 	FLOPs        Amount             `json:"flops"`
-	Ceilings     *Ceilings          `json:"ceilings,omitempty"` // measured right before the row; nil: those of the suite
+	Ceilings     *Ceilings          `json:"ceilings,omitempty"` // measured right before the row; nil: the suite's
 	FloorSeconds float64            `json:"floor_seconds"`
 	FloorOf      string             `json:"floor_of"` // which ceiling it comes from
 	Providers    []Result           `json:"providers"`
@@ -58,7 +58,7 @@ type Result struct {
 	Status         string  `json:"status"` // "ok", or why there are no numbers
 }
 
-// Kind is what a target bounds.
+// Kind is the quantity that a target bounds.
 type Kind string
 
 // A target is met when the row's value is at least (Faster) or at most (the others) its bound.

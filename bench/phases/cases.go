@@ -66,7 +66,7 @@ type bench struct {
 	targets     []measure.Target
 }
 
-// precision is that of the weights that are sampled from; on a GPU that of everything.
+// precision is the type of the weights that are sampled from; on a GPU, of all weights.
 type precision int
 
 const (
@@ -85,7 +85,7 @@ func (precision) name(half bool) string {
 	return "float32"
 }
 
-// gpuCases are those of a GPU: a model of half a billion parameters in bf16.
+// gpuCases are the cases for a GPU: a model of half a billion parameters in bf16.
 func gpuCases(suite string) []bench {
 	shared, peer := shape{prompts: 8, rollouts: 8, promptTokens: 90, newTokens: 64}, phases[suite].peer
 	switch suite {

@@ -22,7 +22,7 @@ func (s shape) pairs() float64 {
 	return float64(s.prompts) * (p*(p+1)/2 + float64(s.rollouts)*(n*p+n*(n+1)/2))
 }
 
-// forwardFLOPs are those of one forward pass; headRows is how many rows of logits there are.
+// forwardFLOPs counts the operations of one forward pass; headRows is the number of rows of logits.
 func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 	layers, head := matrices(c)
 	tokens := s.prompts * (s.promptTokens + s.rollouts*(s.newTokens-1))

@@ -24,7 +24,7 @@ func OnGPU(suite string) (rows []measure.Row) {
 // Profile says where the time of a TRL step goes, as text, for each case of the suite "step".
 func Profile(ctx context.Context, o Options, say func(string)) error {
 	for _, b := range casesOf("step", o.Quick) {
-		if !strings.Contains(b.name, o.Only) || b.precision == mixed { // whose TRL is that of the case in float32
+		if !strings.Contains(b.name, o.Only) || b.precision == mixed { // its TRL is the one of the case in float32
 			continue
 		}
 		err := b.prepared(ctx, o, func(w *workload) error {

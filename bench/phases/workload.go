@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// workload is what every provider of a case is given; bench/peers/phases.py reads its JSON.
+// workload is the input of every provider of a case; bench/peers/phases.py reads its JSON.
 type workload struct {
 	Suite       string      `json:"suite"`
 	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them, in float32

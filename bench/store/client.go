@@ -16,7 +16,7 @@ import (
 	shared "github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// job is what one client process does.
+// job describes the work of one client process.
 type job struct {
 	Store   shared.Options `json:"store"`
 	Agents  []string       `json:"agents"`  // of the run, main first
@@ -24,7 +24,7 @@ type job struct {
 	Load    Load           `json:"load"`
 }
 
-// report is what a client process found.
+// report is the result of a client process.
 type report struct {
 	Exchange []float64 `json:"exchange,omitempty"` // seconds from when each was due to its answer
 	Begun    time.Time `json:"begun"`

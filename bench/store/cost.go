@@ -242,7 +242,7 @@ func (m *meter) serve(client net.Conn) {
 	both.Wait()
 }
 
-// tally is what a meter has counted.
+// tally is a meter's counts.
 type tally struct{ up, down, trips int64 }
 
 func (m *meter) read() tally { return tally{m.up.Load(), m.down.Load(), m.trips.Load()} }

@@ -36,7 +36,7 @@ type Options struct {
 	Save    func(*Results) error
 }
 
-// Load is what the store is asked to bear.
+// Load describes the traffic that the store is given.
 type Load struct {
 	TLS              bool    `json:"tls"`
 	Workers          int     `json:"workers"`
@@ -63,7 +63,7 @@ type Borne struct {
 	RedisMemory  []float64 `json:"redis_memory_bytes"` // used_memory at equal distances
 }
 
-// Results are what is printed and kept.
+// Results are the results of the suite: a file of bench/results.
 type Results struct {
 	Suite      string          `json:"suite"`
 	Date       string          `json:"date"`
@@ -171,7 +171,7 @@ func bear(ctx context.Context, l Load, client []string) (Borne, error) {
 	return b, nil
 }
 
-// fill takes in what the main agent's client reports, and what was seen of the server meanwhile.
+// fill adds the report of the main agent's client and the samples of the server taken meanwhile.
 func (b *Borne) fill(r report, seen []sample) {
 	seconds := r.Ended.Sub(r.Begun).Seconds()
 	b.Invocations = len(r.Exchange)
@@ -275,7 +275,7 @@ var (
 	LoadHead = []string{"due/s", "answered/s", "exchange p50", "p99", "max", "Redis cores", "client cores", "memory min", "max", "p99 < 20 ms"}
 )
 
-// Cells are a cost's numbers as text; "" for what was not measured.
+// Cells are a cost's numbers as text; "" for those that were not measured.
 func (c Cost) Cells() []string {
 	if c.RoundTrips == 0 {
 		return []string{"", "", "", measure.Seconds(c.P50), measure.Seconds(c.P99)}

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Every invocation of a load is answered, and what is written is what was measured.
+// Every invocation of a load is answered, and the file holds the measured results.
 func TestQuick(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,6 +1,6 @@
 package kernels
 
-// float is what tests are run over: the float64 and the float32 instantiation of a kernel.
+// float is the types that tests run over: the float64 and the float32 instantiation of a kernel.
 type float interface{ float32 | float64 }
 
 func dtypeOf[T float]() DType {

@@ -188,7 +188,7 @@ func TestMemoryCountsLiveTensors(t *testing.T) {
 	}
 }
 
-// TestRecord: recorded work gives what was in its inputs when it was replayed; a CPU records nothing.
+// TestRecord: recorded work computes from the contents of its inputs at the time of the replay; a CPU records nothing.
 func TestRecord(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		if !d.IsCUDA() {

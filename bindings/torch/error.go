@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
-// Error is what an operation of this package fails with. Inside Device.Do operations panic with it and Do
-// returns it; nothing else of this package panics.
+// Error is the error of an operation of this package. Inside Device.Do operations panic with it and Do returns it;
+// nothing else of this package panics.
 type Error struct {
 	Op      string         // the operation, such as "matmul"
 	Message string         // what was wrong, in LibTorch's or this package's words

@@ -12,7 +12,7 @@ import (
 
 // Memory is how much memory is in use, in bytes.
 type Memory struct {
-	Allocated int64 // in live tensors: on CPU those of the whole process, on a GPU those of this process there
+	Allocated int64 // in live tensors: on CPU all of the process, on a GPU all of this process on that GPU
 	Reserved  int64 // held from the system for tensors; on CPU equal to Allocated
 	Peak      int64 // highest Allocated since the process or Scope.ResetPeak began
 	RSS       int64 // resident memory of the process, from /proc/self/status; 0 where there is none

@@ -21,8 +21,8 @@ type HeadLoss struct {
 // Nothing is recorded: the caller passes h's gradient to Backward. Masked rows of h must be finite, too: they have no
 // gradient, but dL/dw multiplies them by 0.
 //
-// An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *mgrpo.Refusal what is refused; the
-// gradients are unspecified then.
+// An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *mgrpo.Refusal the trajectory that is refused;
+// the gradients are unspecified then.
 func LinearPolicyLoss(h, w, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
 	const op = "linear policy loss"
 	s := h.scopeFor(op, w, targets)

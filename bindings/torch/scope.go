@@ -5,8 +5,8 @@ import "C"
 
 import "unsafe"
 
-// Scope is one run of Device.Do: it makes tensors and owns what is made until it ends. It is valid only
-// inside the function it was given to.
+// Scope belongs to one call of Device.Do: it makes tensors and owns them until the call ends. It is valid only inside
+// the function it was given to.
 type Scope struct {
 	dev   *Device
 	depth int       // how many Scoped are open
@@ -34,7 +34,7 @@ func (s *Scope) Stream() unsafe.Pointer {
 	return r.value
 }
 
-// Scoped runs f in an inner scope: what f makes is dropped when it ends unless kept or hoisted.
+// Scoped runs f in an inner scope: tensors that f makes are dropped when it ends unless kept or hoisted.
 func (s *Scope) Scoped(f func()) {
 	s.current("scoped")
 	mark := len(s.live)
@@ -107,7 +107,7 @@ func (s *Scope) take(op string, r C.mgt_tensor, args ...*Tensor) *Tensor {
 	return t
 }
 
-// sweep drops what was registered since mark, except what was hoisted out of the scope that ends.
+// sweep drops the tensors registered since mark, except those hoisted out of the scope that ends.
 func (s *Scope) sweep(mark int) {
 	d, end := s.dev, mark
 	for _, t := range s.live[mark:] {

@@ -25,7 +25,7 @@ func (benchCmd) Help() string {
 nothing else. The peers are set up by make bench-peers; docs/benchmarks.md says what the numbers mean.`
 }
 
-// benchFlags are those of every suite.
+// benchFlags are the flags of every suite.
 type benchFlags struct {
 	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only). With --only its rows replace those of the file."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
@@ -47,7 +47,7 @@ func (f benchFlags) options() measure.Options {
 		Only: f.Only, Log: f.log, Save: f.save}
 }
 
-// suite runs a suite and prints what came out, also when it ended early.
+// suite runs a suite and prints its results, also when it ended early.
 func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error)) error {
 	results, err := run(f.options())
 	if results != nil && len(results.Rows) > 0 {
@@ -56,7 +56,7 @@ func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error))
 	return err
 }
 
-// save writes what there is so far. Rows of a part of a suite take their places among those of the whole.
+// save writes the rows that are finished. Rows of a part of a suite take their places in the file of the whole suite.
 func (f benchFlags) save(r *measure.Results) error {
 	path := f.Out
 	if path == "" {

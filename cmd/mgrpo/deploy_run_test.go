@@ -143,7 +143,7 @@ func (d *deployed) until(t *testing.T, what string, there func() bool) {
 	}
 }
 
-// status is what the script ended with.
+// status is the script's exit status.
 func (d *deployed) status(t *testing.T) int {
 	t.Helper()
 	select {

@@ -330,7 +330,7 @@ func TestDeployKubernetes(t *testing.T) {
 	}
 }
 
-// What secrets.sh makes is what the pods name, and the rules are those of the team in the ConfigMap.
+// secrets.sh makes the Secrets that the pods name, with the rules of the team in the ConfigMap.
 func TestDeploySecrets(t *testing.T) {
 	made := map[string]bool{} // "NAME KEY"
 	for _, s := range documents[corev1.Secret](t, []byte(script(t, nil, "kubernetes/secrets.sh")), "Secret") {
@@ -350,7 +350,7 @@ func TestDeploySecrets(t *testing.T) {
 			}
 		}
 	}
-	named := map[string]bool{"mgrpo-store-status password": true} // by nobody but people
+	named := map[string]bool{"mgrpo-store-status password": true} // for people; no pod names it
 	for _, job := range documents[batchv1.Job](t, manifest(t, "workers.yaml"), "Job") {
 		for _, e := range job.Spec.Template.Spec.Containers[0].Env {
 			named[e.ValueFrom.SecretKeyRef.Name+" "+e.ValueFrom.SecretKeyRef.Key] = true

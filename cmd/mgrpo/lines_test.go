@@ -271,7 +271,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// When whoever reads the answers goes away, the program ends, as other programs do.
+// When the reader of its output goes away, the program ends, as other programs do.
 func TestBrokenPipe(t *testing.T) {
 	model := filepath.Join(testdata, "models", "llama-tiny")
 	for _, command := range []string{"generate", "score"} {

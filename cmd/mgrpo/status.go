@@ -65,7 +65,7 @@ func embedded(cfg *config.Config) error {
 	return fmt.Errorf("%s; the run shows its state at http://%s/metrics", why, cfg.Health.Address)
 }
 
-// statusWidth is how many columns a status takes, and statusAgent those of an agent's name.
+// statusWidth is the number of columns of a status, statusAgent that of an agent's name.
 const (
 	statusWidth = 79
 	statusAgent = 24

@@ -209,7 +209,7 @@ func mount(p corev1.PodSpec, is func(corev1.Volume) bool) string {
 	return ""
 }
 
-// Selectors select, and ports are those of what they select.
+// Every selector matches a pod, and ports are those of the pods that it matches.
 func TestSelectors(t *testing.T) {
 	m := read(t)
 	selected := func(what string, selector map[string]string) []*corev1.PodTemplateSpec {
@@ -285,7 +285,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// The Redis keeps what it is told, lets nobody in without a password, and is where the workers look for it.
+// The Redis keeps every write, lets nobody in without a password, and has the address that the workers use.
 func TestRedis(t *testing.T) {
 	m := read(t)
 	set := m.sets["mgrpo-redis"]
