@@ -1,7 +1,6 @@
-// Package config is the one YAML schema of mgrpo: what a run is, where its agents meet, what they
-// learn from and how.
+// Package config is the YAML schema of mgrpo: the run, the store, the task, the algorithm, the agents and their tools.
 //
-// The structs of this file are the schema. Their tags are read by everything else in the package:
+// The structs of this file are the schema. The rest of the package reads their tags:
 //
 //	yaml       the key
 //	doc        the meaning, printed in docs/config.md
@@ -19,9 +18,8 @@
 //	hub        "true": of a path: it may be a model's name on the Hugging Face Hub, as an agent's model may
 //	inherits   the section whose keys of the same name are the defaults
 //
-// Load reads a file, reports unknown keys and impossible values together with file, line and column, and fills in
-// the defaults. Nothing here opens a model, a data set or a socket; Config.Find looks whether a
-// model is there.
+// Load reads a file, reports all unknown keys and bad values with file, line and column, and fills in the defaults. This
+// package opens no model, data set or socket; Config.Find checks whether a model exists.
 package config
 
 import (
@@ -30,50 +28,50 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// Config is a whole configuration file with every default filled in.
+// Config is a configuration file with all defaults filled in.
 type Config struct {
-	Run       Run       `yaml:"run" required:"true" doc:"The run: what it is called, where its files go, how long it lasts."`
-	Store     Store     `yaml:"store" doc:"Where the agents meet. Absent: an embedded store, all agents in one process." change:"worker"`
-	Task      Task      `yaml:"task" doc:"Where queries come from and how an answer is verified."`
+	Run       Run       `yaml:"run" required:"true" doc:"The run: its name, its folder and its length."`
+	Store     Store     `yaml:"store" doc:"The Redis store through which the agents communicate. Absent: an embedded store, with all agents in one process." change:"worker"`
+	Task      Task      `yaml:"task" doc:"The source of queries and the scoring of answers."`
 	GRPO      GRPO      `yaml:"grpo" doc:"The algorithm: groups, alignment, objective. Names and defaults follow docs/algorithm.md."`
-	Eval      Eval      `yaml:"eval" doc:"Held-out evaluation while training." change:"resume"`
+	Eval      Eval      `yaml:"eval" doc:"Held-out evaluation during training." change:"resume"`
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
-	Health    Health    `yaml:"health" doc:"Where a process answers GET /healthz (it lives), /readyz (it takes part in the run) and /metrics (Prometheus)." change:"worker"`
+	Health    Health    `yaml:"health" doc:"The HTTP endpoint of a process: GET /healthz (the process runs), /readyz (it takes part in the run) and /metrics (Prometheus)." change:"worker"`
 
-	dir string              // folder of the file: what relative paths start from
-	at  map[string]position // where each key was given
+	dir string              // folder of the file, from which relative paths start
+	at  map[string]position // position of each given key
 }
 
-// Run names a run and says how long it lasts.
+// Run is the name, the folder and the length of a run.
 type Run struct {
 	Name            string `yaml:"name" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
 	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, ledgers, metrics and trajectories: one that all workers share, or one on each server. Absent: runs/NAME." change:"worker"`
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
-	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Training steps in all, those before a resume included." change:"resume"`
-	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints; one is always written at the end. 0: only at the end." change:"resume"`
-	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"How many of the newest checkpoints are kept, besides the best." change:"resume"`
-	SaveDType       string `yaml:"save_dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Type of the weights in a checkpoint's Hugging Face folders. auto: bf16 where the initial weights are bf16, else fp32. Training goes on from fp32 in any case: beside a bf16 folder the optimizer's file holds the weights too." change:"resume"`
-	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run where equal seeds and CPU features do not promise bit-equal results. Absent: runs on the CPU are so, others may not be."`
-	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents work but are frozen. single: the main agent alone, with the tools of the whole team."`
+	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Number of training steps, including the steps before a resume." change:"resume"`
+	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints. The last step always gets a checkpoint. 0: only the last step." change:"resume"`
+	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"Number of newest checkpoints that are kept, besides the best." change:"resume"`
+	SaveDType       string `yaml:"save_dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Type of the weights in a checkpoint's Hugging Face folders. auto: bf16 where the initial weights are bf16, else fp32. Training always resumes from fp32: beside a bf16 folder the optimizer's file contains the fp32 weights." change:"resume"`
+	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run if equal seeds and CPU features do not guarantee bit-equal results. Absent: runs on the CPU are deterministic, other runs may not be."`
+	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents take part with frozen weights. single: the main agent alone, with the tools of the whole team."`
 	Date            string `yaml:"date" doc:"YYYY-MM-DD that chat templates print as today's. Absent: the day on which the main agent's worker begins the run, which --resume keeps." change:"worker"`
-	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads shared out among the agents of this process. 0: one per core." change:"worker"`
+	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads, divided among the agents of this process. 0: one per core." change:"worker"`
 }
 
-// Store says where the agents meet. Its secrets are never in the file: the password comes from an
-// environment variable or a file.
+// Store is the Redis store through which the agents communicate. The password comes from an environment variable or a
+// file and is never in the configuration.
 type Store struct {
-	URL           string        `yaml:"url" doc:"redis://HOST:PORT/DB, rediss:// for TLS, unix:///SOCKET. Sentinel: rediss://HOST:PORT/DB?master_name=NAME&addr=HOST:PORT. Cluster: rediss://HOST:PORT?addr=HOST:PORT. No password in it. Absent: embedded."`
-	Username      string        `yaml:"username" doc:"ACL user; may also stand in url."`
-	PasswordEnv   string        `yaml:"password_env" doc:"Environment variable that holds the password."`
-	PasswordFile  Path          `yaml:"password_file" doc:"File that holds the password; one newline at its end is ignored."`
+	URL           string        `yaml:"url" doc:"redis://HOST:PORT/DB, rediss:// for TLS, unix:///SOCKET. Sentinel: rediss://HOST:PORT/DB?master_name=NAME&addr=HOST:PORT. Cluster: rediss://HOST:PORT?addr=HOST:PORT. It must not contain a password. Absent: embedded."`
+	Username      string        `yaml:"username" doc:"ACL user; url may contain it instead."`
+	PasswordEnv   string        `yaml:"password_env" doc:"Environment variable with the password."`
+	PasswordFile  Path          `yaml:"password_file" doc:"File with the password; a newline at its end is ignored."`
 	TLS           TLS           `yaml:"tls" doc:"Certificates for rediss://. Absent: the system's authorities."`
 	AllowInsecure string        `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to use a store on another machine with neither TLS nor password."`
 	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction."`
-	Timeout       time.Duration `yaml:"timeout" default:"30m" above:"0s" doc:"Longest wait for another agent, after which the run stops and says who was waited for."`
-	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker that has not been heard of for this long is taken for dead and its work is given out again."`
-	MaxDeliveries int           `yaml:"max_deliveries" default:"5" min:"1" doc:"An invocation that was in hand when this many workers of its agent died is answered as failed: it may be what they died of."`
+	Timeout       time.Duration `yaml:"timeout" default:"30m" above:"0s" doc:"Longest wait for another agent. Then the run stops and names the missing agent."`
+	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker without a sign of life for this long is considered dead, and its work is given to another worker."`
+	MaxDeliveries int           `yaml:"max_deliveries" default:"5" min:"1" doc:"An invocation fails after this many workers of its agent crashed while working on it, because it may be the cause of the crashes."`
 }
 
 // TLS names the certificates of a rediss:// store.
@@ -84,22 +82,22 @@ type TLS struct {
 	ServerName string `yaml:"server_name" doc:"Name the server's certificate must carry. Absent: the host of url."`
 }
 
-// Task says where queries come from and how an answer is verified.
+// Task is the source of queries and the scoring of answers.
 type Task struct {
 	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
 	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array or Parquet (jsonl, gsm8k)."`
 	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in one of the same formats (jsonl, gsm8k)." change:"resume"`
-	Fields         Fields   `yaml:"fields" doc:"Which fields of a row hold what. All fields go on to the verifier."`
+	Fields         Fields   `yaml:"fields" doc:"Names of the fields of a row. The verifier gets all fields."`
 	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
 	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
-	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as the main agent's answer."`
+	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
 	Judge          Judge    `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
-	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and how sloppy its demonstrations are."`
+	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and the mistakes in its demonstrations."`
 }
 
-// Fields maps a row's field names to what the task needs.
+// Fields are the names of the fields that the task reads from a row.
 type Fields struct {
-	ID       string `yaml:"id" default:"id" doc:"Row id. A row without it is called by its number."`
+	ID       string `yaml:"id" default:"id" doc:"Row id. A row without this field is named by its number."`
 	Question string `yaml:"question" default:"question" doc:"Text of the query."`
 	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer, or a list of accepted answers."`
 	Choices  string `yaml:"choices" default:"choices" doc:"List of choices, for the verifier of that kind."`
@@ -113,23 +111,23 @@ type Verifier struct {
 	Command   []string      `yaml:"command" doc:"program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line with its score."`
 	Dir       Path          `yaml:"dir" default:"." doc:"program: folder in which it runs. Absent: the folder of this file." change:"worker"`
 	Timeout   time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"program: longest wait for one score." change:"worker"`
-	Path      Path          `yaml:"path" doc:"torchscript: the module, as torch.jit.save writes it. It is a program: use files of people whom you trust."`
+	Path      Path          `yaml:"path" doc:"torchscript: the module, as torch.jit.save writes it. Loading it runs its code: use only files from people whom you trust."`
 	Tokenizer Path          `yaml:"tokenizer" doc:"torchscript: folder with the tokenizer.json that the module was trained with, and its chat template if it has one."`
-	MaxTokens int           `yaml:"max_tokens" default:"4096" min:"1" doc:"torchscript: most tokens of a question with its answer; more have no score."`
+	MaxTokens int           `yaml:"max_tokens" default:"4096" min:"1" doc:"torchscript: most tokens of a question with its answer; a longer one has no score."`
 }
 
 // Judge is an OpenAI-compatible model that scores answers.
 type Judge struct {
 	URL     string        `yaml:"url" doc:"Base URL of an OpenAI-compatible API, such as https://host/v1."`
 	Model   string        `yaml:"model" doc:"Model name sent to it."`
-	KeyEnv  string        `yaml:"key_env" doc:"Environment variable that holds the API key." change:"worker"`
+	KeyEnv  string        `yaml:"key_env" doc:"Environment variable with the API key." change:"worker"`
 	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference}, {answer}, {scale} and {row} (the row as JSON) are filled in. Absent: built in."`
 	Scale   float64       `yaml:"scale" default:"1" above:"0" doc:"Best score the judge gives; scores are divided by it."`
 	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one reply." change:"worker"`
-	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"How often a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx: after pauses that double from half a second, or as long as Retry-After says." change:"worker"`
+	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"How often a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx. Pauses double from half a second, or follow Retry-After." change:"worker"`
 }
 
-// Research shapes the built-in task: knowledge bases and the scripted experts of its cold start.
+// Research sets the knowledge bases of the built-in task and the scripted experts of its cold start.
 type Research struct {
 	Hops     int     `yaml:"hops" default:"3" min:"1" max:"3" doc:"Most hops of a question; each count from 1 is equally likely."`
 	Alias    float64 `yaml:"alias" default:"0.25" min:"0" max:"1" doc:"Probability that a hop's subject is filed under an alias."`
@@ -143,118 +141,118 @@ type Research struct {
 	Reask    float64 `yaml:"reask" default:"0.6" min:"0" max:"1" doc:"Demonstrations: the planner asks again when told unknown."`
 }
 
-// GRPO is the algorithm: how rollouts are grouped, aligned and turned into a loss.
+// GRPO are the settings of the algorithm: groups, alignment, advantages and loss.
 type GRPO struct {
 	Rollouts        int     `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
-	Align           Align   `yaml:"align" doc:"How ragged sub-agent groups are made comparable."`
+	Align           Align   `yaml:"align" doc:"Alignment: how rollouts with different numbers of sub-agent calls get equal weight."`
 	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: those of one query, as in the paper, or all of a step."`
-	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"What an advantage is divided by, or which baseline it is against."`
+	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"How advantages are normalised: the standard deviation that divides them, or the baseline. See docs/algorithm.md, section 4."`
 	StdEps          float64 `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
 	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
 	mgrpo.Objective `yaml:",inline"`
 	Reference       string              `yaml:"reference" default:"auto" enum:"auto|start|cold_start" doc:"Weights that the KL term compares with, of an agent that names none of its own. start: those with which the run begins. cold_start: those after the cold start, kept in run.dir. auto: cold_start for an agent that has a cold start, else start."`
-	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's own, or those of one more forward pass."`
+	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's, or those of another forward pass of the trainer."`
 	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
-	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each takes whole queries."`
+	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each uses whole queries."`
 	Temperature     float64             `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
-	MaxLag          int64               `yaml:"max_lag" default:"0" min:"0" doc:"Versions a trajectory may be older than the weights it trains: so many steps are rolled out ahead. Above 0 it needs old: recomputed and tis_cap, and a run is not deterministic."`
-	MaxRemoved      float64             `yaml:"max_removed" default:"0.25" min:"0" max:"1" doc:"Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory was lost. More of them in 3 steps in a row end the run with the reason: what is left is no longer a fair sample. 1: never."`
+	MaxLag          int64               `yaml:"max_lag" default:"0" min:"0" doc:"How many policy versions a trajectory may be older than the weights it trains. That many steps are rolled out ahead. A value above 0 needs old: recomputed and tis_cap, and the run is then not deterministic."`
+	MaxRemoved      float64             `yaml:"max_removed" default:"0.25" min:"0" max:"1" doc:"Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory was lost. If 3 steps in a row exceed it, the run ends with the reason, because the remaining rollouts are no longer a fair sample. 1: never."`
 	Resample        int                 `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
 	GapWarn         float64             `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
-	GapStop         float64             `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when it exceeds this (nats)."`
-	Reward          mgrpo.RewardWeights `yaml:"reward" doc:"What the parts of a reward weigh. A trajectory of invalid format has reward 0."`
+	GapStop         float64             `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when the gap exceeds this (nats)."`
+	Reward          mgrpo.RewardWeights `yaml:"reward" doc:"Weights of the parts of a reward. A trajectory with an invalid format has reward 0."`
 }
 
-// Align says how the invocations of a sub-agent are brought to d a rollout.
+// Align says how the invocations of a sub-agent are aligned to d per rollout.
 type Align struct {
-	D    int    `yaml:"d" default:"8" min:"1" max:"65536" doc:"Aligned invocations of a rollout; about the 99th percentile of the calls. Agents may have their own."`
-	Mode string `yaml:"mode" default:"draw" enum:"draw|balanced|none" doc:"draw: duplicate and drop, the paper's. balanced: weights d/d_k. none: every call weighs 1."`
+	D    int    `yaml:"d" default:"8" min:"1" max:"65536" doc:"Aligned invocations per rollout; about the 99th percentile of the calls. An agent can set its own value."`
+	Mode string `yaml:"mode" default:"draw" enum:"draw|balanced|none" doc:"draw: duplicate and drop at random, as in the paper. balanced: weight d/d_k. none: weight 1."`
 }
 
-// Eval is held-out evaluation while training. Truncated sampling is allowed here and only here.
+// Eval is held-out evaluation during training. Only evaluation may use truncated sampling.
 type Eval struct {
-	Every       int64   `yaml:"every" default:"20" min:"0" doc:"Steps between evaluations; one always follows the last step. 0: only then."`
-	Queries     int     `yaml:"queries" default:"200" min:"1" doc:"Held-out queries; all of them where the task has fewer."`
+	Every       int64   `yaml:"every" default:"20" min:"0" doc:"Steps between evaluations. The last step is always followed by an evaluation. 0: only the last step."`
+	Queries     int     `yaml:"queries" default:"200" min:"1" doc:"Number of held-out queries, or all queries if the task has fewer."`
 	Samples     int     `yaml:"samples" default:"4" min:"1" max:"4096" doc:"Rollouts of each."`
 	Temperature float64 `yaml:"temperature" default:"1" min:"0" doc:"Sampling temperature; 0 is greedy."`
 	TopK        int     `yaml:"top_k" default:"0" min:"0" doc:"Sample from the k most likely tokens; 0: all."`
 	TopP        float64 `yaml:"top_p" default:"1" above:"0" max:"1" doc:"Sample from the smallest set of tokens with this probability."`
 	MinP        float64 `yaml:"min_p" default:"0" min:"0" max:"1" doc:"Leave out tokens less likely than this times the most likely."`
-	Before      bool    `yaml:"before" default:"true" doc:"Evaluate before the first step too."`
+	Before      bool    `yaml:"before" default:"true" doc:"Also evaluate before the first step."`
 }
 
-// ColdStart is supervised training before the first step. Its steps, batch and optimizer are the
-// defaults of every agent's own cold_start.
+// ColdStart is supervised training before the first step. Its steps, batch and optimizer are the defaults of each
+// agent's cold_start.
 type ColdStart struct {
-	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task" doc:"none: no cold start. task: the task's own demonstrations. Else a JSONL file of chats, path as everywhere."`
-	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Queries for which the task demonstrates."`
+	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task" doc:"none: no cold start. task: the task's own demonstrations. Else the path of a JSONL file of chats."`
+	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Number of queries with demonstrations."`
 	Supervised     Supervised `yaml:",inline"`
 }
 
-// Supervised is how long and with what optimizer an agent learns from demonstrations.
+// Supervised sets steps, batch and optimizer of an agent's cold start.
 type Supervised struct {
-	Steps     int64     `yaml:"steps" default:"0" min:"0" doc:"Optimizer updates; 0 leaves the agent as it is."`
+	Steps     int64     `yaml:"steps" default:"0" min:"0" doc:"Optimizer updates. 0: the agent has no cold start."`
 	Batch     int       `yaml:"batch" default:"32" min:"1" doc:"Trajectories of one update."`
-	Optimizer Optimizer `yaml:"optimizer" doc:"AdamW of the cold start, apart from the training's."`
+	Optimizer Optimizer `yaml:"optimizer" doc:"AdamW of the cold start, separate from training's AdamW."`
 }
 
 // Optimizer is AdamW with warm-up, schedule and clip.
 type Optimizer struct {
 	LR          float64    `yaml:"lr" default:"1e-6" above:"0" doc:"Learning rate."`
-	Betas       [2]float64 `yaml:"betas" default:"[0.9, 0.98]" min:"0" below:"1" doc:"Decay of the two moments."`
-	Eps         float64    `yaml:"eps" default:"1e-8" above:"0" doc:"Added to the root of the second moment."`
+	Betas       [2]float64 `yaml:"betas" default:"[0.9, 0.98]" min:"0" below:"1" doc:"Decay rates of the two moments."`
+	Eps         float64    `yaml:"eps" default:"1e-8" above:"0" doc:"Added to the square root of the second moment."`
 	WeightDecay float64    `yaml:"weight_decay" default:"0.01" min:"0" doc:"Decoupled weight decay."`
 	Clip        float64    `yaml:"clip" default:"1" min:"0" doc:"Greatest global gradient norm; 0: no clip."`
 	Warmup      int64      `yaml:"warmup" default:"0" min:"0" doc:"Steps over which the rate rises linearly to lr."`
-	Schedule    string     `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" doc:"How the rate falls after hold."`
+	Schedule    string     `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" doc:"How the rate falls after the plateau (hold)."`
 	Floor       float64    `yaml:"floor" default:"0.1" min:"0" max:"1" doc:"Fraction of lr at which linear and cosine end."`
 	Hold        float64    `yaml:"hold" default:"0" min:"0" max:"1" doc:"Fraction of decay_steps during which the rate stays at lr."`
-	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the floor is reached. 0: the last step when the run began."`
+	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the rate reaches the floor. 0: run.steps at the start of the run."`
 }
 
 // Agent is one member of the team.
 type Agent struct {
 	Name         string     `yaml:"-"`
-	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on what it is given."`
+	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
 	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
-	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of weights in use; auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
-	Train        bool       `yaml:"train" default:"true" doc:"false: the agent works but is frozen."`
+	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
+	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights."`
 	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
 	Tools        []string   `yaml:"tools" doc:"Tools it may call. The research task brings its own."`
 	Prompt       Path       `yaml:"prompt" doc:"File with its system prompt."`
-	PromptText   string     `yaml:"prompt_text" doc:"Its system prompt, in place. Neither: none but what describes its tools."`
-	PromptSingle string     `yaml:"prompt_single" doc:"main: its system prompt in the arm single, in which it has the sub-agents' tools and nobody to ask. Absent: prompt or prompt_text."`
-	Describe     string     `yaml:"describe" doc:"sub: what the main agent is told about it. Absent: a line made from its name and tools."`
-	Limits       Limits     `yaml:"limits" doc:"When a conversation is cut; a cut one has an invalid format."`
+	PromptText   string     `yaml:"prompt_text" doc:"Its system prompt. Without prompt and prompt_text, the system prompt only describes the tools."`
+	PromptSingle string     `yaml:"prompt_single" doc:"main: its system prompt in the arm single, in which it has the sub-agents' tools and no sub-agents. Absent: prompt or prompt_text."`
+	Describe     string     `yaml:"describe" doc:"sub: its description for the main agent. Absent: a line made from its name and tools."`
+	Limits       Limits     `yaml:"limits" doc:"Limits of a conversation. A conversation that reaches a limit has an invalid format."`
 	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
 	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: as grpo.reference says."`
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
-	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Its own cold start."`
+	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
 	Engine       Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`
 }
 
-// Limits ends conversations that go on too long.
+// Limits bound a conversation.
 type Limits struct {
 	MaxTurns        int           `yaml:"max_turns" default:"8" min:"1" max:"10000" doc:"Sampled turns of a conversation."`
 	MaxCallsPerTurn int           `yaml:"max_calls_per_turn" default:"4" min:"1" max:"1000" doc:"Calls in one turn."`
 	MaxNewTokens    int           `yaml:"max_new_tokens" default:"512" min:"1" doc:"Sampled tokens of a turn."`
-	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, prompt and observations included; the model's own limit may be lower."`
-	WallTime        time.Duration `yaml:"wall_time" default:"10m" above:"0s" doc:"Time of a conversation, the waiting for others included."`
+	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations; the model's limit may be lower."`
+	WallTime        time.Duration `yaml:"wall_time" default:"10m" above:"0s" doc:"Time of a conversation, including waits for sub-agents and tools."`
 }
 
-// AgentAlign is the part of Align that an agent may have of its own.
+// AgentAlign is the part of Align that an agent can set.
 type AgentAlign struct {
 	D int `yaml:"d" min:"1" max:"65536" doc:"Aligned invocations of a rollout."`
 }
 
-// Engine sizes an agent's inference and training batches.
+// Engine sets the sizes of an agent's inference and training batches.
 type Engine struct {
 	Slots                 int    `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, at most 128."`
-	Context               int    `yaml:"context" default:"0" min:"0" doc:"Tokens a slot can hold. 0: limits.max_tokens or the model's limit, whichever is lower."`
-	MicroBatchTokens      int    `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; what sequences begin with in common counts once."`
+	Context               int    `yaml:"context" default:"0" min:"0" doc:"Tokens of a slot. 0: limits.max_tokens or the model's limit, whichever is lower."`
+	MicroBatchTokens      int    `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; a common prefix of sequences counts once."`
 	CheckpointActivations bool   `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
-	DType                 string `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights that sampling reads. auto: those of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`
+	DType                 string `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`
 }
 
 // Tool is one tool that agents can call.
@@ -273,8 +271,8 @@ type Tool struct {
 	MaxSteps  int64         `yaml:"max_steps" default:"1000000" min:"1" doc:"code: Starlark steps of one call."`
 }
 
-// Health says where a process tells others how it is, and who may ask.
+// Health is the address of a process's health endpoint and its access token.
 type Health struct {
-	Address  string `yaml:"address" doc:"HOST:PORT to listen at, such as 127.0.0.1:9464; port 0 takes a free one. Absent: mgrpo worker takes a free port of 127.0.0.1 and says which, mgrpo train does not listen."`
+	Address  string `yaml:"address" doc:"HOST:PORT to listen at, such as 127.0.0.1:9464; port 0 means a free port. Absent: mgrpo worker listens at a free port of 127.0.0.1 and prints it, mgrpo train does not listen."`
 	TokenEnv string `yaml:"token_env" doc:"Environment variable with a token of at least 16 bytes that every request must carry as Authorization: Bearer TOKEN. Required where address is not 127.0.0.1, ::1 or localhost."`
 }

@@ -237,7 +237,7 @@ func TestPassword(t *testing.T) {
 		}
 	}
 	c := mustParse(t, minimal, "store.password_env=TEST_STORE_ABSENT")
-	if _, err := c.Password(); err == nil || err.Error() != "config: store.password_env: the environment has no TEST_STORE_ABSENT" {
+	if _, err := c.Password(); err == nil || err.Error() != "config: store.password_env: the environment variable TEST_STORE_ABSENT is not set" {
 		t.Errorf("absent variable: %v", err)
 	}
 }

@@ -71,12 +71,12 @@ func (d *decoder) fail(p position, key, format string, args ...any) {
 	d.errs = append(d.errs, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
 }
 
-// failAt reports a mistake at a key that was given, or at the nearest section around it that was.
+// failAt reports a mistake at a key or, if it was not given, at the nearest given section around it.
 func (d *decoder) failAt(key, format string, args ...any) {
 	d.fail(nearestPlace(d.at, key), key, format, args...)
 }
 
-// nearestPlace is where a key was given, or the nearest section around it that was.
+// nearestPlace returns the position of a key or, if it was not given, of the nearest given section around it.
 func nearestPlace(at map[string]position, key string) position {
 	for {
 		if p, ok := at[key]; ok || key == "" {
@@ -86,11 +86,11 @@ func nearestPlace(at map[string]position, key string) position {
 	}
 }
 
-// section fills a struct from a mapping. Keys are taken in the struct's order, so that what is
-// inherited from is there before what inherits.
+// section fills a struct from a mapping. It takes keys in the struct's order, so that a section is filled before the
+// sections that inherit from it.
 func (d *decoder) section(key string, n *node, v reflect.Value) {
 	fs := fields(v.Type())
-	if n.kind == nullKind { // a section whose keys are all commented out
+	if n.kind == nullKind { // all keys of the section are commented out
 		n = &node{kind: mapKind, pos: n.pos}
 	}
 	if n.kind != mapKind {
@@ -108,7 +108,7 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 			d.at[path] = n.keys[e].pos
 			d.value(path, n.keys[e].value, v.FieldByIndex(f.index), f.tag)
 		} else if f.tag.Get("required") == "true" {
-			d.fail(n.pos, path, "missing, and required")
+			d.fail(n.pos, path, "missing, but required")
 		}
 	}
 }
@@ -210,7 +210,7 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 	}
 }
 
-// scalar fills a value that has no keys of its own.
+// scalar fills a value that has no keys.
 func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 	want := func(what string) { d.fail(n.pos, key, "want %s; found %s", what, n.describe()) }
 	switch v.Type() {
@@ -314,7 +314,7 @@ func enumOf(tag reflect.StructTag) []string {
 	return nil
 }
 
-// check holds a value against the bounds of its tag.
+// check checks a value against the bounds of its tag.
 func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.StructTag) {
 	if v.Kind() == reflect.Array {
 		for i := range v.Len() {
@@ -349,7 +349,7 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 	}
 }
 
-// suggestWord ends the message about a word that is none of those allowed.
+// suggestWord ends the message about a word that is not allowed.
 func suggestWord(word string, allowed []string) string {
 	if len(allowed) == 1 {
 		return fmt.Sprintf("the only word is %q", allowed[0])
@@ -357,7 +357,7 @@ func suggestWord(word string, allowed []string) string {
 	return didYouMean(word, allowed)
 }
 
-// numeric is the value as a number, if it is one that is set.
+// numeric returns the value as a number; ok is false if it is none or not a number.
 func numeric(v reflect.Value) (float64, bool) {
 	switch {
 	case v.Type() == optionalType:
@@ -387,8 +387,8 @@ func bound(text string) float64 {
 	return float64(t)
 }
 
-// setDefaults fills a section with what its tags say. A tag that does not fit its field is a mistake
-// of this package, found by its tests.
+// setDefaults fills a section with the defaults of its tags. It panics on a tag that does not fit its field, a bug that
+// the tests of this package find.
 func setDefaults(v reflect.Value) {
 	for _, f := range fields(v.Type()) {
 		target := v.FieldByIndex(f.index)
@@ -428,7 +428,7 @@ func schemaKeys() []string {
 	return out
 }
 
-// validName says whether an agent, a tool or a run may be called so.
+// validName says whether s is a valid name of an agent, a tool or a run.
 func validName(s string) bool {
 	if s == "" || len(s) > 64 || !isLetter(s[0]) {
 		return false

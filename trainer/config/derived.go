@@ -1,8 +1,9 @@
 package config
 
-// What follows from several keys.
+// Values that depend on several keys.
 
-// Slots is how many conversations an agent's engine holds at once: as many as a step has rollouts, unless configured.
+// Slots returns the number of slots of an agent's engine: engine.slots or, if that is 0, the rollouts of a step, at most
+// 128.
 func (c *Config) Slots(a *Agent) int {
 	if n := a.Engine.Slots; n > 0 {
 		return n
@@ -11,7 +12,7 @@ func (c *Config) Slots(a *Agent) int {
 	return min(c.Task.QueriesPerStep*c.GRPO.Rollouts, most)
 }
 
-// ContextTokens is how many tokens a conversation may reach with a model of so many positions.
+// ContextTokens returns the largest number of tokens of a conversation, for a model with the given number of positions.
 func (a *Agent) ContextTokens(positions int) int {
 	for _, n := range []int{a.Engine.Context, a.Limits.MaxTokens} {
 		if n > 0 {

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// leaf is one value of a configuration, written canonically.
+// leaf is a value of a configuration in canonical form.
 type leaf struct {
-	key    string // its path
+	key    string // path of the key
 	text   string // as YAML
 	change string // "", "resume" or "worker", as the tag of the key or of a section around it
 }
 
-// pathWriter says how a path is written; hub: it may be a name on the Hugging Face Hub.
+// pathWriter rewrites a path for output. hub: p may be a name on the Hugging Face Hub.
 type pathWriter func(p Path, hub bool) Path
 
-// leaves lists every value in the schema's order; path says how a path is written.
+// leaves returns all values in the schema's order, with paths rewritten by path.
 func (c *Config) leaves(path pathWriter) []leaf {
 	var out []leaf
 	walk(reflect.ValueOf(*c), "", "", visitor{
@@ -35,7 +35,7 @@ func (c *Config) leaves(path pathWriter) []leaf {
 	return out
 }
 
-// visitor is called for each value, for each mapping before what it holds, and for how a path is written.
+// visitor has callbacks for each value, for each mapping before its values, and for rewriting paths.
 type visitor struct {
 	leaf func(leaf)
 	open func(path, name string)
@@ -132,9 +132,8 @@ func quote(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Dump writes the whole configuration with its defaults filled in, as a file in the folder dir: canonical
-// YAML whose relative paths lead from there to where they lead now. There are no secrets in it, as
-// there are none in a Config.
+// Dump returns the whole configuration, with defaults, as canonical YAML for a file in the folder dir: relative paths are
+// rewritten to start from dir. It contains no secrets, because a Config has none.
 func (c *Config) Dump(dir string) []byte {
 	var b strings.Builder
 	indent := func(path string) string { return strings.Repeat("  ", strings.Count(path, ".")) }
@@ -149,14 +148,13 @@ func (c *Config) Dump(dir string) []byte {
 	return []byte(b.String())
 }
 
-// Shared gives the value of every key on which the workers of a team must agree: all but where the
-// store, the devices and the folders are.
+// Shared returns the values of the keys on which the workers of a team must agree. Keys marked "worker" are left out.
 func (c *Config) Shared() map[string]string {
 	return c.values(func(p Path, _ bool) Path { return p }, func(change string) bool { return change != "worker" })
 }
 
-// Digest is the SHA-256, in hex, of every key that may not change between a checkpoint and its
-// resume but for paths, which say where something is and not what.
+// Digest returns the SHA-256, in hex, of the keys that must not change between a checkpoint and its resume. Paths are
+// left out: files may move.
 func (c *Config) Digest() string {
 	fixed := c.fixed(func(Path, bool) Path { return "" })
 	h := sha256.New()
@@ -166,13 +164,13 @@ func (c *Config) Digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// DiffForResume names the keys that differ from an earlier configuration of the run and may not, one
-// "key: old -> new" each; none if the run can be resumed.
+// DiffForResume returns a line "key: old -> new" for each key that differs from the earlier configuration and must not
+// change. It returns none if the run can be resumed.
 func (c *Config) DiffForResume(old *Config) []string {
 	return Diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
 }
 
-// Diff lists what differs between two sets of values, as "key: old -> new" in the order of keys.
+// Diff returns a line "key: old -> new" for each key whose values differ, sorted by key.
 func Diff(old, new map[string]string) []string {
 	keys := maps.Clone(old)
 	maps.Copy(keys, new)
@@ -197,7 +195,7 @@ func (c *Config) fixed(path pathWriter) map[string]string {
 	return c.values(path, func(change string) bool { return change == "" })
 }
 
-// values are the leaves whose change is wanted, and the order of agents.
+// values returns the leaves for which want(change) is true, and the order of agents.
 func (c *Config) values(path pathWriter, want func(change string) bool) map[string]string {
 	out := map[string]string{}
 	for _, l := range c.leaves(path) {

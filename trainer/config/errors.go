@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// position is where a value was given: a place in a file, or a --set argument.
+// position is the origin of a value: a place in a file, or a --set argument.
 type position struct {
 	source    string // the file's name, or the argument
-	line, col int    // 1-based; 0 where source is an argument
+	line, col int    // from 1; 0 if source is an argument
 }
 
 func (p position) String() string {
@@ -24,7 +24,7 @@ func (p position) String() string {
 type Error struct {
 	Where string // file:line:column, or the --set argument
 	Key   string // the key's path, such as grpo.eps_low; empty where the text is not YAML
-	Msg   string // what is wrong and what would be right
+	Msg   string // what is wrong and what to do
 
 	pos position
 }
@@ -56,7 +56,7 @@ func (es Errors) Unwrap() []error {
 	return errs
 }
 
-// Err is nil where there is no mistake, else all of them in the order of the file.
+// Err returns nil if there is no mistake, else es in the order of the file.
 func (es Errors) Err() error {
 	if len(es) == 0 {
 		return nil
@@ -75,14 +75,13 @@ func (es Errors) sorted() Errors {
 	return es
 }
 
-// Fault is a mistake that shows only when a key's value is used, such as a model that is not there.
+// Fault makes an Error for a mistake that shows only when a value is used, such as a missing model.
 func (c *Config) Fault(key string, err error) *Error {
 	pos := nearestPlace(c.at, key)
 	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos}
 }
 
-// nearest is the candidate with the fewest edits from word, or "" if none is close enough to be
-// meant.
+// nearest returns the candidate with the fewest edits from word, or "" if none is similar.
 func nearest(word string, candidates []string) string {
 	best, bestDist := "", 1+max(1, len(word)/3)
 	for _, c := range candidates {

@@ -26,9 +26,9 @@ func TestErrors(t *testing.T) {
 		{name: "unknown section", text: team + "evaluation: {}\n",
 			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
-			want: "f.yaml:1:6: run.name: missing, and required\nf.yaml:2:10: agents.a.model: missing, and required"},
+			want: "f.yaml:1:6: run.name: missing, but required\nf.yaml:2:10: agents.a.model: missing, but required"},
 		{name: "empty file", text: "",
-			want: "f.yaml:1:1: run: missing, and required\nf.yaml:1:1: agents: missing, and required"},
+			want: "f.yaml:1:1: run: missing, but required\nf.yaml:1:1: agents: missing, but required"},
 		{name: "types", text: team + "grpo:\n  rollouts: 3.5\n  eps_low: low\n  align: 4\n  dual_clip: off\n  temperature: .inf\neval: {before: 1}\nstore: {timeout: 30, url: 5}\n",
 			want: "f.yaml:4:13: grpo.rollouts: want a whole number; found the number 3.5\n" +
 				"f.yaml:5:12: grpo.eps_low: want a finite number; found the text \"low\"\n" +
@@ -95,7 +95,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:4:33: agents.solver.delegates: only the main agent delegates"},
 		{name: "device", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: gpu}, b: {role: sub, model: m, device: \"cuda:0,cuda:1\"}, c: {role: sub, model: m, dtype: bf16}}\n",
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
-				"f.yaml:2:75: agents.b.device: one device an agent; several GPUs for one agent are not supported yet\n" +
+				"f.yaml:2:75: agents.b.device: several devices for one agent are not supported yet; give one\n" +
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
 		{name: "half copy on a GPU", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: cuda, engine: {dtype: bf16}}}\n",
 			want: "f.yaml:2:59: agents.a.engine.dtype: bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16"},
@@ -103,18 +103,18 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:2:26: agents.a.model.head_dim: missing; width 65 is no multiple of heads, 4\n" +
 				"f.yaml:2:66: agents.a.model.kv_heads: must divide heads, 4; found 3"},
 		{name: "password in url", text: team + "store: {url: \"redis://u:geheim@h/0\"}\n",
-			want: "f.yaml:3:9: store.url: holds a password; put it in an environment variable and name that in store.password_env"},
+			want: "f.yaml:3:9: store.url: contains a password; put it into an environment variable and name the variable in store.password_env"},
 		{name: "words", text: team + "store: {allow_insecure: yes please}\n",
 			want: "f.yaml:3:25: store.allow_insecure: \"yes please\" is not possible; the only word is \"anyone may read and write\""},
 		{name: "combinations", text: team + "grpo: {aggregation: constant, convention: leave_one_out_std, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1, resample: 2}\n", sets: []string{"run.deterministic=true", "agents.b.device=cuda"},
 			want: "f.yaml:3:1: grpo.max_length: missing; aggregation constant divides by it\n" +
 				"f.yaml:3:1: grpo.gap_stop: must be at least grpo.gap_warn, 1\n" +
-				"f.yaml:3:31: grpo.convention: leave_one_out_std is defined for trajectories of weight 1, and grpo.align.mode draw gives sub-agents' others; set it to none\n" +
+				"f.yaml:3:31: grpo.convention: leave_one_out_std needs trajectories of weight 1, but grpo.align.mode draw gives other weights; set it to none\n" +
 				"f.yaml:3:62: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
-				"f.yaml:3:118: grpo.max_lag: which versions sample depends on the clock then: run.deterministic cannot be true\n" +
-				"f.yaml:3:130: grpo.resample: not supported yet: groups of equal rewards stay as they are; leave it at 0"},
+				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true\n" +
+				"f.yaml:3:130: grpo.resample: not supported yet; leave it at 0"},
 		{name: "reference after no cold start", text: team + "grpo: {kl: k3, reference: cold_start}\ncold_start: {demonstrations: none}\n",
 			want: "f.yaml:3:16: grpo.reference: is cold_start, and a has no cold start: set auto, or agents.a.reference\n" +
 				"f.yaml:3:16: grpo.reference: is cold_start, and b has no cold start: set auto, or agents.b.reference"},

@@ -5,6 +5,5 @@ import _ "embed"
 //go:embed example.yaml
 var example string
 
-// Example is the commented configuration that `mgrpo init` writes. It trains the built-in task as it
-// is.
+// Example returns the commented configuration that `mgrpo init` writes. It trains the built-in task without changes.
 func Example() string { return example }

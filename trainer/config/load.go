@@ -13,11 +13,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// Load reads a configuration file, applies overrides such as "run.steps=3" in their order, fills in
-// the defaults and checks everything that can be checked without opening anything else. An override
-// is checked like the file; its value is YAML.
+// Load reads a configuration file, applies overrides such as "run.steps=3" in order, fills in the defaults, and checks
+// everything that can be checked without opening other files. The value of an override is YAML and is checked like the
+// file.
 //
-// The error is an Errors with every mistake found, or says why the file cannot be read.
+// The error is an Errors with all mistakes, or the error of reading the file.
 func Load(path string, sets []string) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -31,8 +31,7 @@ func Load(path string, sets []string) (*Config, error) {
 	return Parse(path, text, sets)
 }
 
-// Parse is Load of a text already read; path names it in messages, and its folder is where relative
-// paths start from.
+// Parse is Load for text in memory. path is its name in messages, and relative paths start from path's folder.
 func Parse(path string, text []byte, sets []string) (*Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -123,7 +122,7 @@ func entryNames(n *node) []string {
 	return names
 }
 
-// relocate gives every value of a tree the same position.
+// relocate sets the position of all values of a tree.
 func relocate(n *node, pos position) {
 	n.pos = pos
 	for _, i := range n.items {
@@ -135,8 +134,8 @@ func relocate(n *node, pos position) {
 	}
 }
 
-// fill writes down the defaults that depend on other keys, so that a dump is complete and a later
-// change of those keys shows.
+// fill sets the defaults that depend on other keys, so that a dump is complete and a later change of these keys is
+// visible.
 func (c *Config) fill() {
 	if c.Run.Dir == "" {
 		c.Run.Dir = Path("runs/" + c.Run.Name)
@@ -169,7 +168,7 @@ func (o *Optimizer) fill(steps int64) {
 	}
 }
 
-// Main is the main agent. There is exactly one in every Config that Load returns.
+// Main returns the main agent. Every Config from Load has exactly one.
 func (c *Config) Main() *Agent {
 	for i := range c.Agents {
 		if c.Agents[i].Role == "main" {
@@ -179,7 +178,7 @@ func (c *Config) Main() *Agent {
 	return nil
 }
 
-// Subs are the sub-agents that take part, in the file's order: none in the arm single.
+// Subs returns the sub-agents that take part, in the file's order: none in the arm single.
 func (c *Config) Subs() []*Agent {
 	var subs []*Agent
 	for i := range c.Agents {
@@ -190,7 +189,7 @@ func (c *Config) Subs() []*Agent {
 	return subs
 }
 
-// ToolsOf names the tools of an agent that takes part: its own and, in the arm single, those of the sub-agents.
+// ToolsOf returns the names of an agent's tools. In the arm single the main agent also has the sub-agents' tools.
 func (c *Config) ToolsOf(a *Agent) []string {
 	if c.Run.Arm != "single" {
 		return a.Tools
@@ -206,7 +205,7 @@ func (c *Config) ToolsOf(a *Agent) []string {
 	return tools
 }
 
-// Agent finds an agent by name; nil if there is none.
+// Agent returns the agent with a name, or nil.
 func (c *Config) Agent(name string) *Agent {
 	for i := range c.Agents {
 		if c.Agents[i].Name == name {
@@ -216,8 +215,7 @@ func (c *Config) Agent(name string) *Agent {
 	return nil
 }
 
-// Tool finds an entry of tools by name; nil if there is none. The tools that need no entry have
-// none.
+// Tool returns the entry of tools with a name, or nil. calculator and code may lack an entry.
 func (c *Config) Tool(name string) *Tool {
 	for i := range c.Tools {
 		if c.Tools[i].Name == name {
@@ -227,13 +225,13 @@ func (c *Config) Tool(name string) *Tool {
 	return nil
 }
 
-// Learns says whether an agent's weights change in this run: its train is true, and the arm is not
-// one that freezes it or leaves it out.
+// Learns says whether training changes an agent's weights: train is true, and the arm neither freezes the agent nor
+// leaves it out.
 func (c *Config) Learns(a *Agent) bool {
 	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
 }
 
-// ColdStarts says whether an agent is taught from demonstrations before the first step; it may be frozen afterwards.
+// ColdStarts says whether an agent has a cold start. The agent may be frozen afterwards.
 func (c *Config) ColdStarts(a *Agent) bool {
 	return a.ColdStart.Steps > 0 && c.ColdStart.Demonstrations != "none"
 }
@@ -246,7 +244,7 @@ func (c *Config) KLToColdStart(a *Agent) bool {
 	return c.HasKL(a) && a.Reference == "" && c.ColdStarts(a) && c.GRPO.Reference != "start"
 }
 
-// AgentNames are the agents that take part in the configured arm, main first.
+// AgentNames returns the agents that take part in the configured arm, main first.
 func (c *Config) AgentNames() []string {
 	names := []string{c.Main().Name}
 	for _, a := range c.Subs() {
@@ -255,16 +253,16 @@ func (c *Config) AgentNames() []string {
 	return names
 }
 
-// RunDir is the run's folder.
+// RunDir returns the run's folder as an absolute path or relative to the current folder.
 func (c *Config) RunDir() string { return c.Resolve(c.Run.Dir) }
 
-// Password reads the store's password from where the configuration says it is; "" if nowhere.
+// Password reads the store's password from the configured environment variable or file; "" if neither is configured.
 func (c *Config) Password() (string, error) {
 	switch {
 	case c.Store.PasswordEnv != "":
 		p, ok := os.LookupEnv(c.Store.PasswordEnv)
 		if !ok || p == "" {
-			return "", fmt.Errorf("config: store.password_env: the environment has no %s", c.Store.PasswordEnv)
+			return "", fmt.Errorf("config: store.password_env: the environment variable %s is not set", c.Store.PasswordEnv)
 		}
 		return p, nil
 	case c.Store.PasswordFile != "":

@@ -12,7 +12,7 @@ type row struct {
 	section                     bool
 }
 
-// reference lists all keys in the schema's order, with NAME for the names of agents and tools.
+// reference returns all keys in the schema's order, with NAME for the names of agents and tools.
 func reference() []row {
 	var out []row
 	var walk func(t reflect.Type, path, change, inherits string)
@@ -47,7 +47,7 @@ func reference() []row {
 	return out
 }
 
-// typeText says what values a key takes.
+// typeText describes the values of a key.
 func typeText(f field) string {
 	if allowed := enumOf(f.tag); allowed != nil {
 		var words []string
@@ -113,17 +113,17 @@ const referenceIntro = `# Configuration
 
 <!-- Generated from trainer/config/config.go: go test ./trainer/config -update -->
 
-One YAML file describes a run. Unknown keys and impossible values are reported together, with file, line, column and the
-nearest valid key, before anything else happens. ` + "`--set KEY=VALUE`" + ` overrides any key for one command, for
+One YAML file describes a run. Before a command does anything else, it reports all unknown keys and bad values, with file,
+line, column and the nearest valid key. ` + "`--set KEY=VALUE`" + ` overrides any key for one command, for
 example ` + "`--set run.steps=3`" + `; its value is YAML.
 
 Relative paths start from the folder of the configuration file, wherever the command is run.
 
-Secrets never stand in the file: keys that end in ` + "`_env`" + ` name an environment variable.
+The file contains no secrets: keys that end in ` + "`_env`" + ` name an environment variable.
 
-The column *change* says what may differ. Empty: nothing, for the whole life of a run. *resume*: the key may
+The column *change* says whether a value may change. Empty: it must stay the same for the whole run. *resume*: it may
 change between a checkpoint and ` + "`--resume`" + `, but all workers of a team must agree. *worker*: each worker may
-have its own.
+have its own value.
 `
 
 // referencePage is docs/config.md: every key, what it takes, its default and its meaning.

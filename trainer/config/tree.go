@@ -12,12 +12,12 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds on a configuration file. Real ones are a few KiB; the parser is recursive, so depth has to
-// be bounded before it starts.
+// Bounds on a configuration file. Real files have a few KiB. The parser is recursive, so the depth is checked before it
+// starts.
 const (
 	maxFileBytes = 1 << 20
-	maxDepth     = 32     // of nested collections
-	maxNodes     = 100000 // after aliases are followed
+	maxDepth     = 32     // nesting of collections
+	maxNodes     = 100000 // values, after aliases are expanded
 )
 
 type kind uint8
@@ -31,7 +31,7 @@ const (
 	mapKind
 )
 
-// node is a YAML value: what the parser gives, without its anchors, aliases and styles.
+// node is a YAML value without anchors, aliases and styles.
 type node struct {
 	kind  kind
 	text  string // of a scalar
@@ -56,7 +56,7 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// describe names a value for messages: what was found where something else was wanted.
+// describe describes a value for messages such as "want X; found Y".
 func (n *node) describe() string {
 	switch n.kind {
 	case nullKind:
@@ -74,7 +74,7 @@ func (n *node) describe() string {
 	}
 }
 
-// clip shortens hostile text for a message.
+// clip shortens text from outside for a message.
 func clip(s string) string {
 	if len(s) > 60 {
 		return strings.ToValidUTF8(s[:60], "") + "…"
@@ -82,8 +82,8 @@ func clip(s string) string {
 	return s
 }
 
-// parse reads YAML text into a tree. source names it in messages. Mistakes are added to errs; a nil
-// tree means the text is not YAML at all.
+// parse parses YAML text into a tree. source is its name in messages. parse adds mistakes to errs; a nil tree means that
+// the text is not YAML.
 func parse(source string, text []byte, errs *Errors) (root *node) {
 	fail := func(p position, msg string) {
 		p.source = source
@@ -97,7 +97,7 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 		fail(position{line: line, col: 1}, fmt.Sprintf("nested deeper than %d levels", maxDepth))
 		return nil
 	}
-	// The parser is known to panic on some malformed texts; a mistake in a file is an error.
+	// The parser panics on some malformed texts.
 	defer func() {
 		if r := recover(); r != nil {
 			fail(position{}, "not YAML that can be read")
@@ -129,9 +129,8 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 	return b.build(file.Docs[0].Body, "", 0)
 }
 
-// tooDeep gives the first line on which more collections are open than a configuration can need, or
-// 0. It counts brackets, and block indicators on one line, and the spaces of indentation, without
-// regard to quotes: the bound is far above what any text in a configuration has.
+// tooDeep returns the first line with more open collections than maxDepth, or 0. It counts brackets, block indicators of
+// a line and spaces of indentation. It ignores quotes: the bound is far above the depth of real configurations.
 func tooDeep(text []byte) int {
 	const bound = 8 * maxDepth
 	open, line := 0, 0
@@ -162,7 +161,7 @@ func tooDeep(text []byte) int {
 // numberForm is a number of YAML's core schema.
 var numberForm = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
 
-// builder turns the parser's nodes into the tree.
+// builder converts the parser's nodes into a tree.
 type builder struct {
 	source  string
 	anchors map[string]*node
@@ -181,7 +180,7 @@ func (b *builder) fail(p position, key, format string, args ...any) {
 	*b.errs = append(*b.errs, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
 }
 
-// build makes the tree of one value. key is its path, for messages.
+// build converts one value. key is its path, for messages.
 func (b *builder) build(n ast.Node, key string, depth int) *node {
 	out := &node{pos: b.pos(n)}
 	if b.nodes++; b.nodes > maxNodes || depth > maxDepth {
@@ -210,7 +209,7 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	case *ast.StringNode:
 		out.kind, out.text = textKind, n.Value
 		if n.Token.Type == token.StringType && numberForm.MatchString(n.Value) {
-			out.kind = numberKind // the parser takes 1e-6, which has no point, for text
+			out.kind = numberKind // the parser reads 1e-6, which has no point, as text
 		}
 	case *ast.LiteralNode:
 		out.kind, out.text = textKind, n.Value.Value
@@ -245,7 +244,7 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	return out
 }
 
-// entry adds one key of a mapping.
+// entry converts one key of a mapping and adds it to out.
 func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth int) {
 	p := b.pos(v.Key)
 	var name string

@@ -13,10 +13,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// builtinTools need no entry under tools.
+// builtinTools are the tools that need no entry under tools.
 var builtinTools = []string{"calculator", "code"}
 
-// validate checks what depends on more than one key. It runs when every single value is right.
+// validate checks the rules between several keys. It runs after all single values were found valid.
 func (c *Config) validate(d *decoder) {
 	c.validateRun(d)
 	c.validateStore(d)
@@ -61,7 +61,7 @@ func (c *Config) validateStore(d *decoder) {
 	}
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		d.failAt("store.url", "want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would print the text
+		d.failAt("store.url", "want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would contain the URL, which may contain a password
 		return
 	}
 	if !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
@@ -69,7 +69,7 @@ func (c *Config) validateStore(d *decoder) {
 	}
 	_, inURL := u.User.Password()
 	if inURL || u.Query().Has("password") {
-		d.failAt("store.url", "holds a password; put it in an environment variable and name that in store.password_env")
+		d.failAt("store.url", "contains a password; put it into an environment variable and name the variable in store.password_env")
 	}
 	if u.User.Username() != "" && s.Username != "" && u.User.Username() != s.Username {
 		d.failAt("store.username", "differs from the user in store.url; keep one")
@@ -136,7 +136,7 @@ func (c *Config) validateTask(d *decoder) {
 	}
 }
 
-// given says whether a file names this verifier.
+// given says whether the configuration has settings for this verifier.
 func (v *Verifier) given() bool {
 	return v.Kind != "auto" || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
 }
@@ -195,16 +195,16 @@ func (c *Config) validateGRPO(d *decoder) {
 		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
 	}
 	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
-		d.failAt("grpo.convention", "leave_one_out_std is defined for trajectories of weight 1, and grpo.align.mode %s gives sub-agents' others; set it to none", g.Align.Mode)
+		d.failAt("grpo.convention", "leave_one_out_std needs trajectories of weight 1, but grpo.align.mode %s gives other weights; set it to none", g.Align.Mode)
 	}
 	if g.MaxLag > 0 && g.TISCap == nil {
-		d.failAt("grpo.max_lag", "rollouts of older versions are weighed: set grpo.old: recomputed and grpo.tis_cap")
+		d.failAt("grpo.max_lag", "rollouts of older versions need importance weights: set grpo.old: recomputed and grpo.tis_cap")
 	}
 	if det := c.Run.Deterministic; g.MaxLag > 0 && det != nil && *det {
-		d.failAt("grpo.max_lag", "which versions sample depends on the clock then: run.deterministic cannot be true")
+		d.failAt("grpo.max_lag", "the versions that sample then depend on the clock: run.deterministic cannot be true")
 	}
 	if g.Resample > 0 {
-		d.failAt("grpo.resample", "not supported yet: groups of equal rewards stay as they are; leave it at 0")
+		d.failAt("grpo.resample", "not supported yet; leave it at 0")
 	}
 	if g.GapStop < g.GapWarn {
 		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
@@ -241,7 +241,7 @@ func (t *Tool) validate(d *decoder) {
 			d.failAt(key+".token_env", "want the name of an environment variable, not the token")
 		}
 		if len(t.Command) > 0 {
-			d.failAt(key+".token_env", "is sent to url; a program on stdio gets its variables through env")
+			d.failAt(key+".token_env", "only for url, to which it is sent; a program on stdio gets its variables through env")
 		}
 	}
 	for i, e := range t.Env {
@@ -276,7 +276,7 @@ var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 func (c *Config) validateAgent(d *decoder, a *Agent) {
 	key := "agents." + a.Name
 	if strings.ContainsAny(a.Device, ", ") {
-		d.failAt(key+".device", "one device an agent; several GPUs for one agent are not supported yet")
+		d.failAt(key+".device", "several devices for one agent are not supported yet; give one")
 	} else if !deviceForm.MatchString(a.Device) {
 		d.failAt(key+".device", "%q is not possible; valid are cpu, cuda, cuda:N", clip(a.Device))
 	}
@@ -344,7 +344,7 @@ func (c *Config) validateTools(d *decoder, a *Agent) {
 		case slices.Contains(a.Tools[:i], name):
 			d.failAt(item, "%q is given twice", name)
 		case slices.Contains(a.Delegates, name):
-			d.failAt(item, "%q is also a sub-agent of %s, and it could not tell the two apart", name, a.Name)
+			d.failAt(item, "%q is also a sub-agent of %s; rename one of them", name, a.Name)
 		}
 	}
 }

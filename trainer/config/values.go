@@ -10,11 +10,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/hub"
 )
 
-// Path is a path as it was written. Relative ones start from the configuration file's folder:
-// Config.Resolve makes them usable.
+// Path is a path as it was written. Relative paths start from the configuration file's folder; Config.Resolve resolves
+// them.
 type Path string
 
-// Model is where an agent's initial weights come from: exactly one of the two is there.
+// Model is the source of an agent's initial weights. Exactly one field is set.
 type Model struct {
 	Path  Path   // a Hugging Face folder, a GGUF file or a name on the Hub
 	Shape *Shape // random weights of this shape
@@ -31,15 +31,15 @@ type Shape struct {
 	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
 	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
 	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
-	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, path as everywhere, or a model on the Hub."`
+	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, or a model on the Hub."`
 	MaxPositions int     `yaml:"max_positions" default:"1024" min:"1" doc:"Longest sequence."`
 	RopeTheta    float64 `yaml:"rope_theta" default:"10000" above:"0" doc:"Base of the rotary embedding."`
 	NormEps      float64 `yaml:"norm_eps" default:"1e-6" above:"0" doc:"Epsilon of RMSNorm."`
 	InitSeed     uint64  `yaml:"init_seed" default:"0" doc:"Seed of the weights. 0: from run.seed and the agent's name."`
 }
 
-// Resolve turns a path of the configuration into one that can be opened: absolute ones stay as they
-// are, relative ones start from the configuration file's folder. The empty path stays empty.
+// Resolve resolves a path of the configuration against the configuration file's folder. Absolute paths and the empty
+// path do not change.
 func (c *Config) Resolve(p Path) string {
 	if p == "" || filepath.IsAbs(string(p)) {
 		return string(p)
@@ -47,24 +47,24 @@ func (c *Config) Resolve(p Path) string {
 	return filepath.Join(c.dir, string(p))
 }
 
-// Find is Resolve of a model's path, which may also be a name on the Hub. The model is there, or the error says how
-// to bring it here.
+// Find resolves a model's path, which may also be a name on the Hub. If the model is missing, the error says how to get
+// it.
 func (c *Config) Find(p Path) (string, error) { return hub.Find(c.Resolve(p), string(p)) }
 
-// onHub says whether a model's path is its name on the Hub: a file or folder of that name comes first.
+// onHub says whether a model's path is a name on the Hub. A file or folder with that name takes precedence.
 func (c *Config) onHub(p Path) bool {
 	_, err := os.Stat(c.Resolve(p))
 	return hub.IsName(string(p)) && errors.Is(err, fs.ErrNotExist)
 }
 
-// from writes a path so that it means the same in a configuration file in the folder dir.
+// from returns a pathWriter that rewrites paths for a configuration file in the folder dir.
 func (c *Config) from(dir string) pathWriter {
 	return func(p Path, hub bool) Path {
 		if p == "" || filepath.IsAbs(string(p)) || hub && c.onHub(p) {
 			return p
 		}
 		relative, err := filepath.Rel(dir, c.Resolve(p))
-		if err != nil { // dir is not absolute
+		if err != nil { // dir is relative
 			return Path(c.Resolve(p))
 		}
 		return Path(relative)

@@ -12,24 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// ConsoleOptions say what a Console writes to and what it can expect.
+// ConsoleOptions describe the terminal and the run of a Console.
 type ConsoleOptions struct {
-	Agents   []string // whose records arrive here, main first: a step's table is printed when all are in
-	Steps    int64    // of the whole run; 0: not known
-	Terminal bool     // the output is a terminal: one progress line, redrawn in place
+	Agents   []string // agents whose records arrive here, main first; a step's table is printed when all have reported
+	Steps    int64    // steps of the whole run; 0: unknown
+	Terminal bool     // the output is a terminal: a single progress line is redrawn in place
 	Color    bool     // use colours; set it for a terminal only, and not where NO_COLOR is set
 	Width    int      // columns of the terminal; 0 means 80
 	Now      func() time.Time
 }
 
-// How often progress is shown: redrawn on a terminal, a line of its own elsewhere.
+// Time between progress lines: redrawn in place on a terminal, new lines elsewhere.
 const (
 	redrawEvery = 100 * time.Millisecond
 	lineEvery   = 5 * time.Second
 )
 
-// Console shows a run to people: progress while a phase runs, a table of 79 columns a step, a line an
-// evaluation, a cold start and a note.
+// Console prints a run for people: progress during a phase, a table of 79 columns for each step, and a line for each
+// evaluation, cold start and note.
 type Console struct {
 	out io.Writer
 	opt ConsoleOptions
@@ -37,17 +37,17 @@ type Console struct {
 	mu       sync.Mutex
 	start    time.Time
 	shown    time.Time         // when progress was last shown
-	status   bool              // a progress line stands at the cursor
+	status   bool              // the cursor is on a progress line
 	progress map[string]string // by agent
 	pending  map[string]*table // by kind and step, until every agent has reported
 	order    []string          // keys of pending, oldest first
 
-	run     history // of the whole run, for the summary
-	resumed bool    // the run has records from before this process
-	made    int     // steps whose table was printed here
+	run     history // records of the whole run, for the summary
+	resumed bool    // the run has records of an earlier process
+	made    int     // steps whose table this process printed
 }
 
-// table is the records of one step or evaluation so far, by agent.
+// table collects the records of one step or evaluation, by agent.
 type table struct {
 	kind    string
 	step    int64
@@ -65,7 +65,7 @@ func NewConsole(out io.Writer, opt ConsoleOptions) *Console {
 	return &Console{out: out, opt: opt, start: opt.Now(), progress: map[string]string{}, pending: map[string]*table{}}
 }
 
-// Recall adds what a resumed run has reported before, for the summary. What is reported anew takes its place.
+// Recall adds the earlier records of a resumed run, for the summary. New records of the same step replace them.
 func (c *Console) Recall(before Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +77,7 @@ func (c *Console) Recall(before Log) {
 	}
 }
 
-// Progress shows how far an agent's phase is, not more often than is useful.
+// Progress shows the progress of an agent's phase, at most once in each interval.
 func (c *Console) Progress(p Progress) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *Console) showProgress(now time.Time) {
 	c.status = true
 }
 
-// running are the agents' phases: in the order of the agents, others after them.
+// running returns the agents' phases in the order of the agents; agents that are not configured come last.
 func (c *Console) running() []string {
 	var out []string
 	for _, name := range c.opt.Agents {
@@ -145,7 +145,7 @@ func (c *Console) Report(r Record) {
 	c.finish(key)
 }
 
-// finish prints a table and forgets it.
+// finish prints a table and removes it from pending.
 func (c *Console) finish(key string) {
 	t := c.pending[key]
 	delete(c.pending, key)
@@ -175,7 +175,8 @@ func (c *Console) Note(n Note) {
 	c.print(text + "\n")
 }
 
-// Summary prints what is left and how the run went, what was recalled included. Say how it ended before or after it.
+// Summary prints unfinished tables and a summary of the run, including recalled records. It does not say why the run
+// ended.
 func (c *Console) Summary() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,8 +185,8 @@ func (c *Console) Summary() {
 	}
 	steps := map[int64]bool{}
 	var sampled, trained float64
-	var heldOut []Line // evaluations of the main agent
-	known := true      // all of their accuracies
+	var heldOut []Line // the main agent's evaluations
+	known := true      // every evaluation has an accuracy
 	for _, l := range c.run.lines() {
 		sampled += l.Values["sampled_tokens"]
 		trained += l.Values["trained_tokens"]
@@ -220,12 +221,12 @@ func (c *Console) Summary() {
 	c.print(fmt.Sprintf("%s tokens sampled, %s learned from\n", count(sampled), count(trained)))
 }
 
-// print writes finished lines in place of the progress line.
+// print replaces the progress line by finished lines.
 func (c *Console) print(lines string) {
 	if c.status {
 		fmt.Fprint(c.out, "\r\x1b[K")
 		c.status = false
-		c.shown = time.Time{} // the next progress is shown at once
+		c.shown = time.Time{} // show the next progress at once
 	}
 	io.WriteString(c.out, lines)
 }
@@ -245,7 +246,7 @@ func (c *Console) paint(attribute, text string) string {
 	return "\x1b[" + attribute + "m" + text + "\x1b[0m"
 }
 
-// printable keeps text of others from steering the terminal.
+// printable removes control characters, so that text from outside cannot control the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -266,7 +267,7 @@ func fit(s string, columns int) string {
 	return string([]rune(s)[:max(columns-1, 0)]) + "…"
 }
 
-// clock is a duration as m:ss or h:mm:ss.
+// clock formats a duration as m:ss or h:mm:ss.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	if s >= 3600 {
@@ -275,7 +276,7 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-// count is a number of at most five columns: 7, 940, 12.3k, 4.5M.
+// count formats a number in at most five columns: 7, 940, 12.3k, 4.5M.
 func count(v float64) string {
 	for _, unit := range []string{"", "k", "M", "G"} {
 		switch {

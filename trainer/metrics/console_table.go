@@ -11,7 +11,7 @@ import (
 type column struct {
 	title  string
 	width  int
-	values []string // the first that the record has is shown
+	values []string // names; the table shows the first that the record has
 	format func(float64) string
 }
 
@@ -36,7 +36,7 @@ func fixed(digits int) func(float64) string {
 	return func(v float64) string { return fmt.Sprintf("%.*f", digits, v) }
 }
 
-// short is a number of three significant digits in at most six columns.
+// short formats a number with three significant digits in at most six columns.
 func short(v float64) string {
 	switch size := math.Abs(v); {
 	case v == 0:
@@ -47,7 +47,7 @@ func short(v float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%#.3g", v), ".")
 }
 
-// stepTable is a line of the team and a row an agent.
+// stepTable returns a line for the team and a row for each agent.
 func (c *Console) stepTable(t *table) string {
 	var b strings.Builder
 	b.WriteString(c.paint(bold, c.stepTitle(t)) + "\n")
@@ -75,7 +75,7 @@ func cell(values map[string]float64, col column) string {
 	return "-"
 }
 
-// stepTitle is the team's line: the step, what it cost, and what is unusual about it.
+// stepTitle returns the team's line: the step, its time and tokens, and unusual counts.
 func (c *Console) stepTitle(t *table) string {
 	title := fmt.Sprintf("step %d", t.step)
 	if c.opt.Steps > 0 {
@@ -105,7 +105,7 @@ func (c *Console) stepTitle(t *table) string {
 	return fmt.Sprintf("%-*s %s", room, fit(title, room), clock)
 }
 
-// sorted are a table's records in the order of the agents, others after them.
+// sorted returns a table's records in the order of the agents; agents that are not configured come last.
 func (c *Console) sorted(t *table) []Record {
 	var out []Record
 	for _, name := range c.opt.Agents {
@@ -121,7 +121,8 @@ func (c *Console) sorted(t *table) []Record {
 	return out
 }
 
-// evaluation is a line of the team's held-out accuracy, if the main agent is here, and of each sub-agent.
+// evaluation returns a line with the team's held-out accuracy, if the main agent reports here, and the expert score of
+// each sub-agent.
 func (c *Console) evaluation(t *table) string {
 	var parts []string
 	seconds := 0.0
@@ -137,7 +138,7 @@ func (c *Console) evaluation(t *table) string {
 		}
 	}
 	if len(parts) == 0 {
-		parts = []string{"nothing was asked of it"}
+		parts = []string{"not called"}
 	}
 	when := fmt.Sprintf("after step %d", t.step)
 	if t.step == 0 {

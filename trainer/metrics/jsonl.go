@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// FileName is the file of a run's folder that JSONL writes and Read reads.
+// FileName is the name of the file in a run's folder that JSONL writes and Read reads.
 const FileName = "metrics.jsonl"
 
 // KindNote is the kind of a Line that carries an Observer's note.
@@ -19,29 +19,29 @@ const KindNote = "note"
 
 // Line is one line of metrics.jsonl: a Record or, with kind "note", a Note.
 type Line struct {
-	Time time.Time `json:"time"` // when it was reported, UTC
+	Time time.Time `json:"time"` // time of the report, UTC
 	Record
 	Severity Severity `json:"severity,omitempty"`
 	Topic    Topic    `json:"topic,omitempty"`
 	Text     string   `json:"text,omitempty"`
 }
 
-// JSONL appends every record and note to metrics.jsonl, a line each, written at once. Several processes
-// may append to the same file. What a resumed run reports again is appended too: Read knows which line counts.
+// JSONL appends each record and note to metrics.jsonl as a line, in a single write. Several processes may append to the
+// same file. A resumed run appends records of the same steps again; Read keeps the last.
 type JSONL struct {
 	path string
 	mu   sync.Mutex
-	file *os.File // opened by the first line
+	file *os.File // opened when the first line is written
 	err  error    // the first failure; nothing is written after it
 }
 
-// NewJSONL returns the writer of a run's folder. Nothing is created before there is something to write.
+// NewJSONL returns the writer for a run's folder. The first line creates the file.
 func NewJSONL(dir string) *JSONL { return &JSONL{path: filepath.Join(dir, FileName)} }
 
 // Progress is not recorded.
 func (*JSONL) Progress(Progress) {}
 
-// Report appends a record. Values that are not finite have no JSON and are left out.
+// Report appends a record. It leaves out values that are not finite, which JSON cannot express.
 func (j *JSONL) Report(r Record) {
 	r.Values = finite(r.Values)
 	j.write(Line{Record: r})
@@ -52,7 +52,7 @@ func (j *JSONL) Note(n Note) {
 	j.write(Line{Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
 }
 
-// Close closes the file and says what could not be written, if anything.
+// Close closes the file and returns the first write error.
 func (j *JSONL) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -80,12 +80,12 @@ func (j *JSONL) write(l Line) {
 	if j.err == nil {
 		_, j.err = j.file.Write(append(text, '\n'))
 	}
-	if j.err == nil && l.Kind != KindNote { // a step that a checkpoint holds is never reported again
+	if j.err == nil && l.Kind != KindNote { // sync: a step inside a checkpoint is never reported again
 		j.err = j.file.Sync()
 	}
 }
 
-// appendTo opens a file of lines, ending a last line that an interrupted run left unfinished.
+// appendTo opens a file of lines for appending. It ends an incomplete last line of an interrupted run.
 func appendTo(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

@@ -2,48 +2,48 @@ package metrics
 
 import "fmt"
 
-// Note is a message for people. No program reads its text: severity and topic say what a program needs to know.
+// Note is a message for people. Programs use its severity and topic and do not parse its text.
 type Note struct {
-	Agent    string // "": the process, or the run as a whole
+	Agent    string // "": the process or the whole run
 	Severity Severity
 	Topic    Topic
-	Text     string // without the severity's name, which whoever shows the note adds
+	Text     string // without the name of the severity, which observers add
 }
 
-// Severity says whether somebody should look into a note.
+// Severity says whether a note needs attention.
 type Severity string
 
-// The severities. Notes of runs that did not record one yet have none.
+// The severities. Notes of older versions have none.
 const (
 	Info    Severity = "info"
 	Warning Severity = "warning"
 )
 
-// Topic is what a note is about.
+// Topic is the subject of a note.
 type Topic string
 
 // The topics.
 const (
-	TopicStart      Topic = "start"      // where the run begins, resumes, or goes back to
-	TopicStop       Topic = "stop"       // why it ends before its last step
-	TopicWaiting    Topic = "waiting"    // somebody is waited for longer than usual
-	TopicSettings   Topic = "settings"   // a setting that does not do what it seems to
+	TopicStart      Topic = "start"      // the step at which the run starts, resumes, or to which it goes back
+	TopicStop       Topic = "stop"       // why the run ends before its last step
+	TopicWaiting    Topic = "waiting"    // a wait for another agent takes longer than usual
+	TopicSettings   Topic = "settings"   // a setting without the effect that a user may expect
 	TopicCheckpoint Topic = "checkpoint" // a checkpoint was written
-	TopicFiles      Topic = "files"      // another file could not be written
+	TopicFiles      Topic = "files"      // a file other than a checkpoint could not be written
 	TopicUpdate     Topic = "update"     // an update of the weights was refused
 	TopicGap        Topic = "gap"        // sampler and trainer disagree about log-probs
 	TopicVerifier   Topic = "verifier"   // answers could not be scored
-	TopicTask       Topic = "task"       // a query that cannot be played as it is
+	TopicTask       Topic = "task"       // a query cannot be played
 	TopicTools      Topic = "tools"      // a tool fails
-	TopicHealth     Topic = "health"     // where the process answers questions about itself
+	TopicHealth     Topic = "health"     // address of the health endpoint
 )
 
-// Infof is a note that nobody has to act on.
+// Infof returns a note that needs no action.
 func Infof(agent string, topic Topic, format string, args ...any) Note {
 	return Note{agent, Info, topic, fmt.Sprintf(format, args...)}
 }
 
-// Warnf is a note that somebody should look into.
+// Warnf returns a note that needs attention.
 func Warnf(agent string, topic Topic, format string, args ...any) Note {
 	return Note{agent, Warning, topic, fmt.Sprintf(format, args...)}
 }

@@ -18,16 +18,16 @@ const (
 	Waiting       Activity = "waiting"
 )
 
-// Progress is what an agent is at, and how far it is.
+// Progress is the current activity of an agent and its progress.
 type Progress struct {
 	Agent       string
 	Activity    Activity
-	Version     int64    // of the weights that roll out, are evaluated or saved
-	For         []string // of Waiting: the agents that are waited for
-	Done, Total int      // units that are through, and in all; Total 0: not known
+	Version     int64    // policy version that rolls out, is evaluated or is saved
+	For         []string // the awaited agents, if the activity is Waiting
+	Done, Total int      // finished units and all units; Total 0: unknown
 }
 
-// Phase is the activity in words: step-3, cold start, waits for researcher.
+// Phase returns the activity as text: step-3, cold start, waits for researcher.
 func (p Progress) Phase() string {
 	switch p.Activity {
 	case RollOut, Evaluate, Checkpointing:
@@ -40,7 +40,7 @@ func (p Progress) Phase() string {
 	return string(p.Activity)
 }
 
-// String is all of it in words: planner step-3 12/128.
+// String returns agent, phase and progress: planner step-3 12/128.
 func (p Progress) String() string {
 	text := p.Agent + " " + p.Phase()
 	switch {

@@ -14,19 +14,18 @@ import (
 	"strings"
 )
 
-// maxLineBytes bounds a line of metrics.jsonl; a record has some kilobytes.
+// maxLineBytes is the size of the longest line of metrics.jsonl; a record has a few kilobytes.
 const maxLineBytes = 4 << 20
 
-// Log is what metrics.jsonl says of a run.
+// Log is the content of metrics.jsonl.
 type Log struct {
-	Records []Line // those that count, in the order they were written
-	Notes   []Line // all notes, in the order they were written
-	Damaged int    // lines that are no records, such as one that a crash cut off
+	Records []Line // valid records, in the order in which they were written
+	Notes   []Line // all notes, in the order in which they were written
+	Damaged int    // number of unreadable lines, such as a line cut by a crash
 }
 
-// Read reads the metrics.jsonl of a run's folder. A run that went back, because it was resumed from a
-// checkpoint or started again, says so by reporting an earlier step: what the same agent had reported of
-// that step and of later ones no longer counts.
+// Read reads the metrics.jsonl of a run's folder. A run that was resumed from a checkpoint or started again reports an
+// earlier step again. The new record replaces the same agent's records of that step and of later steps.
 func Read(dir string) (Log, error) {
 	f, err := os.Open(filepath.Join(dir, FileName))
 	if err != nil {
@@ -67,8 +66,7 @@ func read(r io.Reader) (Log, error) {
 	return log, in.Err()
 }
 
-// asNote gives a note the severity that it was written with. Until notes had one the text of a warning began with
-// "warning: ".
+// asNote sets the severity of a note from older versions, which began the text of a warning with "warning: ".
 func asNote(l Line) Line {
 	if text, warns := strings.CutPrefix(l.Text, "warning: "); warns && l.Severity == "" {
 		l.Severity, l.Text = Warning, text
@@ -84,7 +82,7 @@ func known(l Line) bool {
 	return l.Kind == KindNote
 }
 
-// history is the records that count so far.
+// history collects the valid records.
 type history struct {
 	read    int
 	byAgent map[string][]placed // in order of Line.place
@@ -92,10 +90,10 @@ type history struct {
 
 type placed struct {
 	Line
-	at int // position in the file
+	at int // index in the file
 }
 
-// add appends a record to its agent's, in place of those that are not before it in the course of a run.
+// add appends a record and drops the same agent's records at the same or a later place in the run.
 func (h *history) add(l Line) {
 	if h.byAgent == nil {
 		h.byAgent = map[string][]placed{}
@@ -108,7 +106,7 @@ func (h *history) add(l Line) {
 	h.byAgent[l.Agent] = append(list, placed{l, h.read})
 }
 
-// lines are the records of all agents in the order of the file.
+// lines returns the records of all agents in the order of the file.
 func (h *history) lines() []Line {
 	var all []placed
 	for _, list := range h.byAgent {
@@ -122,8 +120,8 @@ func (h *history) lines() []Line {
 	return out
 }
 
-// HeldOut reads the held-out accuracy of a run before its first step and after its last evaluated one. It is an error
-// if there are not both.
+// HeldOut reads the held-out accuracies before the first step and at the last evaluation. It is an error if either is
+// missing.
 func HeldOut(dir string) (before, after float64, err error) {
 	log, err := Read(dir)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package metrics is where a run's numbers go: JSON lines, TensorBoard events and the terminal. What a
-// number means is in values.go, from which docs/metrics.md is made.
+// Package metrics writes a run's numbers as JSON lines, as TensorBoard events and to the terminal. values.go documents
+// every number; docs/metrics.md is generated from it.
 package metrics
 
 // Kinds of a Record.
@@ -9,9 +9,9 @@ const (
 	KindEval      = "eval"       // one held-out evaluation
 )
 
-// Record is what one agent reports of one step or evaluation. Agent "" is the team as a whole. Values
-// are plain numbers by name (docs/metrics.md lists them); a value that is not known is absent, never 0.
-// Counts are histograms: a name, then how often each integer occurred.
+// Record is the report of one agent on one step, evaluation or cold start. Agent "" is the whole team. Values are numbers
+// by name (docs/metrics.md lists them); an unknown value is absent, never 0. Counts are histograms: by name, the number
+// of occurrences of each integer.
 type Record struct {
 	Kind   string                      `json:"kind"`
 	Step   int64                       `json:"step"`
@@ -19,11 +19,11 @@ type Record struct {
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 
-	Unknown string `json:"unknown,omitempty"` // of an evaluation: why it has no accuracy
+	Unknown string `json:"unknown,omitempty"` // why an evaluation has no accuracy
 }
 
-// place orders what an agent reports in the course of a run: cold start, evaluation 0, step 1,
-// evaluation 1, step 2 and so on. Evaluation n is of the weights that step n left.
+// place is the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.
+// Evaluation n is of the weights after step n.
 func (r Record) place() int64 {
 	switch r.Kind {
 	case KindStep:
@@ -34,17 +34,17 @@ func (r Record) place() int64 {
 	return -1
 }
 
-// Observer is told what a run does. Its methods are called from several goroutines.
+// Observer gets the records, notes and progress of a run. Its methods are called from several goroutines.
 type Observer interface {
-	// Progress says what an agent is at.
+	// Progress gets the progress of an agent.
 	Progress(p Progress)
-	// Report hands over a finished record.
+	// Report gets a finished record.
 	Report(r Record)
-	// Note hands over a message for people.
+	// Note gets a message for people.
 	Note(n Note)
 }
 
-// Observers passes everything on to each of several observers, in order.
+// Observers passes each call on to several observers, in order.
 type Observers []Observer
 
 // Progress tells every observer.

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// TensorBoard writes every record as TensorBoard events, a folder an agent, so that TensorBoard draws the
-// agents as runs over each other. Tags are KIND/NAME.
+// TensorBoard writes each record as TensorBoard events. Each agent has its own folder, so TensorBoard draws the agents as
+// runs in the same charts. Tags are KIND/NAME.
 type TensorBoard struct {
 	dir   string
 	mu    sync.Mutex
@@ -26,8 +26,8 @@ type TensorBoard struct {
 	err   error               // the first failure; nothing is written after it
 }
 
-// NewTensorBoard returns the writer of a run's folder: events go to tensorboard/AGENT in it. Nothing is
-// created before there is something to write.
+// NewTensorBoard returns the writer for a run's folder. Events go to tensorboard/AGENT. The first record creates the
+// files.
 func NewTensorBoard(dir string) *TensorBoard {
 	return &TensorBoard{dir: filepath.Join(dir, "tensorboard"), files: map[string]*os.File{}}
 }
@@ -50,7 +50,7 @@ func (t *TensorBoard) Report(r Record) {
 	t.err = errors.Join(t.err, err)
 }
 
-// Close closes the files and says what could not be written, if anything.
+// Close closes the files and returns the first write error.
 func (t *TensorBoard) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,9 +64,9 @@ func (t *TensorBoard) Close() error {
 	return nil
 }
 
-// file is the agent's event file. A process writes a new one, which begins with the format's version and
-// with a session at its first step: TensorBoard drops events of that step and later ones in older files,
-// which is what a resumed run wants.
+// file returns the agent's event file. Each process starts a new file, with the format's version and a session start at
+// its first step. TensorBoard then drops events of that step and later steps from older files, which a resumed run
+// replaces.
 func (t *TensorBoard) file(r Record, now time.Time) (*os.File, error) {
 	if f := t.files[r.Agent]; f != nil || t.err != nil {
 		return f, t.err
@@ -91,7 +91,7 @@ func (t *TensorBoard) file(r Record, now time.Time) (*os.File, error) {
 	return f, err
 }
 
-// event is tensorflow.Event, as far as we use it (tensorflow/core/util/event.proto).
+// event is the part of tensorflow.Event that we use (tensorflow/core/util/event.proto).
 type event struct {
 	at      time.Time
 	step    int64
@@ -118,7 +118,7 @@ func (e event) encode() []byte {
 	return b
 }
 
-// summaryOf is tensorflow.Summary: a scalar a value and a tool, a histogram a count, by name.
+// summaryOf encodes a tensorflow.Summary: a scalar for each value and tool count, a histogram for each other count.
 func summaryOf(r Record) []byte {
 	summary := []byte{}
 	scalar := func(name string, v float64) {
@@ -144,7 +144,7 @@ func summaryOf(r Record) []byte {
 	return summary
 }
 
-// histogram is tensorflow.HistogramProto with a bucket around each integer that occurs or lies between.
+// histogram encodes a tensorflow.HistogramProto with a bucket for each integer from the lowest to the highest key.
 func histogram(counts map[string]int64) []byte {
 	keys, byKey := Integers(counts)
 	if len(keys) == 0 {
@@ -153,9 +153,9 @@ func histogram(counts map[string]int64) []byte {
 	var n, sum, squares float64
 	var limits, buckets []byte
 	lowest, highest := keys[0], keys[len(keys)-1]
-	at := lowest - 1 // an empty bucket ends where the first begins
+	at := lowest - 1 // an empty bucket ends at the start of the first bucket
 	for _, k := range keys {
-		if k > at+1 || k == lowest { // what lies between occurred never
+		if k > at+1 || k == lowest { // integers between two keys have count 0
 			limits, buckets = appendFixed(limits, float64(k)-0.5), appendFixed(buckets, 0)
 		}
 		c := float64(byKey[k])
@@ -164,14 +164,14 @@ func histogram(counts map[string]int64) []byte {
 	}
 	var b []byte
 	for field, v := range []float64{float64(lowest), float64(highest), n, sum, squares} {
-		if v != 0 { // as proto3 has it
+		if v != 0 { // proto3 omits zeros
 			b = appendDouble(b, protowire.Number(field+1), v)
 		}
 	}
 	return appendBytes(appendBytes(b, 6, limits), 7, buckets)
 }
 
-// Integers are the keys of a histogram in order and its counts by them. Keys that are no integers are left out.
+// Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are left out.
 func Integers(counts map[string]int64) (keys []int64, byKey map[int64]int64) {
 	byKey = map[int64]int64{}
 	for text, c := range counts {
@@ -208,7 +208,7 @@ func frame(data []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, masked(data))
 }
 
-// masked is TensorFlow's disguise of a CRC, which keeps CRCs of data that hold CRCs from degenerating.
+// masked is TensorFlow's masked CRC-32C, which is safe for data that contain CRCs.
 func masked(data []byte) uint32 {
 	crc := crc32.Checksum(data, castagnoli)
 	return (crc>>15 | crc<<17) + 0xa282ead8

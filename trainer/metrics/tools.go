@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// ToolUse is what the calls of a tool came to.
+// ToolUse counts the calls of a tool by outcome.
 type ToolUse struct {
 	Tool             string
 	Calls            int64
-	Errors, Timeouts int64 // calls that were answered with an error, and that took too long
-	Failures         int64 // those of the errors that no other arguments would have prevented
-	Milliseconds     int64 // of all calls
+	Errors, Timeouts int64 // calls that ended with an error, and calls that timed out
+	Failures         int64 // errors that other arguments would not have prevented
+	Milliseconds     int64 // total of all calls
 }
 
-// ToolUses reads what Record.Counts says of tools, in the order of their names.
+// ToolUses reads the tool counts of Record.Counts, sorted by tool name.
 func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	var out []ToolUse
 	for _, tool := range slices.Sorted(maps.Keys(counts[ToolCalls])) {
@@ -27,11 +27,11 @@ func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	return out
 }
 
-// FailedShare is the share of calls that were answered with an error or took too long.
+// FailedShare is the share of calls that ended with an error or timed out.
 func (u ToolUse) FailedShare() float64 { return float64(u.Errors+u.Timeouts) / float64(u.Calls) }
 
-// Failing says whether so many calls failed that somebody should look at the tool: rewards of rollouts that called it
-// say little about the agent.
+// Failing says whether so many calls failed that a warning is due: the rewards of rollouts that called the tool then say
+// little about the agent.
 func (u ToolUse) Failing() bool {
 	const share, fewest = 0.1, 10
 	return u.Calls >= fewest && u.FailedShare() > share

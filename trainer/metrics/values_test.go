@@ -21,25 +21,25 @@ const docIntro = `# Metrics
 
 <!-- Generated from trainer/metrics/values.go: go test ./trainer/metrics -update -->
 
-Every agent reports a record a training step, a held-out evaluation and a cold start. The same numbers go to
+Every agent reports a record for each training step, each held-out evaluation and the cold start. The numbers go to
 three places in the run's folder, and to the terminal:
 
 | where | what |
 |---|---|
 | ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries ` + "`severity`, `topic` and `text`" + ` instead. |
 | ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
-| ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | What was said, with masks, log-probs, rewards and advantages. |
+| ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | The conversations, with masks, log-probs, rewards and advantages. |
 
 ` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
 ` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
-what is counted by tool has a label ` + "`tool`" + ` besides.
+numbers by tool also have a label ` + "`tool`" + `.
 
 Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
 training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
 sampled them. A value that is not known is absent, never 0.
 
-A run that is resumed appends. A record of an agent takes the place of what that agent reported of the same step
-and of later ones before; readers of the file keep the last.
+A resumed run appends to the file. A record of an agent replaces that agent's earlier records of the same step and of
+later steps; readers of the file keep the last.
 `
 
 // page is docs/metrics.md.

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// point of a curve: x is a step.
+// point is a point of a curve. x is a step.
 type point struct {
 	x, y   float64
-	spread float64 // of y, up and down: its error bar; 0: not known
+	spread float64 // half the error bar of y; 0: unknown
 }
 
 // MarshalJSON writes [x, y] or [x, y, spread] with four significant digits, for the pointer's read-out.
@@ -29,18 +29,18 @@ type curve struct {
 	Name   string
 	Class  string // c0 … c7: the agent's colour
 	Style  string // "", "dashed" or "dotted"
-	Dots   bool   // mark every point: few and far between
+	Dots   bool   // mark every point, for curves with few points
 	points []point
 }
 
 // chart is a card with curves over the steps of the run.
 type chart struct {
 	Title  string
-	Note   string // what is drawn, in a line
+	Note   string // subtitle
 	Curves []curve
 	Unit   string
-	floor  float64 // the axis begins here at the latest; NaN: where the data do
-	ceil   float64 // and reaches up to here at least; NaN: where the data do
+	floor  float64 // the axis starts here or lower; NaN: at the data
+	ceil   float64 // the axis ends here or higher; NaN: at the data
 }
 
 // Size of a chart in SVG units; it is scaled to its card.
@@ -51,7 +51,7 @@ const (
 
 const maxPoints = 400 // of a curve
 
-// Empty says whether there is anything to draw.
+// Empty says whether the chart has no points.
 func (c chart) Empty() bool {
 	for _, v := range c.Curves {
 		if len(v.points) > 0 {
@@ -61,7 +61,7 @@ func (c chart) Empty() bool {
 	return true
 }
 
-// Drawn are the curves that have points.
+// Drawn returns the curves with points.
 func (c chart) Drawn() []curve {
 	var out []curve
 	for _, v := range c.Curves {
@@ -72,7 +72,7 @@ func (c chart) Drawn() []curve {
 	return out
 }
 
-// Last is the newest value of a curve, for the legend.
+// Last returns the last value of a curve, for the legend.
 func (c curve) Last() string { return brief(c.points[len(c.points)-1].y) }
 
 // svg draws the chart over steps from..to.
@@ -112,8 +112,8 @@ func drawSteps(b *strings.Builder, from, to float64, x func(float64) float64) {
 	fmt.Fprintf(b, `<path class="axis" d="M%g %gH%g"/>`, chartLeft, base, chartWidth-chartRight)
 }
 
-// draw draws the curve: its smoothed line over the faint one of the steps themselves where it has many, and its points
-// with their error bars where it has few.
+// draw draws a curve with many points as a smoothed line over a faint line of the points, and a curve with Dots with its
+// points and error bars.
 func (c curve) draw(b *strings.Builder, x, y func(float64) float64) {
 	points := thin(c.points)
 	class := strings.TrimSpace("line " + c.Class + " " + c.Style)
@@ -145,9 +145,9 @@ func drawLine(b *strings.Builder, class string, points []point, x, y func(float6
 	b.WriteString(`"/>`)
 }
 
-const fewestToSmooth = 20 // points; fewer are read one by one
+const fewestToSmooth = 20 // points; shorter curves are not smoothed
 
-// smooth is the mean of each point and its neighbours: a twentieth of the curve on either side, less at its ends.
+// smooth averages each point with its neighbours: a twentieth of the curve on either side, less at the ends.
 func smooth(points []point) []point {
 	n := len(points)
 	out := make([]point, n)
@@ -162,7 +162,7 @@ func smooth(points []point) []point {
 	return out
 }
 
-// data are the curves for the pointer's read-out: name, class and points.
+// data returns the curves as JSON for the pointer's read-out: name, class and points.
 func (c chart) data() string {
 	type one struct {
 		Name   string  `json:"n"`
@@ -177,7 +177,7 @@ func (c chart) data() string {
 	return html.EscapeString(string(text))
 }
 
-// spoken is the chart in words.
+// spoken describes the chart in words, for screen readers.
 func (c chart) spoken() string {
 	parts := []string{c.Title}
 	for _, v := range c.Drawn() {
@@ -206,7 +206,7 @@ func thin(points []point) []point {
 	return out
 }
 
-// scale maps lo..hi to a..b; everything to the middle where the range is empty.
+// scale maps lo..hi to a..b, or to the middle of a..b if lo..hi is empty.
 func scale(lo, hi, a, b float64) func(float64) float64 {
 	return func(v float64) float64 {
 		if hi <= lo {
@@ -216,7 +216,7 @@ func scale(lo, hi, a, b float64) func(float64) float64 {
 	}
 }
 
-// niceTicks are three to six round numbers that cover lo..hi.
+// niceTicks returns three to six round numbers that cover lo..hi.
 func niceTicks(lo, hi float64) []float64 {
 	if math.IsNaN(lo) || math.IsNaN(hi) || math.IsInf(lo, 0) || math.IsInf(hi, 0) {
 		lo, hi = 0, 1
@@ -256,7 +256,7 @@ func fmax(a, b float64) float64 {
 	return a
 }
 
-// brief is number with three significant digits.
+// brief formats a number with three significant digits.
 func brief(v float64) string {
 	if size := math.Abs(v); size >= 1e-3 && size < 1e3 {
 		return strconv.FormatFloat(v, 'g', 3, 64)
@@ -264,7 +264,7 @@ func brief(v float64) string {
 	return number(v)
 }
 
-// number is short enough for an axis: 0.05, 1.25, 12.5k, 3.4M, 2e-06.
+// number formats a number for an axis: 0.05, 1.25, 12.5k, 3.4M, 2e-06.
 func number(v float64) string {
 	size := math.Abs(v)
 	for _, unit := range []struct {

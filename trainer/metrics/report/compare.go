@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// related refuses runs that nothing can be learned of side by side: of different tasks, whose rewards and accuracies
-// mean different things, or without an agent in common.
+// related refuses runs that cannot be compared: runs of different tasks, whose rewards and accuracies differ in meaning,
+// and runs without a common agent.
 func related(runs []*run) error {
 	if len(runs) > maxRuns {
 		return fmt.Errorf("%d runs; at most %d are compared", len(runs), maxRuns)
@@ -25,14 +25,14 @@ func related(runs []*run) error {
 				first.dirs[0], r.dirs[0], a, b)
 		}
 		if !slices.ContainsFunc(r.agents, func(name string) bool { return slices.Contains(first.agents, name) }) {
-			return fmt.Errorf("%s and %s have no agent in common (%s; %s): there is nothing to compare, and they are no parts of one run; make a report of each",
+			return fmt.Errorf("%s and %s have no agent in common (%s; %s): they are neither comparable runs nor parts of the same run; make a report of each",
 				first.dirs[0], r.dirs[0], strings.Join(first.agents, ", "), strings.Join(r.agents, ", "))
 		}
 	}
 	return nil
 }
 
-// comparison is what comparison.html shows.
+// comparison is the data of comparison.html.
 type comparison struct {
 	frame
 	Runs       []namedClass
@@ -48,7 +48,7 @@ type comparedAgent struct {
 	Cards        []card
 }
 
-// compared is runs under names that tell them apart.
+// compared are runs with distinct names.
 type compared struct {
 	runs  []*run
 	names []string
@@ -77,7 +77,7 @@ func writeComparison(w io.Writer, runs []*run) error {
 	return comparisonTemplate.Execute(w, p)
 }
 
-// distinctNames are the runs' names; with their folders' names, or all of their paths, where that tells them apart.
+// distinctNames returns names for the runs: their own names or, if these are equal, with the folder's name or path.
 func distinctNames(runs []*run) []string {
 	var out []string
 	for _, name := range []func(*run) string{
@@ -101,7 +101,7 @@ func distinctNames(runs []*run) []string {
 // class is a run's colour.
 func (compared) class(i int) string { return fmt.Sprintf("c%d", i%8) }
 
-// agents are those of all runs, in the order of the first that has them.
+// agents returns the agents of all runs, in the order of the first run that has them.
 func (c compared) agents() []string {
 	var out []string
 	for _, r := range c.runs {
@@ -114,7 +114,7 @@ func (c compared) agents() []string {
 	return out
 }
 
-// cards are an agent's charts, a curve a run.
+// cards returns an agent's charts, with a curve for each run.
 func (c compared) cards(agent string) []card {
 	last := int64(0)
 	for _, r := range c.runs {
@@ -164,7 +164,7 @@ func (c compared) cards(agent string) []card {
 	})
 }
 
-// settings is a row a key of the configuration that is not the same in all runs.
+// settings returns a table with a row for each configuration key that differs between runs.
 func (c compared) settings() table {
 	t := table{Head: append([]string{"key"}, c.names...)}
 	keys := map[string]bool{}

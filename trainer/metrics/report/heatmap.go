@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// heatmap is a histogram a step: how often each integer occurred, as shares of the step.
+// heatmap has a histogram for each step: the share of each integer in the step.
 type heatmap struct {
 	Title string
 	Note  string
@@ -24,14 +24,14 @@ type heatColumn struct {
 }
 
 const (
-	maxColumns = 60 // neighbouring steps are added up beyond
-	maxRows    = 13 // integers from the last row on are added up in it
+	maxColumns = 60 // with more steps, neighbouring steps share a column
+	maxRows    = 13 // the last row adds up all larger integers
 )
 
-// Empty says whether there is anything to draw.
+// Empty says whether the heatmap has no steps.
 func (h heatmap) Empty() bool { return len(h.steps) == 0 }
 
-// calls is the heatmap of d_k of one agent.
+// calls returns the heatmap of an agent's d_k.
 func (r *run) calls(agent string) heatmap {
 	var h heatmap
 	for _, l := range r.records {
@@ -43,7 +43,7 @@ func (r *run) calls(agent string) heatmap {
 	return h
 }
 
-// svg draws the heatmap: a column a step, a row an integer, the darker the more often.
+// svg draws the heatmap: columns are steps, rows are integers, darker cells have larger shares.
 func (h heatmap) svg() template.HTML {
 	columns := h.columns()
 	rows := int64(1)
@@ -89,7 +89,7 @@ func (h heatmap) drawAxes(b *strings.Builder, columns []heatColumn, rows int64, 
 	fmt.Fprintf(b, `<path class="axis" d="M%g %gH%g"/>`, chartLeft, base, chartWidth-chartRight)
 }
 
-// columns adds neighbouring steps up until they fit.
+// columns merges neighbouring steps until there are at most maxColumns.
 func (h heatmap) columns() []heatColumn {
 	n := (len(h.steps) + maxColumns - 1) / maxColumns
 	if n <= 1 {
@@ -107,7 +107,7 @@ func (h heatmap) columns() []heatColumn {
 	return out
 }
 
-// shares are the parts of a column by integer; the last row holds all from there on.
+// shares returns the share of each integer in a column; the last row adds up all larger integers.
 func (c heatColumn) shares(rows int64) []float64 {
 	out := make([]float64, rows)
 	total := 0.0

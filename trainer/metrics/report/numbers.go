@@ -10,10 +10,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// figure is a number of a run at its end; ok is false where the run does not have it.
+// figure is a number of a finished run; ok is false if the run does not have it.
 type figure struct {
 	value  float64
-	spread float64 // up and down; 0: not known
+	spread float64 // half the error bar; 0: unknown
 	ok     bool
 }
 
@@ -28,7 +28,7 @@ func decimals(n int) func(float64) string {
 	return func(v float64) string { return fmt.Sprintf("%.*f", n, v) }
 }
 
-// numbers compares what the runs came to: a row a number, a column a run.
+// numbers returns the table that compares the runs' results: rows are numbers, columns are runs.
 func (c compared) numbers() table {
 	t := table{Head: append([]string{""}, c.names...)}
 	rows := teamRows
@@ -53,7 +53,7 @@ func (c compared) numbers() table {
 	return t
 }
 
-// cell is a number and, where asked for, its difference to the first run's.
+// cell formats a number and, if difference is true, its difference from the first run's number.
 func (row numberRow) cell(f, first figure, difference bool) string {
 	if !f.ok {
 		return "–"
@@ -111,7 +111,7 @@ var teamRows = []numberRow{
 	}},
 }
 
-// agentRows are the numbers of an agent's training.
+// agentRows returns the rows of an agent's training.
 func agentRows(agent string) []numberRow {
 	var out []numberRow
 	for _, v := range []struct {
@@ -132,7 +132,7 @@ func agentRows(agent string) []numberRow {
 	return out
 }
 
-// lately is the mean of the last tenth of the points.
+// lately returns the mean of the last tenth of the points.
 func lately(points []point) figure {
 	n := len(points)
 	if n == 0 {
@@ -146,7 +146,7 @@ func lately(points []point) figure {
 	return figure{value: sum / float64(len(last)), ok: true}
 }
 
-// sum is of a value over all records.
+// sum returns the sum of a value over all records.
 func (r *run) sum(name string) figure {
 	var f figure
 	for _, l := range r.records {

@@ -36,18 +36,18 @@ var (
 	comparisonTemplate = template.Must(template.Must(template.New("comparison").Parse(sharedText)).Parse(comparisonText))
 )
 
-// frame is what every page has.
+// frame is the data that every page has.
 type frame struct {
 	Name     string
 	Policy   string // Content-Security-Policy
 	Style    template.CSS
 	Script   template.JS
-	Data     template.JS // for the script
-	Smoothed bool        // there are curves that are smoothed
+	Data     template.JS // JSON for the page's script
+	Smoothed bool        // at least one curve is smoothed
 }
 
 func newFrame(name string, data any, smoothed bool) (frame, error) {
-	text, err := json.Marshal(data) // escapes <, >, &, U+2028 and U+2029, so that no text ends the script
+	text, err := json.Marshal(data) // Marshal escapes <, >, &, U+2028 and U+2029, so no text can end the script
 	if err != nil {
 		return frame{}, fmt.Errorf("report: %w", err)
 	}
@@ -58,7 +58,7 @@ func newFrame(name string, data any, smoothed bool) (frame, error) {
 	}, nil
 }
 
-// page is what page.html shows.
+// page is the data of page.html.
 type page struct {
 	frame
 	Subtitle        string
@@ -69,11 +69,11 @@ type page struct {
 	Calls, Costs    []card
 	Evals, Totals   table
 	Tools           table
-	Failing         []string // tools that fail often, as sentences
+	Failing         []string // sentences about tools that fail often
 	Notes           []note
 	Warnings        int
 	Config          string
-	Reading         string // which trajectories are included
+	Reading         string // sentence that says which trajectories are included
 	HasTrajectories bool
 }
 
@@ -85,7 +85,7 @@ type card struct {
 	Title, Note string
 	Legend      []legend
 	SVG         template.HTML
-	Explained   string // how to read it, below
+	Explained   string // how to read the chart, shown below it
 }
 
 type legend struct{ Name, Class, Style, Last string }
@@ -116,14 +116,14 @@ func write(w io.Writer, r *run, read reading) error {
 	return pageTemplate.Execute(w, p)
 }
 
-// smoothed says whether there are enough steps for a curve over them to be smoothed.
+// smoothed says whether the run has enough steps for smoothed curves.
 func (r *run) smoothed() bool {
 	return slices.ContainsFunc(r.agents, func(name string) bool {
 		return len(r.series(metrics.KindStep, name, "reward_mean")) >= fewestToSmooth
 	})
 }
 
-// class is an agent's colour.
+// class returns the CSS class of an agent's colour.
 func (r *run) class(agent string) string {
 	for i, name := range r.agents {
 		if name == agent {
@@ -162,7 +162,7 @@ func (r *run) subtitle() string {
 	return strings.Join(parts, " · ")
 }
 
-// perAgent draws one curve an agent.
+// perAgent returns a curve for each agent.
 func (r *run) perAgent(kind, value string, agents []string) []curve {
 	var out []curve
 	for _, name := range agents {
@@ -246,7 +246,7 @@ func (r *run) costCharts() []chart {
 	}
 }
 
-// cards draws the charts that have something to show, all over the same steps.
+// cards draws the charts that have points, all over the same steps.
 func (r *run) cards(charts []chart) []card { return cardsOver(r.lastStep(), charts) }
 
 func cardsOver(lastStep int64, charts []chart) []card {
@@ -265,8 +265,8 @@ func cardsOver(lastStep int64, charts []chart) []card {
 	return out
 }
 
-// callCards are the histograms of d_k: of the main agent's calls and, where there are several sub-agents,
-// of the calls to each.
+// callCards returns the heatmaps of d_k: of all calls of the main agent and, if there are several sub-agents, of the
+// calls to each.
 func (r *run) callCards() []card {
 	var out []card
 	subs := len(r.agents) - 1
@@ -277,7 +277,7 @@ func (r *run) callCards() []card {
 		if name == r.main {
 			h.Title = "Delegations d_k"
 		} else if subs == 1 && !r.calls(r.main).Empty() {
-			continue // the same as the main agent's
+			continue // equal to the main agent's heatmap
 		}
 		if !h.Empty() {
 			out = append(out, card{Title: h.Title, Note: h.Note, SVG: h.svg()})
@@ -306,6 +306,6 @@ func (d reading) describe() string {
 	if len(d.Rollouts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run without looking at what they say. More: mgrpo report --steps, --queries, --megabytes.",
+	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run, whatever their content. More: mgrpo report --steps, --queries, --megabytes.",
 		len(d.Rollouts), d.queries, d.of, d.steps)
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// part is one folder: a run, or what those of its agents left that ran on one server.
+// part is one folder: a whole run, or the files of the agents that ran on one server.
 type part struct {
 	dir      string
 	log      metrics.Log
-	measured bool           // there is a metrics.jsonl
+	measured bool           // the folder has a metrics.jsonl
 	text     string         // config.yaml, "" if there is none
-	config   *config.Config // nil: none that this version reads
+	config   *config.Config // nil: no configuration that this version can read
 }
 
-// maxConfigBytes bounds what is shown of a configuration.
+// maxConfigBytes is the largest configuration that the report shows, in bytes.
 const maxConfigBytes = 256 << 10
 
-// credentials in a URL, which have no place in a file that is passed around.
+// credentials matches credentials in a URL. They are removed, because people pass reports around.
 var credentials = regexp.MustCompile(`://[^\s"'/@]*@`)
 
 func readPart(dir string) (*part, error) {
@@ -56,9 +56,9 @@ func readPart(dir string) (*part, error) {
 	return p, nil
 }
 
-// ofOneRun says whether two folders hold parts of one run: its name and what of its configuration never changes are
-// those of both, as far as they are known, all agents are of its team, and no agent began in both. One that did made two
-// runs.
+// ofOneRun says whether two folders are parts of the same run. Their names and fixed settings must be equal, as far as
+// they are known, all agents must be in the same team, and no agent may have started in both folders: two starts of an
+// agent are two runs.
 func (p *part) ofOneRun(q *part) bool {
 	if a, b := p.config, q.config; a != nil && b != nil && (a.Run.Name != b.Run.Name || a.Digest() != b.Digest()) {
 		return false
@@ -75,7 +75,7 @@ func (p *part) ofOneRun(q *part) bool {
 	return true
 }
 
-// hasTeamOf says whether the agents that reported in q are of p's team, if that is known.
+// hasTeamOf says whether the agents that reported in q are in p's team. It is true if p's team is unknown.
 func (p *part) hasTeamOf(q *part) bool {
 	if p.config == nil {
 		return true
@@ -88,7 +88,7 @@ func (p *part) hasTeamOf(q *part) bool {
 	return true
 }
 
-// beginning is what an agent reported first.
+// beginning is the first record of an agent.
 type beginning struct {
 	kind string
 	step int64
@@ -104,7 +104,7 @@ func (p *part) beginnings() map[string]beginning {
 	return out
 }
 
-// runsOf puts parts of one run together, in the order in which they are given.
+// runsOf groups the parts by run, in the given order.
 func runsOf(parts []*part) [][]*part {
 	var runs [][]*part
 next:

@@ -1,6 +1,6 @@
-// Package report draws a run's folder as one HTML file that needs nothing else: curves, costs, and
-// trajectories to read turn by turn; or several runs, to compare them. It reads what the run wrote and nothing of the running program, so
-// a run that was interrupted or that is still going on can be looked at too.
+// Package report draws a run's folder as a single, self-contained HTML file: curves, costs, and trajectories turn by
+// turn; or it compares several runs. It reads only the files of the run, so it also works for a run that was interrupted
+// or still runs.
 package report
 
 import (
@@ -9,11 +9,11 @@ import (
 	"io"
 )
 
-// Options bound what goes into the file. The zero value of each means its default.
+// Options bound the content of the report. A zero field means its default.
 type Options struct {
-	Steps   int // training steps whose trajectories are included, first and last among them; default 5
-	Queries int // queries of each of them, all rollouts of a query; default 6
-	Bytes   int // of all trajectories together, as JSON; default 4 MiB
+	Steps   int // training steps whose trajectories are included, the first and the last among them; default 5
+	Queries int // queries of each step, with all rollouts of a query; default 6
+	Bytes   int // size of all trajectories as JSON; default 4 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -29,18 +29,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Report is one run, or several to compare.
+// Report is a run, or several runs to compare.
 type Report struct{ runs []*run }
 
-// maxRuns is how many runs are compared at most: each has a colour of its own.
+// maxRuns is the largest number of runs to compare: each needs a distinct colour.
 const maxRuns = 8
 
-// Open reads folders: those of one run, one or, where each agent ran on a server of its own, theirs; or those of
-// several runs, to compare them. Pieces that a run does not have are named in the report. It is an error if a folder is
-// no run's, and if the runs have nothing in common.
+// Open reads folders. They are the folder of a run, the folders of a run whose agents ran on several servers, or the
+// folders of several runs to compare. The report names missing files. It is an error if a folder has no files of a run,
+// or if the runs cannot be compared.
 func Open(dirs []string) (*Report, error) {
 	if len(dirs) == 0 {
-		return nil, errors.New("report: no folder of a run")
+		return nil, errors.New("report: give at least one folder of a run, such as runs/NAME")
 	}
 	var parts []*part
 	for _, dir := range dirs {
@@ -64,7 +64,7 @@ func Open(dirs []string) (*Report, error) {
 	return r, nil
 }
 
-// Compares says whether there is more than one run.
+// Compares says whether the report compares several runs.
 func (r *Report) Compares() bool { return len(r.runs) > 1 }
 
 // Write writes the report.

@@ -232,7 +232,7 @@ func TestMissingPieces(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-		}, "Nothing of planner is here"},
+		}, "There are no files of planner"},
 		{"damaged trajectories", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, "trajectories", "step-5", "planner.jsonl"), func(s string) string {
 				return strings.Replace(s, `"sampled":[false`, `"sampled":[true`, 1) + "{\"query\":7}\n\x00\n"

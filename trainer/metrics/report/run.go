@@ -9,22 +9,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// run is what the folders say, trajectories excepted.
+// run is the content of a run's folders, without trajectories.
 type run struct {
 	dirs     []string
 	name     string
 	config   string            // config.yaml, "" if there is none
-	settings map[string]string // of config.yaml, by key; nil: not known
-	steps    int64             // configured; 0: not known
-	main     string            // the main agent's name; "" if nothing says it
-	team     []string          // agents of the configuration, main first; nil: not known
-	agents   []string          // that left something here, in that order
+	settings map[string]string // values of config.yaml by key; nil: unknown
+	steps    int64             // configured steps; 0: unknown
+	main     string            // the main agent's name; "" if unknown
+	team     []string          // agents of the configuration, main first; nil: unknown
+	agents   []string          // agents with files here, in the order of team
 	records  []metrics.Line
 	notes    []metrics.Line
-	missing  []string // what a reader would look for in vain, as sentences
+	missing  []string // sentences about missing data
 }
 
-// newRun puts the parts of a run together.
+// newRun joins the parts of a run.
 func newRun(parts []*part) (*run, error) {
 	r := &run{name: filepath.Base(filepath.Clean(parts[0].dir))}
 	if abs, err := filepath.Abs(parts[0].dir); err == nil {
@@ -51,20 +51,20 @@ func (r *run) lacks(format string, args ...any) {
 
 func (r *run) addMetrics(p *part) {
 	if !p.measured {
-		r.lacks("%s has no %s: no curves of what it ran.", filepath.Base(p.dir), metrics.FileName)
+		r.lacks("%s has no %s: there are no curves of its agents.", filepath.Base(p.dir), metrics.FileName)
 	}
 	if p.log.Damaged > 0 {
-		r.lacks("%d lines of %s are damaged and left out.", p.log.Damaged, metrics.FileName)
+		r.lacks("%d lines of %s are damaged and were left out.", p.log.Damaged, metrics.FileName)
 	}
 	r.records = append(r.records, p.log.Records...)
 	r.notes = append(r.notes, p.log.Notes...)
 }
 
-// configure takes the first configuration that there is.
+// configure uses the first part that has a configuration.
 func (r *run) configure(parts []*part) {
 	i := slices.IndexFunc(parts, func(p *part) bool { return p.text != "" })
 	if i < 0 {
-		r.lacks("There is no config.yaml: the number of steps that was configured is not known.")
+		r.lacks("There is no config.yaml: the configured number of steps is unknown.")
 		return
 	}
 	r.config = credentials.ReplaceAllString(parts[i].text, "://…@")
@@ -82,7 +82,7 @@ func (r *run) configure(parts []*part) {
 
 const maxAgents = 64
 
-// nameAgents lists the agents in the order of the configuration; those that it does not name follow by name.
+// nameAgents lists the agents in the order of the configuration, then the other agents by name.
 func (r *run) nameAgents() error {
 	known := map[string]bool{}
 	for _, l := range r.records {
@@ -100,7 +100,7 @@ func (r *run) nameAgents() error {
 	}
 	delete(known, "")
 	if len(known) > maxAgents {
-		return fmt.Errorf("%d agents, more than %d: this is not a run", len(known), maxAgents)
+		return fmt.Errorf("%d agents, more than %d: the folder is not a run's", len(known), maxAgents)
 	}
 	for name := range known {
 		r.agents = append(r.agents, name)
@@ -136,16 +136,16 @@ func (r *run) lookForGaps() {
 		r.lacks("No training step is finished.")
 	}
 	if r.steps > 0 && last < r.steps && steps > 0 {
-		r.lacks("The run stopped, or stands, after step %d of %d.", last, r.steps)
+		r.lacks("The run has stopped, or is still running, after step %d of %d.", last, r.steps)
 	}
 	for _, name := range r.team {
 		if !slices.Contains(r.agents, name) {
-			r.lacks("Nothing of %s is here. If it ran elsewhere, give its folder too to see its side.", name)
+			r.lacks("There are no files of %s. If it ran on another server, give its folder too.", name)
 		}
 	}
 }
 
-// lastStep is the last finished training step.
+// lastStep returns the last finished training step.
 func (r *run) lastStep() int64 {
 	last := int64(0)
 	for _, l := range r.records {
@@ -156,7 +156,7 @@ func (r *run) lastStep() int64 {
 	return last
 }
 
-// series are the points of one value of one agent, by step.
+// series returns the points of an agent's value, by step.
 func (r *run) series(kind, agent, name string) []point {
 	return r.computed(kind, agent, func(v map[string]float64) (float64, bool) {
 		y, ok := v[name]
@@ -164,7 +164,7 @@ func (r *run) series(kind, agent, name string) []point {
 	})
 }
 
-// computed is series of what f makes of a record's values.
+// computed is series for the result of f on a record's values.
 func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, bool)) []point {
 	var out []point
 	for _, l := range r.records {
@@ -179,7 +179,7 @@ func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, 
 	return out
 }
 
-// accuracies are the held-out accuracies of an agent by step, with their standard deviation over the samples.
+// accuracies returns an agent's held-out accuracies by step, with their standard deviation over the samples.
 func (r *run) accuracies(agent string) []point {
 	out := r.series(metrics.KindEval, agent, "accuracy")
 	for _, spread := range r.series(metrics.KindEval, agent, "accuracy_std") {

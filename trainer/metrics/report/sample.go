@@ -8,27 +8,27 @@ import (
 	"sort"
 )
 
-// reading is the trajectories of the report, as its script reads them.
+// reading is the report's trajectories, as its script reads them.
 type reading struct {
 	Agents   []string  `json:"agents"`
 	Phases   []string  `json:"phases"` // labels
 	Rollouts []rollout `json:"rollouts"`
 
-	steps   int // training steps and
-	queries int // queries that are included
-	of      int // queries there are
+	steps   int // number of training steps included
+	queries int // number of queries included
+	of      int // number of queries in all phases
 }
 
-// rollout is one attempt of the team.
+// rollout is a rollout of the team.
 type rollout struct {
 	Phase int          `json:"phase"` // index into Phases
 	Query string       `json:"query"`
 	K     int          `json:"k"`
-	Main  *trajectory  `json:"main,omitempty"` // absent where the main agent ran elsewhere
+	Main  *trajectory  `json:"main,omitempty"` // absent if the main agent's files are not here
 	Subs  []trajectory `json:"subs,omitempty"`
 }
 
-// trajectory is what is shown of one.
+// trajectory is a trajectory as the report shows it.
 type trajectory struct {
 	Agent      int            `json:"agent"` // index into Agents
 	Invocation int            `json:"i"`
@@ -48,15 +48,15 @@ type trajectory struct {
 	Turns      []turn         `json:"turns"`
 }
 
-// turn is text and, of a sampled turn whose tokens could be told apart, each token with its log-prob.
+// turn is a turn's text or, for a sampled turn of an agent with a known tokenizer, its tokens with their log-probs.
 type turn struct {
 	Role   string  `json:"role"`
 	Text   string  `json:"text,omitempty"`
 	Tokens []token `json:"tokens,omitempty"`
-	Cut    int     `json:"cut,omitempty"` // characters, or tokens, left out at the end
+	Cut    int     `json:"cut,omitempty"` // number of characters or tokens left out at the end
 }
 
-// token is marshalled as [text, log-prob].
+// token is a token's text and log-prob, marshalled as [text, log-prob].
 type token struct {
 	text    string
 	logProb float32
@@ -66,9 +66,9 @@ func (t token) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{t.text, json.Number(fmt.Sprintf("%.3f", t.logProb))})
 }
 
-// sample chooses trajectories: a few steps, first and last among them, and the first and last evaluation;
-// of each some queries, spread evenly, with all their rollouts, until the bytes are used up. The choice
-// does not look at what the trajectories say, so that they show the run as it was.
+// sample chooses trajectories of a few steps, the first and the last among them, and of the first and the last
+// evaluation: a few queries of each, spread evenly, with all their rollouts, until opt.Bytes are used up. The choice does
+// not depend on the content of trajectories, so it is a fair sample of the run.
 func (r *run) sample(opt Options) (reading, error) {
 	out := reading{Agents: r.agents, Rollouts: []rollout{}, Phases: []string{}}
 	files, err := r.trajectoryFiles()
@@ -116,8 +116,7 @@ func (r *run) sample(opt Options) (reading, error) {
 	return out, nil
 }
 
-// choosePhases spreads n training steps evenly and adds the first and the last evaluation, in the order of
-// the run.
+// choosePhases returns n evenly spread training steps and the first and the last evaluation, in the order of the run.
 func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 	var steps, evals []phase
 	for p := range byPhase {
@@ -138,7 +137,7 @@ func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 		if a.eval == b.eval {
 			return 0
 		}
-		if a.eval { // the evaluation of version n comes before the step that changes it
+		if a.eval { // the evaluation of version n comes before the step that trains version n
 			return -1
 		}
 		return 1
@@ -146,7 +145,7 @@ func choosePhases(byPhase map[phase][]trajectoryFile, n int) []phase {
 	return out
 }
 
-// spread takes n of a list, first and last among them, at even distances.
+// spread returns n evenly spaced elements of a list, including the first and the last.
 func spread[T any](list []T, n int) []T {
 	if len(list) <= n {
 		return list
@@ -161,7 +160,8 @@ func spread[T any](list []T, n int) []T {
 	return out
 }
 
-// rolloutsOf reads a phase: n queries of it in order, their rollouts by query, and how many queries it has.
+// rolloutsOf reads n queries of a phase. It returns their rollouts by query, the queries in order, and the number of
+// queries of the phase.
 func (r *run) rolloutsOf(files []trajectoryFile, n int, speakers *speakers) (byQuery map[string][]rollout, queries []string, all int, err error) {
 	for _, f := range files {
 		found, err := queriesIn(f.path)

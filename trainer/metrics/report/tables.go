@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// tiles are the figures at the top.
+// tiles returns the figures at the top of the report.
 func (r *run) tiles() []tile {
 	out := heldOutTiles(r.accuracies(r.main))
 	for i, name := range r.agents {
@@ -60,8 +60,8 @@ func heldOutTiles(heldOut []point) []tile {
 	}
 }
 
-// rewardTile is an agent's reward, or that it had none in any step because nothing was asked of it. ok is false of an
-// agent without a step.
+// rewardTile returns the tile of an agent's reward, or a tile that says that the agent was never called. ok is false for
+// an agent without a training step.
 func (r *run) rewardTile(name string) (t tile, ok bool) {
 	steps := r.computed(metrics.KindStep, name, func(map[string]float64) (float64, bool) { return 0, true })
 	reward := r.series(metrics.KindStep, name, "reward_mean")
@@ -79,7 +79,7 @@ func (r *run) rewardTile(name string) (t tile, ok bool) {
 	return t, true
 }
 
-// evaluations is a row an evaluation.
+// evaluations returns a table with a row for each evaluation.
 func (r *run) evaluations() table {
 	t := table{Head: []string{"after step", "accuracy", "± over samples", "pass@N", "d_k", "valid format"}}
 	subs := slices.DeleteFunc(slices.Clone(r.agents), func(name string) bool { return name == r.main })
@@ -131,7 +131,7 @@ func passAt(values map[string]float64) string {
 	return "–"
 }
 
-// totals is a row an agent: what the whole run cost.
+// totals returns a table with a row for each agent: tokens, updates, seconds and memory of the whole run.
 func (r *run) totals() table {
 	t := table{Head: []string{"agent", "trajectories", "tokens", "sampled", "learned from", "updates", "rollout", "learning", "peak memory"}}
 	for _, name := range r.agents {
@@ -156,7 +156,7 @@ func (r *run) totals() table {
 
 const maxBatch = 1 << 16 // sequences
 
-// batchCards draw how many sequences the engines decoded together.
+// batchCards returns a chart for each agent of the number of sequences that its engine decoded at once.
 func (r *run) batchCards() []card {
 	var out []card
 	for _, name := range r.agents {
@@ -165,7 +165,7 @@ func (r *run) batchCards() []card {
 			_, counts := metrics.Integers(l.Counts["decode_batch"])
 			if l.Agent == name {
 				for k, c := range counts {
-					if 0 < k && k <= maxBatch { // 0: passes of prompts alone
+					if 0 < k && k <= maxBatch { // 0: passes of prompts only
 						total[k] += c
 					}
 				}
@@ -178,14 +178,14 @@ func (r *run) batchCards() []card {
 	return out
 }
 
-// explainBatches says how to read a chart of decode batches.
+// explainBatches explains a chart of decode batches.
 func explainBatches(total map[int64]int64) string {
 	var passes, rows int64
 	for size, n := range total {
 		passes += n
 		rows += n * size
 	}
-	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes in which so many conversations waited: %.1f on average.",
+	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes with that many conversations: %.1f on average.",
 		float64(rows)/float64(passes))
 	if alone := float64(total[1]) / float64(passes); alone >= 0.3 {
 		text += fmt.Sprintf(" In %.0f %% of the passes it was one alone: at the end of a phase, when few conversations are left, or all through it, where too few "+

@@ -10,23 +10,23 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// Longest turn that is shown whole.
+// Limits of a turn; the report cuts longer turns.
 const (
 	maxTurnRunes  = 6000
 	maxTurnTokens = 1500
 )
 
-// speakers turns tokens back into text, by the tokenizers in the run's checkpoints.
+// speakers decodes tokens with the tokenizers in the run's checkpoints.
 type speakers struct {
 	dirs   []string
-	loaded map[string]*tokenizer.Tokenizer // by agent; nil where there is none
+	loaded map[string]*tokenizer.Tokenizer // by agent; nil: no checkpoint has the agent's tokenizer
 }
 
 func (r *run) speakers() *speakers {
 	return &speakers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
 }
 
-// of is an agent's tokenizer from the newest checkpoint that has one.
+// of returns an agent's tokenizer from the newest checkpoint that has one, else nil.
 func (s *speakers) of(name string) *tokenizer.Tokenizer {
 	if t, ok := s.loaded[name]; ok {
 		return t
@@ -37,7 +37,7 @@ func (s *speakers) of(name string) *tokenizer.Tokenizer {
 		if err != nil {
 			continue
 		}
-		for i := len(steps) - 1; i >= 0; i-- { // names are of equal length: newest last
+		for i := len(steps) - 1; i >= 0; i-- { // names have equal length, so the newest is last
 			if !strings.HasPrefix(steps[i].Name(), "step-") {
 				continue
 			}
@@ -51,7 +51,7 @@ func (s *speakers) of(name string) *tokenizer.Tokenizer {
 	return nil
 }
 
-// show is what the report keeps of a trajectory.
+// show converts a trajectory for the report.
 func (s *speakers) show(l line, agentIndex int) trajectory {
 	out := trajectory{
 		Agent: agentIndex, Invocation: l.Invocation, Task: clip(l.Task), Reward: l.Reward, Expert: l.Expert,
@@ -74,7 +74,7 @@ func showTurn(tok *tokenizer.Tokenizer, l line, t agent.Turn) turn {
 	return turn{Role: t.Role, Text: text, Cut: utf8.RuneCountInString(t.Text) - utf8.RuneCountInString(text)}
 }
 
-// covers says whether all ids are the tokenizer's: an older checkpoint's may be another model's.
+// covers says whether the tokenizer has all ids: an older checkpoint may be of another model.
 func covers(tok *tokenizer.Tokenizer, ids []int32) bool {
 	for _, id := range ids {
 		if id < 0 || int(id) >= tok.VocabSize() {
@@ -84,8 +84,7 @@ func covers(tok *tokenizer.Tokenizer, ids []int32) bool {
 	return true
 }
 
-// tellApart gives each token the text it adds. Bytes of a character that is spread over several tokens
-// appear with the last of them.
+// tellApart returns the text of each token. A character whose bytes span several tokens appears with the last of them.
 func tellApart(tok *tokenizer.Tokenizer, ids []int32, logProbs []float32) []token {
 	out := make([]token, len(ids))
 	stream := tok.NewStream(false)
@@ -105,7 +104,7 @@ func clip(s string) string {
 	return string([]rune(s)[:maxTurnRunes])
 }
 
-// noteSpeakers says whose tokens could not be told apart.
+// noteSpeakers adds a note for each agent without a tokenizer.
 func (r *run) noteSpeakers(s *speakers) {
 	for _, name := range r.agents {
 		if t, asked := s.loaded[name]; asked && t == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// tools is a row a tool of an agent, and a sentence for each that fails often.
+// tools returns a table with a row for each tool of each agent, and a sentence for each tool that fails often.
 func (r *run) tools() (t table, failing []string) {
 	t.Head = []string{"agent", "tool", "calls", "errors", "whatever the arguments", "time-outs", "failed", "ms a call"}
 	for _, agent := range r.agents {

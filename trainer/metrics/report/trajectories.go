@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 )
 
-// line is one line of trajectories/PHASE/AGENT.jsonl, as package trainer writes it.
+// line is a line of trajectories/PHASE/AGENT.jsonl, as package archive writes it.
 type line struct {
 	agent.Trajectory
 	Task      string   `json:"task"`
@@ -34,8 +34,8 @@ type trajectoryFile struct {
 	agent string
 }
 
-// phase is a folder of trajectories: step-N was sampled by version N of the weights, so it is the data of
-// training step N+1; eval-N is the evaluation after step N.
+// phase is a folder of trajectories. Version N of the policy sampled step-N, the data of training step N+1. eval-N is
+// the evaluation after step N.
 type phase struct {
 	eval bool
 	n    int64
@@ -81,10 +81,10 @@ func (r *run) trajectoryFiles() ([]trajectoryFile, error) {
 	return out, nil
 }
 
-// maxTrajectoryBytes bounds one line; a trajectory of 100 thousand tokens has some three million bytes.
+// maxTrajectoryBytes is the size of the longest line; a trajectory of 100,000 tokens has about 3 MB.
 const maxTrajectoryBytes = 32 << 20
 
-// readLines calls f for each line of a file and returns how many were no trajectories.
+// readLines calls f for each line of a file and returns the number of lines for which f failed.
 func readLines(path string, f func(text []byte) error) (damaged int, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -99,7 +99,7 @@ func readLines(path string, f func(text []byte) error) (damaged int, err error) 
 		}
 	}
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
-		return damaged + 1, nil // and what follows it
+		return damaged + 1, nil // the rest of the file is not read
 	}
 	if in.Err() != nil && !errors.Is(in.Err(), io.EOF) {
 		return damaged, in.Err()
@@ -107,7 +107,7 @@ func readLines(path string, f func(text []byte) error) (damaged int, err error) 
 	return damaged, nil
 }
 
-// queriesIn lists the queries of a file in the order of their first line.
+// queriesIn returns the queries of a file in the order of their first lines.
 func queriesIn(path string) ([]string, error) {
 	var out []string
 	seen := map[string]bool{}
@@ -127,7 +127,7 @@ func queriesIn(path string) ([]string, error) {
 	return out, err
 }
 
-// trajectoriesOf reads the checked trajectories of some queries.
+// trajectoriesOf reads and checks the trajectories of the given queries.
 func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int, err error) {
 	damaged, err = readLines(f.path, func(text []byte) error {
 		var l line
@@ -147,5 +147,5 @@ func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int
 	return out, damaged, err
 }
 
-// isMain says whether a trajectory is a main agent's: its id names no invocation.
+// isMain says whether a trajectory is the main agent's: its id has no invocation.
 func (l *line) isMain() bool { return l.ID == l.Query+"/"+strconv.Itoa(l.Rollout) }
