@@ -18,12 +18,12 @@ type Colleague struct {
 	Description string
 }
 
-// taskArgument is the one argument of a call to a sub-agent.
+// taskArgument is the only argument of a call to a sub-agent.
 const taskArgument = "task"
 
 var colleagueSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
 
-// maxProblem bounds the bytes of an error about arguments, which may quote them.
+// maxProblem is the size of the longest error about arguments, in bytes: the error may quote them.
 const maxProblem = 400
 
 // callables are the functions that a chat offers to its model.
@@ -31,12 +31,12 @@ type callables struct {
 	names       []string // in the order offered
 	byName      map[string]callable
 	definitions []json.RawMessage // OpenAI function definitions, in the order offered
-	example     string            // a call of the first one, as a model writes it
+	example     string            // a call of the first function, as a model writes it
 }
 
 type callable struct {
 	delegate bool
-	schema   *jsonschema.Resolved // nil: arguments are checked by the tool alone
+	schema   *jsonschema.Resolved // nil: only the tool checks the arguments
 }
 
 func newCallables(colleagues []Colleague, tools []tool.Tool) (*callables, error) {
@@ -65,7 +65,7 @@ func (c *callables) add(name, description string, schema json.RawMessage, delega
 	if err := json.Unmarshal(schema, &parsed); err != nil {
 		return fmt.Errorf("tool %s: its JSON Schema cannot be read: %w", name, err)
 	}
-	// A server's schema may use what the validator does not know; the server checks arguments itself.
+	// A server's schema may use keywords that the validator does not know; the server checks arguments anyway.
 	resolved, err := parsed.Resolve(nil)
 	if err != nil {
 		resolved = nil
@@ -92,7 +92,7 @@ func (c *callables) add(name, description string, schema json.RawMessage, delega
 	return nil
 }
 
-// exampleCall writes a call with its required arguments left open.
+// exampleCall writes a call with "..." for each required argument.
 func exampleCall(name string, required []string) (string, error) {
 	quoted, err := marshalPlain(name)
 	if err != nil {
@@ -109,7 +109,7 @@ func exampleCall(name string, required []string) (string, error) {
 	return fmt.Sprintf(`{"name": %s, "arguments": {%s}}`, quoted, strings.Join(arguments, ", ")), nil
 }
 
-// call turns what the model wrote into a Call, with a Problem if it cannot be executed.
+// call turns a parsed call into a Call. Its Problem says why it cannot be executed.
 func (c *callables) call(p ParsedCall) Call {
 	call := Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
 	if call.Problem != "" {
@@ -133,7 +133,7 @@ func (c *callables) call(p ParsedCall) Call {
 	}
 	if target.delegate {
 		var arguments map[string]json.RawMessage
-		// The schema has made sure that there is a string under this key.
+		// Validate has made sure that this key has a string.
 		_ = json.Unmarshal(p.Arguments, &arguments)
 		_ = json.Unmarshal(arguments[taskArgument], &call.Task)
 		call.Delegate = true
@@ -151,7 +151,7 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s[:maxProblem], "") + "…"
 }
 
-// marshalPlain is json.Marshal without the escapes meant for HTML, which only cost tokens.
+// marshalPlain is json.Marshal without the HTML escapes, which cost tokens.
 func marshalPlain(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

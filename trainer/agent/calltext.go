@@ -5,8 +5,7 @@ import (
 	"encoding/json"
 )
 
-// ToolCallText is a call of a sub-agent in the Hermes format, as a demonstration shows it to a model that
-// is to learn it.
+// ToolCallText returns a call of a sub-agent in the Hermes format, for demonstrations.
 func ToolCallText(name, task string) (string, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

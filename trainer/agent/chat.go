@@ -12,9 +12,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// Tokenizer is what a chat needs of a *tokenizer.Tokenizer.
+// Tokenizer are the methods of *tokenizer.Tokenizer that a chat uses.
 type Tokenizer interface {
-	Encode(text string) []int32 // added tokens in the text are recognised, nothing is put around it
+	Encode(text string) []int32 // recognises added tokens in the text and adds no special tokens
 	Decode(ids []int32, skipSpecial bool) string
 	Render(c tokenizer.Chat) (string, error)
 	Special(id int32) bool
@@ -23,7 +23,7 @@ type Tokenizer interface {
 	StopIDs() []int32
 }
 
-// ChatConfig is what a chat needs to know.
+// ChatConfig configures a Chat.
 type ChatConfig struct {
 	Tokenizer      Tokenizer
 	System         string // system prompt; empty leaves the template's own
@@ -31,31 +31,31 @@ type ChatConfig struct {
 	Tools          []tool.Tool
 	EnableThinking *bool           // nil: not passed to the template
 	TemplateArgs   *ordered.Object // further variables of the template; nil: none
-	Date           time.Time       // that a template prints as today's; zero: the clock's
+	Date           time.Time       // date that a template prints as today's; zero: the clock's
 }
 
-// Chat is the dialect of a pretrained model: its own chat template, calls in the Hermes format. Where
-// the template has no place for tools they go into the system prompt, where it has no tool role their
-// answers come as a user message. It is immutable and serves any number of conversations at once.
+// Chat is the dialect of a pretrained model: the model's chat template, with calls in the Hermes format. If the template
+// does not print tools, the system prompt describes them. If it has no tool role, a user message carries the results.
+// Chat is immutable; several conversations may use it at once.
 type Chat struct {
 	cfg       ChatConfig
 	callables *callables
 	system    string
-	tools     []any // given to the template; nil where it ignores them
+	tools     []any // tool definitions for the template; nil if it ignores them
 	toolRole  bool  // the template prints tool messages
 	thinking  bool  // the template opens the assistant's turn with <think>
 	stops     []int32
 	neutral   *strings.Replacer
 }
 
-// Stand-ins for what a probe rendering looks for; no template's own text holds them.
+// Texts of the messages that probe a template. No template contains them.
 const (
 	probeUser   = "mgrpo-probe-user"
 	probeTurn   = "mgrpo-probe-turn"
 	probeAnswer = "mgrpo-probe-answer"
 )
 
-// NewChat probes the template once and reports a template that cannot hold a conversation.
+// NewChat probes the template and returns an error if it cannot render a conversation.
 func NewChat(cfg ChatConfig) (*Chat, error) {
 	if cfg.Tokenizer == nil {
 		return nil, errors.New("chat: needs a tokenizer")
@@ -74,7 +74,7 @@ func NewChat(cfg ChatConfig) (*Chat, error) {
 	return c, nil
 }
 
-// placeTools gives the definitions to the template if it prints them, else to the system prompt.
+// placeTools passes the tool definitions to the template if it prints them, else it adds them to the system prompt.
 func (c *Chat) placeTools() error {
 	if len(c.callables.definitions) == 0 {
 		return nil
@@ -99,7 +99,7 @@ func (c *Chat) placeTools() error {
 	return nil
 }
 
-// render applies the chat template, with the opening of an assistant turn at the end.
+// render applies the chat template with the generation prompt at the end.
 func (c *Chat) render(messages []tokenizer.Message, tools []any) (string, error) {
 	text, err := c.cfg.Tokenizer.Render(tokenizer.Chat{
 		Messages:            tokenizer.Messages(messages...),
@@ -115,7 +115,7 @@ func (c *Chat) render(messages []tokenizer.Message, tools []any) (string, error)
 	return text, nil
 }
 
-// prompt describes the callables and how to call them, for a template that does not.
+// prompt describes the callables and how to call them, for a template that does not print tools.
 func (c *callables) prompt() string {
 	var b strings.Builder
 	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
@@ -129,8 +129,7 @@ func (c *callables) prompt() string {
 	return b.String()
 }
 
-// probeObservation finds out whether the template has a tool role, how it opens a turn, and which token
-// ends one.
+// probeObservation finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.
 func (c *Chat) probeObservation() error {
 	answer := []Result{{Call: Call{Name: "probe"}, Text: probeAnswer}}
 	c.toolRole = true
@@ -143,12 +142,12 @@ func (c *Chat) probeObservation() error {
 	}
 	c.thinking = strings.HasSuffix(strings.TrimSpace(delta), thinkOpen)
 	c.stops = c.cfg.Tokenizer.StopIDs()
-	// The token right after an assistant's text ends its turn, whatever else the model's files say.
+	// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
 	if ids := c.cfg.Tokenizer.Encode(delta); len(ids) > 0 && c.cfg.Tokenizer.Special(ids[0]) && !slices.Contains(c.stops, ids[0]) {
 		c.stops = append(c.stops, ids[0])
 	}
 	if len(c.stops) == 0 {
-		return errors.New("no token ends a turn: neither the tokenizer's files nor the template name one")
+		return errors.New("no token ends a turn: name an end-of-turn token in generation_config.json (eos_token_id) or in the chat template")
 	}
 	return nil
 }
@@ -175,7 +174,7 @@ func (c *Chat) Stops() Stops { return Stops{IDs: c.stops} }
 // Text decodes a turn, control tokens included.
 func (c *Chat) Text(turn []int32) string { return c.cfg.Tokenizer.Decode(turn, false) }
 
-// Parse reads the calls of a turn; a turn without any is the final answer, its thinking left out.
+// Parse reads the calls of a turn. A turn without calls is the final answer, without its thinking.
 func (c *Chat) Parse(turn []int32) Action {
 	if n := len(turn); n > 0 && slices.Contains(c.stops, turn[n-1]) {
 		turn = turn[:n-1]
@@ -192,8 +191,8 @@ func (c *Chat) Parse(turn []int32) Action {
 	return Action{Calls: calls}
 }
 
-// Observe renders the answers as the template would after any assistant turn, from the end of that turn
-// to the opening of the next. An end-of-turn token that the policy sampled itself is not repeated.
+// Observe renders the results as the template does after an assistant turn, from the end of that turn to the opening of
+// the next. It does not repeat an end-of-turn token that the policy sampled.
 func (c *Chat) Observe(turn []int32, results []Result) ([]int32, string, error) {
 	neutral := make([]Result, len(results))
 	for i, r := range results {
@@ -214,9 +213,9 @@ func (c *Chat) Observe(turn []int32, results []Result) ([]int32, string, error) 
 	return ids, c.cfg.Tokenizer.Decode(ids, false), nil
 }
 
-// delta is what the template puts between an assistant's text and its next turn. It is cut out of a
-// fixed conversation rather than the real one, because templates rewrite history (Qwen3 drops earlier
-// thinking), so that no rendering of the real one need be a prefix of the next.
+// delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation and
+// not the real one: some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
+// conversation need not be a prefix of the next rendering.
 func (c *Chat) delta(results []Result) (string, error) {
 	messages := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
 	if c.toolRole {
@@ -236,13 +235,13 @@ func (c *Chat) delta(results []Result) (string, error) {
 	}
 	_, delta, found := strings.Cut(text, probeTurn)
 	if !found {
-		return "", errors.New("chat template: it does not print an assistant's message")
+		return "", errors.New("the chat template does not print an assistant's message: use another template")
 	}
 	return delta, nil
 }
 
-// neutralizer breaks the control tokens of a model where they occur in text from outside: a tool's
-// output or a sub-task that spells <|im_end|> must not end a turn.
+// neutralizer breaks control tokens in text from outside: a tool's output or a sub-task that contains <|im_end|> must
+// not end a turn.
 func neutralizer(t Tokenizer) *strings.Replacer {
 	var pairs []string
 	for id := range int32(t.VocabSize()) {

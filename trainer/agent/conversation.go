@@ -15,47 +15,46 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Spec is one conversation to hold.
+// Spec says which conversation Run runs.
 type Spec struct {
 	Key      policy.Key      // names the trajectory and seeds its sampling
 	Main     bool            // the main agent of the rollout, not an invocation of a sub-agent
 	Task     string          // question of the main agent, sub-task of a sub-agent
 	Row      json.RawMessage // the query's row with all its columns, for tools; nil without
 	Dialect  Dialect
-	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; the rest is set turn by turn
+	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; Run sets the other fields for each turn
 	Limits   Limits
 	MaxLag   int64 // largest difference of policy versions between turns
 }
 
-// Limits bound a conversation; 0 is no limit. A conversation cut by one has an invalid format, but for
-// CallsPerTurn, whose surplus calls are answered with an error as malformed calls are.
+// Limits bound a conversation; 0 is no limit. A conversation that reaches a limit ends with an invalid format, except
+// for CallsPerTurn: surplus calls get an error as their result, like malformed calls.
 type Limits struct {
 	Turns        int           // sampled turns
 	CallsPerTurn int           // calls executed for one turn
 	TurnTokens   int           // sampled tokens of a turn
-	Tokens       int           // tokens in all: prompt, sampled, observed
+	Tokens       int           // all tokens: prompt, sampled, observed
 	Wall         time.Duration // from the first prompt to the answer, calls included
 }
 
-// Env is what a conversation acts on.
+// Env is the environment of a conversation: the policy that samples, the tools and the sub-agents.
 type Env struct {
 	Policy policy.Sampler
 	Tools  map[string]tool.Tool
 
-	// Delegate asks a sub-agent and waits for its answer. index counts this rollout's delegations to
-	// this agent from 0, in the order issued. An error ends the conversation: a sub-agent that has no
-	// answer is reported as text.
+	// Delegate asks a sub-agent and waits for its answer. index counts this rollout's delegations to that agent from
+	// 0, in the order issued. An error ends the conversation; if only the sub-agent failed, the answer says so.
 	Delegate func(ctx context.Context, agent string, index int, task string) (answer string, err error)
 }
 
 var errWall = errors.New("wall time of the conversation is over")
 
-// Run holds a conversation and returns its trajectory. A limit, a turn outside the grammar, a failing
-// tool are part of the trajectory; an error is one of the machinery (engine, store, cancellation, a
-// policy version beyond MaxLag) and the trajectory that comes with it holds what was sampled before.
+// Run runs a conversation and returns its trajectory. A reached limit, a turn outside the grammar or a failing tool is
+// part of the trajectory and not an error. Run returns an error if the infrastructure failed (engine, store,
+// cancellation, policy versions more than MaxLag apart), with the trajectory up to then.
 func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	if spec.Dialect == nil || env.Policy == nil {
-		return Trajectory{}, errors.New("conversation: needs a dialect and an engine")
+		return Trajectory{}, errors.New("conversation: Spec.Dialect and Env.Policy must be set")
 	}
 	c := &conversation{spec: spec, env: env}
 	c.traj = Trajectory{
@@ -82,8 +81,7 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	return c.traj, nil
 }
 
-// interrupted tells errors of an expired context, also as the network reports it, from others. An engine
-// answers with the context's cause.
+// interrupted says whether err comes from an expired context: the context's error or cause, or a network deadline.
 func interrupted(err error) bool {
 	return errors.Is(err, errWall) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, os.ErrDeadlineExceeded)
 }
@@ -92,7 +90,7 @@ type conversation struct {
 	spec   Spec
 	env    Env
 	traj   Trajectory
-	turns  int   // sampled so far
+	turns  int   // number of sampled turns
 	newest int64 // newest policy version that sampled a turn
 }
 
@@ -101,7 +99,7 @@ func (c *conversation) end(finish string) {
 	c.traj.FormatValid = finish == FinishAnswer && c.traj.Malformed == 0
 }
 
-// converse runs the loop: sample a turn, parse it, execute its calls, append the answers.
+// converse runs the loop: sample a turn, parse it, execute its calls, append the results.
 func (c *conversation) converse(ctx context.Context) error {
 	ids, text, err := c.spec.Dialect.Prompt(c.spec.Task)
 	if err != nil {
@@ -145,7 +143,7 @@ func (c *conversation) converse(ctx context.Context) error {
 	}
 }
 
-// sample asks the engine for a turn and appends it. finish is non-empty if a limit ends the conversation.
+// sample samples a turn and appends it. finish is not empty if a limit ends the conversation.
 func (c *conversation) sample(ctx context.Context) (turn []int32, finish string, err error) {
 	if max := c.spec.Limits.Turns; max > 0 && c.turns >= max {
 		return nil, FinishTurns, nil
@@ -160,7 +158,7 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 	}
 	s := c.spec.Sampling
 	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
-	// The engine gets a copy whose capacity ends at its length: it may append to it.
+	// The capacity ends at the length, so an engine that appends to the slice copies it.
 	tokens := c.traj.Tokens[:len(c.traj.Tokens):len(c.traj.Tokens)]
 	out, err := c.env.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
 	if err != nil && (out.Finish != policy.FinishCancelled || ctx.Err() == nil) {
@@ -184,12 +182,12 @@ func (c *conversation) sample(ctx context.Context) (turn []int32, finish string,
 		if cancelled != nil {
 			return nil, "", fmt.Errorf("turn %d: %w", c.turns, cancelled)
 		}
-		return nil, "", fmt.Errorf("turn %d: the engine cancelled a turn that nobody cancelled", c.turns)
+		return nil, "", fmt.Errorf("turn %d: the engine answered \"cancelled\", but the context was not cancelled", c.turns)
 	}
 	return nil, "", fmt.Errorf("turn %d: unknown finish reason %q from the engine", c.turns, out.Finish)
 }
 
-// room is how many tokens the next turn may sample, and the finish reason if it samples them all.
+// room returns the number of tokens that the next turn may sample, and the finish reason if it samples all of them.
 func (c *conversation) room(dialectMax int) (int, string) {
 	have := len(c.traj.Tokens)
 	room, binding := c.env.Policy.ContextLimit()-have, FinishContext
@@ -210,7 +208,7 @@ func (c *conversation) room(dialectMax int) (int, string) {
 	return room, binding
 }
 
-// accept checks a completion before it enters the trajectory, where an error would be trained on.
+// accept checks a completion before it is appended to the trajectory, on which the learner trains.
 func (c *conversation) accept(out policy.Completion, room int) error {
 	if len(out.Tokens) != len(out.LogProbs) {
 		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(out.Tokens), len(out.LogProbs))
@@ -239,8 +237,8 @@ func (c *conversation) accept(out policy.Completion, room int) error {
 	return nil
 }
 
-// admit counts malformed calls and folds the calls beyond the limit of a turn into one that answers
-// for all of them, so that a turn of a thousand calls is not answered a thousand times.
+// admit counts malformed calls. It replaces the calls beyond CallsPerTurn by a single call with a Problem, so that a
+// turn with a thousand calls gets few results.
 func (c *conversation) admit(calls []Call) (admitted []Call) {
 	limit := c.spec.Limits.CallsPerTurn
 	for i, call := range calls {
@@ -260,8 +258,8 @@ func (c *conversation) admit(calls []Call) (admitted []Call) {
 	return admitted
 }
 
-// execute runs the calls of a turn at once and returns their results in the order issued. The first
-// error of the machinery cancels the others.
+// execute runs the calls of a turn concurrently and returns their results in the order issued. The first failed
+// delegation cancels the other calls.
 func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, error) {
 	results := make([]Result, len(calls))
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -288,12 +286,12 @@ func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, err
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	return results, ctx.Err() // what a tool said while being cancelled is nothing to learn from
+	return results, ctx.Err() // the result of a cancelled tool must not be trained on
 }
 
 func (c *conversation) delegate(ctx context.Context, call Call, index int) (string, error) {
 	if c.env.Delegate == nil {
-		return "", fmt.Errorf("delegation to %q, but this agent has nobody to delegate to: the dialect and the environment disagree", call.Name)
+		return "", fmt.Errorf("delegation to %q, but Env.Delegate is nil: the dialect offers a sub-agent that the environment lacks", call.Name)
 	}
 	answer, err := c.env.Delegate(ctx, call.Name, index, call.Task)
 	if err != nil {

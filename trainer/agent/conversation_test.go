@@ -346,7 +346,7 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 		"lengths":           {[]scriptedTurn{completion(func(c *policy.Completion) { c.LogProbs = c.LogProbs[1:] })}, "log-probs"},
 		"stopped on none":   {[]scriptedTurn{completion(func(c *policy.Completion) { c.Tokens, c.LogProbs = nil, nil })}, "without sampling"},
 		"unknown finish":    {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = "bored" })}, "bored"},
-		"cancelled by none": {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = policy.FinishCancelled })}, "nobody cancelled"},
+		"cancelled by none": {[]scriptedTurn{with(func(s *scriptedTurn) { s.finish = policy.FinishCancelled })}, "the context was not cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, tc.turns...)

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// DemonstratedTurn is what an agent says in a conversation that somebody wrote down.
+// DemonstratedTurn is one turn of an agent in a written conversation.
 type DemonstratedTurn struct {
 	Text    string   // without the token that ends a turn
-	Results []string // the answers to its calls, in the order issued; none: not demonstrated
+	Results []string // results of its calls, in the order issued; empty only in the last turn
 }
 
-// Demonstrate turns a written conversation into the tokens that Run would have collected, sampled marking those of
-// the agent's own turns. The end-of-turn token is the first of Stops. A turn with a call that would be answered with
-// an error of the machinery (an unknown name, arguments that do not fit), and results that are not one for each
-// call, are errors that name the turn, counted from 1.
+// Demonstrate turns a written conversation into the tokens that Run would have collected; sampled marks the tokens of
+// the agent's turns. Each turn ends with the first token of Stops. Demonstrate returns an error that names the turn,
+// counted from 1, if a call has an unknown name or arguments that do not fit, or if the number of results differs from
+// the number of calls.
 func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []int32, sampled []bool, err error) {
 	add := func(ids []int32, own bool) {
 		tokens = append(tokens, ids...)
@@ -44,7 +44,7 @@ func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []
 	return tokens, sampled, nil
 }
 
-// demonstratedResults gives each call of a turn its result. The last turn's may be left out.
+// demonstratedResults pairs the calls of a turn with their results. The last turn may have no results.
 func demonstratedResults(calls []Call, texts []string, last bool) ([]Result, error) {
 	for _, call := range calls {
 		if call.Problem != "" {
@@ -55,11 +55,11 @@ func demonstratedResults(calls []Call, texts []string, last bool) ([]Result, err
 	case last && len(texts) == 0:
 		return nil, nil
 	case len(calls) == 0 && len(texts) > 0:
-		return nil, fmt.Errorf("%d result(s) follow it, and it calls nothing", len(texts))
+		return nil, fmt.Errorf("%d result(s) follow it, but it makes no call", len(texts))
 	case len(calls) == 0:
-		return nil, fmt.Errorf("it calls nothing, which ends a conversation, and another turn follows")
+		return nil, fmt.Errorf("it makes no call, which ends the conversation, but another turn follows")
 	case len(calls) != len(texts):
-		return nil, fmt.Errorf("it makes %d call(s), and %d result(s) follow", len(calls), len(texts))
+		return nil, fmt.Errorf("it makes %d call(s), but %d result(s) follow: give one result for each call", len(calls), len(texts))
 	}
 	results := make([]Result, len(calls))
 	for i, call := range calls {
@@ -68,7 +68,7 @@ func demonstratedResults(calls []Call, texts []string, last bool) ([]Result, err
 	return results, nil
 }
 
-// UndemonstrableError is a demonstrated call that a conversation would answer with an error.
+// UndemonstrableError is a demonstrated call that cannot be executed.
 type UndemonstrableError struct{ Call Call }
 
 func (e *UndemonstrableError) Error() string { return e.Call.Problem }

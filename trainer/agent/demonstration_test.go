@@ -53,15 +53,15 @@ func TestDemonstrationRefuses(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "qwen3"), Colleagues: []Colleague{solver}, Tools: []tool.Tool{echo()}})
 	ask := callText("echo", `{"text": "a"}`)
 	for want, turns := range map[string][]DemonstratedTurn{
-		`turn 1: there is no tool "oracle"`:               {{callText("oracle", "{}"), []string{"x"}}, {"2", nil}},
-		`turn 2: there is no tool "oracle"`:               {{ask, []string{"x"}}, {callText("oracle", "{}"), nil}},
-		"the arguments of echo do not fit":                {{callText("echo", `{"word": "a"}`), []string{"x"}}, {"2", nil}},
-		"turn 1: it makes 1 call(s), and 2 result(s)":     {{ask, []string{"x", "y"}}, {"2", nil}},
-		"turn 1: it makes 2 call(s), and 1 result(s)":     {{ask + ask, []string{"x"}}, {"2", nil}},
-		"turn 1: it makes 1 call(s), and 0 result(s)":     {{ask, nil}, {"2", nil}},
-		"turn 1: 1 result(s) follow it, and it calls":     {{"Hm.", []string{"x"}}, {"2", nil}},
-		"turn 1: it calls nothing, which ends a convers":  {{"Hm.", nil}, {"2", nil}},
-		"turn 2: 1 result(s) follow it, and it calls not": {{ask, []string{"x"}}, {"2", []string{"y"}}},
+		`turn 1: there is no tool "oracle"`:                {{callText("oracle", "{}"), []string{"x"}}, {"2", nil}},
+		`turn 2: there is no tool "oracle"`:                {{ask, []string{"x"}}, {callText("oracle", "{}"), nil}},
+		"the arguments of echo do not fit":                 {{callText("echo", `{"word": "a"}`), []string{"x"}}, {"2", nil}},
+		"turn 1: it makes 1 call(s), but 2 result(s)":      {{ask, []string{"x", "y"}}, {"2", nil}},
+		"turn 1: it makes 2 call(s), but 1 result(s)":      {{ask + ask, []string{"x"}}, {"2", nil}},
+		"turn 1: it makes 1 call(s), but 0 result(s)":      {{ask, nil}, {"2", nil}},
+		"turn 1: 1 result(s) follow it, but it makes no":   {{"Hm.", []string{"x"}}, {"2", nil}},
+		"turn 1: it makes no call, which ends the convers": {{"Hm.", nil}, {"2", nil}},
+		"turn 2: 1 result(s) follow it, but it makes no c": {{ask, []string{"x"}}, {"2", []string{"y"}}},
 	} {
 		if _, _, err := c.Demonstrate("q", turns); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)

@@ -15,7 +15,7 @@ const (
 	thinkOpen, thinkClose       = "<think>", "</think>"
 )
 
-// ParsedCall is one <tool_call> block of a turn: a name with a JSON object of arguments, or a Problem.
+// ParsedCall is one <tool_call> block of a turn: a name and a JSON object of arguments, or a Problem.
 type ParsedCall struct {
 	Name      string
 	Arguments json.RawMessage
@@ -26,9 +26,9 @@ type ParsedCall struct {
 //
 //	<tool_call>{"name": "…", "arguments": {…}}</tool_call>
 //
-// with any text between. Blocks come in the order written, one that cannot be read as a Problem that
-// tells the model what to write instead. Arguments given as a string that holds a JSON object are read
-// as that object, since some templates teach this.
+// with any text between. Calls have the order in which they were written. A block that cannot be read has a Problem
+// that tells the model what to write instead. Arguments may also be a string that contains a JSON object, because some
+// templates teach this.
 func ParseToolCalls(text string) []ParsedCall {
 	var calls []ParsedCall
 	for {
@@ -45,15 +45,15 @@ func ParseToolCalls(text string) []ParsedCall {
 	}
 }
 
-// parseBlock reads one call and returns what follows it. The closing tag is looked for after the JSON
-// value, so that a string in the arguments may contain it.
+// parseBlock reads one call and returns the text after it. It looks for the closing tag after the JSON value, so a
+// string in the arguments may contain the tag.
 func parseBlock(block string) (ParsedCall, string) {
 	dec := json.NewDecoder(strings.NewReader(block))
 	var raw json.RawMessage
 	if err := dec.Decode(&raw); err != nil {
 		_, rest, closed := strings.Cut(block, callClose)
 		if !closed {
-			// An unclosed block may be followed by further ones.
+			// Further blocks may follow an unclosed block.
 			if i := strings.Index(block, callOpen); i >= 0 {
 				rest = block[i:]
 			}
@@ -74,7 +74,7 @@ func parseBlock(block string) (ParsedCall, string) {
 const callFormatHint = `Write ` + callOpen + `{"name": "...", "arguments": {...}}` + callClose + `.`
 
 func parseCall(raw json.RawMessage) ParsedCall {
-	var fields map[string]json.RawMessage // a struct would fold the case of keys
+	var fields map[string]json.RawMessage // a struct would ignore the case of keys
 	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
 		return ParsedCall{Problem: "the tool call is not a JSON object. " + callFormatHint}
 	}
@@ -103,8 +103,8 @@ func jsonProblem(err error) string {
 	return err.Error()
 }
 
-// withoutThinking drops what a reasoning model says to itself: everything up to the last </think>, and
-// an open <think> to the end. opened says that the prompt already ended with <think>.
+// withoutThinking drops a reasoning model's thinking: everything up to the last </think>, and everything from an
+// unclosed <think> on. opened says that the prompt ended with <think>.
 func withoutThinking(text string, opened bool) string {
 	i := strings.LastIndex(text, thinkClose)
 	if i >= 0 {

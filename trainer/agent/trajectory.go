@@ -1,10 +1,9 @@
-// Package agent holds a conversation: one agent's turns of sampled and observed text, its delegations
-// to sub-agents and its tool calls, from the first prompt to the answer or a limit.
+// Package agent runs a conversation of one agent: sampled turns, observations, tool calls and delegations to sub-agents,
+// from the first prompt to the answer or a limit.
 //
-// A conversation is append-only in tokens. What the policy sampled is kept id by id and never turned
-// into text and back; after a sampled turn only the template's delta is appended, even where the
-// template would render the history differently. So the log-probs of the sampled tokens belong to
-// exactly the context that the learner will compute them in.
+// A conversation only appends tokens. Sampled ids are kept as they are and never decoded and encoded again. After a
+// sampled turn only the template's delta is appended, even if the template would render the history differently. So the
+// learner computes the log-probs of the sampled tokens in exactly the context in which they were sampled.
 package agent
 
 import (
@@ -14,10 +13,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Finish reasons of a trajectory beside those of a completion. All but FinishAnswer leave the format invalid.
+// Finish reasons of a trajectory. All but FinishAnswer mean an invalid format.
 const (
 	FinishAnswer  = "answer"  // the agent gave its final answer
-	FinishFormat  = "format"  // a turn outside a dialect's grammar, which ends the conversation
+	FinishFormat  = "format"  // a turn was outside the dialect's grammar
 	FinishTurns   = "turns"   // Limits.Turns sampled turns without an answer
 	FinishLength  = "length"  // a turn reached its token limit
 	FinishTokens  = "tokens"  // the conversation reached Limits.Tokens
@@ -25,8 +24,8 @@ const (
 	FinishWall    = "wall"    // the conversation reached Limits.Wall
 )
 
-// Trajectory is all tokens that one agent saw and sampled in one rollout (main agent) or one invocation
-// (sub-agent). Tokens, Sampled and LogProbs have equal length.
+// Trajectory is all tokens that one agent read and sampled in one rollout (main agent) or one invocation (sub-agent).
+// Tokens, Sampled and LogProbs have equal length.
 type Trajectory struct {
 	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation
 	Query      string `json:"query"`
@@ -36,18 +35,18 @@ type Trajectory struct {
 
 	Tokens   []int32   `json:"tokens"`
 	Sampled  []bool    `json:"sampled"`   // true where the policy sampled the token: these are trained
-	LogProbs []float32 `json:"log_probs"` // of sampled tokens under softmax(logits/tau), 0 elsewhere
+	LogProbs []float32 `json:"log_probs"` // natural log, of sampled tokens under softmax(logits/tau); 0 elsewhere
 	Version  int64     `json:"version"`   // oldest policy version that sampled a turn
 
 	Turns       []Turn         `json:"turns"`
 	FormatValid bool           `json:"format_valid"`
-	Malformed   int            `json:"malformed"` // calls answered with an error because they could not be understood
+	Malformed   int            `json:"malformed"` // calls that could not be parsed or executed; an error was their result
 	Finish      string         `json:"finish"`    // one of the Finish constants
 	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer
 	Calls       map[string]int `json:"calls"`     // d_k: delegations issued per sub-agent
 }
 
-// Turn is a stretch of a trajectory for people to read: tokens [From, To).
+// Turn is tokens [From, To) of a trajectory, with their text.
 type Turn struct {
 	Role    string `json:"role"` // RolePrompt, RoleSampled or RoleObserved
 	Text    string `json:"text"`
@@ -60,7 +59,7 @@ type Turn struct {
 const (
 	RolePrompt   = "prompt"    // everything before the first sampled token
 	RoleSampled  = "assistant" // sampled by the policy
-	RoleObserved = "observed"  // answers to calls, in the dialect's wrapping
+	RoleObserved = "observed"  // results of calls, as the dialect renders them
 )
 
 // SampledTokens counts the tokens that carry loss.
@@ -74,8 +73,8 @@ func (t *Trajectory) SampledTokens() int {
 	return n
 }
 
-// Check reports the first inconsistency of a trajectory read from outside: unequal lengths, turns that
-// do not tile the tokens, a turn whose kind contradicts the mask.
+// Check reports the first inconsistency of a trajectory that was read from outside: unequal lengths, turns that leave
+// gaps or overlap, a turn whose kind contradicts the mask.
 func (t *Trajectory) Check() error {
 	n := len(t.Tokens)
 	if len(t.Sampled) != n || len(t.LogProbs) != n {
@@ -117,7 +116,7 @@ func (t *Trajectory) appendSampled(c policy.Completion, text string) {
 	t.Turns = append(t.Turns, Turn{Role: RoleSampled, Text: text, Sampled: true, From: from, To: len(t.Tokens)})
 }
 
-// TrajectoryID names a trajectory within a step: query/rollout for the main agent,
+// TrajectoryID returns the id of a trajectory within a step: query/rollout for the main agent,
 // query/rollout/agent/invocation for a sub-agent.
 func TrajectoryID(k policy.Key, main bool) string {
 	id := k.Query + "/" + strconv.Itoa(k.Rollout)

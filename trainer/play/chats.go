@@ -13,19 +13,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Chats is a JSONL file of demonstrations: {"agent": NAME, "messages": [{"role", "content"}, …]} a line; agent may
-// be left out where all agents learn from all chats. Tool messages in a row are the results of one turn's calls.
+// Chats is a JSONL file of demonstrations. Each line is {"agent": NAME, "messages": [{"role", "content"}, …]}; agent may
+// be left out where all agents learn from all chats. Consecutive tool messages are the results of one turn's calls.
 type Chats struct {
 	Path   string
-	Agents []string // of whom there may be chats
-	Alone  bool     // there is one agent, who learns from the chats of all
-	Err    error    // what went wrong in Demonstrations
+	Agents []string // agents that may have chats
+	Alone  bool     // the run has a single agent, which learns from all chats
+	Err    error    // error of the last Demonstrations, nil if it read the whole file
 }
 
-// maxChatLine bounds one chat.
+// maxChatLine is the size of the longest line, in bytes.
 const maxChatLine = 16 << 20
 
-// Demonstrations implements task.Demonstrator; what went wrong is in Err afterwards.
+// Demonstrations implements task.Demonstrator. It stops at the first bad line and puts the error into Err.
 func (c *Chats) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		f, err := os.Open(c.Path)
@@ -75,7 +75,7 @@ func parseChat(line []byte) (task.Demonstration, error) {
 		possible := []string{"assistant", "tool"}
 		switch i {
 		case 0:
-			possible = []string{"user"} // the system prompt is the agent's own, as in its conversations
+			possible = []string{"user"} // the system prompt comes from the configuration, as in a conversation
 		case 1:
 			possible = []string{"assistant"}
 		}

@@ -101,8 +101,8 @@ func TestDemonstrationsAreRefused(t *testing.T) {
 	result, answer := `{"role": "tool", "content": "r"}`, `{"role": "assistant", "content": "a"}`
 	for want, line := range map[string]string{
 		`chats.jsonl:2: the agent's turn 1: there is no tool "lookup". Tools: search.`:   chat(call("lookup"), result, answer),
-		"chats.jsonl:2: the agent's turn 1: 1 result(s) follow it, and it calls nothing": chat(answer, result, answer),
-		"chats.jsonl:2: the agent's turn 1: it makes 1 call(s), and 2 result(s) follow":  chat(call("search"), result, result, answer),
+		"chats.jsonl:2: the agent's turn 1: 1 result(s) follow it, but it makes no call": chat(answer, result, answer),
+		"chats.jsonl:2: the agent's turn 1: it makes 1 call(s), but 2 result(s) follow":  chat(call("search"), result, result, answer),
 		`chats.jsonl:2: there is no agent "seeker": planner, searcher`:                   strings.Replace(chat(answer), "searcher", "seeker", 1),
 	} {
 		if _, err := demonstrate(t, searcher(t), good, line); err == nil || !strings.Contains(err.Error(), want) {

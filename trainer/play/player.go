@@ -1,5 +1,5 @@
-// Package play holds the conversations of one agent: it gives them their dialect, their tools and their limits,
-// and turns demonstrations into the tokens that such a conversation would have.
+// Package play runs the conversations of one agent. It chooses their dialect, their tools and their limits, and it
+// turns demonstrations into the tokens that such a conversation would have.
 package play
 
 import (
@@ -19,14 +19,14 @@ import (
 // Settings are what a player is made of.
 type Settings struct {
 	Part       task.Part
-	Colleagues []agent.Colleague // the agents that it may call, as it is told of them
-	Absent     []string          // agents of the configuration that this run leaves out
+	Colleagues []agent.Colleague // the agents that it may call, with the descriptions in its prompt
+	Absent     []string          // configured agents that this run leaves out
 	Seed       uint64            // of the run
 	Task       task.Task
 	Tokenizer  *tokenizer.Tokenizer
-	Tools      *Toolbox       // those of the configuration; the player closes them
-	Policy     policy.Sampler // nil: a player that demonstrates only
-	Date       time.Time      // what templates print as today's date; zero: today's
+	Tools      *Toolbox       // tools of the configuration; the player closes them
+	Policy     policy.Sampler // nil: the player can only demonstrate
+	Date       time.Time      // date that templates print as today's; zero: the clock's
 	Limits     agent.Limits
 	MaxLag     int64 // largest difference of policy versions within a conversation
 }
@@ -34,12 +34,12 @@ type Settings struct {
 // Player plays one agent of a team, in any number of conversations at once.
 type Player struct {
 	Settings
-	dialect func() (agent.Dialect, error) // a conversation's own
-	talking atomic.Int64                  // conversations going on
+	dialect func() (agent.Dialect, error) // makes the dialect of one conversation
+	talking atomic.Int64                  // conversations in progress
 }
 
-// New finds the agent's language: the task's own where it has one, else that of the model's chat template. It
-// takes over s.Tools, also where it fails.
+// New chooses the agent's dialect: the task's where the task is a Speaker, else the model's chat template. New owns
+// s.Tools and closes them if it fails.
 func New(s Settings) (*Player, error) {
 	p := &Player{Settings: s}
 	if speaker, ok := s.Task.(task.Speaker); ok {
@@ -58,10 +58,10 @@ func New(s Settings) (*Player, error) {
 	return p, nil
 }
 
-// Conversation is one to be held.
+// Conversation says which conversation to play.
 type Conversation struct {
 	Query      task.Query
-	Step       int64 // keys the random numbers, with the query, the rollout and the invocation
+	Step       int64 // keys the sampler's random numbers, together with query, rollout and invocation
 	Rollout    int
 	Invocation int    // 0 for the main agent
 	Text       string // the question, or the sub-task of a sub-agent
@@ -71,7 +71,7 @@ type Conversation struct {
 	Delegate func(ctx context.Context, name string, index int, subtask string) (string, error)
 }
 
-// Play holds a conversation and returns its trajectory; see agent.Run for what is an error.
+// Play runs a conversation and returns its trajectory. Its errors are those of agent.Run.
 func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
 	p.talking.Add(1)
 	defer p.talking.Add(-1)
@@ -86,11 +86,10 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	}, agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate})
 }
 
-// Talking is how many conversations the agent holds at this moment.
+// Talking is the number of conversations in progress.
 func (p *Player) Talking() int { return int(p.talking.Load()) }
 
-// Usage is what became of the calls of the agent's tools since it was asked before, by tool, and which servers of
-// tools were lost.
+// Usage returns the outcomes of the tool calls since the last Usage, by tool, and the tool servers lost since then.
 func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.meter.Take() }
 
 // toolsFor adds the tools that the task binds to a query.
@@ -109,7 +108,7 @@ func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
 	return tools
 }
 
-// bound are the tools of the task's own.
+// bound returns the tools that the task binds to q.
 func (p *Player) bound(q task.Query) []tool.Tool {
 	kit, ok := p.Task.(task.Toolkit)
 	if !ok {
@@ -123,7 +122,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	return tools
 }
 
-// Close ends what the tools hold.
+// Close closes the tools.
 func (p *Player) Close() error {
 	if err := p.Tools.Close(); err != nil {
 		return fmt.Errorf("closing tools: %w", err)

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Demonstrations are the agent's conversations on n queries of a source, as the trajectories that it would have
-// had in them: ID, Tokens and Sampled are set. Those of more than limit tokens are left out.
+// Demonstrations turns the agent's demonstrations on n queries of source into trajectories with ID, Tokens and Sampled.
+// It leaves out trajectories of more than limit tokens.
 func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent.Trajectory, error) {
 	var out []agent.Trajectory
 	for d := range source.Demonstrations(p.Part, n) {
@@ -29,18 +29,18 @@ func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent
 	return out, nil
 }
 
-// delegatesInVain says whether a demonstration asks an agent that this run leaves out.
+// delegatesInVain says whether a demonstration failed because it calls an agent that this run leaves out.
 func (p *Player) delegatesInVain(err error) bool {
 	var call *agent.UndemonstrableError
 	return errors.As(err, &call) && slices.Contains(p.Absent, call.Call.Name)
 }
 
-// demonstrable is a dialect that can write a conversation down as tokens.
+// demonstrable is a dialect that can turn a written conversation into tokens.
 type demonstrable interface {
 	Demonstrate(question string, turns []agent.DemonstratedTurn) (tokens []int32, sampled []bool, err error)
 }
 
-// teach turns a demonstration into tokens exactly as a conversation would have.
+// teach turns a demonstration into the tokens that the same conversation would have had.
 func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	if d.Verbatim {
 		for _, s := range d.Segments {
@@ -56,7 +56,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	}
 	writer, ok := dialect.(demonstrable)
 	if !ok {
-		return t, fmt.Errorf("the task's own language has no chats: its demonstrations must be verbatim")
+		return t, fmt.Errorf("the task has its own dialect, which cannot read chats: use the task's own demonstrations (cold_start.demonstrations: task)")
 	}
 	question, turns, err := turnsOf(d.Segments)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	return t, err
 }
 
-// turnsOf is a demonstration as a question and the agent's turns, each with the results that follow it.
+// turnsOf splits a demonstration into the question and the agent's turns, each with the results that follow it.
 func turnsOf(segments []task.Segment) (question string, turns []agent.DemonstratedTurn, err error) {
 	if len(segments) == 0 {
 		return "", nil, errors.New("it has no segments")
@@ -87,7 +87,7 @@ func turnsOf(segments []task.Segment) (question string, turns []agent.Demonstrat
 			}
 			turns = append(turns, turn)
 		case len(turns) == 0:
-			return "", nil, errors.New("a result before the agent's first turn")
+			return "", nil, errors.New("a tool result comes before the agent's first turn")
 		default:
 			last := &turns[len(turns)-1]
 			last.Results = append(last.Results, s.Text)

@@ -7,13 +7,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
-// Limits of a tool without an entry of its own in the configuration.
+// Limits of a tool that has no entry in the configuration.
 const (
 	DefaultToolTime   = 10 * time.Second
 	DefaultToolOutput = 4096 // bytes
 )
 
-// Toolbox is the tools of one agent, with what has to be closed after use. The zero Toolbox is empty.
+// Toolbox owns the tools of one agent and closes them. The zero Toolbox is empty.
 type Toolbox struct {
 	byName map[string]tool.Tool
 	all    []tool.Tool // in the order added
@@ -21,7 +21,7 @@ type Toolbox struct {
 	close  []func() error
 }
 
-// Add puts a tool in, within limits.
+// Add adds a tool and applies limits to its calls.
 func (b *Toolbox) Add(t tool.Tool, l tool.Limits) {
 	t = b.meter.Counted(tool.Limited(t, l))
 	if b.byName == nil {
@@ -31,13 +31,13 @@ func (b *Toolbox) Add(t tool.Tool, l tool.Limits) {
 	b.all = append(b.all, t)
 }
 
-// Lost is told that a tool's server was lost and why.
+// Lost records that the connection to a tool's server was lost, and why.
 func (b *Toolbox) Lost(why string) { b.meter.Lost(why) }
 
-// OnClose has f called by Close.
+// OnClose registers f to be called by Close.
 func (b *Toolbox) OnClose(f func() error) { b.close = append(b.close, f) }
 
-// Close ends what the tools hold: indexes, interpreters, servers.
+// Close releases indexes, interpreters and servers.
 func (b *Toolbox) Close() error {
 	var errs []error
 	for _, c := range b.close {

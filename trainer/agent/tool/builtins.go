@@ -9,7 +9,7 @@ import (
 	"go.starlark.net/syntax"
 )
 
-// What models write as in Python and Starlark lacks.
+// Python's built-in functions that models use and Starlark lacks.
 
 // sum(iterable, start=0)
 func sum(_ *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {

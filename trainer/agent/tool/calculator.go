@@ -14,7 +14,7 @@ const (
 	maxExpression = 2000 // bytes
 	maxDepth      = 64   // nested parentheses, signs and powers
 	maxBits       = 4096 // of a numerator or denominator: about 1,200 digits
-	showDigits    = 15   // decimals shown of a number that has no end
+	showDigits    = 15   // decimals shown of a number whose decimals do not end
 )
 
 // Calculator evaluates arithmetic over exact rational numbers: + - * / % ^ with the usual precedence,
@@ -31,7 +31,8 @@ func Calculator() Tool {
 		})
 }
 
-// Evaluate computes an expression of the calculator's language.
+// Evaluate computes an expression in the calculator's syntax. The result is exact except for sqrt, pi and fractional
+// exponents.
 func Evaluate(expression string) (*big.Rat, error) {
 	if len(expression) > maxExpression {
 		return nil, fmt.Errorf("the expression is longer than %d bytes", maxExpression)
@@ -49,7 +50,7 @@ func Evaluate(expression string) (*big.Rat, error) {
 
 var normalizeSigns = strings.NewReplacer("×", "*", "·", "*", "÷", "/", "−", "-", "–", "-", "**", "^")
 
-// arithmetic is a recursive-descent parser that computes as it reads.
+// arithmetic is a recursive-descent parser that computes while it parses.
 type arithmetic struct {
 	rest, whole string
 	depth       int
@@ -57,7 +58,7 @@ type arithmetic struct {
 
 func (p *arithmetic) skip() { p.rest = strings.TrimLeft(p.rest, " \t\r\n") }
 
-// take consumes one of the operators at the start of the rest and returns it, or 0.
+// take consumes the operator at the start of the rest if it is one of operators, and returns it or 0.
 func (p *arithmetic) take(operators string) byte {
 	p.skip()
 	if p.rest == "" || strings.IndexByte(operators, p.rest[0]) < 0 {
@@ -109,7 +110,7 @@ func (p *arithmetic) product() (*big.Rat, error) {
 	return nil, err
 }
 
-// signed reads signs, which bind less than a power: -2^2 is -4.
+// signed reads signs, which bind weaker than a power: -2^2 is -4.
 func (p *arithmetic) signed() (*big.Rat, error) {
 	if p.depth++; p.depth > maxDepth {
 		return nil, fmt.Errorf("the expression is nested deeper than %d", maxDepth)

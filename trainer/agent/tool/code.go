@@ -13,9 +13,9 @@ import (
 // CodeConfig bounds the programs of a code tool. Zero values take the defaults in parentheses.
 type CodeConfig struct {
 	Steps   uint64 // Starlark steps of a program (1,000,000)
-	Memory  int64  // bytes a program may hold, beyond what an empty interpreter does (256 MiB)
+	Memory  int64  // bytes a program may use beyond those of an empty interpreter (256 MiB)
 	Output  int    // bytes a program may print (64 KiB)
-	Workers int    // programs run at once (one a core)
+	Workers int    // programs that run at once (one a core)
 }
 
 func (c CodeConfig) withDefaults() CodeConfig {
@@ -34,22 +34,22 @@ func (c CodeConfig) withDefaults() CodeConfig {
 	return c
 }
 
-// Code runs Starlark, a small Python, in processes of its own. Starlark has no files, no network, no
-// clock and no way to load a module. Its steps are counted, but one step can be arbitrarily large
-// ("a" * 10**9, str of a list that holds itself twice, many levels deep), so what bounds memory and time
-// is the kernel: the interpreter's process has a limit on its data and is killed when the time is over.
+// Code runs Starlark, a small Python, in separate processes. Starlark has no files, no network, no clock and cannot load
+// modules. The interpreter counts steps, but a single step can be arbitrarily large ("a" * 10**9, str of deeply nested
+// lists). So the operating system bounds memory and time: the process has a limit on its data and is killed at the
+// time-out.
 //
-// The processes are the running program again, which therefore calls ServeSandbox first thing in main.
+// Each process is a new start of the running program, which must call ServeSandbox first in main.
 type Code struct {
 	Tool
 	cfg CodeConfig
 
 	mu      sync.Mutex
 	closed  bool
-	workers chan *sandbox // cfg.Workers slots; nil: to be started
+	workers chan *sandbox // cfg.Workers slots; a nil slot has no process yet
 }
 
-// NewCode makes the tool. No process is started before the first call.
+// NewCode makes the tool. The first call starts the first process.
 func NewCode(cfg CodeConfig) *Code {
 	c := &Code{cfg: cfg.withDefaults()}
 	c.workers = make(chan *sandbox, c.cfg.Workers)
@@ -61,7 +61,7 @@ func NewCode(cfg CodeConfig) *Code {
 	return c
 }
 
-// Close waits for the calls under way and ends the interpreters. Later calls fail.
+// Close waits for running calls and ends the interpreters. Later calls fail.
 func (c *Code) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *Code) run(ctx context.Context, program string) (string, error) {
 		}
 		w = slot
 	}
-	// Whatever happens, the slot goes back; a worker goes with it only after a clean answer.
+	// Every path returns the slot; only a process that answered cleanly is reused.
 	var healthy *sandbox
 	defer func() { c.workers <- healthy }()
 	if w == nil {
@@ -121,7 +121,7 @@ type sandboxRequest struct {
 type sandboxAnswer struct {
 	Output string
 	Error  string
-	Retire bool // the process holds much memory that it will not give back
+	Retire bool // the process should be replaced: it keeps much memory
 }
 
 func (a sandboxAnswer) text() (string, error) {

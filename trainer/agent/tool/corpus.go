@@ -17,7 +17,7 @@ import (
 
 const (
 	maxDocument    = 16 << 20 // bytes of a JSONL line or a Markdown file
-	passageBytes   = 800      // aimed at; a paragraph is not split below it
+	passageBytes   = 800      // target size; shorter paragraphs are not split
 	passageMaximum = 1600
 )
 
@@ -28,8 +28,8 @@ type document struct {
 	text  string
 }
 
-// corpusFiles lists what a corpus consists of: one JSONL file, or all Markdown files below a folder in
-// the order of their names. Links are not followed out of the folder.
+// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. It does
+// not follow links out of the folder.
 func corpusFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -46,7 +46,7 @@ func corpusFiles(path string) ([]string, error) {
 		return err
 	})
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s: no Markdown file in this folder", path)
+		err = fmt.Errorf("%s: this folder has no Markdown file (.md)", path)
 	}
 	return files, err
 }
@@ -107,7 +107,7 @@ func readJSONL(r io.Reader, visit func(document) error) error {
 	return nil
 }
 
-// readMarkdown takes the first heading as the title, else the file's name.
+// readMarkdown reads a file as one document. The title is the first heading, else the file's name.
 func readMarkdown(r io.Reader, id string, visit func(document) error) error {
 	content, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err != nil {
@@ -129,8 +129,7 @@ func readMarkdown(r io.Reader, id string, visit func(document) error) error {
 	return visit(d)
 }
 
-// passages splits a text at paragraphs into pieces of about passageBytes, at most passageMaximum: what a
-// search answers with.
+// passages splits a text at paragraphs into passages of about passageBytes, at most passageMaximum.
 func passages(text string) []string {
 	var out []string
 	var current strings.Builder

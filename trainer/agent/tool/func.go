@@ -7,19 +7,19 @@ import (
 	"fmt"
 )
 
-// Func is a tool of one string argument made from a function; a task's own tools are made this way.
+// Func makes a tool with one string argument from a function.
 func Func(name, description, argument, meaning string, call func(ctx context.Context, argument string) (string, error)) Tool {
 	type property struct {
 		Type        string `json:"type"`
 		Description string `json:"description,omitempty"`
 	}
-	// A struct, for the usual order of keys: models read the schema as text.
+	// A struct keeps the usual order of keys: models read the schema as text.
 	schema, err := json.Marshal(struct {
 		Type       string              `json:"type"`
 		Properties map[string]property `json:"properties"`
 		Required   []string            `json:"required"`
 	}{"object", map[string]property{argument: {"string", meaning}}, []string{argument}})
-	if err != nil { // strings always marshal
+	if err != nil { // cannot happen: strings always marshal
 		schema = json.RawMessage(`{"type":"object"}`)
 	}
 	return function{name, description, argument, schema, call}
@@ -43,7 +43,7 @@ func (f function) Call(ctx context.Context, args json.RawMessage) (string, error
 	return f.call(ctx, text)
 }
 
-// stringArgument reads one string out of the arguments of a call.
+// stringArgument returns the string argument `name` of a call.
 func stringArgument(args json.RawMessage, name string) (string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(args, &fields); err != nil {

@@ -13,20 +13,20 @@ import (
 // Limits bound one call of a tool.
 type Limits struct {
 	Timeout time.Duration // 0: none
-	Bytes   int           // of output or error shown to the model; 0: all
-	Secrets []string      // replaced wherever a tool's output or error repeats them (API keys)
+	Bytes   int           // longest output or error shown to the model; 0: no limit
+	Secrets []string      // texts, such as API keys, that are replaced in outputs and errors
 }
 
-// Errors of a Limited tool's call, beside those that its arguments may have caused.
+// Errors of a Limited tool that its arguments did not cause.
 var (
-	ErrTimeout = errors.New("the time of the call is over")
-	ErrFailed  = errors.New("the tool failed, whatever its arguments") // it crashed, or its server is gone
+	ErrTimeout = errors.New("the call timed out")
+	ErrFailed  = errors.New("the tool failed, whatever its arguments") // the tool crashed, or its server is gone
 )
 
-// failed marks an error as ErrFailed without a change of its text.
+// failed wraps an error as ErrFailed and keeps its text.
 func failed(err error) error { return &callError{err.Error(), ErrFailed} }
 
-// callError is what a model reads of an error, and of which kind it is.
+// callError is an error as the model reads it, and its kind.
 type callError struct {
 	text string
 	kind error // ErrTimeout, ErrFailed or nil
@@ -35,8 +35,8 @@ type callError struct {
 func (e *callError) Error() string { return e.text }
 func (e *callError) Unwrap() error { return e.kind }
 
-// Limited wraps a tool so that a call ends within its time, says no more than it may, repeats no secret,
-// and a panic in it is an error of this one call.
+// Limited wraps a tool: it enforces the time-out, truncates output and errors, replaces secrets, and turns a panic into
+// an error of the call.
 func Limited(t Tool, l Limits) Tool { return limited{t, l} }
 
 type limited struct {
@@ -75,7 +75,7 @@ func (t limited) presentable(s string) string {
 	return Truncate(redact(s, t.limits.Secrets), t.limits.Bytes)
 }
 
-// redact is s as valid UTF-8 without secrets.
+// redact returns s as valid UTF-8 without secrets.
 func redact(s string, secrets []string) string {
 	for _, secret := range secrets {
 		if secret != "" {
@@ -85,8 +85,8 @@ func redact(s string, secrets []string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// Truncate cuts valid UTF-8 to at most max bytes, at the start of a character, and says how much is
-// missing. max 0 leaves it whole. The note comes on top of max.
+// Truncate cuts s, valid UTF-8, to at most max bytes at a character boundary and appends a note with the number of
+// missing bytes. The note does not count in max. max 0 means no limit.
 func Truncate(s string, max int) string {
 	if max <= 0 || len(s) <= max {
 		return s

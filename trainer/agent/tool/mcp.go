@@ -24,37 +24,36 @@ const (
 	maxMCPResponse = 16 << 20 // bytes of one HTTP response
 	mcpTermination = 2 * time.Second
 
-	// mcpVersion is the newest version of the protocol that begins with initialize. From the next on a client begins
-	// with server/discover, which makes servers of earlier versions complain, or end.
+	// mcpVersion is the newest protocol version in which a client starts with initialize. Newer clients start with
+	// server/discover, at which older servers report an error or exit.
 	mcpVersion = "2025-11-25"
 )
 
-// MCPConfig names a server of the Model Context Protocol: a program on stdio or an address of streamable
-// HTTP.
+// MCPConfig names a server of the Model Context Protocol: a program on stdio, or a URL of streamable HTTP.
 type MCPConfig struct {
 	Command  []string // program and arguments
-	Dir      string   // in which Command runs; "": the current one
-	Env      []string // names of environment variables that the program gets, beside PATH and HOME
+	Dir      string   // folder in which Command runs; "": the current folder
+	Env      []string // names of environment variables passed to the program, besides PATH and HOME
 	URL      string   // instead of Command
-	TokenEnv string   // name of the environment variable that holds URL's bearer token; "": none is sent
+	TokenEnv string   // name of the environment variable with the bearer token for URL; "": no token is sent
 
-	// Lost is told that the server was lost and why, with the last that it wrote on stderr; nil: nobody is.
+	// Lost, if set, is called when the connection is lost. why includes the last output of the server on stderr.
 	Lost func(why string)
 }
 
-// MCP is a server and its tools. A server that is lost is started or reached again at the next call, and the call that
-// was under way is made once more.
+// MCP is a server and its tools. If the connection is lost during a call, MCP reconnects, starts the program again if
+// there is one, and repeats the call once.
 type MCP struct {
 	cfg   MCPConfig
 	tools []Tool
 
-	turn    chan struct{} // holds one token: whoever has it may change what follows
-	session *mcpSession   // nil: closed, or lost
+	turn    chan struct{} // a mutex that can be awaited with a context; guards the fields below
+	session *mcpSession   // nil: closed or lost
 	closed  bool
-	wait    time.Time // no attempt to reach the server again before
+	wait    time.Time // no reconnection before this time
 }
 
-var errGone = errors.New("the server is gone and does not come back")
+var errGone = errors.New("the server is gone and could not be started again")
 
 func oneToken() chan struct{} {
 	turn := make(chan struct{}, 1)
@@ -65,10 +64,11 @@ func oneToken() chan struct{} {
 // mcpSession is one connection to the server.
 type mcpSession struct {
 	*mcp.ClientSession
-	stderr *tail // nil: not a program
+	stderr *tail // nil: the server is not a program
 }
 
-// ConnectMCP starts or reaches the server and lists its tools. ctx bounds the set-up alone. Close it.
+// ConnectMCP starts the server or connects to it, and lists its tools. ctx bounds the set-up only. The caller must call
+// Close.
 func ConnectMCP(ctx context.Context, cfg MCPConfig) (*MCP, error) {
 	session, err := cfg.connect(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func ConnectMCP(ctx context.Context, cfg MCPConfig) (*MCP, error) {
 	return m, nil
 }
 
-// connect begins a session.
+// connect starts a session.
 func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 	transport, err := c.transport()
 	if err != nil {
@@ -92,7 +92,7 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 	if program, ok := transport.(*mcp.CommandTransport); ok {
 		s.stderr = &tail{}
 		program.Command.Stderr = s.stderr
-		program.Command.WaitDelay = mcpTermination // a child of the server's may keep stderr open
+		program.Command.WaitDelay = mcpTermination // a child of the server may keep stderr open
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "mgrpo", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
 	s.ClientSession, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: mcpVersion})
@@ -102,7 +102,7 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 	return s, nil
 }
 
-// explain adds to an error what the server wrote on stderr, without secrets. The server has ended.
+// explain adds the server's last output on stderr, without secrets, to an error. The server has ended.
 func (s *mcpSession) explain(err error, c MCPConfig) error {
 	if s.stderr == nil {
 		return err
@@ -111,10 +111,10 @@ func (s *mcpSession) explain(err error, c MCPConfig) error {
 	if text == "" {
 		return err
 	}
-	return fmt.Errorf("%w; its last words on stderr:\n%s", err, text)
+	return fmt.Errorf("%w; its last output on stderr:\n%s", err, text)
 }
 
-// call makes a call, twice if the server is lost at the first.
+// call makes a call. If the connection is lost, it reconnects and repeats the call once.
 func (m *MCP) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	session, err := m.reach(ctx, nil, nil)
 	if err != nil {
@@ -130,7 +130,7 @@ func (m *MCP) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallTo
 	return session.CallTool(ctx, params)
 }
 
-// lost says whether an error means that the session is over.
+// lost says whether an error means that the session has ended.
 func lost(err error) bool {
 	for _, end := range []error{mcp.ErrConnectionClosed, mcp.ErrSessionMissing, io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE} {
 		if errors.Is(err, end) {
@@ -141,7 +141,7 @@ func lost(err error) bool {
 	return errors.As(err, &unreachable)
 }
 
-// reach returns the session, or a new one if there is none or it is the one that was lost.
+// reach returns the session. It starts a new session if there is none, or if the current session is gone.
 func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSession, error) {
 	select {
 	case <-m.turn:
@@ -165,7 +165,7 @@ func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSes
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		const pause = 5 * time.Second // a server that does not start is not started by every call
+		const pause = 5 * time.Second // a server that does not start is tried at most this often
 		m.wait = time.Now().Add(pause)
 		m.tell(err)
 		return nil, errGone
@@ -174,9 +174,9 @@ func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSes
 	return session, nil
 }
 
-// bury ends a session that was lost.
+// bury closes a lost session and reports the loss.
 func (m *MCP) bury(cause error) {
-	_ = m.session.Close() // the process has ended, or is ended
+	_ = m.session.Close() // kills the process if it still runs
 	m.tell(m.session.explain(cause, m.cfg))
 	m.session = nil
 }
@@ -187,7 +187,7 @@ func (m *MCP) tell(why error) {
 	}
 }
 
-// String names the server without what may be secret: arguments, the query of an address.
+// String names the server without arguments and without the query of the URL, which may be secret.
 func (c MCPConfig) String() string {
 	if len(c.Command) > 0 {
 		return c.Command[0]
@@ -196,7 +196,7 @@ func (c MCPConfig) String() string {
 	return address
 }
 
-// Secrets are the values that must not appear in what a tool of this server says: for Limits.Secrets.
+// Secrets returns the values that must not appear in the output of this server's tools: for Limits.Secrets.
 func (c MCPConfig) Secrets() []string {
 	var secrets []string
 	for _, name := range c.Env {
@@ -217,7 +217,7 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 			if value, ok := os.LookupEnv(name); ok {
 				cmd.Env = append(cmd.Env, name+"="+value)
 			} else if slices.Contains(c.Env, name) {
-				return nil, fmt.Errorf("%s: the environment variable %s is not set", c, name)
+				return nil, fmt.Errorf("%s: the environment variable %s (env) is not set", c, name)
 			}
 		}
 		return &mcp.CommandTransport{Command: cmd, TerminateDuration: mcpTermination}, nil
@@ -231,20 +231,20 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 		return &mcp.StreamableClientTransport{
 			Endpoint:             c.URL,
 			HTTPClient:           &http.Client{Transport: boundedTransport{token}, CheckRedirect: refuseRedirect},
-			DisableStandaloneSSE: true, // nothing a server says unasked is of use here
+			DisableStandaloneSSE: true, // the client needs no messages that the server sends unasked
 		}, nil
 	}
-	return nil, errors.New("a server needs either a command or a URL")
+	return nil, errors.New("an MCP server needs either a command or a URL")
 }
 
-// list asks for the tools once: what a model may call does not change within a run.
+// list asks the server for its tools, once: the tools of a model do not change within a run.
 func (m *MCP) list(ctx context.Context) error {
 	for t, err := range m.session.Tools(ctx, nil) {
 		if err != nil {
 			return err
 		}
 		if len(m.tools) == maxMCPTools {
-			return fmt.Errorf("more than %d", maxMCPTools)
+			return fmt.Errorf("more than %d tools", maxMCPTools)
 		}
 		schema, err := json.Marshal(t.InputSchema)
 		if err != nil {
@@ -255,7 +255,7 @@ func (m *MCP) list(ctx context.Context) error {
 	return nil
 }
 
-// Tools are the server's tools.
+// Tools returns the server's tools.
 func (m *MCP) Tools() []Tool { return slices.Clone(m.tools) }
 
 // Close ends the session, and the program if there is one. Later calls fail.
@@ -270,7 +270,7 @@ func (m *MCP) Close() error {
 	m.session = nil
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return nil // how a server that was told to end exits is its own affair
+		return nil // the exit status of a server that was told to end is not an error
 	}
 	return err
 }
@@ -311,7 +311,7 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 	return text, nil
 }
 
-// contentText is what a model can read of a result.
+// contentText returns the text of a result for the model.
 func contentText(r *mcp.CallToolResult) string {
 	var parts []string
 	for _, c := range r.Content {
@@ -336,7 +336,7 @@ func contentText(r *mcp.CallToolResult) string {
 	return strings.Join(parts, "\n")
 }
 
-// refuseRedirect keeps a token with the server it was given for.
+// refuseRedirect refuses redirects, so that the token is sent to the configured server only.
 func refuseRedirect(r *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
 }

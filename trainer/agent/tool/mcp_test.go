@@ -272,7 +272,7 @@ func TestMCPLostServer(t *testing.T) {
 	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
 		t.Errorf("after the death of its server: %q", got)
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "last words on stderr:\nfatal: no key [redacted]") {
+	if len(told) != 1 || !strings.Contains(told[0], "last output on stderr:\nfatal: no key [redacted]") {
 		t.Errorf("told %q", told)
 	}
 	if _, err := tools["die"].Call(t.Context(), []byte("{}")); !errors.Is(err, ErrFailed) {

@@ -8,29 +8,30 @@ import (
 	"time"
 )
 
-// Usage is how often a tool was called and what became of the calls.
+// Usage counts the calls of a tool by outcome.
 type Usage struct {
 	Calls    int64
-	Errors   int64 // answered with an error other than a time-out, the failures included
-	Failures int64 // errors that no other arguments would have prevented: see ErrFailed
+	Errors   int64 // calls that ended with an error other than a time-out, including Failures
+	Failures int64 // errors that other arguments would not have prevented: see ErrFailed
 	Timeouts int64
-	Time     time.Duration // of all calls together
-	Example  string        // text of the newest error or time-out
+	Time     time.Duration // total of all calls
+	Example  string        // text of the latest error or time-out
 }
 
-// Meter counts the calls of tools by their names. The zero Meter is ready to use, by any number of goroutines.
+// Meter counts the calls of tools by tool name. The zero Meter is ready to use. Its methods may be called from several
+// goroutines.
 type Meter struct {
 	mu    sync.Mutex
 	usage map[string]Usage
 	lost  []string
 }
 
-// Counted is t with its calls counted. It tells errors apart by what Limited makes of them, so it goes around that.
+// Counted wraps t and counts its calls. Wrap the result of Limited: Counted tells errors apart by Limited's error types.
 func (m *Meter) Counted(t Tool) Tool { return counted{t, m} }
 
-// Lost notes that a tool's server was lost, and why: for MCPConfig.Lost.
+// Lost records that the connection to a tool's server was lost, and why: for MCPConfig.Lost.
 func (m *Meter) Lost(why string) {
-	const most = 8 // between two calls of Take: more say nothing new
+	const most = 8 // kept between two calls of Take
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.lost) < most {
@@ -38,7 +39,7 @@ func (m *Meter) Lost(why string) {
 	}
 }
 
-// Take returns what was counted, by the tool's name, and which servers were lost since it was called before.
+// Take returns the counts by tool name, and the servers lost, since the previous Take.
 func (m *Meter) Take() (usage map[string]Usage, lost []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,9 +58,9 @@ func (t counted) Call(ctx context.Context, args json.RawMessage) (string, error)
 	out, err := t.Tool.Call(ctx, args)
 	verdict := err
 	switch {
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // the conversation's time, before the tool's own
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // the conversation's time limit came before the tool's
 		verdict = &callError{err.Error(), ErrTimeout}
-	case err != nil && ctx.Err() != nil: // the conversation is given up
+	case err != nil && ctx.Err() != nil: // the conversation was cancelled
 		return out, err
 	}
 	t.meter.count(t.Name(), time.Since(since), verdict)

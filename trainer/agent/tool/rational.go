@@ -45,7 +45,7 @@ func apply(op byte, a, b *big.Rat) (*big.Rat, error) {
 	}
 }
 
-// power is exact for an integer exponent, else computed in float64.
+// power is exact for an integer exponent; other exponents are computed in float64.
 func power(base, exponent *big.Rat) (*big.Rat, error) {
 	if !exponent.IsInt() {
 		x, _ := base.Float64()
@@ -65,7 +65,7 @@ func power(base, exponent *big.Rat) (*big.Rat, error) {
 		}
 		base, n = new(big.Rat).Inv(base), -n
 	}
-	// x^n has at least (bits(x)-1)*n bits; -n overflows only where this is refused as well.
+	// x^n has at least (bits(x)-1)*n bits. Where -n overflows, this bound refuses it too.
 	size := int64(max(base.Num().BitLen(), base.Denom().BitLen()) - 1)
 	if n < 0 || size > 0 && n > maxBits/size {
 		return nil, errTooLarge
@@ -107,7 +107,7 @@ var calculatorFunctions = map[string]calculatorFunction{
 }
 
 func floor(v *big.Rat) *big.Rat {
-	// Div rounds towards minus infinity for a positive divisor, which a denominator is.
+	// Div rounds towards minus infinity for a positive divisor, and denominators are positive.
 	return new(big.Rat).SetInt(new(big.Int).Div(v.Num(), v.Denom()))
 }
 
@@ -158,7 +158,7 @@ func squareRoot(v *big.Rat) (*big.Rat, error) {
 	return withinBits(r)
 }
 
-// formatRational writes an integer or a decimal that ends in full, any other number to showDigits decimals.
+// formatRational writes integers and finite decimals exactly, and other numbers with showDigits decimals.
 func formatRational(v *big.Rat) string {
 	if v.IsInt() {
 		return v.Num().String()

@@ -18,11 +18,12 @@ import (
 // sandboxEnv marks an interpreter's process; its value is the memory limit in bytes.
 const sandboxEnv = "MGRPO_SANDBOX_MEMORY"
 
-// sandboxReady is the first line of an interpreter: a program that does not call ServeSandbox prints another.
+// sandboxReady is the first line that an interpreter prints. Another first line means that the program does not call
+// ServeSandbox.
 const sandboxReady = "mgrpo sandbox ready"
 
-// maxAnswer bounds one answer line: the output's limit is kept by the interpreter, this guards against
-// one that went wrong.
+// maxAnswer is the size of the longest answer line, in bytes. The interpreter enforces the limit on output; maxAnswer
+// guards against a broken interpreter.
 const maxAnswer = 16 << 20
 
 // sandbox is one interpreter's process, used by one call at a time.
@@ -34,10 +35,11 @@ type sandbox struct {
 	end    sync.Once
 }
 
-// startSandbox runs this program again as an interpreter. The environment does not go along: it may hold keys.
+// startSandbox starts this program again as an interpreter. The interpreter gets no environment variables, which may
+// contain keys.
 func startSandbox(ctx context.Context, memory int64) (*sandbox, error) {
 	if os.Getenv(sandboxEnv) != "" {
-		return nil, errors.New("an interpreter must not start another: call tool.ServeSandbox first thing in main")
+		return nil, errors.New("an interpreter must not start another interpreter: call tool.ServeSandbox first in main")
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -72,7 +74,7 @@ func startSandbox(ctx context.Context, memory int64) (*sandbox, error) {
 	return w, nil
 }
 
-// execute runs one program. An error means that the process is of no further use.
+// execute runs one program. After an error the process cannot be used again.
 func (w *sandbox) execute(ctx context.Context, r sandboxRequest) (sandboxAnswer, error) {
 	request, err := r.line()
 	if err != nil {
@@ -84,13 +86,13 @@ func (w *sandbox) execute(ctx context.Context, r sandboxRequest) (sandboxAnswer,
 	}
 	var a sandboxAnswer
 	if err := json.Unmarshal(line, &a); err != nil {
-		return sandboxAnswer{}, fmt.Errorf("the interpreter answered with something else: %w", err)
+		return sandboxAnswer{}, fmt.Errorf("the interpreter's answer is not the expected JSON: %w", err)
 	}
 	return a, nil
 }
 
-// exchange writes a request and reads one line. It kills the process when ctx ends: a step of Starlark
-// cannot be interrupted in any other way.
+// exchange writes a request and reads one line. It kills the process when ctx ends, because a Starlark step cannot be
+// interrupted otherwise.
 func (w *sandbox) exchange(ctx context.Context, request []byte) ([]byte, error) {
 	stop := context.AfterFunc(ctx, w.kill)
 	_, err := w.stdin.Write(request)
@@ -98,36 +100,36 @@ func (w *sandbox) exchange(ctx context.Context, request []byte) ([]byte, error) 
 	if err == nil {
 		line, err = readLine(w.stdout, maxAnswer)
 	}
-	if !stop() { // the killer has started: it owns the end of the process
+	if !stop() { // ctx has ended, and its callback kills the process
 		w.kill()
 		return nil, context.Cause(ctx)
 	}
 	if err == nil {
 		return line, nil
 	}
-	w.kill() // waits for the process, after which stderr is complete
+	w.kill() // waits for the process, so stderr is complete afterwards
 	return nil, w.reason(err)
 }
 
-// reason says why the process died, in the model's terms.
+// reason says why the process died, in words for the model.
 func (w *sandbox) reason(err error) error {
 	said := w.stderr.String()
 	switch {
 	case strings.Contains(said, "stack overflow") || strings.Contains(said, "stack exceeds"):
 		return errors.New("the program recurses too deeply")
-	// A thread that the runtime cannot start for want of a stack is the same limit.
+	// The Go runtime fails to start a thread when the memory limit leaves no room for its stack.
 	case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") || strings.Contains(said, "pthread_create failed"):
 		return errors.New("the program needs more memory than it may have")
 	}
 	return fmt.Errorf("the program ended its interpreter (%w): most likely it needs more memory than it may have", err)
 }
 
-// kill ends the process and waits for it. It may be called more than once and returns when it is over.
+// kill kills the process and waits for its end. It may be called more than once.
 func (w *sandbox) kill() {
 	w.end.Do(func() {
 		_ = w.stdin.Close()
 		_ = w.cmd.Process.Kill()
-		_ = w.cmd.Wait() // how a killed process ended is known
+		_ = w.cmd.Wait() // the exit status of a killed process carries no information
 	})
 }
 
@@ -149,7 +151,7 @@ func readLine(r *bufio.Reader, max int) ([]byte, error) {
 	}
 }
 
-// head keeps the first bytes of what a process says on standard error, where Go names its fatal error.
+// head keeps the first bytes that a process writes on standard error, where Go names its fatal error.
 type head struct {
 	mu sync.Mutex
 	b  []byte

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	maxQuery   = 1000 // bytes of a query that are looked at
+	maxQuery   = 1000 // bytes of a query that are used
 	titleBoost = 2.0
 	indexBatch = 500 // passages
 )
 
-// SearchConfig is a search over a corpus of one's own.
+// SearchConfig configures a Search over a local corpus.
 type SearchConfig struct {
 	Corpus  string // a JSONL file of {"title", "text"} or a folder of Markdown files
-	Results int    // passages of one answer
+	Results int    // passages in one answer
 }
 
-// Search finds the passages of a corpus that fit a query best (TF-IDF, titles count double).
+// Search finds the passages of a corpus that match a query best (TF-IDF, titles count double).
 type Search struct {
 	Tool
 	index   bleve.Index
 	results int
 }
 
-// NewSearch builds the index, in memory. Close it.
+// NewSearch builds the index in memory. The caller must call Close.
 func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 	if cfg.Results < 1 {
 		return nil, fmt.Errorf("search: %d results: want at least 1", cfg.Results)
@@ -97,7 +97,7 @@ func fill(ctx context.Context, index bleve.Index, corpus string) error {
 	return flush()
 }
 
-// search matches words only: a query language would let a model write expressions that take for ever.
+// search matches words only: with a query language a model could write queries that never end.
 func (s *Search) search(ctx context.Context, query string) (string, error) {
 	query = strings.ToValidUTF8(query[:min(len(query), maxQuery)], "")
 	if strings.TrimSpace(query) == "" {
@@ -110,7 +110,7 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 	title.SetBoost(titleBoost)
 	request := bleve.NewSearchRequestOptions(bleve.NewDisjunctionQuery(title, text), s.results, 0, false)
 	request.Fields = []string{"title", "text"}
-	request.SortBy([]string{"-_score", "_id"}) // equal scores in an order of their own
+	request.SortBy([]string{"-_score", "_id"}) // equal scores are ordered by id
 	result, err := s.index.SearchInContext(ctx, request)
 	if err != nil {
 		return "", err

@@ -19,8 +19,8 @@ import (
 	"go.starlark.net/syntax"
 )
 
-// ServeSandbox turns the process into an interpreter of the code tool if it was started as one, and then
-// does not return. Call it first thing in main (and TestMain).
+// ServeSandbox runs the interpreter of the code tool and does not return if the process was started as an interpreter.
+// Otherwise it returns at once. Call it first in main (and in TestMain).
 func ServeSandbox() {
 	limit := os.Getenv(sandboxEnv)
 	if limit == "" {
@@ -56,7 +56,7 @@ func serveSandbox(limit string) error {
 	for {
 		var r sandboxRequest
 		if err := requests.Decode(&r); err != nil {
-			return nil // the other side is gone
+			return nil // the parent has closed the pipe
 		}
 		a := interpret(r)
 		debug.FreeOSMemory()
@@ -71,7 +71,7 @@ func serveSandbox(limit string) error {
 	}
 }
 
-// endWithParent ends a program that computes on although nobody waits for it any more.
+// endWithParent makes the kernel kill this process when its parent ends.
 func endWithParent() {
 	parent := os.Getppid()
 	for range time.Tick(time.Second) {
@@ -81,9 +81,9 @@ func endWithParent() {
 	}
 }
 
-// confine limits what this process may take from now on. It cannot be undone.
+// confine limits the resources of this process. It cannot be undone.
 func confine(memory int64) error {
-	// RLIMIT_DATA counts private writable memory, what the libraries of this binary hold included.
+	// RLIMIT_DATA counts private writable memory, including that of this binary's libraries.
 	data, err := dataInUse()
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func confine(memory int64) error {
 	return nil
 }
 
-// dataInUse is the process's private writable memory in bytes.
+// dataInUse returns the process's private writable memory in bytes.
 func dataInUse() (uint64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -131,7 +131,7 @@ func heapBytes() uint64 {
 	return m.HeapSys - m.HeapReleased
 }
 
-// resultName is where the value of a program's last expression goes; no program can write this name.
+// resultName is the variable for the value of a program's last expression; no program can write this name.
 const resultName = "result of the last line"
 
 var dialect = &syntax.FileOptions{Set: true, While: true, TopLevelControl: true, GlobalReassign: true, Recursion: true}
@@ -158,7 +158,7 @@ func interpret(r sandboxRequest) sandboxAnswer {
 	return a
 }
 
-// execute runs a program and returns the value of its last line if that is an expression.
+// execute runs a program and returns the value of its last statement if it is an expression.
 func execute(thread *starlark.Thread, program string) (starlark.Value, error) {
 	file, err := dialect.Parse("program", program, 0)
 	if err != nil {
@@ -179,7 +179,7 @@ func execute(thread *starlark.Thread, program string) (starlark.Value, error) {
 	return globals[resultName], err
 }
 
-// problem is an error as the model reads it: the message and where in its program.
+// problem returns an error's message and its line in the program, for the model.
 func problem(err error, steps uint64) string {
 	var evaluation *starlark.EvalError
 	if !errors.As(err, &evaluation) {
@@ -197,7 +197,7 @@ func problem(err error, steps uint64) string {
 	return message
 }
 
-// output keeps what a program prints up to a limit.
+// output keeps a program's output up to a limit.
 type output struct {
 	strings.Builder
 	left int

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// tail keeps the last bytes written to it: of a program that ended, why.
+// tail keeps the last bytes written to it, such as the last error messages of a program.
 type tail struct {
 	mu  sync.Mutex
 	b   []byte
@@ -26,7 +26,7 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.cut { // half a line may hold half a secret, which nobody would recognise
+	if t.cut { // drop the cut line: redact would not recognise half a secret
 		_, whole, _ := bytes.Cut(t.b, []byte("\n"))
 		return string(whole)
 	}

@@ -1,5 +1,5 @@
-// Package tool holds what an agent can call besides other agents: search over a local corpus, a
-// calculator, a sandboxed interpreter, and the tools of any MCP server.
+// Package tool has the tools that agents call: search over a local corpus, a calculator, a sandboxed interpreter, and
+// the tools of any MCP server.
 package tool
 
 import (
@@ -7,16 +7,16 @@ import (
 	"encoding/json"
 )
 
-// Tool is one function that a model can call. Call may run on any number of goroutines at once, honours
-// ctx and leaves no goroutine behind. Its error is read by the model, so it says what to do differently.
+// Tool is one function that a model can call. Call may run on several goroutines at once. It must end when ctx ends and
+// leave no goroutine behind. The model reads its error, which should say what to do differently.
 type Tool interface {
 	Name() string
 	Description() string
-	Schema() json.RawMessage // JSON Schema of the arguments, an object
+	Schema() json.RawMessage // JSON Schema of the arguments, of type object
 	Call(ctx context.Context, args json.RawMessage) (string, error)
 }
 
-// Named is t under another name: two corpora, two search tools.
+// Named returns t under another name, for example to offer a search tool for each of two corpora.
 func Named(t Tool, name string) Tool { return named{t, name} }
 
 type named struct {
@@ -26,7 +26,7 @@ type named struct {
 
 func (n named) Name() string { return n.name }
 
-// Origin says in which conversation a tool is called: a server with state of its own can keep conversations apart.
+// Origin names the conversation of a tool call, so that a server with state can keep conversations apart.
 type Origin struct {
 	Query      string
 	Row        json.RawMessage // the query's row with all its columns, the reference answer too; nil where the task has no rows
@@ -37,12 +37,12 @@ type Origin struct {
 
 type originKey struct{}
 
-// WithOrigin is ctx with where calls made with it come from.
+// WithOrigin returns ctx with the origin of the calls made with it.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
-// OriginOf is what WithOrigin put into ctx.
+// OriginOf returns the origin in ctx; ok is false if there is none.
 func OriginOf(ctx context.Context) (o Origin, ok bool) {
 	o, ok = ctx.Value(originKey{}).(Origin)
 	return o, ok
