@@ -2,8 +2,8 @@ package task
 
 import "sync"
 
-// Order is the training order of n rows: every epoch visits each row once, in a permutation of its own
-// that is a pure function of the seed and the epoch.
+// Order is the training order of n rows. Every epoch visits each row once, in a permutation that depends on the seed and
+// the epoch alone.
 type Order struct {
 	seed uint64
 	n    int
@@ -16,7 +16,7 @@ type Order struct {
 // NewOrder returns the order of n >= 1 rows.
 func NewOrder(seed uint64, n int) *Order { return &Order{seed: seed, n: n} }
 
-// At returns the row and the epoch of the i-th training query, i >= 0.
+// At returns the row and the epoch of training query i, i >= 0.
 func (o *Order) At(i int64) (row int, epoch int64) {
 	epoch = i / int64(o.n)
 	o.mu.Lock()

@@ -2,26 +2,26 @@ package task
 
 import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
-// Stream is a deterministic source of small random choices, keyed by (seed, name, index): rows, splits
-// and epochs get streams of their own, so that none depends on how much another has drawn.
+// Stream is a deterministic random stream, keyed by (seed, name, index). Each row, split and epoch has its own stream, so
+// its draws do not depend on how much other streams have drawn.
 type Stream struct {
 	key [2]uint32
 	t   uint64
 }
 
-// NewStream returns the stream of one name and index under a seed.
+// NewStream returns the stream of (seed, name, index).
 func NewStream(seed uint64, name string, index int64) *Stream {
 	return &Stream{key: mgrpo.StreamKey("mgrpo.task.v1", seed, name, index)}
 }
 
-// IntN draws from 0..n-1, 1 <= n < 2^32.
+// IntN draws uniformly from 0..n-1, 1 <= n < 2^32.
 func (s *Stream) IntN(n int) int {
 	x, _ := mgrpo.Bounded(s.key, s.t, uint32(n))
 	s.t++
 	return int(x)
 }
 
-// Chance is true with probability p, to 1/2^31.
+// Chance returns true with probability p, with a resolution of 1/2^31.
 func (s *Stream) Chance(p float64) bool { return float64(s.IntN(1<<31)) < p*(1<<31) }
 
 // Shuffle permutes x in place (Fisher-Yates).

@@ -17,7 +17,7 @@ import (
 type Settings struct {
 	Train, Eval string
 	Seed        uint64
-	Main, Sub   verify.Verifier // nil: numeric; Sub nil: as Main
+	Main, Sub   verify.Verifier // verifiers; Main nil: numeric; Sub nil: Main
 	Delegate    float64         // share of the main agent's demonstrations that delegate
 }
 
@@ -25,7 +25,7 @@ type Settings struct {
 type Task struct {
 	*jsonl.Task
 	settings  Settings
-	questions []problem // of the training file
+	questions []problem // rows of the training file
 }
 
 type problem struct{ id, question, solution, value string }
@@ -35,7 +35,7 @@ var (
 	_ task.Demonstrator = (*Task)(nil)
 )
 
-// Open reads both files. An error names the file and the row.
+// Open reads both files. Its errors name the file and the row.
 func Open(s Settings) (*Task, error) {
 	if !(s.Delegate >= 0 && s.Delegate <= 1) {
 		return nil, fmt.Errorf("gsm8k: delegate %v: must be a share from 0 to 1", s.Delegate)
@@ -87,9 +87,9 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 	return rows, problems, nil
 }
 
-// Demonstrations yields conversations on n training problems in an order of the seed: for a sub-agent the
-// published solution; for the main agent, which hands the problem to an agent that it may call and states the
-// value it gets back, or solves it alone.
+// Demonstrations yields conversations on n training problems, in an order that depends on the seed. A sub-agent gives
+// the published solution. The main agent delegates the problem to a sub-agent and states the value of its answer
+// (share Settings.Delegate of the problems), or it gives the published solution itself.
 func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		order := task.NewOrder(t.settings.Seed, len(t.questions))

@@ -13,7 +13,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// read adds all rows of a file. With an error it returns the number of the row, or line, at which it stopped.
+// read adds all rows of a file. With an error it returns the number of the row or line where it stopped.
 func (t *table) read(file *os.File) (at int, err error) {
 	in := bufio.NewReader(file)
 	head, _ := in.Peek(in.Size())
@@ -26,7 +26,7 @@ func (t *table) read(file *os.File) (at int, err error) {
 	return t.readLines(in)
 }
 
-// readLines adds the rows of JSON lines.
+// readLines adds the rows of a file of JSON lines.
 func (t *table) readLines(in io.Reader) (at int, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
@@ -45,7 +45,7 @@ func (t *table) readLines(in io.Reader) (at int, err error) {
 	return at + 1, lines.Err()
 }
 
-// readArray adds the elements of one JSON array, of which one at a time is in memory.
+// readArray adds the elements of a JSON array. Only one element is in memory at a time.
 func (t *table) readArray(in io.Reader) (at int, err error) {
 	bounded := &patient{in: in}
 	elements := json.NewDecoder(bounded)
@@ -68,15 +68,15 @@ func (t *table) readArray(in io.Reader) (at int, err error) {
 		return at + 1, fmt.Errorf("the array does not end: %w", err)
 	}
 	if _, err := elements.Token(); err != io.EOF {
-		return at + 1, errors.New("something follows the array: a file is one array of objects, or one object a line")
+		return at + 1, errors.New("text follows the array: a file must be a single array of objects, or one object a line")
 	}
 	return at, nil
 }
 
-// patient is a reader that loses its patience with a row that does not end.
+// patient is a reader that returns an error if a row is too long.
 type patient struct {
 	in   io.Reader
-	read int // bytes since the row before ended
+	read int // bytes read since the end of the previous row
 }
 
 func (p *patient) Read(b []byte) (int, error) {
@@ -88,16 +88,16 @@ func (p *patient) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Bounds of a Parquet file, as its footer describes it. The headers of its pages are the library's to check.
+// Bounds on the sizes in a Parquet file's footer. The Parquet library checks the page headers.
 const (
 	maxColumnBytes = 1 << 31
-	parquetBatch   = 64 // rows read at a time
+	parquetBatch   = 64 // rows read at once
 )
 
-// readParquet adds the rows of a Parquet file, each turned into the JSON object of its columns.
+// readParquet adds the rows of a Parquet file, each as a JSON object of its columns.
 func (t *table) readParquet(file *os.File) (at int, err error) {
 	defer func() {
-		if p := recover(); p != nil { // the library's way with some files that are damaged
+		if p := recover(); p != nil { // the library panics on some damaged files
 			err = fmt.Errorf("the Parquet file is damaged: %v", p)
 		}
 	}()
@@ -130,7 +130,7 @@ func (t *table) readParquet(file *os.File) (at int, err error) {
 	return at, nil
 }
 
-// checkFooter refuses a file whose footer is said to be longer than the file: the library allocates what it says.
+// checkFooter refuses a file whose footer claims to be longer than the file: the library allocates the claimed size.
 func checkFooter(file io.ReaderAt, size int64) error {
 	var end [8]byte
 	if size < int64(2*len(end)) {
@@ -145,7 +145,7 @@ func checkFooter(file io.ReaderAt, size int64) error {
 	return nil
 }
 
-// readRowGroup adds the rows of a row group behind the first at rows; it returns how many there are then.
+// readRowGroup adds the rows of a row group after the first `at` rows and returns the new number of rows.
 func (t *table) readRowGroup(schema *parquet.Schema, g parquet.RowGroup, at int) (int, error) {
 	rows := g.Rows()
 	defer rows.Close()

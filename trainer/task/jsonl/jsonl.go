@@ -1,5 +1,5 @@
-// Package jsonl is the task of one's own questions and answers: two files of rows (JSON lines, a JSON array or Parquet),
-// one to train on and one held out.
+// Package jsonl is the task for a user's questions and answers: a training file and a held-out file of rows (JSON lines,
+// a JSON array or Parquet).
 package jsonl
 
 import (
@@ -18,7 +18,7 @@ type Settings struct {
 	Fields      Fields
 	Seed        uint64          // of the training order
 	Main        verify.Verifier // scores the main agent's answer
-	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: as the main agent's
+	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
 }
 
 // Task implements task.Task.
@@ -30,7 +30,7 @@ type Task struct {
 	byID        map[string]place
 }
 
-// place is where a row stands.
+// place is the position of a row: its file and its index there.
 type place struct {
 	split string
 	index int
@@ -56,10 +56,10 @@ func Open(s Settings) (*Task, error) {
 	return New("jsonl", train, eval, s)
 }
 
-// New builds a task from rows already read. The files and fields of the settings are not used.
+// New builds a task from rows in memory. It ignores Settings.Train, Eval and Fields.
 func New(name string, train, eval []Row, s Settings) (*Task, error) {
 	if len(train) == 0 || len(eval) == 0 {
-		return nil, fmt.Errorf("%s: needs rows to train on and rows held out, has %d and %d", name, len(train), len(eval))
+		return nil, fmt.Errorf("%s: needs training rows and held-out rows, but has %d and %d", name, len(train), len(eval))
 	}
 	if s.Main == nil {
 		return nil, fmt.Errorf("%s: no verifier", name)
@@ -79,7 +79,7 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 // Name of the task.
 func (t *Task) Name() string { return t.name }
 
-// Train returns the i-th query: every row once an epoch, each epoch in its own order.
+// Train returns the i-th training query. Every epoch visits each row once, in its own order.
 func (t *Task) Train(i int64) task.Query {
 	row, epoch := t.order.At(i)
 	q := query(splitTrain, t.train[row])
@@ -93,7 +93,7 @@ func (t *Task) Eval(i int) task.Query { return query(splitEval, t.eval[i]) }
 // EvalSize is the number of held-out rows.
 func (t *Task) EvalSize() int { return len(t.eval) }
 
-// Lookup finds the row of a query's id and keeps the visit.
+// Lookup returns the query with the given id, epoch included.
 func (t *Task) Lookup(id string) (task.Query, error) {
 	row, err := task.RowOf(id)
 	if err != nil {
@@ -117,8 +117,8 @@ func (t *Task) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return t.score(ctx, t.main, q, a)
 }
 
-// VerifySub scores an answer to a sub-task of the question, against the question's reference: a row has
-// no other.
+// VerifySub scores an answer to a sub-task against the question's reference answer, because a row has no other
+// reference.
 func (t *Task) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	return t.score(ctx, t.sub, q, a)
 }
@@ -132,10 +132,10 @@ func (t *Task) score(ctx context.Context, v verify.Verifier, q task.Query, a tas
 	return score, nil
 }
 
-// Close ends what the verifiers hold.
+// Close closes the verifiers.
 func (t *Task) Close() error { return errors.Join(verify.Close(t.main), verify.Close(t.sub)) }
 
-// query shows the choices below the question, under the letters that the choice verifier reads.
+// query makes a row's query. Its text lists the choices below the question, with the letters of the choice verifier.
 func query(split string, r Row) task.Query {
 	id := split + "-" + r.ID
 	var text strings.Builder

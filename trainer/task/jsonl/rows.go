@@ -21,12 +21,12 @@ const (
 	maxAccepted = 1000
 )
 
-// Fields name what a row's fields hold.
+// Fields are the names of the fields that the task reads from a row.
 type Fields struct {
-	ID       string // row id; a row without it is named by its number; "": all are
+	ID       string // row id; a row without this field is named by its number; "": every row is named by its number
 	Question string
 	Answer   string // a text, or a list of texts of which any is right
-	Choices  string // list of options; may be absent from a row; "": from all
+	Choices  string // list of options; a row may lack this field; "": no row has it
 }
 
 // DefaultFields are id, question, answer and choices.
@@ -36,16 +36,16 @@ func DefaultFields() Fields {
 
 // Row is one question.
 type Row struct {
-	ID       string // of the row in its file; "row-000123" by its number where it has none of its own
+	ID       string // id of the row in its file; "row-000123", from the row's number, if the row has no id
 	Question string
 	Answer   string   // the first accepted answer
-	Accepted []string // all of them, where the row has a list; else nil
+	Accepted []string // all accepted answers if the row has a list, else nil
 	Choices  []string
 	Columns  json.RawMessage // the whole row, a JSON object
 }
 
-// ReadRows reads a file of rows: Parquet, an array of JSON objects, or one JSON object a line, of which blank ones are
-// skipped but counted. What a file is shows in its first bytes. An error names the file and the row's number.
+// ReadRows reads a file of rows: Parquet, a JSON array of objects, or one JSON object a line. The first bytes tell the
+// format. Blank lines are skipped but counted. Errors name the file and the number of the row.
 func ReadRows(path string, fields Fields) ([]Row, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -62,14 +62,14 @@ func ReadRows(path string, fields Fields) ([]Row, error) {
 	return t.rows, nil
 }
 
-// table gathers the rows of a file.
+// table collects the rows of a file.
 type table struct {
 	fields Fields
 	rows   []Row
-	seen   map[string]int // number of the row with an id
+	seen   map[string]int // row number by id
 }
 
-// add reads row n of the file, counted from 1, from a JSON object.
+// add parses the JSON object of row n, counted from 1.
 func (t *table) add(n int, object []byte) error {
 	if len(object) > maxLine {
 		return errTooLong
@@ -79,7 +79,7 @@ func (t *table) add(n int, object []byte) error {
 		return err
 	}
 	if first, taken := t.seen[row.ID]; taken {
-		return fmt.Errorf("id %q is that of row %d too", row.ID, first)
+		return fmt.Errorf("id %q is also the id of row %d: ids must be unique", row.ID, first)
 	}
 	if len(t.rows) == maxRows {
 		return fmt.Errorf("more than %d rows", maxRows)
@@ -133,7 +133,7 @@ func parseRow(line []byte, n int, fields Fields) (Row, error) {
 	return row, nil
 }
 
-// list are the names of a row's fields, as many as an error can hold.
+// list returns the names of a row's fields for an error, shortened if there are many.
 func list(object map[string]json.RawMessage) string {
 	names := slices.Sorted(maps.Keys(object))
 	if len(names) == 0 {
@@ -150,7 +150,7 @@ func list(object map[string]json.RawMessage) string {
 	return strings.Join(names, ", ") + more
 }
 
-// readAnswer reads one answer, or a list of answers of which any is right.
+// readAnswer reads the accepted answer, or a list of accepted answers.
 func (r *Row) readAnswer(raw json.RawMessage) error {
 	if raw[0] != '[' {
 		return scalar(raw, &r.Answer)
@@ -172,10 +172,10 @@ func (r *Row) readAnswer(raw json.RawMessage) error {
 	return nil
 }
 
-// validID leaves out what query and trajectory ids use as separators.
+// validID excludes the separators of query and trajectory ids.
 var validID = regexp.MustCompile(`^[\p{L}\p{N}._:-]{1,128}$`)
 
-// scalar reads a text, or a number or truth value as it is written.
+// scalar reads a text, or the JSON text of a number or boolean.
 func scalar(raw json.RawMessage, into *string) error {
 	switch raw[0] {
 	case '"':

@@ -7,13 +7,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Demonstrations yields the scripted conversations of n queries in an agent's role; of a researcher as many
-// a query as the planner made calls. The queries are a split of their own, and the planner's and the
-// researcher's conversations belong together.
+// Demonstrations yields the scripted conversations on n queries for an agent's role. A researcher has one conversation
+// for each call of the planner. The queries are a separate split. Planner and researcher act on the same rollouts.
 func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	role, err := roleOf(p)
 	if err != nil {
-		n = 0 // such an agent has no dialect either
+		n = 0 // the agent has no role in the task; Dialect returns the error
 	}
 	return func(yield func(task.Demonstration) bool) {
 		for i := range int64(n) {
@@ -42,7 +41,7 @@ func (t *Task) demonstrate(role Role, i int64) []task.Demonstration {
 	return nil
 }
 
-// team plays planner and researcher, each in conversations of its own.
+// team plays planner and researcher and returns their conversations.
 func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []task.Demonstration) {
 	p := newTranscript(Planner, q.ID, q.Text)
 	answer := e.plan(func(entity, relation string) (string, bool) {
@@ -58,7 +57,7 @@ func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []t
 	return p.Demonstration, researchers
 }
 
-// single plays both parts in one conversation, writing findings down as notes.
+// single plays both parts in one conversation and writes findings as notes.
 func (e *expert) single(q task.Query) task.Demonstration {
 	t := newTranscript(Single, q.ID, q.Text)
 	left := MaxSingleSearches

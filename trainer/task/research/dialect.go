@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// Tokenizer is word-level: a token is a word of the task.
+// Tokenizer returns the word-level tokenizer of the task's vocabulary.
 func (t *Task) Tokenizer() (*tokenizer.Tokenizer, error) {
 	files, err := tokenizer.WordLevel{Vocab: vocabulary, Unk: vocabulary[0], Pad: vocabulary[0]}.Files()
 	if err != nil {
@@ -19,7 +19,7 @@ func (t *Task) Tokenizer() (*tokenizer.Tokenizer, error) {
 	return tokenizer.Parse(files)
 }
 
-// Dialect starts a conversation in the grammar of the agent's role.
+// Dialect returns the dialect of one conversation in the agent's role.
 func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, error) {
 	role, err := roleOf(p)
 	if err != nil {
@@ -32,15 +32,15 @@ func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, 
 	return newDialect(role, words, colleague)
 }
 
-// roleOf is the role in the task's grammar that an agent has. What the grammar has no place for is refused.
+// roleOf returns an agent's role in the grammar. It refuses settings that the grammar cannot express.
 func roleOf(p task.Part) (Role, error) {
 	switch {
 	case len(p.Tools) > 0:
-		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and knows no other tool", p.Agent)
+		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and supports no other tool; leave tools out", p.Agent)
 	case p.System != "":
-		return "", fmt.Errorf("agents.%s: the research task is played without a system prompt; leave prompt and prompt_text out", p.Agent)
+		return "", fmt.Errorf("agents.%s: the research task has no system prompt; leave prompt and prompt_text out", p.Agent)
 	case len(p.Delegates) > 1:
-		return "", fmt.Errorf("agents.%s.delegates: the planner of the research task asks one sub-agent; found %d", p.Agent, len(p.Delegates))
+		return "", fmt.Errorf("agents.%s.delegates: the planner of the research task has exactly one sub-agent; found %d", p.Agent, len(p.Delegates))
 	case !p.Main:
 		return Researcher, nil
 	case len(p.Delegates) == 0:
@@ -55,7 +55,7 @@ type words interface {
 	Token(id int32) string // "" for an id without a word
 }
 
-// dialect is the word-level grammar as an agent.Dialect; it holds the state of one conversation.
+// dialect is the word-level grammar as an agent.Dialect. It keeps the state of one conversation.
 type dialect struct {
 	grammar   *Grammar
 	vocab     words
@@ -63,7 +63,7 @@ type dialect struct {
 	stops     []int32
 }
 
-// newDialect starts a conversation; colleague is the sub-agent that a planner's calls go to. A vocabulary
+// newDialect returns the dialect of one conversation. colleague is the sub-agent that the planner calls. A vocabulary
 // without the role's stop words is an error.
 func newDialect(role Role, vocab words, colleague string) (*dialect, error) {
 	grammar, err := NewGrammar(role)
@@ -77,21 +77,21 @@ func newDialect(role Role, vocab words, colleague string) (*dialect, error) {
 	return d, nil
 }
 
-// Prompt opens the conversation with a question or sub-task in the task's words.
+// Prompt encodes a question or sub-task as the opening words of the conversation.
 func (d *dialect) Prompt(task string) ([]int32, string, error) {
 	return d.observed(d.grammar.Prompt(task))
 }
 
-// Stops are the closing tags of the role's turns.
+// Stops returns the closing tags of the role's turns.
 func (d *dialect) Stops() agent.Stops {
 	return agent.Stops{IDs: d.stops, MaxNew: d.grammar.MaxNew()}
 }
 
-// Text is a turn's words with spaces between. An id outside the vocabulary, which a model with padded
-// embeddings can sample, shows as <id N>.
+// Text joins a turn's words with spaces. An id outside the vocabulary, which a model with a padded embedding can sample,
+// becomes <id N>.
 func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn), " ") }
 
-// Parse advances the grammar by a turn.
+// Parse reads a turn and advances the grammar.
 func (d *dialect) Parse(turn []int32) agent.Action {
 	switch a := d.grammar.Step(d.words(turn)).(type) {
 	case Call:
@@ -117,7 +117,7 @@ func toolCall(a Tool) agent.Action {
 	return agent.Action{Calls: []agent.Call{{Name: a.Name, Arguments: arguments}}}
 }
 
-// Observe appends the answer of the turn's call.
+// Observe encodes the result of the turn's call.
 func (d *dialect) Observe(_ []int32, results []agent.Result) ([]int32, string, error) {
 	var words []string
 	for _, r := range results {

@@ -183,9 +183,9 @@ func TestForeignVocabulary(t *testing.T) {
 func TestPartsAreChecked(t *testing.T) {
 	r, words := open(t)
 	for want, p := range map[string]task.Part{
-		"agents.a.delegates: the planner of the research task asks one sub-agent; found 2": {Agent: "a", Main: true, Delegates: []string{"b", "c"}},
-		"agents.a: the research task is played without a system prompt":                    {Agent: "a", System: "Be brief."},
-		"agents.b.tools: the research task brings its own search":                          {Agent: "b", Tools: []string{"calculator"}},
+		"agents.a.delegates: the planner of the research task has exactly one sub-agent; found 2": {Agent: "a", Main: true, Delegates: []string{"b", "c"}},
+		"agents.a: the research task has no system prompt":                                        {Agent: "a", System: "Be brief."},
+		"agents.b.tools: the research task brings its own search":                                 {Agent: "b", Tools: []string{"calculator"}},
 	} {
 		if _, err := r.Dialect(p, words); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", p, err, want)

@@ -8,10 +8,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Noise makes the scripted experts sloppy: each field is the probability of one habit.
+// Noise makes the scripted experts sloppy. Each field is the probability of a mistake.
 type Noise struct {
 	OneWord       float64 `json:"kw" yaml:"kw"`             // search for one of the two words only
-	Outdated      float64 `json:"was" yaml:"was"`           // quote "was" when "is" stands beside it
+	Outdated      float64 `json:"was" yaml:"was"`           // quote the outdated fact ("was") although the current fact ("is") was found too
 	RandomQuote   float64 `json:"rnd" yaml:"rnd"`           // quote any returned sentence
 	GiveUp        float64 `json:"giveup" yaml:"giveup"`     // not follow an alias
 	WrongRelation float64 `json:"wrongrel" yaml:"wrongrel"` // ask for another relation of the query
@@ -19,7 +19,7 @@ type Noise struct {
 	AskAgain      float64 `json:"reask" yaml:"reask"`       // ask again after "unknown"
 }
 
-// searchAgain is how often a one-word search that found nothing is repeated with both words.
+// searchAgain is the probability that a one-word search without results is repeated with both words.
 const searchAgain = 0.7
 
 func (n Noise) validate() error {
@@ -32,15 +32,15 @@ func (n Noise) validate() error {
 	return nil
 }
 
-// expert plays both scripted parts on one knowledge base.
+// expert plays the scripted planner and researcher on one knowledge base.
 type expert struct {
 	kb    *KB
 	noise Noise
 	s     *task.Stream
 }
 
-// plan follows the chain hop by hop. ask answers one sub-question with its last word, and false once no
-// more can be asked. The result is the planner's answer.
+// plan follows the chain hop by hop and returns the planner's answer. ask returns the last word of the answer to a
+// sub-question, and false if the planner may not ask again.
 func (e *expert) plan(ask func(entity, relation string) (string, bool)) string {
 	known := e.kb.Chain[0]
 	for hop, asked := 0, 0; hop < len(e.kb.Relations); asked++ {
@@ -66,8 +66,8 @@ func (e *expert) plan(ask func(entity, relation string) (string, bool)) string {
 	return known
 }
 
-// research looks up one sub-question with at most limit searches and returns what it quotes: a fact's
-// words or "unknown". search is told the words and returns the facts found.
+// research looks up one sub-question with at most limit searches. It returns the words of the quoted fact, or
+// "unknown". search returns the facts found for words.
 func (e *expert) research(entity, relation string, limit int, search func(words []string) []Fact) []string {
 	words := []string{entity, relation}
 	if e.s.Chance(e.noise.OneWord) {
@@ -94,7 +94,7 @@ func (e *expert) research(entity, relation string, limit int, search func(words 
 	return []string{Unknown}
 }
 
-// quote picks the sentence that answers the question, the outdated one of a pair with its probability.
+// quote picks the fact that answers the question, or with probability noise.Outdated its outdated twin.
 func (e *expert) quote(found []Fact, entity, relation string) (Fact, bool) {
 	var matches []Fact
 	for _, f := range found {
@@ -146,7 +146,7 @@ func (t *transcript) say(tag string, body ...string) {
 
 func (t *transcript) observe(text string) { t.add("tool", t.grammar.Observe(text), false) }
 
-// search returns the search function of an expert that speaks in this conversation.
+// search returns the search function of this conversation's expert.
 func (t *transcript) search(kb *KB) func(words []string) []Fact {
 	return func(words []string) []Fact {
 		found := kb.Search(words)

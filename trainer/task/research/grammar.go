@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Role is a part in the compact dialect; each has a grammar of its own.
+// Role is a role in the compact dialect. Each role has its own grammar.
 type Role string
 
 const (
 	Planner    Role = "planner"    // the main agent of the team
 	Researcher Role = "researcher" // the sub-agent
-	Single     Role = "single"     // one agent that does both, the comparison arm
+	Single     Role = "single"     // one agent that plays both roles, for comparison
 )
 
 // Limits of the grammar. A turn past a limit is invalid and ends the trajectory.
@@ -26,7 +26,7 @@ const (
 	researcherMaxNew = 7
 )
 
-// Action is what a sampled turn asks for: Call, Tool, Answer, Continue or Invalid.
+// Action is the meaning of a sampled turn: Call, Tool, Answer, Continue or Invalid.
 type Action interface{ action() }
 
 type (
@@ -34,7 +34,7 @@ type (
 	Call struct{ Subtask string }
 	// Tool runs a tool; the observation is its result.
 	Tool struct{ Name, Args string }
-	// Continue is a well-formed turn without an observation: the agent speaks again.
+	// Continue is a valid turn without an observation: the agent samples another turn.
 	Continue struct{}
 	// Answer ends the conversation with a valid format.
 	Answer struct{ Text string }
@@ -48,14 +48,14 @@ func (Continue) action() {}
 func (Answer) action()   {}
 func (Invalid) action()  {}
 
-// Grammar is the state of one conversation in the compact dialect: a turn is a list of words (one word is
-// one token) that ends with its first stop token. It is not safe for concurrent use.
+// Grammar is the state of one conversation in the compact dialect. A turn is a list of words, one token each, that ends
+// with its first stop token. Grammar is not safe for concurrent use.
 type Grammar struct {
 	role                   Role
 	calls, searches, notes int
 }
 
-// NewGrammar starts a conversation. An unknown role is an error.
+// NewGrammar returns the grammar of one conversation. An unknown role is an error.
 func NewGrammar(role Role) (*Grammar, error) {
 	if !slices.Contains([]Role{Planner, Researcher, Single}, role) {
 		return nil, fmt.Errorf("research: role %q is not planner, researcher or single", role)
@@ -63,7 +63,7 @@ func NewGrammar(role Role) (*Grammar, error) {
 	return &Grammar{role: role}, nil
 }
 
-// Prompt turns a query's or a sub-task's text into the words that open the conversation.
+// Prompt returns the opening words of the conversation for the text of a query or sub-task.
 func (g *Grammar) Prompt(text string) []string {
 	words := strings.Fields(text)
 	if len(words) == 0 || words[len(words)-1] != "?" {
@@ -72,7 +72,7 @@ func (g *Grammar) Prompt(text string) []string {
 	return words
 }
 
-// MaxNew is the largest number of tokens in a turn.
+// MaxNew is the largest number of tokens of a turn.
 func (g *Grammar) MaxNew() int {
 	if g.role == Planner {
 		return plannerMaxNew
@@ -80,7 +80,7 @@ func (g *Grammar) MaxNew() int {
 	return researcherMaxNew
 }
 
-// Stops are the stop tokens of the role's turns.
+// Stops returns the stop tokens of the role's turns.
 func (g *Grammar) Stops() []string {
 	switch g.role {
 	case Planner:
@@ -92,7 +92,7 @@ func (g *Grammar) Stops() []string {
 	}
 }
 
-// Step reads a sampled turn, stop token included, and says what comes next.
+// Step parses a sampled turn, including its stop token, and returns its action.
 func (g *Grammar) Step(turn []string) Action {
 	open, body, ok := splitTurn(turn)
 	if !ok {
@@ -113,8 +113,8 @@ func (g *Grammar) Step(turn []string) Action {
 	return Invalid{"the " + string(g.role) + " has no turn " + open}
 }
 
-// Observe formats a sub-agent's answer (planner) or the search's sentences (others) as the words that
-// follow the turn. The planner sees only the last word of an answer, and "unknown" if that is no name.
+// Observe returns the words of the observation for a sub-agent's answer (planner) or search results (other roles). The
+// planner reads only the last word of an answer, or "unknown" if that word is not a name.
 func (g *Grammar) Observe(text string) []string {
 	words := strings.Fields(text)
 	if g.role == Planner {
@@ -174,7 +174,7 @@ func answer(body []string) Action {
 	return Answer{body[0]}
 }
 
-// splitTurn takes the tags off a turn: "<x> body </x>" with no further tag inside.
+// splitTurn removes the tags of a turn "<x> body </x>", whose body has no tag.
 func splitTurn(turn []string) (open string, body []string, ok bool) {
 	if len(turn) < 2 || !strings.HasPrefix(turn[0], "<") || turn[len(turn)-1] != "</"+turn[0][1:] {
 		return "", nil, false
@@ -182,7 +182,7 @@ func splitTurn(turn []string) (open string, body []string, ok bool) {
 	return turn[0], turn[1 : len(turn)-1], true
 }
 
-// isFinding recognises "NAME REL|alias is|was NAME" and "unknown".
+// isFinding says whether body is "NAME REL|alias is|was NAME" or "unknown".
 func isFinding(body []string) bool {
 	if len(body) == 1 {
 		return body[0] == Unknown

@@ -9,14 +9,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Shape is how knowledge bases are drawn.
+// Shape sets the distribution of the knowledge bases.
 type Shape struct {
 	Hops     int     // most hops of a question, 1 to 3; each count from 1 is equally likely
 	Alias    float64 // probability that a hop's subject is filed under an alias
 	Outdated float64 // probability that a hop's fact has an outdated twin
 }
 
-// DefaultShape is the quickstart's.
+// DefaultShape is the shape of the quickstart.
 func DefaultShape() Shape { return Shape{Hops: maxHops, Alias: 0.25, Outdated: 0.5} }
 
 func (h Shape) validate() error {
@@ -34,7 +34,7 @@ func (h Shape) validate() error {
 const (
 	maxHops             = 3
 	namesPerKB          = 26
-	restNames           = 8 // the tail of the drawn names, never part of the chain
+	restNames           = 8 // drawn names that are never part of the chain
 	distractorAttempts  = 8
 	searchTop           = 3
 	subjectBoost        = 0.5
@@ -117,7 +117,7 @@ func (kb *KB) distractor(s *task.Stream, rest []string) Fact {
 	}
 }
 
-// add appends a fact unless one with the same subject, relation and tense is there.
+// add appends a fact unless there is a fact with the same subject, relation and tense.
 func (kb *KB) add(f Fact) {
 	if _, taken := kb.value(f.Subject, f.Relation, f.Current); !taken {
 		kb.Facts = append(kb.Facts, f)
@@ -133,7 +133,7 @@ func (kb *KB) value(subject, relation string, current bool) (string, bool) {
 	return "", false
 }
 
-// subject is the name under which a hop's fact stands: its entity's alias if there is one.
+// subject returns the subject of a hop's fact: the entity's alias if it has one, else its name.
 func (kb *KB) subject(hop int) string {
 	if other, ok := kb.value(kb.Chain[hop], alias, true); ok {
 		return other
@@ -141,15 +141,15 @@ func (kb *KB) subject(hop int) string {
 	return kb.Chain[hop]
 }
 
-// Question is the text of the query: the first name and the relations to follow.
+// Question returns the text of the query: the first name and the relations to follow.
 func (kb *KB) Question() string {
 	return strings.Join(slices.Concat(kb.Chain[:1], kb.Relations, []string{"?"}), " ")
 }
 
-// Answer is the end of the chain.
+// Answer returns the last name of the chain.
 func (kb *KB) Answer() string { return kb.Chain[len(kb.Chain)-1] }
 
-// Truth is the current value of (entity, relation), by the entity's name or its alias, else "unknown".
+// Truth returns the current value of a relation of an entity, given by name or alias, or "unknown".
 func (kb *KB) Truth(entity, relation string) string {
 	if v, ok := kb.value(entity, relation, true); ok {
 		return v
@@ -162,8 +162,8 @@ func (kb *KB) Truth(entity, relation string) string {
 	return Unknown
 }
 
-// Search ranks the facts by the words they share with the query, rare words and subjects first (like
-// BM25 with a boosted subject field), and returns the best three that share any.
+// Search returns the best three facts that share a word with the query. Rare words and subjects weigh more, as in BM25
+// with a boosted subject field.
 func (kb *KB) Search(words []string) []Fact {
 	words = slices.Compact(slices.Sorted(slices.Values(words)))
 	type hit struct {
@@ -207,7 +207,7 @@ func (f Fact) mentions(word string) bool {
 	return word == f.Subject || word == f.Relation || word == f.Value
 }
 
-// Sentences is the text of search results: each fact and a full stop.
+// Sentences returns the text of search results: each fact with a full stop.
 func Sentences(facts []Fact) string {
 	var words []string
 	for _, f := range facts {

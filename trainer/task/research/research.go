@@ -1,7 +1,7 @@
-// Package research is the built-in generated task: multi-hop questions over a small knowledge base that is
-// new for every query, so nothing can be memorised. A planner splits the question into hops, a researcher
-// searches for each. Everything is a pure function of the seed, and the compact dialect's turns are lists
-// of words, one token each.
+// Package research is the built-in generated task: multi-hop questions over a small knowledge base. Every query has a
+// new knowledge base, so nothing can be memorised. A planner splits the question into hops, and a researcher searches
+// for each hop. All data are a pure function of the seed. A turn of the compact dialect is a list of words, one token
+// each.
 package research
 
 import (
@@ -14,15 +14,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// SearchTool is the only tool, of a researcher and of a single agent.
+// SearchTool is the only tool. A researcher and a single agent have it.
 const SearchTool = "search"
 
 // Settings of the task.
 type Settings struct {
 	Seed     uint64
 	EvalSize int    // held-out queries
-	Noise    Noise  // of the scripted experts that demonstrate
-	Shape    *Shape // of the knowledge bases; nil: DefaultShape
+	Noise    Noise  // noise of the scripted experts in demonstrations
+	Shape    *Shape // shape of the knowledge bases; nil: DefaultShape
 }
 
 // Task implements task.Task, task.Speaker, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
@@ -38,7 +38,7 @@ var (
 	_ task.Demonstrator = (*Task)(nil)
 )
 
-// New checks the settings.
+// New makes the task. It returns an error for bad settings.
 func New(s Settings) (*Task, error) {
 	if s.EvalSize < 1 {
 		return nil, fmt.Errorf("research: eval_size %d: must be at least 1", s.EvalSize)
@@ -59,14 +59,14 @@ func New(s Settings) (*Task, error) {
 // Name is "research".
 func (t *Task) Name() string { return "research" }
 
-// Splits of the generator: a row is (split, index), and its id names both.
+// Splits of the generator. A row is (split, index); its id contains both.
 const (
 	splitTrain = "train"
 	splitEval  = "eval"
 	splitDemo  = "demo"
 )
 
-// Train returns generated query i. No training row is ever visited twice.
+// Train returns training query i. Every i is a new row.
 func (t *Task) Train(i int64) task.Query { return t.query(splitTrain, i) }
 
 // Eval returns held-out query i.
@@ -94,13 +94,13 @@ func (t *Task) Lookup(id string) (task.Query, error) {
 	return t.query(split, i), nil
 }
 
-// VerifyMain is 1 for the name at the end of the chain, else 0.
+// VerifyMain returns 1 if the answer is the name at the end of the chain, else 0.
 func (t *Task) VerifyMain(_ context.Context, q task.Query, a task.Attempt) (float64, error) {
 	return score(strings.TrimSpace(a.Answer) == q.Answer), nil
 }
 
-// VerifySub is 1 if the answer's last word is the current value of the sub-question "NAME RELATION". An
-// "unknown" is right exactly when the question has no current answer.
+// VerifySub returns 1 if the answer's last word is the current value of the sub-question "NAME RELATION", else 0.
+// "unknown" is right if and only if the sub-question has no current answer.
 func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float64, error) {
 	kb, err := knowledge(q)
 	if err != nil {
@@ -113,11 +113,11 @@ func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float
 	return score(len(words) > 0 && words[len(words)-1] == kb.Truth(question[0], question[1])), nil
 }
 
-// queryArgument is the one argument of the search tool.
+// queryArgument is the only argument of the search tool.
 const queryArgument = "query"
 
-// Tools is the search of who looks things up: it answers with the sentences of the best three facts, each
-// closed by a full stop.
+// Tools returns the search tool for a researcher or a single agent. A search answers with the sentences of the best
+// three facts, each with a full stop.
 func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
 	if role, err := roleOf(p); err != nil || role == Planner {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Unknown is the answer to a question without one.
+// Unknown is the answer to a question that has no answer.
 const (
 	Unknown = "unknown"
 	alias   = "alias"

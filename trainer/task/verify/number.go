@@ -21,15 +21,15 @@ func newNumeric(tolerance float64) (Verifier, error) {
 	return comparison(func(reference string, c Case) (bool, error) {
 		want, ok := ParseNumber(reference)
 		if !ok {
-			return false, fmt.Errorf("verifier: numeric: the reference %.80q holds no number", reference)
+			return false, fmt.Errorf("verifier: numeric: the reference %.80q has no number", reference)
 		}
 		got, ok := ParseNumber(c.Attempt.Answer)
 		return ok && within.equal(got, want), nil
 	}), nil
 }
 
-// equal compares the values, and the figures as written if just one side carries a per cent sign: "50%"
-// answers both 0.5 and 50.
+// equal compares values. If exactly one side has a per cent sign, it also compares the figures as written: "50%" equals
+// both 0.5 and 50.
 func (v margin) equal(got, want Number) bool {
 	return v.near(got.Value(), want.Value()) || (got.Percent != want.Percent && v.near(got.Figure, want.Figure))
 }
@@ -45,7 +45,7 @@ type Number struct {
 	Percent bool
 }
 
-// Value is the figure, divided by 100 under a per cent sign.
+// Value returns the figure, divided by 100 if it has a per cent sign.
 func (n Number) Value() *big.Rat {
 	if !n.Percent {
 		return n.Figure
@@ -53,10 +53,10 @@ func (n Number) Value() *big.Rat {
 	return new(big.Rat).Quo(n.Figure, big.NewRat(100, 1))
 }
 
-// ParseNumber reads the number that an answer states: the only one in the last \boxed{} or after the last
-// ####, else the last one in the text. Thousands separators, signs, currencies, per cent, decimals,
-// exponents, fractions and mixed fractions are read; a figure that is not written properly (1,23 or 3-5
-// or 1/0), a root or a power, and two numbers after a mark are no number at all.
+// ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, else
+// the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals, exponents, fractions
+// and mixed fractions. ok is false for a malformed figure (1,23 or 3-5 or 1/0), a root or a power, and for two numbers
+// after a mark.
 func ParseNumber(s string) (Number, bool) {
 	if len(s) > maxAnswer {
 		s = strings.ToValidUTF8(s[len(s)-maxAnswer:], "")
@@ -94,7 +94,7 @@ var (
 		"°", "", `\left`, "", `\right`, "", "−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
 )
 
-// plain rewrites LaTeX and typographic forms as plain ones.
+// plain replaces LaTeX and typographic forms by plain text.
 func plain(s string) string {
 	s = latexText.ReplaceAllString(latexNoise.Replace(s), " $1 ")
 	s = afterDigit.ReplaceAllString(s, `$1 \$2`)
@@ -103,7 +103,7 @@ func plain(s string) string {
 	return spacedSlash.ReplaceAllString(s, "$1/$2")
 }
 
-// scanNumbers lists the numbers of a plain text in order; one that cannot be read has no figure.
+// scanNumbers returns the numbers of a plain text in order. A number that cannot be read has no figure.
 func scanNumbers(s string) (found []Number) {
 	for _, at := range figure.FindAllStringIndex(s, -1) {
 		before := s[:at[0]]
@@ -123,8 +123,8 @@ func scanNumbers(s string) (found []Number) {
 	return found
 }
 
-// negative reports a minus sign at the end of the text before a figure, on either side of a currency. A
-// minus after a digit, a letter or a bracket subtracts.
+// negative says whether the text before a figure ends with a minus sign, before or after a currency. A minus after a
+// digit, a letter or a bracket is a subtraction.
 func negative(before string) bool {
 	before = strings.TrimRight(before, "$€£¥₹")
 	if !strings.HasSuffix(before, "-") {
@@ -135,7 +135,7 @@ func negative(before string) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != ')' && r != '-'
 }
 
-// readFigure is the value of a decimal, a fraction or a mixed fraction, nil if it is none.
+// readFigure returns the value of a decimal, a fraction or a mixed fraction, else nil.
 func readFigure(s string) *big.Rat {
 	if len(s) > maxFigure {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// process is a running program that is spoken to in lines.
+// process is a running program with line-based input and output.
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -27,16 +27,16 @@ type process struct {
 	ended  bool
 }
 
-// grace is how long a process may take to end after its standard input has.
+// grace is the time that a process has to end after its standard input was closed.
 const grace = 2 * time.Second
 
-// startProcess starts a program in a process group of its own. The kernel kills it when the calling thread ends, so
-// that it does not outlive this process: the goroutine keeps its thread until reason is called.
+// startProcess starts a program in its own process group. The kernel kills the program when the calling thread ends, so
+// that it does not outlive this process. The goroutine keeps its thread until it calls reason.
 func startProcess(command []string, dir string) (*process, error) {
 	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail{}, over: make(chan struct{})}
 	p.filled = sync.NewCond(&p.mu)
 	p.cmd.Dir, p.cmd.Stderr = dir, p.stderr
-	p.cmd.WaitDelay = grace // for a child of its own that holds standard error open
+	p.cmd.WaitDelay = grace // in case a child of the program keeps standard error open
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -54,7 +54,7 @@ func startProcess(command []string, dir string) (*process, error) {
 	return p, nil
 }
 
-// send queues a line. It does not block: the program may be busy with others.
+// send queues a line. It does not block while the program is busy.
 func (p *process) send(line []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +62,7 @@ func (p *process) send(line []byte) {
 	p.filled.Signal()
 }
 
-// write passes queued lines on until the process has ended.
+// write writes queued lines to the program until the process has ended.
 func (p *process) write() {
 	for {
 		p.mu.Lock()
@@ -78,13 +78,13 @@ func (p *process) write() {
 		}
 		for _, line := range lines {
 			if _, err := p.stdin.Write(line); err != nil {
-				return // it does not read any more; its end is seen on standard output
+				return // the program closed its input; lines notices its end
 			}
 		}
 	}
 }
 
-// lines calls f for every line of standard output until that ends or f returns an error.
+// lines calls f for every line of standard output until the output ends or f returns an error.
 func (p *process) lines(max int, f func(line []byte) error) error {
 	in := bufio.NewScanner(p.stdout)
 	in.Buffer(nil, max)
@@ -99,7 +99,7 @@ func (p *process) lines(max int, f func(line []byte) error) error {
 	return in.Err()
 }
 
-// end closes standard input, at which a program should end, and kills it and its children if it does not.
+// end closes standard input, so that the program ends, and kills the process group after grace.
 func (p *process) end() {
 	_ = p.stdin.Close()
 	select {
@@ -112,7 +112,7 @@ func (p *process) end() {
 
 func (p *process) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
-// reason ends the process, waits for it, and says why it ended; failed is what lines returned.
+// reason ends the process, waits for it, and returns why it ended. failed is the error from lines.
 func (p *process) reason(failed error) error {
 	if failed != nil {
 		p.kill()
@@ -136,7 +136,7 @@ func (p *process) reason(failed error) error {
 	return fmt.Errorf("%w%s", err, p.said())
 }
 
-// said is the end of what the program wrote on standard error, for the end of an error.
+// said returns the last output on standard error, to append to an error.
 func (p *process) said() string {
 	if text := strings.TrimSpace(p.stderr.String()); text != "" {
 		return "; on standard error:\n" + text

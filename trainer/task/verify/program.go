@@ -16,10 +16,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// ProgramSettings name a program that scores answers. docs/verifiers.md describes what it reads and writes.
+// ProgramSettings configure a program that scores answers. docs/verifiers.md describes its input and output.
 type ProgramSettings struct {
-	Command []string      // program and arguments; it is not given to a shell
-	Dir     string        // folder in which it runs; "": the current one
+	Command []string      // program and arguments; no shell is used
+	Dir     string        // folder in which the program runs; "": the current folder
 	Timeout time.Duration // of one score. 0: one minute
 }
 
@@ -27,7 +27,7 @@ const (
 	maxProgramRequest = 16 << 20 // bytes of a line to the program
 	maxProgramReply   = 64 << 10 // bytes of a line from it
 	programRestart    = time.Second
-	programSends      = 2 // how often a case is given to a program that dies over it
+	programSends      = 2 // how often a case is sent to a program that crashes on it
 	programDeaths     = 5 // how often a program that answers nothing is started
 )
 
@@ -54,9 +54,10 @@ type programReply struct {
 	Error string   `json:"error"`
 }
 
-// programVerifier keeps one process and any number of cases in flight, matched by their ids. A process that dies is
-// started again after a pause. Any of the cases in flight may have killed it, so the next one gets them one by one, and
-// a case over which a second process dies has no score. A program that dies several times without an answer is given up.
+// programVerifier has one process and any number of cases in flight, which it matches to replies by id. After a crash it
+// pauses and starts a new process. Any open case may have caused the crash, so the new process gets the open cases one
+// by one, and a case on which a second process crashes has no score. After programDeaths crashes without an answer in
+// between, programVerifier gives up.
 type programVerifier struct {
 	settings ProgramSettings
 	name     string        // for errors
@@ -65,11 +66,11 @@ type programVerifier struct {
 	mu      sync.Mutex
 	next    int64
 	waiting map[int64]*programCase
-	process *process // nil: none is running
-	running bool     // a goroutine keeps a process for what waits
-	deaths  int      // since the last answer
-	careful bool     // a process died over one of those that wait: they are sent one by one
-	broken  error    // set once: every later case gets it
+	process *process // nil: no process is running
+	running bool     // a goroutine runs keep
+	deaths  int      // crashes since the last answer
+	careful bool     // a process crashed on one of the waiting cases: they are sent one by one
+	broken  error    // error of all later cases, once the program was given up
 	closed  chan struct{}
 	kept    sync.WaitGroup
 }
@@ -77,9 +78,9 @@ type programVerifier struct {
 // programCase is a case in flight.
 type programCase struct {
 	line   []byte
-	sent   bool               // to the process that is running
-	deaths int                // processes that died before they answered it
-	done   chan programResult // holds one
+	sent   bool               // to the running process
+	deaths int                // processes that crashed before they answered the case
+	done   chan programResult // has room for one result
 }
 
 type programResult struct {
@@ -105,7 +106,7 @@ func newProgram(s ProgramSettings) (Verifier, error) {
 		waiting: map[int64]*programCase{}, closed: make(chan struct{})}, nil
 }
 
-// Score gives a case to the program, which is started for the first one, and waits for its line.
+// Score sends a case to the program and waits for the reply. The first case starts the program.
 func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.settings.Timeout)
 	defer cancel()
@@ -124,7 +125,7 @@ func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	}
 }
 
-// enlist gives a case its id and sends it, or leaves that to whoever starts the process.
+// enlist gives a case its id and sends it. If no process runs yet, runOnce sends it.
 func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -180,7 +181,7 @@ func (v *programVerifier) proceed() {
 	}
 }
 
-// abandon forgets a case, whose line may still come, and tells what the program has said meanwhile.
+// abandon drops a case, whose reply may still arrive, and returns the program's output on standard error.
 func (v *programVerifier) abandon(id int64) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -192,7 +193,7 @@ func (v *programVerifier) abandon(id int64) string {
 	return v.process.said()
 }
 
-// keep runs processes as long as something waits for an answer of theirs.
+// keep runs the program as long as cases are open.
 func (v *programVerifier) keep() {
 	for v.runOnce() {
 		select {
@@ -206,7 +207,8 @@ func (v *programVerifier) keep() {
 	}
 }
 
-// runOnce starts a process, gives it what waits, and serves it until it ends. It returns whether to start another.
+// runOnce starts a process, sends the open cases, and reads replies until the process ends. It returns true if keep
+// should start another process.
 func (v *programVerifier) runOnce() (again bool) {
 	p, err := startProcess(v.settings.Command, v.settings.Dir)
 	if err != nil {
@@ -231,7 +233,7 @@ func (v *programVerifier) runOnce() (again bool) {
 	return v.ended(p.reason(err))
 }
 
-// ended notes that the process has ended, and why. It returns whether to start another.
+// ended records the end of the process and its reason. It returns true if keep should start another process.
 func (v *programVerifier) ended(err error) (again bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -256,7 +258,7 @@ func (v *programVerifier) ended(err error) (again bool) {
 	return v.running
 }
 
-// fail gives the program up: what waits and what will be asked gets the error. It returns false.
+// fail gives up the program: all open and later cases get err. It returns false.
 func (v *programVerifier) fail(err error) bool {
 	v.broken, v.running = err, false
 	for id := range v.waiting {
@@ -265,13 +267,13 @@ func (v *programVerifier) fail(err error) bool {
 	return false
 }
 
-// settle answers a case; v.mu is held.
+// settle gives a case its result. The caller has locked v.mu.
 func (v *programVerifier) settle(id int64, r programResult) {
 	v.waiting[id].done <- r
 	delete(v.waiting, id)
 }
 
-// answer takes a line of the program. An error means that the process cannot be understood.
+// answer processes a line of the program. An error means that the line is malformed and the process must be ended.
 func (v *programVerifier) answer(line []byte) error {
 	var r programReply
 	if err := json.Unmarshal(line, &r); err != nil || r.ID == nil || (r.Score == nil) == (r.Error == "") {
@@ -280,11 +282,11 @@ func (v *programVerifier) answer(line []byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if *r.ID < 1 || *r.ID > v.next {
-		return fmt.Errorf("it answered case %d, of which it was not asked", *r.ID)
+		return fmt.Errorf("it answered case %d, which it was not sent", *r.ID)
 	}
 	v.deaths = 0
 	if v.waiting[*r.ID] == nil {
-		return nil // it came too late
+		return nil // the case was abandoned
 	}
 	switch {
 	case r.Error != "":
@@ -307,7 +309,7 @@ func (v *programVerifier) isClosed() bool {
 	}
 }
 
-// Close ends the process and returns when it is gone. Cases in flight and later ones get an error.
+// Close ends the process and waits for its end. Cases in flight and later cases get an error.
 func (v *programVerifier) Close() error {
 	v.mu.Lock()
 	if !v.isClosed() {

@@ -10,19 +10,20 @@ import (
 
 const (
 	firstWait = 500 * time.Millisecond // before the first retry; doubled for each further one
-	longWait  = 30 * time.Second       // the longest wait between two attempts, also where the server asks for more
+	longWait  = 30 * time.Second       // longest wait between two attempts, even if the server asks for a longer wait
 )
 
-// transient is an error that another attempt may not meet.
+// transient is an error after which another attempt may succeed.
 type transient struct {
 	error
-	after time.Duration // how long the server asks to wait; 0: it does not say
+	after time.Duration // wait that the server asks for; 0: not given
 }
 
 func (t *transient) Unwrap() error { return t.error }
 
-// retry calls f until it succeeds, fails for good, or has been called retries+1 times. Between two calls it waits:
-// twice as long each time, less a random part, so that rollouts which failed together do not come back together.
+// retry calls f until it succeeds, fails with an error that is not transient, or was called retries+1 times. The wait
+// between calls doubles each time and is shortened at random, so that requests that failed together are not repeated
+// together.
 func retry(ctx context.Context, retries int, wait func(context.Context, time.Duration) error, f func() (string, error)) (string, error) {
 	for attempt := 0; ; attempt++ {
 		reply, err := f()
@@ -34,7 +35,7 @@ func retry(ctx context.Context, retries int, wait func(context.Context, time.Dur
 			return "", fmt.Errorf("after %d attempts: %w", attempt+1, err)
 		}
 		if again.after > longWait {
-			return "", fmt.Errorf("it asks to wait for %s, longer than the %s that an answer's score can: %w", again.after, longWait, err)
+			return "", fmt.Errorf("the server asks to wait %s, and the longest wait is %s: %w", again.after, longWait, err)
 		}
 		pause := min(firstWait<<min(attempt, 16), longWait)
 		pause = max(pause/2+rand.N(pause/2), again.after)
@@ -44,7 +45,7 @@ func retry(ctx context.Context, retries int, wait func(context.Context, time.Dur
 	}
 }
 
-// sleep waits, or returns the context's error.
+// sleep waits for d, or returns the context's error if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// sameText compares both texts after the same treatment.
+// sameText compares answer and reference after the same normalisation.
 func sameText(treat func(string) string) comparison {
 	return func(reference string, c Case) (bool, error) {
 		want, got := treat(reference), treat(c.Attempt.Answer)
-		if want == "" { // nothing is left to compare, as of the reference "?"
+		if want == "" { // nothing is left to compare, for example of the reference "?"
 			want, got = strings.TrimSpace(reference), strings.TrimSpace(c.Attempt.Answer)
 		}
 		return got == want, nil
 	}
 }
 
-// normalize folds case and compatibility forms, drops articles, and turns punctuation into spaces, but for
-// what changes a meaning: a sign before a number, a point inside one, the per cent sign and the hash.
+// normalize folds case and compatibility forms, drops articles, and replaces punctuation by spaces. It keeps punctuation
+// with meaning: the sign of a number, its decimal point, the per cent sign and the hash.
 func normalize(s string) string {
 	runes := []rune(cases.Fold().String(norm.NFKC.String(s)))
 	digit := func(i int) bool { return i >= 0 && i < len(runes) && unicode.IsDigit(runes[i]) }
@@ -46,7 +46,7 @@ func normalize(s string) string {
 	return strings.Join(words, " ")
 }
 
-// lastMatch compares the pattern's last match, since an answer ends with its conclusion.
+// lastMatch compares the pattern's last match, because the conclusion stands at the end of an answer.
 func lastMatch(pattern *regexp.Regexp) comparison {
 	return func(reference string, c Case) (bool, error) {
 		matches := pattern.FindAllStringSubmatch(c.Attempt.Answer, -1)
@@ -59,7 +59,7 @@ func lastMatch(pattern *regexp.Regexp) comparison {
 	}
 }
 
-// sameChoice compares the chosen letters, or the texts that they stand for.
+// sameChoice compares the chosen options, given by letter or by text.
 func sameChoice(reference string, c Case) (bool, error) {
 	want, ok := chosen(reference, c.Choices)
 	if !ok {
@@ -76,7 +76,7 @@ var (
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is)?\s*[:=]?\s*`)
 )
 
-// chosen reads a choice as its number from 0. Two different letters are no choice.
+// chosen returns the index of the chosen option, from 0. ok is false if the text names two different letters.
 func chosen(text string, choices []string) (int, bool) {
 	for i, choice := range choices {
 		if normalize(text) == normalize(choice) && normalize(choice) != "" {
@@ -104,8 +104,8 @@ func chosen(text string, choices []string) (int, bool) {
 	return 0, false
 }
 
-// conclusion is the part of an answer that states its result: the last \boxed{}, ####, or what follows
-// the last "answer is"; else all of it.
+// conclusion returns the part of an answer that states its result: the last \boxed{} or ####, else the text after the
+// last "answer is", else the whole answer.
 func conclusion(answer string) string {
 	if marked, ok := marked(answer); ok {
 		return marked
@@ -116,8 +116,7 @@ func conclusion(answer string) string {
 	return answer
 }
 
-// marked is the content of the last \boxed{} or the rest of the line after the last ####, whichever
-// comes later.
+// marked returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.
 func marked(s string) (string, bool) {
 	boxed, hashes := strings.LastIndex(s, `\boxed{`), strings.LastIndex(s, "####")
 	switch {
@@ -140,5 +139,5 @@ func marked(s string) (string, bool) {
 			return body[:i], true
 		}
 	}
-	return "", true // never closed: marked, but with nothing readable
+	return "", true // the brace is never closed: there is a mark without readable content
 }

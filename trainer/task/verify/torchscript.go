@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// TorchScriptSettings name a module that scores answers. docs/verifiers.md describes its signature.
+// TorchScriptSettings configure a TorchScript module that scores answers. docs/verifiers.md describes its signature.
 type TorchScriptSettings struct {
 	Path      string
-	Encode    func(question, answer string) ([]int32, error) // the tokens that the module reads
-	MaxTokens int                                            // of one answer with its question
+	Encode    func(question, answer string) ([]int32, error) // returns the module's input tokens
+	MaxTokens int                                            // most tokens of a question with its answer
 }
 
 // Module scores batches of token sequences, one batch at a time.
@@ -22,13 +22,13 @@ type Module interface {
 
 var openModule func(path string) (Module, error)
 
-// SetModuleOpener says who opens TorchScript modules: the program that is built with gotch.
+// SetModuleOpener sets the function that opens TorchScript modules. The program that is built with gotch calls it.
 func SetModuleOpener(open func(path string) (Module, error)) { openModule = open }
 
-// maxBatch is the most answers that a module is given at once.
+// maxBatch is the largest batch of answers for a module.
 const maxBatch = 32
 
-// moduleVerifier gives a module what has come in while it scored the batch before.
+// moduleVerifier batches the answers that arrive while the module scores the previous batch.
 type moduleVerifier struct {
 	settings TorchScriptSettings
 	module   Module
@@ -41,7 +41,7 @@ type moduleVerifier struct {
 
 type moduleCase struct {
 	tokens []int32
-	done   chan moduleScore // holds one
+	done   chan moduleScore // has room for one result
 }
 
 type moduleScore struct {
@@ -51,7 +51,7 @@ type moduleScore struct {
 
 func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	if openModule == nil {
-		return nil, errors.New("verifier: torchscript: this program is built without gotch, which runs such modules")
+		return nil, errors.New("verifier: torchscript: this program is built without gotch, which runs TorchScript modules: use bin/mgrpo, or call verify.SetModuleOpener")
 	}
 	module, err := openModule(s.Path)
 	if err != nil {
@@ -68,7 +68,7 @@ func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	return v, nil
 }
 
-// Score is the module's, from 0 to 1; any other number is an error.
+// Score returns the module's score. A score outside [0,1] is an error.
 func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	tokens, err := v.settings.Encode(c.Question(), c.Attempt.Answer)
 	if err == nil && (len(tokens) == 0 || len(tokens) > v.settings.MaxTokens) {
@@ -88,7 +88,7 @@ func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 		r.err = errors.New("the run is over")
 	}
 	if r.err == nil && !(r.score >= 0 && r.score <= 1) {
-		r.err = fmt.Errorf("the score %v is not a number from 0 to 1: let the module squash it, by a sigmoid say", r.score)
+		r.err = fmt.Errorf("the score %v is not a number from 0 to 1: end the module with a function to [0,1], such as a sigmoid", r.score)
 	}
 	if r.err != nil {
 		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.settings.Path, r.err)
@@ -96,7 +96,7 @@ func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	return float64(r.score), nil
 }
 
-// serve scores batch after batch until the verifier is closed.
+// serve scores batches until the verifier is closed.
 func (v *moduleVerifier) serve() {
 	for {
 		var batch []*moduleCase
@@ -139,5 +139,5 @@ func (v *moduleVerifier) score(batch []*moduleCase) {
 	}
 }
 
-// Close frees the module when the batch in hand is scored.
+// Close waits for the batch that is being scored and frees the module.
 func (v *moduleVerifier) Close() error { return v.close() }

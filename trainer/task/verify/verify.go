@@ -1,6 +1,6 @@
-// Package verify scores an answer: by comparing it with the accepted ones as text, number, choice or pattern, by asking
-// a judge model, a program of the user's or a TorchScript module. Answers come from a policy that is rewarded for them, so a
-// verifier gives no credit to what it cannot read without doubt.
+// Package verify scores answers. It compares an answer with the accepted answers as text, number, choice or pattern, or
+// asks a judge model, a user's program or a TorchScript module. The policy is rewarded for its answers and may exploit
+// a lenient verifier, so an ambiguous answer scores 0.
 package verify
 
 import (
@@ -17,10 +17,10 @@ import (
 type Case struct {
 	Query   task.Query
 	Attempt task.Attempt
-	Choices []string // of a multiple-choice question; may be nil
+	Choices []string // options of a multiple-choice question, else nil
 }
 
-// Question is what the agent was asked: a sub-agent its sub-task, the main agent the query's question.
+// Question returns the sub-task of a sub-agent, or the query's question for the main agent.
 func (c Case) Question() string {
 	if c.Attempt.Subtask != "" {
 		return c.Attempt.Subtask
@@ -28,7 +28,7 @@ func (c Case) Question() string {
 	return c.Query.Text
 }
 
-// Accepted are the answers that count as right, at least one.
+// Accepted returns the right answers, at least one.
 func (c Case) Accepted() []string {
 	if len(c.Query.Accepted) > 0 {
 		return c.Query.Accepted
@@ -36,14 +36,14 @@ func (c Case) Accepted() []string {
 	return []string{c.Query.Answer}
 }
 
-// Verifier scores answers in [0,1]. It may be used by several goroutines. An error means that no score
-// could be had (a judge that does not respond, a reference that cannot be read), never a wrong answer.
-// A verifier that is an io.Closer holds something for the time of the run.
+// Verifier scores answers in [0,1]. Several goroutines may use it. An error means that there is no score (the judge does
+// not respond, the reference cannot be read), never that the answer is wrong. A verifier that is an io.Closer has
+// resources, which Close frees.
 type Verifier interface {
 	Score(ctx context.Context, c Case) (float64, error)
 }
 
-// Close ends what a verifier holds. It may be called more than once.
+// Close frees the resources of a verifier. It may be called more than once.
 func Close(v Verifier) error {
 	if c, ok := v.(io.Closer); ok {
 		return c.Close()
@@ -53,9 +53,9 @@ func Close(v Verifier) error {
 
 // Kinds of verifier.
 const (
-	Exact      = "exact"      // equal but for surrounding space
-	Normalized = "normalized" // equal but for case, punctuation, articles and spacing
-	Numeric    = "numeric"    // equal numbers: \boxed{}, ####, else the last number
+	Exact      = "exact"      // equal except for surrounding space
+	Normalized = "normalized" // equal except for case, punctuation, articles and spacing
+	Numeric    = "numeric"    // equal numbers: in \boxed{} or after ####, else the last number
 	Choice     = "choice"     // the same letter or the same option
 	Regex      = "regex"      // the pattern's first group, or its match, equals the reference
 	Judge      = "judge"      // an OpenAI-compatible model's score
@@ -75,7 +75,7 @@ type Settings struct {
 	TorchScript TorchScriptSettings
 }
 
-// New builds the verifier of a kind. The error names the setting that cannot be used.
+// New builds a verifier. Its error names the bad setting.
 func New(s Settings) (Verifier, error) {
 	switch s.Kind {
 	case Exact:
@@ -102,10 +102,10 @@ func New(s Settings) (Verifier, error) {
 	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge, Program, TorchScript)
 }
 
-// comparison says whether an answer equals one of the accepted ones. An error means that this reference cannot be read.
+// comparison says whether an answer equals a reference. An error means that the reference cannot be read.
 type comparison func(reference string, c Case) (bool, error)
 
-// Score is 1 if the answer equals any accepted answer. It is an error if no accepted answer can be read.
+// Score returns 1 if the answer equals any accepted answer, else 0. It is an error if no accepted answer can be read.
 func (equal comparison) Score(_ context.Context, c Case) (float64, error) {
 	var unreadable error
 	readable := false
