@@ -12,15 +12,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Advantages are normalised groups, and the backend whose kernel computed them: "cpu" or "cuda".
+// Advantages are the normalised groups and the backend whose kernel computed them: "cpu" or "cuda".
 type Advantages struct {
 	Groups     []mgrpo.GroupAdvantage
 	Backend    string
 	GPUSeconds *float64 // from the first copy to the GPU to the last one back; nil on a CPU
 }
 
-// Normalise turns groups of rewards into advantages on an agent's device, all ragged groups in one launch of its
-// group_advantage kernel.
+// Normalise turns groups of rewards into advantages on an agent's device. One launch of the group_advantage kernel
+// computes all groups, whatever their sizes.
 func Normalise(ctx context.Context, device *torch.Device, c mgrpo.Convention, groups []mgrpo.RewardGroup) (a Advantages, err error) {
 	clock, err := startGPUTime(ctx, device)
 	defer clock.close()
@@ -43,7 +43,7 @@ func Normalise(ctx context.Context, device *torch.Device, c mgrpo.Convention, gr
 	return a, err
 }
 
-// Normaliser is the group_advantage kernel of a backend. Rewards and weights cross as tensor.Dense, of the host.
+// Normaliser returns the group_advantage kernel of a backend. Rewards and weights are float64 host tensors (tensor.Dense).
 func Normaliser(on kernels.Backend) mgrpo.Normaliser {
 	return func(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 		var rewards, weights []float64

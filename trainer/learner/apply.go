@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// apply makes one AdamW update from the accumulated gradient and returns the gradient's norm. A norm that
-// is not finite is an error, and then nothing was changed.
+// apply makes one AdamW update from the accumulated gradient and returns the gradient's norm. If the norm is not finite,
+// apply changes nothing and returns an error.
 func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err error) {
 	a := l.opt.Adam
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {

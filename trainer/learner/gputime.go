@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// gpuTime measures what an update or a normalisation takes on the GPU, between two events on the stream that all its work is
-// ordered by. On a CPU it measures nothing.
+// gpuTime measures the GPU time of an update or a normalisation between two events on the device's stream. On a CPU it
+// measures nothing.
 type gpuTime struct{ timer *cuda.Timer }
 
 func startGPUTime(ctx context.Context, dev *torch.Device) (g gpuTime, err error) {
@@ -38,6 +38,6 @@ func (g gpuTime) stop(ctx context.Context, dev *torch.Device) (elapsed time.Dura
 
 func (g gpuTime) close() {
 	if g.timer != nil {
-		_ = g.timer.Close() // an event that cannot be freed harms no update
+		_ = g.timer.Close() // a leaked event does not affect the update
 	}
 }

@@ -21,33 +21,33 @@ type Options struct {
 	Adam             Adam
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
-	HeadRows         int64 // rows of logits that exist at once; 0 means DefaultHeadRows
+	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows
 }
 
-// Adam are the optimizer's constants; the rate comes with each update.
+// Adam are the optimizer's constants; each update gets its learning rate.
 type Adam struct {
 	Beta1, Beta2, Eps, WeightDecay float64
 	Clip                           float64 // global gradient norm; 0 is off
 }
 
-// DefaultHeadRows bounds the logits held at once to what fits a GEMM well and memory easily.
+// DefaultHeadRows keeps the logits small in memory and still large enough for an efficient GEMM.
 const DefaultHeadRows = 512
 
-// Learner owns the gradient and the optimizer state of what is trained of one model.
+// Learner owns the gradient and the optimizer state of one model's trained parameters.
 type Learner struct {
-	model  *model.Model // computes
-	params model.Params // are trained
+	model  *model.Model // computes the forward and backward passes
+	params model.Params // the trained parameters
 	opt    Options
-	ref    *model.Model // of the KL term; nil: there is none, or not yet
+	ref    *model.Model // reference policy of the KL term; nil: no KL term, or SetReference was not called yet
 
 	grad  *torch.Tensor // fp32 [params.Numel]
-	part  *torch.Tensor // the compute type's gradient of one micro-batch, where it is not fp32
+	part  *torch.Tensor // gradient of one micro-batch in the compute type; nil if that is fp32
 	m, v  *torch.Tensor // fp32 [params.Numel]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
 
-// New allocates gradient and moments and makes the leaves of params accumulate into the gradient. mod computes with
-// what they publish.
+// New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
+// to mod.
 func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
 	if opt.HeadRows == 0 {
 		opt.HeadRows = DefaultHeadRows
@@ -75,10 +75,10 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	return l, nil
 }
 
-// SetReference makes updates compare with another model's log-probs, as a KL term needs. The caller closes it, after the learner.
+// SetReference sets the reference policy of the KL term. The caller owns ref and closes it after the learner.
 func (l *Learner) SetReference(ref *model.Model) { l.ref = ref }
 
-// ResetOptimizer forgets moments and update count, as between cold start and training.
+// ResetOptimizer sets moments and update count to 0, as between cold start and training.
 func (l *Learner) ResetOptimizer(ctx context.Context) error {
 	l.steps = 0
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
@@ -88,15 +88,15 @@ func (l *Learner) ResetOptimizer(ctx context.Context) error {
 	})
 }
 
-// Report is what one update did. Values are named as in docs/metrics.md.
+// Report describes one update. docs/metrics.md names the values.
 type Report struct {
 	Values  map[string]float64
 	Skipped bool  // nothing to learn: every advantage is 0 and no KL or entropy term is on
-	Refused error // why the update was not made, though there was something to learn: a value that cannot be
+	Refused error // not nil: the update was not made because of a malformed or non-finite value
 }
 
-// Prepare computes what the objective needs before the first update of a step: old log-probs where they
-// are recomputed, the reference's where there is a KL term, the sampler's as old ones otherwise.
+// Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
+// if Options.Recomputed, else they are the sampler's. Reference log-probs are computed if there is a KL term.
 func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 	for _, q := range batch {
 		if err := q.check(l.model.Config.VocabSize); err != nil {
@@ -115,8 +115,9 @@ func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 	return nil
 }
 
-// Update makes one optimizer step on a minibatch: sequences that Prepare has seen. A refused update is in
-// the report and leaves weights, moments and count as they were; an error is one of the machinery.
+// Update makes one optimizer step on a minibatch of sequences that went through Prepare. If it refuses the update,
+// Report.Refused says why, and weights, moments and count do not change. An error means that the device or a library
+// failed.
 func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64) (Report, error) {
 	r, err := l.update(ctx, byID(minibatch), lr)
 	if refused(err) {
@@ -125,14 +126,14 @@ func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64)
 	return r, err
 }
 
-// refused tells a batch or gradient that must not be learned from, section 7 of the specification, from a
-// failure of the machinery.
+// refused says whether err is a refusal of a batch or gradient (section 7 of the specification) and not a failure of
+// the device or a library.
 func refused(err error) bool {
 	var loss *mgrpo.Refusal
 	var kernel *kernels.Error
 	var op *torch.Error
 	return errors.As(err, &loss) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||
-		(errors.As(err, &op) && op.Status == kernels.NonFinite) // logits, through the head's C++
+		(errors.As(err, &op) && op.Status == kernels.NonFinite) // logits, refused by the head's C++ code
 }
 
 func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Report, error) {
@@ -156,7 +157,7 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 			return Report{}, err
 		}
 	}
-	// Trajectories without advantage have no gradient, but the statistics are over them too.
+	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
 	for _, micro := range microBatches(loss.observed, l.opt.MicroBatchTokens) {
 		if err := l.policyPass(ctx, loss, micro, false); err != nil {
 			return Report{}, err
@@ -182,7 +183,7 @@ func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		l.grad.Zero_()
 		if l.part != nil {
-			l.part.Zero_() // a refused micro-batch may have left something
+			l.part.Zero_() // a refused micro-batch leaves a partial gradient
 		}
 		return nil
 	})
@@ -194,7 +195,7 @@ func (l *Learner) Steps() int64 { return l.steps }
 // Moments are the optimizer's flat fp32 buffers, for checkpoints.
 func (l *Learner) Moments() (m, v *torch.Tensor) { return l.m, l.v }
 
-// SetSteps continues the count of a checkpoint.
+// SetSteps sets the update count, when a checkpoint is restored.
 func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Close frees gradient and moments.

@@ -9,19 +9,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Sequence is one trajectory as the learner sees it. Token t is trained where Sampled[t]; its log-prob
-// is a function of the tokens before it, so Sampled[0] is never true.
+// Sequence is one trajectory as the learner reads it. Token t is trained if Sampled[t]. Its log-prob depends on the
+// tokens before it, so Sampled[0] must be false. Tokens, Sampled and Behaviour have equal length.
 type Sequence struct {
 	ID        string
 	Tokens    []int32
 	Sampled   []bool
-	Behaviour []float32 // the sampler's log-prob of each token, read where Sampled
-	Group     int64     // sequences compared with each other: the query
-	Weight    float64   // multiplicity
+	Behaviour []float32 // the sampler's log-prob of each token in nats, read where Sampled
+	Group     int64     // sequences with the same number are compared with each other: the query
+	Weight    float64   // alignment weight; 0: dropped
 	Advantage float64
-	Stale     bool // sampled by older weights than those that are trained now
+	Stale     bool // sampled by an older policy version than the trained one
 
-	old, ref []float32 // as Behaviour; filled by the learner
+	old, ref []float32 // log-probs like Behaviour, of the old policy and the reference; Prepare fills them
 }
 
 // trained lists the positions of the sampled tokens.
@@ -50,13 +50,12 @@ func (q *Sequence) check(vocab int) error {
 	return nil
 }
 
-// byID makes packing, and with it every rounding, a function of what is trained on and not of the
-// order in which it arrived.
+// byID sorts a batch, so that packing and rounding do not depend on the order of arrival.
 func byID(batch []*Sequence) []*Sequence {
 	return slices.SortedFunc(slices.Values(batch), func(a, b *Sequence) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// inputs are the tokens that the model has to read: those before the last trained one.
+// inputs are the tokens that the model reads: all before the last trained token.
 func (q *Sequence) inputs() []int32 {
 	last := len(q.Sampled) - 1
 	for last >= 0 && !q.Sampled[last] {
@@ -65,8 +64,8 @@ func (q *Sequence) inputs() []int32 {
 	return q.Tokens[:max(last, 0)]
 }
 
-// microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence is a micro-batch of its own. A group
-// that fits into one micro-batch is not cut, since what its sequences share is computed once in each of them.
+// microBatches cuts a batch into micro-batches of at most limit rows; a longer sequence gets a micro-batch of its own.
+// A group that fits into one micro-batch is not cut, because each micro-batch computes shared prefixes once.
 func microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	var out [][]*Sequence
 	var micro []*Sequence
@@ -101,7 +100,7 @@ func microBatches(batch []*Sequence, limit int) [][]*Sequence {
 	return out
 }
 
-// leadingGroup are the first sequences of a batch, as far as they are of one group.
+// leadingGroup returns the sequences at the start of a batch that have the group of the first.
 func leadingGroup(batch []*Sequence) []*Sequence {
 	n := slices.IndexFunc(batch, func(q *Sequence) bool { return q.Group != batch[0].Group })
 	if n < 0 {
@@ -110,8 +109,7 @@ func leadingGroup(batch []*Sequence) []*Sequence {
 	return batch[:n]
 }
 
-// packed is a micro-batch on the device. Row i of the N trained tokens is predicted by hidden row
-// source[i] and has id target[i].
+// packed is a micro-batch on the device. Trained token i of N has id target[i] and is predicted by hidden row source[i].
 type packed struct {
 	in     model.Packed
 	source *torch.Tensor // int32 [N]
@@ -119,8 +117,8 @@ type packed struct {
 	n      int
 }
 
-// pack lays sequences end to end, each without the beginning that it shares with those before it; positions
-// count from 0 in each.
+// pack concatenates sequences without padding. A prefix that a sequence shares with an earlier sequence is packed once.
+// Positions count from 0 in each sequence.
 func pack(s *torch.Scope, micro []*Sequence) packed {
 	var rows prefixTree
 	var source, target []int32
@@ -141,7 +139,7 @@ func pack(s *torch.Scope, micro []*Sequence) packed {
 	}
 }
 
-// gather concatenates one per-token array of each sequence at its trained positions.
+// gather concatenates a per-token array over sequences, trained positions only.
 func gather(micro []*Sequence, of func(*Sequence) []float32) []float32 {
 	var out []float32
 	for _, q := range micro {

@@ -12,21 +12,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// minibatchLoss is one optimizer batch: the coefficient of every trajectory, which depends on all of them, and
-// the sums that its micro-batches add up.
+// minibatchLoss is the policy loss of one minibatch: the coefficient of every trajectory, which depends on the whole
+// minibatch, and the sums over its micro-batches.
 type minibatchLoss struct {
 	coefficient map[*Sequence]float64
 	totals      kernels.LossTotals
 	sums        kernels.LossSums
-	gap, tokens float64 // sum of |new - behaviour| over trained tokens of the present version, and their number
+	gap, tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number
 
-	learning []*Sequence // have a gradient
-	observed []*Sequence // advantage 0 and no other term: only the statistics see them
+	learning []*Sequence // sequences with a gradient
+	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
 }
 
 var errNothingToRead = errors.New("no trajectory of positive weight has a trained token")
 
-// newMinibatchLoss computes the coefficients c_j of the whole batch before it is cut into micro-batches.
+// newMinibatchLoss computes the coefficients c_j over the whole minibatch, before it is cut into micro-batches.
 func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	var t kernels.Trajectories
 	for _, q := range batch {
@@ -68,7 +68,7 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		var err error
 		outputsAndGrads := func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
 			outputs, grads, err = objective(s, p, micro, b, hidden.IndexSelect(0, b.source))
-			if err != nil { // nothing is learned from a refused batch
+			if err != nil { // a refused micro-batch has gradient 0
 				for i, out := range outputs {
 					grads[i] = s.Zeros(out.DType(), out.Shape()...)
 				}
@@ -90,8 +90,8 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 	})
 }
 
-// lossOfHidden is the loss of a token-level ratio as a function of the hidden rows of the trained tokens, and
-// its gradient for them. The head's gradient is accumulated on the way, while the logits are there.
+// lossOfHidden computes the loss of a token-level ratio and its gradient for the hidden rows [N, Hidden] of the trained
+// tokens. It accumulates the head's gradient in the same pass, while the logits are in memory.
 func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, micro), l.opt.Loss)
 	if err != nil {
@@ -102,8 +102,8 @@ func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequen
 	return []*torch.Tensor{rows}, []*torch.Tensor{head.DHidden}, err
 }
 
-// lossOfLogProbs is the loss as a function of the trained tokens' log-probs and entropies, and its gradient
-// for them: a sequence's ratio is known only when all its log-probs are.
+// lossOfLogProbs computes the loss and its gradient for the log-probs and entropies [N] of the trained tokens. A
+// sequence-level ratio needs all log-probs of the sequence first.
 func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
 	logp, entropy := l.headOf(rows, b)
 	dlogp, dentropy := s.Empty(torch.Float32, int64(b.n)), s.Empty(torch.Float32, int64(b.n))
@@ -118,8 +118,7 @@ func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequ
 	return []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}, err
 }
 
-// head computes log-prob and entropy of the trained tokens, from their rows only: a masked row may hold
-// anything and is not read.
+// head computes log-prob and entropy of the trained tokens. It reads no masked row, which may have any values.
 func (l *Learner) head(hidden *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
 	return l.headOf(hidden.IndexSelect(0, b.source), b)
 }
@@ -128,13 +127,13 @@ func (l *Learner) headOf(rows *torch.Tensor, b packed) (logp, entropy *torch.Ten
 	return torch.HeadLogProb(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 }
 
-// lossBatch is a micro-batch's trained tokens, without what the model says of them.
+// lossBatch makes the loss kernel's inputs for a micro-batch's trained tokens, without the new log-probs and entropies.
 func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence) kernels.LossBatch {
 	old := gather(micro, func(q *Sequence) []float32 { return q.old })
 	n := int64(len(old))
 	batch := kernels.LossBatch{
 		CuSeqlens: []int64{0}, DType: kernels.Float32,
-		Mask:    s.Full(torch.Uint8, 1, n).Ptr(), // rows are those of trained tokens alone
+		Mask:    s.Full(torch.Uint8, 1, n).Ptr(), // all rows are trained tokens
 		LogpOld: s.FromFloat32(old, n).Ptr(),
 	}
 	if l.opt.Recomputed {
@@ -152,8 +151,8 @@ func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence)
 	return batch
 }
 
-// merge adds a micro-batch's sums and how far its log-probs are from the sampler's. Stale sequences are left out of
-// the gap: older weights have other log-probs, and that is no disagreement of two forward passes.
+// merge adds the sums of a micro-batch and its gap between the trainer's and the sampler's log-probs. The gap leaves out
+// stale sequences: older weights give other log-probs even if both forward passes are correct.
 func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro []*Sequence) {
 	p.sums.Merge(sums)
 	behaviour := gather(micro, func(q *Sequence) []float32 { return q.Behaviour })
@@ -172,12 +171,12 @@ func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro [
 	}
 }
 
-// collectGradient adds the micro-batch's gradient to the fp32 one where the compute type is not fp32.
+// collectGradient adds the micro-batch's gradient to the fp32 gradient if the compute type is not fp32.
 func (l *Learner) collectGradient() {
 	if l.part == nil {
 		return
 	}
-	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy
+	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy of the piece
 	for from, all := int64(0), l.part.Numel(); from < all; from += piece {
 		n := min(piece, all-from)
 		l.grad.Narrow(0, from, n).Add_(l.part.Narrow(0, from, n))
@@ -185,7 +184,7 @@ func (l *Learner) collectGradient() {
 	l.part.Zero_()
 }
 
-// values are the statistics of the update by the names of docs/metrics.md.
+// values returns the statistics of the update under the names of docs/metrics.md.
 func (p *minibatchLoss) values() map[string]float64 {
 	v := p.sums.Stats(p.totals).Values()
 	if p.tokens > 0 {
@@ -199,7 +198,7 @@ func (p *minibatchLoss) values() map[string]float64 {
 	return v
 }
 
-// name puts a trajectory's id into a refusal that counts trajectories.
+// name adds the id of the refused trajectory to a refusal, which has only its index.
 func name(err error, micro []*Sequence) error {
 	var refused *mgrpo.Refusal
 	if errors.As(err, &refused) && refused.Trajectory != nil && *refused.Trajectory < len(micro) {

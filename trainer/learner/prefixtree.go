@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// prefixTree holds token sequences with every common beginning once: one row for each distinct prefix. The
-// rows that a sequence adds are one segment; segments are in the order in which sequences were added.
+// prefixTree stores token sequences with one row for each distinct prefix, so that a shared prefix is stored once. The
+// rows that a sequence adds form one segment. Segments have the order in which the sequences were added.
 type prefixTree struct {
 	ids, positions []int32                // by row
-	first, follows []int32                // by segment: its first row, and the row it follows or -1
+	first, follows []int32                // by segment: its first row, and the row that precedes it in the sequence or -1
 	next           map[continuation]int32 // row
 }
 
-// continuation is a token after a row; row -1 stands for the beginning.
+// continuation is a token after a row; row -1 is the start of a sequence.
 type continuation struct{ row, id int32 }
 
 func (t *prefixTree) len() int { return len(t.ids) }
 
-// walk returns the rows of the longest prefix of tokens that the tree has.
+// walk returns the rows of the longest prefix of tokens in the tree.
 func (t *prefixTree) walk(tokens []int32) []int32 {
 	rows := make([]int32, 0, len(tokens))
 	at := int32(-1)
@@ -32,7 +32,7 @@ func (t *prefixTree) walk(tokens []int32) []int32 {
 	return rows
 }
 
-// add returns the row of each token.
+// add adds a sequence and returns the row of each token.
 func (t *prefixTree) add(tokens []int32) []int32 {
 	if t.next == nil {
 		t.next = map[continuation]int32{}
@@ -55,10 +55,10 @@ func (t *prefixTree) add(tokens []int32) []int32 {
 	return rows
 }
 
-// missing is the number of rows that add would add.
+// missing is the number of rows that add(tokens) would add.
 func (t *prefixTree) missing(tokens []int32) int { return len(tokens) - len(t.walk(tokens)) }
 
-// with is a copy that holds the inputs of a group as well.
+// with returns a copy to which the inputs of a group were added.
 func (t prefixTree) with(group []*Sequence) prefixTree {
 	t = prefixTree{
 		ids: slices.Clone(t.ids), positions: slices.Clone(t.positions),

@@ -2,8 +2,8 @@ package learner
 
 import "math"
 
-// Schedule is the learning rate as a function of the step: a linear warm-up, a plateau, then a decay to
-// Floor × LR at step Total, which it keeps from there on.
+// Schedule is the learning rate as a function of the step: a linear warm-up, a plateau, then a decay to Floor × LR at
+// step Total. Later steps have that rate too.
 type Schedule struct {
 	LR     float64
 	Warmup int64   // steps of linear rise: step s < Warmup has LR·(s+1)/Warmup
@@ -13,7 +13,7 @@ type Schedule struct {
 	Total  int64
 }
 
-// At is the rate of step s, counted from 0.
+// At returns the learning rate of step s, counted from 0.
 func (c Schedule) At(s int64) float64 {
 	if s < c.Warmup {
 		return c.LR * float64(s+1) / float64(c.Warmup)

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// logProbs runs a forward pass of m and hands each sequence the log-probs of its tokens, 0 where they are
+// logProbs runs forward passes of m and calls set with the log-probs of each sequence's tokens, 0 for tokens that were
 // not sampled.
 func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
 	for _, run := range microBatches(byID(batch), l.opt.MicroBatchTokens) {

@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Supervise makes one optimizer step on demonstrations: the mean negative log-prob of the trained tokens
-// of the whole batch. Weight and Advantage are not read.
+// Supervise makes one optimizer step on demonstrations. The loss is the mean negative log-prob over all trained tokens
+// of the batch. Weight and Advantage are not read.
 func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr float64) (Report, error) {
 	batch := byID(demonstrations)
 	total, tokens := 0, 0

@@ -5,7 +5,7 @@ type GroupStats struct {
 	Mean       float64
 	Std        float64 // population standard deviation, whatever the convention divides by
 	WeightSum  float64
-	Degenerate bool // nothing to learn: every advantage is 0, although there are members
+	Degenerate bool // the group has members, and every advantage is 0
 	Empty      bool // no member of positive weight
 }
 
@@ -15,11 +15,11 @@ type GroupAdvantage struct {
 	Advantage []float64 // [members]; 0 where the weight is 0
 }
 
-// RewardGroup is a group as a normaliser takes it. Weights nil means all 1.
+// RewardGroup is the input of a normaliser for one group. Nil Weights are all 1.
 type RewardGroup struct{ Rewards, Weights []float64 }
 
-// Normaliser turns ragged groups into advantages. The first bad group ends it with a *Refusal that names the member,
-// and the group when there are several.
+// Normaliser turns groups of any sizes into advantages. It stops at the first bad group with a *Refusal that names the
+// member and, if there are several groups, the group.
 type Normaliser func(Convention, []RewardGroup) ([]GroupAdvantage, error)
 
 // Totals counts the groups of a step.
@@ -29,7 +29,7 @@ type Totals struct {
 	Empty      int `json:"empty"`
 }
 
-// Count sums up normalised groups.
+// Count counts normalised groups by kind.
 func Count(groups []GroupAdvantage) (t Totals) {
 	for _, g := range groups {
 		switch {

@@ -1,23 +1,23 @@
 package mgrpo
 
-// AlignMode says how a rollout's d_k invocations of one sub-agent kind are brought to the common count d.
+// AlignMode says how the d_k invocations of one sub-agent kind in a rollout are aligned to the common count d.
 type AlignMode string
 
 const (
-	AlignDraw     AlignMode = "draw"     // duplicate or drop by a draw (equation 11)
-	AlignBalanced AlignMode = "balanced" // weight d/d_k, the draw's expectation
-	AlignNone     AlignMode = "none"     // weight 1: a rollout weighs as much as it has calls
+	AlignDraw     AlignMode = "draw"     // duplicate or drop invocations at random (equation 11)
+	AlignBalanced AlignMode = "balanced" // weight d/d_k, the expectation of draw
+	AlignNone     AlignMode = "none"     // weight 1: a rollout with more calls weighs more
 )
 
-// Align holds the alignment settings of one sub-agent kind.
+// Align is the alignment of one sub-agent kind.
 type Align struct {
 	Mode AlignMode `json:"mode" yaml:"mode"`
 	D    int       `json:"d" yaml:"d"` // aligned count; choose P(d_k <= d) near 0.99
 }
 
-// Draw aligns dk invocations to d by duplicating or dropping: a physical copy has its original's reward,
-// hence its advantage and its tokens, so a copy is an integer multiplicity. It returns the multiplicity
-// of each invocation (their sum is d, or 0 when dk is 0) and the draws in order.
+// Draw aligns dk invocations to d by duplicating or dropping (equation 11). A copy would have the reward, the advantage
+// and the tokens of its original, so copies are counted as an integer multiplicity. Draw returns the multiplicity of
+// each invocation (their sum is d, or 0 if dk is 0) and the draws in order.
 func Draw(key [2]uint32, d, dk int) (multiplicity []int, draws []uint32) {
 	multiplicity, draws = make([]int, dk), []uint32{}
 	if dk == 0 {
@@ -54,8 +54,8 @@ func dropExcess(key [2]uint32, d int, multiplicity []int) (draws []uint32) {
 	return draws
 }
 
-// Weights are the weights of the dk invocations of one rollout, in the order in which the calls were
-// issued. Weight 0 means dropped. rollout is the rollout's own number, whatever other rollouts were lost.
+// Weights returns the weights of the dk invocations of one rollout, in the order in which the calls were issued. Weight
+// 0 means dropped. rollout is the number k of the rollout, even if other rollouts were removed.
 func (a Align) Weights(runSeed uint64, query string, rollout int, agent string, dk int) []float64 {
 	weights := make([]float64, dk)
 	switch a.Mode {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Std is what an advantage is divided by.
+// Std is the standard deviation by which an advantage is divided.
 type Std string
 
-// Baseline is what is subtracted from a reward.
+// Baseline is the value subtracted from a reward.
 type Baseline string
 
 const (
@@ -20,12 +20,12 @@ const (
 	StdNone       Std = "none"       // no division
 
 	BaselineMean           Baseline = "mean"              // weighted mean of the group
-	BaselineLeaveOneOut    Baseline = "leave_one_out"     // mean of the others; needs std none
-	BaselineLeaveOneOutStd Baseline = "leave_one_out_std" // mean and sample std of the others, unit weights only
+	BaselineLeaveOneOut    Baseline = "leave_one_out"     // mean of the other members; needs std none
+	BaselineLeaveOneOutStd Baseline = "leave_one_out_std" // mean and sample std of the other members, unit weights only
 )
 
-// Convention is one way to turn a group's rewards into advantages. A group is degenerate, and all its
-// advantages 0, when its rewards are identical or its population std is strictly below SigmaMin.
+// Convention says how a group's rewards become advantages. A group is degenerate, with all advantages 0, if its rewards
+// are identical or its population std is strictly below SigmaMin.
 type Convention struct {
 	Std      Std      `json:"std" yaml:"std"`
 	Eps      float64  `json:"eps" yaml:"eps"` // added to the divisor
@@ -55,8 +55,8 @@ var conventions = map[string]Convention{
 	"nemo_rl":  {Std: StdSample, Eps: 1e-6, Baseline: BaselineLeaveOneOutStd},
 }
 
-// ConventionByName returns the convention a peer library uses, "mgrpo" being the default one. An unknown
-// name is a *Refusal that lists the known ones.
+// ConventionByName returns the convention of a peer library, or the default for "mgrpo". For an unknown name it returns
+// a *Refusal that lists the known names.
 func ConventionByName(name string) (Convention, error) {
 	c, ok := conventions[name]
 	if !ok {
@@ -66,7 +66,7 @@ func ConventionByName(name string) (Convention, error) {
 	return c, nil
 }
 
-// Validate names the key that cannot be used.
+// Validate returns a *SettingError that names the first bad key.
 func (c Convention) Validate() error {
 	for _, f := range []struct {
 		key   string
@@ -92,9 +92,9 @@ func (c Convention) Validate() error {
 	return nil
 }
 
-// SettingError is a setting with an impossible value.
+// SettingError is a setting with a bad value.
 type SettingError struct {
-	Key    string // as written in a configuration file
+	Key    string // path of the key in a configuration file
 	Value  any
 	Reason string
 }

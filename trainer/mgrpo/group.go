@@ -3,14 +3,14 @@ package mgrpo
 // Member is one trajectory of a group.
 type Member struct {
 	Query      string
-	Rollout    int // the rollout's own number k
+	Rollout    int // number k of the rollout
 	Invocation int // order in which the rollout issued its calls; 0 for the main agent
 	Reward     float64
 	Weight     float64 // 0: dropped by the alignment
 }
 
-// Group holds the trajectories that are compared with each other: the K rollouts of a query for the main
-// agent, all aligned invocations of one sub-agent kind for the same query otherwise.
+// Group is a set of trajectories that are compared with each other: for the main agent the K rollouts of a query, for a
+// sub-agent kind all its aligned invocations for a query.
 type Group struct {
 	Query, Agent string // Query "": the group spans all queries of a step
 	Members      []Member
@@ -18,15 +18,15 @@ type Group struct {
 	WeightSum    float64 // W
 }
 
-// Empty reports a group without rows: no rollout called this agent. It is counted, not an error.
+// Empty says whether the group has no rows because no rollout called this agent. An empty group is not an error.
 func (g Group) Empty() bool { return g.Rollouts == 0 }
 
-// Rewards and Weights are the members' columns, as a normaliser takes them.
+// Rewards returns the members' rewards, in their order.
 func (g Group) Rewards() []float64 {
 	return column(g.Members, func(m Member) float64 { return m.Reward })
 }
 
-// Weights of the members, in their order.
+// Weights returns the members' weights, in their order.
 func (g Group) Weights() []float64 {
 	return column(g.Members, func(m Member) float64 { return m.Weight })
 }
@@ -39,20 +39,20 @@ func column(members []Member, value func(Member) float64) []float64 {
 	return out
 }
 
-// RolloutRewards are the rewards of one agent kind in one rollout, in the order of issue. Rollouts
-// without a final main reward or with a lost sub-trajectory must have been removed before.
+// RolloutRewards are the rewards of one agent kind in one rollout, in the order in which the calls were issued. The
+// caller has removed rollouts without a main reward or with a lost sub-trajectory.
 type RolloutRewards struct {
 	Rollout int
 	Rewards []float64
 }
 
-// MainGroup forms the main agent's group: one trajectory a rollout, weight 1 (equations 9, 10).
+// MainGroup returns the main agent's group: one trajectory a rollout, weight 1 (equations 9, 10).
 func MainGroup(query, agent string, rollouts []RolloutRewards) Group {
 	return Align{Mode: AlignNone, D: 1}.Group(0, query, agent, rollouts)
 }
 
-// Group forms the group of one sub-agent kind (equations 11 to 13): all invocations of all rollouts of
-// the query together, weighted by the alignment. A rollout with no invocation adds no rows.
+// Group returns the group of one sub-agent kind (equations 11 to 13): all its invocations in all rollouts of the query,
+// weighted by the alignment. A rollout without an invocation adds no rows.
 func (a Align) Group(runSeed uint64, query, agent string, rollouts []RolloutRewards) Group {
 	g := Group{Query: query, Agent: agent}
 	for _, r := range rollouts {
@@ -69,8 +69,8 @@ func (a Align) Group(runSeed uint64, query, agent string, rollouts []RolloutRewa
 	return g
 }
 
-// Pool makes one group of the groups of all queries of a step: every invocation of a sub-agent kind is then
-// compared with all others. This is not the paper's group (equations 12, 13), but a baseline to compare it with.
+// Pool joins the groups of all queries of a step into one group, which compares every invocation of a sub-agent kind
+// with all others. The paper groups by query (equations 12, 13); pooling is a baseline for comparison.
 func Pool(agent string, groups []Group) Group {
 	pool := Group{Agent: agent}
 	for _, g := range groups {

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// LossStats describe an optimizer batch. Means are over trained tokens, weighted by their trajectory's weight, so that
-// copies and multiplicities agree. A nil pointer is a statistic without its input. The tag metric is the name in
-// docs/metrics.md where it differs from the specification's (json).
+// LossStats describe an optimizer batch. Means are over trained tokens, weighted by the trajectory's weight, so that a
+// weight of 2 counts like two copies. A nil pointer means that the input of the statistic is absent. The tag metric is
+// the name in docs/metrics.md where it differs from the specification's name (json).
 type LossStats struct {
 	Loss        float64 `json:"loss"`
-	LossPolicy  float64 `json:"loss_policy"` // the three parts are signed and scaled: they add up to Loss
+	LossPolicy  float64 `json:"loss_policy"` // LossPolicy, LossKL and LossEntropy are signed and scaled; their sum is Loss
 	LossKL      float64 `json:"loss_kl"`
 	LossEntropy float64 `json:"loss_entropy"`
 
 	Tokens              int64    `json:"tokens" metric:"loss_tokens"`
 	WeightedTokens      float64  `json:"weighted_tokens" metric:"loss_weighted_tokens"`
-	Trajectories        int64    `json:"trajectories" metric:"loss_trajectories"` // that are read
+	Trajectories        int64    `json:"trajectories" metric:"loss_trajectories"` // positive weight and a trained token
 	EmptyTrajectories   int64    `json:"empty_trajectories"`                      // positive weight, no trained token
 	Groups              int64    `json:"groups" metric:"loss_groups"`
 	ClipFracLow         float64  `json:"clip_frac_low"`
@@ -37,7 +37,7 @@ type LossStats struct {
 	BehaviourGapMax     *float64 `json:"behaviour_gap_max,omitempty"`
 }
 
-// Values are the statistics by the names of docs/metrics.md; a statistic without its input is absent.
+// Values returns the statistics under the names of docs/metrics.md, without the nil ones.
 func (s LossStats) Values() map[string]float64 {
 	out := map[string]float64{}
 	for field, value := range reflect.ValueOf(s).Fields() {

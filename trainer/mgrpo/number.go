@@ -41,7 +41,7 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// Floats are the numbers as float64; nil for nil.
+// Floats converts numbers to float64; nil for nil.
 func Floats(numbers []Number) []float64 {
 	if numbers == nil {
 		return nil

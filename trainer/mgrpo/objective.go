@@ -3,10 +3,10 @@ package mgrpo
 // Ratio is the importance ratio of the policy term.
 type Ratio string
 
-// TokenLevel tells a ratio of one token from one of a whole sequence.
+// TokenLevel says whether each token has its own ratio; otherwise all tokens of a sequence share a ratio.
 func (r Ratio) TokenLevel() bool { return r == RatioToken || r == RatioCISPO }
 
-// Aggregation turns token losses into one number.
+// Aggregation says how token losses are averaged into the loss.
 type Aggregation string
 
 // KL is the estimator of the penalty towards a reference policy.
@@ -28,8 +28,8 @@ const (
 	KL3    KL = "k3"   // exp(-x) - 1 + x
 )
 
-// Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package config
-// reads names, defaults, bounds and documentation from their tags. A nil pointer is an option that is off ("none").
+// Objective is the options of the policy loss. The fields are keys of the configuration's section grpo: package config
+// reads names, defaults, bounds and documentation from their tags. A nil pointer is "none": the option is off.
 type Objective struct {
 	Ratio         Ratio       `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo" doc:"Importance ratio."`
 	EpsLow        float64     `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1" doc:"Lower clip: ratio at least 1 - eps_low."`

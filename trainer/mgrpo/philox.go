@@ -23,9 +23,9 @@ func Philox4x32(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return counter
 }
 
-// Bounded draws an unbiased integer in [0, s), s >= 1, by Lemire's rejection (2019): draw number t of a
-// key depends on t alone, never on earlier draws, because a rejection advances only the third counter
-// word. The second result is the number of attempts.
+// Bounded draws an unbiased integer in [0, s), s >= 1, by Lemire's rejection method (2019). Draw number t of a key
+// depends on t alone and not on earlier draws, because a rejection advances only the third counter word. The second
+// result is the number of attempts.
 func Bounded(key [2]uint32, t uint64, s uint32) (value uint32, attempts int) {
 	threshold := -s % s // (2^32 - s) mod s
 	for r := uint32(0); ; r++ {
@@ -37,14 +37,14 @@ func Bounded(key [2]uint32, t uint64, s uint32) (value uint32, attempts int) {
 	}
 }
 
-// AlignKey is the Philox key of the alignment draws of one (run, query, rollout, agent kind). The strings
-// are hashed as their UTF-8 bytes, not normalised.
+// AlignKey returns the Philox key of the alignment draws of one (run, query, rollout, agent kind). It hashes the UTF-8
+// bytes of the strings without Unicode normalisation.
 func AlignKey(runSeed uint64, query string, rollout int, agent string) [2]uint32 {
 	return hashKey(alignMessage(runSeed, query, rollout, agent))
 }
 
-// SampleKey is the Philox key of the tokens one agent samples in one rollout or invocation; the token's
-// position in its trajectory is the counter. The main agent has invocation 0.
+// SampleKey returns the Philox key of the tokens that an agent samples in one invocation of a rollout; the main agent
+// has invocation 0. The counter is the token's position in its trajectory.
 func SampleKey(runSeed uint64, step int64, query string, rollout int, agent string, invocation int) [2]uint32 {
 	var m message
 	m.text("mgrpo.sample.v1")
@@ -57,7 +57,7 @@ func SampleKey(runSeed uint64, step int64, query string, rollout int, agent stri
 	return hashKey(m)
 }
 
-// StreamKey is the Philox key of a named random stream of a run: one domain, one name, one index.
+// StreamKey returns the Philox key of a named random stream of a run.
 func StreamKey(domain string, seed uint64, name string, index int64) [2]uint32 {
 	var m message
 	m.text(domain)
@@ -77,8 +77,8 @@ func alignMessage(runSeed uint64, query string, rollout int, agent string) messa
 	return m
 }
 
-// message frames the hashed fields: a word is 8 bytes little endian, a text is its length and its bytes,
-// so no two field lists share an encoding.
+// message encodes the hashed fields: a word as 8 bytes little endian, a text as its length and its bytes. No two lists of
+// fields have the same encoding.
 type message []byte
 
 func (m *message) word(v uint64) { *m = binary.LittleEndian.AppendUint64(*m, v) }

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Code names a reason to refuse an input. Nothing is repaired silently: a refused batch trains nothing.
+// Code is the reason for refusing an input. No input is repaired: a refused batch changes no weights.
 type Code string
 
-// The codes, in the order in which a loss is checked; the last three belong to rewards.
+// The codes, in the order in which a loss is checked. The last three are for rewards.
 const (
 	BadWeight         Code = "bad_weight"
 	EmptyBatch        Code = "empty_batch"
@@ -24,15 +24,15 @@ const (
 	UnknownConvention Code = "unknown_convention"
 )
 
-// Refusal is the error of every input that must not be trained on. Positions that do not apply are nil.
+// Refusal is the error for an input that must not be trained on. Positions that do not apply are nil.
 type Refusal struct {
 	Code       Code   `json:"code"`
 	Field      string `json:"field,omitempty"`
-	Group      *int   `json:"group,omitempty"`      // position in a list of groups
+	Group      *int   `json:"group,omitempty"`      // index of the group
 	Index      *int   `json:"index,omitempty"`      // member of a group
 	Trajectory *int   `json:"trajectory,omitempty"` // position in a batch
 	Token      *int   `json:"token,omitempty"`      // packed token index
-	Count      *int   `json:"count,omitempty"`      // how many values are bad in all
+	Count      *int   `json:"count,omitempty"`      // number of bad values
 	Message    string `json:"message,omitempty"`
 }
 

@@ -2,7 +2,7 @@ package mgrpo
 
 import "math"
 
-// RewardWeights scale the components of both rewards. Like those of Objective, the fields are keys of the configuration;
+// RewardWeights are the weights of the parts of both rewards. The fields are keys of the configuration, as in Objective;
 // the defaults are the paper's (section 5.1).
 type RewardWeights struct {
 	Main MainWeights `yaml:"main" doc:"The main agent's."`
@@ -22,9 +22,9 @@ type SubWeights struct {
 	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
 }
 
-// MainReward is R_M (equation 4): 0 with an invalid format, else the weighted format and correctness.
-// correct is in [0,1] and may be nil only when the format is invalid. Errors are *Refusal; a refused
-// rollout counts as failed, it is never scored 0.
+// MainReward returns R_M (equation 4): 0 for an invalid format, else the weighted sum of format and correctness. correct
+// is in [0,1] and may be nil only if the format is invalid. Errors are *Refusal: the rollout then counts as failed and
+// is not scored 0.
 func (w RewardWeights) MainReward(formatValid bool, correct *float64) (float64, error) {
 	if err := checkScore("correct", correct, formatValid); err != nil {
 		return 0, err
@@ -35,9 +35,9 @@ func (w RewardWeights) MainReward(formatValid bool, correct *float64) (float64, 
 	return w.Main.Format + w.Main.Correct*(*correct), nil
 }
 
-// SubReward is R_S (equation 5). mainCorrect is the main agent's correctness in the same rollout; an
-// invalid main format counts as 0, since there is then no answer to grade. expert is the sub-agent's own
-// score and may be nil only when its format is invalid. Errors are *Refusal.
+// SubReward returns R_S (equation 5). mainCorrect is the main agent's correctness in the same rollout; an invalid main
+// format counts as 0, because there is no answer to grade. expert is the score of the sub-agent's own answer and may be
+// nil only if its format is invalid. Errors are *Refusal.
 func (w RewardWeights) SubReward(formatValid, mainFormatValid bool, mainCorrect, expert *float64) (float64, error) {
 	if err := checkScore("main_correct", mainCorrect, mainFormatValid); err != nil {
 		return 0, err

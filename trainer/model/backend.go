@@ -9,10 +9,10 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Backend is where our kernels run on the scope's tensors.
+// Backend returns the backend of our kernels for the scope's tensors.
 func Backend(*torch.Scope) kernels.Backend { return kernels.CPU }
 
-// usable refuses a GPU, whose memory the kernels of this build cannot read.
+// usable refuses a GPU: the kernels of this build cannot read its memory.
 func usable(spec string, cuda bool) error {
 	if cuda {
 		return fmt.Errorf("device %q: this is the build without CUDA: make build CUDA=1 and run bin/mgrpo-cuda, or use device \"cpu\"", spec)

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Backend is where our kernels run on the scope's tensors.
+// Backend returns the backend of our kernels for the scope's tensors.
 func Backend(s *torch.Scope) kernels.Backend {
 	if s.Device().IsCUDA() {
 		return kernels.CUDA(s.Stream())
@@ -15,5 +15,5 @@ func Backend(s *torch.Scope) kernels.Backend {
 	return kernels.CPU
 }
 
-// usable refuses no device: the kernels of this build run on every one.
+// usable accepts every device: this build has kernels for CPU and GPU.
 func usable(string, bool) error { return nil }

@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Cache holds the keys and values of sequences in slots: a tensor [slots, KVHeads, length, HeadDim] for
-// keys and one for values in each layer.
+// Cache stores the keys and values of sequences in slots. Each layer has a tensor [slots, KVHeads, length, HeadDim] for
+// keys and another for values, in the compute type.
 type Cache struct {
 	Slots, Length int
 	k, v          []*torch.Tensor
@@ -35,11 +35,11 @@ func (m *Model) NewCache(ctx context.Context, slots, length int) (*Cache, error)
 
 func (m *Model) attentionScale() float64 { return 1 / math.Sqrt(float64(m.Config.HeadDim)) }
 
-// Rows says where the rows of one forward pass belong: row r is position Pos[r] of the sequence in
-// Slot[r] and sees its first Length[r] = Pos[r]+1 tokens. Int32 [T] each.
+// Rows maps the rows of one forward pass to cache slots: row r is position Pos[r] of the sequence in Slot[r] and attends
+// to its first Length[r] = Pos[r]+1 tokens. Int32 [T] each.
 type Rows struct{ Slot, Pos, Length *torch.Tensor }
 
-// At is the attention of a pass that appends rows to the cache and reads everything before them.
+// At returns the attention of a pass that appends rows to the cache and attends to all earlier positions.
 func (c *Cache) At(r Rows) Attention { return cachedAttention{c, r} }
 
 type cachedAttention struct {
@@ -53,7 +53,7 @@ func (a cachedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor 
 	return torch.AttentionCached(q, a.c.k[layer], a.c.v[layer], a.rows.Slot, a.rows.Length, a.c.scale)
 }
 
-// Copy gives slot `to` the first n tokens of slot `from`.
+// Copy copies the keys and values of the first n tokens of slot `from` to slot `to`.
 func (c *Cache) Copy(from, to, n int) {
 	for _, layer := range [][]*torch.Tensor{c.k, c.v} {
 		for _, t := range layer {

@@ -1,6 +1,6 @@
-// Package model is one readable forward pass over bindings/torch for all decoder families of trainer/arch, of which it
-// knows none: it computes with the tensors that a layout has. The same code trains (packed sequences, autograd) and generates (rows against a
-// key-value cache): what differs is the Attention it is given.
+// Package model is one readable forward pass over bindings/torch for all decoder families of trainer/arch. It knows no
+// family by name: it computes with the tensors that a layout lists. The same code trains (packed sequences, autograd)
+// and generates (rows against a key-value cache); only the Attention differs.
 package model
 
 import (
@@ -20,12 +20,12 @@ type Model struct {
 	Device *torch.Device
 	Layout *arch.Layout
 
-	Master  *torch.Tensor // fp32 [Layout.Numel]: what the optimizer updates and checkpoints hold
-	Half    *torch.Tensor // its bf16 copy, nil where nothing reads one
-	Compute *torch.Tensor // what training's forward pass reads: Master or Half
+	Master  *torch.Tensor // fp32 [Layout.Numel]: the weights that the optimizer updates and checkpoints save
+	Half    *torch.Tensor // bf16 copy of Master, nil if nothing reads it
+	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
-	Decoder             // training's, over views of Compute
-	Generation *Decoder // generation's: the same, or on a CPU with a bf16 copy one that reads matrices from it
+	Decoder             // for training, over views of Compute
+	Generation *Decoder // for generation: the same decoder or, on a CPU with a bf16 copy, a decoder that reads matrices from the copy
 
 	leaves   []*torch.Tensor // views of Compute, one per Layout.Leaves
 	halves   []*torch.Tensor // views of Half and
@@ -50,22 +50,22 @@ type layer struct {
 	cos, sin               *torch.Tensor
 }
 
-// Attention is where the families meet the two ways of running them: q [T, Heads, HeadDim] and k, v
-// [T, KVHeads, HeadDim], after norms and rotation, give [T, Heads, HeadDim].
+// Attention separates the decoder from packed training and cached generation, which implement it. q [T, Heads, HeadDim]
+// and k, v [T, KVHeads, HeadDim], after norms and rotary embedding, give [T, Heads, HeadDim].
 type Attention interface {
 	Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor
 }
 
-// Options says how a model is held.
+// Options sets the precision of a model and the size of its rotary tables.
 type Options struct {
 	Compute     torch.DType // torch.Float32 or torch.BFloat16
-	HalfCopy    bool        // keep a bf16 copy beside float32: on a CPU generation reads half the bytes
+	HalfCopy    bool        // keep a bf16 copy beside float32: generation on a CPU then reads half the bytes
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 }
 
-// Random makes a model from a shape. Initialisation is normal with standard deviation 1/sqrt(fan in),
-// the two projections that write to the residual stream scaled down by sqrt(2·layers) (GPT-2), norms 1,
-// biases 0; a function of the seed alone.
+// Random makes a model with random weights, which depend on cfg and seed alone. Weights are normal with standard
+// deviation 1/sqrt(fan in); the two projections that write to the residual stream are divided by sqrt(2·layers) (GPT-2,
+// Radford et al. 2019). Norms are 1 and biases 0.
 func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64, opt Options) (*Model, error) {
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
@@ -106,7 +106,7 @@ func initialStd(cfg *arch.Config, l arch.Leaf) float64 {
 	return 1 / math.Sqrt(float64(l.Shape[1]))
 }
 
-// Load reads a checkpoint into a new model, a few rows at a time.
+// Load makes a model with the weights of a checkpoint. It reads a few rows at a time.
 func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Options) (*Model, error) {
 	cfg := src.Config()
 	if err := src.Check(); err != nil {
@@ -167,7 +167,7 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 	return m, nil
 }
 
-// views cuts a flat buffer into the leaves.
+// views returns the leaves as views of a flat buffer.
 func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) {
 	for _, l := range m.Layout.Leaves {
 		all = append(all, s.Keep(flat.Narrow(0, l.Offset, l.Numel()).View(l.Shape...).Detach()))
@@ -175,7 +175,7 @@ func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) 
 	return all
 }
 
-// decoder binds leaves: the matrices of linear maps from one list, all else from the other.
+// decoder binds leaves: the matrices of linear maps from matrices, all other tensors from rest.
 func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 	at := map[string]int{}
 	for i, l := range m.Layout.Leaves {
@@ -209,10 +209,10 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 	return d
 }
 
-// Head is the output projection [VocabSize, Hidden]: the embedding itself where they are tied.
+// Head is the output projection [VocabSize, Hidden]; a tied model returns its embedding.
 func (d *Decoder) Head() *torch.Tensor { return d.head }
 
-// MaxPosition is the number of positions the rotary tables hold.
+// MaxPosition is the number of rows of the rotary tables.
 func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
 
 // Hidden is the forward pass without the head: ids and positions int32 [T] give the normalised hidden
@@ -222,7 +222,7 @@ func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) 
 	h := d.normOf(x, 0)
 	for i := range d.layers {
 		oldX, oldH := x, h
-		s.Scoped(func() { // of a block nothing but its result stays
+		s.Scoped(func() { // free all tensors of the block but its result
 			sum, out := d.layers[i].forward(i, oldX, oldH, pos, att)
 			x, h = torch.AddRMSNorm(sum, out, d.normBefore(i+1), d.cfg.RMSEps)
 			s.Hoist(x)
@@ -234,7 +234,7 @@ func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) 
 	return h
 }
 
-// normBefore is the weight of the norm that layer i reads the residual through; behind the last layer comes the final norm.
+// normBefore is the weight of the norm before layer i; after the last layer it is the final norm.
 func (d *Decoder) normBefore(i int) *torch.Tensor {
 	if i == len(d.layers) {
 		return d.norm
@@ -246,8 +246,8 @@ func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
 	return torch.RMSNorm(x, d.normBefore(i), d.cfg.RMSEps)
 }
 
-// forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x, whose norm is h. The
-// last addition is left to the caller, who adds and normalises in one pass: the residual is sum + out.
+// forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x [T, Hidden]; h is
+// norm(x). The new residual is sum + out: the caller adds them, so that one kernel adds and normalises.
 func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention) (sum, out *torch.Tensor) {
 	eps := l.cfg.RMSEps
 	q, k, v := l.project(h)

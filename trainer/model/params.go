@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// Params is what training changes of a model. Learners, snapshots and checkpoints know no other weights: what is trained
-// need be neither all that the model computes with, nor all that a file has, nor lie where the model reads it.
+// Params are the trained parameters of a model. Learners, snapshots and checkpoints access no other weights. Params may
+// be fewer than the model's weights, fewer than a checkpoint's tensors, and in other memory than the model reads.
 type Params interface {
 	// Numel is the length of the flat buffers: of Master and Half, of the gradient, and of the optimizer's moments.
 	Numel() int64
@@ -19,13 +19,13 @@ type Params interface {
 	Master() *torch.Tensor
 	// Half is the bf16 copy of Master that the optimizer renews in the same pass, nil where there is none.
 	Half() *torch.Tensor
-	// Publish makes forward passes, the sampler's too, compute with what Master and Half hold. Call it inside Device.Do
-	// after every update.
+	// Publish makes forward passes, including the sampler's, compute with Master and Half. Call it inside Device.Do after
+	// every update.
 	Publish()
-	// Restore fills Master and makes the model compute with it; read gives its values from element from on.
+	// Restore fills Master and publishes it. read fills dst with the values from element `from` on.
 	Restore(ctx context.Context, read func(from int64, dst []float32) error) error
-	// Reader reads a tensor of the model's checkpoint by its name, all of it as float32, with the values that Master has
-	// in the copy which master reads from its element from on.
+	// Reader returns a function that reads a whole checkpoint tensor by name as float32. Trained values come from a copy
+	// of Master: master fills dst with its values from element `from` on.
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
 }
 
@@ -35,7 +35,7 @@ type Param struct {
 	Offset int64
 }
 
-// All are all of a model's weights, in the buffers from which it computes.
+// All returns Params that are all weights of a model, in the buffers that the model reads.
 func All(m *Model) Params { return all{m} }
 
 type all struct{ m *Model }

@@ -2,12 +2,12 @@ package model
 
 import "github.com/mgrpo/mgrpo/bindings/torch"
 
-// Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the
-// sequence that row Follows[b] ends, so sequences that begin alike hold what they share once.
+// Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the sequence that
+// ends at row Follows[b], so sequences with a common prefix store it once.
 type Packed struct {
 	IDs, Pos *torch.Tensor // int32 [T]
 	Cu       *torch.Tensor // int32 [B+1]
-	Follows  *torch.Tensor // int32 [B], Follows[b] < Cu[b], -1 for none; nil if every segment is a sequence
+	Follows  *torch.Tensor // int32 [B], Follows[b] < Cu[b], -1 at the start of a sequence; nil if every segment is a sequence
 }
 
 // packedAttention is causal attention within each sequence of a packed batch.
@@ -29,11 +29,11 @@ func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
 	return m.Hidden(s, in.IDs, in.Pos, m.packed(in))
 }
 
-// Objective turns hidden states [T, Hidden] into tensors to differentiate and the gradient of the loss
-// with respect to each. It runs in grad mode.
+// Objective computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
+// them. It runs in grad mode.
 type Objective func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
 
-// ForwardBackward accumulates the gradient of an objective into the leaves' Grad.
+// ForwardBackward accumulates the gradient of an objective into the Grad of the leaves.
 func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) {
 	s.Grad(true, func() {
 		outputs, grads := objective(m.Forward(s, in))
@@ -41,8 +41,8 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 	})
 }
 
-// ForwardBackwardCheckpointed is ForwardBackward holding one hidden state a layer instead of every
-// intermediate: each block runs again just before its backward pass (Chen et al. 2016).
+// ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
+// state a layer, and each block runs again just before its backward pass.
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
 	att := m.packed(in)
 	inputs := []*torch.Tensor{torch.Embedding(m.embed, in.IDs)}
@@ -71,13 +71,13 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	})
 }
 
-// block is layer i from residual to residual.
+// block computes layer i: residual in, residual out.
 func (m *Model) block(i int, x, pos *torch.Tensor, att Attention) *torch.Tensor {
 	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pos, att)
 	return sum.Add(out)
 }
 
-// backBlock differentiates one block at x, accumulates into the leaves and returns the gradient of x.
+// backBlock runs one block at x forward and backward, accumulates into the leaves and returns the gradient of x.
 func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, block Objective) *torch.Tensor {
 	var dx *torch.Tensor
 	s.Scoped(func() {

@@ -8,11 +8,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// chunkElements bounds the host buffer through which weights stream in and out (4 MiB of fp32).
+// chunkElements is the size of the host buffer through which weights are copied (4 MiB of fp32).
 const chunkElements = 1 << 20
 
-// fill sets every parameter, asking read for whole rows of one checkpoint tensor at a time: dst is the
-// tensor's elements from element `from` on.
+// fill sets every parameter. read fills dst with the elements of a checkpoint tensor from element `from` on; dst is
+// whole rows.
 func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, from int64, dst []float32) error) error {
 	for _, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
@@ -29,12 +29,12 @@ func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, 
 	return m.SyncHalf(ctx)
 }
 
-// WriteFlat fills a flat fp32 buffer laid out like the model's (an optimizer moment) from the host.
+// WriteFlat fills a flat fp32 buffer with the model's layout, such as an optimizer moment, from the host.
 func (m *Model) WriteFlat(ctx context.Context, flat *torch.Tensor, read func(from int64, dst []float32) error) error {
 	return m.write(ctx, flat, 0, flat.Numel(), chunkElements, read)
 }
 
-// write fills flat[offset:offset+n] in runs of `step` elements; read counts from 0.
+// write fills flat[offset:offset+n] in pieces of `step` elements; read counts from 0.
 func (m *Model) write(ctx context.Context, flat *torch.Tensor, offset, n, step int64, read func(from int64, dst []float32) error) error {
 	buf := make([]float32, min(step, n))
 	for from := int64(0); from < n; from += step {
@@ -61,7 +61,7 @@ func (m *Model) ReadFlat(ctx context.Context, flat *torch.Tensor, from int64, ds
 	})
 }
 
-// SyncHalf refreshes the bf16 copy after Master was written.
+// SyncHalf copies Master to the bf16 copy.
 func (m *Model) SyncHalf(ctx context.Context) error {
 	if m.Half == nil {
 		return nil

@@ -1,13 +1,12 @@
-// Package policy turns tokens into more tokens: a Policy continues a prompt with samples and reports, for
-// each sampled token, the log-prob that the sampled distribution gave it. The folders below hold what
-// implements it (local) and what uses it without training (chat, jsonl, standalone).
+// Package policy defines what samples an agent's turns. A Policy continues a prompt and reports the log-prob of each
+// sampled token under the distribution that it was sampled from. Package local implements it; packages chat, jsonl and
+// standalone use it without training.
 package policy
 
 import "context"
 
-// Key names one sampled turn of a run. Together with the absolute position of a token in its sequence
-// it is the counter of the Philox generator, so a token's random number depends on what is sampled and
-// never on when or beside what it is sampled.
+// Key names one sampled turn of a run. Key and the position of a token in its sequence are the key and counter of the
+// Philox generator. So a token's random number does not depend on time, on the batch or on arrival order.
 type Key struct {
 	RunSeed    uint64 // seed of the whole run
 	Step       int64  // training step the rollout belongs to
@@ -25,8 +24,8 @@ type Sampling struct {
 	TopP        float64  // nucleus mass in (0,1); 0 or 1 is off
 	MinP        float64  // keep tokens with p >= MinP * max p; 0 is off
 	MaxNew      int      // most tokens to sample in this turn; at least 1
-	StopIDs     []int32  // sampling one of these ends the turn; it is part of the completion
-	StopStrings []string // decoded text of the turn containing one of these ends the turn
+	StopIDs     []int32  // the turn ends when one of these is sampled; the id is part of the completion
+	StopStrings []string // the turn ends when its decoded text contains one of these
 }
 
 // Finish says why a completion ended.
@@ -39,7 +38,7 @@ const (
 	FinishCancelled Finish = "cancelled" // the caller's context ended; the tokens are a prefix
 )
 
-// Request asks for one turn: Tokens is everything before it (prompt, earlier turns, observations).
+// Request asks for one turn. Tokens are all tokens before it: prompt, earlier turns, observations.
 type Request struct {
 	Tokens   []int32
 	Sampling Sampling
@@ -52,42 +51,42 @@ type Request struct {
 
 // Completion is one sampled turn. The three slices have equal length: one entry a sampled token.
 type Completion struct {
-	Tokens            []int32   // sampled ids, a sampled stop id included
+	Tokens            []int32   // sampled ids, including a stop id
 	LogProbs          []float32 // log-prob under softmax(logits / Temperature), natural log
 	TruncatedLogProbs []float32 // log-prob under the distribution left by TopK, TopP and MinP
 	Finish            Finish
 	Version           int64 // policy version that sampled every token of the turn
 }
 
-// Sampler is what a conversation needs of a policy. Generate may be called from any number of goroutines;
-// concurrent calls are batched. An error means that no whole turn exists (device failure, invalid request);
-// running into a limit is a Finish, not an error. If ctx ends, the error is its cause and the completion, with
-// FinishCancelled, holds what was sampled until then.
+// Sampler samples turns for conversations. Generate may be called from several goroutines; an implementation batches
+// concurrent calls. It returns an error if the turn is incomplete (device failure, invalid request); reaching a limit
+// is a Finish, not an error. If ctx ends, the error is the cause of ctx, and the completion has FinishCancelled and
+// the tokens sampled so far.
 type Sampler interface {
 	Generate(ctx context.Context, r Request) (Completion, error)
 	ContextLimit() int // most tokens of prompt plus completion
 }
 
-// Policy samples the turns of one agent, whose weights change between training steps. It is made with the
-// place from which it takes the weights.
+// Policy samples the turns of one agent, whose weights change between training steps. Its constructor gets the source
+// of the weights.
 type Policy interface {
 	Sampler
 
-	// UpdateWeights takes the weights as they are now and calls them version. When it returns, every turn that begins
-	// later is sampled with them. A policy that cannot change weights under sequences in flight refuses to.
+	// UpdateWeights loads the current weights as policy version `version`. Turns that begin after it returns are sampled
+	// with them. A policy that cannot change weights under sequences in flight returns an error.
 	UpdateWeights(ctx context.Context, version int64) error
 	Version() int64 // committed training steps of the weights in use
 
-	// Deterministic says whether equal requests have equal answers, bit for bit, whatever else is in flight.
+	// Deterministic says whether equal requests give bit-equal completions, whatever else is in flight.
 	Deterministic() bool
 
 	Stats() Stats
 
-	// Close fails what is in flight and frees what the policy allocated; the weights are not its own.
+	// Close fails the requests in flight and frees the policy's memory, but not the weights, which it does not own.
 	Close(ctx context.Context) error
 }
 
-// Stats counts what a policy did since it was made. A policy that does not know a number leaves it 0.
+// Stats counts a policy's work since it was created. A number that the policy does not know is 0.
 type Stats struct {
 	Requests      int64         `json:"requests"`
 	PromptTokens  int64         `json:"prompt_tokens"` // tokens of all prompts, reused ones included

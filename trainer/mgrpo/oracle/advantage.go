@@ -48,8 +48,8 @@ func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvan
 	return g, nil
 }
 
-// needsTwo tells the conventions that divide by W - 1 or compare a member with the others: they are defined for a total
-// weight above 1.
+// needsTwo says whether a convention divides by W - 1 or compares a member with the others: it then needs a total
+// weight W above 1.
 func needsTwo(c mgrpo.Convention) bool {
 	return c.Std == mgrpo.StdSample || c.Baseline != mgrpo.BaselineMean
 }
@@ -75,7 +75,7 @@ func checkGroup(c mgrpo.Convention, rewards, weights []float64) error {
 	return nil
 }
 
-// groupStatistics takes the weighted mean first and the deviations after: E[r^2] - mu^2 would cancel.
+// groupStatistics computes the weighted mean first, then the deviations: E[r^2] - mu^2 would lose digits.
 func groupStatistics(rewards, weights []float64) mgrpo.GroupStats {
 	var g mgrpo.GroupStats
 	first, sum, identical := math.NaN(), 0.0, true
@@ -127,7 +127,7 @@ func advantage(c mgrpo.Convention, g mgrpo.GroupStats, rewards, weights []float6
 	}
 }
 
-// leaveOneOutStd centres on the other members and divides by their sample std, unless they are identical.
+// leaveOneOutStd subtracts the mean of the other members and divides by their sample std, unless they are identical.
 func leaveOneOutStd(c mgrpo.Convention, rewards, weights []float64, i int) float64 {
 	others := make([]float64, len(weights))
 	copy(others, weights)

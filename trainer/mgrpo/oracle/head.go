@@ -6,9 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// TokenLogProb is the log-prob of the target and the entropy of softmax(logits/tau), in nats. Off the target a logit
-// of -Inf is a column of probability 0. A NaN or +Inf logit, a target outside the row and a target of probability 0
-// are refused.
+// TokenLogProb returns the log-prob of the target and the entropy of softmax(logits/tau), in nats. A logit of -Inf has
+// probability 0. Refused: a NaN or +Inf logit, a target outside the row, a target of probability 0.
 func TokenLogProb(logits []float64, target int, tau float64) (logProb, entropy float64, err error) {
 	if target < 0 || target >= len(logits) || !(tau > 0) {
 		return 0, 0, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "targets", Message: "target outside the row, or temperature not positive"}
@@ -35,7 +34,7 @@ func TokenLogProb(logits []float64, target int, tau float64) (logProb, entropy f
 	return (logits[target]-top)/tau - logSum, logSum - weighted/sum, nil
 }
 
-// TokenLogProbGrad is dL/dlogits of one row from G = dL/dlogProb and E = dL/dentropy:
+// TokenLogProbGrad returns dL/dlogits of one row from G = dL/dlogProb and E = dL/dentropy:
 // (G (1[v = target] - p_v) - E p_v (ln p_v + H)) / tau.
 func TokenLogProbGrad(logits []float64, target int, tau, dLogProb, dEntropy float64) ([]float64, error) {
 	logProb, entropy, err := TokenLogProb(logits, target, tau)

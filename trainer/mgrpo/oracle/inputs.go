@@ -5,14 +5,14 @@ import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 // maxLogProb separates rounding from a kernel that computes probabilities above 1.
 const maxLogProb = 1e-3
 
-// field is a per-token array by the name errors use.
+// field is a per-token array and its name in errors.
 type field struct {
 	name    string
 	values  []float64
 	logProb bool
 }
 
-// fields in the order in which a bad value is looked for within a token.
+// fields returns the arrays in the order in which the values of a token are checked.
 func (b Batch) fields() []field {
 	return []field{
 		{"logp_new", b.New, true}, {"logp_old", b.Old, true}, {"logp_behaviour", b.Behaviour, true},
@@ -20,8 +20,8 @@ func (b Batch) fields() []field {
 	}
 }
 
-// checkInputs refuses arrays that are absent though needed and values that cannot be: steps 3 to 6 of the
-// specification's list of refusals. read is positive for the trajectories that count.
+// checkInputs refuses missing arrays and impossible values: steps 3 to 6 of the specification's list of refusals. read
+// is positive for the trajectories that are read.
 func (o objective) checkInputs(b Batch, read []float64) error {
 	for j := range read {
 		if read[j] > 0 && !finite(b.Advantage[j]) {
@@ -51,7 +51,7 @@ func (o objective) checkSupplied(b Batch) error {
 	return nil
 }
 
-// scan returns the first bad value at a trained token: by packed token index, then in the order of fields.
+// scan returns the first bad value at a trained token, ordered by packed token index, then by fields.
 func (b Batch) scan(read []float64, code mgrpo.Code, bad func(field, float64) bool) *mgrpo.Refusal {
 	for j := range read {
 		for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {

@@ -7,9 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// Batch is what one optimizer step of one policy consumes: packed ragged trajectories. Trajectory j is
-// tokens CuSeqlens[j]:CuSeqlens[j+1]. Log-probs are those of the taken tokens under softmax(logits/tau),
-// in nats. Only tokens with Mask in trajectories of positive weight are ever read; others may hold NaN.
+// Batch is the input of one optimizer step: n trajectories, packed without padding. Trajectory j is tokens
+// CuSeqlens[j]:CuSeqlens[j+1]. Log-probs are those of the sampled tokens under softmax(logits/tau), in nats. Loss reads
+// only tokens with Mask in trajectories of positive weight; the others may be NaN.
 type Batch struct {
 	CuSeqlens []int     // [n+1]
 	Group     []int64   // [n], any ids
@@ -23,7 +23,7 @@ type Batch struct {
 	Entropy   []float64 // [tokens] or nil
 }
 
-// LossResult is a loss to minimise with its parts and statistics, and its gradient.
+// LossResult is the loss to minimise, its parts and statistics, and its gradient.
 type LossResult struct {
 	mgrpo.LossStats
 	Coef     []float64 // [n], c_j; 0 where not read
@@ -31,7 +31,7 @@ type LossResult struct {
 	DEntropy []float64 // [tokens], dL/dEntropy
 }
 
-// Loss is the policy loss of a batch. Every refusal of data is a *mgrpo.Refusal.
+// Loss computes the policy loss of a batch. It refuses bad data with a *mgrpo.Refusal.
 func Loss(options mgrpo.Objective, b Batch) (LossResult, error) {
 	o := objective(options)
 	coef, err := o.coefficients(b)
@@ -56,9 +56,8 @@ func Loss(options mgrpo.Objective, b Batch) (LossResult, error) {
 	return out, out.checkFinite()
 }
 
-// coefficients are the token coefficients c_j of the aggregation, 0 for trajectories that are not read.
-// They depend on the whole batch: compute them before splitting it. A bad weight and an empty batch are
-// refused.
+// coefficients returns the token coefficients c_j of the aggregation, 0 for trajectories that are not read. They depend
+// on the whole batch: compute them before splitting it. Refused: a bad weight, an empty batch.
 func (o objective) coefficients(b Batch) ([]float64, error) {
 	if err := b.checkShape(); err != nil {
 		return nil, err
@@ -123,7 +122,7 @@ func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *met
 			return err
 		}
 	}
-	if sequence != nil { // each token moves the one ratio that every token's term contains
+	if sequence != nil { // the gradient of a token passes through the ratio that all tokens of the sequence share
 		_, slope := o.term(advantage, sequence, 0)
 		for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
 			if b.Mask[t] {
@@ -155,11 +154,11 @@ func (o objective) regularise(b Batch, j, t int, c float64, out *LossResult, m *
 	return nil
 }
 
-// ratio is an importance ratio: of a token, or of a sequence, whose log is then spread over its tokens.
+// ratio is the importance ratio of a token or of a sequence.
 type ratio struct {
 	rho    float64
 	share  float64 // d ln rho / d new_t
-	inside bool    // the clamp lets the gradient pass
+	inside bool    // the clamp passes the gradient
 }
 
 func (o objective) ratio(logRatio, share float64) *ratio {
@@ -167,8 +166,8 @@ func (o objective) ratio(logRatio, share float64) *ratio {
 	return &ratio{rho: math.Exp(x), share: share, inside: inside}
 }
 
-// sequenceRatio is the one ratio of trajectory j in the sequence modes, nil in the token modes. Exponents
-// that the clamp leaves above the float32 range are refused in both.
+// sequenceRatio returns the ratio of trajectory j in the sequence modes, nil in the token modes. Both refuse an exponent
+// that overflows float32 after the clamp.
 func (o objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 	sum, n := 0.0, 0.0
 	overflow := &mgrpo.Refusal{Code: mgrpo.RatioOverflow, Field: "ratio", Trajectory: new(j)}
@@ -198,7 +197,7 @@ func (o objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 	return r, nil
 }
 
-// term is l and dl/dnew_t. logProb is read by CISPO alone, whose ratio passes no gradient.
+// term returns l and dl/dnew_t. Only CISPO reads logProb: its ratio passes no gradient.
 func (o objective) term(advantage float64, r *ratio, logProb float64) (loss, slope float64) {
 	if o.Ratio == mgrpo.RatioCISPO {
 		low, high := o.cispoBounds()

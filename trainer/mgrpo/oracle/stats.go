@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// average is a weighted mean with the largest and smallest value.
+// average accumulates a weighted mean and the largest and smallest value.
 type average struct{ sum, weight, low, high float64 }
 
 func (a *average) add(weight, x float64) {
@@ -38,7 +38,7 @@ type meter struct {
 
 func newMeter(o objective) *meter { return &meter{o: o} }
 
-// token records one trained token; r is the ratio it was given.
+// token records one trained token; r is its ratio.
 func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
 	w := b.Weight[j]
 	m.tokens++
@@ -65,7 +65,7 @@ func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
 	}
 }
 
-// tis is the truncated importance weight v of one token, 1 when it is off.
+// tis returns the truncated importance weight v of one token, 1 if tis_cap is off.
 func (m *meter) tis(b Batch, j, t int) float64 {
 	if m.o.TISCap == nil {
 		return 1
@@ -77,7 +77,7 @@ func (m *meter) tis(b Batch, j, t int) float64 {
 	return v
 }
 
-// report writes everything but the loss and its parts to s; read is positive for the trajectories that count.
+// report writes all statistics but the loss and its parts to s; read is positive for the trajectories that are read.
 func (m *meter) report(b Batch, read []float64, s *mgrpo.LossStats) {
 	s.Tokens, s.WeightedTokens = m.tokens, m.rho.weight
 	s.ClipFracLow, s.ClipFracHigh, s.DualClipFrac = m.clipLow.mean(), m.clipHigh.mean(), m.dual.mean()

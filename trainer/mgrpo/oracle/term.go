@@ -9,10 +9,10 @@ import (
 // maxExponent is the largest exponent whose exponential is finite in float32.
 const maxExponent = 88
 
-// objective has the formulas of the policy loss as its methods.
+// objective has a method for each formula of the policy loss.
 type objective mgrpo.Objective
 
-// clamp limits a log-ratio; inside reports whether it may pass a gradient (the boundary does).
+// clamp limits a log-ratio; inside says whether the gradient passes (it does at the boundary).
 func (o objective) clamp(x float64) (clamped float64, inside bool) {
 	if o.LogRatioClamp == nil {
 		return x, true
@@ -21,8 +21,8 @@ func (o objective) clamp(x float64) (clamped float64, inside bool) {
 	return min(max(x, -limit), limit), math.Abs(x) <= limit
 }
 
-// policyTerm is l and dl/d(ln rho) of one ratio (section 5.1 of the specification, not CISPO). Ties take
-// the unclipped branch.
+// policyTerm returns l and dl/d(ln rho) of one ratio (section 5.1 of the specification, not CISPO). At a tie the
+// unclipped branch counts.
 func (o objective) policyTerm(advantage, rho float64) (loss, slope float64) {
 	low, high := 1-o.EpsLow, 1+o.EpsHigh
 	switch {
@@ -44,7 +44,7 @@ func (o objective) policyTerm(advantage, rho float64) (loss, slope float64) {
 	return loss, slope
 }
 
-// cispoBounds are the bounds of the ratio inside CISPO's stop-gradient.
+// cispoBounds returns the bounds of the ratio inside CISPO's stop-gradient.
 func (o objective) cispoBounds() (low, high float64) {
 	if o.CISPOLow != nil {
 		low = 1 - *o.CISPOLow
@@ -52,7 +52,7 @@ func (o objective) cispoBounds() (low, high float64) {
 	return low, 1 + o.CISPOHigh
 }
 
-// penalty is the KL estimator at x = new - ref and its derivative.
+// penalty returns the KL estimator at x = new - ref and its derivative.
 func penalty(k mgrpo.KL, x float64) (value, slope float64) {
 	switch k {
 	case mgrpo.KL1:

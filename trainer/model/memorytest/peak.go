@@ -1,4 +1,4 @@
-// Package memorytest measures, for tests, what memory a piece of work takes.
+// Package memorytest measures the peak memory of a function, for tests.
 package memorytest
 
 import (
@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// Peak runs work and returns by how many bytes the process's anonymous resident memory (RssAnon: no file pages)
-// stood, at its highest, above what it was before. It is sampled every millisecond. The runtime and other threads
-// add some megabytes of their own, so measure work that takes hundreds. Where Linux's figure is missing the test
-// is skipped.
+// Peak runs work and returns the largest growth, in bytes, of the process's anonymous resident memory (RssAnon: no file
+// pages), sampled every millisecond. The Go runtime and other threads add a few megabytes, so measure work that takes
+// hundreds. Peak skips the test where Linux does not report RssAnon.
 func Peak(t testing.TB, work func()) int64 {
 	t.Helper()
-	debug.FreeOSMemory() // what ran before must not hide what the work takes
+	debug.FreeOSMemory() // garbage of earlier tests must not hide the growth
 	before := anonymous(t)
 	stop, peak := make(chan struct{}), make(chan int64, 1)
 	go func() {
@@ -32,7 +31,7 @@ func Peak(t testing.TB, work func()) int64 {
 		}
 	}()
 	func() {
-		defer close(stop) // also when the work ends the test
+		defer close(stop) // also if work ends the test
 		work()
 	}()
 	return <-peak - before

@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// Session is one conversation. Every turn is rendered anew from the messages so far; what the engine
-// already holds of it is not computed again.
+// Session is one conversation. Every turn renders all messages so far; the engine reuses the prefix that is in its
+// key-value cache.
 type Session struct {
 	Engine    policy.Sampler
 	Tokenizer *tokenizer.Tokenizer // with a chat template
@@ -24,9 +24,9 @@ type Session struct {
 	Sampling  policy.Sampling
 	Seed      uint64
 
-	Prompt string // written before a person's turn, such as "> "; "" where nobody is looking
+	Prompt string // printed before a person's turn, such as "> "; "" where the input is not a terminal
 	Out    io.Writer
-	Notes  io.Writer // what is said about the conversation, not in it
+	Notes  io.Writer // messages about the session, such as a cut answer
 
 	messages []tokenizer.Message
 	turn     int64
@@ -34,8 +34,8 @@ type Session struct {
 
 const help = "/reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer short"
 
-// Run reads one message a line from in until its end, /exit, or the end of ctx. A value on interrupts cuts
-// the answer short that is being given.
+// Run reads one message a line from in until the end of in, /exit, or the end of ctx. A value on interrupts stops the
+// answer being sampled.
 func (s *Session) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
 	if !s.Tokenizer.HasTemplate() {
 		return tokenizer.ErrNoTemplate
@@ -87,7 +87,7 @@ func (s *Session) reset() {
 	}
 }
 
-// answer samples the model's turn. One without room in the context is not kept, nor is the question.
+// answer samples the model's turn. If the context has no room for it, the question is dropped too.
 func (s *Session) answer(ctx context.Context, question string, interrupts <-chan os.Signal) error {
 	asked := append(s.messages[:len(s.messages):len(s.messages)], tokenizer.Message{Role: "user", Content: question})
 	prompt, err := s.Tokenizer.Render(tokenizer.Chat{Messages: tokenizer.Messages(asked...), AddGenerationPrompt: true})
@@ -115,11 +115,11 @@ func (s *Session) answer(ctx context.Context, question string, interrupts <-chan
 	return nil
 }
 
-// sample writes the turn while the engine samples it.
+// sample prints the turn while the engine samples it.
 func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan os.Signal) (string, policy.Finish, error) {
 	turn, cut := context.WithCancel(ctx)
 	defer cut()
-	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit())) // room for all: the engine must not wait for a terminal
+	sampled := make(chan int32, min(s.Sampling.MaxNew, s.Engine.ContextLimit())) // room for the whole turn, so that the engine never waits for the terminal
 	var out policy.Completion
 	var err error
 	go func() {
@@ -155,11 +155,11 @@ func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan 
 	return text.String(), out.Finish, err
 }
 
-// maxMessage bounds one message, in bytes.
+// maxMessage is the size of the longest message, in bytes.
 const maxMessage = 1 << 20
 
-// readLines sends the lines of r, then what reading ended with. It ends with ctx, but for a Read that
-// blocks: that one ends when r does.
+// readLines sends the lines of r, then the read error (nil at the end of r). It ends when ctx ends, except while it is
+// blocked in Read.
 func readLines(ctx context.Context, r io.Reader) (<-chan string, <-chan error) {
 	lines, ended := make(chan string), make(chan error, 1)
 	go func() {

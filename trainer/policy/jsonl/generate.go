@@ -16,7 +16,7 @@ import (
 type GenerateOptions struct {
 	Sampling policy.Sampling
 	Seed     uint64
-	InFlight int       // lines worked on at once; more than the engine's slots, so that they are never idle
+	InFlight int       // lines in flight; more than the engine's slots, so that no slot is ever idle
 	Progress *Progress // may be nil
 }
 
@@ -30,10 +30,9 @@ type completion struct {
 }
 
 // Generate continues the prompt of every line of r: {"ids"|"text"|"messages"} gives {"ids", "text",
-// "logprobs", "finish_reason"} of what was sampled. A stop token is among the ids; the text is without it and other
-// special tokens. An "id"
-// is given back. What a line gets is a function of its number, the seed and the prompt alone. The error is
-// one of reading, writing or the engine; lines that were refused are counted in the Tally.
+// "logprobs", "finish_reason"} of the sampled tokens. The ids include a stop token; the text leaves out all special
+// tokens. A line's "id" is copied to its reply. A reply depends on the line number, the seed and the prompt alone.
+// Generate returns an error if reading, writing or the engine fails; the Tally counts refused lines.
 func Generate(ctx context.Context, p *standalone.Policy, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup
@@ -86,13 +85,13 @@ func Generate(ctx context.Context, p *standalone.Policy, engine policy.Sampler, 
 	return out.tally, <-ended
 }
 
-// answer is a reply in the making.
+// answer is one line being answered.
 type answer struct {
 	line       int
 	id         json.RawMessage
 	completion completion
-	err        error // this line's
-	fatal      error // the engine's
+	err        error // refuses this line
+	fatal      error // ends Generate: the engine failed
 }
 
 type generator struct {

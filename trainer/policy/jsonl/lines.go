@@ -1,5 +1,5 @@
 // Package jsonl is the logic of `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the
-// order of the input. A line that cannot be answered is answered {"error"}, and the others go on.
+// order of the input. A line that cannot be answered gets the reply {"error"}; the other lines go on.
 package jsonl
 
 import (
@@ -12,13 +12,13 @@ import (
 	"io"
 )
 
-// MaxLine is the length of the longest line taken, in bytes.
+// MaxLine is the size of the longest line that is read, in bytes.
 const MaxLine = 16 << 20
 
-// Tally says how the lines of an input fared.
+// Tally counts the lines of an input and the lines that failed.
 type Tally struct {
 	Lines, Failed int
-	First         error // why the first one failed
+	First         error // error of the first failed line
 }
 
 // Err is an error if a line failed.
@@ -29,15 +29,15 @@ func (t Tally) Err() error {
 	return fmt.Errorf("%d of %d lines failed, the first: %w", t.Failed, t.Lines, t.First)
 }
 
-// input is one line: its number from 1, and its bytes or why there are none.
+// input is one line: its number, counted from 1, and its bytes or the error of reading it.
 type input struct {
 	number int
 	data   []byte
 	err    error
 }
 
-// readLines sends the lines of r that are not blank, and then what reading ended with (nil at the end of
-// the input) on the second channel. It ends with ctx, but for a Read that blocks: that one ends when r does.
+// readLines sends the lines of r that are not blank, then the read error (nil at the end of r) on the second channel.
+// It ends when ctx ends, except while it is blocked in Read.
 func readLines(ctx context.Context, r io.Reader, ahead int) (<-chan input, <-chan error) {
 	lines, ended := make(chan input, ahead), make(chan error, 1)
 	go func() {
@@ -80,7 +80,7 @@ func receive(ctx context.Context, lines <-chan input) (in input, ok bool) {
 	}
 }
 
-// readLine reads up to a newline; of a line that is too long nothing is kept.
+// readLine reads up to a newline. It skips a line that is too long and returns no bytes of it.
 func readLine(r *bufio.Reader) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -109,13 +109,13 @@ func newOutput(w io.Writer) *output {
 	return o
 }
 
-// failure is the reply to a line that cannot be answered.
+// failure is the reply to a line that was refused.
 type failure struct {
 	ID    json.RawMessage `json:"id,omitempty"`
 	Error string          `json:"error"`
 }
 
-// write answers a line with a reply, or with why there is none.
+// write writes the reply to a line, or err if there is no reply.
 func (o *output) write(line int, id json.RawMessage, reply any, err error) error {
 	o.tally.Lines++
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Progress tells a person now and then how far a long run over lines is. A nil *Progress tells nothing.
+// Progress prints from time to time how many lines and tokens are done. A nil *Progress prints nothing.
 type Progress struct {
 	mu            sync.Mutex
 	lines, tokens int
@@ -16,8 +16,8 @@ type Progress struct {
 	done          sync.WaitGroup
 }
 
-// StartProgress writes a line to w once `after` has gone by, and again every five times that long, until
-// Stop. what is done with tokens is the verb: "sampled", "scored".
+// StartProgress prints a line to w after `after`, then every 5 × `after` until Stop. what is the verb for the tokens:
+// "sampled" or "scored".
 func StartProgress(w io.Writer, what string, after time.Duration) *Progress {
 	p := &Progress{began: time.Now(), stop: make(chan struct{})}
 	p.done.Go(func() {

@@ -10,16 +10,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// request is what a line asks about.
+// request is a parsed line.
 type request struct {
-	id   json.RawMessage // the line's "id", given back as it came; nil without one
+	id   json.RawMessage // the line's "id", copied to the reply; nil if absent
 	ids  []int32
-	text bool // ids were not given: they come from text or messages
+	text bool // ids were encoded from text or messages
 }
 
-// parseRequest reads {"ids"}, {"text"} or, where chat allows it, {"messages", ...} with a chat template's
-// other inputs. Text gets what the tokenizer's post-processor adds, such as a beginning-of-text token;
-// messages end with the template's generation prompt unless the line says otherwise. Other keys are ignored.
+// parseRequest reads {"ids"}, {"text"} or, if chat is true, {"messages", ...} with the other inputs of a chat template.
+// Text gets the tokens that the tokenizer's post-processor adds, such as a beginning-of-text token. Messages end with
+// the template's generation prompt unless the line sets add_generation_prompt: false. Other keys are ignored.
 func parseRequest(p *standalone.Policy, in input, chat bool) (q request, err error) {
 	if in.err != nil {
 		return q, in.err

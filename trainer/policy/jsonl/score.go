@@ -14,25 +14,25 @@ import (
 // ScoreOptions say how Score computes.
 type ScoreOptions struct {
 	Temperature float64   // > 0
-	BatchTokens int       // tokens of one forward pass; a longer sequence is one of its own
+	BatchTokens int       // tokens of one forward pass; a longer sequence gets a pass of its own
 	Progress    *Progress // may be nil
 }
 
 // score is the reply of Score.
 type score struct {
 	ID       json.RawMessage `json:"id,omitempty"`
-	IDs      []int32         `json:"ids,omitempty"` // where the line gave text
+	IDs      []int32         `json:"ids,omitempty"` // present if the line gave text
 	LogProbs []float32       `json:"logprobs"`
 	Entropy  []float32       `json:"entropy"`
 }
 
-// headRows is how many rows of logits exist at once.
+// headRows is the number of rows of logits in memory at once.
 const headRows = 512
 
-// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}: for each id but the first, in
-// nats, its log-prob under softmax(logits / temperature) given those before it, and that distribution's
-// entropy. Lines that are there already share a forward pass, packed without padding. The error is one of
-// reading, writing or the device; lines that were refused are counted in the Tally.
+// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}: for each id but the first, its log-prob
+// under softmax(logits / temperature) given the ids before it, and the entropy of that distribution, in nats. Lines that
+// have already arrived share a forward pass, packed without padding. Score returns an error if reading, writing or the
+// device fails; the Tally counts refused lines.
 func Score(ctx context.Context, p *standalone.Policy, opt ScoreOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -60,7 +60,7 @@ func Score(ctx context.Context, p *standalone.Policy, opt ScoreOptions, r io.Rea
 	return out.tally, <-ended
 }
 
-// scored is one line on its way.
+// scored is one line being scored.
 type scored struct {
 	request
 	number int
@@ -73,7 +73,7 @@ type scorer struct {
 	opt    ScoreOptions
 }
 
-// gather starts a batch with a line and adds what can be had without waiting and fits.
+// gather makes a batch of first and of the lines that have already arrived, up to opt.BatchTokens.
 func (s *scorer) gather(first input, lines <-chan input) []*scored {
 	batch := []*scored{s.parse(first)}
 	tokens := len(batch[0].ids)
@@ -105,8 +105,7 @@ func (s *scorer) parse(in input) *scored {
 	return l
 }
 
-// score fills in the replies of a batch, its sequences one after the other in forward passes of
-// opt.BatchTokens.
+// score computes the replies of a batch, in order, in forward passes of at most opt.BatchTokens.
 func (s *scorer) score(ctx context.Context, batch []*scored) error {
 	var packed []*scored
 	tokens := 0
@@ -129,7 +128,7 @@ func (s *scorer) score(ctx context.Context, batch []*scored) error {
 	return flush()
 }
 
-// pass is one forward pass.
+// pass scores lines in one forward pass.
 func (s *scorer) pass(ctx context.Context, packed []*scored) error {
 	var ids, pos, target, row []int32
 	cu := []int32{0}

@@ -1,5 +1,5 @@
-// Package standalone opens one checkpoint for use outside training: its weights on a device and, where its
-// files have one, its tokenizer.
+// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device and, if there is
+// one, the tokenizer.
 package standalone
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Options says where and how a policy is held.
+// Options says on which device and in which precision a policy runs.
 type Options struct {
 	Device  string // "cpu", "cuda" or "cuda:N"
 	Threads int    // CPU threads; 0 means one a core
@@ -31,7 +31,7 @@ type Options struct {
 // Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
 type Policy struct {
 	Model     *model.Model
-	Tokenizer *tokenizer.Tokenizer // nil for a model without one: token ids in, token ids out
+	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has no tokenizer: token ids in, token ids out
 
 	device *torch.Device
 	path   string
@@ -81,8 +81,8 @@ func computeType(name string, d *torch.Device) torch.DType {
 	return torch.Float32
 }
 
-// LoadTokenizer reads the tokenizer of a checkpoint without its weights: that of a folder, which need hold
-// no weights, or that in a GGUF file's metadata.
+// LoadTokenizer reads the tokenizer of a checkpoint without its weights: from a folder, which may have no weights, or
+// from the metadata of a GGUF file.
 func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	path, err := hub.Find(path, path)
 	if err != nil {
@@ -103,7 +103,7 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	return TokenizerOf(path, src)
 }
 
-// TokenizerOf reads the tokenizer of an opened checkpoint: the files beside its weights, or a GGUF file's
+// TokenizerOf reads the tokenizer of an opened checkpoint: from the files beside its weights, or from a GGUF file's
 // metadata.
 func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error) {
 	if src.GGUFMeta() == nil {
@@ -116,7 +116,7 @@ func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error)
 	return tokenizer.Parse(files)
 }
 
-// Engine starts a rollout engine of so many slots over the policy's weights. Close it before the policy.
+// Engine starts a rollout engine with the given number of slots on the policy's weights. Close it before the policy.
 func (p *Policy) Engine(ctx context.Context, slots int) (*local.Engine, error) {
 	opt := local.Options{Slots: slots}
 	if p.Tokenizer != nil {
@@ -125,7 +125,7 @@ func (p *Policy) Engine(ctx context.Context, slots int) (*local.Engine, error) {
 	return local.New(ctx, p.Model, opt)
 }
 
-// StopIDs are the tokens that end a turn: those of the tokenizer's files and of the model's configuration.
+// StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
 func (p *Policy) StopIDs() []int32 {
 	ids := slices.Clone(p.Model.Config.EOS)
 	if p.Tokenizer != nil {
@@ -135,7 +135,7 @@ func (p *Policy) StopIDs() []int32 {
 	return slices.Compact(ids)
 }
 
-// NoTokenizer is the error for text where the policy has token ids only.
+// NoTokenizer is the error for text input to a policy without a tokenizer.
 func (p *Policy) NoTokenizer() error {
 	return fmt.Errorf("%s has no tokenizer.json: give token ids, or put the tokenizer's files beside the weights", p.path)
 }

@@ -156,7 +156,8 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	return v.next, asked, nil
 }
 
-// sendWaiting gives the process what waits, in the order of the ids: all of it, or the first alone. v.mu is held.
+// sendWaiting sends the open cases to the process in the order of their ids: only the first if v.careful. The caller has
+// locked v.mu.
 func (v *programVerifier) sendWaiting() {
 	for _, id := range slices.Sorted(maps.Keys(v.waiting)) {
 		asked := v.waiting[id]
@@ -170,7 +171,7 @@ func (v *programVerifier) sendWaiting() {
 	}
 }
 
-// proceed sends what was held back for a case that waits no longer. v.mu is held.
+// proceed sends the cases that waited for another case to be settled. The caller has locked v.mu.
 func (v *programVerifier) proceed() {
 	v.careful = false
 	for _, asked := range v.waiting {
