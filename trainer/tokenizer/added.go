@@ -7,21 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is an entry of added_tokens: a string found in the text before the model sees the rest.
+// addedToken is an entry of added_tokens: a string that is matched in the text before the model splits it.
 type addedToken struct {
 	id                         int32
 	content                    string
 	singleWord, lstrip, rstrip bool
-	normalized                 bool // looked for in the normalised text, not in the raw one
+	normalized                 bool // matched in normalised text, not in raw text
 	special                    bool
 }
 
-// addedTokens finds added tokens: those to be found in raw text first, then those in normalised text.
+// addedTokens finds added tokens: first those that are matched in raw text, then those in normalised text.
 type addedTokens struct {
 	raw, normalized matcher
 }
 
-// piece is an added token or (id NoID) the text between two.
+// piece is an added token, or text between added tokens (id NoID).
 type piece struct {
 	id   int32
 	text string
@@ -84,7 +84,7 @@ func (m *matcher) child(at int32, b byte) int32 {
 	return created
 }
 
-// longest is the longest token at the start of s, nil for none.
+// longest returns the longest token at the start of s, or nil.
 func (m *matcher) longest(s string) *addedToken {
 	var found *addedToken
 	at := int32(0)
@@ -102,7 +102,7 @@ func (m *matcher) longest(s string) *addedToken {
 	return found
 }
 
-// split cuts text at the leftmost, longest tokens.
+// split cuts text at added tokens, leftmost first, the longest of equal starts.
 func (m *matcher) split(text string) []piece {
 	if text == "" {
 		return nil

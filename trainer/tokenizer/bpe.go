@@ -10,25 +10,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// bpe is byte-level byte-pair encoding: a piece starts as one symbol a byte, then the neighbouring pair
-// with the lowest rank is merged, the leftmost of equals, until no pair has a rank.
+// bpe is byte-level byte-pair encoding. A piece starts with one symbol for each byte. Then the neighbouring pair with the
+// lowest rank is merged, the leftmost if ranks are equal, until no pair has a rank.
 type bpe struct {
 	steps   []splitter
 	symbols [256]symbol
 	merges  map[uint64]merge // by the ids of the pair
-	whole   map[string]int32 // ignore_merges: pieces (as bytes) that are tokens as they are
+	whole   map[string]int32 // ignore_merges: pieces (as bytes) that are tokens without merging
 	fuseUnk bool
 	cache   *pieceCache
 }
 
-// symbol is what a byte starts as: ids, or the unknown token, or (without one) nothing.
+// symbol is the start of a byte: token ids, or the unknown token, or nothing if there is no unknown token.
 type symbol struct {
 	ids []int32
 	unk bool
 }
 
 type merge struct {
-	rank uint32 // the lower the earlier
+	rank uint32 // lower ranks merge first
 	id   int32  // of the merged token
 }
 
@@ -79,7 +79,7 @@ func bpeOptions(options *ordered.Object) (s bpeSettings, err error) {
 		case "type":
 		case "dropout":
 			if v != nil && v != 0.0 {
-				return s, fmt.Errorf("dropout %v is not supported: the same text has to give the same ids", v)
+				return s, fmt.Errorf("dropout %v is not supported: equal texts must give equal ids", v)
 			}
 		case "continuing_subword_prefix", "end_of_word_suffix":
 			if v != nil && v != "" {
@@ -105,7 +105,7 @@ func bpeOptions(options *ordered.Object) (s bpeSettings, err error) {
 
 func (m *bpe) setMerges(s *spec) error {
 	if s.merges == nil {
-		return errors.New("there are no merges")
+		return errors.New("merges is missing")
 	}
 	m.merges = make(map[uint64]merge, len(s.merges))
 	for rank, pair := range s.merges {
@@ -120,9 +120,9 @@ func (m *bpe) setMerges(s *spec) error {
 	return nil
 }
 
-// byteSymbol follows the library: the byte's character if the vocabulary has it; with byte_fallback the
-// <0x..> tokens of that character's UTF-8 if it has all of them; else the unknown token if there is one;
-// else nothing.
+// byteSymbol returns the symbol of a byte, as Hugging Face's tokenizers library does: the byte's character if the
+// vocabulary has it; with byte_fallback the <0x..> tokens of the character's UTF-8 bytes if the vocabulary has all of
+// them; else the unknown token if there is one; else nothing.
 func byteSymbol(vocab map[string]int32, b byte, unk int32, byteFallback bool) symbol {
 	text := string(byteRune[b])
 	if id, ok := vocab[text]; ok {
@@ -184,12 +184,12 @@ func (m *bpe) appendSymbols(ids []int32, piece string) []int32 {
 	return ids
 }
 
-// scanLimit is up to how many symbols looking at every pair again beats a heap.
+// scanLimit is the largest number of symbols for which scanning all pairs is faster than a heap.
 const scanLimit = 48
 
 const noRank = ^uint32(0)
 
-// mergeShort merges in place, quadratic in the number of symbols.
+// mergeShort merges in place, in time quadratic in the number of symbols.
 func (m *bpe) mergeShort(ids []int32) []int32 {
 	var store [scanLimit]merge
 	next := store[:len(ids)] // next[i]: the merge of ids[i] and ids[i+1]
@@ -225,7 +225,7 @@ func (m *bpe) pair(ids []int32, i int) merge {
 	return merge{rank: noRank}
 }
 
-// mergeLong merges in place with a heap of candidates over a linked list: n log n.
+// mergeLong merges in place with a heap of candidates over a linked list, in time n log n.
 func (m *bpe) mergeLong(ids []int32) []int32 {
 	n := int32(len(ids))
 	before, after := make([]int32, n), make([]int32, n)
@@ -253,7 +253,7 @@ func (m *bpe) mergeLong(ids []int32) []int32 {
 		}
 		found, ok := m.merges[pairKey(ids[i], ids[j])]
 		if !ok || uint64(found.rank) != top>>32 {
-			continue // the pair was merged with a neighbour meanwhile
+			continue // a part of the pair has been merged with another neighbour
 		}
 		ids[i], ids[j] = found.id, gone
 		after[i] = after[j]
@@ -272,7 +272,7 @@ func (m *bpe) mergeLong(ids []int32) []int32 {
 	return kept
 }
 
-// candidates is a binary heap of rank<<32|position, the smallest first: lowest rank, then leftmost.
+// candidates is a binary min-heap of rank<<32|position: lowest rank first, then leftmost.
 type candidates []uint64
 
 func (q *candidates) push(v uint64) {
@@ -310,8 +310,8 @@ func (q *candidates) pop() uint64 {
 	return top
 }
 
-// pieceCache remembers pieces met before. It is of fixed size and direct-mapped: a new piece takes the
-// place of the one that hashed alike. Safe for concurrent use.
+// pieceCache caches the ids of pieces. It has a fixed size and is direct-mapped: a new piece replaces the piece with the
+// same hash. It is safe for concurrent use.
 type pieceCache struct {
 	seed  maphash.Seed
 	slots []atomic.Pointer[cachedPiece]
@@ -331,7 +331,7 @@ func newPieceCache() *pieceCache {
 	return &pieceCache{maphash.MakeSeed(), make([]atomic.Pointer[cachedPiece], cacheSlots)}
 }
 
-// get returns a piece's ids, nil if they are not cached, and the slot to put them, nil for none.
+// get returns a piece's ids, or nil if they are not cached, and the slot for them, or nil if the piece is too long.
 func (c *pieceCache) get(piece string) ([]int32, *atomic.Pointer[cachedPiece]) {
 	if len(piece) > maxCachedSize {
 		return nil, nil

@@ -1,7 +1,7 @@
 package tokenizer
 
-// Byte-level vocabularies write each byte as one printable character (GPT-2's table): the bytes that are
-// printable in Latin-1 as themselves, the other 68 as U+0100 and up, in order.
+// Byte-level vocabularies write each byte as a printable character (GPT-2's table): bytes that are printable in Latin-1
+// as themselves, the other 68 as U+0100 and up, in order.
 var (
 	byteRune = func() (table [256]rune) {
 		next := rune(0x100)
@@ -26,8 +26,7 @@ var (
 	}()
 )
 
-// byteLevelBytes turns a token of a byte-level vocabulary into its bytes. Not every token is one: ok is
-// false if some character is outside the table.
+// byteLevelBytes returns the bytes of a token in byte-level text. ok is false if a character is outside the table.
 func byteLevelBytes(token string) (b string, ok bool) {
 	out := make([]byte, 0, len(token))
 	for _, r := range token {

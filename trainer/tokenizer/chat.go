@@ -11,26 +11,26 @@ import (
 )
 
 // ErrNoTemplate is Render's error for a tokenizer without a chat template.
-var ErrNoTemplate = errors.New("tokenizer: no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json")
+var ErrNoTemplate = errors.New("tokenizer: no chat template: add chat_template.jinja, or chat_template in tokenizer_config.json")
 
 type template = jinja.Template
 
-// Chat is what a chat template renders. Its values are ordered ones (see package ordered).
+// Chat is the input of a chat template. Its values are those of package ordered.
 type Chat struct {
-	Messages            []any // usually *ordered.Object each; see Messages and Message.JSON
-	Tools               []any // function definitions; nil: none are passed, which templates may tell from an empty list
+	Messages            []any // usually each an *ordered.Object; see Messages and Message.JSON
+	Tools               []any // function definitions; nil: not passed, which a template can tell from an empty list
 	AddGenerationPrompt bool
 	EnableThinking      *bool           // nil: not passed to the template
-	Date                time.Time       // what strftime_now prints; zero: the clock's
+	Date                time.Time       // time that strftime_now prints; zero: the clock's
 	Kwargs              *ordered.Object // further variables of the template; nil: none
 }
 
-// HasTemplate says whether the tokenizer came with a chat template.
+// HasTemplate says whether the tokenizer has a chat template.
 func (t *Tokenizer) HasTemplate() bool { return t.template != nil }
 
-// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does. Encode gives its ids.
-// What Jinja and Python refuse (something looked up in an undefined value, None added to a string) is an
-// error, and so is a template that runs or writes without end.
+// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does. Encode the text with Encode. It is an
+// error if Jinja or Python would raise an exception (an attribute of an undefined value, None added to a string), or if
+// the template exceeds the limits on steps, memory or output.
 func (t *Tokenizer) Render(c Chat) (string, error) {
 	if t.template == nil {
 		return "", ErrNoTemplate
@@ -65,8 +65,7 @@ func (t *Tokenizer) Render(c Chat) (string, error) {
 	return text, nil
 }
 
-// TemplateUsesTools says whether the chat template shows the model the tools it is given. Where it does
-// not, the tools have to be described in the system message.
+// TemplateUsesTools says whether the chat template prints tools. If it does not, the system message must describe them.
 func (t *Tokenizer) TemplateUsesTools() bool {
 	const marker = "tool_that_marks_the_prompt"
 	tool := ordered.NewObject("type", "function", "function", ordered.NewObject(

@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// component is one typed object of tokenizer.json: a normaliser, pre-tokeniser, decoder or post-processor.
+// component is a typed object of tokenizer.json: a normaliser, pre-tokeniser, decoder or post-processor.
 type component struct {
 	kind   string
 	object *ordered.Object
@@ -25,7 +25,7 @@ func asComponent(v any) (component, error) {
 	return component{name, o}, nil
 }
 
-// flatten opens nested Sequence components, whose parts are under key.
+// flatten returns the components of nested Sequence components, whose parts are under key.
 func flatten(v any, key string) ([]component, error) {
 	if v == nil {
 		return nil, nil
@@ -53,7 +53,7 @@ func flatten(v any, key string) ([]component, error) {
 	return all, nil
 }
 
-// only refuses keys besides the type and the given ones: a setting that is not known cannot be followed.
+// only refuses keys other than the type and the given keys: an unknown setting cannot be followed.
 func (c component) only(keys ...string) error {
 	known := map[string]bool{"type": true}
 	for _, k := range keys {
@@ -83,7 +83,7 @@ func (c component) unsupported(what string) error {
 	return fmt.Errorf("%s %q is not supported", what, c.kind)
 }
 
-// buildNormalizer knows NFC and no normaliser at all.
+// buildNormalizer supports NFC and null.
 func buildNormalizer(v any) (func(string) string, error) {
 	list, err := flatten(v, "normalizers")
 	if err != nil {
@@ -204,9 +204,9 @@ func buildWordStep(v any) (splitter, error) {
 	}
 }
 
-// checkByteLevelDecoder accepts ByteLevel, and the sequence that transformers writes for converted GGUF
-// files, ByteFallback, Fuse, Replace("▁", " "), ByteLevel: it gives the same text as long as every token
-// is byte-level text, which holds no ▁, and none is a <0x..> token.
+// checkByteLevelDecoder accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:
+// ByteFallback, Fuse, Replace("▁", " "), ByteLevel. That sequence decodes to the same text if every token is byte-level
+// text, which contains no ▁, and no token is a <0x..> token.
 func checkByteLevelDecoder(v any, tokens []token) error {
 	list, err := flatten(v, "decoders")
 	if err != nil {
@@ -254,7 +254,7 @@ func checkReplace(c component) error {
 
 func isByteToken(s string) bool { return len(s) == 6 && s[:3] == "<0x" && s[5] == '>' }
 
-// buildPostProcessor returns the ids that TemplateProcessing puts before and after a single text.
+// buildPostProcessor returns the ids that TemplateProcessing adds before and after a single text.
 func buildPostProcessor(v any) (before, after []int32, err error) {
 	list, err := flatten(v, "processors")
 	if err != nil {
@@ -307,13 +307,13 @@ func processingTemplate(c component) (before, after []int32, err error) {
 		for _, id := range list {
 			n, ok := id.(int64)
 			if !ok || n < 0 || n >= maxID {
-				return nil, nil, fmt.Errorf("TemplateProcessing: id %v of %q is not a token's", id, key)
+				return nil, nil, fmt.Errorf("TemplateProcessing: id %v of %q is not the id of a token", id, key)
 			}
 			*ids = append(*ids, int32(n))
 		}
 	}
 	if ids == &before {
-		return nil, nil, fmt.Errorf("TemplateProcessing: single does not hold the text")
+		return nil, nil, fmt.Errorf("TemplateProcessing: single does not contain the text")
 	}
 	return before, after, nil
 }

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// TokenBytes is what one id adds to the bytes of a text, "" for an id without a token.
+// TokenBytes returns the bytes that an id adds to a text, none for an id without a token.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
 	if !t.known(id) {
 		return nil
@@ -32,14 +32,14 @@ func (t *Tokenizer) bytes(ids []int32, skipSpecial bool) []byte {
 	return out
 }
 
-// Decode turns ids into text: the bytes of all tokens joined, then each maximal part that is not UTF-8
-// replaced by one U+FFFD.
+// Decode turns ids into text. It joins the bytes of all tokens and replaces each maximal part that is not UTF-8 by a
+// U+FFFD.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	return validUTF8(string(t.bytes(ids, skipSpecial)))
 }
 
-// Stream decodes ids one at a time. The texts it gives out, joined, are Decode's; none ends inside a
-// character that later ids may complete. It is for one goroutine.
+// Stream decodes ids one at a time. The joined texts equal the text of Decode. No text ends inside a character that later
+// ids may complete. A Stream must not be used by several goroutines at once.
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
@@ -52,7 +52,7 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	return &Stream{t: t, skipSpecial: skipSpecial}
 }
 
-// Push takes the next id and returns the text that is now certain, often all of the token's.
+// Push decodes the next id and returns the text that later ids cannot change, usually the whole token.
 func (s *Stream) Push(id int32) string {
 	if !s.t.known(id) || s.skipSpecial && s.t.tokens[id].special {
 		return ""
@@ -68,15 +68,14 @@ func (s *Stream) Push(id int32) string {
 	return text
 }
 
-// Flush returns what an unfinished character at the end decodes to: "" or one U+FFFD. The stream can be
-// used for another text afterwards.
+// Flush returns the text of an incomplete character at the end: "" or U+FFFD. The stream can then decode another text.
 func (s *Stream) Flush() string {
 	text := validUTF8(string(s.pending))
 	s.pending, s.started = s.pending[:0], false
 	return text
 }
 
-// unfinished is the length of the character that starts but does not end in b's last bytes.
+// unfinished returns the length of an incomplete character at the end of b.
 func unfinished(b []byte) int {
 	for n := 1; n <= 3 && n <= len(b); n++ {
 		tail := b[len(b)-n:]
@@ -91,14 +90,14 @@ func unfinished(b []byte) int {
 	return 0
 }
 
-// surrogateStart says whether b is two thirds of an encoded surrogate. It can no longer become a character,
-// but Python's incremental decoder, whose chunks ours are, waits for the third byte all the same.
+// surrogateStart says whether b is the first two of three bytes of an encoded surrogate. It cannot become a character, but
+// Python's incremental decoder waits for the third byte, and the chunks must equal Python's.
 func surrogateStart(b []byte) bool {
 	return len(b) == 2 && b[0] == 0xed && b[1] >= 0xa0 && b[1] <= 0xbf
 }
 
-// validUTF8 replaces each maximal subpart of an ill-formed sequence by one U+FFFD, as WHATWG's decoder,
-// Rust and Python do. strings.ToValidUTF8 replaces each run by one and a range loop each byte by one.
+// validUTF8 replaces each maximal subpart of an ill-formed sequence by U+FFFD, as WHATWG's decoder, Rust and Python do.
+// strings.ToValidUTF8 would replace each run of such subparts by a single U+FFFD, and a range loop each byte.
 func validUTF8(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -116,8 +115,8 @@ func validUTF8(s string) string {
 	return out.String()
 }
 
-// maximalSubpart is the length, at least 1, of the longest prefix of s that begins some character. s begins
-// with an ill-formed sequence, so the prefix is at most 3 bytes.
+// maximalSubpart returns the length, at least 1, of the longest prefix of s that is the start of a character. s starts
+// with an ill-formed sequence, so the prefix has at most 3 bytes.
 func maximalSubpart(s string) int {
 	n := 1
 	for n < 3 && n < len(s) && !utf8.FullRuneInString(s[:n+1]) {

@@ -7,13 +7,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// ggufPre is what tokenizer.ggml.pre names: how a byte-level BPE splits and normalises.
+// ggufPre describes a value of tokenizer.ggml.pre: how a byte-level BPE splits and normalises text.
 type ggufPre struct {
-	digits       bool   // each digit on its own first
+	digits       bool   // split digits into single digits first
 	pattern      string // "": GPT-2's, as part of ByteLevel
 	nfc          bool
 	ignoreMerges bool
-	addBOS       bool // unless the file says otherwise
+	addBOS       bool // default of add_bos_token
 }
 
 var ggufPres = map[string]ggufPre{
@@ -23,7 +23,7 @@ var ggufPres = map[string]ggufPre{
 	"llama-bpe": {pattern: patternLlama3, ignoreMerges: true, addBOS: true},
 }
 
-// ggufPrefix begins the names of most of the metadata read here.
+// ggufPrefix is the prefix of the tokenizer's metadata keys.
 const ggufPrefix = "tokenizer.ggml."
 
 // Token types of tokenizer.ggml.token_type.
@@ -34,9 +34,9 @@ const (
 	ggufUnused      = 5
 )
 
-// FromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja)
-// from the metadata of a GGUF file, whose values are string, bool, int64, []string and []int64. Only
-// byte-level BPE (model "gpt2") is known, with the pre-tokenizers smollm, qwen2, llama-bpe and gpt-2.
+// FromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the
+// metadata of a GGUF file, whose values are string, bool, int64, []string and []int64. It supports only byte-level BPE
+// (model "gpt2") with the pre-tokenizers smollm, qwen2, llama-bpe and gpt-2.
 func FromGGUF(meta map[string]any) (files map[string][]byte, err error) {
 	g := ggufTokenizer{meta: meta}
 	files, err = g.files()
@@ -59,7 +59,7 @@ func (g *ggufTokenizer) files() (map[string][]byte, error) {
 	}
 	pre, ok := ggufPres[name]
 	if !ok {
-		return nil, fmt.Errorf("%spre is %q: the pre-tokenizers known are smollm, qwen2, llama-bpe and gpt-2", ggufPrefix, name)
+		return nil, fmt.Errorf("%spre is %q: the supported pre-tokenizers are smollm, qwen2, llama-bpe and gpt-2", ggufPrefix, name)
 	}
 	if err := g.readTokens(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func ggufValue[T any](g *ggufTokenizer, key string) (T, error) {
 	return t, nil
 }
 
-// ggufOptional is ggufValue with a value for an absent key.
+// ggufOptional is ggufValue with a default for an absent key.
 func ggufOptional[T any](g *ggufTokenizer, key string, absent T) (T, error) {
 	if _, ok := g.meta[ggufPrefix+key]; !ok {
 		return absent, nil
@@ -112,7 +112,7 @@ func (g *ggufTokenizer) readTokens() (err error) {
 	return nil
 }
 
-// config is tokenizer_config.json.
+// config returns tokenizer_config.json.
 func (g *ggufTokenizer) config() (*ordered.Object, error) {
 	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
 	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
@@ -156,9 +156,8 @@ func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered
 	return tokenizerJSON(added, normalizer, pre.preTokenizer(), post, byteLevelJSON(true), model), nil
 }
 
-// vocab splits the tokens into vocabulary and added tokens. An added token below the last normal one is
-// in the vocabulary too, or transformers would give it another id. Unused tokens only fill up the model's
-// embedding.
+// vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
+// in the vocabulary, because transformers would otherwise give it another id. Unused tokens only pad the embedding.
 func (g *ggufTokenizer) vocab() (vocab *ordered.Object, added []any, err error) {
 	last := -1
 	for id, kind := range g.types {

@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// The files that Load reads; only the first has to be there.
+// The files that Load reads. Only the first is required.
 const (
 	fileTokenizer  = "tokenizer.json"
 	fileConfig     = "tokenizer_config.json"
@@ -25,8 +25,8 @@ const (
 
 var fileNames = []string{fileTokenizer, fileConfig, fileTemplate, fileSpecial, fileGeneration}
 
-// Load reads a Hugging Face folder: tokenizer.json and, where there, tokenizer_config.json,
-// chat_template.jinja, special_tokens_map.json and generation_config.json.
+// Load reads a Hugging Face folder: tokenizer.json and, if present, tokenizer_config.json, chat_template.jinja,
+// special_tokens_map.json and generation_config.json. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := LoadFS(os.DirFS(dir))
 	return t, at(dir, err)
@@ -58,7 +58,7 @@ func readFile(fsys fs.FS, name string) ([]byte, error) {
 	return data, at(name, err)
 }
 
-// Parse is Load from file contents by name; other names are not looked at.
+// Parse is Load from file contents by name. It ignores other names.
 func Parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, named: map[string]string{}}
 	for _, name := range fileNames {
@@ -72,7 +72,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		t.files[name] = data
 	}
 	if t.files[fileTokenizer] == nil {
-		return nil, fmt.Errorf("no %s: a tokenizer in another form has to be converted first", fileTokenizer)
+		return nil, fmt.Errorf("no %s: convert a tokenizer of another format first", fileTokenizer)
 	}
 	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
@@ -108,7 +108,7 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	case "WordLevel":
 		err = t.buildWordLevel(s)
 	default:
-		err = fmt.Errorf("model type %q is not supported: it has to be BPE or WordLevel", s.kind)
+		err = fmt.Errorf("model type %q is not supported: use BPE or WordLevel", s.kind)
 	}
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (t *Tokenizer) buildBPE(s *spec) error {
 	for i := range t.tokens {
 		b, ok := byteLevelBytes(t.tokens[i].text)
 		if !ok {
-			b = t.tokens[i].text // as the library does
+			b = t.tokens[i].text // as the tokenizers library does
 		}
 		t.tokens[i].bytes = b
 	}
@@ -158,7 +158,7 @@ func (t *Tokenizer) buildWordLevel(s *spec) error {
 	return nil
 }
 
-// setTokens makes the table of tokens from the vocabulary and all added tokens.
+// setTokens fills the table of tokens from the vocabulary and all added tokens.
 func (t *Tokenizer) setTokens(s *spec, c *config) error {
 	size := 0
 	for _, id := range s.vocab {
@@ -195,9 +195,9 @@ func (t *Tokenizer) setToken(text string, id int32) error {
 	return nil
 }
 
-// setAdded enters the added tokens: those of tokenizer.json, whose flags tokenizer_config.json may change,
-// those that only the latter has, and the named special tokens, which are added tokens even where they are
-// only in the vocabulary. This is what transformers does on loading.
+// setAdded registers the added tokens: the added tokens of tokenizer.json, whose flags tokenizer_config.json may change;
+// the added tokens that only tokenizer_config.json has; and the named special tokens, which are added tokens even if they
+// are only in the vocabulary. transformers does the same.
 func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error) {
 	list = slices.Clone(list)
 	place := map[string]int{}
@@ -279,11 +279,11 @@ func (t *Tokenizer) setStop(c *config) {
 	}
 }
 
-// config is what the files beside tokenizer.json say.
+// config is the content of the files beside tokenizer.json.
 type config struct {
 	named    map[string]string // "bos_token" etc. to token strings
 	extra    []string          // additional_special_tokens
-	known    map[string]bool   // those in extra
+	known    map[string]bool   // the tokens in extra
 	added    []addedToken      // added_tokens_decoder, by id
 	stop     []int32
 	template *string
@@ -291,7 +291,7 @@ type config struct {
 
 var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
-// specials lists the token strings that are special by name.
+// specials returns the token strings that are special by name.
 func (c *config) specials() []string {
 	var list []string
 	for _, name := range namedTokens {
@@ -304,7 +304,7 @@ func (c *config) specials() []string {
 
 func readConfig(files map[string][]byte) (*config, error) {
 	c := &config{named: map[string]string{}, known: map[string]bool{}}
-	for _, name := range []string{fileSpecial, fileConfig} { // the later wins
+	for _, name := range []string{fileSpecial, fileConfig} { // the later file wins
 		o, err := readObject(files, name)
 		if err != nil {
 			return nil, err
@@ -385,7 +385,7 @@ func (c *config) readNames(o *ordered.Object) error {
 	return nil
 }
 
-// tokenText takes "<s>" and {"content": "<s>", …}.
+// tokenText reads a token, "<s>" or {"content": "<s>", …}.
 func tokenText(v any) (string, error) {
 	if o, ok := v.(*ordered.Object); ok {
 		v, _ = o.Get("content")
@@ -420,7 +420,7 @@ func (c *config) readAddedDecoder(o *ordered.Object) error {
 	return nil
 }
 
-// readTemplate takes a template, or a list of named ones of which "default" counts.
+// readTemplate reads a template, or the template named "default" of a list.
 func (c *config) readTemplate(o *ordered.Object) error {
 	v, _ := o.Get("chat_template")
 	switch v := v.(type) {

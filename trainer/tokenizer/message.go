@@ -2,8 +2,8 @@ package tokenizer
 
 import "github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 
-// Message is the common shape of a chat message. What it cannot say (content in parts, say) can be passed
-// to Chat as an *ordered.Object.
+// Message is a chat message of the usual form. Pass other messages (content in parts, for example) to Chat as
+// *ordered.Object.
 type Message struct {
 	Role       string
 	Content    string
@@ -20,7 +20,7 @@ type ToolCall struct {
 	Arguments any // an ordered value, usually *ordered.Object; nil means no arguments
 }
 
-// JSON is the message as OpenAI's chat format has it, keys in the usual order.
+// JSON returns the message in OpenAI's chat format, with keys in the usual order.
 func (m Message) JSON() *ordered.Object {
 	o := ordered.NewObject("role", m.Role, "content", m.Content)
 	setNonEmpty(o, "reasoning_content", m.Reasoning)
@@ -36,7 +36,7 @@ func (m Message) JSON() *ordered.Object {
 	return o
 }
 
-// JSON is the call as OpenAI's chat format has it, the arguments as an object.
+// JSON returns the call in OpenAI's chat format, with the arguments as an object.
 func (c ToolCall) JSON() *ordered.Object {
 	o := &ordered.Object{}
 	setNonEmpty(o, "id", c.ID)
@@ -49,7 +49,7 @@ func (c ToolCall) JSON() *ordered.Object {
 	return o
 }
 
-// Messages lists messages as Chat takes them.
+// Messages converts messages for Chat.Messages.
 func Messages(messages ...Message) []any {
 	list := make([]any, len(messages))
 	for i, m := range messages {

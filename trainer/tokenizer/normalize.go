@@ -8,20 +8,20 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// nfc is Unicode's normalisation form C. x/text's own is a stream-safe variant: into a character with more
-// than 30 combining marks it puts a U+034F. Texts that come near that are composed here.
+// nfc is Unicode's normalisation form C. x/text implements a stream-safe variant, which inserts U+034F into a character
+// with more than 30 combining marks. nfc composes texts with many marks itself.
 func nfc(s string) string {
 	if norm.NFC.QuickSpanString(s) == len(s) {
 		return s
 	}
-	if longestMarks(s) < 15 { // decomposing a mark gives at most 2
+	if longestMarks(s) < 15 { // a mark decomposes into at most 2 marks
 		return norm.NFC.String(s)
 	}
 	return compose(decompose(s))
 }
 
-// longestMarks is the length of the longest run of characters that combine with the one before, or of
-// which a part does once decomposed.
+// longestMarks returns the length of the longest run of combining marks and of characters whose decomposition contains a
+// combining mark.
 func longestMarks(s string) int {
 	longest, current := 0, 0
 	for i := 0; i < len(s); {
@@ -42,7 +42,7 @@ type mark struct {
 	ccc uint8
 }
 
-// decompose decomposes each character and brings combining marks into canonical order.
+// decompose decomposes each character and sorts combining marks into canonical order.
 func decompose(s string) []mark {
 	var out []mark
 	for _, r := range s {
@@ -87,7 +87,7 @@ func compose(in []mark) string {
 	return text.String()
 }
 
-// composite is the character that a and b compose to.
+// composite returns the character that a and b compose to.
 func composite(a, b rune) (rune, bool) {
 	pair := string(a) + string(b)
 	s := norm.NFC.String(pair)

@@ -11,14 +11,14 @@ import (
 
 // Limits on tokenizer.json. The largest vocabulary in use has 262,144 tokens.
 const (
-	maxFileSize  = 64 << 20 // bytes, of any one file
-	maxID        = 1 << 21  // ids are below
+	maxFileSize  = 64 << 20 // bytes of a file
+	maxID        = 1 << 21  // ids are smaller
 	maxMerges    = 1 << 22
 	maxAdded     = 1 << 16
-	maxTokenText = 1 << 12 // bytes, of an added token
+	maxTokenText = 1 << 12 // bytes of an added token
 )
 
-// spec is tokenizer.json as written, before anything is made of it.
+// spec is the parsed tokenizer.json, before the tokenizer is built.
 type spec struct {
 	normalizer, preTokenizer, postProcessor, decoder any
 
@@ -47,7 +47,7 @@ func readSpec(data []byte) (*spec, error) {
 			s.decoder, err = r.Value()
 		case "model":
 			err = s.readModel(r)
-		case "version", "truncation", "padding": // settings of a caller's batch, not of the tokenizer
+		case "version", "truncation", "padding": // settings for batches, which the tokenizer ignores
 			_, err = r.Value()
 		default:
 			err = errors.New("unknown key")
@@ -58,7 +58,7 @@ func readSpec(data []byte) (*spec, error) {
 		return nil, err
 	}
 	if s.options == nil {
-		return nil, errors.New("there is no model")
+		return nil, errors.New("model is missing")
 	}
 	return s, r.End()
 }
@@ -86,7 +86,7 @@ func (s *spec) readModel(r *ordered.Reader) error {
 	}
 	kind, found := s.options.Get("type")
 	s.kind, _ = kind.(string)
-	if !found && s.merges != nil { // files older than the key
+	if !found && s.merges != nil { // old files lack the key
 		s.kind = "BPE"
 	}
 	return nil
@@ -101,7 +101,7 @@ func (s *spec) readVocab(r *ordered.Reader) error {
 	})
 }
 
-// readMerges takes both forms: "a b" and ["a", "b"].
+// readMerges reads merges in both forms: "a b" and ["a", "b"].
 func (s *spec) readMerges(r *ordered.Reader) error {
 	s.merges = [][2]string{}
 	return r.Array(func() error {
@@ -183,7 +183,7 @@ func parseAdded(v any) (addedToken, error) {
 	return t, nil
 }
 
-// at puts where before an error.
+// at adds where to an error.
 func at(where string, err error) error {
 	if err == nil {
 		return nil

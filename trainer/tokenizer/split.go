@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// A splitter returns the length of the first piece of s, which is not empty. Applied again and again it
-// cuts a text into pieces that are tokenised on their own.
+// A splitter returns the length of the first piece of s, which is not empty. Applied repeatedly, it cuts a text into
+// pieces that are tokenised separately.
 type splitter func(s string) int
 
-// The Split and ByteLevel patterns known here, as tokenizer.json writes them. Each has a hand-written
-// splitter: Go's regexp has no look-ahead, and an ASCII \s.
+// The supported Split and ByteLevel patterns, as in tokenizer.json. Each has a hand-written splitter, because Go's regexp
+// has no look-ahead and its \s is ASCII only.
 const (
 	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -54,7 +54,7 @@ func runeClass(r rune) class {
 	return other
 }
 
-// classAt is the class and the length of the character at s[i]; i is inside s.
+// classAt returns the class and the length of the character at s[i], i < len(s).
 func classAt(s string, i int) (class, int) {
 	if b := s[i]; b < utf8.RuneSelf {
 		return asciiClass[b], 1
@@ -63,7 +63,7 @@ func classAt(s string, i int) (class, int) {
 	return runeClass(r), n
 }
 
-// run is the end of the characters of one class from s[i] on, at most limit of them.
+// run returns the end of the characters of class want from s[i] on, at most limit characters.
 func run(s string, i int, want class, limit int) int {
 	for ; i < len(s) && limit > 0; limit-- {
 		c, n := classAt(s, i)
@@ -92,7 +92,7 @@ func splitGPT2(s string) int {
 	return whitespace(s)
 }
 
-// splitTiktoken is patternQwen2 and patternLlama3: digits is how many numbers make one piece.
+// splitTiktoken is patternQwen2 and patternLlama3. digits is the largest number of digits in a piece.
 func splitTiktoken(s string, digits int) int {
 	if n := contraction(s, true); n > 0 {
 		return n
@@ -120,7 +120,7 @@ func splitTiktoken(s string, digits int) int {
 	return whitespaceLines(s)
 }
 
-// contraction is the length of 's 't 're 've 'm 'll 'd at the start of s. Ignoring case takes ſ for s too.
+// contraction returns the length of 's 't 're 've 'm 'll 'd at the start of s. With ignoreCase, ſ also counts as s.
 func contraction(s string, ignoreCase bool) int {
 	if len(s) < 2 || s[0] != '\'' {
 		return 0
@@ -145,8 +145,8 @@ func contraction(s string, ignoreCase bool) int {
 	return 0
 }
 
-// whitespace is \s+(?!\S)|\s+ at the start of s, which is white space: all of it, but for the last
-// character if something follows and that is not all there is.
+// whitespace matches \s+(?!\S)|\s+ at the start of s, which is white space: all white space, without the last character
+// if other text follows and more than one character remains.
 func whitespace(s string) int {
 	end, last := 0, 0
 	for end < len(s) {
@@ -163,7 +163,7 @@ func whitespace(s string) int {
 	return end
 }
 
-// whitespaceLines is \s*[\r\n]+|\s+(?!\S)|\s+: if there is a line end, everything up to the last one.
+// whitespaceLines matches \s*[\r\n]+|\s+(?!\S)|\s+: if the white space has a line end, everything up to the last line end.
 func whitespaceLines(s string) int {
 	lines := 0
 	for i := 0; i < len(s); {
@@ -182,7 +182,7 @@ func whitespaceLines(s string) int {
 	return whitespace(s)
 }
 
-// splitDigits is the Digits step with individual_digits: each number character on its own.
+// splitDigits is the Digits step with individual_digits: each number character is a piece.
 func splitDigits(s string) int {
 	c, n := classAt(s, 0)
 	for c != number && n < len(s) {
@@ -203,7 +203,7 @@ func splitDigitRuns(s string) int {
 	return splitDigits(s)
 }
 
-// splitWords is the WhitespaceSplit step; its white space pieces are dropped by the caller.
+// splitWords is the WhitespaceSplit step. The caller drops the white space pieces.
 func splitWords(s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	white := unicode.IsSpace(r)
@@ -217,7 +217,7 @@ func splitWords(s string) int {
 	return n
 }
 
-// splitWordsAndMarks is the Whitespace step, \w+|[^\w\s]+; its white space pieces are dropped by the caller.
+// splitWordsAndMarks is the Whitespace step, \w+|[^\w\s]+. The caller drops the white space pieces.
 func splitWordsAndMarks(s string) int {
 	kind := func(r rune) int {
 		switch {
@@ -240,13 +240,13 @@ func splitWordsAndMarks(s string) int {
 	return n
 }
 
-// isWord is Unicode's \w (UTS 18, annex C).
+// isWord says whether r is in Unicode's \w (UTS 18, annex C).
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic) ||
 		r == 0x200c || r == 0x200d
 }
 
-// pieces calls f for the pieces that the steps, one after the other, cut s into.
+// pieces applies the steps to s, one after the other, and calls f for each piece.
 func pieces(steps []splitter, s string, f func(string)) {
 	if len(steps) == 0 {
 		f(s)

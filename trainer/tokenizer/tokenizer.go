@@ -1,13 +1,12 @@
-// Package tokenizer turns text into a model's token ids and back, and chats into prompts: tokenizer.json
-// as Hugging Face's tokenizers library reads it (byte-level BPE, word level), streaming decode that never
-// splits a character, and chat templates. What a file asks for and this package does not know is an error
-// that names it, never an approximation.
+// Package tokenizer encodes text as token ids, decodes ids, and renders chats as prompts. It reads tokenizer.json as
+// Hugging Face's tokenizers library does (byte-level BPE, word level). Streaming decode never splits a character. A
+// setting that this package does not support is an error that names the setting, never an approximation.
 package tokenizer
 
-// NoID stands for a token that a tokenizer does not have (no beginning-of-text token, say).
+// NoID is the id of a token that the tokenizer lacks, such as a missing beginning-of-text token.
 const NoID int32 = -1
 
-// Tokenizer is immutable once loaded and safe for concurrent use.
+// Tokenizer is immutable and safe for concurrent use.
 type Tokenizer struct {
 	model  model
 	added  *addedTokens
@@ -17,45 +16,44 @@ type Tokenizer struct {
 	normalize func(string) string // nil: none
 	join      joiner
 
-	before, after []int32 // what EncodeWithSpecial puts around the ids
+	before, after []int32 // ids that EncodeWithSpecial adds
 
-	named    map[string]string // bos_token, eos_token, …: the token strings a chat template may name
+	named    map[string]string // bos_token, eos_token, …: token strings that chat templates can use
 	stop     []int32
-	template *template // nil: the folder had none
+	template *template // nil: no chat template
 	files    map[string][]byte
 }
 
-// model turns one normalised text between added tokens into ids.
+// model encodes normalised text between added tokens.
 type model interface {
 	encode(ids []int32, text string) []int32
 }
 
 type token struct {
-	text    string // as in the vocabulary
-	bytes   string // what it decodes to
+	text    string // the token in the vocabulary
+	bytes   string // the decoded token
 	present bool
 	special bool
 }
 
-// joiner says how token bytes become text.
+// joiner says how the bytes of tokens are joined.
 type joiner int
 
 const (
-	joinBytes  joiner = iota // one after the other
-	joinSpaces               // a single space between two tokens
+	joinBytes  joiner = iota // without separator
+	joinSpaces               // with a space between tokens
 )
 
-// VocabSize is one more than the largest id, so that every id is below it. A model's embedding may have
-// more rows.
+// VocabSize is the largest id plus 1. A model's embedding may have more rows.
 func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
 
-// ID is the id of a token as the vocabulary writes it (byte-level text for byte-level BPE).
+// ID returns the id of a token, given as in the vocabulary (byte-level text for byte-level BPE).
 func (t *Tokenizer) ID(token string) (int32, bool) {
 	id, ok := t.ids[token]
 	return id, ok
 }
 
-// Token is the token of an id as the vocabulary writes it, "" for an id without one.
+// Token returns the token of an id as in the vocabulary, "" for an id without a token.
 func (t *Tokenizer) Token(id int32) string {
 	if !t.known(id) {
 		return ""
@@ -63,7 +61,7 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id].text
 }
 
-// Special says whether Decode leaves the id out when asked to skip special tokens.
+// Special says whether the id is a special token, which Decode can skip.
 func (t *Tokenizer) Special(id int32) bool { return t.known(id) && t.tokens[id].special }
 
 func (t *Tokenizer) known(id int32) bool {
@@ -82,11 +80,11 @@ func (t *Tokenizer) Pad() int32 { return t.namedID("pad_token") }
 // Unk is the id of the unknown token, NoID if there is none.
 func (t *Tokenizer) Unk() int32 { return t.namedID("unk_token") }
 
-// StopIDs lists the ids that end a turn: EOS and those of generation_config.json, without repeats.
+// StopIDs returns the ids that end a turn: EOS and the ids of generation_config.json, without duplicates.
 func (t *Tokenizer) StopIDs() []int32 { return append([]int32(nil), t.stop...) }
 
-// Files are the tokenizer's files by name, as they were read, for writing a checkpoint folder. The bytes
-// are shared: do not change them.
+// Files returns the contents of the tokenizer's files by name, for writing a checkpoint folder. The bytes are shared: do
+// not change them.
 func (t *Tokenizer) Files() map[string][]byte { return t.files }
 
 func (t *Tokenizer) namedID(name string) int32 {
@@ -98,8 +96,8 @@ func (t *Tokenizer) namedID(name string) int32 {
 	return NoID
 }
 
-// Encode turns text into ids. Added tokens in the text are recognised, nothing is put before or after.
-// Bytes that are not UTF-8 count as U+FFFD.
+// Encode encodes text. It recognises added tokens in the text and adds no special tokens. Bytes that are not UTF-8 count
+// as U+FFFD.
 func (t *Tokenizer) Encode(text string) []int32 {
 	text = validUTF8(text)
 	ids := make([]int32, 0, len(text)/4+1)
@@ -123,8 +121,8 @@ func (t *Tokenizer) Encode(text string) []int32 {
 	return ids
 }
 
-// EncodeWithSpecial is Encode with what the file's post-processor adds, such as Llama 3's
-// beginning-of-text token. A rendered chat already holds these tokens: use Encode for it.
+// EncodeWithSpecial is Encode with the tokens of the file's post-processor, such as Llama 3's beginning-of-text token. A
+// rendered chat already contains these tokens: use Encode for it.
 func (t *Tokenizer) EncodeWithSpecial(text string) []int32 {
 	ids := append([]int32(nil), t.before...)
 	ids = append(ids, t.Encode(text)...)

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// wordLevel gives each word one id.
+// wordLevel encodes each word as one id.
 type wordLevel struct {
 	step  splitter
 	vocab map[string]int32
@@ -49,23 +49,23 @@ func (m *wordLevel) encode(ids []int32, text string) []int32 {
 	return ids
 }
 
-// WordLevel describes a word-level tokenizer to write: the words of a text are separated by spaces, the id
-// of a word is its index in Vocab.
+// WordLevel describes a word-level tokenizer to write. Spaces separate the words of a text. The id of a word is its index
+// in Vocab.
 type WordLevel struct {
 	Vocab         []string
-	Unk           string   // a word of Vocab: what all other words become
+	Unk           string   // the word of Vocab for unknown words
 	BOS, EOS, Pad string   // words of Vocab, "" for none
 	Special       []string // further words of Vocab that are special tokens
 	ChatTemplate  string   // "" for none
 }
 
-// Files are tokenizer.json, tokenizer_config.json and, with a template, chat_template.jinja as Parse reads
-// them and as transformers' PreTrainedTokenizerFast does, with the same ids.
+// Files returns tokenizer.json, tokenizer_config.json and, with a template, chat_template.jinja. Parse and transformers'
+// PreTrainedTokenizerFast read them and give the same ids.
 func (w WordLevel) Files() (map[string][]byte, error) {
 	vocab := &ordered.Object{}
 	for i, word := range w.Vocab {
 		if word == "" || strings.ContainsFunc(word, unicode.IsSpace) || !utf8.ValidString(word) {
-			return nil, fmt.Errorf("tokenizer: word %d, %q, is empty or holds white space", i, word)
+			return nil, fmt.Errorf("tokenizer: word %d, %q, is empty or contains white space", i, word)
 		}
 		if _, again := vocab.Get(word); again {
 			return nil, fmt.Errorf("tokenizer: the word %q occurs twice", word)
@@ -117,7 +117,7 @@ func (w WordLevel) Files() (map[string][]byte, error) {
 	return files, err
 }
 
-// WriteWordLevel writes w.Files() into dir, which it makes if need be.
+// WriteWordLevel writes w.Files() into dir and makes dir if necessary.
 func WriteWordLevel(dir string, w WordLevel) error {
 	files, err := w.Files()
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// conditional is the name of the function that an inline if becomes: gonja's parser knows `a if c else b`
+// conditional is the name of the function that replaces an inline if, because gonja's parser supports `a if c else b`
 // only as a whole tag. No template can write this name.
 const conditional = "\x00if"
 
-// desugar rewrites the tokens of each tag into what gonja's parser understands: `a if c else b` into
-// conditional(c, a, b), and the right side of `in` put in brackets, because the parser takes only a single
-// name or literal there. It also bounds how deep blocks nest.
+// desugar rewrites the tokens of each tag for gonja's parser: `a if c else b` becomes conditional(c, a, b), and the right
+// side of `in` gets brackets, because the parser accepts only a name or literal there. It also bounds the nesting of
+// blocks.
 func desugar(list []*tokens.Token) ([]*tokens.Token, error) {
 	var out []*tokens.Token
 	depth := 0
@@ -76,7 +76,7 @@ func countNesting(name string, rest []*tokens.Token, depth *int) error {
 	return nil
 }
 
-// desugarFor leaves `for x in`, and the `if` of a filter, as they are.
+// desugarFor rewrites the expressions of a for tag but keeps `for x in` and the filtering `if`.
 func desugarFor(body []*tokens.Token) ([]*tokens.Token, error) {
 	in := find(body, func(t *tokens.Token) bool { return t.Type == tokens.In })
 	if in < 0 {
@@ -96,7 +96,7 @@ func desugarFor(body []*tokens.Token) ([]*tokens.Token, error) {
 	return append(out, rest...), err
 }
 
-// find is the index of the first token outside brackets that matches, -1 for none.
+// find returns the index of the first matching token outside brackets, or -1.
 func find(list []*tokens.Token, match func(*tokens.Token) bool) int {
 	depth := 0
 	for i, t := range list {
@@ -126,7 +126,7 @@ func isSeparator(t *tokens.Token) bool {
 	return t.Type == tokens.Comma || t.Type == tokens.Colon || t.Type == tokens.Assign
 }
 
-// desugarExpression rewrites the parts between separators one by one.
+// desugarExpression rewrites each part between separators.
 func desugarExpression(list []*tokens.Token, depth int) ([]*tokens.Token, error) {
 	var out []*tokens.Token
 	for {
@@ -151,13 +151,13 @@ func desugarExpression(list []*tokens.Token, depth int) ([]*tokens.Token, error)
 	}
 }
 
-// isDict says whether tokens between brackets are the inside of a {…}, in which the parser does not take a
+// isDict says whether tokens between brackets are the content of a dictionary {…}, in which the parser does not accept a
 // trailing comma.
 func isDict(inside []*tokens.Token) bool {
 	return find(inside, func(t *tokens.Token) bool { return t.Type == tokens.Colon }) >= 0
 }
 
-// desugarConditional rewrites one expression without separators of its own.
+// desugarConditional rewrites an expression without separators.
 func desugarConditional(list []*tokens.Token, depth int) ([]*tokens.Token, error) {
 	if depth > maxNesting {
 		return nil, fmt.Errorf("inline ifs nested deeper than %d", maxNesting)
@@ -204,7 +204,7 @@ func desugarConditional(list []*tokens.Token, depth int) ([]*tokens.Token, error
 var comparisons = map[tokens.Type]bool{tokens.Equals: true, tokens.Ne: true, tokens.GreaterThan: true,
 	tokens.GreaterThanOrEqual: true, tokens.LowerThan: true, tokens.LowerThanOrEqual: true, tokens.In: true}
 
-// desugarOperators brackets the right side of each `in`, and rewrites what is inside brackets.
+// desugarOperators puts the right side of each `in` in brackets and rewrites the content of brackets.
 func desugarOperators(list []*tokens.Token, depth int) ([]*tokens.Token, error) {
 	var out []*tokens.Token
 	opened := -1 // line of the bracket that `in` opened

@@ -9,7 +9,7 @@ import (
 	"github.com/nikolalohinski/gonja/v2/nodes"
 )
 
-// arguments are those of a call.
+// arguments are the arguments of a call.
 type arguments struct {
 	list  []any
 	named map[string]any
@@ -134,7 +134,7 @@ func (r *renderer) evalCall(n *nodes.Call, s *scope) (any, error) {
 	return nil, fmt.Errorf("'%s' object is not callable", typeName(f))
 }
 
-// evalConditional is `then if condition else otherwise`.
+// evalConditional evaluates `then if condition else otherwise`.
 func (r *renderer) evalConditional(n *nodes.Call, s *scope) (any, error) {
 	v, err := r.eval(n.Args[0], s)
 	switch {
@@ -159,7 +159,7 @@ func (r *renderer) evalAttribute(n *nodes.GetAttribute, s *scope) (any, error) {
 	return attribute(object, n.Attribute)
 }
 
-// attribute is object.name: a method, a key, or undefined.
+// attribute evaluates object.name: a method, a key, or undefined.
 func attribute(object any, name string) (any, error) {
 	switch o := object.(type) {
 	case undefined:
@@ -205,7 +205,7 @@ func (r *renderer) evalItem(n *nodes.GetItem, s *scope) (any, error) {
 	return r.item(object, key)
 }
 
-// item is object[key]: an element, a key's value, or undefined.
+// item evaluates object[key]: an element, a key's value, or undefined.
 func (r *renderer) item(object, key any) (any, error) {
 	if u, ok := object.(undefined); ok {
 		return nil, u.err()
@@ -367,7 +367,7 @@ func (r *renderer) evalFilters(n *nodes.FilteredExpression, s *scope) (any, erro
 	return v, nil
 }
 
-// evalTest is `v is name(args)`, and `v in args`, which gonja parses as a test.
+// evalTest evaluates `v is name(args)` and `v in args`, which gonja parses as a test.
 func (r *renderer) evalTest(n *nodes.TestExpression, s *scope) (any, error) {
 	v, err := r.eval(n.Expression, s)
 	if err != nil {

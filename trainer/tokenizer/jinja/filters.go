@@ -28,7 +28,7 @@ func (r *renderer) filter(name string, v any, args arguments) (any, error) {
 
 var filters map[string]filterFunc
 
-func init() { // map looks filters up itself
+func init() { // set in init, because map itself looks up filters
 	filters = map[string]filterFunc{
 		"abs": absFilter, "attr": attrFilter, "batch": batchFilter, "capitalize": textFilter(capitalize), "count": lengthFilter,
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
@@ -55,7 +55,7 @@ func textFilter(f func(string) string) filterFunc {
 	}
 }
 
-// titleWords begins a word after white space, a dash or an opening bracket, unlike str.title.
+// titleWords capitalises words. A word starts after white space, a dash or an opening bracket, unlike in str.title.
 func titleWords(s string) string {
 	var out strings.Builder
 	start := 0
@@ -211,7 +211,7 @@ func itemsFilter(r *renderer, v any, args arguments) (any, error) {
 	return nil, errors.New("can only get item pairs from a mapping")
 }
 
-// dictsortFilter sorts pairs by key or value, strings without regard to case unless told otherwise.
+// dictsortFilter sorts pairs by key or value. It ignores the case of strings unless case_sensitive is true.
 func dictsortFilter(r *renderer, v any, args arguments) (any, error) {
 	o, ok := v.(*ordered.Object)
 	if !ok {
@@ -275,7 +275,7 @@ func (r *renderer) sort(items []any, key func(any) (any, error), caseSensitive, 
 	return out, failed
 }
 
-// path looks up "a.b.0" step by step, as the attribute argument of filters does.
+// path looks up a path such as "a.b.0", as the attribute argument of filters.
 func (r *renderer) path(v, path any) (any, error) {
 	if i, ok := path.(int64); ok {
 		return r.item(v, i)
@@ -302,7 +302,7 @@ func attrFilter(r *renderer, v any, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o, ok := v.(*ordered.Object); ok { // attributes only, no keys
+	if o, ok := v.(*ordered.Object); ok { // an object has keys; only attributes count here
 		if m, ok := method(o, name); ok {
 			return m, nil
 		}
@@ -343,7 +343,7 @@ func mapFilter(r *renderer, v any, args arguments) (any, error) {
 	return out, r.spend(16 * len(out))
 }
 
-// selectFilter is select, reject, selectattr and rejectattr.
+// selectFilter makes select, reject, selectattr and rejectattr.
 func selectFilter(keep, byAttribute bool) filterFunc {
 	return func(r *renderer, v any, args arguments) (any, error) {
 		items, err := r.iterate(v)
@@ -573,7 +573,7 @@ func absFilter(r *renderer, v any, args arguments) (any, error) {
 	return small(new(big.Int).Abs(b)), nil
 }
 
-// roundFilter rounds ties to even unless a method is named. An integer stays one then.
+// roundFilter rounds ties to even unless a method is given. An integer stays an integer.
 func roundFilter(r *renderer, v any, args arguments) (any, error) {
 	f, ok := float(v)
 	places, okPlaces := integer(args.at(0, "precision", int64(0)))

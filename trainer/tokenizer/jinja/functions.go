@@ -9,10 +9,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// maxRange is the sandbox's limit on range.
+// maxRange is the longest range, the limit of Jinja's sandbox.
 const maxRange = 100_000
 
-// functions are the global ones: Jinja's that chat templates use, and Hugging Face's raise_exception and
+// functions are the global functions: the Jinja functions that chat templates use, and Hugging Face's raise_exception and
 // strftime_now.
 var functions = map[string]function{
 	"range":           rangeFunction,
@@ -74,7 +74,7 @@ func dictFunction(r *renderer, args arguments) (any, error) {
 		}
 	}
 	if len(args.named) > 1 {
-		// gonja keeps keyword arguments without their order, which a dictionary has to show
+		// gonja loses the order of keyword arguments, which a dictionary must keep
 		return nil, fmt.Errorf("dict: more than one keyword argument is not supported; write {...}")
 	}
 	for name, v := range args.named {
@@ -100,7 +100,7 @@ func namespaceFunction(r *renderer, args arguments) (any, error) {
 	return ns, r.spend(64 * len(ns.vars))
 }
 
-// ErrRaised is wrapped by the error of a template that calls raise_exception.
+// ErrRaised is wrapped by the error of raise_exception.
 var ErrRaised = errors.New("raised by the template")
 
 func raiseFunction(r *renderer, args arguments) (any, error) {
@@ -111,7 +111,7 @@ func raiseFunction(r *renderer, args arguments) (any, error) {
 	return nil, fmt.Errorf("%w: %s", ErrRaised, message)
 }
 
-// strftimeFunction prints the time that Render is given, as Hugging Face's prints the clock's.
+// strftimeFunction formats the time given to Render. Hugging Face's strftime_now formats the clock's time.
 func strftimeFunction(r *renderer, args arguments) (any, error) {
 	format, err := args.text(0, "format")
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// Limits that keep the recursion of parser and renderer shallow.
+// Limits that bound the recursion of parser and renderer.
 const (
 	maxTagTokens = 1 << 12
 	maxNesting   = 100 // of brackets in a tag, and of blocks
 )
 
-// lexer cuts a template as Jinja2 does with trim_blocks and lstrip_blocks. White space control is applied
-// to the data here, so that gonja's parser sees plain delimiters.
+// lexer splits a template into tokens as Jinja2 does with trim_blocks and lstrip_blocks. It applies white space control to
+// the text, so that gonja's parser gets plain delimiters.
 type lexer struct {
 	rest      string
 	line      int
-	lineStart bool // the last tag swallowed a line end
+	lineStart bool // the previous tag removed a line end
 	out       []*tokens.Token
 }
 
@@ -44,7 +44,7 @@ func lex(source string) ([]*tokens.Token, error) {
 	return l.out, nil
 }
 
-// nextTag is where the next {{, {% or {# begins.
+// nextTag returns the index of the next {{, {% or {#.
 func nextTag(s string) int {
 	for i := 0; ; i++ {
 		n := strings.IndexByte(s[i:], '{')
@@ -153,7 +153,7 @@ func (l *lexer) raw(opening, body string) error {
 	}
 }
 
-// after goes on behind a tag that ended with sign; block says whether trim_blocks applies.
+// after continues after a tag that ended with sign; block says whether trim_blocks applies.
 func (l *lexer) after(rest string, sign byte, block bool) {
 	l.rest = rest
 	switch {
@@ -255,7 +255,7 @@ var keywords = map[string]tokens.Type{
 
 func (l *lexer) name(s string) {
 	if s == "none" {
-		s = "None" // as gonja's parser knows it
+		s = "None" // the spelling of gonja's parser
 	}
 	if kind, ok := keywords[s]; ok {
 		l.emit(kind, s)
@@ -264,7 +264,7 @@ func (l *lexer) name(s string) {
 	l.emit(tokens.Name, s)
 }
 
-// number emits an integer or a float; a float needs digits on both sides of its point.
+// number emits an integer or a float. A float needs digits on both sides of the point.
 func (l *lexer) number(s string) int {
 	n := digitsLen(s)
 	kind := tokens.Integer
@@ -310,7 +310,7 @@ func nameLen(s string) int {
 	return len(s)
 }
 
-// str emits a string; neighbouring strings are one.
+// str emits a string. Adjacent string literals are joined.
 func (l *lexer) str(s string) (int, error) {
 	end := 1
 	for ; end < len(s) && s[end] != s[0]; end++ {
@@ -325,7 +325,7 @@ func (l *lexer) str(s string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	text = strings.ReplaceAll(text, `\`, `\\`) // gonja's parser takes one level of backslashes away
+	text = strings.ReplaceAll(text, `\`, `\\`) // gonja's parser removes one level of backslashes
 	if last := l.out[len(l.out)-1]; last.Type == tokens.String {
 		last.Val += text
 	} else {
@@ -339,7 +339,7 @@ var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", 'a': "\a", 'b': "
 
 var hexEscapes = map[byte]int{'x': 2, 'u': 4, 'U': 8}
 
-// unescape decodes Python's string escapes. An escape that Python does not know stays as it is.
+// unescape decodes Python's string escapes. Unknown escapes stay unchanged.
 func unescape(s string) (string, error) {
 	if !strings.Contains(s, `\`) {
 		return s, nil

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// method binds a Python method of a string, list or dictionary to its value.
+// method returns a Python method of a string, list or dictionary, bound to the value.
 func method(object any, name string) (function, bool) {
 	if s, ok := text(object); ok {
 		if m, ok := stringMethods[name]; ok {
@@ -48,7 +48,7 @@ func named(name string, err error) error {
 	return nil
 }
 
-// forbidden is a method that would change its value: Hugging Face's sandbox has none.
+// forbidden is the error of methods that change their value, which Hugging Face's sandbox forbids.
 const forbidden = "changing a value is not allowed in a chat template"
 
 var dictMethods = map[string]func(r *renderer, o *ordered.Object, args arguments) (any, error){
@@ -87,7 +87,7 @@ func refuse[T any](r *renderer, v T, args arguments) (any, error) {
 	return nil, fmt.Errorf("%s", forbidden)
 }
 
-// items lists a dictionary's pairs.
+// items returns the pairs of a dictionary.
 func (r *renderer) items(o *ordered.Object) ([]any, error) {
 	pairs := make([]any, 0, o.Len())
 	for _, k := range o.Keys() {
@@ -167,7 +167,7 @@ var stringMethods = map[string]stringMethod{
 	"islower":      caseMethod(unicode.IsLower, unicode.IsUpper),
 }
 
-// count checks how many arguments there are.
+// count checks the number of arguments.
 func (a arguments) count(low, high int) error {
 	if n := len(a.list) + len(a.named); n < low || n > high {
 		return fmt.Errorf("%d arguments, want %d to %d", n, low, high)
@@ -175,7 +175,7 @@ func (a arguments) count(low, high int) error {
 	return nil
 }
 
-// at is the argument at a place or of a name.
+// at returns the argument at an index or with a name, or absent.
 func (a arguments) at(i int, name string, absent any) any {
 	if i < len(a.list) {
 		return a.list[i]
@@ -186,7 +186,7 @@ func (a arguments) at(i int, name string, absent any) any {
 	return absent
 }
 
-// text is a string argument.
+// text returns a string argument.
 func (a arguments) text(i int, name string) (string, error) {
 	v := a.at(i, name, undefined{"the argument " + name})
 	if u, ok := v.(undefined); ok {
@@ -203,7 +203,7 @@ func mapMethod(f func(string) string) stringMethod {
 	return func(r *renderer, s string, args arguments) (any, error) { return f(s), args.count(0, 0) }
 }
 
-// strip is Python's strip: of white space, or of all characters in chars.
+// strip is Python's strip. It removes white space, or all characters in chars.
 func strip(s string, chars any, left, right bool) (string, error) {
 	drop := isSpace
 	if chars != nil {
@@ -430,7 +430,7 @@ func (r *renderer) joinTexts(parts []string, sep string) (any, error) {
 	return strings.Join(parts, sep), nil
 }
 
-// findMethod gives the place in characters, not bytes.
+// findMethod returns the index in characters, not bytes.
 func findMethod(index func(s, sep string) int, must bool) stringMethod {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		if err := args.count(1, 1); err != nil {

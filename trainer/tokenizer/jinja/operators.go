@@ -13,7 +13,7 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// maxBits is the size of the largest integer that arithmetic gives.
+// maxBits is the size of the largest result of integer arithmetic.
 const maxBits = 1 << 14
 
 func (r *renderer) evalBinary(n *nodes.BinaryExpression, s *scope) (any, error) {
@@ -65,7 +65,7 @@ func ordering(op tokens.Type, left, right any) (any, error) {
 	return c >= 0, nil
 }
 
-// concat is ~, which turns both sides into text.
+// concat evaluates ~, which converts both sides to text.
 func (r *renderer) concat(left, right any) (any, error) {
 	a, err := str(left)
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *renderer) arithmetic(op *tokens.Token, left, right any) (any, error) {
 	return nil, fmt.Errorf("unsupported operand type(s) for %s: '%s' and '%s'", op.Val, typeName(left), typeName(right))
 }
 
-// join is + of two strings, lists or tuples.
+// join evaluates + of two strings, lists or tuples.
 func (r *renderer) join(left, right any) (v any, ok bool, err error) {
 	a, okA := text(left)
 	b, okB := text(right)
@@ -142,7 +142,7 @@ func (r *renderer) join(left, right any) (v any, ok bool, err error) {
 	return nil, false, nil
 }
 
-// repeat is * of a string or list and an integer.
+// repeat evaluates * of a string or list and an integer.
 func (r *renderer) repeat(left, right any) (v any, ok bool, err error) {
 	n, isCount := integer(right)
 	if !isCount {

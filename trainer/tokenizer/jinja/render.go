@@ -13,9 +13,9 @@ import (
 // Limits on one rendering.
 const (
 	maxSteps  = 5e6       // nodes visited, elements compared
-	maxBytes  = 256 << 20 // of all strings and lists made on the way
+	maxBytes  = 256 << 20 // of all strings and lists that the template makes
 	maxOutput = 64 << 20
-	maxCalls  = 60 // macros within macros
+	maxCalls  = 60 // nested macro calls
 )
 
 var (
@@ -25,7 +25,7 @@ var (
 
 // renderer executes a template once.
 type renderer struct {
-	now   time.Time // that strftime_now prints
+	now   time.Time // time for strftime_now
 	out   strings.Builder
 	steps int
 	bytes int
@@ -33,7 +33,7 @@ type renderer struct {
 	loops int
 }
 
-// scope is where names are looked up: a for's body has its own, an if's has not.
+// scope maps names to values. The body of a for has its own scope, the body of an if has not.
 type scope struct {
 	vars   map[string]any
 	parent *scope
@@ -58,7 +58,7 @@ func (r *renderer) step() error {
 	return nil
 }
 
-// spend counts n bytes of memory or work beyond a step.
+// spend counts n bytes of memory or work.
 func (r *renderer) spend(n int) error {
 	if r.bytes += n; r.bytes > maxBytes || n < 0 {
 		return fmt.Errorf("the template needs more than %d MiB for its values", maxBytes>>20)
@@ -109,7 +109,7 @@ func (r *renderer) node(n nodes.Node, s *scope) error {
 	return fmt.Errorf("a node of type %T", n)
 }
 
-// lineError says where in the template an error arose.
+// lineError is an error with its line in the template.
 type lineError struct {
 	line int
 	err  error
@@ -118,7 +118,7 @@ type lineError struct {
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
 func (e *lineError) Unwrap() error { return e.err }
 
-// inLine names the innermost line only.
+// inLine adds the line to an error that has none, so that the innermost line is named.
 func inLine(line int, err error) error {
 	var inner *lineError
 	if err == nil || err == errBreak || err == errContinue || errors.As(err, &inner) {
@@ -303,7 +303,7 @@ func (r *renderer) capture(body *nodes.Wrapper, s *scope) (string, error) {
 	return text, r.spend(len(text))
 }
 
-// macro makes the function that a macro tag defines.
+// macro returns the function that a macro tag defines.
 func (r *renderer) macro(n *macroTag, defined *scope) function {
 	return func(r *renderer, args arguments) (any, error) {
 		if r.calls++; r.calls > maxCalls {
@@ -343,7 +343,7 @@ func (r *renderer) macro(n *macroTag, defined *scope) function {
 	}
 }
 
-// attribute is what `loop.name` gives.
+// attribute evaluates loop.name.
 func (l *loop) attribute(name string) any {
 	n := int64(len(l.items))
 	i := int64(l.index)
@@ -362,7 +362,7 @@ func (l *loop) attribute(name string) any {
 		return i == n-1
 	case "length":
 		return n
-	case "depth": // of recursive loops, which there are none
+	case "depth": // recursive loops are not supported
 		return int64(1)
 	case "depth0":
 		return int64(0)

@@ -8,12 +8,12 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// The statements, as nodes of the parsed template.
+// The statements of a template, as nodes of the parse tree.
 type (
 	ifTag struct {
 		statement
 		conditions []nodes.Expression
-		bodies     []*nodes.Wrapper // one more than conditions if there is an else
+		bodies     []*nodes.Wrapper // one more element than conditions if there is an else
 	}
 	forTag struct {
 		statement
@@ -46,13 +46,13 @@ type (
 	}
 )
 
-// statement is what gonja asks of a node.
+// statement implements gonja's interface of a node.
 type statement struct{ at *tokens.Token }
 
 func (s statement) Position() *tokens.Token { return s.at }
 func (s statement) String() string          { return "statement" }
 
-// tagParsers finds the parser of a tag by name. There is none for tags that read other templates.
+// tagParsers finds the parser of a tag by name. Tags that read other templates have no parser.
 type tagParsers struct{}
 
 func (tagParsers) Get(name string) (parser.ControlStructureParser, bool) {
@@ -118,7 +118,7 @@ func parseFor(p, args *parser.Parser) (nodes.ControlStructure, error) {
 			return nil, err
 		}
 	}
-	if !args.End() { // recursive, for one
+	if !args.End() { // for example recursive
 		return nil, args.Error("for: not supported", args.Current())
 	}
 	var rest *parser.Parser

@@ -1,11 +1,10 @@
-// Package jinja renders Hugging Face chat templates. gonja parses them; what the parsed template means is
-// decided here, because it has to be what Jinja2 makes of Python values: undefined values that fail when
-// used, None that does not turn into text, integers of any size, dictionaries in order. gonja's own
-// evaluator is more forgiving, and its lexer does not know inline ifs in an expression, line breaks in a
-// tag, or Python's string escapes: lex.go and desugar.go stand before its parser.
+// Package jinja renders Hugging Face chat templates. gonja parses them, and this package evaluates them as Jinja2 does with
+// Python values: undefined values fail when used, None is not converted to text, integers have any size, dictionaries
+// keep their order. gonja's evaluator is more lenient. Its lexer supports no inline if in an expression, no line breaks
+// in a tag and no Python string escapes, so lex.go and desugar.go prepare the input of its parser.
 //
-// A template can do nothing but compute text from its variables: there is no include, import, file or
-// environment, and steps, memory and output are bounded.
+// A template can only compute text from its variables: there is no include, import, file or environment access, and
+// steps, memory and output are bounded.
 package jinja
 
 import (
@@ -25,8 +24,8 @@ const maxSource = 1 << 20
 // Template is a parsed template, safe for concurrent use.
 type Template struct{ root *nodes.Template }
 
-// Parse reads a template with Hugging Face's settings: trim_blocks, lstrip_blocks, break and continue, and
-// the generation block.
+// Parse parses a template with Hugging Face's settings: trim_blocks, lstrip_blocks, break and continue, and the
+// generation block.
 func Parse(source string) (t *Template, err error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("the template is larger than %d bytes", maxSource)
@@ -38,7 +37,7 @@ func Parse(source string) (t *Template, err error) {
 	if list, err = desugar(list); err != nil {
 		return nil, err
 	}
-	defer func() { // gonja's parser runs past the end of some malformed tags
+	defer func() { // gonja's parser panics on some malformed tags
 		if recover() != nil {
 			t, err = nil, errors.New("the template is malformed: a tag ends too early")
 		}
@@ -50,7 +49,7 @@ func Parse(source string) (t *Template, err error) {
 	return &Template{root}, nil
 }
 
-// Render executes the template with variables that are ordered values. now is what strftime_now prints.
+// Render executes the template. The variables are values of package ordered. strftime_now formats now.
 func (t *Template) Render(vars map[string]any, now time.Time) (string, error) {
 	r := &renderer{now: now}
 	globals := &scope{vars: map[string]any{}}

@@ -11,7 +11,7 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// test is `v is name` with its argument.
+// test evaluates `v is name` with its arguments.
 func (r *renderer) test(name string, v any, args arguments) (bool, error) {
 	if is, ok := typeTests[name]; ok {
 		return is(v), named("is "+name, args.count(0, 0))
@@ -29,7 +29,7 @@ var typeTests = map[string]func(any) bool{
 	"defined":   func(v any) bool { _, missing := v.(undefined); return !missing },
 	"undefined": func(v any) bool { _, missing := v.(undefined); return missing },
 	"none":      func(v any) bool { return v == nil },
-	"None":      func(v any) bool { return v == nil }, // the lexer writes none so
+	"None":      func(v any) bool { return v == nil }, // the lexer replaces none by None
 	"boolean":   func(v any) bool { _, ok := v.(bool); return ok },
 	"true":      func(v any) bool { return v == true },
 	"false":     func(v any) bool { return v == false },

@@ -9,19 +9,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// Values are the ordered ones, ordered.Tuple, and those below.
+// A value is a value of package ordered, an ordered.Tuple, or of a type below.
 type (
-	// undefined is what a missing name, key or attribute gives. It prints as nothing and is false; anything
-	// else done with it is an error that tells what was missing.
+	// undefined is the value of a missing name, key or attribute. It prints as "" and is false. Every other use is an
+	// error that names what was missing.
 	undefined struct{ what string }
 
 	// function is a global function, a method bound to its value, or a macro.
 	function func(r *renderer, args arguments) (any, error)
 
-	// namespace holds variables that a loop's body can set for the code after it.
+	// namespace has variables that a loop's body can set for the code after the loop.
 	namespace struct{ vars map[string]any }
 
-	// loop is the variable of that name in a for.
+	// loop is the variable loop in the body of a for.
 	loop struct {
 		items   []any
 		index   int // from 0
@@ -39,7 +39,7 @@ func (n *namespace) String() string { return "<Namespace>" }
 func (l *loop) String() string      { return fmt.Sprintf("<LoopContext %d/%d>", l.index+1, len(l.items)) }
 func (m markup) String() string     { return string(m) }
 
-// typeName is Python's name of a value's type.
+// typeName returns the Python name of a value's type.
 func typeName(v any) string {
 	switch v.(type) {
 	case undefined:
@@ -56,7 +56,7 @@ func typeName(v any) string {
 	return ordered.TypeName(v)
 }
 
-// str is Python's str, with nothing for an undefined value.
+// str is Python's str. An undefined value gives "".
 func str(v any) (string, error) {
 	switch v := v.(type) {
 	case undefined:
@@ -67,7 +67,7 @@ func str(v any) (string, error) {
 	return ordered.Str(v)
 }
 
-// text takes a string or markup.
+// text returns the text of a string or markup.
 func text(v any) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -102,7 +102,7 @@ func truth(v any) bool {
 	return true // a *big.Int is beyond int64, so not 0
 }
 
-// list gives the elements of a list or tuple.
+// list returns the elements of a list or tuple.
 func list(v any) ([]any, bool) {
 	switch v := v.(type) {
 	case []any:
@@ -113,7 +113,7 @@ func list(v any) ([]any, bool) {
 	return nil, false
 }
 
-// iterate gives what a for runs over: elements, keys, characters, nothing for an undefined value.
+// iterate returns the items of a for: elements, keys or characters; none for an undefined value.
 func (r *renderer) iterate(v any) ([]any, error) {
 	if items, ok := list(v); ok {
 		return items, nil
@@ -159,7 +159,7 @@ func length(v any) (int, error) {
 	return 0, fmt.Errorf("object of type '%s' has no len()", typeName(v))
 }
 
-// integer takes an int or bool that fits.
+// integer converts a bool or an integer that fits into an int64.
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -173,7 +173,7 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// float takes any number.
+// float converts any number.
 func float(v any) (float64, bool) {
 	switch v := v.(type) {
 	case float64:
@@ -186,7 +186,7 @@ func float(v any) (float64, bool) {
 	return float64(n), ok
 }
 
-// bigInt takes any integer.
+// bigInt converts any integer.
 func bigInt(v any) (*big.Int, bool) {
 	if b, ok := v.(*big.Int); ok {
 		return b, true
@@ -195,7 +195,7 @@ func bigInt(v any) (*big.Int, bool) {
 	return big.NewInt(n), ok
 }
 
-// small turns an integer that fits into an int64.
+// small converts an integer to int64 if it fits.
 func small(b *big.Int) any {
 	if b.IsInt64() {
 		return b.Int64()
@@ -274,7 +274,7 @@ func (r *renderer) equalLists(a, b []any) (bool, error) {
 	return true, nil
 }
 
-// errNaN is the result of comparing with a float that is not a number.
+// errNaN is the error of a comparison with NaN.
 var errNaN = fmt.Errorf("a comparison with nan")
 
 func compareNumbers(a, b any) (int, error) {

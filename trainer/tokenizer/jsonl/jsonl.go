@@ -1,5 +1,5 @@
-// Package jsonl is the logic of `mgrpo tokenize` and `mgrpo render`: JSON lines in, JSON lines out, one at
-// a time. Keys that are not known are ignored. An error names the line it arose in; what came before it has been written.
+// Package jsonl is the logic of `mgrpo tokenize` and `mgrpo render`: JSON lines in, JSON lines out, one at a time. It
+// ignores unknown keys. An error names its line; the replies to earlier lines have been written.
 package jsonl
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// MaxLine is the length of the longest line, in bytes.
+// MaxLine is the size of the longest line, in bytes.
 const MaxLine = 64 << 20
 
-// Tokenize reads {"text"} lines and writes {"ids"} lines, or with decode the other way round. Ids that the
-// tokenizer does not have decode to nothing.
+// Tokenize reads {"text"} lines and writes {"ids"} lines; with decode it reads {"ids"} and writes {"text"}. Unknown ids
+// decode to no text.
 func Tokenize(t *tokenizer.Tokenizer, r io.Reader, w io.Writer, decode bool) error {
 	return each(r, w, func(row *ordered.Object) (*ordered.Object, error) {
 		if decode {
@@ -35,9 +35,9 @@ func Tokenize(t *tokenizer.Tokenizer, r io.Reader, w io.Writer, decode bool) err
 	})
 }
 
-// Render reads {"messages","tools","add_generation_prompt","enable_thinking","template_kwargs"} lines, of
-// which only messages has to be there, and writes {"text","ids"} lines. add_generation_prompt is false
-// where absent, as in Hugging Face's apply_chat_template.
+// Render reads {"messages","tools","add_generation_prompt","enable_thinking","template_kwargs"} lines and writes
+// {"text","ids"} lines. Only messages is required. The default of add_generation_prompt is false, as in Hugging Face's
+// apply_chat_template.
 func Render(t *tokenizer.Tokenizer, r io.Reader, w io.Writer) error {
 	return each(r, w, func(row *ordered.Object) (*ordered.Object, error) {
 		chat, err := ReadChat(row)
@@ -52,12 +52,12 @@ func Render(t *tokenizer.Tokenizer, r io.Reader, w io.Writer) error {
 	})
 }
 
-// ReadChat takes a chat out of a line of Render.
+// ReadChat reads the chat of a line of Render.
 func ReadChat(row *ordered.Object) (c tokenizer.Chat, err error) {
 	if c.Messages, err = field[[]any](row, "messages", nil); err != nil {
 		return c, err
 	}
-	if c.Tools, err = field(row, "tools", new([]any)); err != nil { // [] is not the same as none
+	if c.Tools, err = field(row, "tools", new([]any)); err != nil { // [] differs from an absent key
 		return c, err
 	}
 	if c.AddGenerationPrompt, err = field(row, "add_generation_prompt", new(bool)); err != nil {
@@ -74,7 +74,7 @@ func ReadChat(row *ordered.Object) (c tokenizer.Chat, err error) {
 	return c, err
 }
 
-// each maps lines to lines. Empty lines are passed over.
+// each applies f to each line. It skips empty lines.
 func each(r io.Reader, w io.Writer, f func(*ordered.Object) (*ordered.Object, error)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, MaxLine)
@@ -121,7 +121,7 @@ func line(data []byte, out *bufio.Writer, f func(*ordered.Object) (*ordered.Obje
 	return out.WriteByte('\n')
 }
 
-// field is a key's value; absent, or null, it is *fallback, and an error without one.
+// field returns a key's value, or *fallback if the key is absent or null. Without a fallback that is an error.
 func field[T any](row *ordered.Object, key string, fallback *T) (T, error) {
 	v, _ := row.Get(key)
 	if v == nil && fallback != nil {
@@ -134,7 +134,7 @@ func field[T any](row *ordered.Object, key string, fallback *T) (T, error) {
 	return t, nil
 }
 
-// ReadIDs takes the token ids out of a line: "ids", integers from 0 to 2^31-1.
+// ReadIDs reads the token ids of a line: "ids", integers from 0 to 2^31-1.
 func ReadIDs(row *ordered.Object) ([]int32, error) {
 	list, err := field[[]any](row, "ids", nil)
 	if err != nil {

@@ -1,19 +1,19 @@
-// Package ordered holds JSON as Python's json module sees it: objects keep the order of their keys and
-// integers stay exact. Chat templates print both, so encoding/json's maps and float64s will not do.
+// Package ordered represents JSON as Python's json module does: objects keep the order of their keys, and integers are
+// exact. Chat templates print both, so encoding/json's maps and float64 values are not sufficient.
 //
-// A value is one of nil, bool, int64, *big.Int (beyond int64), float64, string, []any, *Object.
+// A value is nil, bool, int64, *big.Int (beyond int64), float64, string, []any or *Object.
 package ordered
 
 import "fmt"
 
-// Object is a JSON object that keeps the order in which keys were first set. The zero value is empty.
+// Object is a JSON object that keeps the order in which its keys were first set. The zero Object is empty.
 type Object struct {
 	keys   []string
 	values map[string]any
 }
 
-// NewObject makes an object of alternating keys and values: NewObject("role", "user", "content", "hi").
-// It panics on an odd count or a key that is not a string: both are mistakes of the calling code.
+// NewObject makes an object of alternating keys and values: NewObject("role", "user", "content", "hi"). It panics on an
+// odd count or a key that is not a string, which are bugs of the caller.
 func NewObject(pairs ...any) *Object {
 	o := &Object{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -22,7 +22,7 @@ func NewObject(pairs ...any) *Object {
 	return o
 }
 
-// Set gives key a value; a key that is already there keeps its place.
+// Set sets the value of key. An existing key keeps its place.
 func (o *Object) Set(key string, value any) {
 	if o.values == nil {
 		o.values = map[string]any{}
@@ -33,7 +33,7 @@ func (o *Object) Set(key string, value any) {
 	o.values[key] = value
 }
 
-// Get returns the value of key and whether it is there.
+// Get returns the value of key; ok is false if there is no such key.
 func (o *Object) Get(key string) (any, bool) {
 	if o == nil {
 		return nil, false
@@ -42,7 +42,7 @@ func (o *Object) Get(key string) (any, bool) {
 	return v, ok
 }
 
-// Keys lists the keys in order. The slice is the object's own: do not change it.
+// Keys returns the keys in order. The slice belongs to the object: do not change it.
 func (o *Object) Keys() []string {
 	if o == nil {
 		return nil

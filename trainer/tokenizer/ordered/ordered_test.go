@@ -70,11 +70,11 @@ func TestParseRefuses(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                        "ends in the middle",
 		"[1":                      "ends in the middle",
-		"1 2":                     "something follows",
+		"1 2":                     "text follows",
 		"[1,]":                    "invalid character",
 		"{\"a\" 1}":               "invalid character",
 		"NaN":                     "invalid character",
-		"01":                      "something follows",
+		"01":                      "text follows",
 		strings.Repeat("[", 600):  "nested deeper",
 		strings.Repeat("1", 5000): "5000 digits",
 	} {

@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Tuple is a Python tuple. JSON has none; templates make them.
+// Tuple is a Python tuple. JSON has no tuples, but templates make them.
 type Tuple []any
 
-// String is the tuple's repr, or what is wrong with it.
+// String returns the tuple's repr, or the text of the error.
 func (t Tuple) String() string {
 	s, err := Repr(t)
 	if err != nil {
@@ -23,13 +23,13 @@ func (t Tuple) String() string {
 	return s
 }
 
-// MaxText is how many bytes Dumps, Str and Repr write at most. Lists that hold a list twice, again and
-// again, have a text that is exponentially longer than they are.
+// MaxText is the size of the longest text of Dumps, Str and Repr, in bytes. A list that contains another list twice, at
+// many levels, has a text of exponential size.
 const MaxText = 64 << 20
 
 var errText = fmt.Errorf("the text of a value is longer than %d MiB", MaxText>>20)
 
-// TypeName is Python's name of a value's type, for messages.
+// TypeName returns the Python name of a value's type, for messages.
 func TypeName(v any) string {
 	switch v.(type) {
 	case nil:
@@ -52,13 +52,13 @@ func TypeName(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Format is the layout of Dumps; the zero value is that of Python's json.dumps(x, ensure_ascii=False).
+// Format is the layout of Dumps. The zero Format is that of Python's json.dumps(x, ensure_ascii=False).
 type Format struct {
 	Indent        *string // nil: one line
 	ItemSeparator string  // "": ", ", or "," with an indent
 	KeySeparator  string  // "": ": "
 	SortKeys      bool
-	ASCII         bool // escape everything beyond ASCII
+	ASCII         bool // escape all characters beyond ASCII
 }
 
 // Dumps writes a value as Python's json.dumps does.
@@ -212,8 +212,8 @@ func jsonFloat(f float64) string {
 	return FloatRepr(f)
 }
 
-// FloatRepr prints a float as Python's repr does: the shortest digits that read back the same, always with
-// a point or an exponent, the exponent from 1e16 up and below 1e-4.
+// FloatRepr formats a float as Python's repr does: the shortest digits that parse to the same value, always with a point
+// or an exponent; an exponent from 1e16 on and below 1e-4.
 func FloatRepr(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -319,8 +319,8 @@ func reprObject(w *strings.Builder, o *Object, depth int) error {
 	return nil
 }
 
-// StringRepr quotes a string as Python's repr does: single quotes unless only double ones avoid escapes,
-// what cannot be printed as \x, \u or \U.
+// StringRepr quotes a string as Python's repr does: in single quotes unless only double quotes avoid escapes, with
+// unprintable characters as \x, \u or \U.
 func StringRepr(s string) string {
 	quote := '\''
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {

@@ -14,13 +14,13 @@ import (
 
 // Limits on what a Reader takes.
 const (
-	MaxDepth  = 512     // how deep arrays and objects may nest
-	MaxDigits = 4300    // of an integer, Python's own limit
-	MaxValues = 1 << 22 // read by Value in all
+	MaxDepth  = 512     // nesting of arrays and objects
+	MaxDigits = 4300    // digits of an integer, Python's limit
+	MaxValues = 1 << 22 // values that Value reads in all
 )
 
-// Parse reads one JSON value. As in Python the last of equal keys wins and keeps the first one's place.
-// Unpaired surrogates and bytes that are not UTF-8 become U+FFFD.
+// Parse parses one JSON value. As in Python, the last of equal keys wins, at the place of the first. Unpaired surrogates
+// and bytes that are not UTF-8 become U+FFFD.
 func Parse(data []byte) (any, error) {
 	r := NewReader(bytes.NewReader(data))
 	v, err := r.Value()
@@ -30,7 +30,7 @@ func Parse(data []byte) (any, error) {
 	return v, r.End()
 }
 
-// Reader reads JSON piece by piece, for documents too large to hold as values.
+// Reader reads JSON piece by piece, for documents that are too large to parse into values.
 type Reader struct {
 	UniqueKeys bool // equal keys in one object are an error
 
@@ -46,15 +46,15 @@ func NewReader(r io.Reader) *Reader {
 	return &Reader{d: d}
 }
 
-// End is an error unless the document is over.
+// End returns an error unless the document has ended.
 func (r *Reader) End() error {
 	if _, err := r.d.Token(); err != io.EOF {
-		return fmt.Errorf("json: something follows the value, at byte %d", r.d.InputOffset())
+		return fmt.Errorf("json: text follows the value, at byte %d", r.d.InputOffset())
 	}
 	return nil
 }
 
-// Object reads an object, calling member for each key; member has to read the key's value.
+// Object reads an object. It calls member for each key; member must read the key's value.
 func (r *Reader) Object(member func(key string) error) error {
 	if err := r.open('{', "an object"); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (r *Reader) Object(member func(key string) error) error {
 	return r.members(member)
 }
 
-// Array reads an array, calling element before each value; element has to read it.
+// Array reads an array. It calls element for each value; element must read the value.
 func (r *Reader) Array(element func() error) error {
 	if err := r.open('[', "an array"); err != nil {
 		return err
