@@ -33,7 +33,7 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"merge of three", strings.Replace(small, `"a b"`, `"a b a"`, 1), "{}", "not a pair"},
 	{"merge result", strings.Replace(small, `"a b"`, `"b a"`, 1), "{}", "merge 0"},
 	{"merge a number", strings.Replace(small, `"a b"`, `7`, 1), "{}", "want a string or an array"},
-	{"merges is missing", strings.Replace(small, `,"merges":["a b"]`, ``, 1), "{}", "no merges"},
+	{"no merges", strings.Replace(small, `,"merges":["a b"]`, ``, 1), "{}", "merges is missing"},
 	{"no vocabulary", strings.Replace(small, `{"a":0,"b":1,"ab":2}`, `{}`, 1), "{}", "vocabulary is empty"},
 	{"unk unknown", strings.Replace(small, `"unk_token":null`, `"unk_token":"u"`, 1), "{}", `unk_token "u"`},
 	{"dropout", strings.Replace(small, `"unk_token":null`, `"dropout":0.1`, 1), "{}", "dropout"},
