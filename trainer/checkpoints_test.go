@@ -340,7 +340,7 @@ func TestFolderOnEachServer(t *testing.T) {
 	if err := os.Remove(filepath.Join(archive.CheckpointsOf(dirs["researcher"]).StepDir(4), "manifest.json")); err != nil {
 		t.Fatal(err)
 	}
-	if notes := mustEnd().String(); !strings.Contains(notes, "step 4 is passed over") || !strings.Contains(notes, "step 2 of 6") {
+	if notes := mustEnd().String(); !strings.Contains(notes, "step 4 cannot be used") || !strings.Contains(notes, "step 2 of 6") {
 		t.Errorf("notes: %s", notes)
 	}
 	if aside, _ := filepath.Glob(filepath.Join(archive.CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {

@@ -173,7 +173,7 @@ func TestResumeRefuses(t *testing.T) {
 func TestResumeOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1")...), Options{Resume: true})
-	if notes := seen.String(); !strings.Contains(notes, dir+" holds no checkpoint yet: for a start from the beginning") {
+	if notes := seen.String(); !strings.Contains(notes, dir+" has no checkpoint yet: the run starts from the beginning") {
 		t.Errorf("notes: %s", notes)
 	}
 	if got := steps(t, dir); !slices.Equal(got, []int64{1}) {
@@ -200,7 +200,7 @@ func TestResumePassesDamageOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := seen.String(); !strings.Contains(notes, "checkpoint of step 4 is passed over") || !strings.Contains(notes, "researcher/model.safetensors: is altered") {
+	if notes := seen.String(); !strings.Contains(notes, "checkpoint of step 4 cannot be used") || !strings.Contains(notes, "researcher/model.safetensors: is altered") {
 		t.Errorf("notes: %s", notes)
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))

@@ -14,31 +14,31 @@ import (
 
 const redis = "redis"
 
-// aim is the next kill at random: whom, and when.
+// aim is the next random kill.
 type aim struct {
-	target string    // agent, or redis; "": none is planned
-	from   time.Time // not before
-	phase  string    // of the step, if it comes up in time; "": whichever
-	calm   bool      // not before everybody is at work
+	target string    // agent, or redis; "": no kill is scheduled
+	from   time.Time // earliest time
+	phase  string    // preferred phase of the step; "": any
+	calm   bool      // only once all agents have started
 }
 
-// debt is how many kills are due when so many steps are made, so that they are spread over the run.
+// debt is the number of kills that are due after so many steps. It spreads the kills over the run.
 func (c *chaos) debt(progress int) int {
-	const spare = 10 // steps at the end, in which the last kills take effect
+	const spare = 10 // steps at the end of the run without further kills
 	return min(c.o.kills, c.o.kills*(progress+1)/max(c.t.steps-spare, 1))
 }
 
-// behind is how many kills are overdue.
+// behind is the number of kills that are overdue.
 func (c *chaos) behind() int { return c.debt(c.progress) - len(c.kills) }
 
-// hurry and urgent say that many are, and the team gets less time between them, or none, lest the run end before they
-// are made.
+// hurry and urgent say that many kills are overdue. Then the time between two kills gets shorter (hurry) or zero
+// (urgent), so that all are made before the run ends.
 func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
 func (c *chaos) urgent() bool { return c.behind() > c.most() }
 func (c *chaos) most() int    { return max(4, min(10, c.o.kills/30)) }
 
-// enough says whether all kills are made and, unless they are all at one failpoint, everybody's cover what the check
-// demands.
+// enough says whether all kills are made and, unless all are at one failpoint, cover as many phases of every target as the
+// check requires.
 func (c *chaos) enough() bool {
 	switch {
 	case c.o.point != "" && c.o.asleep:
@@ -49,14 +49,14 @@ func (c *chaos) enough() bool {
 	return len(c.kills) >= c.o.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
 }
 
-// aimAndShoot plans the next kill at random and, when its time has come, does it.
+// aimAndShoot schedules the next random kill, and makes it when its time has come.
 func (c *chaos) aimAndShoot() error {
 	if c.o.point != "" || c.paused || c.enough() {
 		return nil
 	}
 	a := &c.aim
 	if a.target == "" {
-		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // more than were asked for, to cover
+		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // further kills, to cover phases
 		if due && len(c.live) > 0 {
 			c.schedule()
 		}
@@ -81,8 +81,8 @@ func (c *chaos) aimAndShoot() error {
 	return c.shoot()
 }
 
-// inPhase says whether the target is where it is to be hit: in a phase in which it never was, as long as the check
-// demands more of those; then in the one that was planned, for which nobody waits long.
+// inPhase says whether the target is in the right phase for a kill. As long as the check requires more phases of the
+// target, that is any phase in which it was never killed; afterwards the scheduled phase, or any phase after a while.
 func (c *chaos) inPhase(a *aim) bool {
 	now := c.phaseNow(a.target)
 	if c.uncovered(a.target) {
@@ -91,7 +91,8 @@ func (c *chaos) inPhase(a *aim) bool {
 	return a.phase == "" || a.phase == now || c.hurry() || time.Since(a.from) > 4*c.step
 }
 
-// schedule takes who was killed in too few phases of a step, or least, and mostly the phase in which it was killed least.
+// schedule chooses the next target and phase: a target with too few phases, or else with the fewest kills, and mostly the
+// phase in which it was killed least.
 func (c *chaos) schedule() {
 	targets := c.targets()
 	c.rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
@@ -103,13 +104,13 @@ func (c *chaos) schedule() {
 	switch {
 	case a.target == redis || c.rng.IntN(3) == 0:
 		a.phase = slices.MinFunc(phases, func(x, y string) int { return cmp.Compare(c.timesHit(a.target, x), c.timesHit(a.target, y)) })
-	case !c.urgent() && !c.uncovered(a.target) && c.rng.IntN(2) == 0: // while it starts, or the others do
+	case !c.urgent() && !c.uncovered(a.target) && c.rng.IntN(2) == 0: // hits workers that are starting, too
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
 	c.aim = a
 }
 
-// targets are all that can be killed.
+// targets are the agents and Redis.
 func (c *chaos) targets() []string { return append(slices.Clone(c.t.names), redis) }
 
 // phases of a step.
@@ -125,7 +126,7 @@ func (c *chaos) timesHit(target, phase string) (n int) {
 	return n
 }
 
-// uncovered says whether a target was killed in fewer phases than bench/chaos/check demands.
+// uncovered says whether a target was killed in fewer phases than bench/chaos/check requires.
 func (c *chaos) uncovered(target string) bool {
 	const demanded = 3
 	return len(phases)-len(c.unhit(target)) < demanded
@@ -136,7 +137,7 @@ func (c *chaos) unhit(target string) []string {
 	return slices.DeleteFunc(slices.Clone(phases), func(phase string) bool { return c.timesHit(target, phase) > 0 })
 }
 
-// atWork says whether every agent has a worker that has come beyond joining.
+// atWork says whether every agent has a worker that has finished joining.
 func (c *chaos) atWork() bool {
 	for _, agent := range c.t.names {
 		p := c.of(agent)
@@ -151,7 +152,7 @@ func (c *chaos) atWork() bool {
 	return true
 }
 
-// phaseNow is the phase in which a target is: its own, or for Redis that of whoever came to one last.
+// phaseNow is the current phase of an agent, or for Redis the phase of the last failpoint of any agent.
 func (c *chaos) phaseNow(target string) string {
 	if p := c.of(target); p != nil {
 		point, _ := lastPoint(p.log)
@@ -160,7 +161,7 @@ func (c *chaos) phaseNow(target string) string {
 	return phaseOf(c.newestPoint())
 }
 
-// newestPoint is the failpoint that was passed last by anybody.
+// newestPoint is the last failpoint of any agent.
 func (c *chaos) newestPoint() (name string) {
 	var newest int64
 	for _, p := range c.live {
@@ -171,8 +172,8 @@ func (c *chaos) newestPoint() (name string) {
 	return name
 }
 
-// shoot kills whom it is aimed at. One in ten is put to sleep instead, until others take it for dead, and wakes up
-// again; one in ten dies with Redis.
+// shoot kills the target. One target in ten is suspended for longer than its lease instead; one in ten is killed together
+// with Redis.
 func (c *chaos) shoot() error {
 	target, dice := c.aim.target, c.rng.IntN(10)
 	if dice == 0 && !c.hurry() {
@@ -203,8 +204,8 @@ func (c *chaos) killRedis() error {
 	return c.killed(kill{Target: redis, Point: point})
 }
 
-// pause stops a process for longer than its lease. Every other time another worker is started in its place, and
-// the one that wakes up finds that it is fenced.
+// pause suspends a process for longer than its lease. Every other time it starts another worker in its place; the
+// suspended worker is then fenced when it goes on.
 func (c *chaos) pause(target string) error {
 	process, p := c.r.cmd.Process, c.of(target)
 	if target != redis {
@@ -232,8 +233,8 @@ func (c *chaos) pause(target string) error {
 	return nil
 }
 
-// replaceSleepers gives a place that fell asleep at a failpoint to another worker, and wakes the sleeper up when that
-// one is at work.
+// replaceSleepers finds workers that have suspended themselves at a failpoint. It starts another worker in their place, and
+// resumes them later.
 func (c *chaos) replaceSleepers() error {
 	for _, p := range c.live {
 		if !p.sleep || !stopped(p.cmd.Process.Pid) {
@@ -247,16 +248,16 @@ func (c *chaos) replaceSleepers() error {
 	return nil
 }
 
-// stopped says whether a process sleeps because of SIGSTOP.
+// stopped says whether a process is suspended by SIGSTOP.
 func stopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(stat), ") ")
 	return err == nil && strings.HasPrefix(state, "T")
 }
 
-// arm chooses the failpoint at which a worker that is about to start will die or, one in eight, fall asleep, and the
-// passage of it; "" for none. It is one of those that the agent's workers have passed, and at which fewest have died;
-// first in phases in which none has.
+// arm chooses the failpoint, and its passage, at which a worker that is about to start kills itself or, one worker in
+// eight, suspends itself; "" for none. It prefers failpoints in phases in which the agent was never killed, and then those
+// at which fewest of the agent's workers have died. Only failpoints that the agent's workers have passed are possible.
 func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 	if len(c.kills) >= c.o.kills || c.o.asleep && c.pauses >= c.o.kills {
 		return "", "", false
@@ -268,7 +269,7 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 		}
 		return c.o.point, kill, c.o.asleep
 	}
-	const ahead = 8 // steps, after which it will have died
+	const ahead = 8 // steps within which the worker will have killed itself
 	if len(c.kills)+c.armed() >= c.debt(c.progress+ahead) || c.rng.IntN(4) == 0 || len(c.counts[agent]) == 0 {
 		return "", "", false
 	}
@@ -295,7 +296,7 @@ func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 	return point, kill, sleep
 }
 
-// armed counts the processes that will die at a failpoint.
+// armed counts the processes that will kill themselves at a failpoint.
 func (c *chaos) armed() (n int) {
 	for _, p := range c.live {
 		if p.armed != "" && !p.sleep {
@@ -305,7 +306,7 @@ func (c *chaos) armed() (n int) {
 	return n
 }
 
-// alive forgives that a process has ended by itself meanwhile.
+// alive ignores the error that a process has ended already.
 func alive(err error) error {
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil

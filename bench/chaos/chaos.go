@@ -13,17 +13,18 @@ import (
 	"time"
 )
 
-// process is a worker's.
+// process is the process of a worker.
 type process struct {
 	agent string
 	cmd   *exec.Cmd
-	log   string // of its failpoints
-	armed string // failpoint at which it is to die or fall asleep; "": none
-	sleep bool   // fall asleep
-	hit   bool   // it was killed at random
-	rival bool   // there was another of its agent: one of them will be refused
+	log   string // file of the failpoints that it passed
+	armed string // failpoint at which it kills or suspends itself; "": none
+	sleep bool   // it suspends itself at armed
+	hit   bool   // chaos killed it at a random moment
+	rival bool   // another worker of its agent was started: the store refuses one of the two
 }
 
+// exit is the end of a process.
 type exit struct {
 	p   *process
 	err error
@@ -32,20 +33,20 @@ type exit struct {
 // kill is a line of kills.jsonl.
 type kill struct {
 	Target   string  `json:"target"` // agent, or redis
-	Phase    string  `json:"phase"`  // of the step, in which it was hit
+	Phase    string  `json:"phase"`  // phase of the step in which it was killed
 	Point    string  `json:"point"`  // failpoint passed last
-	Exact    bool    `json:"exact"`  // it died at that failpoint
+	Exact    bool    `json:"exact"`  // it killed itself at that failpoint
 	Progress int     `json:"progress"`
 	Seconds  float64 `json:"seconds"` // since the run began
 }
 
-// chaos supervises the run that is killed: it starts again whatever dies, and sees to it that enough does. All
-// of it happens in one goroutine.
+// chaos supervises the killed run: it kills workers and Redis as often as asked, and starts them again. Only one goroutine
+// uses it.
 type chaos struct {
 	o    options
 	t    *team
 	r    *server
-	step time.Duration // of the run that was left alone
+	step time.Duration // duration of a step of the uninterrupted run
 	rng  *rand.Rand
 
 	began    time.Time
@@ -54,20 +55,20 @@ type chaos struct {
 	finished map[string]bool
 	exits    chan exit
 	later    []action
-	starts   int // processes so far
+	starts   int // number of processes so far
 	counts   map[string]map[string]int
 
 	kills  []kill
 	pauses int
 	aim    aim
-	paused bool // Redis is down, or somebody sleeps
+	paused bool // Redis is down, or a process is suspended
 
-	progress int // steps made, when last looked
-	looked   time.Time
-	stirred  time.Time // when something last happened
+	progress int       // steps made, when last read
+	looked   time.Time // when progress was read
+	stirred  time.Time // time of the last step, kill or start
 }
 
-// action is something to be done at a time.
+// action is a function that is to be called at a time.
 type action struct {
 	at time.Time
 	do func() error
@@ -83,8 +84,8 @@ const (
 	patience = 10 * time.Minute // without a step, a kill or a start
 )
 
-// run goes on until every agent's worker has ended by itself, after as many kills as were asked for, in the phases that
-// the check demands. Where the team was at its last step before, it gets more to make.
+// run supervises until every agent's worker has ended by itself, and all kills were made, in the phases that the check
+// requires. If the team makes its last step before that, it gets more steps.
 func (c *chaos) run(ctx context.Context) error {
 	c.began, c.stirred = time.Now(), time.Now()
 	if err := c.startAll(); err != nil {
@@ -122,12 +123,12 @@ func (c *chaos) startAll() error {
 	return nil
 }
 
-// over says whether every agent's last step is made, nobody is left running or asleep, and Redis is up.
+// over says whether every agent has made its last step, no process runs or is suspended, and Redis is up.
 func (c *chaos) over() bool {
 	return len(c.finished) == len(c.t.names) && len(c.live) == 0 && len(c.later) == 0
 }
 
-// grow has the team go on after what was to be its last step.
+// grow gives the team more steps, and starts all workers again.
 func (c *chaos) grow() error {
 	say("%d kills by step %d: %d steps more", len(c.kills), c.t.steps, moreSteps)
 	c.t.steps += moreSteps
@@ -135,7 +136,7 @@ func (c *chaos) grow() error {
 	return c.startAll()
 }
 
-// look kills what is to be killed now.
+// look makes the kills that are due now.
 func (c *chaos) look() error {
 	if time.Since(c.looked) > 20*tick {
 		c.looked = time.Now()
@@ -149,7 +150,7 @@ func (c *chaos) look() error {
 	return errors.Join(c.replaceSleepers(), c.aimAndShoot())
 }
 
-// start runs a worker of an agent, which may have to die at a failpoint.
+// start starts a worker of an agent. It may be armed with a failpoint.
 func (c *chaos) start(agent string) error {
 	c.starts++
 	p := &process{agent: agent, log: fmt.Sprintf("%s/%s-%d", c.t.points(), agent, c.starts)}
@@ -165,7 +166,8 @@ func (c *chaos) start(agent string) error {
 	return nil
 }
 
-// startSoon starts a worker of an agent that has none, once.
+// startSoon starts a worker of an agent without a worker after a short random time. Further calls before that have no
+// effect.
 func (c *chaos) startSoon(agent string) {
 	if c.starting[agent] || c.finished[agent] {
 		return
@@ -177,14 +179,14 @@ func (c *chaos) startSoon(agent string) {
 	})
 }
 
-// rival starts another worker of an agent that has one.
+// rival starts a second worker of an agent.
 func (c *chaos) rival(p *process) error {
 	err := c.start(p.agent)
 	p.rival, c.of(p.agent).rival = true, true
 	return err
 }
 
-// ended sees to what becomes of an agent whose worker has ended.
+// ended handles the end of a worker: it counts a kill, and starts a new worker if the agent has none.
 func (c *chaos) ended(e exit) error {
 	agent := e.p.agent
 	c.live = slices.DeleteFunc(c.live, func(p *process) bool { return p == e.p })
@@ -207,7 +209,7 @@ func (c *chaos) ended(e exit) error {
 			c.startSoon(agent)
 		}
 		return nil
-	case e.p.rival || c.finished[agent]: // refused, or too late
+	case e.p.rival || c.finished[agent]: // the store refused it, or the run had ended already
 		if !another {
 			c.startSoon(agent)
 		}
@@ -216,7 +218,7 @@ func (c *chaos) ended(e exit) error {
 	return fmt.Errorf("the worker of %s ended with %w", agent, e.err)
 }
 
-// killed notes a kill, in the list that the check reads too.
+// killed counts a kill, and writes it to kills.jsonl, which the check reads.
 func (c *chaos) killed(k kill) error {
 	k.Phase, k.Progress, k.Seconds = phaseOf(k.Point), c.progress, time.Since(c.began).Seconds()
 	c.kills = append(c.kills, k)
@@ -233,7 +235,7 @@ func (c *chaos) killed(k kill) error {
 	return errors.Join(err, f.Close())
 }
 
-// of is the newest process of an agent, nil if there is none.
+// of is the newest process of an agent, nil if it has none.
 func (c *chaos) of(agent string) *process {
 	for _, p := range slices.Backward(c.live) {
 		if p.agent == agent {
@@ -243,12 +245,12 @@ func (c *chaos) of(agent string) *process {
 	return nil
 }
 
-// in does something after a while.
+// in calls a function after a while.
 func (c *chaos) in(d time.Duration, do func() error) {
 	c.later = append(c.later, action{time.Now().Add(d), do})
 }
 
-// due does what was put off until now.
+// due calls the functions whose time has come.
 func (c *chaos) due() error {
 	now, waiting := time.Now(), c.later
 	c.later = nil
@@ -263,12 +265,12 @@ func (c *chaos) due() error {
 	return errors.Join(errs...)
 }
 
-// upTo is a time from 0 to d.
+// upTo is a random duration from 0 to d.
 func (c *chaos) upTo(d time.Duration) time.Duration {
 	return time.Duration(c.rng.Int64N(int64(d) + 1))
 }
 
-// stopAll ends the workers that are left.
+// stopAll kills the remaining workers.
 func (c *chaos) stopAll() {
 	for _, p := range c.live {
 		p.cmd.Process.Kill()

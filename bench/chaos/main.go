@@ -1,11 +1,11 @@
-// Command chaos trains a tiny team twice: once left alone, in one process; and once as separate processes on a
-// Redis with TLS and users, while workers and Redis are killed again and again, at random and exactly between
-// two things that belong together. Then bench/chaos/check says whether anything was lost, done twice, or came
-// out differently. Run it in the root of the repository, where make build was run:
+// Command chaos trains a tiny team twice: once without interruption, in one process; and once as separate processes on a
+// Redis with TLS and users, while it kills workers and Redis again and again, at random moments and exactly at
+// failpoints. Then bench/chaos/check says whether anything was lost, done twice, or has a different result. Run it in the
+// root of the repository, after make build:
 //
 //	eval "$(make env)"; go run ./bench/chaos -kills 30 -seed 1 -out bench/results/chaos-30.json
 //
-// Exit status: that of the check, or 3 where the run could not be brought to its end.
+// Exit status: that of the check, or 3 if the run did not come to its end.
 package main
 
 import (
@@ -42,17 +42,17 @@ func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.IntVar(&o.kills, "kills", 30, "how many times a worker or Redis is killed")
-	flags.Uint64Var(&o.seed, "seed", 1, "of all that is random about them")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of the random kills")
 	flags.IntVar(&o.agents, "agents", 2, "size of the team: 2 or 3")
-	flags.IntVar(&o.steps, "steps", 50, "of both runs, a multiple of 10; more are added where they are too few for all kills")
+	flags.IntVar(&o.steps, "steps", 50, "steps of both runs, a multiple of 10; more are added if these are too few for all kills")
 	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
-	flags.BoolVar(&o.shared, "shared", false, "all workers use one folder, not one each")
-	flags.StringVar(&o.point, "point", "", "kill workers nowhere but at this failpoint")
-	flags.BoolVar(&o.asleep, "asleep", false, "with -point: put them to sleep there, while others take their places")
-	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs, emptied first")
-	flags.StringVar(&o.out, "out", "", "file of the results; none: they are printed alone")
-	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay: the program with a bug")
-	flags.DurationVar(&o.limit, "limit", 2*time.Hour, "longest time that the killed run may take")
+	flags.BoolVar(&o.shared, "shared", false, "all workers share one run.dir; otherwise each has its own")
+	flags.StringVar(&o.point, "point", "", "kill workers only at this failpoint")
+	flags.BoolVar(&o.asleep, "asleep", false, "with -point: suspend the workers there instead, while other workers take their places")
+	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs; its content is deleted first")
+	flags.StringVar(&o.out, "out", "", "file of the results; without it they are only printed")
+	flags.StringVar(&o.overlay, "overlay", "", "file for go build -overlay, which puts a bug into the program")
+	flags.DurationVar(&o.limit, "limit", 2*time.Hour, "time limit of the killed run")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -78,7 +78,7 @@ func main() {
 	os.Exit(status)
 }
 
-// run does both runs and returns the check's status.
+// run makes both runs, and returns the exit status of the check.
 func run(ctx context.Context, o options) (status int, err error) {
 	t := newTeam(o)
 	if err := t.build(ctx, o.overlay); err != nil {
@@ -106,7 +106,7 @@ func run(ctx context.Context, o options) (status int, err error) {
 		return exitStuck, errors.Join(err, c.tails())
 	}
 	report := c.report(time.Since(started))
-	if t.steps > o.steps { // what it is compared with has as many
+	if t.steps > o.steps { // the uninterrupted run must have as many steps
 		if _, err := t.leaveAlone(ctx); err != nil {
 			return exitStuck, err
 		}

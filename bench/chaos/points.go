@@ -10,13 +10,13 @@ import (
 // phaseOf is the phase of a step to which a failpoint belongs.
 func phaseOf(point string) string {
 	if point == "" {
-		return "start" // of the process
+		return "start" // of the process: no failpoint yet
 	}
 	phase, _, _ := strings.Cut(point, ".")
 	return phase
 }
 
-// lastPoint is the last failpoint in a process's log, "" before the first, and when it was passed.
+// lastPoint is the last failpoint in a process's log, and the time at which it was passed; "" before the first.
 func lastPoint(log string) (name string, at int64) {
 	data, err := os.ReadFile(log)
 	if err != nil {
@@ -29,7 +29,7 @@ func lastPoint(log string) (name string, at int64) {
 	return name, at
 }
 
-// countPoints adds the passages of a log to those there are.
+// countPoints adds the passages in a log to counts.
 func countPoints(log string, counts map[string]int) {
 	data, err := os.ReadFile(log)
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 
 const (
 	passwordEnv = "MGRPO_CHAOS_PASSWORD"
-	admin       = "checker" // the user who may read the record
+	admin       = "checker" // user that may read the record
 	lease       = time.Second
 )
 
-// server is a redis-server with TLS and the users of the run, whose data survive its death.
+// server is a redis-server with TLS and the users of the run. Its data survive a kill.
 type server struct {
 	dir, conf string
 	port      string
 	cert, key string
-	password  string // of all users
+	password  string // password of all users
 	cmd       *exec.Cmd
 }
 
@@ -58,7 +58,7 @@ func startRedis(ctx context.Context, t *team) (*server, error) {
 	return r, r.start()
 }
 
-// users are the lines of the ACL file: what mgrpo store acl prints, and who reads the record.
+// users are the lines of the ACL file: the output of mgrpo store acl, and the user that reads the record.
 func (r *server) users(ctx context.Context, t *team) (string, error) {
 	args := []string{"store", "acl", "-c", t.config(), "--file"}
 	for _, s := range r.settings() {
@@ -74,14 +74,14 @@ func (r *server) users(ctx context.Context, t *team) (string, error) {
 	return fmt.Sprintf("%suser %s on #%x ~mgrpo:{%s}:record +xrange\n", out, admin, sha256.Sum256([]byte(r.password)), runName), nil
 }
 
-// settings are the configuration by which workers find the server. An invocation is never given up: it is
-// innocent of its workers' deaths here.
+// settings are the workers' settings of the store. They never let an invocation be given up, because here no invocation
+// is the reason why its workers die.
 func (r *server) settings() []string {
 	return []string{"store.url=" + r.url(false), "store.password_env=" + passwordEnv, "store.tls.ca=" + r.cert,
 		"store.lease=" + lease.String(), "store.timeout=10m", "store.max_deliveries=1000000"}
 }
 
-// url is the server's, for workers or for the checker.
+// url is the server's URL, for workers or for the checker.
 func (r *server) url(checker bool) string {
 	u := url.URL{Scheme: "rediss", Host: "127.0.0.1:" + r.port}
 	if checker {
@@ -90,7 +90,7 @@ func (r *server) url(checker bool) string {
 	return u.String()
 }
 
-// start runs the server. Whoever needs it waits until it answers.
+// start starts the server. Workers wait until it answers.
 func (r *server) start() error {
 	r.cmd = exec.Command("redis-server", r.conf)
 	return r.cmd.Start()

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// report is what a run came to.
+// report is the result of both runs.
 type report struct {
 	Kills    int                       `json:"kills"`
-	Pauses   int                       `json:"pauses"`   // processes that slept for longer than a lease
+	Pauses   int                       `json:"pauses"`   // suspensions for longer than a lease
 	Targets  map[string]map[string]int `json:"targets"`  // kills of each agent's worker and of Redis, by phase of the step
 	Exact    map[string]int            `json:"exact"`    // kills of workers at a failpoint, by failpoint
-	Seconds  float64                   `json:"seconds"`  // of the run that was killed
-	Alone    float64                   `json:"alone"`    // seconds of the run that was left alone, at its first length
-	Metrics  bool                      `json:"metrics"`  // all reported numbers are those of the run that was left alone
-	Settings settings                  `json:"settings"` // of both
+	Seconds  float64                   `json:"seconds"`  // of the killed run
+	Alone    float64                   `json:"alone"`    // seconds of the uninterrupted run, before further steps
+	Metrics  bool                      `json:"metrics"`  // all reported numbers equal those of the uninterrupted run
+	Settings settings                  `json:"settings"` // of both runs
 	Findings json.RawMessage           `json:"findings"` // of bench/chaos/check
 	Machine  string                    `json:"machine"`  // cores and system
 }
@@ -51,7 +51,7 @@ func (c *chaos) report(took time.Duration) report {
 	return r
 }
 
-// write prints the report and keeps it.
+// write prints the report, and writes it to a file unless path is "".
 func (r report) write(path string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -67,7 +67,7 @@ func (r report) write(path string) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tails are the last lines of everybody's log, as an error.
+// tails are the last lines of all logs, as an error.
 func (c *chaos) tails() error {
 	const lines = 12
 	var out strings.Builder
@@ -76,5 +76,5 @@ func (c *chaos) tails() error {
 		all := strings.Split(strings.TrimSpace(string(data)), "\n")
 		fmt.Fprintf(&out, "--- %s\n%s\n", name, strings.Join(all[max(0, len(all)-lines):], "\n"))
 	}
-	return fmt.Errorf("the logs, whole in %s, end so:\n%s", c.t.work, out.String())
+	return fmt.Errorf("the last lines of the logs in %s:\n%s", c.t.work, out.String())
 }

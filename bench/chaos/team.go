@@ -25,17 +25,17 @@ var teamYAML string
 
 const (
 	runName   = "chaos"
-	evalEvery = 10            // of team.yaml. A run ends with an evaluation: one that grows must have been due for it
-	moreSteps = 2 * evalEvery // by which a run grows
+	evalEvery = 10            // eval.every of team.yaml. A run that grows must have had an evaluation at its old end
+	moreSteps = 2 * evalEvery // steps by which a run grows
 )
 
-// team is what is trained, and where.
+// team is the trained team, with its folders and settings.
 type team struct {
-	names  []string // main first
-	work   string   // folder of everything below
+	names  []string // the main agent first
+	work   string   // folder of all files
 	shared bool     // one folder for all workers
-	steps  int      // of both runs; more than asked for where those are too few for all kills
-	set    []string // configuration of both runs, beside the file and the number of steps
+	steps  int      // of both runs; more than the flag if these are too few for all kills
+	set    []string // settings of both runs, beside the file and the number of steps
 }
 
 func newTeam(o options) *team {
@@ -55,13 +55,13 @@ func (t *team) path(parts ...string) string {
 }
 
 func (t *team) config() string  { return t.path("team.yaml") }
-func (t *team) taught() string  { return t.path("taught") } // run that ends with the cold start
-func (t *team) whole() string   { return t.path("whole") }  // run that is left alone
+func (t *team) taught() string  { return t.path("taught") } // the run that only makes the cold start
+func (t *team) whole() string   { return t.path("whole") }  // the uninterrupted run
 func (t *team) points() string  { return t.path("points") } // logs of failpoints
 func (t *team) program() string { return t.path("..", "mgrpo") }
 func (t *team) checker() string { return t.path("..", "check") }
 
-// dir is the folder of the killed run, of one agent.
+// dir is an agent's folder of the killed run.
 func (t *team) dir(agent string) string {
 	if t.shared {
 		return t.path("run")
@@ -69,18 +69,18 @@ func (t *team) dir(agent string) string {
 	return t.path("run", agent)
 }
 
-// settings are the configuration of both runs, beside the file.
+// settings are the settings of both runs, beside the file.
 func (t *team) settings() []string {
 	return append(slices.Clone(t.set), "run.steps="+strconv.Itoa(t.steps))
 }
 
-// build makes the programs and the folder of the runs.
+// build builds the programs, and makes the folder of the runs.
 func (t *team) build(ctx context.Context, overlay string) error {
 	if err := errors.Join(os.RemoveAll(t.work), os.MkdirAll(t.points(), 0o755)); err != nil {
 		return err
 	}
 	text := teamYAML
-	if len(t.names) == 3 { // one who is never asked, but trains, saves and dies with the others
+	if len(t.names) == 3 { // an agent that is never called, but trains, saves and is killed like the others
 		_, researcher, _ := strings.Cut(teamYAML, "\n  researcher:\n")
 		text += "  librarian:\n" + researcher
 	}
@@ -97,12 +97,13 @@ func (t *team) build(ctx context.Context, overlay string) error {
 	return command(ctx, "go", append(args, "./cmd/mgrpo")...)
 }
 
-// teach makes the weights that both runs begin with.
+// teach makes the initial weights of both runs.
 func (t *team) teach(ctx context.Context) error {
 	return command(ctx, t.program(), "train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir="+t.taught())
 }
 
-// leaveAlone trains the team in one process on an embedded store. It returns how long a step takes.
+// leaveAlone trains the team without interruption, in one process on an embedded store. It returns the duration of a
+// step.
 func (t *team) leaveAlone(ctx context.Context) (time.Duration, error) {
 	if err := os.RemoveAll(t.whole()); err != nil {
 		return 0, err
@@ -116,7 +117,7 @@ func (t *team) leaveAlone(ctx context.Context) (time.Duration, error) {
 	return time.Since(started) / time.Duration(t.steps), err
 }
 
-// command runs a program that must succeed; of one that does not the output is in the error.
+// command runs a program. If it fails, the error has its output.
 func command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -142,7 +143,7 @@ func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) 
 	return cmd, cmd.Start()
 }
 
-// progress is how many steps the main agent has made: lines of its ledger.
+// progress is the number of steps of the main agent: the lines of its ledger.
 func (t *team) progress() int {
 	data, err := os.ReadFile(filepath.Join(t.dir(t.names[0]), "ledger", t.names[0]+".jsonl"))
 	if err != nil {
@@ -168,7 +169,7 @@ func (t *team) check(ctx context.Context, r *server, kills int, findings *json.R
 	return 0, err
 }
 
-// sameMetrics says whether the agents reported what they did when they were left alone, times aside.
+// sameMetrics says whether the agents reported the same numbers as in the uninterrupted run, apart from times.
 func (t *team) sameMetrics() (bool, error) {
 	want, err := numbers(t.whole())
 	if err != nil {
@@ -183,7 +184,7 @@ func (t *team) sameMetrics() (bool, error) {
 		for key, v := range want {
 			if agent, _, _ := strings.Cut(key, " "); agent == name && (got[key] != v) {
 				same = false
-				say("%s: %v, and %v when left alone", key, got[key], v)
+				say("%s: %v, but %v in the uninterrupted run", key, got[key], v)
 			}
 		}
 		maps.DeleteFunc(got, func(key string, _ float64) bool {
@@ -193,13 +194,13 @@ func (t *team) sameMetrics() (bool, error) {
 		})
 		for key, v := range got {
 			same = false
-			say("%s: %v, and nothing when left alone", key, v)
+			say("%s: %v, but absent in the uninterrupted run", key, v)
 		}
 	}
 	return same, nil
 }
 
-// numbers are the reported values of a run's folder but the clock's and the machine's, by "agent kind step name".
+// numbers are the reported values in a run's folder by "agent kind step name", without those of clock and machine.
 func numbers(dir string) (map[string]float64, error) {
 	log, err := metrics.Read(dir)
 	if err != nil {
@@ -216,7 +217,7 @@ func numbers(dir string) (map[string]float64, error) {
 	return out, nil
 }
 
-// clocked are the values that depend on the clock, the machine or the batches that happened to form.
+// clocked says whether a value depends on the clock, the machine or the batches that happened to form.
 func clocked(name string) bool {
 	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
 		strings.HasPrefix(name, "memory_") || name == "in_flight_max"

@@ -39,7 +39,7 @@ func TestStatusFits80Columns(t *testing.T) {
 			}
 		}
 		for _, want := range map[bool][]string{
-			true:  {"stopped by helper (failed): out of [2J memory long", "to leave the round"},
+			true:  {"stopped by helper (failed): out of [2J memory long", "to leave the stopped round"},
 			false: {"alive, lease 9m59.9s", "3 of 128 are there", "1.3s old, delivery 2", "asked to stop", "helper: a worker"},
 		}[stopped] {
 			if !strings.Contains(strings.Join(strings.Fields(b.String()), " "), want) {

@@ -1,7 +1,7 @@
-// Package arch says what the supported architectures are: for each family of decoders its keys in config.json and in
-// GGUF metadata, its tensors with their shapes and places in the flat buffers, and what it refuses. A family is one
-// file of this folder; it registers itself by name. What a family computes is in trainer/model, which reads a [Config]
-// and its [Layout] and knows no family.
+// Package arch defines the supported architectures. For each family of decoders it has the keys in config.json and in GGUF
+// metadata, the tensors with their shapes and places in the flat buffers, and the settings that are refused. A family is a
+// file in this folder, which registers itself by name. The forward pass is in trainer/model: it reads a [Config] and its
+// [Layout], and does not depend on the family.
 package arch
 
 import (
@@ -11,10 +11,10 @@ import (
 	"math"
 )
 
-// Config is the architecture of a decoder-only model: everything that fixes the names and shapes of its tensors and
-// what its forward pass computes. All families use SwiGLU with SiLU, RMSNorm before attention and MLP, and RoPE.
+// Config is the architecture of a decoder-only model: all settings that determine the names and shapes of its tensors and
+// its forward pass. All families use SwiGLU with SiLU, RMSNorm before attention and MLP, and RoPE.
 type Config struct {
-	Family string // as Families lists them
+	Family string // a name of Families
 
 	VocabSize int // vocab_size: rows of the embedding
 	Hidden    int // hidden_size
@@ -30,21 +30,21 @@ type Config struct {
 	MaxPosition int         // max_position_embeddings
 
 	Tied          bool // tie_word_embeddings: the embedding is the output head too
-	AttentionBias bool // attention_bias: biases on q, k, v and o, in families where that is a choice
-	MLPBias       bool // mlp_bias: biases on gate, up and down, likewise
+	AttentionBias bool // attention_bias: biases on q, k, v and o, in families that have this key
+	MLPBias       bool // mlp_bias: biases on gate, up and down, in families that have this key
 
 	BOS []int32 // at most one id
-	EOS []int32 // ids that end generation; generation_config.json's where it has them
+	EOS []int32 // ids that end generation; those of generation_config.json, if it has any
 	Pad []int32 // at most one id
 
-	// Raw is the config.json this was parsed from (nil otherwise). JSON carries its other keys over.
+	// Raw is the parsed config.json, or nil. JSON copies the keys that Config does not have.
 	Raw json.RawMessage
 }
 
 // Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
 func (c Config) Parameters() int64 { return c.Layout().Numel }
 
-// WithDefaults fills what a shape written by hand may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
+// WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
 // (1e-6) and RopeTheta (10000).
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
@@ -62,7 +62,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Upper limits on sizes: far above any published model, low enough that no product of two overflows.
+// Upper limits on sizes: far above any published model, and so low that no product of two sizes overflows.
 const (
 	MaxVocab    = 1 << 22
 	maxHidden   = 1 << 17
@@ -76,7 +76,7 @@ const (
 	maxRotary = 1 << 27
 )
 
-// Validate checks every size and combination; the error names the config.json key at fault.
+// Validate checks every size and combination. The error names the key of config.json.
 func (c Config) Validate() error {
 	f, err := familyOf(c.Family)
 	if err != nil {
@@ -86,10 +86,10 @@ func (c Config) Validate() error {
 		return err
 	}
 	if c.AttentionBias && !f.attentionBias {
-		return fmt.Errorf("attention_bias: model_type %s has no such choice", f.name)
+		return fmt.Errorf("attention_bias is set: model_type %s does not have this key", f.name)
 	}
 	if c.MLPBias && !f.mlpBias {
-		return fmt.Errorf("mlp_bias: model_type %s has no mlp biases", f.name)
+		return fmt.Errorf("mlp_bias is set: model_type %s has no mlp biases", f.name)
 	}
 	return errors.Join(c.validateRotary(), c.validateTokens())
 }
@@ -137,7 +137,7 @@ func (c Config) validateRotary() error {
 	return nil
 }
 
-// tokenKey is a key of config.json and generation_config.json that holds at most max token ids.
+// tokenKey is a key of config.json and generation_config.json that has at most max token ids.
 type tokenKey struct {
 	key string
 	ids *[]int32

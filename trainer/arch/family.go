@@ -10,19 +10,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// family is what one file of this folder registers.
+// family is the definition of a family. Each file of a family registers one.
 type family struct {
-	name         string // model_type in config.json, and the name that a configured shape gives
-	architecture string // the class that config.json's architectures names
-	defaults     Config // what transformers takes for absent keys; KVHeads 0 is Heads, HeadDim 0 is Hidden/Heads
+	name         string // model_type in config.json, and `family` of a configured shape
+	architecture string // name of the class in architectures of config.json
+	defaults     Config // defaults of transformers for absent keys; KVHeads 0 means Heads, HeadDim 0 means Hidden/Heads
 
-	attentionBias, mlpBias bool // whether attention_bias and mlp_bias of config.json mean something
+	attentionBias, mlpBias bool // whether the family has the keys attention_bias and mlp_bias
 
-	refuse func(k *keys, c Config) // own keys of config.json that ask for what is not implemented; may be nil
-	writes map[string]any          // own keys that a written config.json has, so that readers take no other defaults
+	refuse func(k *keys, c Config) // refuses values of the family's own keys that are not implemented; may be nil
+	writes map[string]any          // own keys for a written config.json, so that readers do not use their defaults
 
 	layer func(l *layer, c Config) // the tensors of one layer
-	gguf  *gguf                    // nil: GGUF files have no such architecture
+	gguf  *gguf                    // nil: GGUF has no such architecture
 }
 
 var families = map[string]*family{}

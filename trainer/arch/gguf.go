@@ -8,10 +8,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// gguf is how GGUF files hold a family, under general.architecture and keys that begin with its name.
+// gguf describes the GGUF files of a family: general.architecture and the keys that begin with the family's name.
 type gguf struct {
 	interleaved bool // the two halves of each query and key head are interleaved row by row
-	ropeFactors bool // there may be GGUFRopeFactors, the divisors of llama3 scaling
+	ropeFactors bool // files may have GGUFRopeFactors, the divisors of llama3 scaling
 }
 
 // Names in GGUF files.
@@ -19,7 +19,7 @@ const (
 	ggufEmbedding = "token_embd.weight"
 	ggufHead      = "output.weight"
 
-	// GGUFRopeFactors is a float32 tensor [HeadDim/2] that no model trains: FromGGUF takes it in.
+	// GGUFRopeFactors is a float32 tensor [HeadDim/2] that is not trained. FromGGUF reads it.
 	GGUFRopeFactors = "rope_freqs.weight"
 )
 
@@ -31,8 +31,8 @@ func (f *family) pairs(c Config) int64 {
 	return int64(c.HeadDim) / 2
 }
 
-// FromGGUF derives the architecture from a file's metadata, from which tensors there are (shapes, rows first, by GGUF
-// names), and from the values of GGUFRopeFactors, nil where there is no such tensor. Metadata values are string, bool,
+// FromGGUF derives the architecture from a file's metadata, from the shapes of its tensors (rows first, by GGUF name), and
+// from the values of GGUFRopeFactors (nil if the file has no such tensor). Metadata values are string, bool,
 // int64, uint64, float64 or slices.
 func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []float32) (Config, error) {
 	m := &metadata{values: meta}
@@ -94,7 +94,7 @@ func (m *metadata) architecture(c *Config) {
 	c.Pad = m.tokens(c.VocabSize, "tokenizer.ggml.padding_token_id")
 }
 
-// refuseUnimplemented reports metadata that changes the forward pass in ways the trainer does not implement.
+// refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
 func (m *metadata) refuseUnimplemented(c Config) {
 	arch := c.Family + "."
 	for _, key := range []string{arch + "attention.value_length", arch + "rope.dimension_count"} {
@@ -125,8 +125,8 @@ func (m *metadata) refuseUnimplemented(c Config) {
 	}
 }
 
-// ropeScaling recovers Llama 3.1's rope scaling from the divisors that GGUF stores in its place. Only factor varies
-// between published models; the rest is checked against every divisor.
+// ropeScaling derives Llama 3.1's rope scaling from the divisors that GGUF has instead. Only the factor varies between
+// published models; every divisor is checked against the resulting scaling.
 func (f *family) ropeScaling(factors []float32, c Config) (*RopeLlama3, error) {
 	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
 		return nil, fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
@@ -137,13 +137,13 @@ func (f *family) ropeScaling(factors []float32, c Config) (*RopeLlama3, error) {
 	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	for i, frequency := range c.InverseFrequencies() { // unscaled: c has no scaling yet
 		if want := 1 / scaling.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
-			return nil, fmt.Errorf("factor %d is %g, not those of llama3 scaling over 8192 positions (%g)", i, factors[i], want)
+			return nil, fmt.Errorf("factor %d is %g, but llama3 scaling over 8192 positions has %g; other scalings are not supported", i, factors[i], want)
 		}
 	}
 	return scaling, nil
 }
 
-// metadata reads typed metadata; the first failure sticks, a target whose key is absent keeps its value.
+// metadata reads typed metadata. It keeps the first error. If a key is absent, the target keeps its value.
 type metadata struct {
 	values map[string]any
 	err    error
@@ -163,7 +163,7 @@ func (m *metadata) require(names ...string) {
 	}
 }
 
-// lookup stores the value of key, if there is one, and fails if it has another type.
+// lookup stores the value of key in to. An absent key is ignored; a value of another type is an error.
 func lookup[T any](m *metadata, key string, to *T) bool {
 	v, ok := m.values[key]
 	if !ok {
@@ -194,7 +194,7 @@ func (m *metadata) integer(key string, to *int) {
 	*to = int(wide)
 }
 
-// tokens collects the ids under several keys; ids outside the vocabulary mark absent tokens.
+// tokens collects the ids of several keys. Ids outside the vocabulary stand for absent tokens, and are ignored.
 func (m *metadata) tokens(vocab int, names ...string) (ids []int32) {
 	for _, key := range names {
 		var id int64

@@ -11,7 +11,7 @@ import (
 )
 
 // ParseJSON reads the text of a config.json in the style of transformers 4 or 5. Absent keys take the defaults of
-// transformers; anything the forward pass does not implement is an error that names the key.
+// transformers. A setting that the forward pass does not implement is an error that names the key.
 func ParseJSON(data []byte) (Config, error) {
 	object, err := strictjson.Object(data)
 	if err != nil {
@@ -60,7 +60,8 @@ func fromKeys(k *keys) (Config, error) {
 	return c, k.err
 }
 
-// heads reads the number of key and value heads and the size of a head, where null and no default derive them.
+// heads reads the number of key and value heads and the size of a head. It derives values that are null or that have no
+// default.
 func (k *keys) heads(c *Config) error {
 	if k.null("num_key_value_heads") {
 		c.KVHeads = c.Heads
@@ -84,7 +85,7 @@ func (k *keys) heads(c *Config) error {
 	return nil
 }
 
-// refuseUnimplemented reports keys that change the forward pass in ways that no family here implements.
+// refuseUnimplemented refuses keys that would change the forward pass in a way that no family implements.
 func (k *keys) refuseUnimplemented() {
 	activation, partial, sliding := "silu", 1.0, false
 	k.text("hidden_act", &activation)
@@ -97,7 +98,7 @@ func (k *keys) refuseUnimplemented() {
 	}
 	k.boolean("use_sliding_window", &sliding)
 	if sliding {
-		k.fail("use_sliding_window true is not supported: attention here is full")
+		k.fail("use_sliding_window true is not supported: only full attention is; set it to false if the model was trained without a window")
 	}
 	if layers, ok := k.values["layer_types"].([]any); ok {
 		for i, l := range layers {
@@ -121,7 +122,7 @@ func (k *keys) refuseUnimplemented() {
 }
 
 // JSON returns a config.json that transformers 4 and 5 read, for weights stored as torchDType (float32, bfloat16 or
-// float16). Keys of Raw that Config does not model are carried over; what Config models comes from Config.
+// float16). Keys that Config has come from Config; other keys of Raw are copied.
 func (c Config) JSON(torchDType string) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -133,8 +134,8 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	delete(object, "dtype")           // torch_dtype is what both versions read
-	delete(object, "rope_parameters") // rope_theta and rope_scaling likewise
+	delete(object, "dtype")           // both versions read torch_dtype
+	delete(object, "rope_parameters") // both versions read rope_theta and rope_scaling
 	for key, value := range c.keys() {
 		object[key] = value
 	}
@@ -176,7 +177,7 @@ func (c Config) keys() map[string]any {
 	return object
 }
 
-// ReadGeneration takes the token ids of a generation_config.json, which prevail over config.json's.
+// ReadGeneration reads the token ids of a generation_config.json, which replace those of config.json.
 func (c *Config) ReadGeneration(data []byte) error {
 	object, err := strictjson.Object(data)
 	if err != nil {
@@ -218,7 +219,7 @@ func oneOrList(ids []int32) any {
 	return ids
 }
 
-// decimal writes a number so that Python reads a float, which transformers insists on in places.
+// decimal writes a number so that Python reads it as a float, which transformers requires for some keys.
 func decimal(v float64) json.Number {
 	format := byte('f')
 	if v < 1e-4 || v >= 1e15 {

@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// keys reads typed values out of a JSON object. The first failure sticks in err; a target whose key is
-// absent keeps its value.
+// keys reads typed values of a JSON object. It keeps the first error in err. If a key is absent, the target keeps its
+// value.
 type keys struct {
 	values map[string]any
 	prefix string
@@ -110,7 +110,7 @@ func (k *keys) ids(key string) []int32 {
 		n, err := number.Int64()
 		switch {
 		case err != nil || n < -1 || n > math.MaxInt32:
-			k.fail("%s holds %s: must be token ids", key, strictjson.Show(v))
+			k.fail("%s has %s: must be token ids", key, strictjson.Show(v))
 			return nil
 		case n >= 0:
 			ids = append(ids, int32(n))

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Kind is what a leaf is for, which decides how it is initialised.
+// Kind is the purpose of a leaf, which determines its initialisation.
 type Kind int
 
 // Kinds of leaves.
@@ -16,14 +16,14 @@ const (
 	Bias
 )
 
-// Tensor is one tensor of a checkpoint: what a file must hold under a name, and where its values go.
+// Tensor is a tensor of a checkpoint: its names and shape in files, and its place in the flat buffer.
 type Tensor struct {
 	Name   string  // in Hugging Face folders
 	GGUF   string  // in GGUF files
 	Shape  []int64 // rows first; one dimension for norms and biases
 	Offset int64   // in elements, into the flat buffer of all parameters
 
-	// Pairs is HeadDim/2 where GGUF files hold the rows of each head with its two halves interleaved, 0 otherwise.
+	// Pairs is HeadDim/2 if the two halves of each head's rows are interleaved in GGUF files, and 0 otherwise.
 	Pairs int64
 }
 
@@ -31,8 +31,8 @@ type Tensor struct {
 func (t Tensor) Numel() int64 { return numel(t.Shape) }
 
 // Leaf is one tensor of the forward pass: a contiguous window of the flat buffer. Projections that are always applied
-// to the same input (q, k, v; gate, up) are one leaf, so that they are one matrix product; the checkpoint's tensors
-// inside it are its Parts.
+// to the same input (q, k, v; gate, up) are one leaf, so that they are one matrix product; Parts lists
+// the checkpoint's tensors in it.
 type Leaf struct {
 	Name   string // such as layers.3.qkv
 	Kind   Kind
@@ -88,8 +88,8 @@ func (l *Layout) add(name string, kind Kind, parts ...Tensor) {
 	l.Leaves = append(l.Leaves, leaf)
 }
 
-// layer adds the tensors of one decoder layer to a layout. Its methods are the parts of which families are made;
-// trainer/model finds them by the names of the leaves, and computes without those that are absent.
+// layer adds the tensors of a decoder layer to a layout. Its methods are the parts of layers from which families are
+// built. trainer/model finds the parts by the names of the leaves, and skips absent ones.
 type layer struct {
 	layout *Layout
 	c      Config
@@ -97,14 +97,14 @@ type layer struct {
 	pairs  int64 // of q and k, see Tensor
 }
 
-// module is one of the checkpoint's modules, by its names within a layer in both formats, with so many rows.
+// module is a module of the checkpoint: its names within a layer in both formats, and the number of its rows.
 type module struct {
 	name, gguf string
 	rows       int
 	pairs      int64
 }
 
-// tensor is the module's weight or bias; cols is 0 where that has one dimension.
+// tensor is the module's weight or bias. cols is 0 for a tensor with one dimension.
 func (l *layer) tensor(m module, kind string, cols int) Tensor {
 	shape := []int64{int64(m.rows)}
 	if cols > 0 {
@@ -123,7 +123,7 @@ func (l *layer) norm(leaf, name, gguf string, size int) {
 	l.add(leaf, Norm, l.tensor(module{name: name, gguf: gguf, rows: size}, "weight", 0))
 }
 
-// linear adds a linear map from cols values, whose rows are those of all modules, and its bias.
+// linear adds a linear map from cols values, and its bias. Its rows are the rows of all modules.
 func (l *layer) linear(leaf string, kind Kind, cols int, bias bool, modules ...module) {
 	var weights, biases []Tensor
 	for _, m := range modules {
@@ -136,31 +136,31 @@ func (l *layer) linear(leaf string, kind Kind, cols int, bias bool, modules ...m
 	}
 }
 
-// inputNorm is the norm before attention.
+// inputNorm adds the norm before attention.
 func (l *layer) inputNorm() { l.norm("input_norm", "input_layernorm", "attn_norm", l.c.Hidden) }
 
-// qkv are the projections to queries, keys and values.
+// qkv adds the projections to queries, keys and values.
 func (l *layer) qkv(bias bool) {
 	q, kv := l.c.Heads*l.c.HeadDim, l.c.KVHeads*l.c.HeadDim
 	l.linear("qkv", Matrix, l.c.Hidden, bias, module{"self_attn.q_proj", "attn_q", q, l.pairs},
 		module{"self_attn.k_proj", "attn_k", kv, l.pairs}, module{"self_attn.v_proj", "attn_v", kv, 0})
 }
 
-// headNorms are norms over every query head and every key head, before rotation.
+// headNorms adds norms over every query head and every key head, before rotation.
 func (l *layer) headNorms() {
 	l.norm("q_norm", "self_attn.q_norm", "attn_q_norm", l.c.HeadDim)
 	l.norm("k_norm", "self_attn.k_norm", "attn_k_norm", l.c.HeadDim)
 }
 
-// output is the projection of attention's result into the residual stream.
+// output adds the projection of attention's result into the residual stream.
 func (l *layer) output(bias bool) {
 	l.linear("o", Residual, l.c.Heads*l.c.HeadDim, bias, module{"self_attn.o_proj", "attn_output", l.c.Hidden, 0})
 }
 
-// postNorm is the norm between attention and MLP.
+// postNorm adds the norm between attention and MLP.
 func (l *layer) postNorm() { l.norm("post_norm", "post_attention_layernorm", "ffn_norm", l.c.Hidden) }
 
-// gatedMLP is SwiGLU.
+// gatedMLP adds a SwiGLU MLP.
 func (l *layer) gatedMLP(bias bool) {
 	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{"mlp.gate_proj", "ffn_gate", l.c.FFN, 0},
 		module{"mlp.up_proj", "ffn_up", l.c.FFN, 0})

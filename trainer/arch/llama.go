@@ -1,6 +1,6 @@
 package arch
 
-// Llama is the family of Llama 2 and 3, SmolLM2 and others that have its model_type.
+// Llama is the family of Llama 2 and 3, SmolLM2 and other models with this model_type.
 const Llama = "llama"
 
 func init() {

@@ -8,8 +8,8 @@ import (
 )
 
 // RopeLlama3 rescales RoPE frequencies as Llama 3.1 does: wavelengths above
-// OriginalMaxPosition/LowFreqFactor are stretched by Factor, those below
-// OriginalMaxPosition/HighFreqFactor kept, those between blended.
+// OriginalMaxPosition/LowFreqFactor are stretched by Factor, those below OriginalMaxPosition/HighFreqFactor stay, and
+// those between are interpolated.
 type RopeLlama3 struct {
 	Factor              float64
 	LowFreqFactor       float64
@@ -17,8 +17,8 @@ type RopeLlama3 struct {
 	OriginalMaxPosition int
 }
 
-// InverseFrequencies are RoPE's angles a position, in radians: theta^(-2i/HeadDim) for i below HeadDim/2, rescaled
-// where the config asks for it (Su et al. 2021).
+// InverseFrequencies are RoPE's angles per position, in radians: theta^(-2i/HeadDim) for i below HeadDim/2 (Su et al.
+// 2021), rescaled with RopeScaling.
 func (c Config) InverseFrequencies() []float64 {
 	freqs := make([]float64, c.HeadDim/2)
 	for i := range freqs {
@@ -30,7 +30,7 @@ func (c Config) InverseFrequencies() []float64 {
 	return freqs
 }
 
-// scale returns what the inverse frequency f (radians a position) is multiplied by.
+// scale is the factor of the inverse frequency f (radians per position).
 func (r RopeLlama3) scale(f float64) float64 {
 	wavelength, original := 2*math.Pi/f, float64(r.OriginalMaxPosition)
 	switch {
@@ -61,7 +61,7 @@ func (r RopeLlama3) validate() error {
 	return nil
 }
 
-// rope reads rope_theta and rope_scaling, or rope_parameters, which holds both.
+// rope reads rope_theta and rope_scaling, or rope_parameters, which has both.
 func (k *keys) rope(c *Config) {
 	c.RopeTheta = 10000
 	if !k.null("rope_theta") {

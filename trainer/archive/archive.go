@@ -32,45 +32,45 @@ func CheckpointsDir(dir string) string { return filepath.Join(dir, checkpointsFo
 // TrajectoriesDir is the folder of the trajectories in a run's folder.
 func TrajectoriesDir(dir string) string { return filepath.Join(dir, trajectoriesFolder) }
 
-// CheckpointsOf is the checkpoints and ledgers in a run's folder, as far as the named agents are concerned, or all.
+// CheckpointsOf are the checkpoints and ledgers in a run's folder, of the named agents or, without names, of all.
 func CheckpointsOf(dir string, agents ...string) Checkpoints {
 	return Checkpoints{Dir: CheckpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
 }
 
-// Archive is what one agent's worker keeps of its run on disk: checkpoints, which are written beside the steps and
-// of which the workers agree on the manifest; the agent's ledger; its trajectories; batches that were refused. One
-// goroutine uses it.
+// Archive writes the files of one agent's worker: checkpoints, the agent's ledger, its trajectories, and batches that
+// were refused. Checkpoints are written while the steps go on, and all workers agree on their manifests. Only one
+// goroutine may use an Archive.
 type Archive struct {
 	Settings
 	checkpoints Checkpoints
 	place       Place
 	parameters  Parameters
 	evaluations Evaluations
-	saved       int64 // version of the newest checkpoint, complete or in the making; -1: there is none yet
+	saved       int64 // version of the newest checkpoint, complete or being written; -1: there is none yet
 	saving      saving
-	copied      *copied        // what checkpoints are written from; nil before Begin, and of an agent that does not train
+	copied      *copied        // copy from which checkpoints are written; nil before Begin, and for an agent that does not train
 	ledger      *Ledger        // nil before Begin
-	reference   []durable.File // weights of the KL term that KeepReference wrote
+	reference   []durable.File // weights of the KL reference that KeepReference wrote
 }
 
-// Settings are what an archive is told of its run.
+// Settings describe the run to an archive.
 type Settings struct {
 	Dir            string   // the run's folder
 	CheckpointsDir string   // folder of the run's checkpoints
-	Agent          string   // whose worker it is
-	Team           []string // all agents, the main one first
+	Agent          string   // the worker's agent
+	Team           []string // all agents, the main agent first
 	Run            string   // the run's name
 	ConfigDigest   string
-	Keep           int               // newest checkpoints that stay
+	Keep           int               // number of newest checkpoints that are kept
 	CPUFeatures    string            // of this machine
-	Tokenizer      map[string][]byte // its files
-	DType          weights.DType     // of the weights in its folders: F32 or BF16
-	Announce       bool              // new checkpoints are told of here
+	Tokenizer      map[string][]byte // files of the tokenizer
+	DType          weights.DType     // of saved weights: F32 or BF16
+	Announce       bool              // notes to the observer name new checkpoints
 	Observer       metrics.Observer
 	FS             durable.FS // nil: durable.OS
 }
 
-// Place is the agent's place in the team: a *store.Member.
+// Place is the agent's place in the team, a *store.Member.
 type Place interface {
 	ConfirmPlace(ctx context.Context) error
 	PublishPart(ctx context.Context, version int64, part store.Part) error
@@ -80,36 +80,37 @@ type Place interface {
 	Trim(ctx context.Context, step int64) error
 }
 
-// Parameters are the numbers that the agent's checkpoints hold: its weights and AdamW's moments m and v, flat float32
-// buffers of one length.
+// Parameters are the numbers in the agent's checkpoints: its weights and AdamW's moments m and v, three flat float32
+// buffers of the same length.
 type Parameters interface {
 	Config() arch.Config
-	// Trains says whether steps change them. If not, there are no moments.
+	// Trains says whether training changes the weights. If not, there are no moments.
 	Trains() bool
 	// Numel is the length of the buffers.
 	Numel() int64
-	// Read fills dst with weights from index from on.
+	// Read fills dst with the weights that begin at index from.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Moments are AdamW's as they are when the functions are called, which fill dst from an index on.
+	// Moments returns functions that fill dst with AdamW's moments at the time of the call, beginning at index from.
 	Moments(ctx context.Context) (m, v func(from int64, dst []float32) error)
-	// Copy copies everything as it is at one moment, to slices of the buffers' length.
+	// Copy copies all buffers at one moment. The slices have the buffers' length.
 	Copy(ctx context.Context, master, m, v []float32) error
-	// Reader reads the tensors of a checkpoint, all of each, off weights that master gives from an index on.
+	// Reader returns a function that fills dst with a whole tensor of a checkpoint. It takes the values from master, which
+	// fills dst with the weights that begin at index from.
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
 	Counters() Counters
-	// RestoreMaster puts weights, which master gives from index from on, in the place of those that were loaded.
+	// RestoreMaster replaces the weights. master fills dst with the weights that begin at index from.
 	RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error
-	// Restore continues the moments, which the functions give from index from on, and the counters.
+	// Restore replaces the moments and the counters. m and v fill dst with the values that begin at index from.
 	Restore(ctx context.Context, c Counters, m, v func(from int64, dst []float32) error) error
 }
 
-// Counters are what an agent's training counts across checkpoints.
+// Counters are the counts of an agent's training that a checkpoint keeps.
 type Counters struct {
-	Updates int64 `json:"updates"` // optimizer updates, which bias correction counts
+	Updates int64 `json:"updates"` // optimizer updates, for AdamW's bias correction
 	Refused int   `json:"refused"` // steps in a row, up to this one, in which an update was refused
 }
 
-// state is an agent's state.json: what is not in the weights or the optimizer's moments.
+// state is the content of an agent's state.json.
 type state struct {
 	Version int64 `json:"version"` // training steps committed
 	Counters
@@ -123,11 +124,11 @@ func New(s Settings, place Place, p Parameters) *Archive {
 	return a
 }
 
-// Saved is the version of the newest checkpoint, complete or in the making; -1: there is none yet.
+// Saved is the version of the newest checkpoint, complete or being written; -1: there is none yet.
 func (a *Archive) Saved() int64 { return a.saved }
 
-// Restore continues the evaluations, the optimizer and the counters of a checkpoint. The weights of its folder are loaded
-// already; where those are rounded, the exact ones follow.
+// Restore restores the evaluations, the optimizer and the counters of a checkpoint. The caller has read the weights of
+// the checkpoint's folder already. Where these are rounded to bf16, Restore also restores the fp32 weights.
 func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	a.saved = from.Step
 	if len(from.Results) > 0 {
@@ -145,9 +146,9 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	}
 	defer f.Close()
 	if n := a.parameters.Numel(); f.Len() != n {
-		return fmt.Errorf("%s: optimizer state of %d values for %d parameters", agentDir, f.Len(), n)
+		return fmt.Errorf("%s: the optimizer state has %d values, the model %d parameters; the checkpoint is of another model", agentDir, f.Len(), n)
 	}
-	if f.Has(masterBuffer) { // an evaluation, too, computes with the weights of which the run printed the accuracy
+	if f.Has(masterBuffer) { // also for an evaluation, so that it computes with the weights of the run
 		if err := a.parameters.RestoreMaster(ctx, f.reader(masterBuffer)); err != nil {
 			return err
 		}
@@ -167,8 +168,8 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	return a.parameters.Restore(ctx, st.Counters, f.reader("m"), f.reader("v"))
 }
 
-// Begin makes the run's files, beside its checkpoints, what they were at one of them, or empty, and is ready to write
-// others.
+// Begin sets the agent's ledger and trajectories back to a checkpoint, or empties them (nil), and prepares the archive
+// for writing.
 func (a *Archive) Begin(from *Manifest) (err error) {
 	if a.parameters.Trains() {
 		if a.copied, err = newCopied(a.parameters.Numel()); err != nil {
@@ -178,7 +179,7 @@ func (a *Archive) Begin(from *Manifest) (err error) {
 	var at LedgerMark
 	version := int64(0)
 	if from != nil {
-		part, _ := from.Agent(a.Agent) // it verified
+		part, _ := from.Agent(a.Agent) // Verify has found it
 		at, version = part.Ledger, from.Step
 		if err := a.dropColdStart(); err != nil {
 			return err
@@ -190,10 +191,10 @@ func (a *Archive) Begin(from *Manifest) (err error) {
 	return a.dropTrajectories(version)
 }
 
-// Record writes a step's line into the ledger.
+// Record appends a step's line to the ledger.
 func (a *Archive) Record(line LedgerLine) error { return a.diskFull(a.ledger.Append(line)) }
 
-// Close frees the memory and closes the ledger. Nothing may be on its way any more: see Drain.
+// Close frees the memory and closes the ledger. Call Drain first: no checkpoint may be under way.
 func (a *Archive) Close() error {
 	var errs []error
 	if a.copied != nil {
@@ -205,11 +206,11 @@ func (a *Archive) Close() error {
 	return errors.Join(errs...)
 }
 
-// diskFull adds to an error for want of space what can be done about it.
+// diskFull completes an error because of a full disk: it adds what to do.
 func (a *Archive) diskFull(err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("%w: the disk of run.dir, %s, is full; what was complete there still is. Free some space (mgrpo checkpoint prune --keep 1 does), or move the folder and set run.dir to it; --resume goes on",
+	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then --resume goes on",
 		err, a.Dir)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Checkpoint begins a version's checkpoint: it copies what training changes, and the rest happens while the
-// run goes on. A version that has its checkpoint, or will have it, gets the evaluations as they are now. An
-// error of what happens beside the run is found by Failed, by Settle or by the next checkpoint.
+// Checkpoint begins a version's checkpoint: it copies the weights and moments, and a goroutine writes the files while the
+// run goes on. If the version has a checkpoint already, complete or being written, only the evaluations are written
+// again. Failed, Settle and the next Checkpoint return an error of the goroutine.
 func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	defer a.saving.count(&a.saving.waited, time.Now())
 	evaluations := a.evaluations
@@ -22,7 +22,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 		return nil
 	}
 	a.Observer.Progress(metrics.Progress{Agent: a.Agent, Activity: metrics.Checkpointing, Version: version})
-	if err := a.saving.settle(ctx); err != nil { // the copy is in use
+	if err := a.saving.settle(ctx); err != nil { // the checkpoint before may still be written from the copy
 		return err
 	}
 	st, err := a.agentState(ctx, version)
@@ -41,22 +41,22 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	return nil
 }
 
-// Settle waits until no checkpoint is on its way.
+// Settle waits until no checkpoint is under way, and returns the error of the last.
 func (a *Archive) Settle(ctx context.Context) error { return a.saving.settle(ctx) }
 
-// Failed is the error of a checkpoint that was on its way and is not any more.
+// Failed is the error of the last checkpoint, nil while it is under way.
 func (a *Archive) Failed() error { return a.saving.failed() }
 
-// Drain waits until no checkpoint is on its way, whatever became of it.
+// Drain waits until no checkpoint is under way, and ignores its error.
 func (a *Archive) Drain() { a.saving.drain() }
 
-// Describe puts the times of what was completed since the last record into it.
+// Describe adds the times of the checkpoints since the last record to a record.
 func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values) }
 
-// save writes this agent's files of a version, agrees with the others on the manifest, which all make of the
-// same parts and write for themselves, and removes old checkpoints when everybody has the new one.
+// save writes this agent's files of a version, and agrees with the other workers on the manifest: each worker makes the
+// manifest from the parts of all, and writes it to its own disk. When all workers have it, save removes old checkpoints.
 func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
-	if err := a.checkpoints.Reopen(version); err != nil { // no worker of this round has one yet
+	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version is of an earlier round
 		return err
 	}
 	files, err := a.checkpoints.SaveAgent(version, st)
@@ -98,8 +98,8 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	return a.prune(evaluations)
 }
 
-// Confirm says that this worker has the manifest of the newest checkpoint on its disk, and which, if there is one: a
-// worker that was lost may have left the others waiting for this.
+// Confirm publishes the digest of the newest checkpoint's manifest, if there is a checkpoint. The other workers may be
+// waiting for it if this worker's predecessor was lost before it published the digest.
 func (a *Archive) Confirm(ctx context.Context) error {
 	if a.saved < 0 {
 		return nil
@@ -115,8 +115,8 @@ func (a *Archive) confirm(ctx context.Context, version int64) error {
 	return a.place.PublishManifest(ctx, version, digest)
 }
 
-// complete waits until all workers have the manifest of a version. One that took its place over may have brought
-// another: the version is then no checkpoint, and the team goes back to one that it shares.
+// complete waits until all workers have the manifest of a version. A worker that took a place over may have another
+// manifest. Then the version has no checkpoint, and the team goes back to a checkpoint that all have.
 func (a *Archive) complete(ctx context.Context, version int64) error {
 	if err := a.confirm(ctx, version); err != nil {
 		return err
@@ -127,13 +127,13 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 	}
 	for _, name := range a.Team {
 		if digests[name] != digests[a.Agent] {
-			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("%s has another than %s", name, a.Agent)}
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s has another manifest than that of %s", name, a.Agent)}
 		}
 	}
 	return nil
 }
 
-// amend puts the evaluations, as they were when it was asked for, beside a complete checkpoint.
+// amend writes the evaluations beside the manifest of a complete checkpoint.
 func (a *Archive) amend(version int64, evaluations Evaluations) error {
 	if err := a.checkpoints.SetResults(version, evaluations.encode()); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (a *Archive) amend(version int64, evaluations Evaluations) error {
 	return a.prune(evaluations)
 }
 
-// prune removes all checkpoints but the newest and the best.
+// prune removes all checkpoints except the newest ones and the best.
 func (a *Archive) prune(evaluations Evaluations) error {
 	if evaluations.Best == nil {
 		return a.checkpoints.Prune(a.Keep)
@@ -149,18 +149,18 @@ func (a *Archive) prune(evaluations Evaluations) error {
 	return a.checkpoints.Prune(a.Keep, evaluations.Best.Version)
 }
 
-// partOf is what a worker tells the others of its part of a checkpoint.
+// partOf is the description of a worker's files that the worker publishes.
 func partOf(p AgentFiles) store.Part {
 	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files}
 }
 
-// filesOf is the part of an agent as its worker told it.
+// filesOf are an agent's files as its worker published them.
 func filesOf(agent string, p store.Part) AgentFiles {
 	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files,
 		Ledger: LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
 }
 
-// agentState is the agent's weights, tokenizer and optimizer as they are now: of one that trains, a copy.
+// agentState is the agent's weights, tokenizer and optimizer. For an agent that trains the numbers are a copy.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
 	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}
 	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: a.DType, Extra: a.Tokenizer}

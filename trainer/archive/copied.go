@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copied is a copy of the numbers that training changes, from which a checkpoint is written while training
-// goes on. It lies outside of Go's heap, whose size would otherwise let as much garbage gather, and is made
-// once: fresh memory costs more than the copy.
+// copied is a copy of the weights and moments, from which a checkpoint is written while training goes on. Its memory is
+// outside of Go's heap: a larger heap would make the garbage collector run later and keep more garbage. The memory is
+// allocated once, because fresh memory takes longer than the copy.
 type copied struct {
 	mapped []byte
 	master []float32 // the weights
@@ -29,7 +29,7 @@ func newCopied(numel int64) (*copied, error) {
 
 func (c *copied) free() error { return unix.Munmap(c.mapped) }
 
-// reader gives a checkpoint's writer what was copied of a buffer, until the run ends.
+// reader returns a function that reads a copied buffer. The function fails once ctx has ended.
 func (c *copied) reader(ctx context.Context, buffer []float32) func(from int64, dst []float32) error {
 	return func(from int64, dst []float32) error {
 		copy(dst, buffer[from:])

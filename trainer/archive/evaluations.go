@@ -2,20 +2,20 @@ package archive
 
 import "encoding/json"
 
-// Evaluations are what the run's evaluations gave so far; a checkpoint carries them. Every worker keeps the same
-// ones, from the outcomes that all of them see.
+// Evaluations are the results of the run's evaluations so far. A checkpoint includes them. All workers compute the same
+// results, because all read the same outcomes.
 type Evaluations struct {
-	Evaluated *int64 `json:"evaluated,omitempty"` // newest version that was evaluated to the end
+	Evaluated *int64 `json:"evaluated,omitempty"` // newest version whose evaluation is complete
 	Best      *Best  `json:"best,omitempty"`
 }
 
-// Best is the version with the highest held-out accuracy, the first of several.
+// Best is the version with the highest held-out accuracy, the earliest of equal ones.
 type Best struct {
 	Version  int64   `json:"version"`
 	Accuracy float64 `json:"accuracy"`
 }
 
-// EvaluationsOf are those that a checkpoint knows of; none where it says nothing that can be read.
+// EvaluationsOf are the evaluations in a checkpoint's manifest; none if they cannot be read.
 func EvaluationsOf(m Manifest) Evaluations {
 	var e Evaluations
 	if len(m.Results) == 0 || json.Unmarshal(m.Results, &e) != nil {
@@ -24,13 +24,13 @@ func EvaluationsOf(m Manifest) Evaluations {
 	return e
 }
 
-// Done says whether a version was evaluated to the end.
+// Done says whether the newest complete evaluation is of this version.
 func (e Evaluations) Done(version int64) bool { return e.Evaluated != nil && *e.Evaluated == version }
 
-// IsBest says whether no version evaluated did better.
+// IsBest says whether a version is the best so far.
 func (e Evaluations) IsBest(version int64) bool { return e.Best != nil && e.Best.Version == version }
 
-// with counts an evaluation in. An accuracy of 0 is no achievement; NaN is unknown.
+// with adds an evaluation. A version with accuracy 0 or NaN never becomes the best.
 func (e Evaluations) with(version int64, accuracy float64) Evaluations {
 	e.Evaluated = &version
 	if accuracy > 0 && (e.Best == nil || accuracy > e.Best.Accuracy) {
@@ -40,14 +40,14 @@ func (e Evaluations) with(version int64, accuracy float64) Evaluations {
 }
 
 func (e Evaluations) encode() json.RawMessage {
-	data, _ := json.Marshal(e) // finite numbers: cannot fail
+	data, _ := json.Marshal(e) // cannot fail: all numbers are finite
 	return data
 }
 
-// Evaluations are what the run's evaluations gave so far.
+// Evaluations are the results of the run's evaluations so far.
 func (a *Archive) Evaluations() Evaluations { return a.evaluations }
 
-// Evaluated counts an evaluation in.
+// Evaluated adds the result of an evaluation.
 func (a *Archive) Evaluated(version int64, accuracy float64) {
 	a.evaluations = a.evaluations.with(version, accuracy)
 }

@@ -18,44 +18,44 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// LedgerLine says what became of the rollouts of one training step, as far as one agent is concerned. It
-// holds nothing that another run of the step would give differently.
+// LedgerLine lists the rollouts of one training step, and what one agent did with each. It has no times or other values
+// that differ when the step is repeated.
 type LedgerLine struct {
-	Step     int64           `json:"step"` // from 0: the version that was trained from
+	Step     int64           `json:"step"` // counted from 0: the version before the step
 	Rollouts []LedgerRollout `json:"rollouts"`
-	Updates  int64           `json:"updates"` // optimizer updates since the run's beginning, 0 for a frozen agent
+	Updates  int64           `json:"updates"` // optimizer updates since the start of the run; 0 for a frozen agent
 }
 
-// LedgerRollout is one rollout in a ledger. It was trained on or removed.
+// LedgerRollout is a rollout in a ledger. The agent trained on it, or it was removed for all agents.
 type LedgerRollout struct {
-	ID      string    `json:"id"`               // QUERY/ROLLOUT
-	Trained []float64 `json:"trained,omitzero"` // weight of each of this agent's trajectories in it, in the order of issue
-	Removed string    `json:"removed,omitempty"`
+	ID      string    `json:"id"`                // QUERY/ROLLOUT
+	Trained []float64 `json:"trained,omitzero"`  // weights of this agent's trajectories in it, in the order of issue
+	Removed string    `json:"removed,omitempty"` // reason of the removal
 }
 
-// LedgerMark names a ledger up to some line: its length in bytes and their SHA-256 in hexadecimal. The zero
-// mark is that of an empty ledger.
+// LedgerMark describes the first lines of a ledger: their size in bytes and their SHA-256 in hexadecimal. The zero mark
+// describes an empty ledger.
 type LedgerMark struct {
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Ledger is an agent's file of LedgerLines, a JSON object a line. It is only ever appended to, or cut back
-// to where a checkpoint left it.
+// Ledger is an agent's file of LedgerLines, a JSON object a line. A run only appends to it, or cuts it back to a
+// checkpoint.
 type Ledger struct {
 	path   string
 	file   durable.WriteFile
 	size   int64
-	digest hash.Hash // of everything in it
-	err    error     // the first failure, after which nothing is written
+	digest hash.Hash // of all its bytes
+	err    error     // the first error; after it nothing is written
 }
 
 func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".jsonl") }
 
-// OpenLedger opens an agent's ledger to append to it, made if it is not there. It must begin with what the
-// mark names; what follows, the steps that will be made again, is cut off: what the mark names is copied into
-// a file of its own, which takes the ledger's place. A worker that was only asleep when it was replaced then
-// goes on to write into a file that has no name any more.
+// OpenLedger opens an agent's ledger for appending, and creates a missing one. The ledger must begin with the lines that
+// the mark describes. Later lines belong to steps that will be made again, and are cut off: OpenLedger copies the lines
+// of the mark into a new file, and renames it to the ledger's name. A suspended worker that was replaced meanwhile still
+// has the old file open; its later writes go into the old file, which has no name any more.
 func (c Checkpoints) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
 	l := &Ledger{path: ledgerPath(c.Ledgers, agent), size: at.Size}
 	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }
@@ -83,7 +83,7 @@ func (c Checkpoints) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
 	return l, nil
 }
 
-// Append writes a line through to the disk.
+// Append writes a line and syncs it to the disk.
 func (l *Ledger) Append(line LedgerLine) error {
 	if l.err != nil {
 		return l.err
@@ -108,7 +108,7 @@ func (l *Ledger) Append(line LedgerLine) error {
 	return nil
 }
 
-// Mark names the ledger as it is now.
+// Mark describes all lines of the ledger.
 func (l *Ledger) Mark() LedgerMark {
 	if l.size == 0 {
 		return LedgerMark{}
@@ -119,13 +119,13 @@ func (l *Ledger) Mark() LedgerMark {
 // Close closes the file.
 func (l *Ledger) Close() error { return l.file.Close() }
 
-// verify says whether a file begins with what the mark names.
+// verify checks that a file begins with the lines that the mark describes.
 func (m LedgerMark) verify(path string) error {
 	_, err := m.copy(path, io.Discard)
 	return err
 }
 
-// copy is verify, and copies what the mark names. It returns the state of the digest there.
+// copy is verify, and also copies the lines to a writer. It returns the hash of the lines.
 func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
 	digest := sha256.New()
 	if m.Size == 0 {
@@ -159,10 +159,10 @@ func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
 	return digest, nil
 }
 
-// maxLedgerLine bounds a line; one of a step with 100,000 rollouts has some megabytes.
+// maxLedgerLine bounds a line. The line of a step with 100,000 rollouts has some megabytes.
 const maxLedgerLine = 64 << 20
 
-// ReadLedger reads the lines of a ledger up to a mark, which must verify.
+// ReadLedger reads the lines of a ledger that a mark describes, and verifies them.
 func ReadLedger(path string, at LedgerMark) ([]LedgerLine, error) {
 	if err := at.verify(path); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)

@@ -17,26 +17,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
-// Manifest names everything a step's checkpoint consists of. It is the same for all agents, byte for byte.
+// Manifest lists the files of a step's checkpoint. It is the same for all agents, byte for byte.
 type Manifest struct {
-	Format       int             `json:"format"` // set when written
+	Format       int             `json:"format"` // set by encode
 	Run          string          `json:"run"`
 	Step         int64           `json:"step"`
 	ConfigDigest string          `json:"config_digest"` // of the run's configuration
 	Agents       []AgentFiles    `json:"agents"`
-	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before it, as JSON; SetResults adds its own
-	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set when written
+	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before the checkpoint, as JSON; results.json has those after it
+	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set by encode
 }
 
 // AgentFiles is one agent's part of a checkpoint.
 type AgentFiles struct {
 	Name        string         `json:"name"`
-	CPUFeatures string         `json:"cpu_features,omitempty"` // of its machine: bit-equality is promised for equal ones
+	CPUFeatures string         `json:"cpu_features,omitempty"` // of its machine; only machines with equal features give equal bits
 	Files       []durable.File `json:"files"`                  // in the agent's folder
 	Ledger      LedgerMark     `json:"ledger"`                 // its ledger up to this step
 }
 
-// manifestFormat changes with the meaning of what is in a run's folder.
+// manifestFormat changes with the meaning of the files in a run's folder.
 const manifestFormat = 2
 
 const maxManifestBytes = 16 << 20
@@ -58,7 +58,7 @@ type errUnfinished struct{}
 func (errUnfinished) Error() string        { return "unfinished: it has no " + manifestFile }
 func (errUnfinished) Is(target error) bool { return target == fs.ErrNotExist }
 
-// readManifest reads and checks manifest.json itself: encoding it anew must give the same bytes.
+// readManifest reads and checks manifest.json: encoding it again must give the same bytes.
 func readManifest(stepDir string) (Manifest, error) {
 	data, err := durable.ReadSmall(filepath.Join(stepDir, manifestFile), maxManifestBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +72,7 @@ func readManifest(stepDir string) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%s is damaged: %w", manifestFile, err)
 	}
 	if m.Format < manifestFormat {
-		return Manifest{}, fmt.Errorf("%s is of format %d: it is damaged, or an older mgrpo wrote it; this one reads format %d", manifestFile, m.Format, manifestFormat)
+		return Manifest{}, fmt.Errorf("%s is of format %d: it is damaged, or an older mgrpo wrote it; this mgrpo reads format %d", manifestFile, m.Format, manifestFormat)
 	}
 	if _, again, err := m.encode(); err != nil || !bytes.Equal(again, data) {
 		return Manifest{}, fmt.Errorf("%s is damaged: its digest does not match", manifestFile)
@@ -80,7 +80,7 @@ func readManifest(stepDir string) (Manifest, error) {
 	return m, m.check()
 }
 
-// Digest is that of a step's manifest, which knows nothing of results that were put beside it.
+// Digest is the digest of a step's manifest, without the results in results.json.
 func (c Checkpoints) Digest(step int64) (string, error) {
 	m, err := readManifest(c.StepDir(step))
 	if err != nil {
@@ -89,18 +89,18 @@ func (c Checkpoints) Digest(step int64) (string, error) {
 	return m.Digest, nil
 }
 
-// check refuses what a manifest that is whole may still say wrongly.
+// check checks the values of a manifest that is not damaged.
 func (m Manifest) check() error {
 	for i, a := range m.Agents {
 		if !agentName.MatchString(a.Name) || slices.ContainsFunc(m.Agents[:i], func(b AgentFiles) bool { return a.Name == b.Name }) {
-			return fmt.Errorf("%s: agent %q", manifestFile, a.Name)
+			return fmt.Errorf("%s: agent %q has no valid name, or is listed twice", manifestFile, a.Name)
 		}
 		if a.Ledger != (LedgerMark{}) && (a.Ledger.Size <= 0 || !isDigest(a.Ledger.SHA256)) {
-			return fmt.Errorf("%s: the ledger of %s has %d bytes of digest %.80q", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
+			return fmt.Errorf("%s: the ledger of %s has %d bytes and the digest %.80q, which is not possible", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
 		}
 		for _, f := range a.Files {
 			if !filepath.IsLocal(f.Path) || f.Size < 0 || !isDigest(f.SHA256) {
-				return fmt.Errorf("%s: file %q of %d bytes with digest %.80q", manifestFile, f.Path, f.Size, f.SHA256)
+				return fmt.Errorf("%s: file %q of %d bytes with digest %.80q is not possible", manifestFile, f.Path, f.Size, f.SHA256)
 			}
 		}
 	}
@@ -128,7 +128,7 @@ func (m Manifest) of(names []string) ([]AgentFiles, error) {
 	return out, nil
 }
 
-// checkSizes compares the sizes of the named agents' files, or everyone's, with the manifest.
+// checkSizes compares the sizes of the named agents' files with the manifest (nil: of all agents).
 func (m Manifest) checkSizes(stepDir string, names []string) error {
 	agents, err := m.of(names)
 	if err != nil {
@@ -151,12 +151,12 @@ func (m Manifest) checkSizes(stepDir string, names []string) error {
 	return nil
 }
 
-// Verify reads a step's folder from end to end and compares it with its manifest. The error names every
-// file that is missing, cut short or altered. Ledgers lie beside it: Checkpoints.Verify reads those too.
+// Verify reads all files of a step's folder and compares them with the manifest. The error names every file that is
+// missing, cut short or altered. It does not read ledgers, which are in another folder; Checkpoints.Verify does.
 func Verify(stepDir string) (Manifest, error) { return verify(stepDir, nil, "") }
 
-// Verify reads a step's checkpoint from end to end, and the ledgers up to it, as far as r.Agents are
-// concerned. The error names everything that is missing, cut short or altered.
+// Verify reads all files of a step's checkpoint, and the ledgers up to it, of c.Agents. The error names every file that is
+// missing, cut short or altered.
 func (c Checkpoints) Verify(step int64) (Manifest, error) {
 	m, err := verify(c.StepDir(step), c.Agents, c.Ledgers)
 	if err == nil && m.Step != step {
@@ -165,7 +165,7 @@ func (c Checkpoints) Verify(step int64) (Manifest, error) {
 	return m, err
 }
 
-// verify is Verify for some agents' files and, if a folder of ledgers is given, their ledgers.
+// verify compares the files of the named agents (nil: of all) and, if ledgers is a folder, their ledgers.
 func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 	fail := func(err error) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("checkpoint: %s: %w", stepDir, err)
@@ -197,7 +197,7 @@ func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 	return m, nil
 }
 
-// verifyFile compares a file of a folder with what is known of it since it was written.
+// verifyFile compares a file of a folder with the size and digest that it had when it was written.
 func verifyFile(dir string, f durable.File) error {
 	path := filepath.Join(dir, f.Path)
 	info, err := os.Lstat(path)

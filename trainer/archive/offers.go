@@ -10,22 +10,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Skipped is a step that was passed over, or its results, and why.
+// Skipped is a step whose checkpoint, or whose results, cannot be used, and the reason.
 type Skipped struct {
 	Step   int64
 	Reason error
 }
 
-// Unfinished says whether the step has no manifest yet: it is being written, or a crash left it.
+// Unfinished says whether the step has no manifest: it is being written, or a crash interrupted the writing.
 func (s Skipped) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
 
 // ErrNoCheckpoint is returned by Latest when no step verifies.
 var ErrNoCheckpoint = errors.New("no complete checkpoint")
 
-// Offers verifies every checkpoint, byte for byte, as far as r.Agents are concerned, and returns those from
-// which they can go on, the newest first, and what does not verify. Workers whose offers are of equal steps
-// and digests have the same checkpoint. A step that was evaluated is offered twice: with its results, whose
-// digest is then the manifest's, and without, since another worker may have been killed before it wrote them.
+// Offers verifies the files of c.Agents in every checkpoint, byte for byte. It returns the checkpoints from which these
+// agents can go on, the newest first, and the steps that do not verify. Offers of two workers with equal steps and
+// digests are the same checkpoint. An evaluated step is offered twice: first with its results, where the digest is that
+// of results.json, and then without them, because another worker may have been killed before it wrote the results.
 func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 	steps, err := c.steps()
 	if err != nil {
@@ -52,7 +52,7 @@ func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 	return offers, skipped, nil
 }
 
-// Latest returns the first of the offers, and what newer was passed over.
+// Latest returns the first of the offers, and the newer steps that cannot be used.
 func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
 	offers, skipped, err := c.Offers()
 	if err != nil {
@@ -65,10 +65,10 @@ func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
 	return offers[0], newer, nil
 }
 
-// GoBack takes out of the way what is newer than the offer from which all agents go on, or than step -1:
-// its steps are about to be made again. Complete checkpoints get another name, step-N.aside, under which
-// Prune finds them; of the offer's own step it removes results that the offer is without. Workers that
-// share the folder may all do it.
+// GoBack moves the checkpoints out of the way that are newer than the offer from which all agents go on (step -1: all
+// checkpoints), because their steps will be made again. It renames them to step-N.aside-M, which Prune removes later. It
+// also removes the results of the offer's own step if the offer is without results. Workers that share the folder may
+// all call it.
 func (c Checkpoints) GoBack(to Manifest) error {
 	steps, err := c.List()
 	if err != nil {
@@ -93,7 +93,7 @@ func (c Checkpoints) GoBack(to Manifest) error {
 
 const asideSuffix = "aside"
 
-// setAside renames a checkpoint to the first name that is free. Of several workers that try, one succeeds.
+// setAside renames a checkpoint to the first free name. Of several workers that share the folder, only one renames it.
 func (c Checkpoints) setAside(step int64) error {
 	const most = 100
 	var err error

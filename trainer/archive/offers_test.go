@@ -166,5 +166,5 @@ func TestOtherFormats(t *testing.T) {
 	_, err := c.Verify(1)
 	wantError(t, err, "format 0", "an older mgrpo")
 	wantError(t, c.SetResults(1, nil), "the results of step 1", "format 0")
-	wantError(t, c.SetResults(2, nil), "the results of step 2", "is not there")
+	wantError(t, c.SetResults(2, nil), "the results of step 2", "has no manifest")
 }

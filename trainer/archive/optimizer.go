@@ -15,22 +15,22 @@ import (
 
 const optimizerFile = "optimizer.safetensors"
 
-// Optimizer is the state of an optimizer over a flat parameter buffer, to be saved: how many steps it has
-// taken and float32 buffers of Len values each ("m" and "v" of AdamW, "master" for weights saved in BF16).
-// A buffer's function fills dst with its values from index from on.
+// Optimizer is the state of an optimizer that is to be saved: the number of its steps, and float32 buffers of Len values
+// each ("m" and "v" of AdamW; "master", the fp32 weights, where weights are saved in BF16). The function of a buffer
+// fills dst with the values that begin at index from.
 type Optimizer struct {
 	Step    int64
 	Len     int64
 	Buffers map[string]func(from int64, dst []float32) error
 }
 
-// Tensors of the file beside the moments.
+// Names of tensors in the file, beside the moments.
 const (
 	stepTensor   = "step"
-	masterBuffer = "master" // the float32 weights of an agent whose folder has them in another type
+	masterBuffer = "master" // fp32 weights of an agent whose folder has bf16 weights
 )
 
-// write makes optimizer.safetensors: every buffer as F32 [Len], and step as I64 [1].
+// write writes optimizer.safetensors: every buffer as F32 [Len], and step as I64 [1].
 func (o *Optimizer) write(f *durable.Folder) error {
 	names := make([]string, 0, len(o.Buffers))
 	for name := range o.Buffers {
@@ -50,7 +50,7 @@ func (o *Optimizer) write(f *durable.Folder) error {
 	return f.Create(optimizerFile, func(w io.Writer) error { return weights.WriteSafetensors(w, tensors) })
 }
 
-// writeChunk is how many values of a buffer are held at a time.
+// writeChunk is the number of values that are in memory at a time.
 const writeChunk = 1 << 16
 
 func (o *Optimizer) writeBuffer(w io.Writer, name string) error {
@@ -88,7 +88,7 @@ func OpenOptimizer(agentDir string) (*OptimizerFile, error) {
 	return o, nil
 }
 
-// check demands a step and at least one buffer, all of one length.
+// check requires a step and at least one buffer, and equal lengths of all buffers.
 func (o *OptimizerFile) check() (err error) {
 	if o.step, err = o.tensors.Integer(stepTensor); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (o *OptimizerFile) check() (err error) {
 	return nil
 }
 
-// Step returns how many steps the optimizer had taken.
+// Step returns the number of the optimizer's steps.
 func (o *OptimizerFile) Step() int64 { return o.step }
 
 // Len returns the length of every buffer.
@@ -121,7 +121,7 @@ func (o *OptimizerFile) Has(buffer string) bool {
 	return ok && buffer != stepTensor
 }
 
-// Read fills dst with the values of a buffer from index from on.
+// Read fills dst with the values of a buffer that begin at index from.
 func (o *OptimizerFile) Read(buffer string, from int64, dst []float32) error {
 	if err := o.tensors.Read(buffer, from, from+int64(len(dst)), dst); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)

@@ -11,10 +11,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Prune removes all checkpoints but the newest keep complete ones and the steps in also (the best, say),
-// what was set aside before those, and what crashes left of unfinished ones older than the newest complete
-// one. A checkpoint counts as complete if the files of r.Agents are there in their sizes; digests are not
-// read. Workers that share the folder may all prune it.
+// Prune removes all checkpoints except the newest keep complete ones and the steps in also, for example the best. It
+// also removes older checkpoints that GoBack renamed, and incomplete ones older than the newest complete one. A
+// checkpoint counts as complete if the files of c.Agents have the sizes in the manifest; Prune does not compute digests.
+// Workers that share the folder may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
 	if err != nil {
@@ -27,10 +27,10 @@ func (c Checkpoints) Prune(keep int, also ...int64) error {
 	return errors.Join(append(errs, c.removeLeftovers())...)
 }
 
-// Prunable returns the names of the folders in r.Dir that Prune would remove, the newest first.
+// Prunable returns the names of the folders in c.Dir that Prune would remove, the newest first.
 func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	if keep < 1 {
-		return nil, fmt.Errorf("checkpoint: pruning to %d checkpoints would remove all", keep)
+		return nil, fmt.Errorf("checkpoint: pruning to %d checkpoints would remove all; keep at least 1", keep)
 	}
 	steps, err := c.steps()
 	if err != nil {
@@ -44,7 +44,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 		switch {
 		case complete && kept < keep:
 			kept, oldest = kept+1, step
-		case kept == 0 || slices.Contains(also, step): // an unfinished newest step may be in the making
+		case kept == 0 || slices.Contains(also, step): // an incomplete newest step may be being written
 		default:
 			doomed = append(doomed, stepName(step))
 		}
@@ -61,7 +61,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	return doomed, err
 }
 
-// aside returns the names of what GoBack set aside.
+// aside returns the names of the checkpoints that GoBack renamed.
 func (c Checkpoints) aside() ([]string, error) {
 	paths, err := filepath.Glob(filepath.Join(durable.GlobQuote(c.Dir), "step-*."+asideSuffix+"-*"))
 	var names []string
@@ -73,7 +73,8 @@ func (c Checkpoints) aside() ([]string, error) {
 	return names, err
 }
 
-// remove takes the folder's name away first: a half-deleted checkpoint is never seen under it.
+// remove renames the folder before it deletes the files, so that a crash never leaves a partly deleted checkpoint under
+// its own name.
 func (c Checkpoints) remove(name string) error {
 	doomed := filepath.Join(c.Dir, removedPrefix+name)
 	if err := c.fsys().RemoveAll(doomed); err != nil {
@@ -89,6 +90,7 @@ func (c Checkpoints) remove(name string) error {
 
 const removedPrefix = ".removed-"
 
+// removeLeftovers deletes folders that remove had renamed before a crash.
 func (c Checkpoints) removeLeftovers() error {
 	doomed, err := filepath.Glob(filepath.Join(durable.GlobQuote(c.Dir), removedPrefix+"step-*"))
 	for _, path := range doomed {

@@ -16,9 +16,10 @@ import (
 
 const resultsFile = "results.json"
 
-// results is what evaluating a checkpoint gave, beside its manifest, which is never written again.
+// results is the content of results.json: the results of evaluating a checkpoint. They are not in the manifest, which is
+// never changed.
 type results struct {
-	Manifest string          `json:"manifest"` // digest of the manifest it belongs to
+	Manifest string          `json:"manifest"` // digest of the checkpoint's manifest
 	Results  json.RawMessage `json:"results"`
 	Digest   string          `json:"digest"` // SHA-256 of this file with an empty digest
 }
@@ -59,13 +60,13 @@ func readResults(stepDir string, m Manifest) (results, error) {
 	return r, nil
 }
 
-// SetResults says what evaluating a complete step gave. All workers say the same, each in its own folder
-// or all in one.
+// SetResults writes the results of evaluating a complete step. All workers write the same results, in a shared folder or
+// each in its own.
 func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
 	fail := func(err error) error { return fmt.Errorf("checkpoint: the results of step %d: %w", step, err) }
 	m, err := readManifest(c.StepDir(step))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("%s is not there", c.StepDir(step)))
+		return fail(fmt.Errorf("%s has no manifest", c.StepDir(step)))
 	}
 	if err != nil {
 		return fail(err)

@@ -21,33 +21,33 @@ import (
 
 // Checkpoints is the folder of a training run's checkpoints, one a step:
 //
-//	step-000020/manifest.json                  written last: the step is complete when it is there
-//	step-000020/results.json                   what evaluating it gave, if that was done
+//	step-000020/manifest.json                  written last: the checkpoint is complete when it is there
+//	step-000020/results.json                   results of its evaluation, if it was evaluated
 //	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
 //	step-000020/NAME/optimizer.safetensors
 //	step-000020/NAME/state.json
 //
-// All agents may write to one folder, or each to its own, in which case every folder has the manifest and
-// the files of one agent. Every operation that can be cut short by a crash leaves the previous checkpoints
-// as they were, and the new one either complete or without a manifest.
+// All agents may share one folder, or each agent may have its own; then every folder has the manifest and the files of
+// one agent. A crash during any operation leaves the earlier checkpoints unchanged, and the new checkpoint either complete
+// or without a manifest.
 type Checkpoints struct {
 	Dir     string
-	Ledgers string     // folder of the agents' ledgers; "": they are not looked at
-	Agents  []string   // whose files and ledgers are looked at; nil: every agent's
+	Ledgers string     // folder of the agents' ledgers; "": ledgers are ignored
+	Agents  []string   // agents whose files and ledgers are read; nil: all
 	FS      durable.FS // nil: durable.OS
 }
 
-// AgentState is what one agent contributes to a checkpoint.
+// AgentState is one agent's part of a checkpoint that is to be written.
 type AgentState struct {
-	Name string // folder name: letters, digits, '-', '_' and '.', not first
+	Name string // name of its folder: letters, digits, '-', '_' and '.'; not '.' first
 
 	Config arch.Config
-	Read   func(name string, dst []float32) error // as weights.WriteHF's
+	Read   func(name string, dst []float32) error // as for weights.WriteHF
 	DType  weights.DType
-	Extra  map[string][]byte // tokenizer files, as weights.WriteHF's
+	Extra  map[string][]byte // tokenizer files, as for weights.WriteHF
 
 	Optimizer *Optimizer      // nil for a frozen agent
-	State     json.RawMessage // state.json: whatever else the agent needs to go on
+	State     json.RawMessage // content of state.json
 }
 
 const (
@@ -87,8 +87,8 @@ func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
 	return c.Commit(m)
 }
 
-// Reopen takes the manifest of a step away that is about to be written: the one that is there was put there by a
-// worker that was asleep when the team went back behind it.
+// Reopen removes the manifest of a step that is about to be written. Such a manifest was written by a worker that was
+// suspended while the team went back to an earlier step.
 func (c Checkpoints) Reopen(step int64) error {
 	dir := c.StepDir(step)
 	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err != nil {
@@ -102,8 +102,8 @@ func (c Checkpoints) Reopen(step int64) error {
 	return c.fsys().SyncDir(dir)
 }
 
-// SaveAgent writes one agent's folder of a step that is not committed yet, replacing what a crash left
-// there. When it returns, the files are on disk. Workers call it each for its own agent, then Commit.
+// SaveAgent writes one agent's folder of a step that has no manifest yet. It replaces files that a crash left there. When
+// it returns, the files are on the disk. Each worker calls it for its own agent, and then Commit.
 func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	fail := func(err error) (AgentFiles, error) {
 		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
@@ -174,10 +174,10 @@ func (c Checkpoints) prepareStep(step int64) error {
 	return c.fsys().SyncDir(c.Dir)
 }
 
-// Commit completes a step: it checks that the files m lists are there in their sizes and puts the manifest
-// in place. m.Agents are what SaveAgent returned, to each worker, and what its ledger was then. All workers
-// commit the same manifest, each in its own folder or all in one; another one than is there is refused. It
-// returns the manifest with its digest.
+// Commit completes a step: it checks that the files in m have the listed sizes, and writes the manifest. m.Agents has the
+// result of SaveAgent of each worker, with the mark of its ledger. All workers commit the same manifest, in a shared
+// folder or each in its own. If the folder has a different manifest, Commit returns an error. It returns the manifest
+// with its digest.
 func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	fail := func(err error) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("checkpoint: committing step %d: %w", m.Step, err)
@@ -211,7 +211,7 @@ func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	return m, nil
 }
 
-// List returns the steps that have a manifest, ascending, without reading it.
+// List returns the steps that have a manifest, ascending. It does not read the manifests.
 func (c Checkpoints) List() ([]int64, error) {
 	all, err := c.steps()
 	if err != nil {
@@ -223,7 +223,7 @@ func (c Checkpoints) List() ([]int64, error) {
 	}), nil
 }
 
-// steps returns the steps that have a folder, ascending. A run folder that does not exist has none.
+// steps returns the steps that have a folder, ascending. If c.Dir does not exist there are none.
 func (c Checkpoints) steps() ([]int64, error) {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -239,7 +239,7 @@ func (c Checkpoints) steps() ([]int64, error) {
 	return steps, nil
 }
 
-// parseStep takes the name of a step's folder apart: step-000020, and what follows a dot.
+// parseStep splits the name of a step's folder: step-000020 and, behind a dot, the rest.
 func parseStep(name string) (step int64, rest string, ok bool) {
 	name, rest, _ = strings.Cut(name, ".")
 	number, ok := strings.CutPrefix(name, "step-")

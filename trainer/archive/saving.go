@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// saving is what goes on beside the steps to have a checkpoint on disk: one job after the other. After a job
-// that failed there are no others.
+// saving runs the jobs that write checkpoints while the steps go on, one job after the other. After a failed job no
+// other job runs.
 type saving struct {
-	last *job // nil: there was none
+	last *job // nil: there was no job
 
 	mu     sync.Mutex
-	took   float64 // seconds from the copy to the checkpoint's completion, of those completed since the last record
-	waited float64 // seconds that steps waited for checkpoints since then
+	took   float64 // seconds from copy to completion, of the checkpoints completed since the last record
+	waited float64 // seconds that steps waited for checkpoints since the last record
 }
 
 type job struct {
 	done chan struct{}
-	err  error // when done is closed
+	err  error // valid once done is closed
 }
 
-// begin runs a job when the one before has ended.
+// begin starts a job, which runs when the job before has ended.
 func (s *saving) begin(f func() error) {
 	before, j := s.last, &job{done: make(chan struct{})}
 	s.last = j
@@ -37,7 +37,7 @@ func (s *saving) begin(f func() error) {
 	}()
 }
 
-// settle waits until nothing is in flight.
+// settle waits until all jobs have ended, and returns the first error.
 func (s *saving) settle(ctx context.Context) error {
 	if s.last == nil {
 		return nil
@@ -50,7 +50,7 @@ func (s *saving) settle(ctx context.Context) error {
 	}
 }
 
-// failed is the error of what has ended already.
+// failed is the error of the last job, nil while it runs.
 func (s *saving) failed() error {
 	if s.last == nil {
 		return nil
@@ -63,7 +63,7 @@ func (s *saving) failed() error {
 	}
 }
 
-// drain waits until nothing is in flight, whatever became of it.
+// drain waits until all jobs have ended.
 func (s *saving) drain() {
 	if s.last != nil {
 		<-s.last.done
@@ -76,7 +76,7 @@ func (s *saving) count(seconds *float64, since time.Time) {
 	*seconds += time.Since(since).Seconds()
 }
 
-// describe puts the times of what was completed since the last record into it.
+// describe adds the times since the last record to a record.
 func (s *saving) describe(values map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

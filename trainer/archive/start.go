@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// AtHand are the checkpoints from which a run can go on, newest first, with what Offers passes over told to the
-// observer. That there are some and none is whole is an error.
+// AtHand returns the checkpoints from which a run can go on, the newest first. The observer gets a note for each
+// checkpoint that cannot be used. It is an error if there are checkpoints and none of them can be used.
 func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
 	steps, err := c.List()
 	if err != nil {
@@ -19,16 +19,17 @@ func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
 		return nil, fmt.Errorf("--resume: %w", err)
 	}
 	for _, s := range skipped {
-		observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d is passed over: %v", s.Step, s.Reason))
+		observer.Note(metrics.Warnf("", metrics.TopicStart, "checkpoint of step %d cannot be used: %v", s.Step, s.Reason))
 	}
 	if len(points) == 0 && len(steps) > 0 {
-		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is whole", steps, c.Dir)
+		return nil, fmt.Errorf("--resume: none of the checkpoints of steps %v in %s is complete and undamaged; restore one, or choose another run.dir", steps, c.Dir)
 	}
 	return points, nil
 }
 
-// StatesOf are the states that a worker with these checkpoints can start from. One that has at most one may have
-// to begin at the beginning: it may be the only one whose first checkpoint was completed. date is the run's.
+// StatesOf are the states that a worker with these checkpoints can offer. A worker with checkpoints of at most one step
+// also offers to begin the run from the start: the other workers may have been killed before they completed that
+// checkpoint. date is the run's date.
 func StatesOf(points []Manifest, date string) []store.Offer {
 	var out []store.Offer
 	for _, m := range points {

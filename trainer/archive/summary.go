@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Summary is a step's folder at a glance: sizes were looked at, digests were not.
+// Summary describes a step's folder. The sizes of the files were checked, the digests were not.
 type Summary struct {
 	Name     string
-	Manifest Manifest // with its results, if it was evaluated; empty where Fault says so
-	Fault    error    // why it is not complete; nil: it is
-	Agents   []string // whose files are here
-	Bytes    int64    // of everything in it
+	Manifest Manifest // with its results, if it was evaluated; empty if it cannot be read (see Fault)
+	Fault    error    // why the checkpoint is not complete; nil: it is complete
+	Agents   []string // agents whose folders are there
+	Bytes    int64    // size of all files
 }
 
 // Summaries returns all steps' folders, ascending.
@@ -37,7 +37,7 @@ func (c Checkpoints) summary(step int64) Summary {
 	if evaluated, err := readResults(dir, s.Manifest); err == nil {
 		s.Manifest.Results, s.Manifest.Digest = evaluated.Results, evaluated.Digest
 	}
-	entries, _ := os.ReadDir(dir) // what cannot be read is not here
+	entries, _ := os.ReadDir(dir) // a folder that cannot be read counts as empty
 	for _, e := range entries {
 		if e.IsDir() && e.Name()[0] != '.' {
 			s.Agents = append(s.Agents, e.Name())

@@ -25,7 +25,7 @@ type Line struct {
 	Advantage float64  `json:"advantage,omitempty"`
 }
 
-// WriteTrajectories writes what this agent said in a phase. A failure to write is noted and does not stop the run.
+// WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run goes on.
 func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
 	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
 		a.Observer.Note(metrics.Warnf(a.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
@@ -36,8 +36,8 @@ func (a *Archive) trajectoriesOf(phase string) string {
 	return filepath.Join(TrajectoriesDir(a.Dir), phase, a.Agent+".jsonl")
 }
 
-// dropTrajectories removes what this agent said in phases that will be played again: those that begin with
-// version from or a later one, but the evaluation of from itself if that was made.
+// dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version from and
+// later, except the evaluation of from if its result is known.
 func (a *Archive) dropTrajectories(from int64) error {
 	folders, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.Dir), "*-*"))
 	for _, folder := range folders {
@@ -54,7 +54,7 @@ func (a *Archive) dropTrajectories(from int64) error {
 	return err
 }
 
-// Sequence is a line of a refused batch. Numbers are text, since JSON knows neither NaN nor infinity.
+// Sequence is a line of a refused batch. Its numbers are text, because JSON has neither NaN nor infinity.
 type Sequence struct {
 	ID        string   `json:"id"`
 	Group     int64    `json:"group"`
@@ -76,7 +76,7 @@ func (n Number) MarshalText() ([]byte, error) {
 // FailedDir is the folder of refused batches.
 func (a *Archive) FailedDir() string { return filepath.Join(a.Dir, failedFolder) }
 
-// WriteRefused keeps the batch of a refused update, a JSON line a sequence, for whoever looks for the reason.
+// WriteRefused writes the batch of a refused update for debugging, a line of JSON a sequence.
 func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
 	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.Agent, update))
 	return path, writeLines(path, batch)

@@ -1,76 +1,76 @@
-// Package course is the course of a run as one worker lives it, as a state machine: what comes next is a
-// function of the settings and of what has happened. It does no I/O, knows no clock and draws no random
-// numbers, so all workers of a run, which share settings and events, take the same course without a word
-// about it; the worker carries out what it says.
+// Package course decides what a worker does next: roll out, train, evaluate, save or end. It is a state machine, a pure
+// function of the settings and of the commands that were done. It does no I/O, reads no clock and draws no random
+// numbers. So all workers of a run take the same decisions without a message, because their settings and events are
+// equal. The worker carries the commands out.
 package course
 
 import "fmt"
 
-// Settings of a run that its course depends on.
+// Settings are the settings of a run on which the course depends.
 type Settings struct {
-	Steps           int64 // training steps in all
-	CheckpointEvery int64 // a checkpoint every so many steps; 0: at the end alone
-	EvalEvery       int64 // an evaluation every so many steps; 0: at the end alone
-	EvalFirst       bool  // version 0 is evaluated too
-	HeldOut         bool  // the task has held-out queries; else nothing is ever evaluated
-	ColdStarts      bool  // an agent has a cold start, so that version 0 is worth a checkpoint
+	Steps           int64 // total number of training steps
+	CheckpointEvery int64 // steps between checkpoints; 0: only one at the end
+	EvalEvery       int64 // steps between evaluations; 0: only one at the end
+	EvalFirst       bool  // version 0 is evaluated, too
+	HeldOut         bool  // the task has held-out queries; without them nothing is evaluated
+	ColdStarts      bool  // an agent has a cold start, so that version 0 gets a checkpoint if it is the best
 	MaxLag          int64 // steps that rollouts may be ahead of training
 }
 
-// State is where a worker stands between commands. Begin makes one.
+// State is the state of a worker between two commands. Begin returns the first state.
 type State struct {
 	Version   int64 // training steps committed
 	Rolled    int64 // steps rolled out; at least Version, at most Version + MaxLag + 1
 	Saved     int64 // newest version that has a checkpoint; None
-	Evaluated int64 // newest version that was evaluated to the end; None
+	Evaluated int64 // newest version whose evaluation is complete; None
 	Best      int64 // version with the best evaluation; None
-	Noted     int64 // newest version whose evaluation its checkpoint knows of; None
+	Noted     int64 // newest version whose evaluation is in its checkpoint; None
 
-	Taught   bool // the cold start is behind
-	Ready    bool // all workers were
-	Stopping bool // the next step has no queries: the run was asked to stop
-	Over     bool // all workers are through
+	Taught   bool // the cold start is done
+	Ready    bool // all workers were ready to begin
+	Stopping bool // the run was asked to stop, so the next step has no queries
+	Over     bool // all workers have finished
 }
 
-// None is no version.
+// None stands for no version.
 const None = -1
 
-// Begin is the state in which a round starts: from the very beginning (saved is None), or from a checkpoint
-// that knows of the evaluations evaluated and best.
+// Begin is the first state of a round: the start of the run (saved is None), or a checkpoint. evaluated and best are the
+// evaluations in the checkpoint.
 func Begin(saved, evaluated, best int64) State {
 	return State{Version: max(saved, 0), Rolled: max(saved, 0), Saved: saved, Taught: saved != None,
 		Evaluated: evaluated, Best: best, Noted: evaluated}
 }
 
-// Kind is what a command asks for.
+// Kind is the kind of a command.
 type Kind string
 
-// What a worker does between rollouts, in the order in which a run does it first. Whatever involves other workers is
-// commanded to all of them.
+// The kinds of commands, in the order of a run's first steps. A command that involves other workers is given to all of
+// them.
 const (
-	Teach    Kind = "teach"    // the cold start, if this agent has one
+	Teach    Kind = "teach"    // do the cold start, if this agent has one
 	Meet     Kind = "meet"     // wait until all are ready
-	Save     Kind = "save"     // a checkpoint, or what its evaluation was into the one that is there
-	Evaluate Kind = "evaluate" // hold out
-	Train    Kind = "train"    // learn from what was rolled out
-	Await    Kind = "await"    // nothing before the rollouts of the next step are done
-	Finish   Kind = "finish"   // wait until all are through
+	Save     Kind = "save"     // save a checkpoint, or add the evaluation to the existing one
+	Evaluate Kind = "evaluate" // evaluate the held-out queries
+	Train    Kind = "train"    // train on the rollouts of a step
+	Await    Kind = "await"    // wait for the rollouts of the next step
+	Finish   Kind = "finish"   // wait until all have finished
 	End      Kind = "end"      // the run is over
 )
 
-// Command is what comes next, of a version.
+// Command is a command to a worker.
 type Command struct {
 	Kind    Kind
-	Version int64 // saved, evaluated, or trained from
+	Version int64 // version to save, to evaluate, or to train from
 }
 
-// Result is what a worker learned by carrying a command out.
+// Result is the result of a command.
 type Result struct {
-	Best bool // Evaluate: better than every evaluation before
-	Stop bool // the run was asked to stop: Teach, Meet: it ends here; Evaluate, rollouts: there were no queries
+	Best bool // of Evaluate: the version is better than all before
+	Stop bool // the run was asked to stop: after Teach and Meet it ends; in Evaluate and rollouts there were no queries
 }
 
-// Next is what comes next beside rollouts. Calling it again gives the same command until Done.
+// Next is the next command, beside rollouts. It stays the same until Done.
 func (c Settings) Next(s State) Command {
 	v := s.Version
 	switch {
@@ -83,7 +83,7 @@ func (c Settings) Next(s State) Command {
 	case s.Saved < v && c.savesAt(v):
 		return Command{Save, v}
 	case c.evaluates(s, v) && !s.Stopping:
-		return Command{Evaluate, v} // the engine is idle: RollOut holds the step of version v back
+		return Command{Evaluate, v} // the engine is idle: RollOut begins no rollouts of version v before
 	case s.Evaluated == v && s.Noted < v && (s.Saved == v || s.Best == v && (v > 0 || c.ColdStarts)):
 		return Command{Save, v}
 	case v < c.Steps && s.Rolled > v:
@@ -96,14 +96,14 @@ func (c Settings) Next(s State) Command {
 	return Command{Finish, v}
 }
 
-// RollOut says whether the rollouts of a step are to begin, and of which one. At most one step rolls out at a
-// time; the caller asks again when it has told Rolled of the last.
+// RollOut says whether the rollouts of a step may begin now, and of which step. Only one step is rolled out at a time: the
+// caller asks again after Rolled.
 func (c Settings) RollOut(s State) (step int64, ok bool) {
 	n := s.Rolled
 	if s.Over || !s.Ready || s.Stopping || n >= c.Steps || n > s.Version+c.MaxLag {
 		return 0, false
 	}
-	for v := s.Version; v <= n; v++ { // an evaluation, and the checkpoint that knows of it, come before the step
+	for v := s.Version; v <= n; v++ { // an evaluation and its checkpoint come before the step
 		if c.evaluates(s, v) {
 			return 0, false
 		}
@@ -117,7 +117,7 @@ func (c Settings) RollOut(s State) (step int64, ok bool) {
 // Rolled is the state after the rollouts of a step.
 func (c Settings) Rolled(s State, step int64, r Result) (State, error) {
 	if step != s.Rolled {
-		return s, fmt.Errorf("course: rolled out step %d, and the next is %d", step, s.Rolled)
+		return s, fmt.Errorf("course: step %d was rolled out, but step %d is next", step, s.Rolled)
 	}
 	if r.Stop {
 		s.Stopping = true
@@ -127,10 +127,10 @@ func (c Settings) Rolled(s State, step int64, r Result) (State, error) {
 	return s, nil
 }
 
-// Done is the state after a command, which must be the one that Next says.
+// Done is the state after a command, which must be that of Next.
 func (c Settings) Done(s State, did Command, r Result) (State, error) {
 	if next := c.Next(s); did != next {
-		return s, fmt.Errorf("course: did %v where %v was to be done", did, next)
+		return s, fmt.Errorf("course: command %v was done, but %v is next", did, next)
 	}
 	switch did.Kind {
 	case Teach, Meet:
@@ -157,18 +157,18 @@ func (c Settings) Done(s State, did Command, r Result) (State, error) {
 	case Finish:
 		s.Over = true
 	default:
-		return s, fmt.Errorf("course: %s is nothing that can be done", did.Kind)
+		return s, fmt.Errorf("course: %s is not a command that can be done", did.Kind)
 	}
 	return s, nil
 }
 
-// savesAt says whether a version is kept whatever its evaluation says, and before that: what was trained is
-// not to be lost in it.
+// savesAt says whether a version gets a checkpoint whatever its evaluation is. It is saved before the evaluation, so that
+// a crash in the evaluation does not lose the training.
 func (c Settings) savesAt(v int64) bool {
 	return v > 0 && (v == c.Steps || c.CheckpointEvery > 0 && v%c.CheckpointEvery == 0)
 }
 
-// evaluates says whether a version is still to be evaluated. The last version always is; nothing is twice.
+// evaluates says whether a version must still be evaluated. The last version always is, and no version twice.
 func (c Settings) evaluates(s State, v int64) bool {
 	switch {
 	case !c.HeldOut || s.Evaluated == v:

@@ -1,5 +1,5 @@
-// Package durable writes files and folders so that a crash at any moment leaves what was there or the new one,
-// whole, and reads small files in bounded memory.
+// Package durable replaces files and folders atomically: after a crash at any moment either the old or the new content is
+// there, complete. It also reads small files in bounded memory.
 package durable
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// FS is what writing a run's state asks of a file system, so that tests can fail any operation. OS is the
-// real one. Reading goes through package os.
+// FS has the operations of a file system that writing needs, so that tests can let any of them fail. OS is the real file
+// system. Reading uses package os.
 type FS interface {
-	Mkdir(path string) error               // the parent exists
+	Mkdir(path string) error               // the parent must exist
 	Create(path string) (WriteFile, error) // the file must not exist
-	Rename(from, to string) error          // replaces a file
+	Rename(from, to string) error          // replaces an existing file
 	RemoveAll(path string) error
-	SyncDir(path string) error // makes creations, renames and removals in the folder durable
+	SyncDir(path string) error // after it a crash cannot undo creations, renames and removals in the folder
 }
 
 // WriteFile is a file open for writing.
@@ -57,7 +57,7 @@ func (OS) SyncDir(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// MkdirAll makes a folder and those above it that are missing, each durable in the one above it.
+// MkdirAll makes a folder and its missing parents, and syncs each of their parents.
 func MkdirAll(fsys FS, path string) error {
 	path = filepath.Clean(path)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -88,7 +88,7 @@ type Folder struct {
 	files []File
 }
 
-// NewFolder makes a folder that must not be there.
+// NewFolder is WriteFolder for a folder that must not exist yet.
 func NewFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
@@ -99,8 +99,8 @@ func NewFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
 	return WriteFolder(fsys, dir, fill)
 }
 
-// WriteFolder makes a folder, or another in its place: fill writes its files under a temporary name beside it,
-// and when they are on disk the folder takes its name.
+// WriteFolder writes a folder, and replaces an existing one. fill writes the files into a temporary folder beside it; when
+// they are on the disk, the temporary folder is renamed.
 func WriteFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
 	dir = filepath.Clean(dir)
 	if err := RemovePartial(fsys, dir); err != nil {
@@ -129,7 +129,8 @@ func WriteFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) 
 	return f.files, fsys.SyncDir(filepath.Dir(dir))
 }
 
-// PartialName is what a file or folder is called while it is written: no two processes write under one name.
+// PartialName is the temporary name of a file or folder while it is written. It is random, so that no two processes use
+// the same name.
 func PartialName(path string) string {
 	dir, base := filepath.Split(path)
 	return filepath.Join(dir, "."+base+"."+rand.Text()[:8]+partialSuffix)
@@ -137,7 +138,7 @@ func PartialName(path string) string {
 
 const partialSuffix = ".partial"
 
-// RemovePartial removes what a crash left of a file or folder in the making.
+// RemovePartial removes the temporary files and folders of path that a crash left.
 func RemovePartial(fsys FS, path string) error {
 	dir, base := filepath.Split(path)
 	left, err := filepath.Glob(filepath.Join(GlobQuote(dir), "."+GlobQuote(base)+".????????"+partialSuffix))
@@ -147,13 +148,13 @@ func RemovePartial(fsys FS, path string) error {
 	return err
 }
 
-// GlobQuote escapes what filepath.Glob would take for a pattern.
+// GlobQuote escapes the special characters of filepath.Glob.
 func GlobQuote(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// ReplaceFile puts a file in place at once, and through to the disk: a crash leaves what was there or the new
-// one, whole. Several processes may do so. One that has these very bytes is left as it is.
+// ReplaceFile writes a file atomically and syncs it: after a crash either the old or the new file is there, complete.
+// Several processes may replace the same file. A file that already has these bytes is not written.
 func ReplaceFile(path string, data []byte) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
 		return nil
@@ -161,7 +162,7 @@ func ReplaceFile(path string, data []byte) error {
 	return Replace(OS{}, path, data)
 }
 
-// Replace is ReplaceFile on any file system, and writes whatever is there.
+// Replace is ReplaceFile on any file system, and always writes.
 func Replace(fsys FS, path string, data []byte) error {
 	temporary, dir := PartialName(path), filepath.Dir(path)
 	f := &Folder{fs: fsys, path: dir}
@@ -175,7 +176,7 @@ func Replace(fsys FS, path string, data []byte) error {
 	return fsys.SyncDir(dir)
 }
 
-// Create writes one file through to the disk and records its size and digest.
+// Create writes a file, syncs it, and records its size and digest.
 func (f *Folder) Create(name string, write func(io.Writer) error) error {
 	file, err := f.fs.Create(filepath.Join(f.path, name))
 	if err != nil {
@@ -202,10 +203,10 @@ func (f *Folder) CreateBytes(name string, data []byte) error {
 	return f.Create(name, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
-// Files are those written so far.
+// Files are the files written so far.
 func (f *Folder) Files() []File { return slices.Clone(f.files) }
 
-// CreateExtra writes files handed in by the caller, which must be plain names that are not taken.
+// CreateExtra writes the caller's own files. Their names must be plain file names that are not in taken.
 func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
 	names := make([]string, 0, len(extra))
 	for name := range extra {
@@ -241,7 +242,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 
 // ReadSmall reads a regular file of at most limit bytes.
 func ReadSmall(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path) // before opening: a FIFO would block
+	info, err := os.Stat(path) // checked before opening, because opening a FIFO blocks
 	if err != nil {
 		return nil, err
 	}

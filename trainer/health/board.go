@@ -12,10 +12,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// patience is how long a check waits for a device or the store.
+// patience is the time limit of a check of a device or of the store.
 const patience = 2 * time.Second
 
-// board is what a Server knows of its process.
+// board has the state of the process that a Server shows.
 type board struct {
 	agents []string
 	saved  Saved
@@ -37,8 +37,8 @@ func newBoard(o Options) board {
 		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
 }
 
-// Joined says that an agent's model is loaded and that it has a place in the run; again when it has another.
-// A nil Server, of a process that answers nobody, does not mind.
+// Joined tells the server that an agent's model is loaded and has a place in the run. It is called again for a new place.
+// On a nil Server it does nothing.
 func (s *Server) Joined(agent string, m Machine, p Place) {
 	if s == nil {
 		return
@@ -48,14 +48,14 @@ func (s *Server) Joined(agent string, m Machine, p Place) {
 	s.workers[agent] = worker{m, p}
 }
 
-// Progress remembers what an agent is at.
+// Progress stores the current activity of an agent.
 func (b *board) Progress(p metrics.Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.phases[p.Agent] = p
 }
 
-// Report keeps a record until the next of its kind.
+// Report stores a record, and replaces the last record of its kind.
 func (b *board) Report(r metrics.Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,10 +65,10 @@ func (b *board) Report(r metrics.Record) {
 	b.records[r.Agent][r.Kind] = r
 }
 
-// Note is for people.
+// Note does nothing: notes are for people.
 func (*board) Note(metrics.Note) {}
 
-// placed gives the workers that have a place, by agent.
+// placed maps agents to the workers that have a place.
 func (b *board) placed() map[string]worker {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,8 +81,8 @@ func (b *board) placed() map[string]worker {
 	return out
 }
 
-// alive lists the devices that are lost. One that is busy all the while is at work; a worker that has no
-// place is starting or ending, and its device comes or goes.
+// alive lists the devices that have failed. A device that stays busy is working. A worker without a place is starting or
+// ending, so its device is not checked.
 func (b *board) alive(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -97,7 +97,7 @@ func (b *board) alive(ctx context.Context) []string {
 	return lost
 }
 
-// ready lists what is missing before the process takes part in the run.
+// ready lists what is missing until the process takes part in the run.
 func (b *board) ready(ctx context.Context) []string {
 	workers := b.placed()
 	var missing []string
@@ -106,7 +106,7 @@ func (b *board) ready(ctx context.Context) []string {
 			missing = append(missing, agent+": it waits for its place in the run, or for the other agents to start")
 		}
 	}
-	for _, w := range workers { // of any: they share the store
+	for _, w := range workers { // one worker is enough: all share the store
 		if _, err := ping(ctx, w); err != nil {
 			missing = append(missing, "the store does not answer: "+oneLine(err))
 		}
@@ -122,10 +122,10 @@ func ping(ctx context.Context, p Place) (time.Duration, error) {
 	start := time.Now()
 	err := p.Ping(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("not within %v", patience)
+		err = fmt.Errorf("no answer within %v", patience)
 	}
 	return time.Since(start), err
 }
 
-// oneLine is an error's text for an answer of lines.
+// oneLine is the text of an error on one line.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

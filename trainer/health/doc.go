@@ -1,16 +1,16 @@
-// Package health lets other programs look at a process that trains: whether it lives, whether its workers
-// are ready, and its newest numbers, over HTTP.
+// Package health tells other programs over HTTP whether a training process is alive, whether its workers are ready, and
+// what its newest numbers are.
 //
-//	GET /healthz   200 while the process answers and no device of its workers is lost. A device that is
-//	               busy is not lost, and a run that waits is not dead: what takes too long ends by the
-//	               deadlines of the run, not by a probe.
+//	GET /healthz   200 while the process answers and no device of its workers has failed. A busy device has
+//	               not failed, and a run that waits is not dead: the run's own deadlines end operations
+//	               that take too long.
 //	GET /readyz    200 when every agent of the process has its model loaded and its place in the run, and
-//	               the store answers. It says what is missing otherwise.
-//	GET /metrics   Prometheus text: the newest value of everything docs/metrics.md lists, and where the
-//	               run stands.
+//	               the store answers. Otherwise the answer lists what is missing.
+//	GET /metrics   Prometheus text: the newest value of every metric in docs/metrics.md, and the state of
+//	               the run.
 //
-// A failed check is a 503. The address is one of this machine's own, or every request must carry a token;
-// HTTP is not encrypted, so between machines that do not trust their network it belongs behind a proxy.
+// A failed check is a 503. The server listens on a loopback address, or every request must carry a token. HTTP is not
+// encrypted, so in an untrusted network the server needs a TLS proxy in front of it.
 package health
 
 import (
@@ -18,45 +18,45 @@ import (
 	"time"
 )
 
-// The paths that a Server answers.
+// The paths of a Server.
 const (
 	AlivePath   = "/healthz"
 	ReadyPath   = "/readyz"
 	MetricsPath = "/metrics"
 )
 
-// MinToken is the fewest bytes of a token: shorter ones are guessed.
+// MinToken is the smallest number of bytes of a token. Shorter tokens can be guessed.
 const MinToken = 16
 
 // Options of a Server.
 type Options struct {
 	Address string   // HOST:PORT to listen at; port 0 takes a free one
-	Token   string   // what requests carry as "Authorization: Bearer TOKEN"; "": nothing, on a loopback address only
-	Agents  []string // that this process runs
-	Saved   Saved    // nil: no checkpoints to tell of
+	Token   string   // requests must have "Authorization: Bearer TOKEN"; "": no token, only on a loopback address
+	Agents  []string // agents of this process
+	Saved   Saved    // nil: no metrics of checkpoints
 }
 
-// Saved finds the newest complete checkpoint: the training steps it holds and when it was written. ok is
-// false where there is none.
+// Saved finds the newest complete checkpoint: the number of its training steps, and when it was written. ok is false if
+// there is no checkpoint.
 type Saved func() (step int64, at time.Time, ok bool)
 
-// Machine is a worker's model on its device.
+// Machine is the model of a worker on its device.
 type Machine interface {
-	// Alive has the device's thread do nothing. It returns ctx's error where the thread is busy until ctx
-	// ends, and another one where the device is lost.
+	// Alive runs an empty function on the device's thread. It returns ctx's error if the thread is busy until ctx ends,
+	// and another error if the device has failed.
 	Alive(ctx context.Context) error
-	// Version of the weights: the training steps they have seen.
+	// Version is the number of training steps of the weights.
 	Version() int64
-	// Rollouts are the conversations that the agent holds at this moment.
+	// Rollouts is the number of conversations that the agent has in flight.
 	Rollouts() int
 }
 
 // Place is an agent's place in a run: a *store.Member.
 type Place interface {
-	// Context ends when the place is lost or given up.
+	// Context ends when another worker takes the place, or the worker leaves.
 	Context() context.Context
-	// Epoch counts the workers that have had the place.
+	// Epoch is the number of workers that have had the place.
 	Epoch() int64
-	// Ping waits for an answer of the store.
+	// Ping waits until the store answers.
 	Ping(ctx context.Context) error
 }

@@ -188,7 +188,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	s := listen(t, Options{})
-	if _, err := Listen(Options{Address: strings.TrimPrefix(s.URL(), "http://")}); err == nil || !strings.Contains(err.Error(), "an address of its own") {
+	if _, err := Listen(Options{Address: strings.TrimPrefix(s.URL(), "http://")}); err == nil || !strings.Contains(err.Error(), "its own address") {
 		t.Errorf("an address in use: %v", err)
 	}
 	if s, err := Listen(Options{Address: ":0", Token: "a-token-of-some-length"}); err != nil {

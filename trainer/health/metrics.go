@@ -19,29 +19,29 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	ready      = desc("worker_ready", "1 when the agent's worker has its model loaded and its place in the run.", "agent")
-	version    = desc("version", "Training steps that the agent's weights have seen.", "agent")
-	epoch      = desc("epoch", "How many workers have had the agent's place in the run.", "agent")
-	rollouts   = desc("rollouts_in_flight", "Conversations that the agent holds now.", "agent")
-	at         = desc("phase_info", "1 for what the agent is at.", "agent", "phase")
-	done       = desc("phase_done", "Units of the phase that are through.", "agent")
-	total      = desc("phase_total", "Units of the phase in all; absent where it is not known.", "agent")
+	version    = desc("version", "Training steps of the agent's weights.", "agent")
+	epoch      = desc("epoch", "Workers that have had the agent's place in the run.", "agent")
+	rollouts   = desc("rollouts_in_flight", "Conversations that the agent has in flight.", "agent")
+	at         = desc("phase_info", "1 for the current phase of the agent.", "agent", "phase")
+	done       = desc("phase_done", "Completed units of the phase.", "agent")
+	total      = desc("phase_total", "All units of the phase; absent if the number is not known.", "agent")
 	storeUp    = desc("store_up", "1 when the store answers.")
-	roundTrip  = desc("store_round_trip_seconds", "What one question to the store took, asked for this answer.")
-	savedStep  = desc("checkpoint_step", "Training steps that the newest complete checkpoint holds.")
+	roundTrip  = desc("store_round_trip_seconds", "Round trip of a request to the store, measured for this answer.")
+	savedStep  = desc("checkpoint_step", "Training steps of the newest complete checkpoint.")
 	savedSince = desc("checkpoint_age_seconds", "Time since the newest complete checkpoint was written.")
 )
 
-// registry is all that /metrics shows: the run, the Go runtime, the process.
+// registry has all metrics of /metrics: of the run, the Go runtime and the process.
 func (b *board) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(b, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// Describe names nothing in advance: which values there are depends on the run.
+// Describe lists no metrics in advance, because the metrics depend on the run.
 func (*board) Describe(chan<- *prometheus.Desc) {}
 
-// Collect asks for everything anew.
+// Collect sends all current values.
 func (b *board) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -80,7 +80,7 @@ func (b *board) collectWorkers(gauge func(*prometheus.Desc, float64, ...string))
 		gauge(epoch, float64(w.Epoch()), agent)
 		gauge(rollouts, float64(w.Rollouts()), agent)
 	}
-	for _, w := range workers { // any: they share the store
+	for _, w := range workers { // one worker is enough: all share the store
 		took, err := ping(context.Background(), w)
 		if err != nil {
 			gauge(storeUp, 0)
@@ -92,7 +92,7 @@ func (b *board) collectWorkers(gauge func(*prometheus.Desc, float64, ...string))
 	}
 }
 
-// collectRecords gives each value of the newest records, as mgrpo_KIND_NAME.
+// collectRecords sends each value of the newest records, as mgrpo_KIND_NAME.
 func (b *board) collectRecords(gauge func(*prometheus.Desc, float64, ...string)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +111,7 @@ func (b *board) collectRecords(gauge func(*prometheus.Desc, float64, ...string))
 	}
 }
 
-// help is what docs/metrics.md says of a value.
+// help is the description of a value in docs/metrics.md.
 func help(name string) string {
 	v, _ := metrics.Find(name)
 	if v.Unit == "" {

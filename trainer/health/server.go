@@ -17,17 +17,17 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// What strangers can take up at most.
+// Limits on the resources of clients.
 const (
 	maxConnections = 64
 	maxHeaderBytes = 8 << 10
 	maxScrapes     = 4                // of /metrics at once
-	requestTime    = 5 * time.Second  // to send a request
-	answerTime     = 10 * time.Second // to take its answer
+	requestTime    = 5 * time.Second  // for the client to send a request
+	answerTime     = 10 * time.Second // for the client to read the answer
 	idleTime       = time.Minute
 )
 
-// Server answers for one process. It is a metrics.Observer, and knows of workers what Joined told it.
+// Server answers requests about one process. It is a metrics.Observer, and gets its workers from Joined.
 type Server struct {
 	board
 	listener net.Listener
@@ -35,7 +35,7 @@ type Server struct {
 	served   chan error
 }
 
-// Listen starts a server. It refuses to answer other machines without a token.
+// Listen starts a server. Without a token it accepts only a loopback address.
 func Listen(o Options) (*Server, error) {
 	if o.Token != "" {
 		if err := checkToken(o.Token); err != nil {
@@ -44,10 +44,10 @@ func Listen(o Options) (*Server, error) {
 	}
 	l, err := net.Listen("tcp", o.Address)
 	if err != nil {
-		return nil, fmt.Errorf("health: %w; every process of a machine needs an address of its own", err)
+		return nil, fmt.Errorf("health: %w; every process of a machine needs its own address", err)
 	}
 	if addr, ok := l.Addr().(*net.TCPAddr); o.Token == "" && !(ok && addr.IP.IsLoopback()) {
-		return nil, errors.Join(fmt.Errorf("health: %s is not this machine's own: requests from elsewhere need a token", l.Addr()), l.Close())
+		return nil, errors.Join(fmt.Errorf("health: %s can be reached from other machines: set a token, or use a loopback address such as 127.0.0.1:PORT", l.Addr()), l.Close())
 	}
 	s := &Server{board: newBoard(o), listener: l, served: make(chan error, 1)}
 	s.http = &http.Server{
@@ -57,7 +57,7 @@ func Listen(o Options) (*Server, error) {
 		WriteTimeout:      answerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          log.New(io.Discard, "", 0), // what strangers send is no news
+		ErrorLog:          log.New(io.Discard, "", 0), // malformed requests are not logged
 	}
 	go func() { s.served <- s.http.Serve(netutil.LimitListener(l, maxConnections)) }()
 	return s, nil
@@ -66,10 +66,10 @@ func Listen(o Options) (*Server, error) {
 // checkToken refuses tokens that can be guessed or that no header can carry.
 func checkToken(token string) error {
 	if len(token) < MinToken {
-		return fmt.Errorf("a token of %d bytes can be guessed; want %d or more, such as of: openssl rand -hex 32", len(token), MinToken)
+		return fmt.Errorf("a token of %d bytes can be guessed; want %d or more, for example from: openssl rand -hex 32", len(token), MinToken)
 	}
 	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return errors.New("a token is letters, digits and signs, without spaces")
+		return errors.New("a token must be printable ASCII without spaces")
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// handler answers the three paths to those who have the token.
+// handler answers the three paths, only with the token if there is one.
 func (s *Server) handler(token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+AlivePath, check(s.alive))
@@ -103,7 +103,7 @@ func (s *Server) handler(token string) http.Handler {
 	return guard(token, mux)
 }
 
-// check answers with what is wrong, a line each.
+// check answers with the list of what is wrong, a line each, or ok.
 func check(wrong func(context.Context) []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -118,8 +118,8 @@ func check(wrong func(context.Context) []string) http.HandlerFunc {
 	}
 }
 
-// guard lets requests through that carry the token. Digests are compared, in constant time, so that an
-// answer's time tells neither the token nor its length.
+// guard accepts only requests with the token. It compares digests in constant time, so that the time of an answer reveals
+// neither the token nor its length.
 func guard(token string, next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

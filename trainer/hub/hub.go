@@ -1,8 +1,8 @@
-// Package hub finds models in the local cache of the Hugging Face Hub, where `hf download` puts them. It
-// downloads nothing.
+// Package hub finds models in the local cache of the Hugging Face Hub, where `hf download` puts them. It downloads
+// nothing.
 //
-// The cache has a folder models--ORG--NAME for each model: refs/main holds the name of a commit, and
-// snapshots/COMMIT the files (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
+// The cache has a folder models--ORG--NAME for each model: refs/main has the name of a commit, and snapshots/COMMIT has
+// the files (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
 package hub
 
 import (
@@ -26,8 +26,8 @@ func IsName(text string) bool {
 	return len(text) <= 200 && nameForm.MatchString(text) && !strings.Contains(text, "--") && !strings.Contains(text, "..")
 }
 
-// Find returns the folder or file of a model: path where there is something, else the newest snapshot of the
-// model that is called name on the Hub. The error says how to bring it here.
+// Find returns the folder or file of a model: path if it exists, else the newest snapshot of the Hub's model name. The
+// error says how to download it.
 func Find(path, name string) (string, error) {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return path, err
@@ -41,12 +41,12 @@ func Find(path, name string) (string, error) {
 	}
 	snapshot, err := newest(filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--")))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is neither a folder or file (%s) nor in the Hugging Face cache (%s): hf download %s", name, path, cache, name)
+		return "", fmt.Errorf("%s is neither a folder or file (%s) nor in the Hugging Face cache (%s); download it with: hf download %s", name, path, cache, name)
 	}
 	return snapshot, err
 }
 
-// cacheDir is where huggingface_hub keeps models, found as it finds it.
+// cacheDir is the cache of huggingface_hub. The environment variables have the same priority as there.
 func cacheDir() (string, error) {
 	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}} {
 		if dir := os.Getenv(v.name); dir != "" {
@@ -57,9 +57,9 @@ func cacheDir() (string, error) {
 	return filepath.Join(home, ".cache", "huggingface", "hub"), err
 }
 
-// newest is the snapshot that refs/main names.
+// newest is the snapshot whose commit is in refs/main.
 func newest(model string) (string, error) {
-	const longest = 100 // bytes of a commit's name, with what may be around it
+	const longest = 100 // bytes to read: a commit's name and white space
 	f, err := os.Open(filepath.Join(model, "refs", "main"))
 	if err != nil {
 		return "", err

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// User is who a client is to the server, for ACLRules.
+// User is a user of the server, for ACLRules.
 type User struct {
-	Name   string   // the server's name for it
-	Agents []string // the agents whose worker it is: one, all of a run in one process, or none for who only looks
-	Main   bool     // one of them is the main agent
+	Name   string   // user name on the server
+	Agents []string // agents whose workers log in with it: one, all (one process for the team), or none (mgrpo status)
+	Main   bool     // the main agent is among them
 }
 
-// Users are the users of a run: for a process that holds all agents, for the worker of each, and for who only
-// looks (mgrpo status). The first agent is the main one.
+// Users are the users of a run: one for a process that trains all agents, one for the worker of each agent, and one for
+// mgrpo status, which only reads. The first agent is the main agent.
 func Users(run string, agents []string) []User {
 	users := []User{{Name: run, Agents: agents, Main: true}}
 	for i, a := range agents {
@@ -22,7 +22,7 @@ func Users(run string, agents []string) []User {
 	return append(users, User{Name: run + "-status"})
 }
 
-// roles are which users need a right.
+// roles is a set of kinds of users.
 type roles int
 
 const (
@@ -46,21 +46,21 @@ func (u User) roles() roles {
 	return sub
 }
 
-// right is commands that some users need, on the keys behind "mgrpo:{RUN}:" that match a pattern, where AGENT
-// is each of the user's agents. No pattern: commands without keys.
+// right allows some users some commands on the keys whose names behind "mgrpo:{RUN}:" match one of the patterns. AGENT
+// in a pattern is each of the user's agents. Commands without keys have no pattern.
 type right struct {
 	who      roles
 	commands string
 	keys     string
 }
 
-// rights are all that scripts, waits and connections do. The server checks the keys of a script, which it
-// takes to be read and written, and then each command inside it. So every worker may read all keys of its run,
-// and what it may write follows from the other commands.
+// rights lists all commands of scripts, waits and connections. The server checks the keys of a script as if it reads and
+// writes all of them, and then checks each command inside. So every worker may read all keys of its run; the rights for
+// the other commands decide what it may write.
 //
-// Whoever is first to join begins the round: any worker may drop phases and write meta, epochs and versions.
-// What a user cannot do is what makes a rollout: a sub-agent's worker submits no invocation, begins and ends no
-// phase and publishes no outcome; the main agent's answers no invocation.
+// The first worker that joins begins the round, so every worker may delete phases and write meta, epochs and versions.
+// The worker of a sub-agent cannot submit an invocation, begin or end a phase, or publish an outcome. The worker of the
+// main agent cannot answer an invocation.
 var rights = []right{
 	{everyone, "info ping subscribe", ""},
 	{everyone, "hget hgetall hlen exists zrangebyscore", "*"},
@@ -89,9 +89,9 @@ var rights = []right{
 	{sub, "xrange", "stream:*:AGENT"},
 }
 
-// ACLRules are the rules of ACL SETUSER that let a user of the server at url do what a worker of a run does,
-// and nothing else. Whatever the user was allowed before is taken away; its passwords stay. With redis6 they
-// are for Redis 6.2, where it cannot be said which command is for which key.
+// ACLRules are the rules of ACL SETUSER that give a user of the server at url exactly the rights that it needs for a
+// run. They remove all earlier rights of the user and keep its passwords. With redis6 the rules are for Redis 6.2, which
+// cannot bind commands to keys.
 func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
 	opts, err := parseURL(url)
 	if err != nil {
@@ -112,8 +112,8 @@ func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
 	return append(out, u.rules(all, prefix, redis6)...), nil
 }
 
-// rules are what a user has of the rights: what is for all keys at the top, the rest in selectors, which bind
-// commands to keys. Who only looks may read all keys and write none.
+// rules are the user's part of the rights. Commands on all keys come first; the others are in selectors, which bind
+// commands to keys. The user of mgrpo status may read all keys and write none.
 func (u User) rules(all []right, prefix string, redis6 bool) []string {
 	keys := "~"
 	if u.roles() == watcher && !redis6 {
@@ -136,7 +136,7 @@ func (u User) rules(all []right, prefix string, redis6 bool) []string {
 	return append(distinct(top), selectors...)
 }
 
-// perAgent writes the names of the user's agents for AGENT.
+// perAgent replaces AGENT by the names of the user's agents.
 func (u User) perAgent(patterns []string) []string {
 	var out []string
 	for _, p := range patterns {
@@ -160,7 +160,7 @@ func prefixed(prefix, text string) []string {
 	return out
 }
 
-// distinct leaves out what was there before.
+// distinct removes repeated texts.
 func distinct(in []string) []string {
 	var out []string
 	for _, s := range in {

@@ -373,7 +373,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	must(t, g.admin.Do(t.Context(), "ACL", "DELUSER", "test-boss").Err())
 	refused := func(what, user string, err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Count(err.Error(), "does not take the password of user "+user+": look at store.username") != 1 {
+		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Count(err.Error(), "refuses the password of user "+user+": correct store.username") != 1 {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -387,7 +387,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	must(t, err)
 	defer s.Close()
 	_, err = s.Join(t.Context(), "boss", team, silent)
-	if err == nil || !strings.Contains(err.Error(), "it may be another agent's. `mgrpo store acl` prints what each user needs") {
+	if err == nil || !strings.Contains(err.Error(), "or is the user of another agent; `mgrpo store acl` prints the rights of each user") {
 		t.Errorf("the place of another user's agent: %v", err)
 	}
 }

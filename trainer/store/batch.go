@@ -8,33 +8,33 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Most that is sent in one batch, and most batches that are on their way.
+// Limits of a batch, and of the number of batches that are sent at the same time.
 const (
 	maxBatch      = 256
 	maxBatchBytes = 1 << 20
 	maxBatches    = 4
 )
 
-// batches sends what many goroutines ask for together: what is asked while other batches are on their way goes with
-// the next. One goroutine alone waits for nobody.
+// batches sends the commands of many goroutines together: commands that arrive while other batches are under way go into
+// the next batch. The command of a single goroutine is sent at once.
 type batches struct {
 	rdb redis.UniversalClient
 	wg  sync.WaitGroup
 
 	mu      sync.Mutex
 	waiting []*command
-	running int
+	running int // goroutines that send
 	closed  bool
 }
 
-// command is a command, and when its reply is there.
+// command is a command whose reply is awaited. done is closed when the reply has arrived.
 type command struct {
 	redis.Cmder
 	ctx  context.Context
 	done chan struct{}
 }
 
-// do sends a command and waits for its reply. When ctx ends before, the command may still take effect.
+// do sends a command and waits for its reply. If ctx ends first, the command may still take effect.
 func (b *batches) do(ctx context.Context, c redis.Cmder) error {
 	a := &command{c, ctx, make(chan struct{})}
 	if !b.add(a) {
@@ -62,7 +62,7 @@ func (b *batches) add(a *command) bool {
 	return true
 }
 
-// close waits for what is on its way, once the client is closed.
+// close waits for the batches under way. The client must be closed already.
 func (b *batches) close() {
 	b.mu.Lock()
 	b.closed = true
@@ -70,7 +70,7 @@ func (b *batches) close() {
 	b.wg.Wait()
 }
 
-// send sends batches until nothing waits.
+// send sends batches until no command waits.
 func (b *batches) send() {
 	for {
 		batch := b.next()
@@ -88,8 +88,8 @@ func (b *batches) send() {
 	}
 }
 
-// exec sends a pipeline; each of its commands has a reply or an error then. An error that no command carries is of
-// the connection, such as a password that is refused: the client leaves commands that were not sent without one.
+// exec sends a pipeline. Afterwards each command has a reply or an error. If the connection fails, for example because
+// the password is refused, the client returns an error that no command has; exec gives it to all commands.
 func exec(ctx context.Context, p redis.Pipeliner) []redis.Cmder {
 	cmds, err := p.Exec(ctx)
 	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
@@ -100,7 +100,7 @@ func exec(ctx context.Context, p redis.Pipeliner) []redis.Cmder {
 	return cmds
 }
 
-// next is what waits, up to the size of a batch; nil if nothing does. What nobody waits for any more is not sent.
+// next is the next batch of waiting commands, nil if no command waits. It drops commands whose context has ended.
 func (b *batches) next() []*command {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,7 +123,7 @@ func (b *batches) next() []*command {
 	return batch
 }
 
-// eval runs a script, as one command of a batch once the server knows it.
+// eval runs a script. If the server has the script already, it is one command of a batch.
 func (b *batches) eval(ctx context.Context, script *redis.Script, keys []string, args []any) ([]any, error) {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(all, "evalsha", script.Hash(), len(keys))

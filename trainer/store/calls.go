@@ -10,14 +10,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Submit hands an invocation to its agent. The same one may be submitted again; another task under
-// the same id is a ConflictError.
+// Submit sends an invocation to its agent. Submitting the same invocation again has no effect; another task under the
+// same id is a ConflictError.
 func (m *Member) Submit(ctx context.Context, v Invocation) error {
 	_, err := m.submit(ctx, v)
 	return err
 }
 
-// submit also says whether the invocation was not there before, and so has no answer yet.
+// submit also says whether the invocation is new, which means that it has no answer yet.
 func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err error) {
 	defer failpoint.Around("rollout.call")()
 	if err := v.check(); err != nil {
@@ -54,7 +54,7 @@ func (s *Store) Await(ctx context.Context, v Invocation) (Result, error) {
 
 func answerTopic(v Invocation) string { return "result/" + v.Phase.String() + "/" + v.ID() }
 
-// await waits for an answer. Where it is known that there is none yet it looks once that is announced.
+// await waits for an answer. With noneYet it reads nothing before the answer's topic is published.
 func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, noneYet bool) (r Result, err error) {
 	key, id := s.key("result", v.Phase.String()), v.ID()
 	err = s.waitFor(ctx, wake, func(ctx context.Context) (bool, error) {
@@ -78,8 +78,8 @@ func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, n
 	return r, err
 }
 
-// Complete publishes the answer to a claimed invocation and ends the claim. The first answer stands:
-// a ConflictError says that there was another, and what led to this one must not be trained on.
+// Complete publishes the answer to a claimed invocation and ends the claim. The first answer stays: a ConflictError says
+// that the invocation has another answer, and the trajectory of this one must not be trained on.
 func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 	defer failpoint.Around("rollout.answer")()
 	if err := errors.Join(v.check(), r.check()); err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// claimScript answers with the entries that follow the worker's position in its agent's stream, up to one less than it
-// is asked for, and remembers that they are in the worker's hands. It says of each how many workers were lost with it
-// in theirs, and whether more entries follow. The same position has the same entries, so a claim whose reply was lost is
-// made again.
-// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, epoch, phase, position, entries to ask for.
+// claimScript returns the entries that follow the worker's position in its agent's stream, and stores the claims. It
+// returns at most one entry less than ARGV[5], and whether more entries follow. With each entry it returns how many
+// workers were lost while they had it claimed. The same position gives the same entries, so a claim whose reply was lost
+// is repeated.
+// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, fencing token, phase, position, limit + 1.
 var claimScript = redis.NewScript(fence + `
 local found = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', ARGV[5])
 if not found[1] then
@@ -32,24 +32,25 @@ end
 return reply
 `)
 
-// maxClaims is the most that a claim takes.
+// maxClaims is the largest number of invocations that a call of Claim returns.
 const maxClaims = 64
 
-// queues are how far a member has claimed what there is, by phase.
+// queues are the positions of a member in the streams of its agent, by phase.
 type queues struct {
 	mu     sync.Mutex
 	phases map[Phase]*queue
 }
 
+// queue is the position of a member in the stream of one phase.
 type queue struct {
-	turn     chan struct{}   // held by the claim that asks; the others wait for it
-	position string          // where XRANGE begins
-	empty    bool            // nothing followed when it was asked last
-	wake     <-chan struct{} // has what was announced since
-	end      func()          // of wake
+	turn     chan struct{}   // the claim that reads has the token; the others wait for it
+	position string          // start of the next XRANGE
+	empty    bool            // the last claim was followed by no entry
+	wake     <-chan struct{} // receives when a topic was published since
+	end      func()          // ends the subscription
 }
 
-// queue is that of a phase.
+// queue returns the queue of a phase.
 func (m *Member) queue(p Phase) *queue {
 	m.queues.mu.Lock()
 	defer m.queues.mu.Unlock()
@@ -65,32 +66,32 @@ func (m *Member) queue(p Phase) *queue {
 	return q
 }
 
-// drop forgets the queue of a phase in which there is nothing left.
+// drop forgets the queue of a phase that has ended.
 func (q *queues) drop(p Phase) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if one := q.phases[p]; one != nil {
-		one.end()
+	if dropped := q.phases[p]; dropped != nil {
+		dropped.end()
 		delete(q.phases, p)
 	}
 }
 
-// close forgets all.
+// close forgets all queues.
 func (q *queues) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, one := range q.phases {
-		one.end()
+	for _, dropped := range q.phases {
+		dropped.end()
 	}
 	clear(q.phases)
 }
 
-// Claim waits for invocations of the member's agent in a phase that no worker of this epoch has claimed, and takes
-// what there is, at least one and at most n of them. They are the member's until Complete; a worker may have any number
-// at a time. A worker that took the place over claims all of them anew, those that were answered too: what the answer
-// came of was lost. ErrEnded says that the phase has ended and that nothing of it is left.
+// Claim waits for the next invocations of the member's agent in a phase, and returns from 1 to n of them. A claim lasts
+// until Complete; a worker may have any number of claims at a time. A worker that took the place over claims all
+// invocations of the phase again, also the answered ones, because their trajectories were lost with its predecessor.
+// ErrEnded says that the phase has ended and that no invocation is left.
 //
-// Any number of goroutines may claim; they take turns, so that the server is asked once for what it has.
+// Any number of goroutines may call Claim. They take turns, so that only one of them asks the server.
 func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, err error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -116,7 +117,7 @@ func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, er
 		return nil, m.waitError(ctx, whom, what, since, err)
 	}
 	err = m.waitFor(ctx, q.wake, func(ctx context.Context) (bool, error) {
-		if q.empty { // and nothing was announced since, or wake would have it
+		if q.empty { // a new entry would have been published, and wake would have received
 			q.empty = false
 			return false, nil
 		}
@@ -126,8 +127,8 @@ func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, er
 	return vs, err
 }
 
-// take asks for up to n invocations once, or more often where it comes upon nothing but such as are given up. None
-// and no error: there are none yet.
+// take asks for up to n invocations. It answers invocations that are given up itself, and asks again if there were no
+// others. An empty result without an error says that no invocation is there yet.
 func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invocation, err error) {
 	stream := m.key("stream", p.String(), m.agent)
 	keys := []string{m.key("plan", p.String()), stream, m.key("claimed", m.agent), m.key("lost", p.String())}
@@ -160,7 +161,7 @@ func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invoc
 	return vs, nil
 }
 
-// giveUp answers an invocation that costs workers their lives. Perhaps one of them answered it before.
+// giveUp answers an invocation over which too many workers were lost. A conflict means that one of them had answered it.
 func (m *Member) giveUp(ctx context.Context, c claimed) error {
 	failed := fmt.Sprintf("given up after %d workers of %s were lost over it", c.lost, m.agent)
 	err := m.Complete(ctx, c.Invocation, Result{Failed: failed})
@@ -171,14 +172,14 @@ func (m *Member) giveUp(ctx context.Context, c claimed) error {
 	return err
 }
 
-// claimed is what the script has handed out.
+// claimed is an invocation that the script has handed out.
 type claimed struct {
 	Invocation
 	entry string
-	lost  int // workers, with it in hand
+	lost  int // workers that were lost while they had it claimed
 }
 
-// readClaims reads the script's reply, whose parts may have been written by anything.
+// readClaims reads the script's reply. Any program may have written its parts.
 func readClaims(reply []any, stream, agent string, p Phase) (all []claimed, err error) {
 	for i := 2; i == 2 || i < len(reply); i += 4 {
 		c := claimed{entry: clip(word(reply, i))}
@@ -190,7 +191,7 @@ func readClaims(reply []any, stream, agent string, p Phase) (all []claimed, err 
 			return nil, &MalformedError{Key: key, Msg: "it is " + c.ID() + " of " + c.Phase.String()}
 		}
 		if c.lost, err = strconv.Atoi(word(reply, i+3)); err != nil {
-			return nil, &MalformedError{Key: key, Msg: clip(word(reply, i+3)) + " workers were lost over it"}
+			return nil, &MalformedError{Key: key, Msg: fmt.Sprintf("%q is not a number of lost workers", clip(word(reply, i+3)))}
 		}
 		all = append(all, c)
 	}

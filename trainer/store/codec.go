@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// Bounds on what is read from the store and written to it.
+// Bounds on values in the store.
 const (
 	MaxText  = 1 << 20  // bytes of one text: a sub-task, an answer
 	MaxID    = 512      // bytes of a query id
 	maxValue = 16 << 20 // bytes of one encoded value
 )
 
-// encode writes a value canonically: equal values have equal bytes, which is how a repeated write is
-// told from a conflicting one.
+// encode writes a value canonically: equal values have equal bytes. So a script can tell a repeated write from a
+// conflicting one.
 func encode(v any) (string, error) {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -28,16 +28,16 @@ func encode(v any) (string, error) {
 		return "", err
 	}
 	if b.Len() > maxValue {
-		return "", fmt.Errorf("%d bytes; at most %d fit", b.Len(), maxValue)
+		return "", fmt.Errorf("%d bytes; the limit is %d", b.Len(), maxValue)
 	}
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// checked is a value that knows its own bounds.
+// checked is a value that can check its own bounds.
 type checked interface{ check() error }
 
-// decode reads a value that may have been written by anything: unknown fields, trailing text and
-// values out of bounds are a MalformedError.
+// decode reads a value that any program may have written. Unknown fields, trailing text and values out of bounds are a
+// MalformedError.
 func decode[T any, P interface {
 	*T
 	checked
@@ -73,7 +73,7 @@ func (p *Phase) check() error {
 
 func checkID(query string, numbers ...int) error {
 	if query == "" || len(query) > MaxID {
-		return fmt.Errorf("a query id of %d bytes; 1 to %d are possible", len(query), MaxID)
+		return fmt.Errorf("a query id of %d bytes; it must have 1 to %d", len(query), MaxID)
 	}
 	for _, n := range numbers {
 		if n < 0 || n > math.MaxInt32 {
@@ -85,7 +85,7 @@ func checkID(query string, numbers ...int) error {
 
 func checkText(what, s string) error {
 	if len(s) > MaxText {
-		return fmt.Errorf("%s of %d bytes; at most %d travel", what, len(s), MaxText)
+		return fmt.Errorf("%s of %d bytes; the limit is %d", what, len(s), MaxText)
 	}
 	return nil
 }
@@ -132,13 +132,13 @@ func (p *Plan) check() error {
 	sorted := slices.Sorted(slices.Values(p.Queries))
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i] == sorted[i-1] {
-			return fmt.Errorf("query %q is there twice; a query visited again needs a new id", sorted[i])
+			return fmt.Errorf("query %q is in the plan twice; a query that is visited again needs a new id", sorted[i])
 		}
 	}
 	return nil
 }
 
-// greeting is the encoded form of what workers must agree on.
+// greeting is the encoded form of the settings on which all workers must agree.
 type greeting struct {
 	Protocol      int               `json:"protocol"`
 	Agents        []string          `json:"agents"`
@@ -155,13 +155,13 @@ func (g *greeting) check() error {
 			return err
 		}
 		if slices.Contains(g.Agents[:i], a) {
-			return fmt.Errorf("agent %s is there twice", a)
+			return fmt.Errorf("agent %s is listed twice", a)
 		}
 	}
 	return nil
 }
 
-// differences says what two greetings differ in, "" if they are equal.
+// differences lists the differences between two greetings, "" if they are equal.
 func (g *greeting) differences(other *greeting) string {
 	var out []string
 	if g.Protocol != other.Protocol {

@@ -267,9 +267,9 @@ func TestStart(t *testing.T) {
 			"afresh": {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
 			"dated": {[]Offer{{Version: Afresh, Date: "2024-07-26"}}, []Offer{{Version: Afresh, Date: "2025-01-01"}},
 				Start{Offer: Offer{Version: Afresh, Date: "2024-07-26"}}, ""},
-			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is not shared by help"}}, ""},
-			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is not shared by help", "the checkpoint of version 6 (digest6) is not shared by boss"}}, ""},
-			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is not shared by help; a start from the beginning is not shared by boss; bring the missing checkpoints of run.dir back, or begin anew with another run.dir for all"},
+			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is missing at help"}}, ""},
+			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is missing at help", "the checkpoint of version 6 (digest6) is missing at boss"}}, ""},
+			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
 		} {
 			o := Options{Run: name}
 			join := func(agent string, offers []Offer) *Member {
@@ -343,7 +343,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 		o := Options{Lease: time.Second}
 		join(t, b.open(t, o), "boss")
 		_, err := b.open(t, o).Join(t.Context(), "boss", team, silent)
-		if want := "store: another worker of boss is alive in run test, or was until a moment ago: its lease is "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		if want := "store: another worker of boss is alive in run test, or was within its lease of "; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	})
@@ -390,7 +390,7 @@ func TestRoundOfAStep(t *testing.T) {
 		}
 		must(t, boss.PublishVersion(ctx, 1))
 		wg.Wait()
-		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it cannot follow version 1") {
+		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it does not follow the stored version, 1") {
 			t.Errorf("a version was skipped: %v", err)
 		}
 	})

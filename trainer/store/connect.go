@@ -17,15 +17,15 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// silence keeps the client from writing to standard error: what it has to say is in the errors too.
+// silence keeps the client from writing to standard error. The errors that the client returns say the same.
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(silence{}) }
 
-// clientOptions turns Options into those of the Redis client, and refuses a store that anyone on the
-// network could read and write.
+// clientOptions makes the options of the Redis client. It refuses a server that anyone on the network could read and
+// write.
 func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	opts, err := parseURL(o.URL)
 	if err != nil {
@@ -53,22 +53,22 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	opts.DisableIdentity = true
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	opts.PoolTimeout = 30 * time.Second
-	opts.DialerRetries = 1 // what fails is repeated by Store.retry and Store.wait, within their deadlines
+	opts.DialerRetries = 1 // Store.retry and Store.wait repeat failed operations within their deadlines
 	return opts, nil
 }
 
-// checkLocal refuses an address that is not on this machine, for want of both TLS and a password.
+// checkLocal refuses an address that is not on this machine. It is for servers with neither TLS nor a password.
 func checkLocal(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
-	if err != nil || loopback(host) { // no host and port: a socket's path
+	if err != nil || loopback(host) { // an address without host and port is the path of a socket
 		return nil
 	}
 	return fmt.Errorf("store: %s has neither TLS nor a password, and is not on this machine: use rediss://, set store.password_env, "+
 		"or say store.allow_insecure: \"anyone may read and write\"", addr)
 }
 
-// dialLocal is the dialer without TLS and password: the servers that a Sentinel or a cluster names are not
-// those of the URL, and have to be on this machine too.
+// dialLocal is the dialer for servers with neither TLS nor a password. It checks every address, because a Sentinel or a
+// cluster names servers that are not in the URL.
 func dialLocal(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := checkLocal(addr); err != nil {
 		return nil, err
@@ -76,16 +76,16 @@ func dialLocal(ctx context.Context, network, addr string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 5 * time.Minute}).DialContext(ctx, network, addr)
 }
 
-// parseURL reads a URL of one server, of Sentinels (with master_name) or of a cluster (with addr or
+// parseURL reads the URL of a single server, of Sentinels (with master_name) or of a cluster (with addr or
 // cluster=true).
 func parseURL(text string) (*redis.UniversalOptions, error) {
 	u, err := url.Parse(text)
 	if err != nil { // the parser's error would print the text, which may hold a password
-		return nil, errors.New("store: the url is not one: want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET")
+		return nil, errors.New("store: store.url is not a URL: want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///SOCKET")
 	}
 	opts, err := parseParts(u)
 	if err != nil {
-		return nil, fmt.Errorf("store: url: %w", err)
+		return nil, fmt.Errorf("store: store.url: %w", err)
 	}
 	return opts, nil
 }
@@ -94,11 +94,11 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	opts := &redis.UniversalOptions{Username: u.User.Username()}
 	opts.Password, _ = u.User.Password()
 	if u.Scheme == "unix" {
-		one, err := redis.ParseURL(u.String())
+		socket, err := redis.ParseURL(u.String())
 		if err != nil {
 			return nil, err
 		}
-		opts.Addrs, opts.DB = []string{one.Addr}, one.DB
+		opts.Addrs, opts.DB = []string{socket.Addr}, socket.DB
 		return opts, nil
 	}
 	if u.Scheme != "redis" && u.Scheme != "rediss" {
@@ -135,12 +135,12 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 		}
 	}
 	if opts.MasterName != "" && opts.IsClusterMode {
-		return nil, errors.New("master_name is for Sentinels, which a cluster has none of; keep one of them")
+		return nil, errors.New("master_name is for Sentinels and cluster=true for a cluster: remove one of the two")
 	}
 	return opts, nil
 }
 
-// loopback says whether a host can only be this machine.
+// loopback says whether a host is always this machine.
 func loopback(host string) bool {
 	if host == "" || host == "localhost" {
 		return true
@@ -149,13 +149,13 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// isCluster says whether the client will be a cluster's, as redis.NewUniversalClient decides it.
+// isCluster says whether redis.NewUniversalClient makes a client for a cluster.
 func isCluster(opts *redis.UniversalOptions) bool {
 	return opts.MasterName == "" && (opts.IsClusterMode || len(opts.Addrs) > 1)
 }
 
-// addCertificates completes the settings of TLS. The name that a server's certificate must carry is, unless
-// it is given, the one it was dialled by, which need not be the URL's.
+// addCertificates completes the settings of TLS. Without o.ServerName a server's certificate must have the host name
+// that was dialled, which may differ from the URL's host.
 func addCertificates(c *tls.Config, o Options) error {
 	c.ServerName = o.ServerName
 	if o.CAFile != "" {
@@ -178,27 +178,26 @@ func addCertificates(c *tls.Config, o Options) error {
 	return nil
 }
 
-// The oldest server with ranges that leave their beginning out (XRANGE) and rules for channels.
+// The oldest version of Redis that has exclusive ranges (XRANGE) and ACL rules for channels.
 const minMajor, minMinor = 6, 2
 
-// checkServer refuses a server, or a cluster any of whose masters is one, that is too old or may forget what it was
-// told.
+// checkServer refuses a server that is too old or may lose data. Of a cluster it checks all masters.
 func (s *Store) checkServer(ctx context.Context, allowVolatile bool) error {
-	return s.retry(ctx, "the store", "asking the server what it is", func(ctx context.Context) error {
+	return s.retry(ctx, "the store", "the version and settings of the server", func(ctx context.Context) error {
 		if c, ok := s.rdb.(*redis.ClusterClient); ok {
-			return c.ForEachMaster(ctx, func(ctx context.Context, one *redis.Client) error { return checkInfo(ctx, one, allowVolatile) })
+			return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return checkInfo(ctx, master, allowVolatile) })
 		}
 		return checkInfo(ctx, s.rdb, allowVolatile)
 	})
 }
 
-// checkInfo looks at what a server says of itself.
+// checkInfo checks the version and settings of a server, from INFO.
 func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error {
 	text, err := rdb.Info(ctx).Result()
 	if err != nil {
 		return err
 	}
-	if strings.Contains(text, "\nloading:1") { // it does not know yet what it is
+	if strings.Contains(text, "\nloading:1") { // its data are not read yet
 		return errLoading
 	}
 	info := map[string]string{}

@@ -13,16 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEnded is what Claim returns when the phase has ended: nothing of it needs an answer any more.
+// ErrEnded is returned by Claim when the phase has ended: no invocation of it needs an answer any more.
 var ErrEnded = errors.New("store: the phase has ended")
 
-// ErrClosed is the cause of everything that fails because the Store was closed.
+// ErrClosed is the error of operations on a Store that was closed.
 var ErrClosed = errors.New("store: closed")
 
-// TimeoutError is a wait that took too long.
+// TimeoutError says that a wait took longer than the store's timeout.
 type TimeoutError struct {
-	Whom  string        // who is waited for, and whether it is alive
-	What  string        // what it has not done
+	Whom  string        // the awaited agents, and whether their workers are alive
+	What  string        // what they have not done
 	Since time.Time     // when the wait began
 	After time.Duration // how long it lasted
 	Last  error         // the last failure to reach the store, if there was one
@@ -36,29 +36,29 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Unwrap makes a TimeoutError a deadline that was exceeded.
+// Unwrap returns context.DeadlineExceeded.
 func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// ConflictError is a second, different value for what is written once, or one that does not follow what is
-// there. What is there stands.
+// ConflictError says that a key that is written once has another value already, or that a version does not follow the
+// stored one. The stored value stays.
 type ConflictError struct {
 	What string
-	Why  string // "": there is another value
+	Why  string // "": the stored value differs
 }
 
 func (e *ConflictError) Error() string {
 	if e.Why != "" {
 		return "store: " + e.What + ": " + e.Why
 	}
-	return "store: " + e.What + " is there already with another value; what is written once cannot change"
+	return "store: " + e.What + " was already written with another value, which cannot be changed"
 }
 
-// FencedError says that this member's epoch is over: another worker has taken the agent's place, or
-// the store has lost its memory of it. What was asked for has no effect, or had it before.
+// FencedError says that this member's epoch is over: another worker has taken the agent's place, or the store has lost
+// its data. The write has no effect now; if it was sent before, that first try may have had its effect.
 type FencedError struct {
 	Agent string
 	Epoch int64  // the member's own
-	Now   string // the agent's epoch in the store; "" if the store has none
+	Now   string // the agent's epoch in the store; "": the store has lost it
 }
 
 func (e *FencedError) Error() string {
@@ -68,19 +68,19 @@ func (e *FencedError) Error() string {
 	return fmt.Sprintf("store: this worker of %s (epoch %d) was replaced by another (epoch %s)", e.Agent, e.Epoch, e.Now)
 }
 
-// StopKind is how a round ends before its time.
+// StopKind says why a round was ended.
 type StopKind string
 
-// A round ends because somebody asked for it, because of an error, or to go on from an earlier version.
+// A round is ended because the user asked for it, because of an error, or to go on from an earlier version.
 const (
 	Asked   StopKind = "asked"
 	Failure StopKind = "failed"
 	Rewind  StopKind = "rewind"
 )
 
-// StopError is the end of a round, as broadcast by one of its agents.
+// StopError says that an agent has ended the round for all.
 type StopError struct {
-	Agent  string // who stopped it
+	Agent  string // agent whose worker ended the round
 	Reason string
 	Kind   StopKind
 }
@@ -95,30 +95,30 @@ func (e *StopError) Error() string {
 	return fmt.Sprintf("store: the run was stopped by %s: %s", e.Agent, e.Reason)
 }
 
-// Rewinds says whether an error ended the round and not the run: the team was asked to go back, or this
-// worker was taken for lost, or the store has forgotten the round. Whoever sees it may join again.
+// Rewinds says whether an error ended only the round and not the run: the team goes back to a checkpoint, this worker
+// was replaced, or the store has lost the round. The worker may join again.
 func Rewinds(err error) bool {
 	var stop *StopError
 	var fenced *FencedError
 	return errors.As(err, &stop) && stop.Kind == Rewind || errors.As(err, &fenced)
 }
 
-// MalformedError is an entry of the store that this program cannot have written.
+// MalformedError says that a key has a value which this program cannot have written.
 type MalformedError struct{ Key, Msg string }
 
 func (e *MalformedError) Error() string {
-	return fmt.Sprintf("store: %s holds a malformed entry: %s", e.Key, e.Msg)
+	return fmt.Sprintf("store: %s has a malformed value: %s; this program did not write it", e.Key, e.Msg)
 }
 
-// errLoading is a server that answers, but has not read its data yet.
+// errLoading says that the server answers but is still reading its data from the disk.
 var errLoading = errors.New("the server is still loading its data")
 
-// advised is an error to which advise has added.
+// advised marks an error that advise has already completed.
 type advised struct{ error }
 
 func (a advised) Unwrap() error { return a.error }
 
-// advise adds to a refusal of the server who was refused, and what can be done about it.
+// advise completes the error of a user who was refused by the server: it adds the user, and what to do.
 func (s *Store) advise(err error) error {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
@@ -131,18 +131,17 @@ func (s *Store) advise(err error) error {
 	user := cmp.Or(s.opts.Username, opts.Username, "default")
 	switch text := reply.Error(); {
 	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"):
-		return advised{fmt.Errorf("%w: %s does not take the password of user %s: look at store.username, and at store.password_env or store.password_file",
+		return advised{fmt.Errorf("%w: %s refuses the password of user %s: correct store.username, or store.password_env or store.password_file",
 			err, strings.Join(opts.Addrs, ", "), user)}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
-		return advised{fmt.Errorf("%w: user %s of %s may not do this; it may be another agent's. `mgrpo store acl` prints what each user needs",
+		return advised{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights of each user",
 			err, user, strings.Join(opts.Addrs, ", "))}
 	}
 	return err
 }
 
-// transient says whether an operation that failed so may succeed when the store is back: the network
-// failed, or the server is starting or failing over. All operations are idempotent, so they may be
-// repeated whether or not they took effect.
+// transient says whether an operation may succeed later: the network failed, or the server is starting or failing over.
+// All operations are idempotent, so they may be repeated even if they took effect.
 func transient(err error) bool {
 	var network net.Error
 	if errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, errLoading) {
@@ -151,7 +150,7 @@ func transient(err error) bool {
 	var reply redis.Error
 	if errors.As(err, &reply) {
 		text := reply.Error()
-		if _, inner, ok := strings.Cut(text, ": -"); ok { // of a command inside a script, before Redis 7
+		if _, inner, ok := strings.Cut(text, ": -"); ok { // before Redis 7 the error of a command inside a script has a prefix
 			text = inner
 		}
 		for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"} {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// How often a wait looks at its key unasked: what an event that never came costs, and what a store does that is back.
+// How often a wait reads its key without an event. An event may be lost, and a store that is back sends none.
 const (
 	lookAgain = 5 * time.Second
 	lookGone  = time.Second // while the store cannot be reached
@@ -24,7 +24,8 @@ type topics struct {
 	waiting map[string]map[chan struct{}]bool
 }
 
-// subscribe gives a channel that receives when one of the topics is announced, and how to end that.
+// subscribe returns a channel that receives when one of the topics is announced, and a function that ends the
+// subscription.
 func (t *topics) subscribe(names ...string) (wake <-chan struct{}, cancel func()) {
 	ch := make(chan struct{}, 1)
 	t.mu.Lock()
@@ -49,7 +50,7 @@ func (t *topics) subscribe(names ...string) (wake <-chan struct{}, cancel func()
 	}
 }
 
-// announce wakes those who wait for a topic; all of them for "".
+// announce wakes the goroutines that wait for a topic; "" wakes all.
 func (t *topics) announce(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,14 +67,13 @@ func wakeAll(waiting map[chan struct{}]bool) {
 	for ch := range waiting {
 		select {
 		case ch <- struct{}{}:
-		default: // it has been woken and has not looked yet
+		default: // the goroutine was woken already and has not read its key yet
 		}
 	}
 }
 
-// readEvents passes what is announced on to those who wait, until the Store is closed. It is the only
-// connection that blocks. Announcements that are missed while the connection is down cost nothing but
-// a look: everyone is woken when it is up again.
+// readEvents wakes the goroutines that wait for a published topic, until the Store is closed. Topics that are published
+// while the connection is down are lost; when it is up again, all goroutines are woken and read their keys.
 func (s *Store) readEvents() {
 	for message := range s.channel.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
 		switch message := message.(type) {
@@ -90,9 +90,9 @@ func (s *Store) readEvents() {
 	}
 }
 
-// listen has what concerns an agent announced to the Store.
+// listen subscribes to the channel of an agent.
 func (s *Store) listen(ctx context.Context, agent string) {
-	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // where that fails, it is done when the connection is up again
+	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
 }
 
 // alive says whether the run goes on and the Store is open.
@@ -101,7 +101,7 @@ func (s *Store) alive() bool { return s.ctx.Err() == nil }
 // checkStop ends the Store's context if the round that it takes part in has been stopped.
 func (s *Store) checkStop() {
 	if len(s.allAgents()) == 0 {
-		return // it has not joined yet: the stop is of a round before
+		return // no member has joined: the stored stop is of an earlier round
 	}
 	stop, err := s.rdb.HGetAll(s.ctx, s.key("stop")).Result()
 	if err == nil && len(stop) > 0 {
@@ -109,7 +109,7 @@ func (s *Store) checkStop() {
 	}
 }
 
-// clip bounds text of others that goes into a message.
+// clip limits the length of text from the store that goes into a message.
 func clip(s string) string {
 	const most = 2000
 	s = strings.ToValidUTF8(s, "?")
@@ -119,17 +119,16 @@ func clip(s string) string {
 	return s
 }
 
-// wait looks until look says that it has found what it looked for: at once, whenever one of the
-// topics is announced, and every few seconds. It ends with an error when the context or the run does,
-// when the store's timeout is over, and when look fails for any reason but that the server cannot be
-// reached. whom and what, asked when a wait takes too long, say who has not done what.
+// wait calls look until it returns true: at once, whenever one of the topics is announced, and every few seconds. It
+// returns an error when the context or the run ends, after the store's timeout, and when look fails while the server can
+// be reached. When the wait takes long, awaited says which agents have not done what.
 func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, error), awaited func() (agents []string, what string), names ...string) error {
 	wake, unsubscribe := s.topics.subscribe(names...)
 	defer unsubscribe()
 	return s.waitFor(ctx, wake, look, awaited)
 }
 
-// waitFor is wait with the topics' channel given.
+// waitFor is wait for a caller that has subscribed already.
 func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error), awaited func() (agents []string, what string)) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
@@ -153,7 +152,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 			last = err
 		}
 		if last != nil {
-			again = lookGone // an event tells that the store is back before the client's pool has tried it again
+			again = lookGone // an event may arrive before the client's pool has tried to connect again
 			s.sayGone(since, last)
 		} else {
 			s.sayDead(since, awaited)
@@ -174,13 +173,13 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 	}
 }
 
-// overdue says that an operation failed only because the wait for it was over.
+// overdue says whether an operation failed only because its context ended.
 func overdue(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// liveliness lists agents and whether each has a worker that is alive, for a message; dead says whether one has none.
-// The error is why it does not know.
+// liveliness lists agents for a message, and says of each whether its worker is alive. dead says whether an agent has no
+// live worker. The error says why it could not be read.
 func (s *Store) liveliness(agents []string) (text string, dead bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()

@@ -66,7 +66,7 @@ func TestFailoverThatLosesWrites(t *testing.T) {
 	must(t, replica.Cmd.Process.Signal(syscall.SIGCONT))
 	promoted(t, replica)
 
-	if err := help.PublishVersion(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it cannot follow version 0") {
+	if err := help.PublishVersion(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it does not follow the stored version, 0") {
 		t.Errorf("after a version was lost: %v", err)
 	}
 	var late *TimeoutError

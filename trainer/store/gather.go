@@ -12,11 +12,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// report is something that every agent's worker says once of a phase, and that all of them then know of all. It lies
-// in the hash kind:PHASE, by agent.
+// report is a value that every agent's worker publishes once in a phase and that all workers gather. The values are in
+// the hash kind:PHASE, by agent.
 type report struct {
 	kind string
-	what string // in messages, before the phase's name
+	what string // in messages, in front of the phase's name
 }
 
 var (
@@ -25,8 +25,8 @@ var (
 	manifestReport     = report{"manifest", "its manifest of"}
 )
 
-// PublishTrajectories says which trajectories of a phase the member's agent can train on, once. The order of ids
-// does not matter.
+// PublishTrajectories publishes, once, the ids of the trajectories of a phase that the member's agent can train on. The
+// order of ids does not matter.
 func (m *Member) PublishTrajectories(ctx context.Context, p Phase, ids []string) error {
 	defer failpoint.Around("agree.trajectories")()
 	sorted := idList(slices.Sorted(slices.Values(ids)))
@@ -36,7 +36,7 @@ func (m *Member) PublishTrajectories(ctx context.Context, p Phase, ids []string)
 	return publish(ctx, m, trajectoriesReport, p, sorted)
 }
 
-// Trajectories waits until every agent has said which trajectories of a phase it has: agent to sorted ids.
+// Trajectories waits until every agent has published its trajectories of a phase. It maps agents to sorted ids.
 func (s *Store) Trajectories(ctx context.Context, p Phase) (map[string][]string, error) {
 	lists, err := gather[idList](ctx, s, trajectoriesReport, p)
 	out := map[string][]string{}
@@ -46,33 +46,34 @@ func (s *Store) Trajectories(ctx context.Context, p Phase) (map[string][]string,
 	return out, err
 }
 
-// Part is what an agent's worker has written of a checkpoint, when all of it is on its disk.
+// Part describes the files of a checkpoint that one agent's worker has written to its disk.
 type Part struct {
 	CPUFeatures  string         `json:"cpu_features"`
 	LedgerSize   int64          `json:"ledger_size"`   // bytes of the agent's ledger up to the checkpoint's version
-	LedgerSHA256 string         `json:"ledger_sha256"` // of those; "" if there are none
+	LedgerSHA256 string         `json:"ledger_sha256"` // of these bytes; "": the ledger is empty
 	Files        []durable.File `json:"files"`         // in the agent's folder
 }
 
-// PublishPart says what the member's worker has written of a version's checkpoint, once.
+// PublishPart publishes, once, the member's part of a version's checkpoint.
 func (m *Member) PublishPart(ctx context.Context, version int64, part Part) error {
 	defer failpoint.Around("checkpoint.part")()
 	return publish(ctx, m, partReport, checkpointOf(version), part)
 }
 
-// Parts waits until every agent's worker has written its part of a version's checkpoint.
+// Parts waits until every agent's worker has published its part of a version's checkpoint.
 func (s *Store) Parts(ctx context.Context, version int64) (map[string]Part, error) {
 	return gather[Part](ctx, s, partReport, checkpointOf(version))
 }
 
-// PublishManifest says that the member's worker has the manifest with this digest, the SHA-256 in hexadecimal, of a
-// version's checkpoint on its disk, once.
+// PublishManifest publishes, once, the digest of the manifest of a version's checkpoint, a SHA-256 in hexadecimal. The
+// member's worker must have the manifest on its disk.
 func (m *Member) PublishManifest(ctx context.Context, version int64, digest string) error {
 	defer failpoint.Around("checkpoint.confirm")()
 	return publish(ctx, m, manifestReport, checkpointOf(version), sha256Text(digest))
 }
 
-// Manifests waits until every agent's worker has the manifest of a version's checkpoint: agent to digest.
+// Manifests waits until every agent's worker has published its manifest of a version's checkpoint. It maps agents to
+// digests.
 func (s *Store) Manifests(ctx context.Context, version int64) (map[string]string, error) {
 	digests, err := gather[sha256Text](ctx, s, manifestReport, checkpointOf(version))
 	out := map[string]string{}
@@ -82,7 +83,7 @@ func (s *Store) Manifests(ctx context.Context, version int64) (map[string]string
 	return out, err
 }
 
-// publish writes what the member says of a phase.
+// publish writes the member's report of a phase.
 func publish[T any, P interface {
 	*T
 	checked
@@ -93,7 +94,7 @@ func publish[T any, P interface {
 	return m.writeOnce(ctx, p, r.kind, m.agent, said, r.kind, m.agent+"'s "+r.kind)
 }
 
-// gather waits until every agent has said something of a phase, and checks it.
+// gather waits until every agent has made a report of a phase, and checks the values.
 func gather[T any, P interface {
 	*T
 	checked
@@ -124,7 +125,7 @@ func gather[T any, P interface {
 	return out, nil
 }
 
-// lacking lists the agents that a map has nothing for.
+// lacking lists the agents that are not in a map.
 func lacking[T any](agents []string, there map[string]T) []string {
 	var out []string
 	for _, a := range agents {
@@ -170,9 +171,9 @@ func (p *Part) check() error {
 	case len(p.CPUFeatures) > maxPartText || !utf8.ValidString(p.CPUFeatures):
 		return fmt.Errorf("CPU features of %d bytes", len(p.CPUFeatures))
 	case len(p.Files) > maxPartFiles:
-		return fmt.Errorf("%d files; at most %d make a part of a checkpoint", len(p.Files), maxPartFiles)
+		return fmt.Errorf("%d files; a part of a checkpoint has at most %d", len(p.Files), maxPartFiles)
 	case p.LedgerSize < 0 || (p.LedgerSize == 0) != (p.LedgerSHA256 == ""):
-		return fmt.Errorf("a ledger of %d bytes with digest %q", p.LedgerSize, clip(p.LedgerSHA256))
+		return fmt.Errorf("a ledger of %d bytes has the digest %q", p.LedgerSize, clip(p.LedgerSHA256))
 	}
 	if p.LedgerSize > 0 {
 		if err := checkDigest(p.LedgerSHA256); err != nil {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -306,7 +305,8 @@ func commit(ctx context.Context, h *history, m *Member, client int, n int64) {
 		for _, version := range []int64{v + 2, v, v} {
 			h.note(client, event{about: "version", do: "publish", epoch: m.Epoch(), n: version}, func(e *event) error {
 				err := m.PublishVersion(ctx, version)
-				e.refused = err != nil && strings.Contains(err.Error(), "cannot follow")
+				var conflict *ConflictError
+				e.refused = errors.As(err, &conflict) && conflict.Why != ""
 				return err
 			})
 		}

@@ -16,38 +16,38 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Afresh is the version that a worker offers which can begin the run from its very start.
+// Afresh is the version of an offer to begin the run from the start, without a checkpoint.
 const Afresh = -1
 
-// Offer is a state from which a worker can go on: a checkpoint that it has verified.
+// Offer is a state from which a worker can go on: a verified checkpoint, or the start of the run.
 type Offer struct {
-	Version int64  `json:"version"`          // training steps it holds; Afresh
+	Version int64  `json:"version"`          // number of its training steps, or Afresh
 	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
-	Date    string `json:"date,omitempty"`   // YYYY-MM-DD that prompts call today if the run goes on from here; the main agent's counts
+	Date    string `json:"date,omitempty"`   // today's date for prompts, YYYY-MM-DD, if the run goes on from here; the main agent's counts
 }
 
 // same says whether two workers offer the same state.
 func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
-// Hello is what the workers of a run must agree on, and where this one can start from.
+// Hello has the settings on which the workers of a run must agree, and the states that this worker can start from.
 type Hello struct {
-	Config        map[string]string // every setting on which they must agree, by key; no secrets
-	Agents        []string          // names of all agents that take part, main first
+	Config        map[string]string // settings on which the workers must agree, by key; no secrets
+	Agents        []string          // all agents that take part, the main agent first
 	Offers        []Offer           // newest first
-	Deterministic bool              // what a lost worker did can be done again bit for bit
+	Deterministic bool              // the work of a lost worker can be repeated bit for bit
 }
 
-// Join takes an agent's place in the run. The first worker to join while none is alive begins a round:
-// what the rounds before it left in the store is dropped, and their workers are fenced. The others must
-// agree with its greeting, or learn what differs.
+// Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the
+// data of earlier rounds and fences their workers. The other workers must have the same settings, or get an error that
+// lists the differences.
 //
-// A place that is taken is given up by its worker's Leave, or when its lease runs out: Join waits for
-// that for one lease, so that a worker can be started again right after a crash, and then refuses.
+// If another worker has the place, Join waits for one lease until that worker leaves or its lease expires; so a worker
+// can be started again right after a crash. Then Join returns an error.
 //
-// A worker whose predecessor in the round was lost takes its place over if it can do again what that one
-// did: it offers the version that the store has for the agent, and the run is deterministic. Otherwise it
-// sends all agents back to a state that they share: it asks for a rewind, waits until everyone has left,
-// and so does whoever finds the round stopped. waiting is told what is waited for.
+// If the agent's last worker in the round was lost, the new worker takes the place over on two conditions: it offers the
+// version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise
+// it sends all agents back to a state that they share: it stops the round with a rewind, and Join waits until all
+// workers have left. waiting is called with the reason of a wait.
 func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
 	j, err := s.joining(agent, h)
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 			break
 		}
 		patience := s.opts.Timeout
-		if answer.taken { // by a worker that is perhaps dead
+		if answer.taken { // the other worker may be dead
 			patience = s.opts.Lease + s.opts.Lease/4
 		}
 		if answer.final || time.Since(since) > patience {
@@ -87,11 +87,11 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
 	m.beats.Go(m.beat)
 	s.listen(ctx, agent)
-	s.checkStop() // nobody listened to it before
+	s.checkStop() // a stop before the subscription was not heard
 	return m, nil
 }
 
-// joining is a request for a place.
+// joining is a request for a place, with the keys and arguments of joinScript.
 type joining struct {
 	s          *Store
 	agent      string
@@ -133,16 +133,16 @@ func (s *Store) joining(agent string, h Hello) (*joining, error) {
 	return j, nil
 }
 
-// joinAnswer is a place, or why it is not to be had.
+// joinAnswer is a place, or the reason why the worker does not get it.
 type joinAnswer struct {
 	epoch   int64
 	nonce   string
 	refusal error
-	taken   bool // by another worker of the agent
-	final   bool // asking again is of no use
+	taken   bool // another worker of the agent has the place
+	final   bool // waiting does not help
 }
 
-// ask asks for the place once, and fills in m when it is given.
+// ask asks for the place once. If the worker gets it, ask fills in m.
 func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 	var reply []any
 	err := j.s.retry(ctx, "the store", "a place for "+j.agent, func(ctx context.Context) (err error) {
@@ -157,7 +157,7 @@ func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 	return answer, err
 }
 
-// read reads the script's reply, whose parts may have been written by anything.
+// read reads the script's reply. Any program may have written its parts.
 func (j *joining) read(reply []any) (joinAnswer, error) {
 	malformed := func(key, msg string) (joinAnswer, error) {
 		return joinAnswer{}, &MalformedError{Key: j.s.key(key), Msg: msg}
@@ -171,7 +171,7 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		}
 		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
 	case "taken":
-		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was until a moment ago: its lease is %v; one agent has one worker", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
+		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
 	case "stopping":
 		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
 			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
@@ -185,17 +185,17 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 	return malformed("meta", clip(fmt.Sprintf("join answered %v", reply)))
 }
 
-// join gives an agent its place.
+// joinScript gives an agent's place to a worker.
 //
-// The first to join while nobody is alive begins a round: its greeting stands, everybody's epoch goes up, so
-// that a worker that was only asleep is fenced, and what earlier rounds left is dropped; only the record and
-// what is known of invocations that cost workers their lives stay. Everyone else must agree with it. Who
-// follows a lost worker within the round takes its place over, and its streams from their beginning, or has
-// the team rewound.
+// If no worker is alive, the worker begins a round: its greeting is stored, and the epochs of all agents go up, so that
+// suspended workers of earlier rounds are fenced. The data of earlier rounds are deleted, except the record and the
+// counts of workers that were lost over invocations. Every other worker must have an equal greeting. A worker that
+// follows a lost worker within the round takes its place over and reads its streams from the beginning, or rewinds the
+// team.
 //
 // KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met:
 // finished, own lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce,
-// whether places are taken over, offered versions with spaces between, process, agents...
+// 1 if places may be taken over, offered versions separated by spaces, process, agents...
 var joinScript = redis.NewScript(`
 local agent, firstLease, firstAgent = ARGV[1], 13, 11
 local own = redis.call('GET', KEYS[12])
@@ -208,7 +208,8 @@ for i = firstLease, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
 end
 ` + drop + `
--- What the last worker had in hand when it was lost may be what it was lost over. It was not lost if it is this one.
+-- Each invocation that the last worker had claimed may be the reason why it was lost, so its count of lost workers goes
+-- up. If this process had the place itself, no worker was lost.
 if redis.call('HGET', KEYS[1], ':process:' .. agent) ~= ARGV[10] then
   for _, claim in ipairs(redis.call('HKEYS', KEYS[9])) do
     local phase, id = string.match(claim, '^(%S+) (.*)$')
@@ -253,7 +254,7 @@ if version then
   again = ARGV[8] == '1' and (offers(version) or beginning and offers('afresh'))
 end
 if not again then
-  local reason = 'a worker of it was lost, and the one that follows cannot go on from version ' .. (version or '(none yet)')
+  local reason = 'a worker of it was lost, and its successor cannot go on from version ' .. (version or '(none yet)')
   redis.call('HSET', KEYS[6], 'agent', agent, 'reason', reason, 'kind', 'rewind')
   redis.call('PUBLISH', KEYS[2], 'stop')
   return {'stopping', alive, agent, reason}
@@ -261,16 +262,16 @@ end
 return place()
 `)
 
-// Start says from where a round goes on.
+// Start is the state from which a round goes on.
 type Start struct {
 	Offer
-	Refused []string // newer states and who does not share them
-	Follows bool     // the place was taken over in the middle of a round
+	Refused []string // newer states, and the agents that lack them
+	Follows bool     // the worker took the place over in the middle of a round
 }
 
-// Start waits until every agent has said where it can start from, and chooses the newest state that all
-// share. An error says what each has to offer. Who took a place over in the middle of a round goes on from the
-// version that its agent has come to.
+// Start waits until every agent has offered its states, and chooses the newest state that all offer. If there is none,
+// the error lists the offers. A worker that took a place over in the middle of a round goes on from the agent's version
+// in the store.
 func (m *Member) Start(ctx context.Context) (Start, error) {
 	version, err := m.versionThere(ctx)
 	if err != nil {
@@ -282,7 +283,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 		if i < 0 {
 			i = slices.Index(offered, "afresh")
 		}
-		start := Start{Offer: m.offers[i], Follows: true} // one is there, or the place would not have been given
+		start := Start{Offer: m.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
 		start.Date, err = m.dateThere(ctx)
 		return start, err
 	}
@@ -312,7 +313,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 	return start, err
 }
 
-// dateThere is the date of the round.
+// dateThere is the date that the round has in the store.
 func (m *Member) dateThere(ctx context.Context) (date string, err error) {
 	err = m.retry(ctx, "the store", "the date of the round", func(ctx context.Context) error {
 		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
@@ -332,7 +333,7 @@ func validDate(s string) bool {
 	return s == "" || err == nil
 }
 
-// versionThere is the version that the store has for the member's agent, "" if it has not started in this round.
+// versionThere is the version that the member's agent has in the store, "" if it has not started in this round.
 func (m *Member) versionThere(ctx context.Context) (version string, err error) {
 	err = m.retry(ctx, "the store", "the version of "+m.agent, func(ctx context.Context) error {
 		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
@@ -344,8 +345,8 @@ func (m *Member) versionThere(ctx context.Context) (version string, err error) {
 	return version, err
 }
 
-// start gives an agent its version in a round, once.
-// KEYS: epochs, versions, record, meta. ARGV: agent, epoch, version, started from, digest, date.
+// startScript sets the first version of an agent in a round, once.
+// KEYS: epochs, versions, record, meta. ARGV: agent, fencing token, version, offered version, digest, date.
 var startScript = redis.NewScript(fence + `
 redis.call('HSET', KEYS[4], 'date', ARGV[6])
 if tonumber(ARGV[4]) < 0 then redis.call('HSET', KEYS[4], 'afresh', '1') end
@@ -355,7 +356,8 @@ end
 return {'new'}
 `)
 
-// newestShared is the newest offer of all agents; of several of one version the first. agents is in the run's order.
+// newestShared is the newest state that all agents offer. Of several states of the same version the first one of the
+// main agent is chosen; agents is in the run's order.
 func newestShared(agents []string, there map[string]offers) (Start, error) {
 	var start Start
 	var candidates offers
@@ -363,7 +365,7 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		candidates = append(candidates, there[a]...)
 	}
 	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
-	for i, o := range candidates { // of equal ones the main agent's, which comes first
+	for i, o := range candidates { // the main agent's offers come first among equal versions
 		if slices.ContainsFunc(candidates[:i], o.same) {
 			continue
 		}
@@ -377,9 +379,9 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 			start.Offer = o
 			return start, nil
 		}
-		start.Refused = append(start.Refused, fmt.Sprintf("%s is not shared by %s", o, strings.Join(without, ", ")))
+		start.Refused = append(start.Refused, fmt.Sprintf("%s is missing at %s", o, strings.Join(without, ", ")))
 	}
-	return start, fmt.Errorf("store: the agents have no state in common to start from: %s; bring the missing checkpoints of run.dir back, or begin anew with another run.dir for all", strings.Join(start.Refused, "; "))
+	return start, fmt.Errorf("store: the agents have no state in common to start from: %s; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
 }
 
 func (o Offer) String() string {
@@ -389,27 +391,27 @@ func (o Offer) String() string {
 	return fmt.Sprintf("the checkpoint of version %d (%.8s)", o.Version, o.Digest)
 }
 
-// offers are what one agent can start from.
+// offers are the states that an agent can start from.
 type offers []Offer
 
 const maxOffers = 1000
 
 func (o *offers) check() error {
 	if len(*o) == 0 || len(*o) > maxOffers {
-		return fmt.Errorf("%d states to start from are offered; 1 to %d are possible", len(*o), maxOffers)
+		return fmt.Errorf("%d states to start from are offered; want 1 to %d", len(*o), maxOffers)
 	}
 	for _, x := range *o {
 		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
 			return fmt.Errorf("version %d with digest %.140q is not a state to start from", x.Version, x.Digest)
 		}
 		if !validDate(x.Date) {
-			return fmt.Errorf("version %d is offered with the date %.140q, which is none", x.Version, x.Date)
+			return fmt.Errorf("version %d is offered with the date %.140q: want YYYY-MM-DD", x.Version, x.Date)
 		}
 	}
 	return nil
 }
 
-// versions are those that the store has for an agent that has started from the offers, or "afresh".
+// versions are the versions of the offers as text, "afresh" for Afresh.
 func (o offers) versions() []string {
 	out := make([]string, len(o))
 	for i, x := range o {

@@ -6,17 +6,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Point is where all workers of a round wait for each other.
+// Point is a moment at which all workers of a round wait for each other.
 type Point string
 
-// Ready to begin, and finished with the run.
+// The workers meet when they are ready to begin the round, and when they have finished the run.
 const (
 	Ready    Point = "ready"
 	Finished Point = "finished"
 )
 
-// Meet says that the member's worker has come to a point, and waits until every agent's has: one that takes a
-// place over later finds them there. At every look waiting is told who is not there yet.
+// Meet publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
+// that takes a place over later finds the points of the round in the store. At every read waiting is called with the
+// agents that are missing.
 func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string)) error {
 	failpoint.Here("meet", string(p), "before")
 	key := m.key("met", string(p))
@@ -38,14 +39,14 @@ func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string
 	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
 }
 
-// ConfirmPlace is a FencedError where the place is no longer this member's: a worker that was asleep finds out
-// before it touches what its successor may have in use.
+// ConfirmPlace returns a FencedError if the place is no longer this member's. A worker that was suspended finds this out
+// before it touches files that its successor may use.
 func (m *Member) ConfirmPlace(ctx context.Context) error {
 	_, err := m.write(ctx, placeScript, "the place of "+m.agent, nil)
 	return err
 }
 
-// Missing lists those of the agents of which no worker is alive.
+// Missing lists the agents without a live worker.
 func (s *Store) Missing(ctx context.Context) (missing []string, err error) {
 	err = s.retry(ctx, "the store", "who is alive", func(ctx context.Context) error {
 		missing = nil
@@ -63,7 +64,7 @@ func (s *Store) Missing(ctx context.Context) (missing []string, err error) {
 	return missing, err
 }
 
-// Over says whether the workers of all these agents were finished with the run as it was left.
+// Over says whether the workers of all these agents had finished the run when the last round ended.
 func (s *Store) Over(ctx context.Context, agents []string) (over bool, err error) {
 	err = s.retry(ctx, "the store", "who is finished", func(ctx context.Context) error {
 		there, err := s.rdb.HGetAll(ctx, s.key("met", string(Finished))).Result()

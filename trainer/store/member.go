@@ -8,39 +8,39 @@ import (
 	"time"
 )
 
-// Member is one agent's place in the run. Writes are made through it and carry its epoch; once
-// another worker has taken the place, they fail with a FencedError and change nothing. Waits should be
-// given contexts made from Context, so that they end with the place.
+// Member is one agent's place in the run. Its writes carry its epoch; once another worker has taken the place, they fail
+// with a FencedError and change nothing. Waits should have contexts derived from Context, so that they end with the
+// place.
 type Member struct {
 	*Store
 	agent      string
 	epoch      int64
-	leaseToken string // value of its lease: tells this worker from any other of the agent
+	leaseToken string // value of its lease, which tells this worker from other workers of the agent
 	nonce      string
 
-	offers offers // what it could start from
-	queues queues // of invocations
+	offers offers // states that it could start from
+	queues queues // positions in the streams of invocations
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	beats  sync.WaitGroup
 }
 
-// Agent is the agent whose place this is.
+// Agent is the name of the agent.
 func (m *Member) Agent() string { return m.agent }
 
-// Epoch counts the workers that have had the place, this one included.
+// Epoch is the number of workers that have had the place, with this one.
 func (m *Member) Epoch() int64 { return m.epoch }
 
-// fencingToken is what the store must have for the member to write: its epoch and the round's nonce. Epochs alone would
-// not do, since a store that was wiped counts anew.
+// fencingToken is the member's epoch and the round's nonce. A write has an effect only if the store has the same ones.
+// The epoch alone is not enough, because a store that lost its data counts from 1 again.
 func (m *Member) fencingToken() string { return strconv.FormatInt(m.epoch, 10) + ":" + m.nonce }
 
-// fencedBy is the error of a writer whose fencing token is not the store's.
+// fencedBy is the error of a writer whose fencing token differs from the store's.
 func (m *Member) fencedBy(reply []any) *FencedError {
 	e := &FencedError{Agent: m.agent, Epoch: m.epoch, Now: clip(word(reply, 1))}
 	if now, err := strconv.ParseInt(e.Now, 10, 64); err != nil || now <= m.epoch {
-		e.Now = "" // of another count
+		e.Now = "" // the store lost its data and counts from 1 again
 	}
 	return e
 }
@@ -48,11 +48,10 @@ func (m *Member) fencedBy(reply []any) *FencedError {
 // Nonce is a random name of the round.
 func (m *Member) Nonce() string { return m.nonce }
 
-// Context ends when the run does, or when the member has lost its place; its cause says why: a
-// *StopError, a *FencedError or ErrClosed.
+// Context ends when the run ends or the member loses its place. Its cause is a *StopError, a *FencedError or ErrClosed.
 func (m *Member) Context() context.Context { return m.ctx }
 
-// Leave gives the place up, so that another worker can have it at once.
+// Leave gives the place up, so that another worker can take it at once.
 func (m *Member) Leave(ctx context.Context) error {
 	m.cancel(ErrClosed)
 	m.beats.Wait()
@@ -60,14 +59,13 @@ func (m *Member) Leave(ctx context.Context) error {
 	_, err := m.write(ctx, leaveScript, "leaving", []string{m.key("lease", m.agent), m.key("claimed", m.agent)}, m.leaseToken)
 	var fenced *FencedError
 	if errors.As(err, &fenced) {
-		return nil // the place is another's already
+		return nil // another worker has the place already
 	}
 	return err
 }
 
-// beat renews the lease, which covers all that the worker has claimed, until the member leaves or is
-// replaced. A store that cannot be reached for a while is no reason to stop: the place is lost only
-// if another worker takes it.
+// beat renews the lease, and with it all claims, until the member leaves or is replaced. It does not stop while the
+// store cannot be reached: the place is lost only when another worker takes it.
 func (m *Member) beat() {
 	tick := time.NewTicker(m.opts.Lease / 4)
 	defer tick.Stop()
@@ -78,7 +76,7 @@ func (m *Member) beat() {
 		case <-tick.C:
 		}
 		ctx, cancel := context.WithTimeout(m.ctx, m.opts.Lease/2)
-		// Not in a batch: a lease waits for no other command.
+		// The script is not sent in a batch, so that it never waits for other commands.
 		reply, err := beatScript.Run(ctx, m.rdb, []string{m.key("epochs"), m.key("lease", m.agent), m.key("stop")},
 			m.agent, m.fencingToken(), m.leaseToken, m.opts.Lease.Milliseconds()).Slice()
 		switch {

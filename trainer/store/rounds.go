@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// mainAgent is the agent that begins and ends phases, as a list for messages: the first of Hello.
+// mainAgent lists only the main agent, the first of Hello.Agents, which begins and ends phases.
 func (s *Store) mainAgent() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +25,7 @@ func (s *Store) allAgents() []string {
 	return s.agents
 }
 
-// writeOnce publishes one value of a phase.
+// writeOnce writes a value of a phase that is never changed, and publishes its topic.
 func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v any, topic, what string) error {
 	if err := p.check(); err != nil {
 		return fmt.Errorf("store: %s: %w", what, err)
@@ -39,7 +39,7 @@ func (m *Member) writeOnce(ctx context.Context, p Phase, kind, field string, v a
 	return err
 }
 
-// Begin publishes what a phase consists of.
+// Begin publishes the plan of a phase.
 func (m *Member) Begin(ctx context.Context, p Phase, plan Plan) error {
 	defer failpoint.Around("rollout.begin")()
 	if err := plan.check(); err != nil {
@@ -48,7 +48,7 @@ func (m *Member) Begin(ctx context.Context, p Phase, plan Plan) error {
 	return m.writeOnce(ctx, p, "plan", "plan", plan, "plan", "the plan")
 }
 
-// Plan waits for a phase to begin.
+// Plan waits until a phase has begun, and returns its plan.
 func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 	var plan Plan
 	key := s.key("plan", p.String())
@@ -66,14 +66,14 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 	return plan, err
 }
 
-// End says that all rollouts of a phase have ended: no answer is awaited any more, and Claim returns
-// ErrEnded to everyone.
+// End publishes that all rollouts of a phase have ended. Claim then returns ErrEnded to every worker once all invocations
+// are handed out.
 func (m *Member) End(ctx context.Context, p Phase) error {
 	defer failpoint.Around("rollout.end")()
 	return m.writeOnce(ctx, p, "plan", "ended", true, "plan", "the end")
 }
 
-// PublishOutcome publishes a rollout's outcome, once.
+// PublishOutcome publishes the outcome of a rollout, once.
 func (m *Member) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
 	defer failpoint.Around("rollout.outcome")()
 	if err := o.check(); err != nil {
@@ -82,7 +82,7 @@ func (m *Member) PublishOutcome(ctx context.Context, p Phase, o Outcome) error {
 	return m.writeOnce(ctx, p, "outcome", o.ID(), o, "outcome", "outcome "+o.ID())
 }
 
-// Outcomes waits until a phase has n outcomes and returns them ordered by query id and rollout.
+// Outcomes waits until a phase has n outcomes, and returns them in the order of query ids and rollouts.
 func (s *Store) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error) {
 	var there int64
 	var out []Outcome

@@ -2,21 +2,21 @@ package store
 
 import "github.com/redis/go-redis/v9"
 
-// Every write is one of these scripts: atomic, and safe to repeat when its reply was lost. KEYS[1] is
-// always the hash of epochs and ARGV[1], ARGV[2] the writer and its epoch; a writer whose epoch is
-// not the newest changes nothing. KEYS[2] of those that announce something is the channel. Replies are
-// arrays whose first word says what happened.
+// Every write is one of these scripts. A script is atomic, and safe to repeat when its reply was lost. KEYS[1] is the
+// hash of epochs, ARGV[1] the writer's agent, and ARGV[2] its fencing token (epoch:nonce); a writer whose fencing token
+// is not the newest changes nothing. In scripts that publish a topic KEYS[2] is the channel. A reply is an array whose
+// first word says what happened.
 
-// fence begins every script but join.
+// fence is the beginning of every script except join.
 const fence = `
-local seal = redis.call('HMGET', KEYS[1], ARGV[1], ':nonce')
-if (seal[1] or '') .. ':' .. (seal[2] or '') ~= ARGV[2] then return {'fenced', seal[1] or ''} end
-local epoch = seal[1]
+local own = redis.call('HMGET', KEYS[1], ARGV[1], ':nonce')
+if (own[1] or '') .. ':' .. (own[2] or '') ~= ARGV[2] then return {'fenced', own[1] or ''} end
+local epoch = own[1]
 local function announce(channel, topic) redis.call('PUBLISH', channel, topic) end
 `
 
-// write puts a value where nothing was, remembers the phase for Trim and announces it.
-// KEYS: epochs, events, hash, phases. ARGV: agent, epoch, field, value, topic, phase, step.
+// writeScript writes a value once, remembers the phase for Trim, and publishes the topic.
+// KEYS: epochs, events, hash, phases. ARGV: agent, fencing token, field, value, topic, phase, step.
 var writeScript = redis.NewScript(fence + `
 local there = redis.call('HGET', KEYS[3], ARGV[3])
 if there then
@@ -29,8 +29,8 @@ announce(KEYS[2], ARGV[5])
 return {'new'}
 `)
 
-// submit writes an invocation once and, the first time, appends it to its agent's stream.
-// KEYS: epochs, events, calls, phases, stream. ARGV: agent, epoch, id, value, topic, phase, step.
+// submitScript writes an invocation once and, the first time, appends it to its agent's stream.
+// KEYS: epochs, events, calls, phases, stream. ARGV: agent, fencing token, id, value, topic, phase, step.
 var submitScript = redis.NewScript(fence + `
 local there = redis.call('HGET', KEYS[3], ARGV[3])
 if there then
@@ -44,8 +44,8 @@ announce(KEYS[2], ARGV[5])
 return {'new'}
 `)
 
-// complete writes an answer once and takes the invocation off its agent's hands.
-// KEYS: epochs, events, results, claimed by the agent. ARGV: agent, epoch, id, value, topic, phase.
+// completeScript writes an answer once and ends the claim on the invocation.
+// KEYS: epochs, events, results, claimed by the agent. ARGV: agent, fencing token, id, value, topic, phase.
 var completeScript = redis.NewScript(fence + `
 local there = redis.call('HGET', KEYS[3], ARGV[3])
 local said = 'new'
@@ -59,8 +59,8 @@ if said == 'new' then announce(KEYS[2], ARGV[5]) end
 return {said}
 `)
 
-// version moves an agent's version on by one.
-// KEYS: epochs, events, versions, record. ARGV: agent, epoch, version.
+// versionScript raises an agent's version by one.
+// KEYS: epochs, events, versions, record. ARGV: agent, fencing token, version.
 var versionScript = redis.NewScript(fence + `
 local was = redis.call('HGET', KEYS[3], ARGV[1])
 if was == ARGV[3] then return {'same'} end
@@ -71,8 +71,8 @@ announce(KEYS[2], 'version')
 return {'new'}
 `)
 
-// stop ends the round; the first reason stands.
-// KEYS: epochs, events, stop. ARGV: agent, epoch, reason, kind.
+// stopScript ends the round. The first reason stays.
+// KEYS: epochs, events, stop. ARGV: agent, fencing token, reason, kind.
 var stopScript = redis.NewScript(fence + `
 if redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('HSET', KEYS[3], 'agent', ARGV[1], 'reason', ARGV[3], 'kind', ARGV[4])
@@ -81,24 +81,25 @@ announce(KEYS[2], 'stop')
 return {'new'}
 `)
 
-// place does nothing that the fence does not. KEYS: epochs. ARGV: agent, epoch.
+// placeScript only checks the fencing token. KEYS: epochs. ARGV: agent, fencing token.
 var placeScript = redis.NewScript(fence + `return {'yours'}`)
 
-// ask remembers who was the first to ask for a stop. KEYS: epochs, meta. ARGV: agent, epoch.
+// askScript stores the first agent that asked for a stop. KEYS: epochs, meta. ARGV: agent, fencing token.
 var askScript = redis.NewScript(fence + `
 redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
 return {'new'}
 `)
 
-// met remembers that an agent's worker has come to a point. KEYS: epochs, events, met. ARGV: agent, epoch, topic.
+// metScript stores that an agent's worker has reached a meeting point. KEYS: epochs, events, met. ARGV: agent, fencing token, topic.
 var metScript = redis.NewScript(fence + `
 redis.call('HSET', KEYS[3], ARGV[1], epoch)
 announce(KEYS[2], ARGV[3])
 return {'new'}
 `)
 
-// trim deletes the phases up to a step, and who was lost in them, also where they were not begun again.
-// KEYS: epochs, phases. ARGV: agent, epoch, step, key prefix, agents...
+// trimScript deletes the phases up to a step, and the counts of workers that were lost in them, including phases that
+// were not begun again after a new round.
+// KEYS: epochs, phases. ARGV: agent, fencing token, step, key prefix, agents...
 var trimScript = redis.NewScript(fence + drop + `
 for _, phase in ipairs(redis.call('ZRANGEBYSCORE', ARGV[4] .. 'losses', '-inf', ARGV[3])) do
   redis.call('UNLINK', ARGV[4] .. 'lost:' .. phase)
@@ -108,8 +109,8 @@ dropPhases(ARGV[4], KEYS[2], '-inf', ARGV[3], 5)
 return {'new'}
 `)
 
-// drop deletes what belongs to a range of phases. The names of its keys are made from the prefix,
-// whose hash tag keeps them on one node.
+// drop deletes all keys of a range of phases. It makes the names of the keys from the prefix, whose hash tag keeps them
+// on one node.
 const drop = `
 local function dropPhases(prefix, phases, from, to, firstAgent)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do
@@ -124,16 +125,16 @@ local function dropPhases(prefix, phases, from, to, firstAgent)
 end
 `
 
-// beat renews a lease, and tells a worker to which it was not announced that the round was stopped.
-// KEYS: epochs, lease, stop. ARGV: agent, epoch, token, lease in ms.
+// beatScript renews a lease. It also tells the worker if the round was stopped, in case the published message was lost.
+// KEYS: epochs, lease, stop. ARGV: agent, fencing token, token, lease in ms.
 var beatScript = redis.NewScript(fence + `
 redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 if redis.call('EXISTS', KEYS[3]) == 1 then return {'stopped'} end
 return {'new'}
 `)
 
-// leave gives a lease back, and what the worker had claimed and will not answer.
-// KEYS: epochs, lease, claimed by the agent. ARGV: agent, epoch, token.
+// leaveScript deletes the lease, and the worker's claims, which it will not answer.
+// KEYS: epochs, lease, claimed by the agent. ARGV: agent, fencing token, token.
 var leaveScript = redis.NewScript(fence + `
 if redis.call('GET', KEYS[2]) == ARGV[3] then redis.call('UNLINK', KEYS[2], KEYS[3]) end
 return {'new'}

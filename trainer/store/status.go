@@ -14,33 +14,33 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Status is what the store says of a run. It is read while workers write, so its parts are not of the very
+// Status describes a run, read from the store. Workers may write while it is read, so its parts are not from exactly the
 // same moment.
 type Status struct {
 	Run    string        `json:"run"`
-	Round  int64         `json:"round"` // how often the run was begun while nobody was alive
-	Nonce  string        `json:"nonce"` // of this round
+	Round  int64         `json:"round"` // number of the round
+	Nonce  string        `json:"nonce"` // random name of the round
 	Agents []AgentStatus `json:"agents"`
-	Phases []PhaseStatus `json:"phases"` // those of which something is still to come, oldest first
+	Phases []PhaseStatus `json:"phases"` // phases that are not complete, oldest first
 	Stop   *StopStatus   `json:"stop,omitempty"`
-	Asked  string        `json:"asked,omitempty"` // the agent whose worker was asked to stop the run
+	Asked  string        `json:"asked,omitempty"` // agent whose worker was asked to stop the run
 }
 
 // AgentStatus is one agent's place in the run.
 type AgentStatus struct {
 	Agent     string  `json:"agent"`
 	Epoch     int64   `json:"epoch"`
-	Alive     bool    `json:"alive"`                   // a worker holds the place
-	LeaseLeft float64 `json:"lease_left_seconds"`      // until a worker that is silent from now on is taken for dead
-	Version   *int64  `json:"version,omitempty"`       // training steps committed; absent: not started in this round
+	Alive     bool    `json:"alive"`                   // a worker has the place
+	LeaseLeft float64 `json:"lease_left_seconds"`      // until its worker counts as dead if it is silent from now on
+	Version   *int64  `json:"version,omitempty"`       // committed training steps; absent: not started in this round
 	Lag       int64   `json:"lag"`                     // versions behind the newest of all agents
-	Ready     bool    `json:"ready"`                   // its worker has been ready to begin in this round
-	Finished  bool    `json:"finished"`                // its worker has nothing left to do
-	InHand    []Call  `json:"in_hand,omitempty"`       // invocations its worker is at, oldest first
-	InHandAll int64   `json:"in_hand_count,omitempty"` // of them in all; InHand has the oldest
+	Ready     bool    `json:"ready"`                   // its worker was ready to begin this round
+	Finished  bool    `json:"finished"`                // its worker has finished the run
+	InHand    []Call  `json:"in_hand,omitempty"`       // claimed invocations, oldest first
+	InHandAll int64   `json:"in_hand_count,omitempty"` // number of claimed invocations; InHand lists the oldest
 }
 
-// Call is an invocation that a worker is at.
+// Call is an invocation that a worker has claimed and not answered.
 type Call struct {
 	Phase    string  `json:"phase"`
 	ID       string  `json:"id"`
@@ -48,50 +48,50 @@ type Call struct {
 	Delivery int64   `json:"delivery"`    // 1: no worker was lost over it
 }
 
-// PhaseStatus is how far a phase has come.
+// PhaseStatus is the progress of a phase.
 type PhaseStatus struct {
 	Phase      string   `json:"phase"`
-	Begun      bool     `json:"begun"`             // its plan is there; a checkpoint has none
-	Ended      bool     `json:"ended"`             // no answer is awaited any more
-	Outcomes   int64    `json:"outcomes"`          // that are there
-	Rollouts   int64    `json:"rollouts"`          // of the plan
+	Begun      bool     `json:"begun"`             // its plan is published; a checkpoint has no plan
+	Ended      bool     `json:"ended"`             // all rollouts have ended
+	Outcomes   int64    `json:"outcomes"`          // published outcomes
+	Rollouts   int64    `json:"rollouts"`          // planned rollouts
 	Unanswered int64    `json:"unanswered"`        // invocations without an answer
-	Lacking    []string `json:"lacking,omitempty"` // agents that have not said what all say once
+	Lacking    []string `json:"lacking,omitempty"` // agents that have not made the report that all make next
 	Behind     []string `json:"behind,omitempty"`  // agents that have not committed the step
-	lacks      report   // what they have not said
-	planless   bool     // it is the making of a checkpoint
+	lacks      report   // the report that they have not made
+	planless   bool     // it is the saving of a checkpoint
 	step       int64
 }
 
-// StopStatus is why the round has ended before its time.
+// StopStatus says why the round was ended.
 type StopStatus struct {
 	Agent  string   `json:"agent"`
 	Reason string   `json:"reason"`
 	Kind   StopKind `json:"kind"`
 }
 
-// EmptyError is a store that holds nothing of a run.
+// EmptyError says that the store has no data of a run.
 type EmptyError struct{ Run string }
 
 func (e *EmptyError) Error() string {
-	return fmt.Sprintf("store: nothing of run %s is there: no worker of it has ever joined, or the store was wiped", e.Run)
+	return fmt.Sprintf("store: the store has no data of run %s: no worker of the run has joined yet, or the data were deleted; check store.url and run.name", e.Run)
 }
 
-// What a status reads at most.
+// Limits of what a status reads.
 const (
-	statusPhases = 1000 // phases looked through
-	statusShown  = 20   // phases and calls in hand that are told in full
+	statusPhases = 1000 // phases read
+	statusShown  = 20   // phases and calls that are listed
 	statusCalls  = 10_000
 )
 
-// ReadStatus asks a store about a run, with commands that only read. An *EmptyError says that there is
-// nothing. The context should have a deadline.
+// ReadStatus reads the status of a run from its store, with read-only commands. The error is an *EmptyError if the store
+// has no data of the run. The context should have a deadline.
 func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 	if err := checkName("a run", o.Run); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	if o.URL == "" {
-		return nil, errors.New("store: an embedded store is known to its own process only")
+		return nil, errors.New("store: without store.url the store is embedded in the process of mgrpo train, and no other process can read it")
 	}
 	opts, err := clientOptions(o)
 	if err != nil {
@@ -106,7 +106,7 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 	return &r.out, nil
 }
 
-// Ping waits for the store to answer a question about the run.
+// Ping waits until the store answers a request.
 func (s *Store) Ping(ctx context.Context) error { return s.rdb.Exists(ctx, s.key("meta")).Err() }
 
 // statusReader fills a Status.
@@ -133,7 +133,7 @@ func (r *statusReader) read() error {
 	return nil
 }
 
-// ask sends commands at once. A key that is not there is no error.
+// ask sends several commands together. A missing key is not an error.
 func (r *statusReader) ask(queue func(redis.Pipeliner)) error {
 	p := r.s.rdb.Pipeline()
 	queue(p)
@@ -145,7 +145,7 @@ func (r *statusReader) ask(queue func(redis.Pipeliner)) error {
 	return nil
 }
 
-// run reads what the round has agreed on.
+// run reads the greeting, the round and its end.
 func (r *statusReader) run() error {
 	meta, stopKey := r.s.key("meta"), r.s.key("stop")
 	var hello, nonce, round, asked *redis.StringCmd
@@ -179,7 +179,7 @@ func (r *statusReader) run() error {
 	return nil
 }
 
-// number is a count that a key holds as text, 0 where it holds none.
+// number is the count that a reply has as text, 0 if the key is missing.
 func (r *statusReader) number(key string, cmd *redis.StringCmd) (int64, error) {
 	if cmd.Err() != nil {
 		return 0, nil
@@ -191,7 +191,7 @@ func (r *statusReader) number(key string, cmd *redis.StringCmd) (int64, error) {
 	return n, nil
 }
 
-// agents reads who is where.
+// agents reads the place, the version and the meeting points of each agent.
 func (r *statusReader) agents() error {
 	type replies struct {
 		lease           *redis.DurationCmd
@@ -211,7 +211,7 @@ func (r *statusReader) agents() error {
 	newest := int64(0)
 	for i, a := range r.names {
 		st := AgentStatus{Agent: a, Ready: answers[i].ready.Val(), Finished: answers[i].finished.Val()}
-		if left := answers[i].lease.Val(); left >= 0 { // below 0 there is no lease
+		if left := answers[i].lease.Val(); left >= 0 { // negative: there is no lease
 			st.Alive, st.LeaseLeft = true, left.Seconds()
 		}
 		if st.Epoch, err = r.number(r.s.key("epochs")+" "+a, answers[i].epoch); err != nil {
@@ -234,7 +234,7 @@ func (r *statusReader) agents() error {
 	return nil
 }
 
-// calls reads what workers have in hand.
+// calls reads the claimed invocations of each agent.
 func (r *statusReader) calls() error {
 	counts := make([]*redis.IntCmd, len(r.names))
 	err := r.ask(func(p redis.Pipeliner) {
@@ -261,7 +261,7 @@ func (r *statusReader) calls() error {
 	return nil
 }
 
-// inHand sorts an agent's claims, "PHASE ID" to the entry of its stream, and keeps the oldest.
+// inHand lists the oldest of an agent's claims, which map "PHASE ID" to the id of the stream's entry.
 func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, error) {
 	var out []Call
 	for name, entry := range claims {
@@ -269,7 +269,7 @@ func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, e
 		submitted, _, _ := strings.Cut(entry, "-")
 		ms, err := strconv.ParseInt(submitted, 10, 64)
 		if !ok || err != nil || len(id) > MaxID+200 || len(phase) > 64 {
-			return nil, &MalformedError{Key: r.s.key("claimed", agent), Msg: fmt.Sprintf("%q with %q is not an invocation in hand", clip(name), clip(entry))}
+			return nil, &MalformedError{Key: r.s.key("claimed", agent), Msg: fmt.Sprintf("%q with %q is not a claimed invocation", clip(name), clip(entry))}
 		}
 		out = append(out, Call{Phase: phase, ID: id, Age: max(r.now.Sub(time.UnixMilli(ms)).Seconds(), 0)})
 	}
@@ -291,8 +291,8 @@ func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, e
 	return out, err
 }
 
-// listPhases finds the phases from the oldest version on that an agent is at; checkpoints, which are
-// written behind the steps, from any.
+// listPhases lists the phases from the oldest version of any agent on, and all checkpoints, which are saved after later
+// steps have begun.
 func (r *statusReader) listPhases() error {
 	names, err := r.s.rdb.ZRangeByScore(r.ctx, r.s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: statusPhases}).Result()
 	if err != nil {
@@ -316,7 +316,7 @@ func (r *statusReader) listPhases() error {
 	return nil
 }
 
-// parsePhase is the phase that a name in keys and messages is of.
+// parsePhase reads the name of a phase.
 func parsePhase(name string) (Phase, error) {
 	kind, number, _ := strings.Cut(name, "-")
 	step, err := strconv.ParseInt(number, 10, 64)
@@ -327,11 +327,11 @@ func parsePhase(name string) (Phase, error) {
 	return p, nil
 }
 
-// hasNoPlan says whether a phase is the making of a checkpoint, and not a round of rollouts.
+// hasNoPlan says whether a phase is the saving of a checkpoint, which has no rollouts.
 func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
 
-// reports are what every agent says of a phase, one after the other. A worker that goes on from a checkpoint has its
-// manifest and says nothing of its part.
+// reports are the reports that every agent makes in a phase, in this order. A worker that starts from a checkpoint has
+// its manifest already and does not report its part.
 func (p Phase) reports() []report {
 	switch p.Kind {
 	case Train(0).Kind:
@@ -339,10 +339,10 @@ func (p Phase) reports() []report {
 	case checkpointOf(0).Kind:
 		return []report{partReport, manifestReport}
 	}
-	return nil // nobody is trained on an evaluation's trajectories
+	return nil // the trajectories of an evaluation are not trained on
 }
 
-// progress reads how far the phases have come, and keeps those of which something is still to come.
+// progress reads the progress of the phases, and keeps the incomplete ones.
 func (r *statusReader) progress() error {
 	type replies struct {
 		plan                     *redis.StringCmd
@@ -375,7 +375,7 @@ func (r *statusReader) progress() error {
 		for j, said := range a.said {
 			lacking := r.silent(said)
 			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
-				break // the report before comes first
+				break // nobody has made this report yet: the run still waits for the report before it
 			}
 			st.Lacking, st.lacks = lacking, phase.reports()[j]
 		}
@@ -391,7 +391,7 @@ func (r *statusReader) progress() error {
 		if phase.Kind == Train(0).Kind {
 			st.Behind = r.behind(phase.Step + 1)
 		}
-		if st.Begun && st.Rollouts == 0 { // the run ends here: it was asked to stop
+		if st.Begun && st.Rollouts == 0 { // a phase without queries ends the run
 			continue
 		}
 		if st.pending() {
@@ -402,7 +402,7 @@ func (r *statusReader) progress() error {
 	return nil
 }
 
-// silent lists the agents that have not said something.
+// silent lists the agents that have not made a report.
 func (r *statusReader) silent(said []*redis.BoolCmd) []string {
 	var out []string
 	for i, there := range said {
@@ -413,7 +413,7 @@ func (r *statusReader) silent(said []*redis.BoolCmd) []string {
 	return out
 }
 
-// behind lists the agents that have not come to a version.
+// behind lists the agents that have not committed a version.
 func (r *statusReader) behind(version int64) []string {
 	var out []string
 	for _, a := range r.out.Agents {
@@ -424,7 +424,7 @@ func (r *statusReader) behind(version int64) []string {
 	return out
 }
 
-// pending says whether something of the phase is still to come.
+// pending says whether the phase is incomplete.
 func (p *PhaseStatus) pending() bool {
 	if p.planless {
 		return len(p.Lacking) > 0
@@ -432,8 +432,8 @@ func (p *PhaseStatus) pending() bool {
 	return !p.Begun || !p.Ended || p.Outcomes < p.Rollouts || len(p.Lacking) > 0 || len(p.Behind) > 0
 }
 
-// WaitsFor says in words, most important first, what the run waits for, a line each. There is none when it
-// has nothing left to do.
+// WaitsFor lists what the run waits for, a line each, the most important first. The list is empty when the run has
+// nothing left to do.
 func (s *Status) WaitsFor() []string {
 	var out []string
 	say := func(agents []string, what string) {
@@ -450,7 +450,7 @@ func (s *Status) WaitsFor() []string {
 		return agents
 	}
 	if s.Stop != nil {
-		say(where(func(a AgentStatus) bool { return a.Alive }), "its worker to leave the round that was stopped")
+		say(where(func(a AgentStatus) bool { return a.Alive }), "its worker to leave the stopped round")
 		return out
 	}
 	say(where(func(a AgentStatus) bool { return !a.Alive && !a.Finished }), "a worker")
@@ -461,7 +461,7 @@ func (s *Status) WaitsFor() []string {
 	return out
 }
 
-// main is the agent that begins and ends phases, as a list.
+// main lists only the main agent, which begins and ends phases.
 func (s *Status) main() []string {
 	if len(s.Agents) == 0 {
 		return nil
@@ -469,7 +469,7 @@ func (s *Status) main() []string {
 	return []string{s.Agents[0].Agent}
 }
 
-// waits says what a phase waits for now: of what comes one after the other, the first.
+// waits says what a phase waits for now: the first of its stages that is incomplete.
 func (p *PhaseStatus) waits(say func(agents []string, what string), main []string) {
 	switch {
 	case p.planless:

@@ -105,7 +105,7 @@ func TestStatus(t *testing.T) {
 		must(t, boss.PublishManifest(ctx, 4, digest))
 
 		must(t, help.Fail(ctx, "out of memory"))
-		st = mustStatus(t, s, "stopped", "boss, help: its worker to leave the round that was stopped")
+		st = mustStatus(t, s, "stopped", "boss, help: its worker to leave the stopped round")
 		if st.Stop == nil || *st.Stop != (StopStatus{"help", "out of memory", Failure}) {
 			t.Errorf("stopped: %+v", st.Stop)
 		}

@@ -1,15 +1,13 @@
-// Package store is what the agents of a run share through Redis: sub-tasks and their answers,
-// outcomes, lists of trajectories, versions and statistics. Only texts and statistics travel; tokens, log-probs,
-// gradients and weights never do. The protocol is written down in docs/protocol.md.
+// Package store exchanges data between the agents of a run through Redis: sub-tasks and their answers, outcomes,
+// lists of trajectories, versions and statistics. Only texts and statistics go through the store; tokens, log-probs,
+// gradients and weights never do. docs/protocol.md describes the protocol.
 //
-// A Store is a connection; a Member is one agent's place in the run. One process may hold several
-// members of one Store (mgrpo train) or one (mgrpo worker): the code path is the same, and so is
-// what the server sees.
+// A Store is a connection to the server. A Member is one agent's place in the run. A process may have several members
+// of one Store (mgrpo train) or one member (mgrpo worker); both use the same code, and the server cannot tell them apart.
 //
-// Every write is a Lua script that is idempotent by id, checks that the writer's epoch is the newest
-// of its agent, and announces itself on the run's channel. A Store listens to that on one connection,
-// whatever number of goroutines wait: each wait looks at its key, sleeps until its topic
-// is announced, and looks again.
+// Every write is a Lua script. A script is idempotent by id, checks that the writer's epoch is the newest of its agent,
+// and publishes a topic on the run's channel. A Store listens to the channel on one connection for all goroutines. A
+// goroutine that waits reads its key, sleeps until the topic of the key is published, and reads the key again.
 package store
 
 import (
@@ -25,8 +23,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ProtocolVersion is the version of keys, values and scripts. Workers of different versions refuse
-// to meet.
+// ProtocolVersion is the version of keys, values and scripts. Workers of different protocol versions refuse to train
+// together.
 const ProtocolVersion = 5
 
 // Options says which store to open and how long to wait.
@@ -37,32 +35,31 @@ type Options struct {
 	Username, Password           string
 	CAFile, CertFile, KeyFile    string // PEM files for rediss://
 	ServerName                   string // name in the server's certificate; "": the URL's host
-	AllowInsecure, AllowVolatile bool   // the configuration said so in words
+	AllowInsecure, AllowVolatile bool   // the configuration allows it with a sentence
 
-	Lease   time.Duration // how long a silent worker is taken for alive; 0: 15 s
+	Lease   time.Duration // a worker that is silent for longer counts as dead; 0: 15 s
 	Timeout time.Duration // longest wait for another agent; 0: 30 min
 
-	MaxDeliveries int // an invocation is given up when this many workers were lost with it in hand; 0: 5
+	MaxDeliveries int // an invocation is given up after this many workers were lost while they had it claimed; 0: 5
 
-	// Waiting is told, at most once a minute, why something waits for long: the store cannot be reached, or an agent has
-	// no worker; and when the store answers again. nil: nobody is.
+	// Waiting receives a message, at most once a minute, when a wait is long because the store cannot be reached or an
+	// agent has no worker, and another when the store answers again. nil: no messages.
 	Waiting func(what string) `json:"-"`
 
-	sayAfter time.Duration // a wait that is not told of; 0: sayAfter
-	process  string        // tells this process from others; "": thisProcess
+	sayAfter time.Duration // shorter waits cause no message; 0: sayAfter
+	process  string        // random name of the process; "": thisProcess
 }
 
-// thisProcess is a random name of the process. A place that it takes again was not lost by it.
+// thisProcess is a random name of the process. When the same process takes a place again, its worker was not lost.
 var thisProcess = rand.Text()
 
-// Store is a connection to what the agents of one run share. Its methods may be called from any
-// number of goroutines.
+// Store is a connection to the shared data of one run. Its methods may be called from any number of goroutines.
 type Store struct {
 	opts     Options
 	embedded *miniredis.Miniredis // nil with a real server
 	rdb      redis.UniversalClient
-	batches  batches       // of its commands
-	channel  *redis.PubSub // what is announced, on a connection of its own
+	batches  batches       // groups commands that are sent together
+	channel  *redis.PubSub // published topics, on a connection of its own
 	topics   topics
 	patience patience
 
@@ -74,7 +71,7 @@ type Store struct {
 	agents []string // all agents of the run, known from the first Join on
 }
 
-// Open connects to a store, or starts an embedded one, and checks that it will do.
+// Open connects to a server, or starts an embedded one, and checks its version and settings.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := checkName("a run", o.Run); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -112,8 +109,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// connect opens the connections and starts the reader of events; check says whether the server has to
-// prove that it will do.
+// connect opens the connections and starts the reader of events. With check it also checks the server's version and
+// settings.
 func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	opts, err := clientOptions(o)
 	if err != nil {
@@ -131,7 +128,7 @@ func (s *Store) connect(ctx context.Context, o Options, check bool) error {
 	return nil
 }
 
-// greet waits until the server answers, and checks it. A server that is being started has a minute to.
+// greet waits until the server answers, and checks it. A server that is still starting has one minute.
 func (s *Store) greet(ctx context.Context, o Options, check bool) error {
 	ctx, cancel := context.WithTimeout(ctx, min(o.Timeout, time.Minute))
 	defer cancel()
@@ -146,8 +143,8 @@ func (s *Store) greet(ctx context.Context, o Options, check bool) error {
 	})
 }
 
-// Close ends all waits and closes the connection; an embedded store and all it held are gone. Members
-// should Leave before, or their places stay taken until their leases run out.
+// Close ends all waits and closes the connection. The data of an embedded store are lost. Members should Leave before,
+// or their places stay taken until their leases expire.
 func (s *Store) Close() error {
 	s.cancel(ErrClosed)
 	err := s.channel.Close()
@@ -163,17 +160,17 @@ func (s *Store) Close() error {
 // Done is closed when the run stops or fails, or the Store is closed; Err says which.
 func (s *Store) Done() <-chan struct{} { return s.ctx.Done() }
 
-// Err is nil while the run goes on, then a *StopError or ErrClosed.
+// Err is nil while the run goes on, and a *StopError or ErrClosed afterwards.
 func (s *Store) Err() error { return context.Cause(s.ctx) }
 
-// key names a key of the run. The braces are Redis Cluster's hash tag: all keys of a run lie on one
-// node, so scripts may use several.
+// key is the name of a key of the run. The braces are the hash tag of Redis Cluster: all keys of a run lie on one node,
+// so a script may use several of them.
 func (s *Store) key(parts ...string) string {
 	return "mgrpo:{" + s.opts.Run + "}:" + strings.Join(parts, ":")
 }
 
-// write evaluates a script that writes for a member, and repeats it while the server cannot be reached,
-// up to the store's timeout. what names the written thing in errors.
+// write evaluates a script that writes for the member. It repeats the script while the server cannot be reached, up to
+// the store's timeout. what names the written value in errors.
 func (m *Member) write(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
 	args = append([]any{m.agent, m.fencingToken()}, args...)
 	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
@@ -194,7 +191,7 @@ func (m *Member) write(ctx context.Context, script *redis.Script, what string, k
 	return reply, nil
 }
 
-// word is an element of a script's reply as text, "" if it is not there.
+// word is element i of a script's reply as text, "" if the reply is shorter.
 func word(reply []any, i int) string {
 	if i >= len(reply) {
 		return ""
@@ -208,8 +205,7 @@ func word(reply []any, i int) string {
 	return ""
 }
 
-// retry repeats an idempotent operation while it fails because the server cannot be reached, up to the store's
-// timeout.
+// retry repeats an idempotent operation while the server cannot be reached, up to the store's timeout.
 func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Context) error) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
@@ -244,8 +240,8 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 	}
 }
 
-// waitError is what a wait returns whose context has ended: a deadline becomes a TimeoutError, a
-// cancellation its cause.
+// waitError is the error of a wait whose context has ended: a TimeoutError after a deadline, the cause after a
+// cancellation.
 func (s *Store) waitError(ctx context.Context, whom, what string, since time.Time, last error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &TimeoutError{Whom: whom, What: what, Since: since, After: time.Since(since), Last: last}

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Phase is one round of rollouts, a training step or an evaluation, or the making of a checkpoint. Everything that belongs to it in
-// the store carries its name.
+// Phase is the rollouts of a training step, the rollouts of an evaluation, or the saving of a checkpoint. The names of
+// all keys of a phase end with the phase's name.
 type Phase struct {
 	Kind string `json:"kind"` // "step", "eval" or "checkpoint"
 	Step int64  `json:"step"` // the version trained from, evaluated, or saved
@@ -18,7 +18,7 @@ func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
 // Eval is the phase of the evaluation made at version n.
 func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 
-// checkpointOf is the phase in which the workers make the checkpoint of version n.
+// checkpointOf is the phase in which the workers save the checkpoint of version n.
 func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 
 // String is the phase's name in keys and messages, such as step-12 or eval-20.
@@ -39,7 +39,7 @@ func (v Invocation) ID() string {
 	return fmt.Sprintf("%s/%d/%s/%d", v.Query, v.Rollout, v.Agent, v.Index)
 }
 
-// Result is a sub-agent's answer. Failed says why there is none; Text is then what the caller is told.
+// Result is a sub-agent's answer. Failed is the reason why there is no answer, and Text is then the message to the caller.
 type Result struct {
 	Text   string `json:"text"`
 	Failed string `json:"failed,omitempty"`
@@ -54,15 +54,15 @@ type Outcome struct {
 	Reward  float64        `json:"reward"`  // the main agent's reward
 	Answer  string         `json:"answer,omitempty"`
 	Calls   map[string]int `json:"calls,omitempty"`  // d_k of each sub-agent
-	Failed  string         `json:"failed,omitempty"` // why the rollout is void; nothing else counts then
+	Failed  string         `json:"failed,omitempty"` // why the rollout failed; the other results are then ignored
 
-	Unscored string `json:"unscored,omitempty"` // why a call has no score: training leaves the rollout out, its own score counts
+	Unscored string `json:"unscored,omitempty"` // why a call could not be scored; training leaves the rollout out, evaluation counts its score
 }
 
 // ID names the outcome within its phase: query/rollout.
 func (o Outcome) ID() string { return fmt.Sprintf("%s/%d", o.Query, o.Rollout) }
 
-// Plan is what a phase will consist of.
+// Plan lists the queries of a phase.
 type Plan struct {
 	Queries  []string `json:"queries"`  // in the phase's order
 	Rollouts int      `json:"rollouts"` // of each query

@@ -11,19 +11,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// PublishVersion says that the member's agent has committed a step: its weights are at version, one
-// more than before.
+// PublishVersion publishes that the member's agent has committed a step: its weights have the version, which is one more
+// than before.
 func (m *Member) PublishVersion(ctx context.Context, version int64) error {
 	defer failpoint.Around("commit.version")()
 	what := fmt.Sprintf("version %d of %s", version, m.agent)
 	reply, err := m.write(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
 	if err == nil && word(reply, 0) == "order" {
-		return &ConflictError{What: what, Why: "it cannot follow version " + clip(word(reply, 1))}
+		return &ConflictError{What: what, Why: "it does not follow the stored version, " + clip(word(reply, 1))}
 	}
 	return err
 }
 
-// Versions are the versions of all agents that have joined.
+// Versions maps the agents that have started in this round to their versions.
 func (s *Store) Versions(ctx context.Context) (map[string]int64, error) {
 	texts, err := s.rdb.HGetAll(ctx, s.key("versions")).Result()
 	if err != nil {
@@ -65,13 +65,13 @@ func (s *Store) Barrier(ctx context.Context, version int64) error {
 	}, "version")
 }
 
-// Fail ends the run for all agents, for a reason that is an error. The first reason stands.
+// Fail ends the run for all agents because of an error. The first reason stays.
 func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, Failure) }
 
-// Stop ends the run for all agents, because it was asked for or is over. The first reason stands.
+// Stop ends the run for all agents, which can resume it later. The first reason stays.
 func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, Asked) }
 
-// Rewind ends the round for all agents, who are to join again and go on from what they share.
+// Rewind ends the round for all agents. They join again and go on from the newest checkpoint that all have.
 func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
 
 func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
@@ -79,14 +79,14 @@ func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
 	return err
 }
 
-// AskStop asks the main agent to end the run at its next phase. It is remembered until the run is begun
-// anew, and it stops nobody by itself.
+// AskStop asks the main agent to end the run at its next phase. The request stays in the store until the next round, and
+// stops no worker by itself.
 func (m *Member) AskStop(ctx context.Context) error {
 	_, err := m.write(ctx, askScript, "asking for a stop", []string{m.key("meta")})
 	return err
 }
 
-// StopAsked is the agent that was the first to ask for a stop, "" if none has.
+// StopAsked is the agent that was the first to ask for a stop, "" if there is none.
 func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
 	err = s.retry(ctx, "the store", "whether a stop was asked for", func(ctx context.Context) error {
 		agent, err = s.rdb.HGet(ctx, s.key("meta"), "asked").Result()
@@ -98,7 +98,7 @@ func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
 	return clip(agent), err
 }
 
-// Trim deletes the phases up to step. It is for when every agent's checkpoint holds what came of them.
+// Trim deletes the phases up to step. Call it when the results of these phases are in every agent's checkpoint.
 func (m *Member) Trim(ctx context.Context, step int64) error {
 	defer failpoint.Around("checkpoint.trim")()
 	args := []any{step, m.key("")}

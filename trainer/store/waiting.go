@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// How long a wait lasts before anything is said of it, and until something is said again.
+// A wait causes a message after sayAfter. The next message of any wait comes no sooner than sayAgain.
 const (
 	sayAfter = 5 * time.Second
 	sayAgain = time.Minute
 )
 
-// patience is when it may next be said why something waits, whatever number of goroutines do.
+// patience limits the messages of all goroutines that wait.
 type patience struct {
 	mu   sync.Mutex
-	next time.Time
-	gone time.Time // since when the store is, as was told; zero: it is not
+	next time.Time // earliest time of the next message
+	gone time.Time // when the store was lost, if a message said so; else zero
 }
 
-// due says whether a wait that began then is to be told of now.
+// due says whether a wait that began at since may cause a message now.
 func (s *Store) due(since time.Time) bool {
 	if s.opts.Waiting == nil || time.Since(since) < s.opts.sayAfter {
 		return false
@@ -34,7 +34,7 @@ func (s *Store) due(since time.Time) bool {
 	return true
 }
 
-// sayGone tells that the store cannot be reached.
+// sayGone sends the message that the store cannot be reached.
 func (s *Store) sayGone(since time.Time, err error) {
 	if !s.due(since) {
 		return
@@ -49,7 +49,7 @@ func (s *Store) sayGone(since time.Time, err error) {
 	s.patience.gone = since
 }
 
-// sayBack tells that it can again, whoever told that it could not.
+// sayBack sends the message that the store answers again, if a message had said that it did not.
 func (s *Store) sayBack() {
 	s.patience.mu.Lock()
 	since := s.patience.gone
@@ -61,7 +61,8 @@ func (s *Store) sayBack() {
 	s.opts.Waiting(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
 }
 
-// sayDead tells of a wait for agents of which no worker is alive; others are at work, however long that takes.
+// sayDead sends a message about a wait for agents without a live worker. Waits for agents whose workers are alive cause
+// no message.
 func (s *Store) sayDead(since time.Time, awaited func() (agents []string, what string)) {
 	if !s.due(since) {
 		return
@@ -70,13 +71,13 @@ func (s *Store) sayDead(since time.Time, awaited func() (agents []string, what s
 	whom, dead, err := s.liveliness(agents)
 	switch {
 	case err != nil:
-		s.patience.forget() // nothing was said: that the store is gone is said when it is known
+		s.patience.forget() // no message was sent; sayGone sends it once a read has failed
 	case dead:
 		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
 	}
 }
 
-// forget lets something be said at once.
+// forget allows the next message at once.
 func (p *patience) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

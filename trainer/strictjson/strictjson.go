@@ -1,5 +1,5 @@
-// Package strictjson reads JSON that somebody else wrote: in bounded memory, without duplicate keys, without folding
-// their case, and with errors that say where.
+// Package strictjson reads JSON from untrusted files. It uses bounded memory, refuses duplicate keys, compares keys
+// case-sensitively, and names the position in errors.
 package strictjson
 
 import (
@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxKeyBytes bounds every key, tensor names among them.
+// MaxKeyBytes is the largest size of a key, such as the name of a tensor.
 const MaxKeyBytes = 1024
 
 const maxDepth = 32
@@ -46,7 +46,7 @@ func Object(data []byte) (map[string]any, error) {
 	return object, r.End()
 }
 
-// Token reads the next token, of which there must be one.
+// Token reads the next token. The end of the document is an error.
 func (r Reader) Token() (json.Token, error) {
 	t, err := r.dec.Token()
 	if err != nil {
@@ -58,7 +58,7 @@ func (r Reader) Token() (json.Token, error) {
 	return t, nil
 }
 
-// End refuses anything but white space after the document.
+// End returns an error if more than white space follows the document.
 func (r Reader) End() error {
 	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("data after the JSON document, at byte %d", r.dec.InputOffset())
@@ -66,7 +66,7 @@ func (r Reader) End() error {
 	return nil
 }
 
-// Object reads an object, calling member for every key; member must read the value.
+// Object reads an object. It calls member for every key; member must read the value.
 func (r Reader) Object(member func(key string) error) error {
 	t, err := r.Token()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // BinTensor is a tensor of a pickled state dict: a contiguous part of one of the file's storages.
 type BinTensor struct {
 	Name    string
-	Storage string // its key: the file data/KEY of the archive
+	Storage string // key of the storage, which is the file data/KEY of the archive
 	DType   DType
 	Size    int64 // elements of the storage
 	Offset  int64 // of the first element
@@ -34,9 +34,9 @@ type BinReader func(pickled []byte) ([]BinTensor, error)
 
 var binReader atomic.Pointer[BinReader]
 
-// SetBinReader has the pickles of pytorch_model.bin files read by read too. It gets to see a pickle only after the scan
-// admitted it, and must find in it the tensors that the scan found: a pickle is a program, and two readings of it are held
-// against each other. Values are read once, from the mapped file. nil means no other reader.
+// SetBinReader sets a second reader for the pickles of pytorch_model.bin files, nil for none. It gets only pickles that the
+// scan accepted, and must find the same tensors as the scan. A pickle is a program, so two independent readings are
+// compared. Values are read once, from the mapped file.
 func SetBinReader(read BinReader) {
 	if read == nil {
 		binReader.Store(nil)
@@ -45,7 +45,7 @@ func SetBinReader(read BinReader) {
 	binReader.Store(&read)
 }
 
-// addBin scans a zip archive written by torch.save, and registers its tensors.
+// addBin scans a zip archive that torch.save wrote, and registers its tensors.
 func (s *Source) addBin(file string) error {
 	path := filepath.Join(s.path, file)
 	m, err := mapFile(path)
@@ -65,7 +65,7 @@ func (s *Source) addBin(file string) error {
 	return nil
 }
 
-// agree holds the scanned tensors against what the other reader finds in the same pickle.
+// agree compares the scanned tensors with those that the second reader finds in the same pickle.
 func agree(scanned []BinTensor, read BinReader, pickled []byte) error {
 	found, err := read(pickled)
 	if err != nil {
@@ -86,11 +86,11 @@ func agree(scanned []BinTensor, read BinReader, pickled []byte) error {
 	return nil
 }
 
-// scanBin checks a torch.save archive and collects its tensors, whose data are slices of file: one
-// data.pkl that scanPickle admits, and every storage it names present, uncompressed and of the right size.
+// scanBin checks an archive of torch.save and collects its tensors, whose data are slices of file. The archive must have
+// one data.pkl that scanPickle accepts, and every storage that it names, uncompressed and with the right size.
 func scanBin(file []byte, found map[string]tensor) error {
 	if !bytes.HasPrefix(file, []byte("PK\x03\x04")) {
-		return errors.New("not a zip archive: files from before PyTorch 1.6 and other pickles must be saved anew with torch.save")
+		return errors.New("not a zip archive: save files from before PyTorch 1.6, and other pickles, again with torch.save")
 	}
 	archive, err := openArchive(file)
 	if err != nil {
@@ -152,7 +152,7 @@ func openArchive(file []byte) (torchArchive, error) {
 		}
 	}
 	if a.prefix == "" {
-		return a, errors.New("archive holds no data.pkl: not written by torch.save")
+		return a, errors.New("the archive has no data.pkl: torch.save did not write it")
 	}
 	return a, a.checkByteOrder()
 }
@@ -160,11 +160,11 @@ func openArchive(file []byte) (torchArchive, error) {
 func (a torchArchive) checkByteOrder() error {
 	f, ok := a.byName[a.prefix+"/byteorder"]
 	if !ok {
-		return nil // written before PyTorch 2.1, on any machine we know of little endian
+		return nil // written before PyTorch 2.1, in practice always on little-endian machines
 	}
 	order, err := a.stored(f)
 	if err == nil && string(order) != "little" {
-		err = fmt.Errorf("byte order %q: only little is read", order[:min(len(order), 16)])
+		err = fmt.Errorf("byte order %q: want little", order[:min(len(order), 16)])
 	}
 	return err
 }
@@ -178,7 +178,7 @@ func (a torchArchive) pickle() ([]byte, error) {
 	if len(data) > maxPickleBytes {
 		return nil, fmt.Errorf("data.pkl of %d bytes is above the limit of %d", len(data), maxPickleBytes)
 	}
-	r, err := f.Open() // once more through zip's reader, which compares the CRC
+	r, err := f.Open() // read again through the zip reader, which compares the CRC
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name, err)
 	}
@@ -200,7 +200,7 @@ func (a torchArchive) storage(t BinTensor) ([]byte, error) {
 		return nil, err
 	}
 	if want := t.Size * t.DType.Size(); int64(len(data)) != want {
-		return nil, fmt.Errorf("storage %q holds %d bytes, %d values of %s need %d", t.Storage, len(data), t.Size, t.DType, want)
+		return nil, fmt.Errorf("storage %q has %d bytes, %d values of %s need %d", t.Storage, len(data), t.Size, t.DType, want)
 	}
 	return data, nil
 }
@@ -208,7 +208,7 @@ func (a torchArchive) storage(t BinTensor) ([]byte, error) {
 // stored returns the bytes of an uncompressed entry as a slice of the file.
 func (a torchArchive) stored(f *zip.File) ([]byte, error) {
 	if f.Method != zip.Store || f.CompressedSize64 != f.UncompressedSize64 {
-		return nil, fmt.Errorf("%q is compressed: torch.save stores its files as they are", f.Name)
+		return nil, fmt.Errorf("%q is compressed: torch.save does not compress", f.Name)
 	}
 	offset, err := f.DataOffset()
 	if err != nil {

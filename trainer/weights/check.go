@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// maxReported bounds how many faults one error lists.
+// maxReported is the largest number of faults in an error.
 const maxReported = 8
 
-// Check compares the tensors with those of the architecture and scans every value:
-// missing and unexpected tensors, other shapes, NaN and infinite entries are errors that name the tensor.
-// A tied model's file may repeat the embedding as lm_head.weight, and old files may hold the derived
-// rotary_emb.inv_freq; these are left out of Names and told in Notes. Call it once, before Read.
+// Check compares the tensors with those of the architecture, and reads every value. Missing and unexpected tensors, wrong
+// shapes, NaN and infinite values are errors that name the tensor. Two tensors are ignored and listed in Notes: the copy of
+// the embedding as lm_head.weight in files of tied models, and the derived rotary_emb.inv_freq in old files. Call Check
+// once, before Read.
 func (s *Source) Check() error {
 	expected := s.config.Layout().Tensors()
 	want := make(map[string][]int64, len(expected))
@@ -26,7 +26,7 @@ func (s *Source) Check() error {
 		if stored, ok := s.tensors[t.Name]; !ok {
 			faults = append(faults, fmt.Errorf("tensor %s is missing", t.Name))
 		} else if !slices.Equal(stored.shape, t.Shape) {
-			faults = append(faults, fmt.Errorf("tensor %s has shape %v, config.json asks for %v", t.Name, stored.shape, t.Shape))
+			faults = append(faults, fmt.Errorf("tensor %s has shape %v, config.json requires %v", t.Name, stored.shape, t.Shape))
 		}
 	}
 	for _, name := range slices.Clone(s.names) {
@@ -51,7 +51,7 @@ func (s *Source) Check() error {
 	return fmt.Errorf("weights: %s: %w", s.path, oneLine(faults))
 }
 
-// droppable explains why a tensor that the model does not expect may be left out, or refuses it.
+// droppable says why an unexpected tensor may be ignored, or returns an error.
 func (s *Source) droppable(name string) (note string, err error) {
 	switch {
 	case name == "lm_head.weight" && s.config.Tied:
@@ -62,11 +62,11 @@ func (s *Source) droppable(name string) (note string, err error) {
 		if !same {
 			return "", errors.New("unexpected tensor lm_head.weight: it differs from model.embed_tokens.weight although tie_word_embeddings is true")
 		}
-		return "lm_head.weight equals model.embed_tokens.weight: the two are tied", nil
+		return "lm_head.weight equals model.embed_tokens.weight: the two are tied, and it is ignored", nil
 	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
-		return name + " is derived from the config: not read", nil
+		return name + " is derived from the config, and is ignored", nil
 	}
-	return "", fmt.Errorf("unexpected tensor %s: the architecture in config.json has none of that name", name)
+	return "", fmt.Errorf("unexpected tensor %s: the architecture in config.json has no tensor with this name", name)
 }
 
 func (s *Source) drop(name, note string) {
@@ -75,7 +75,7 @@ func (s *Source) drop(name, note string) {
 	s.notes = append(s.notes, note)
 }
 
-// scanChunk is how many values the scans widen at a time.
+// scanChunk is the number of values that the scans widen at a time.
 const scanChunk = 1 << 16
 
 // scanValues looks for NaN and infinities, tensor by tensor.
@@ -126,8 +126,8 @@ func (s *Source) sameValues(a, b string) (bool, error) {
 	return same, err
 }
 
-// eachChunk widens a tensor in whole rows, as many at a time as fit the buffer (grown for longer rows).
-// at is the index of the first element handed over.
+// eachChunk widens a tensor, as many whole rows at a time as fit into the buffer, which grows for longer rows. at is the
+// index of the first element of values.
 func (s *Source) eachChunk(name string, buffer []float32, visit func(at int64, values []float32) error) error {
 	count, length := rows(s.tensors[name].shape)
 	if count == 0 || length == 0 {
@@ -150,7 +150,7 @@ func (s *Source) eachChunk(name string, buffer []float32, visit func(at int64, v
 	return nil
 }
 
-// oneLine joins errors with semicolons: a list of faults is one message.
+// oneLine joins errors with semicolons into one message.
 func oneLine(errs []error) error {
 	texts := make([]string, len(errs))
 	for i, err := range errs {

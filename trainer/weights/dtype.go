@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// DType is the storage type of a tensor under the name its file format gives it.
+// DType is the storage type of a tensor, with its name in the file format.
 type DType string
 
 // Storage types that can be read. The quantised ones occur in GGUF only.
@@ -22,7 +22,7 @@ const (
 	Q6_K DType = "Q6_K"
 )
 
-// encoding is how a DType lies in memory: runs of blockLen values in blockBytes bytes, never across rows.
+// encoding is the layout of a DType: blocks of blockLen values in blockBytes bytes. A block never spans two rows.
 type encoding struct {
 	blockLen   int64
 	blockBytes int64

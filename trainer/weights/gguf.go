@@ -11,22 +11,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// ggufTypes are the tensor types by their number in the file. Those without an entry in encodings are
-// named so that an error can tell what was found.
+// ggufTypes are the tensor types by their number in the file. Types without an entry in encodings cannot be read; they
+// are here for error messages.
 var ggufTypes = map[uint32]DType{
 	0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 6: Q5_0, 7: Q5_1, 8: Q8_0, 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: Q4_K, 13: "Q5_K",
 	14: Q6_K, 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
 	23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: BF16, 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }
 
-// Limits on GGUF metadata; the largest vocabularies have 256k tokens and twice as many merges.
+// Limits on GGUF metadata. The largest vocabularies have 256k tokens and twice as many merges.
 const (
 	maxGGUFKeys     = 1 << 14
 	maxGGUFElements = 1 << 22 // of all arrays together
 	maxGGUFText     = 1 << 26 // bytes of all strings together
 )
 
-// ggufTensor is a tensor as the file describes it; shape is rows first (the file has columns first).
+// ggufTensor is a tensor of the file. shape has the rows first, where the file has the columns first.
 type ggufTensor struct {
 	name   string
 	dtype  DType
@@ -35,8 +35,8 @@ type ggufTensor struct {
 	data   []byte
 }
 
-// parseGGUF reads the header of a GGUF file, version 2 or 3, little endian; the tensors' data are slices
-// of file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+// parseGGUF reads the header of a GGUF file, version 2 or 3, little endian. The tensors' data are slices of file.
+// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 func parseGGUF(file []byte) (meta map[string]any, tensors []ggufTensor, err error) {
 	r := &ggufReader{data: file}
 	if string(r.take(4)) != "GGUF" {
@@ -119,7 +119,7 @@ func checkGGUFOverlap(tensors []ggufTensor) error {
 	return nil
 }
 
-// ggufReader is a cursor that stays put and remembers the first error.
+// ggufReader reads values one after the other. After the first error, which it keeps, it does not advance.
 type ggufReader struct {
 	data     []byte
 	at       int

@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// openGGUF maps a GGUF file and presents it under Hugging Face names and layout.
+// openGGUF maps a GGUF file, and registers its tensors under their Hugging Face names and in their order of rows.
 func (s *Source) openGGUF() error {
 	m, err := mapFile(s.path)
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *Source) openGGUF() error {
 	return s.addGGUF(tensors)
 }
 
-// ggufConfig derives the architecture from metadata, and from which tensors there are.
+// ggufConfig derives the architecture from the metadata and the shapes of the tensors.
 func ggufConfig(meta map[string]any, tensors []ggufTensor) (arch.Config, error) {
 	shapes := map[string][]int64{}
 	var ropeFactors []float32
@@ -56,13 +56,13 @@ func (s *Source) addGGUF(tensors []ggufTensor) error {
 		known[t.GGUF] = t
 	}
 	for _, g := range tensors {
-		if g.name == arch.GGUFRopeFactors { // now in Config.RopeScaling
+		if g.name == arch.GGUFRopeFactors { // it is in Config.RopeScaling already
 			continue
 		}
 		want, ok := known[g.name]
 		t, err := s.ggufTensor(g, want)
 		if err == nil && !ok {
-			err = fmt.Errorf("unexpected: a %s model of this shape has none of that name", s.config.Family)
+			err = fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", s.config.Family)
 		}
 		if err == nil {
 			err = s.add(s.path, want.Name, t)
@@ -74,7 +74,7 @@ func (s *Source) addGGUF(tensors []ggufTensor) error {
 	return nil
 }
 
-// ggufTensor is a tensor of the file with the order of rows that the architecture gives it there.
+// ggufTensor makes a tensor of the file, with the order of rows that the architecture has in GGUF files.
 func (s *Source) ggufTensor(g ggufTensor, want arch.Tensor) (tensor, error) {
 	t, err := newTensor(g.shape, g.dtype, g.data)
 	if err != nil || want.Pairs == 0 {

@@ -12,8 +12,8 @@ import (
 
 const maxShards = 4096
 
-// openIndex reads a shard index and adds every shard through add; the shards must hold exactly the tensors
-// that weight_map assigns to them.
+// openIndex reads a shard index and adds every shard with add. Each shard must have exactly the tensors that weight_map
+// assigns to it.
 func (s *Source) openIndex(file, ext string, add func(shard string) error) error {
 	data, err := durable.ReadSmall(filepath.Join(s.path, file), maxHeaderBytes)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 		sort.Strings(shardNames[shard])
 		for _, name := range shardNames[shard] {
 			if _, ok := s.tensors[name]; !ok {
-				return fmt.Errorf("tensor %s is missing from %s, where weight_map puts it", name, shard)
+				return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", name, shard)
 			}
 		}
 		if len(s.tensors)-before != len(shardNames[shard]) {
@@ -52,7 +52,7 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 					return fmt.Errorf("unexpected tensor %s in %s: weight_map does not list it", name, shard)
 				}
 			}
-			return fmt.Errorf("%s holds tensors that weight_map puts into other files", shard)
+			return fmt.Errorf("%s has tensors that weight_map assigns to other files", shard)
 		}
 	}
 	return nil
@@ -95,7 +95,7 @@ func parseIndex(data []byte, ext string) (map[string]string, error) {
 	return weightMap, r.End()
 }
 
-// checkShardName admits plain names of files inside the checkpoint's folder.
+// checkShardName accepts plain names of files in the checkpoint's folder.
 func checkShardName(name, ext string) error {
 	switch {
 	case len(name) > strictjson.MaxKeyBytes:

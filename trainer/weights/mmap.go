@@ -13,7 +13,7 @@ type mapping struct{ data []byte }
 
 // mapFile maps path. An empty file gives an empty mapping.
 func mapFile(path string) (*mapping, error) {
-	info, err := os.Stat(path) // before opening: a FIFO would block
+	info, err := os.Stat(path) // checked before opening, because opening a FIFO blocks
 	if err != nil {
 		return nil, err
 	}
@@ -47,8 +47,8 @@ func (m *mapping) close() error {
 	return unix.Munmap(data)
 }
 
-// guardMapped runs f, turning the fault of touching a mapped file that was cut short meanwhile into an
-// error. The fault would otherwise kill the process.
+// guardMapped runs f. If a mapped file was cut short, reading it causes a memory fault, which would kill the process;
+// guardMapped returns it as an error.
 func guardMapped(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

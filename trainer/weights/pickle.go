@@ -10,13 +10,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// Limits of the scan. State dicts of dense models stay far below.
+// Limits of the scan, far above the needs of dense models.
 const (
 	maxPickleBytes = 16 << 20
-	maxPickleDepth = 1 << 18 // stack entries and memo entries: a state dict's items wait there for SETITEMS
+	maxPickleDepth = 1 << 18 // entries of stack and memo: the items of a state dict are on the stack before SETITEMS
 )
 
-// Values on the scanner's stack. Everything else a pickle can build is refused.
+// Values on the scanner's stack. Other values of pickles are refused.
 type (
 	pickleMark    struct{}
 	pickleGlobal  string
@@ -33,7 +33,7 @@ type (
 	}
 )
 
-// pickleGlobals are the only names a state dict may import.
+// pickleGlobals are the only names that a state dict may import.
 var pickleGlobals = map[string]bool{
 	"collections.OrderedDict":         true,
 	"torch._utils._rebuild_tensor_v2": true,
@@ -44,9 +44,9 @@ var pickleGlobals = map[string]bool{
 
 var storageTypes = map[pickleGlobal]DType{"torch.FloatStorage": F32, "torch.HalfStorage": F16, "torch.BFloat16Storage": BF16}
 
-// scanPickle reads a pickled state dict (protocol 2, as torch.save writes it) without executing anything:
-// it follows only the opcodes that build strings, integers, tuples, dicts and tensors, and refuses every
-// other opcode, global and value. Tensors come back in file order.
+// scanPickle reads a pickled state dict (protocol 2, written by torch.save) without executing code. It accepts only the
+// opcodes that build strings, integers, tuples, dicts and tensors, and refuses every other opcode, global and value. It
+// returns the tensors in the order of the file.
 func scanPickle(data []byte) ([]BinTensor, error) {
 	p := &pickleScanner{data: data, memo: map[uint32]any{}}
 	for {
@@ -59,7 +59,7 @@ func scanPickle(data []byte) ([]BinTensor, error) {
 			err = p.step(op)
 		}
 		if err == nil && len(p.stack)+len(p.memo) > maxPickleDepth {
-			err = fmt.Errorf("stack and memo hold more than %d entries", maxPickleDepth)
+			err = fmt.Errorf("stack and memo have more than %d entries", maxPickleDepth)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("pickle byte %d: %w", at, err)
@@ -78,7 +78,7 @@ type pickleScanner struct {
 	memo  map[uint32]any
 }
 
-// step follows one opcode; the names are those of Python's pickletools.
+// step interprets one opcode. The names are from Python's pickletools.
 func (p *pickleScanner) step(op byte) error {
 	switch op {
 	case 0x80: // PROTO
@@ -112,7 +112,7 @@ func (p *pickleScanner) step(op byte) error {
 	case 'b': // BUILD
 		return p.build()
 	default:
-		return fmt.Errorf("opcode %#x has no place in a state dict of tensors", op)
+		return fmt.Errorf("opcode %#x is not used in a state dict of tensors: save plain tensors with torch.save(model.state_dict(), ...)", op)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (p *pickleScanner) global() error {
 	}
 	name := parts[0] + "." + parts[1]
 	if !pickleGlobals[name] {
-		return fmt.Errorf("global %q has no place in a state dict of F32, F16 or BF16 tensors", name)
+		return fmt.Errorf("global %q is not used in a state dict of F32, F16 or BF16 tensors", name)
 	}
 	p.push(pickleGlobal(name))
 	return nil
@@ -258,7 +258,7 @@ func (p *pickleScanner) persistent() error {
 	return nil
 }
 
-// reduce calls one of the two functions a state dict needs: OrderedDict() and _rebuild_tensor_v2.
+// reduce interprets calls of OrderedDict() and _rebuild_tensor_v2, the two functions that state dicts use.
 func (p *pickleScanner) reduce() error {
 	items, err := p.popN(2)
 	if err != nil {
@@ -292,7 +292,7 @@ func rebuildTensor(args pickleTuple) (*BinTensor, error) {
 	_, okGrad := args[4].(bool)
 	hooks, okHooks := args[5].(*pickleDict)
 	if !okStorage || !okOffset || !okShape || !okStride || !okGrad || !okHooks || len(hooks.keys) != 0 || len(shape) != len(stride) || len(shape) > maxDims {
-		return nil, errors.New("_rebuild_tensor_v2 with arguments of other kinds")
+		return nil, errors.New("_rebuild_tensor_v2 with arguments of unexpected types")
 	}
 	n, ok := numel(shape)
 	if !ok {
@@ -356,7 +356,7 @@ func (p *pickleScanner) setItems(op byte) error {
 	return nil
 }
 
-// build admits the one attribute a module's state dict carries: {'_metadata': versions by module}.
+// build accepts {'_metadata': versions by module}, the only attribute of a module's state dict.
 func (p *pickleScanner) build() error {
 	items, err := p.popN(2)
 	if err != nil {
@@ -365,13 +365,13 @@ func (p *pickleScanner) build() error {
 	dict, isDict := items[0].(*pickleDict)
 	state, isState := items[1].(*pickleDict)
 	if !isDict || !dict.ordered || !isState || len(state.keys) != 1 || state.keys[0] != "_metadata" {
-		return errors.New("attribute other than _metadata")
+		return errors.New("an attribute other than _metadata is set")
 	}
 	p.push(dict)
 	return nil
 }
 
-// result takes the one dict left on the stack apart: names to tensors.
+// result returns the tensors of the dict that is left on the stack.
 func (p *pickleScanner) result() ([]BinTensor, error) {
 	if len(p.stack) != 1 {
 		return nil, fmt.Errorf("pickle: %d values are left at its end, want one dict", len(p.stack))

@@ -2,8 +2,8 @@ package weights
 
 import "encoding/binary"
 
-// Block layouts of the GGUF quantisations (little endian; d and m are binary16). The arithmetic is the
-// format's own: products d*q are exact in float32, only the addition of a minimum rounds.
+// Block layouts of the GGUF quantisations (little endian; d and m are binary16). The arithmetic is that of the format:
+// products d*q are exact in float32, and only the addition of a minimum rounds.
 
 // blocks32 calls f with every block of 32 values.
 func blocks32(dst []float32, src []byte, blockBytes int, f func(v []float32, b []byte)) {
@@ -69,7 +69,7 @@ func decodeQ5_1(dst []float32, src []byte) {
 }
 
 // decodeQ4_K: d, dmin, 12 bytes of 6-bit scales and minima for 8 groups of 32, 128 bytes of nibbles;
-// value = d*scale*q - dmin*min. Each 32 bytes hold group 2i in the low and 2i+1 in the high nibbles.
+// value = d*scale*q - dmin*min. Each 32 bytes have group 2i in the low and 2i+1 in the high nibbles.
 func decodeQ4_K(dst []float32, src []byte) {
 	for i := 0; i < len(dst)/256; i++ {
 		v, b := dst[256*i:256*i+256], src[144*i:144*i+144]

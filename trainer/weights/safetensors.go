@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// safetensorsBits is the size of one element of every type the format knows; only F32, F16 and BF16 hold
-// weights here.
+// safetensorsBits is the size of an element, in bits, of every type of the format. Weights are only read from F32, F16 and
+// BF16.
 var safetensorsBits = map[string]int64{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
 	"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
@@ -55,8 +55,8 @@ func (s *Source) addSafetensors(file string) error {
 	return nil
 }
 
-// parseSafetensors reads the header: 8 bytes of little-endian length, JSON, then the data, which the
-// tensors must tile from end to end without hole or overlap. Entries come back in file order.
+// parseSafetensors reads the header: 8 bytes of little-endian length, JSON, then the data. The
+// tensors must cover the data completely and without overlaps. Entries are returned in the order of the file.
 // Format: https://huggingface.co/docs/safetensors.
 func parseSafetensors(file []byte) (entries []headerEntry, data []byte, err error) {
 	if len(file) < 8 {
@@ -153,7 +153,7 @@ func (e headerEntry) checkSize() error {
 	return nil
 }
 
-// checkTiling sorts entries by offset and demands that they cover size bytes exactly once.
+// checkTiling sorts entries by offset, and checks that they cover each of size bytes exactly once.
 func checkTiling(entries []headerEntry, size int64) error {
 	for _, e := range entries {
 		if e.end > size {

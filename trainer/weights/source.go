@@ -13,9 +13,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
-// Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. Files are
-// memory-mapped read-only; a Source holds no copy of the weights. Its methods but Close may be called
-// from several goroutines at once.
+// Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. The files are memory-mapped
+// read-only; a Source has no copy of the weights. Its methods, except Close and Check, may be called from several
+// goroutines at once.
 type Source struct {
 	path    string
 	config  arch.Config
@@ -26,9 +26,8 @@ type Source struct {
 	maps    []*mapping
 }
 
-// Open reads the headers of a Hugging Face folder or of a .gguf file and maps the weights. It refuses
-// architectures the trainer does not implement, and files whose headers do not add up; whether the
-// tensors are those the architecture needs is Check's question.
+// Open reads the headers of a Hugging Face folder or of a .gguf file, and maps the weights. It refuses architectures that
+// the trainer does not implement, and files with inconsistent headers. Check compares the tensors with the architecture.
 func Open(path string) (*Source, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -53,7 +52,7 @@ func Open(path string) (*Source, error) {
 	return s, nil
 }
 
-// Weight files of a Hugging Face folder, in the order in which they are looked for.
+// Files of a Hugging Face folder. The weight files are searched in this order.
 const (
 	safetensorsFile  = "model.safetensors"
 	safetensorsIndex = "model.safetensors.index.json"
@@ -63,7 +62,7 @@ const (
 	generationFile   = "generation_config.json"
 )
 
-// Limits on what a folder's JSON files hold: far above what dense models need, small enough to parse in bounded memory.
+// Limits on a folder's JSON files: far above the needs of dense models, and small enough to parse in bounded memory.
 const (
 	maxConfigBytes = 1 << 20
 	maxHeaderBytes = 16 << 20 // safetensors headers and shard indexes: room for maxTensors names
@@ -118,7 +117,7 @@ func (s *Source) openFolder() error {
 			return err
 		}
 	}
-	return fmt.Errorf("no weights found: expected %s, %s, %s or %s", safetensorsFile, safetensorsIndex, binFile, binIndex)
+	return fmt.Errorf("no weights found: want %s, %s, %s or %s", safetensorsFile, safetensorsIndex, binFile, binIndex)
 }
 
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
@@ -127,7 +126,7 @@ func (s *Source) Config() arch.Config { return s.config }
 // Names lists the tensors, sorted.
 func (s *Source) Names() []string { return s.names }
 
-// Notes tells in words what Open and Check left out of the file on purpose.
+// Notes lists, as sentences, the tensors that Open and Check ignore on purpose.
 func (s *Source) Notes() []string { return s.notes }
 
 // GGUFMeta returns the metadata of a GGUF file, nil for other formats. Values are string, bool, int64
@@ -140,9 +139,9 @@ func (s *Source) Info(name string) (shape []int64, dtype DType, ok bool) {
 	return t.shape, t.dtype, ok
 }
 
-// Read widens rows rowFrom to rowTo-1 of a tensor to float32, dequantising where needed. A row runs over
-// all dimensions but the first; a vector has rows of one value. dst must hold exactly those values.
-// A file that was cut short after Open gives an error.
+// Read widens rows rowFrom to rowTo-1 of a tensor to float32, and dequantises them if necessary. A row has all dimensions
+// except the first; a vector has rows of one value. dst must have the length of these rows. A file that was cut short
+// after Open gives an error.
 func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 	t, ok := s.tensors[name]
 	if !ok {
@@ -154,7 +153,7 @@ func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 	return nil
 }
 
-// DType returns BF16 where every tensor is stored so, else F32, which holds the values of every other type exactly.
+// DType returns BF16 if all tensors are stored in BF16, and F32 otherwise, which represents all other types exactly.
 func (s *Source) DType() DType {
 	for _, t := range s.tensors {
 		if t.dtype != BF16 {
@@ -164,9 +163,9 @@ func (s *Source) DType() DType {
 	return BF16
 }
 
-// Bytes returns the stored little-endian bytes of an F32, F16 or BF16 tensor without copying. They lie in
-// the mapped file: valid until Close, and touching them after the file was cut short kills the process.
-// ok is false for tensors that Read has to transform.
+// Bytes returns the stored little-endian bytes of an F32, F16 or BF16 tensor without a copy. The slice is part of the
+// mapped file: it is valid until Close, and reading it after the file was cut short kills the process. ok is false for
+// tensors that Read must transform.
 func (s *Source) Bytes(name string) (data []byte, ok bool) {
 	t, ok := s.tensors[name]
 	if !ok || t.dtype.Size() == 0 || t.ropePairs != 0 {
@@ -175,7 +174,7 @@ func (s *Source) Bytes(name string) (data []byte, ok bool) {
 	return t.data, true
 }
 
-// Close unmaps the files; slices from Bytes die with it.
+// Close unmaps the files. Slices from Bytes are then invalid.
 func (s *Source) Close() error {
 	var errs []error
 	for _, m := range s.maps {
@@ -188,7 +187,7 @@ func (s *Source) Close() error {
 // add registers a tensor of the given file under its Hugging Face name.
 func (s *Source) add(file, name string, t tensor) error {
 	if _, twice := s.tensors[name]; twice {
-		return fmt.Errorf("tensor %s occurs a second time in %s", name, file)
+		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
 	}
 	s.tensors[name] = t
 	return nil

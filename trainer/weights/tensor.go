@@ -5,24 +5,24 @@ import (
 	"math"
 )
 
-// tensor is stored bytes and how to read them.
+// tensor is a tensor in a file: its bytes, and how to decode them.
 type tensor struct {
 	shape []int64
 	dtype DType
 	data  []byte
 	// ropePairs is half the head dimension for GGUF query and key rows stored with the two halves of each
-	// head interleaved (row h*2P + 2j + half holds Hugging Face row h*2P + half*P + j), 0 otherwise.
+	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
 	ropePairs int64
 }
 
-// newTensor checks that data is exactly what shape and dtype say.
+// newTensor checks that data has the size of the shape and dtype.
 func newTensor(shape []int64, dtype DType, data []byte) (tensor, error) {
 	want, err := storedBytes(shape, dtype)
 	if err != nil {
 		return tensor{}, err
 	}
 	if int64(len(data)) != want {
-		return tensor{}, fmt.Errorf("shape %v of %s needs %d bytes, the file holds %d", shape, dtype, want, len(data))
+		return tensor{}, fmt.Errorf("shape %v of %s needs %d bytes, the file has %d", shape, dtype, want, len(data))
 	}
 	return tensor{shape: shape, dtype: dtype, data: data}, nil
 }
@@ -55,14 +55,14 @@ func rows(shape []int64) (count, length int64) {
 	return shape[0], length
 }
 
-// read widens rows from to to-1 into dst, which must hold exactly those values.
+// read widens rows from to to-1 into dst, which must have the length of these rows.
 func (t tensor) read(from, to int64, dst []float32) error {
 	count, length := rows(t.shape)
 	if from < 0 || from > to || to > count {
 		return fmt.Errorf("rows %d to %d of %d", from, to, count)
 	}
 	if int64(len(dst)) != (to-from)*length {
-		return fmt.Errorf("rows %d to %d hold %d values, the buffer %d", from, to, (to-from)*length, len(dst))
+		return fmt.Errorf("rows %d to %d have %d values, the buffer %d", from, to, (to-from)*length, len(dst))
 	}
 	e := encodings[t.dtype]
 	rowBytes := length / e.blockLen * e.blockBytes
@@ -77,7 +77,7 @@ func (t tensor) read(from, to int64, dst []float32) error {
 	return nil
 }
 
-// storedRow maps a Hugging Face row to the row of the file that holds it.
+// storedRow is the row of the file that has a Hugging Face row.
 func (t tensor) storedRow(row int64) int64 {
 	pairs := t.ropePairs
 	head, within := row/(2*pairs), row%(2*pairs)

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Tensors is one safetensors file of any names, memory-mapped: what a model's Source is too particular for, such as
-// the state of an optimizer.
+// Tensors is a memory-mapped safetensors file with any tensors, such as the state of an optimizer. (A Source has only the
+// tensors of a model.)
 type Tensors struct {
 	path    string
 	m       *mapping
 	entries map[string]headerEntry
-	data    []byte // what the entries' offsets count in
+	data    []byte // the entries' offsets are positions in it
 }
 
 // OpenTensors maps a safetensors file and checks its header.
@@ -53,7 +53,7 @@ func (t *Tensors) Info(name string) (dtype string, shape []int64, ok bool) {
 	return e.dtype, e.shape, ok
 }
 
-// Read widens rows from to to-1 of a floating-point tensor into dst, which must hold exactly those values.
+// Read widens rows from to to-1 of a floating-point tensor into dst, which must have the length of these rows.
 func (t *Tensors) Read(name string, from, to int64, dst []float32) error {
 	return t.use(name, func(e headerEntry, data []byte) error {
 		stored, err := newTensor(e.shape, DType(e.dtype), data)
@@ -76,7 +76,7 @@ func (t *Tensors) Integer(name string) (value int64, err error) {
 	return value, err
 }
 
-// use hands a tensor's bytes to read while they are mapped.
+// use calls read with the mapped bytes of a tensor.
 func (t *Tensors) use(name string, read func(e headerEntry, data []byte) error) error {
 	e, ok := t.entries[name]
 	if !ok {

@@ -13,13 +13,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
-// shardLimit is the largest weight file WriteHF makes, in bytes of data, unless one tensor is larger.
+// shardLimit is the largest weight file that WriteHF writes, in bytes of data, unless a single tensor is larger.
 const shardLimit = 4 << 30
 
-// WriteHF writes a complete Hugging Face folder: config.json, generation_config.json, safetensors (more
-// than 4 GiB in shards with an index), and extra files by name (tokenizer.json, chat_template.jinja, ...; a
-// generation_config.json there prevails). read fills dst with the float32 values of one tensor, all rows;
-// they are rounded to dtype (F32, BF16 or F16). dir must not exist; it appears complete or not at all.
+// WriteHF writes a complete Hugging Face folder: config.json, generation_config.json, safetensors (above 4 GiB in shards
+// with an index), and the files of extra by name (tokenizer.json, chat_template.jinja, ...). A generation_config.json in
+// extra replaces the derived one. read fills dst with all float32 values of a tensor, which are rounded to dtype (F32, BF16
+// or F16). dir must not exist. After a crash it is either complete or missing.
 func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
 	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error {
 		return WriteInto(f, cfg, read, dtype, extra)
@@ -30,7 +30,7 @@ func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) 
 	return nil
 }
 
-// WriteInto writes the files of WriteHF into a folder in the making.
+// WriteInto writes the files of WriteHF into a folder that is being written.
 func WriteInto(f *durable.Folder, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
 	return writeHF(f, cfg, read, dtype, extra, shardLimit)
 }
@@ -74,7 +74,7 @@ func configJSON(cfg arch.Config, dtype DType) ([]byte, error) {
 	return cfg.JSON(name)
 }
 
-// OutTensor is a tensor about to be written: Size bytes that Write produces.
+// OutTensor is a tensor that is to be written. Write writes its Size bytes.
 type OutTensor struct {
 	Name  string
 	DType string // as the format names it: F32, I64, ...
@@ -83,7 +83,7 @@ type OutTensor struct {
 	Write func(io.Writer) error
 }
 
-// weightTensors sorts tensors by name and lets them share one buffer of float32 values.
+// weightTensors sorts tensors by name. They share one buffer of float32 values.
 func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) error, dtype DType) []OutTensor {
 	var buffer []float32
 	out := make([]OutTensor, 0, len(tensors))
@@ -101,7 +101,7 @@ func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) 
 	return out
 }
 
-// WriteFloats encodes values a chunk at a time.
+// WriteFloats encodes and writes values, a chunk at a time.
 func WriteFloats(w io.Writer, dtype DType, values []float32) error {
 	var encoded []byte
 	for chunk := range slices.Chunk(values, scanChunk) {
@@ -136,7 +136,7 @@ func writeWeights(f *durable.Folder, tensors []OutTensor, limit int64) error {
 	return f.CreateBytes(safetensorsIndex, append(index, '\n'))
 }
 
-// splitShards cuts the list into runs of at most limit bytes, or one larger tensor.
+// splitShards splits the list into shards of at most limit bytes. A larger tensor is a shard of its own.
 func splitShards(tensors []OutTensor, limit int64) (shards [][]OutTensor, total int64) {
 	var start int
 	var size int64
@@ -150,7 +150,7 @@ func splitShards(tensors []OutTensor, limit int64) (shards [][]OutTensor, total 
 	return append(shards, tensors[start:]), total
 }
 
-// WriteSafetensors writes tensors in the given order behind a header padded to 8 bytes.
+// WriteSafetensors writes a header, with padding to a multiple of 8 bytes, and the tensors in the given order.
 func WriteSafetensors(w io.Writer, tensors []OutTensor) error {
 	header := []byte(`{"__metadata__":{"format":"pt"}`)
 	var at int64

@@ -1,11 +1,11 @@
 package main
 
-// bug is a fault that the product does not have.
+// bug is a fault that can be put into the product.
 type bug struct {
 	Name     string
-	File     string // in which it would be
-	Old, New string // the text that is there, once, and what would be there
-	Suite    suite  // that finds it
+	File     string // file that it changes
+	Old, New string // text in the file, which must be there exactly once, and its replacement
+	Suite    suite  // suite that must find it
 }
 
 func storeTests(tests string) suite { return suite{Package: "trainer/store", Tests: tests} }

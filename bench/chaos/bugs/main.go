@@ -1,11 +1,11 @@
-// Command bugs puts bugs into the product, one at a time, and demands that a test finds each. Nothing of it is in
-// the product: a bug is a piece of a file's text and what stands there instead, which the compiler is given in an
-// overlay. Run it in the root of the repository:
+// Command bugs puts bugs into the product, one at a time, and checks that a test finds each. The product itself is not
+// changed: a bug replaces a piece of a file's text in an overlay, which the compiler reads. Run it in the root of the
+// repository:
 //
 //	eval "$(make env)"; go run ./bench/chaos/bugs
 //
-// It fails where a bug's text is not in its file exactly once, where the product with the bug does not compile,
-// where a suite fails without any bug, and where a bug survives its suite.
+// It fails if a bug's text is not in its file exactly once, if the product with the bug does not compile, if a suite fails
+// without any bug, and if a suite passes in spite of its bug.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 
 func main() {
 	only := flag.String("only", "", "regular expression of the names of bugs to try")
-	tested := flag.Bool("tested", false, "the tests have passed without bugs: do not run them so first")
+	tested := flag.Bool("tested", false, "skip the runs of the tests without bugs: they have passed already")
 	flag.Parse()
 	ctx, done := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer done()
@@ -67,7 +67,8 @@ func run(ctx context.Context, only string, tested bool) error {
 	return errors.Join(errs...)
 }
 
-// withoutBugs demands that the suites pass as long as there is no bug: a package's at once, unless they have been tested.
+// withoutBugs checks that the suites pass without a bug. It runs the tests of a package together, or not at all if they
+// have passed already.
 func withoutBugs(ctx context.Context, tried []bug, tested bool) error {
 	var suites []suite
 	for _, b := range tried {
@@ -86,7 +87,7 @@ func withoutBugs(ctx context.Context, tried []bug, tested bool) error {
 		if out, err := s.run(ctx, ""); err != nil {
 			return fmt.Errorf("without a bug %s fails: %w\n%s", s, err, out)
 		}
-		fmt.Printf("%4.0f s  no bug: nothing found by %s\n", time.Since(started).Seconds(), s)
+		fmt.Printf("%4.0f s  no bug: %s passes\n", time.Since(started).Seconds(), s)
 	}
 	return nil
 }
@@ -113,7 +114,7 @@ func (b bug) overlay(dir string) (string, error) {
 		return "", err
 	}
 	if n := bytes.Count(text, []byte(b.Old)); n != 1 {
-		return "", fmt.Errorf("its text is in %s %d times", b.File, n)
+		return "", fmt.Errorf("its text is in %s %d times, want once: correct bench/chaos/bugs/bugs.go", b.File, n)
 	}
 	original, err := filepath.Abs(b.File)
 	if err != nil {
@@ -131,10 +132,10 @@ func (b bug) overlay(dir string) (string, error) {
 	return path, os.WriteFile(path, data, 0o644)
 }
 
-// suite is what finds a bug: tests of a package, or a run of bench/chaos.
+// suite is a check that finds a bug: tests of a package, or a run of bench/chaos.
 type suite struct {
-	Package, Tests string   // of the tests; Tests is a regular expression
-	Chaos          []string // arguments
+	Package, Tests string   // Tests is a regular expression of tests in Package
+	Chaos          []string // arguments of bench/chaos; nil: tests
 }
 
 func (s suite) String() string {
@@ -144,7 +145,7 @@ func (s suite) String() string {
 	return s.Package + " " + s.Tests
 }
 
-// run runs the suite; an empty overlay is the product as it is.
+// run runs the suite, without a bug if overlay is "".
 func (s suite) run(ctx context.Context, overlay string) ([]byte, error) {
 	if s.Chaos == nil {
 		args := []string{"test", "-timeout", "1h", "-failfast", "-run", "^(" + s.Tests + ")$", "./" + s.Package}
@@ -161,7 +162,7 @@ func (s suite) run(ctx context.Context, overlay string) ([]byte, error) {
 	const void = "exit status 2\n"
 	args := append([]string{"run", "./bench/chaos", "-work", "build/chaos/bugs", "-overlay", overlay}, s.Chaos...)
 	out, err := command(ctx, "go", args...)
-	if bytes.HasSuffix(out, []byte(void)) { // too few kills to prove that nothing is wrong, but nothing was
+	if bytes.HasSuffix(out, []byte(void)) { // the run had too few kills, but found no bug
 		return out, nil
 	}
 	return out, err

@@ -131,12 +131,12 @@ func TestBroken(t *testing.T) {
 		{"rollout q1/0 is in the ledger 2 times", func(m *made) { m.replace(ledger, "q1/1", "q1/0") }},
 		{"the ledger has 3 steps", func(m *made) { m.run[ledger] += `{"step":2,"rollouts":[],"updates":2}` + "\n" }},
 		{"line 2 of the ledger is of step 0", func(m *made) { m.replace(ledger, `"step":1`, `"step":0`) }},
-		{"other rollouts of step 0 are removed", func(m *made) { m.replace(ledger, `"removed":"why"`, `"trained":[1]`) }},
+		{"the removed rollouts of step 0 differ", func(m *made) { m.replace(ledger, `"removed":"why"`, `"trained":[1]`) }},
 		{"neither trained nor removed", func(m *made) { m.replace(ledger, `,"removed":"why"`, "") }},
-		{"nobody asked for rollout", func(m *made) { m.replace(ledger, "q1/1", "q9/1") }},
+		{"the uninterrupted run has no rollout", func(m *made) { m.replace(ledger, "q1/1", "q9/1") }},
 		{"ends in the middle of a line", func(m *made) { m.run[ledger] = strings.TrimSuffix(m.run[ledger], "\n") }},
-		{"b.jsonl is not what the manifest names", func(m *made) { m.replace(ledger, `"updates":2`, `"updates":3`) }},
-		{"model.safetensors is not what the manifest names", func(m *made) { m.replace(files+"model.safetensors", "b", "c") }},
+		{"b.jsonl differs from the manifest", func(m *made) { m.replace(ledger, `"updates":2`, `"updates":3`) }},
+		{"model.safetensors differs from the manifest", func(m *made) { m.replace(files+"model.safetensors", "b", "c") }},
 		{"optimizer.safetensors is not the uninterrupted run's", func(m *made) {
 			m.run[files+"optimizer.safetensors"] = "other"
 			m.replace("checkpoints/step-000002/manifest.json", fmt.Sprintf(`"size":%d,"sha256":"%s"`, len("boptimizer.safetensors"), sum("boptimizer.safetensors")),

@@ -10,16 +10,16 @@ import (
 // kill is a line of the list of kills.
 type kill struct {
 	Target string `json:"target"` // agent, or redis
-	Phase  string `json:"phase"`  // of the step, in which it was hit
+	Phase  string `json:"phase"`  // phase of the step in which it was killed
 }
 
-// minimumPhases of a step in which each target must have been killed.
+// minimumPhases is the number of phases of a step in which each target must have been killed.
 const minimumPhases = 3
 
-// phases of a step. What is hit while it starts, or waits for the others to, does not count.
+// phases of a step. Kills while a target starts or joins do not count.
 var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
 
-// coverage voids a run in which somebody was never killed where it could hurt.
+// coverage marks a run as void if it had too few kills, or a target was killed in too few phases.
 func (f *Findings) coverage(s settings) {
 	file, err := os.Open(s.kills)
 	if err != nil {

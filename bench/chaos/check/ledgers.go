@@ -24,15 +24,15 @@ type rollout struct {
 	Removed string    `json:"removed"`
 }
 
-// ledgers demands of every agent's ledger each step once and in order, and in it each rollout that the
-// uninterrupted run had there, once, with the same fate for all agents.
+// ledgers checks every agent's ledger: it must have each step once and in order, and in each step the rollouts of the
+// uninterrupted run, once. Each rollout must be trained on by all agents, or removed for all.
 func (f *Findings) ledgers(s settings) {
 	want, err := readLedger(s.whole, s.agents[0])
 	if err != nil || int64(len(want)) != s.steps {
 		f.void("the uninterrupted run's ledger has %d steps: %v", len(want), err)
 		return
 	}
-	fates := make([]map[string]string, len(want)) // by step: rollout to why it was removed, of the first agent
+	fates := make([]map[string]string, len(want)) // of the first agent: by step, rollout to the reason of its removal
 	seen := map[string]int64{}
 	for _, l := range want {
 		for _, r := range l.Rollouts {
@@ -54,14 +54,14 @@ func (f *Findings) ledgers(s settings) {
 			}
 		}
 		if int64(len(got)) != s.steps {
-			f.broken("%s: the ledger has %d steps, and %d were to be made", agent, len(got), s.steps)
+			f.broken("%s: the ledger has %d steps, want %d", agent, len(got), s.steps)
 		}
 		f.rollouts(agent, want, got)
 		f.agreed(agent, fates, got)
 	}
 }
 
-// rollouts compares the rollouts of an agent's ledger with those that there had to be.
+// rollouts compares the rollouts of an agent's ledger with those of the uninterrupted run.
 func (f *Findings) rollouts(agent string, want, got []line) {
 	times := map[string]int{}
 	for _, l := range got {
@@ -83,11 +83,11 @@ func (f *Findings) rollouts(agent string, want, got []line) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(times)) {
-		f.broken("%s: nobody asked for rollout %s", agent, id)
+		f.broken("%s: the uninterrupted run has no rollout %s", agent, id)
 	}
 }
 
-// agreed demands that all agents trained on a rollout or all removed it, for the same reason.
+// agreed checks that all agents trained on a rollout, or all removed it for the same reason.
 func (f *Findings) agreed(agent string, fates []map[string]string, got []line) {
 	for i, l := range got[:min(len(got), len(fates))] {
 		fate := map[string]string{}
@@ -101,7 +101,7 @@ func (f *Findings) agreed(agent string, fates []map[string]string, got []line) {
 			fates[i] = fate
 		}
 		if !maps.Equal(fates[i], fate) {
-			f.broken("%s: other rollouts of step %d are removed than elsewhere", agent, l.Step)
+			f.broken("%s: the removed rollouts of step %d differ from those of the first agent", agent, l.Step)
 		}
 	}
 }

@@ -1,11 +1,11 @@
-// Command check says whether a run that was killed again and again kept its promise. It knows nothing of how
-// it was done: it reads the ledgers and the manifests of the run and of an uninterrupted one, the record of
-// the run in Redis, and the list of kills; and it shares no code with the trainer.
+// Command check says whether a run that was killed again and again kept the promises of docs/reliability.md. It reads the
+// ledgers and manifests of the run and of an uninterrupted run, the record of the run in Redis, and the list of kills. It
+// shares no code with the trainer.
 //
 //	go run ./bench/chaos/check -run chaos -steps 50 -every 3 -whole DIR -dirs planner=DIR,researcher=DIR -store URL -ca FILE -kills FILE
 //
-// It prints its findings as JSON. Exit status: 0 the promise held, 1 it was broken, 2 the run is void: it ended
-// before anything was proved.
+// It prints its findings as JSON. Exit status: 0 the promises were kept, 1 a promise was broken, 2 the run is void: it
+// proves nothing, for example because there were too few kills.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// What check's status says.
+// Exit status.
 const (
 	exitKept   = 0
 	exitBroken = 1
@@ -29,15 +29,15 @@ const (
 type Findings struct {
 	Steps      int64    `json:"steps"`
 	Agents     []string `json:"agents"`
-	Rollouts   int      `json:"rollouts"`   // in the surviving history, each once
-	Lost       int      `json:"lost"`       // rollouts that an agent's ledger should have and has not
-	Duplicated int      `json:"duplicated"` // rollouts that an agent's ledger has again
-	Equal      bool     `json:"equal"`      // weights and optimizers are those of the uninterrupted run, bit for bit
+	Rollouts   int      `json:"rollouts"`   // of the uninterrupted run
+	Lost       int      `json:"lost"`       // rollouts that are missing in an agent's ledger
+	Duplicated int      `json:"duplicated"` // rollouts that are repeated in an agent's ledger
+	Equal      bool     `json:"equal"`      // weights and optimizers equal those of the uninterrupted run, bit for bit
 	Rounds     int      `json:"rounds"`
-	Takeovers  int      `json:"takeovers"` // places that went to another worker within a round, where the record shows it
-	Redone     int      `json:"redone"`    // steps that were made again, of all agents together
-	Broken     []string `json:"broken"`    // what was promised and not kept
-	Void       []string `json:"void"`      // why nothing is proved
+	Takeovers  int      `json:"takeovers"` // places that another worker took over within a round, as far as the record shows it
+	Redone     int      `json:"redone"`    // repeated steps, of all agents together
+	Broken     []string `json:"broken"`    // broken promises
+	Void       []string `json:"void"`      // reasons why the run proves nothing
 }
 
 func (f *Findings) broken(format string, args ...any) {
@@ -74,7 +74,7 @@ func main() {
 	f.manifests(s)
 	f.record(ctx, s)
 	f.coverage(s)
-	const most = 30 // of what is printed
+	const most = 30 // printed findings
 	if n := len(f.Broken); n > most {
 		f.Broken = append(f.Broken[:most], fmt.Sprintf("and %d more", n-most))
 	}
@@ -93,9 +93,9 @@ func parse(args []string) (settings, error) {
 	s := settings{dirs: map[string]string{}}
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.StringVar(&s.run, "run", "", "name of the run")
-	flags.Int64Var(&s.steps, "steps", 0, "steps that it had to make")
+	flags.Int64Var(&s.steps, "steps", 0, "steps of the run")
 	flags.StringVar(&s.whole, "whole", "", "folder of the uninterrupted run")
-	dirs := flags.String("dirs", "", "AGENT=DIR,...: the run's folder of every agent, main first")
+	dirs := flags.String("dirs", "", "AGENT=DIR,...: the run's folder of every agent, the main agent first")
 	flags.StringVar(&s.store, "store", "", "URL of its Redis, with a password that may read the record")
 	flags.StringVar(&s.ca, "ca", "", "PEM file of the authority of the server's certificate")
 	flags.StringVar(&s.kills, "kills", "", "file with a line of JSON for every kill")

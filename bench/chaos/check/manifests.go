@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// manifest is what a checkpoint says of itself.
+// manifest is the manifest of a checkpoint.
 type manifest struct {
 	Step   int64       `json:"step"`
 	Agents []agentPart `json:"agents"`
@@ -38,8 +38,8 @@ func stepDir(dir string, step int64) string {
 	return filepath.Join(dir, "checkpoints", fmt.Sprintf("step-%06d", step))
 }
 
-// manifests demands that the last checkpoint is there for every agent, that all have the same manifest, that
-// the files are those it names, and that they are the uninterrupted run's, byte for byte.
+// manifests checks the last checkpoint of every agent: all agents must have the same manifest, the files must have the
+// digests in it, and the files must equal those of the uninterrupted run.
 func (f *Findings) manifests(s settings) {
 	_, want, err := readManifest(s.whole, s.steps)
 	if err != nil {
@@ -59,7 +59,7 @@ func (f *Findings) manifests(s settings) {
 			first = data
 		}
 		if !bytes.Equal(first, data) {
-			f.broken("%s: its manifest is another than that of %s", agent, s.agents[0])
+			f.broken("%s: its manifest differs from that of %s", agent, s.agents[0])
 		}
 		part, expected := m.of(agent), want.of(agent)
 		f.onDisk(s.dirs[agent], agent, m.Step, part)
@@ -93,17 +93,17 @@ func differ(got, want agentPart) string {
 	return ""
 }
 
-// onDisk compares what a manifest says of an agent with what is there.
+// onDisk compares an agent's files with the manifest.
 func (f *Findings) onDisk(dir, agent string, step int64, part agentPart) {
 	for _, x := range part.Files {
 		path := filepath.Join(stepDir(dir, step), agent, filepath.FromSlash(x.Path))
 		if size, sum, err := digest(path); err != nil || size != x.Size || sum != x.SHA256 {
-			f.broken("%s: %s is not what the manifest names (%v)", agent, path, err)
+			f.broken("%s: the size or digest of %s differs from the manifest (%v)", agent, path, err)
 		}
 	}
 	path := ledgerPath(dir, agent)
 	if size, sum, err := digest(path); err != nil || size != part.Ledger.Size || sum != part.Ledger.SHA256 {
-		f.broken("%s: %s is not what the manifest names (%v)", agent, path, err)
+		f.broken("%s: the size or digest of %s differs from the manifest (%v)", agent, path, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// entry is one of the record: a round that begins, an agent's start in it, or a version that it came to.
+// entry is an entry of the record: the beginning of a round, an agent's start in a round, or a version that it committed.
 type entry struct {
 	id      string
 	event   string // round, start, version
@@ -19,24 +20,24 @@ type entry struct {
 	agent   string
 	epoch   int64
 	version int64
-	digest  string // of the checkpoint that is started from
+	digest  string // of the checkpoint from which the agent starts
 }
 
-// history is what the record has said so far.
+// history is the state after the entries so far.
 type history struct {
 	f       *Findings
 	round   int64
 	from    *entry           // the round's first start
-	started int64            // version of the newest start in the record so far
-	version map[string]int64 // of each agent that has started in the round, or as long as nobody has, in the one before
-	epoch   map[string]int64 // newest of each agent
-	commits map[string]int   // versions of each agent, in all rounds
+	started int64            // version of the newest start
+	version map[string]int64 // versions of the agents that have started in the round; before the first start, those of the round before
+	epoch   map[string]int64 // newest epoch of each agent
+	commits map[string]int   // number of versions that each agent committed, in all rounds
 }
 
-// record demands of the run's history that rounds are counted up; that all agents of a round start from the same
-// checkpoint, from none older than a round before; that each agent's versions go up one by one from there; that
-// no epoch falls; and that the last round comes to the end. A worker that comes when the others have ended begins a
-// round in which nobody starts: it does not count.
+// record checks the run's history: rounds are numbered without gaps; all agents of a round start from the same checkpoint,
+// which is not older than that of the round before; each agent's versions go up one by one from there; no epoch falls; and
+// the last round reaches the last step. A worker that joins after the others have ended begins a round without a start,
+// which does not count.
 func (f *Findings) record(ctx context.Context, s settings) {
 	entries, err := readRecord(ctx, s)
 	if err != nil {
@@ -57,7 +58,7 @@ func (f *Findings) rounds(s settings, entries []entry) {
 		case "version":
 			h.commit(e)
 		default:
-			f.broken("record %s: an event %q", e.id, e.event)
+			f.broken("record %s: unknown event %q", e.id, e.event)
 		}
 	}
 	f.Rounds = int(h.round)
@@ -104,7 +105,7 @@ func (h *history) commit(e entry) {
 	h.seen(e, true)
 }
 
-// seen keeps the agent's epoch; a new one in the middle of a round is a worker that took a place over.
+// seen stores the agent's epoch. A higher epoch in the middle of a round belongs to a worker that took the place over.
 func (h *history) seen(e entry, inRound bool) {
 	was := h.epoch[e.agent]
 	if e.epoch < was {
@@ -136,7 +137,7 @@ func readRecord(ctx context.Context, s settings) ([]entry, error) {
 		return nil, err
 	}
 	if len(messages) == 0 {
-		return nil, fmt.Errorf("it is empty")
+		return nil, errors.New("it is empty")
 	}
 	var out []entry
 	for _, m := range messages {

@@ -25,22 +25,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Durable are settings with which every change is on disk before it is answered.
+// Durable are settings with which every write is on disk before the server answers it.
 var Durable = []string{"--save", "", "--appendonly", "yes", "--appendfsync", "always"}
 
-// Server is a redis-server on a port of 127.0.0.1. It may be killed and started again: its data, and what it logs in
-// the file "log", are in Dir.
+// Server is a redis-server on a port of 127.0.0.1. It may be killed and started again. Its data and its log, the file
+// "log", are in Dir.
 type Server struct {
 	Dir, Port string
-	CertFile  string   // PEM file of the certificate that it has, and that signs itself; "": it speaks without TLS
-	Args      []string // settings beside these
+	CertFile  string   // PEM file of its self-signed certificate; "": it has no TLS
+	Args      []string // further settings
 	Cmd       *exec.Cmd
 }
 
-// Start starts a server in a folder of its own, or with --sentinel a Sentinel, and waits until it answers.
+// Start starts a server, or with --sentinel a Sentinel, in a folder of its own, and waits until it answers.
 func Start(args ...string) (*Server, error) { return start(false, args) }
 
-// StartTLS is Start for a server that speaks TLS only.
+// StartTLS is Start for a server that accepts only TLS.
 func StartTLS(args ...string) (*Server, error) { return start(true, args) }
 
 func start(withTLS bool, args []string) (s *Server, err error) {
@@ -68,7 +68,7 @@ func start(withTLS bool, args []string) (s *Server, err error) {
 	return s, s.Start()
 }
 
-// Start starts the process, also one that was killed, and waits until it answers.
+// Start starts the process, again after Kill, and waits until it answers.
 func (s *Server) Start() error {
 	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Server) Start() error {
 	})
 }
 
-// Await waits until the server is as it should be; what says what is missing meanwhile.
+// Await waits until there returns true. what names the awaited state in the error.
 func (s *Server) Await(what string, there func(*redis.Client) bool) error {
 	c := s.Client()
 	defer c.Close()
@@ -104,11 +104,11 @@ func (s *Server) Await(what string, there func(*redis.Client) bool) error {
 	return fmt.Errorf("redis-server %v: no %s:\n%s", s.Args, what, log)
 }
 
-// Client is a connection of the default user that repeats nothing and looks at no certificate.
+// Client is a connection of the default user. It repeats no command and checks no certificate.
 func (s *Server) Client() *redis.Client {
 	o := &redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1}
 	if s.CertFile != "" {
-		o.TLSConfig = &tls.Config{InsecureSkipVerify: true} // a server that was started right here
+		o.TLSConfig = &tls.Config{InsecureSkipVerify: true} // the server was started by this process
 	}
 	return redis.NewClient(o)
 }
@@ -121,18 +121,18 @@ func (s *Server) Kill() {
 	}
 }
 
-// Remove ends the process and deletes what it wrote.
+// Remove ends the process and deletes its files.
 func (s *Server) Remove() {
 	s.Kill()
 	os.RemoveAll(s.Dir)
 }
 
-// Addr is the server's host and port, Socket the path of its socket.
+// Addr is the server's host and port. Socket is the path of its socket.
 func (s *Server) Addr() string   { return "127.0.0.1:" + s.Port }
 func (s *Server) Socket() string { return filepath.Join(s.Dir, "socket") }
 func (s *Server) log() string    { return filepath.Join(s.Dir, "log") }
 
-// URL is the server's, without a user.
+// URL is the URL of the server, without a user.
 func (s *Server) URL() string {
 	if s.CertFile != "" {
 		return "rediss://" + s.Addr()
@@ -140,8 +140,8 @@ func (s *Server) URL() string {
 	return "redis://" + s.Addr()
 }
 
-// FreePort is a port of 127.0.0.1 that was free a moment ago, and so was the next. It is none of those that the kernel
-// gives to clients, one of whom might have it before the server does, or while that is away.
+// FreePort is a port of 127.0.0.1 that is free, and so is the next port. It is outside of the range from which the
+// kernel gives ports to clients: a client could take such a port before the server starts, or while it is down.
 func FreePort() (string, error) {
 	var err error
 	for range 100 {
@@ -162,7 +162,7 @@ func tryPort(port int) error {
 	return l.Close()
 }
 
-// Certify writes a certificate for 127.0.0.1 that signs itself, and its key, into dir: PEM files.
+// Certify writes a self-signed certificate for 127.0.0.1 and its key into dir, as PEM files.
 func Certify(dir string) (cert, key string, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
