@@ -52,9 +52,9 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 	switch {
 	case err != nil || len(points) > 0:
 	case len(stopped) > 0:
-		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: the cold start goes on where it was stopped, of %s", dir, strings.Join(stopped, ", ")))
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the cold start goes on where it was stopped, of %s", dir, strings.Join(stopped, ", ")))
 	default:
-		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s holds no checkpoint yet: for a start from the beginning", dir))
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the run starts from the beginning", dir))
 	}
 	return points, err
 }

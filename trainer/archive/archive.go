@@ -90,7 +90,7 @@ type Parameters interface {
 	Numel() int64
 	// Read fills dst with the weights that begin at index from.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Moments returns functions that fill dst with AdamW's moments at the time of the call, beginning at index from.
+	// Moments returns functions that fill dst with AdamW's current moments, beginning at index from.
 	Moments(ctx context.Context) (m, v func(from int64, dst []float32) error)
 	// Copy copies all buffers at one moment. The slices have the buffers' length.
 	Copy(ctx context.Context, master, m, v []float32) error
@@ -114,7 +114,7 @@ type Counters struct {
 type state struct {
 	Version int64 `json:"version"` // training steps committed
 	Counters
-	Reference []durable.File `json:"reference,omitempty"` // weights of the KL term, where they are those after the cold start
+	Reference []durable.File `json:"reference,omitempty"` // weights of the KL reference, if it is the policy after the cold start
 }
 
 // New returns the archive of an agent that has no checkpoint yet. It touches no file.

@@ -13,22 +13,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// ColdStart is how far an agent's cold start had come when it was stopped.
+// ColdStart is the progress of an agent's cold start that was stopped.
 type ColdStart struct {
-	Updates int64   `json:"updates"` // made
-	Over    bool    `json:"over"`    // and no more are to come: AdamW's moments are not kept
-	Loss    float64 `json:"loss"`    // sum over the updates of which the cold start's record gives the mean
-	Tokens  float64 `json:"tokens"`  // of all updates
-	Seconds float64 `json:"seconds"` // that they took
+	Updates int64   `json:"updates"` // updates made
+	Over    bool    `json:"over"`    // all updates are made; AdamW's moments are then not saved
+	Loss    float64 `json:"loss"`    // sum over the updates; the cold start's record has the mean
+	Tokens  float64 `json:"tokens"`  // tokens of all updates
+	Seconds float64 `json:"seconds"` // duration of all updates
 }
 
 // coldStartState is the state.json of a stopped cold start.
 type coldStartState struct {
 	ColdStart
-	Files []durable.File `json:"files"` // the others of the folder
+	Files []durable.File `json:"files"` // the other files of the folder
 }
 
-// StoppedColdStarts are those of the agents whose cold starts were stopped in a run's folder and can go on there.
+// StoppedColdStarts lists the agents whose stopped cold starts are in a run's folder.
 func StoppedColdStarts(dir string, agents []string) (stopped []string) {
 	for _, name := range agents {
 		if _, err := os.Lstat(coldStartDir(dir, name)); err == nil {
@@ -40,8 +40,8 @@ func StoppedColdStarts(dir string, agents []string) (stopped []string) {
 
 func coldStartDir(dir, agent string) string { return filepath.Join(dir, coldStartsFolder, agent) }
 
-// SaveColdStart writes the weights and AdamW's moments, and how far the cold start has come. The folder stays until a
-// checkpoint is complete. It returns its path.
+// SaveColdStart writes the weights, AdamW's moments and the progress of the cold start, and returns the path of the
+// folder. The folder is removed when a checkpoint is complete.
 func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string, err error) {
 	o := Optimizer{Step: c.Updates, Len: a.parameters.Numel(), Buffers: map[string]func(int64, []float32) error{
 		masterBuffer: func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }}}
@@ -67,8 +67,8 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 	return folder, nil
 }
 
-// RestoreColdStart continues the weights and moments of a cold start that was stopped. Where there is none, or a
-// damaged one, which the observer is told of, it changes nothing and returns the zero value.
+// RestoreColdStart restores the weights and moments of a stopped cold start. If there is none it changes nothing and
+// returns the zero value; the same for a damaged one, of which it sends a note.
 func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
 	folder := coldStartDir(a.Dir, a.Agent)
 	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
 	}
 	c, f, err := openColdStart(folder, a.parameters.Numel())
 	if err != nil {
-		a.Observer.Note(metrics.Warnf(a.Agent, metrics.TopicStart, "the cold start is made again from its first update: %s: %v", folder, err))
+		a.Observer.Note(metrics.Warnf(a.Agent, metrics.TopicStart, "the cold start begins again with its first update, because its saved state cannot be used: %s: %v", folder, err))
 		return ColdStart{}, nil
 	}
 	defer f.Close()
@@ -86,7 +86,7 @@ func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
 	return c, a.parameters.Restore(ctx, Counters{Updates: c.Updates}, f.reader("m"), f.reader("v"))
 }
 
-// openColdStart reads every byte of a stopped cold start's folder before anything of it is used.
+// openColdStart opens the folder of a stopped cold start. It verifies every byte first.
 func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, err error) {
 	data, err := ReadState(folder)
 	if err != nil {
@@ -97,7 +97,7 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 		return c, nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
 	if len(state.Files) != 1 || state.Files[0].Path != optimizerFile {
-		return c, nil, fmt.Errorf("%s names other files than %s", stateFile, optimizerFile)
+		return c, nil, fmt.Errorf("%s lists other files than %s", stateFile, optimizerFile)
 	}
 	if err := verifyFile(folder, state.Files[0]); err != nil {
 		return c, nil, fmt.Errorf("%s: %w", optimizerFile, err)
@@ -106,12 +106,12 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 		return c, nil, err
 	}
 	if c = state.ColdStart; f.Len() != numel || f.Step() != c.Updates || !f.Has(masterBuffer) || !c.Over && !(f.Has("m") && f.Has("v")) {
-		return c, nil, errors.Join(fmt.Errorf("%s holds the state of another model, of %d parameters", optimizerFile, f.Len()), f.Close())
+		return c, nil, errors.Join(fmt.Errorf("%s is of another model, with %d parameters", optimizerFile, f.Len()), f.Close())
 	}
 	return c, f, nil
 }
 
-// dropColdStart removes what is there of a stopped cold start: a checkpoint holds what came of it.
+// dropColdStart removes the folder of a stopped cold start. A complete checkpoint replaces it.
 func (a *Archive) dropColdStart() error {
 	return a.checkpoints.fsys().RemoveAll(coldStartDir(a.Dir, a.Agent))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// KeepReference writes the weights as they are now, in float32, into the run's folder: those that the agent's KL term
-// compares with from here on. Every checkpoint names the files by size and digest.
+// KeepReference writes the current weights, in float32, into the run's folder. They are the agent's KL reference from now
+// on. Every checkpoint has the sizes and digests of the files.
 func (a *Archive) KeepReference(ctx context.Context) error {
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may train against other weights
 		return err
@@ -24,17 +24,17 @@ func (a *Archive) KeepReference(ctx context.Context) error {
 		})
 	}
 	if err != nil {
-		return a.diskFull(fmt.Errorf("weights of the KL term: %w", err))
+		return a.diskFull(fmt.Errorf("weights of the KL reference: %w", err))
 	}
 	return nil
 }
 
-// Reference is the folder of what KeepReference wrote, in this process or before the checkpoint that was restored. It
-// reads every byte: an error says what is not as it was, and what can be done.
+// Reference is the folder that KeepReference wrote, in this process or before the restored checkpoint. It verifies every
+// byte. The error names the files that differ, and says what to do.
 func (a *Archive) Reference() (folder string, err error) {
 	folder = a.referenceDir()
 	if len(a.reference) == 0 {
-		return "", fmt.Errorf("the checkpoint of step %d names no weights for the KL term, which compares with those after the cold start: begin the run again in another run.dir, or with grpo.reference: start", a.saved)
+		return "", fmt.Errorf("the checkpoint of step %d has no weights of the KL reference, which is the policy after the cold start: begin the run again in another run.dir, or with grpo.reference: start", a.saved)
 	}
 	var faults []error
 	for _, f := range a.reference {
@@ -43,7 +43,7 @@ func (a *Archive) Reference() (folder string, err error) {
 		}
 	}
 	if len(faults) > 0 {
-		return "", fmt.Errorf("weights of the KL term, %s, are not those of the checkpoint of step %d: %w; put the folder back from a copy of the run's, or begin the run again in another run.dir",
+		return "", fmt.Errorf("weights of the KL reference, %s, differ from those of the checkpoint of step %d: %w; restore the folder from a copy of the run's folder, or begin the run again in another run.dir",
 			folder, a.saved, errors.Join(faults...))
 	}
 	return folder, nil
@@ -51,7 +51,7 @@ func (a *Archive) Reference() (folder string, err error) {
 
 func (a *Archive) referenceDir() string { return filepath.Join(a.Dir, referenceFolder, a.Agent) }
 
-// reader reads the tensors of a checkpoint off the weights as they are when it is called.
+// reader returns a function that fills dst with a tensor of the current weights.
 func (a *Archive) reader(ctx context.Context) func(name string, dst []float32) error {
 	return a.parameters.Reader(ctx, func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) })
 }
