@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// A run in which no prompt leaves room for an answer says which rows it was, trains nothing and fails.
+// A run in which no prompt leaves room for an answer says which rows it was, in every step, trains nothing and fails.
 func TestPromptsTooLong(t *testing.T) {
 	seen := &recorder{}
-	cfg := load(t, t.TempDir(), append([]string{"run.steps=1", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, untaught...)...)
+	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, untaught...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
-	for _, want := range []string{"nothing was trained", "not one token was sampled in 1 steps", "left no room for an answer"} {
+	for _, want := range []string{"nothing was trained", "not one token was sampled in 2 steps", "left no room for an answer"} {
 		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
@@ -19,8 +19,11 @@ func TestPromptsTooLong(t *testing.T) {
 	if notes := seen.String(); !strings.Contains(notes, "the prompt of train-000000 has ") || !strings.Contains(notes, "a conversation may have 3") {
 		t.Errorf("no row is named in %s", notes)
 	}
-	if v := seen.find(t, "step", 1, "planner").Values; v["prompts_too_long"] != v["trajectories"] || v["trajectories"] == 0 {
-		t.Errorf("%v of %v prompts were too long", v["prompts_too_long"], v["trajectories"])
+	for step := range int64(2) {
+		v := seen.find(t, "step", step+1, "planner").Values
+		if v["prompts_too_long"] != v["trajectories"] || v["trajectories"] == 0 || v["rollouts_removed"] != 0 || v["lag_max"] != 0 {
+			t.Errorf("step %d: %v of %v prompts were too long, %v rollouts removed, lag %v", step+1, v["prompts_too_long"], v["trajectories"], v["rollouts_removed"], v["lag_max"])
+		}
 	}
 }
 

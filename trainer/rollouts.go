@@ -243,9 +243,13 @@ func (w *worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) 
 // converse holds one conversation of this worker's agent.
 func (w *worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
 	delegate func(context.Context, string, int, string) (string, error)) (agent.Trajectory, error) {
-	return w.Player.Play(ctx, play.Conversation{
+	t, err := w.Player.Play(ctx, play.Conversation{
 		Query: q, Step: samplingStep(p), Rollout: k, Invocation: i, Text: text, Sampling: w.sampling(p), Delegate: delegate,
 	})
+	if err == nil && t.SampledTokens() == 0 { // its prompt is too long; no weights sampled it, so it is not stale
+		t.Version = w.Policy.Version()
+	}
+	return t, err
 }
 
 // samplingStep keys the random numbers of a phase. Evaluations all use 0, so that two versions are
