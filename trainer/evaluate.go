@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -100,7 +102,7 @@ func (w *worker) evaluate(ctx context.Context, version int64) error {
 
 // checkpointOf verifies a step's files and that they are of this team.
 func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer) (archive.Manifest, error) {
-	if !strings.HasPrefix(filepath.Base(stepDir), "step-") {
+	if _, err := os.Stat(stepDir); errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(filepath.Base(stepDir), "step-") {
 		return archive.Manifest{}, notAStep(cfg, stepDir)
 	}
 	m, err := archive.Verify(stepDir)

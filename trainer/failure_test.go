@@ -182,7 +182,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 	broken := out{real.(*research.Task)}
 	seen := &recorder{}
 	err = Train(t.Context(), load(t, dir, "run.steps=5", "eval.every=1", "grpo.max_removed=0"), Options{Task: broken, Observer: seen})
-	const want = ": step 2: " // of whichever agent says it first
+	const want = ": step 3: " // of whichever agent says it first
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), errFlaky.Error()) || !strings.Contains(err.Error(), "grpo.max_removed") {
 		t.Fatalf("%v; want %s …", err, want)
 	}

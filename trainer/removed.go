@@ -98,7 +98,7 @@ func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[s
 		return nil
 	}
 	return fmt.Errorf("step %d: %d of %d rollouts were removed, the %drd step in a row with more than grpo.max_removed (%g): those that are left are no fair sample. %s",
-		n, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
+		n+1, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
 }
 
 // unknownAccuracy says why an evaluation has no accuracy, "" if every rollout has a score.

@@ -136,7 +136,7 @@ func unchanged(cfg *config.Config, path string) error {
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
-		return fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %v; set them back, or choose another run.dir", path, keys)
+		return fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %s; set them back, or choose another run.dir", path, strings.Join(keys, ", "))
 	}
 	return nil
 }

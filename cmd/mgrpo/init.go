@@ -15,10 +15,10 @@ type initCmd struct {
 func (initCmd) Help() string {
 	return `Writes a commented configuration with all the files it names.
 
-quickstart  two small random models and the built-in task; nothing to download
-own-task    questions and answers in JSON lines, prompts, demonstrations
-research    a team that answers questions from a folder of Markdown
-program     a reward of your own, in Python`
+    quickstart  two small random models and the built-in task; no download
+    own-task    questions and answers in JSON lines, prompts, demonstrations
+    research    a team that answers questions from a folder of Markdown
+    program     a reward of your own, in Python`
 }
 
 func (c *initCmd) Run() error {
@@ -26,6 +26,10 @@ func (c *initCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("wrote %s and %d more files in %s; next:\n  mgrpo doctor %s\n  mgrpo train %s\n", c.File, len(written)-1, filepath.Dir(c.File), c.File, c.File)
+	all := c.File
+	if more := len(written) - 1; more > 0 {
+		all += fmt.Sprintf(" and %d more files in %s", more, filepath.Dir(c.File))
+	}
+	fmt.Printf("wrote %s; next:\n  mgrpo doctor %s\n  mgrpo train %s\n", all, c.File, c.File)
 	return nil
 }

@@ -157,7 +157,12 @@ func TestTemplates(t *testing.T) {
 
 func TestInit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	succeed(t, "", "init", file)
+	if said := succeed(t, "", "init", file); strings.Contains(said, " 0 more") {
+		t.Errorf("init says %q", said)
+	}
+	if help := succeed(t, "", "init", "--help"); !strings.Contains(help, "\n    research    a team") {
+		t.Errorf("templates are not lines of their own in %q", help)
+	}
 	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package assemble
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
@@ -19,7 +20,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	for _, name := range names {
 		a := cfg.Agent(name)
 		if a == nil {
-			return nil, fmt.Errorf("no agent %q in the configuration: it has %v", name, cfg.AgentNames())
+			return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(cfg.AgentNames(), ", "))
 		}
 		arch, err := architecture(cfg, a)
 		var fault *config.Error

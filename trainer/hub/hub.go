@@ -32,7 +32,7 @@ func Find(path, name string) (string, error) {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	if !IsName(name) {
+	if !IsName(name) || strings.HasSuffix(name, ".gguf") {
 		return "", fmt.Errorf("%s: there is no such folder or file", path)
 	}
 	cache, err := cacheDir()
@@ -41,7 +41,7 @@ func Find(path, name string) (string, error) {
 	}
 	snapshot, err := newest(filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--")))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is neither a folder or file (%s) nor in the Hugging Face cache (%s); download it with: hf download %s", name, path, cache, name)
+		return "", fmt.Errorf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: hf download %s", name, path, cache, name)
 	}
 	return snapshot, err
 }

@@ -62,6 +62,9 @@ func TestAPathComesFirst(t *testing.T) {
 	if _, err := Find(missing, "../missing"); err == nil || !strings.Contains(err.Error(), missing) || strings.Contains(err.Error(), "hf download") {
 		t.Error(err)
 	}
+	if _, err := Find("models/missing.gguf", "models/missing.gguf"); err == nil || strings.Contains(err.Error(), "hf download") {
+		t.Errorf("a GGUF file is looked for on the Hub: %v", err)
+	}
 }
 
 func TestDamagedCache(t *testing.T) {

@@ -121,7 +121,7 @@ func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 		}
 		return r.score, nil
 	case <-ctx.Done():
-		return 0, fmt.Errorf("verifier: program %s: no answer: %w%s", v.name, ctx.Err(), v.abandon(id))
+		return 0, fmt.Errorf("verifier: program %s: no answer within %s: %w%s", v.name, v.settings.Timeout, ctx.Err(), v.abandon(id))
 	}
 }
 

@@ -236,7 +236,7 @@ func TestProgramFailures(t *testing.T) {
 		v.Close()
 	}
 	v := openProgram(t, "silent", 500*time.Millisecond)
-	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 500ms") {
 		t.Errorf("a silent program: %v", err)
 	}
 	if _, err := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{"no-such-program-here"}}}); err == nil || !strings.Contains(err.Error(), "no-such-program-here") {
