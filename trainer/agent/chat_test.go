@@ -212,7 +212,7 @@ func TestChatTools(t *testing.T) {
 	})
 }
 
-// A model that is told of its tools by the system prompt is shown a call, which is one.
+// The example call in a system prompt that describes the tools is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
 	calls := ParseToolCalls(c.system)

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
-// scripted is an engine whose model says what the test wrote down: turn after turn, whatever is asked.
-// It checks what a real engine relies on: each request goes on where the one before ended.
+// scripted is an engine that answers with prepared turns, whatever the request. It checks that each request continues
+// the previous one, as a real engine expects.
 type scripted struct {
 	t     testing.TB
 	turns []scriptedTurn

@@ -199,7 +199,7 @@ func TestDiffForResume(t *testing.T) {
 	}
 }
 
-// What workers must agree on holds what they would otherwise do differently, and not what is theirs.
+// Shared contains the keys on which workers must agree, and no key that each worker may set.
 func TestShared(t *testing.T) {
 	shared := mustParse(t, minimal).Shared()
 	for key, want := range map[string]bool{"eval.temperature": true, "run.steps": true, "run.seed": true, "store.url": false, "agents.boss.device": false, "run.dir": false, "agents.help.engine.slots": false} {

@@ -8,7 +8,7 @@ import (
 
 const team = "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m}}\n"
 
-// Messages are what a person sees of this package: they are held word for word.
+// Users read these messages, so the test compares them word for word.
 func TestErrors(t *testing.T) {
 	for _, test := range []struct {
 		name, text string

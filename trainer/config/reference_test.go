@@ -126,7 +126,7 @@ change between a checkpoint and ` + "`--resume`" + `, but all workers of a team 
 have its own value.
 `
 
-// referencePage is docs/config.md: every key, what it takes, its default and its meaning.
+// referencePage returns the text of docs/config.md: every key with its type, default and meaning.
 func referencePage() string {
 	var b strings.Builder
 	b.WriteString(referenceIntro)

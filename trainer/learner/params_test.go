@@ -141,7 +141,7 @@ func masterOf(t *testing.T, m *model.Model) []float32 {
 	return out
 }
 
-// wantSaved fails unless a file of the model would hold these weights: the trained ones of a copy, the others the model's.
+// wantSaved fails unless a saved file has the trained weights of a copy and the model's other weights.
 func wantSaved(t *testing.T, p *some, weights []float32) {
 	t.Helper()
 	trained := make([]float32, p.Numel())

@@ -156,7 +156,7 @@ func clone(batch []*Sequence) []*Sequence {
 	return out
 }
 
-// objectives to hold against the oracle; each exercises another term or branch.
+// objectives to compare with the oracle; each exercises another term or branch.
 var objectives = []struct {
 	name       string
 	set        func(*mgrpo.Objective)
@@ -428,7 +428,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestMaskedPositionsAreNotRead: what is not sampled may hold anything, and so may a dropped trajectory.
+// TestMaskedPositionsAreNotRead: masked tokens and dropped trajectories may have any values.
 func TestMaskedPositionsAreNotRead(t *testing.T) {
 	l := tinyLearner(t, nil)
 	batch := tinyBatch(t, l, 0.6)

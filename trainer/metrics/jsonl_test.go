@@ -175,7 +175,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestNotesKeepTheirSeverity: also those of runs from before notes had one, whose text said it.
+// TestNotesKeepTheirSeverity: also notes of older versions, which have the severity in their text.
 func TestNotesKeepTheirSeverity(t *testing.T) {
 	dir := t.TempDir()
 	old := `{"time":"2026-01-02T03:04:05Z","kind":"note","step":0,"agent":"planner","values":null,"text":"warning: log-prob gap"}` + "\n" +

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A pooled group holds every member of the groups with its own query and weight; empty groups add nothing.
+// A pooled group has every member of the groups, with its query and weight; empty groups add no members.
 func TestPool(t *testing.T) {
 	align := Align{Mode: AlignDraw, D: 4}
 	groups := []Group{

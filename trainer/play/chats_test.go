@@ -89,7 +89,7 @@ func (s *said) Generate(context.Context, policy.Request) (policy.Completion, err
 	return policy.Completion{Tokens: turn, LogProbs: make([]float32, len(turn)), Finish: policy.FinishStop}, nil
 }
 
-// TestDemonstrationsAreRefused where they call, or are of, somebody that there is not: with file, line and name.
+// TestDemonstrationsAreRefused: a demonstration of or with a call to an unknown agent is an error with file, line and name.
 func TestDemonstrationsAreRefused(t *testing.T) {
 	good := `{"agent": "planner", "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}`
 	call := func(name string) string {

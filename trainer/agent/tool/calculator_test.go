@@ -84,7 +84,7 @@ func TestCalculatorErrors(t *testing.T) {
 	}
 }
 
-// Whatever is read back from a shown result that ends is the same number.
+// A result with finite decimals, read back, is the same number.
 func FuzzCalculator(f *testing.F) {
 	for _, seed := range []string{"1+2*3", "2^-3%5", "max(1,min(2,3))", "((1", "1e-9", "round(pi,3)", "sqrt(2)^2", "."} {
 		f.Add(seed)

@@ -188,7 +188,7 @@ func explainBatches(total map[int64]int64) string {
 	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes with that many conversations: %.1f on average.",
 		float64(rows)/float64(passes))
 	if alone := float64(total[1]) / float64(passes); alone >= 0.3 {
-		text += fmt.Sprintf(" In %.0f %% of the passes it was one alone: at the end of a phase, when few conversations are left, or all through it, where too few "+
+		text += fmt.Sprintf(" In %.0f %% of the passes it was a single conversation: at the end of a phase, when few conversations are left, or all through it, where too few "+
 			"rollouts are in flight or conversations wait much longer for tools and other agents than a pass takes.", 100*alone)
 	}
 	return text

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is an engine that says what it is told to, and keeps what it was asked.
+// script is an engine that answers with prepared turns and records its requests.
 type script struct {
 	answers [][]int32
 	asked   []policy.Request

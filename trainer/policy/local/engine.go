@@ -1,9 +1,9 @@
-// Package local is the rollout engine on our own kernels: continuous batching over slots of a
-// key-value cache, prefixes shared between rollouts and kept between turns.
+// Package local is the rollout engine on our own kernels: continuous batching over slots of a key-value cache. Prefixes
+// are shared between rollouts and kept between turns.
 //
-// On CPU a sampled token and its log-prob do not depend on what else is in flight, on arrival order, on
-// prefix reuse or on a restart: every row of every kernel depends on that row's inputs alone, and the
-// random number of a token is a function of its key and position.
+// On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse or
+// restarts. Every row of every kernel depends on that row's inputs alone, and the random number of a token is a function
+// of the sequence's key and the token's position.
 package local
 
 import (
@@ -25,7 +25,7 @@ type Options struct {
 	Context      int                   // tokens a sequence may reach; 0 means the model's limit
 	PassRows     int                   // most rows of one forward pass (decoding rows plus prefill); 0 means 512
 	NoPrefixes   bool                  // never reuse a cached prefix
-	NoRecordings bool                  // launch every operation of a GPU's decode pass by itself
+	NoRecordings bool                  // do not record decode passes as CUDA graphs
 	Overlap      bool                  // the weights may change under sequences in flight
 	TokenBytes   func(id int32) []byte // for stop strings; may be nil
 }
@@ -51,13 +51,13 @@ type Engine struct {
 	running []*sequence
 	done    chan struct{}
 
-	recordings map[int]*recording // by number of rows; of a GPU
+	recordings map[int]*recording // CUDA graphs by number of rows; empty on a CPU
 }
 
 var _ policy.Policy = (*Engine)(nil)
 
 // New allocates the cache and starts the scheduler. The engine reads the model's weights in place: call
-// Load after every update of them.
+// UpdateWeights after every change of them.
 func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	if opt.Context == 0 || opt.Context > m.MaxPosition() {
 		opt.Context = m.MaxPosition()
@@ -80,11 +80,11 @@ func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	return e, nil
 }
 
-// Deterministic is true on the CPU, where every row of every kernel depends on that row's inputs alone, as long
-// as weights do not change under sequences in flight.
+// Deterministic is true on a CPU, where every row of every kernel depends on that row's inputs alone, unless the weights
+// may change under sequences in flight.
 func (e *Engine) Deterministic() bool { return Deterministic(e.dev.IsCUDA(), e.opt.Overlap) }
 
-// Deterministic says what an engine's method of that name will, before there is an engine.
+// Deterministic is Engine.Deterministic for callers that have no engine yet.
 func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
 
 // ContextLimit is the most tokens of prompt plus completion.
@@ -97,10 +97,10 @@ func (e *Engine) Version() int64 {
 	return e.version
 }
 
-// UpdateWeights declares that the weights, which the engine reads in place, changed and now are `version`: cached keys
-// and values are dropped.
-// Unless Options.Overlap says otherwise no sequence may be in flight; one that is goes on with the new weights
-// over what the old ones put into the cache, and its completion carries the version that it began with.
+// UpdateWeights tells the engine that the weights, which it reads in place, have changed and are policy version `version`.
+// The engine drops cached keys and values. It is an error if sequences are in flight, unless Options.Overlap is set. With
+// Overlap a sequence in flight continues with the new weights and the cached keys and values of the old weights, and its
+// completion has the version with which it started.
 func (e *Engine) UpdateWeights(_ context.Context, version int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,7 +139,7 @@ func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	return q.out, q.err
 }
 
-// nudge makes the scheduler look again; it takes the lock so that no wake-up falls between its look and its wait.
+// nudge wakes the scheduler. It takes the lock so that no wake-up is lost between the scheduler's check and its wait.
 func (e *Engine) nudge() {
 	e.mu.Lock()
 	e.wake.Signal()
@@ -164,7 +164,7 @@ func (e *Engine) check(r policy.Request) error {
 	return nil
 }
 
-// Close stops the scheduler, fails what is in flight with ErrClosed and frees the cache.
+// Close stops the scheduler, fails the sequences in flight with ErrClosed and frees the cache.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	if e.closed {
@@ -196,7 +196,7 @@ func (e *Engine) Stats() policy.Stats {
 	return s
 }
 
-// schedule is the engine's only user of the cache: admit, run a pass, hand out its tokens, repeat.
+// schedule is the scheduler's loop: admit sequences, run a pass, distribute its tokens. Only schedule uses the cache.
 func (e *Engine) schedule() {
 	defer close(e.done)
 	for {
@@ -237,9 +237,9 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	}
 }
 
-// gather lets every goroutine run that can, so that whoever is about to ask for a turn takes part in the next pass:
-// conversations whose turn has just ended, and those that one reply of the store has woken. Without it the first of them
-// would have a pass of its own, which costs as much as one for all. Where no goroutine can run it returns at once.
+// gather yields to all runnable goroutines, so that conversations that are about to request a turn join the next pass:
+// those whose turn has just ended, and those that a reply of the store has woken. Without gather the first of them would
+// get a pass alone, which costs as much as a pass for all. gather returns at once if no goroutine is runnable.
 func (e *Engine) gather() {
 	e.mu.Unlock()
 	runtime.Gosched()
@@ -286,7 +286,7 @@ func (e *Engine) dropCancelled() {
 	e.running = slices.DeleteFunc(e.running, cancelled)
 }
 
-// distribute gives each sequence the token sampled for it and retires those that ended.
+// distribute appends the sampled tokens to their sequences and removes the sequences that have ended.
 func (e *Engine) distribute(b *batch, sampled []token) {
 	e.stats.Passes++
 	e.stats.Batches[len(b.ready)]++
@@ -307,7 +307,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 	e.running = slices.DeleteFunc(e.running, func(q *sequence) bool { return q.finished })
 }
 
-// abort fails everything in flight.
+// abort fails all sequences in flight.
 func (e *Engine) abort(err error) {
 	for _, q := range append(e.running, e.queue...) {
 		q.finish(policy.FinishCancelled, err)

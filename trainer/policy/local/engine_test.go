@@ -121,7 +121,7 @@ func converse(e *Engine, r policy.Request) ([2]policy.Completion, error) {
 	return [2]policy.Completion{first, second}, err
 }
 
-// run holds all conversations with at most `inFlight` at once, in the given order.
+// run runs all conversations in the given order, with at most `inFlight` at once.
 func run(t *testing.T, e *Engine, reqs []policy.Request, inFlight int, order []int) [][2]policy.Completion {
 	t.Helper()
 	out := make([][2]policy.Completion, len(reqs))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each caller is handed its own tokens, all of them, in order, whatever else is in flight.
+// Each caller gets all its tokens in order, whatever other sequences are in flight.
 func TestOnToken(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 5})
 	var wg sync.WaitGroup

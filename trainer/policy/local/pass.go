@@ -7,23 +7,23 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// batch is the plan of one forward pass.
+// batch is the work of one forward pass.
 type batch struct {
 	copies []placement // prefixes to copy before the pass
 	work   []work
-	ready  []*sequence // those whose next token is sampled from this pass, in order of `last`
+	ready  []*sequence // sequences whose next token is sampled from this pass, in the order of `last`
 	last   []int32     // row of each ready sequence's newest token
 	rows   int
 }
 
-// work is a run of rows of one sequence: its tokens from q.filled on.
+// work is consecutive rows of one sequence: its tokens from q.filled on.
 type work struct {
 	q    *sequence
 	rows int
 }
 
-// planBatch takes the one new row of every decoding sequence first, then fills up with prompts; a
-// prompt longer than the room left is continued in the next pass.
+// planBatch takes the new row of every decoding sequence first, then rows of prompts up to limit. A prompt that does not
+// fit continues in the next pass.
 func planBatch(running []*sequence, limit int) *batch {
 	b := &batch{}
 	for _, decoding := range []bool{true, false} {
@@ -56,9 +56,9 @@ func (b *batch) add(q *sequence, n int) {
 // decodes says whether every row is a sequence's newest token.
 func (b *batch) decodes() bool { return b.rows == len(b.ready) && b.rows == len(b.work) }
 
-const noSlot = -1 // of a row that is nothing's
+const noSlot = -1 // slot of a padding row
 
-// inputs are the plan's rows, and rows of nothing up to n of them: their tokens, slots, positions and lengths [4, n].
+// inputs returns tokens, slots, positions and lengths of the batch's rows, int32 [4, n], with padding rows up to n.
 func (b *batch) inputs(n int) []int32 {
 	all := make([]int32, 4*n)
 	id, slot, pos, length := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:]
@@ -75,10 +75,10 @@ func (b *batch) inputs(n int) []int32 {
 	return all
 }
 
-// pass runs the plan: copy prefixes, one forward over all rows, sample for the ready sequences.
+// pass runs the batch: it copies prefixes, makes one forward pass over all rows, and samples for the ready sequences.
 func (e *Engine) pass(b *batch) ([]token, error) {
 	var sampled []token
-	// Not a request's context: one caller going away must not fail the others of the batch.
+	// Not a request's context: a cancelled request must not fail the other requests of the batch.
 	err := e.dev.Do(context.Background(), func(s *torch.Scope) error {
 		for _, c := range b.copies {
 			e.cache.Copy(c.from, c.slot, c.reuse)
@@ -94,7 +94,7 @@ func (e *Engine) pass(b *batch) ([]token, error) {
 	return sampled, err
 }
 
-// logits [ready, vocabulary] are those of the ready sequences' newest tokens, nil where none is ready.
+// logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
 func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	if b.decodes() && e.dev.IsCUDA() && !e.opt.NoRecordings {
 		return e.recorded(s, b)
@@ -109,7 +109,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	return e.head(hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last)))))
 }
 
-// hidden is the forward pass over rows [4, n] as batch.inputs has them.
+// hidden runs the forward pass over rows [4, n], as batch.inputs returns them.
 func (e *Engine) hidden(s *torch.Scope, in *torch.Tensor) *torch.Tensor {
 	rows := model.Rows{Slot: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
 	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows))

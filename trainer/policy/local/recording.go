@@ -6,15 +6,15 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// recording is a decode pass of so many rows as a CUDA graph: one launch in the place of some hundreds, which take longer
-// than a GPU needs to read the weights of a small model. A pass takes the recording of the next power of two, or of all
-// slots; the rows it has no use for belong to none.
+// recording is a decode pass with a fixed number of rows as a CUDA graph. A single launch replaces hundreds, which would
+// take longer than a GPU needs to read the weights of a small model. A pass uses the recording with the next power of two
+// of rows, or with all slots; the surplus rows are padding.
 type recording struct {
 	graph      *torch.Graph
-	in, logits *torch.Tensor // of the rows
+	in, logits *torch.Tensor // int32 [4, rows] as batch.inputs returns them; [rows, vocabulary]
 }
 
-// recorded is the logits of a pass in which every sequence decodes.
+// recorded returns the logits of a pass in which every sequence decodes.
 func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 	size := min(1<<bits.Len(uint(b.rows-1)), e.opt.Slots)
 	r := e.recordings[size]
@@ -30,7 +30,7 @@ func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 func (e *Engine) record(s *torch.Scope, size int) *recording {
 	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 4, int64(size)))}
 	defer func() {
-		if r.graph == nil { // it could not be recorded
+		if r.graph == nil { // recording failed
 			r.drop()
 		}
 	}()

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// sample draws the next token of each ready sequence: row i of logits [N, vocabulary] is ready[i]'s. The
-// token's random number is a function of the sequence's key and the token's place in the sequence.
+// sample draws the next token of each ready sequence; row i of logits [N, vocabulary] belongs to ready[i]. A token's
+// random number is a function of the sequence's key and the token's position.
 func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, error) {
 	rows := make([]kernels.Sampling, len(ready))
 	for i, q := range ready {

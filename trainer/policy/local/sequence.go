@@ -14,7 +14,7 @@ type sequence struct {
 	ctx      context.Context
 	sampling policy.Sampling
 	key      [2]uint32
-	tokens   []int32 // prompt and what was sampled so far
+	tokens   []int32 // prompt and sampled tokens
 	prompt   int
 	slot     int // -1 while waiting
 	filled   int // tokens whose keys and values are in the cache
@@ -26,7 +26,7 @@ type sequence struct {
 	done     chan struct{}
 }
 
-// token is one sampled id with its log-probs under softmax(logits/tau) and the truncated distribution.
+// token is a sampled id with its log-probs under softmax(logits/tau) and under the truncated distribution.
 type token struct {
 	id                 int32
 	logProb, truncated float32
@@ -50,7 +50,7 @@ func (q *sequence) accept(t token) {
 	}
 }
 
-// ended tells whether the token just accepted was the last, and why.
+// ended says whether the sequence ends with the token just accepted, and why.
 func (q *sequence) ended(opt *Options) (policy.Finish, bool) {
 	id := q.tokens[len(q.tokens)-1]
 	switch {
@@ -64,7 +64,7 @@ func (q *sequence) ended(opt *Options) (policy.Finish, bool) {
 	return "", false
 }
 
-// stopString appends the token's bytes to the turn's text and looks for a stop string ending in them.
+// stopString appends the token's bytes to the turn's text and says whether a stop string ends in these bytes.
 func (q *sequence) stopString(opt *Options, id int32) bool {
 	if len(q.sampling.StopStrings) == 0 {
 		return false

@@ -1,38 +1,38 @@
 package local
 
-// slot is one row of the key-value cache and the tokens whose keys and values it holds.
+// slot is a slot of the key-value cache and its sequence.
 type slot struct {
 	tokens  []int32 // the sequence placed here; keys and values of the first `filled` are in the cache
 	filled  int
 	busy    bool
-	stale   bool  // the weights changed while it was busy: nobody else may reuse what it holds
+	stale   bool  // the weights changed while the slot was busy: its keys and values must not be reused
 	lastUse int64 // admission counter, for eviction of the least recently used
 }
 
-// slots decides where a sequence goes and what it may reuse. It is plain bookkeeping: no tensors.
+// slots assigns sequences to slots and finds reusable prefixes. It has no tensors.
 type slots struct {
 	all     []slot
 	clock   int64
-	sharing bool // reuse of cached prefixes; off only to show that results do not depend on it
+	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
 }
 
-// placement says where a sequence was put: its first `reuse` tokens are to be copied from slot `from`
-// (from == slot: they are there already).
+// placement is the slot of a sequence. The keys and values of its first `reuse` tokens must be copied from slot `from`,
+// or are in place if from == slot.
 type placement struct{ slot, from, reuse int }
 
-// place finds a slot for a sequence. ok is false when none is free, or when a sequence being prefilled
-// now will soon hold a longer common prefix than any slot does: then waiting is cheaper than computing
-// the prefix twice (K rollouts of one prompt).
+// place finds a slot for a sequence. ok is false if no slot is free. ok is also false if a sequence being prefilled will
+// soon have a longer common prefix than any slot: waiting is then cheaper than computing the prefix twice (K rollouts of
+// a prompt).
 func (s *slots) place(tokens []int32) (p placement, ok bool) {
-	usable := len(tokens) - 1 // the last token must run through the model: its logits are wanted
+	usable := len(tokens) - 1 // the last token must run through the model, for its logits
 	best, reuse, promised := -1, 0, 0
 	for i := range s.all {
 		if !s.sharing || s.all[i].stale {
 			continue
 		}
 		c := commonPrefix(s.all[i].tokens, tokens, usable)
-		if held := min(c, s.all[i].filled); held > reuse {
-			best, reuse = i, held
+		if cached := min(c, s.all[i].filled); cached > reuse {
+			best, reuse = i, cached
 		}
 		if s.all[i].busy && c > promised {
 			promised = c
@@ -54,8 +54,8 @@ func (s *slots) place(tokens []int32) (p placement, ok bool) {
 	return placement{slot: target, from: from, reuse: reuse}, true
 }
 
-// target is the idle slot to use: the one holding the prefix if the sequence continues all of it
-// (the next turn of a conversation), else the least recently used.
+// target returns the idle slot to use: the slot with the prefix if the sequence continues all of it (the next turn of a
+// conversation), else the least recently used slot.
 func (s *slots) target(best, reuse int) int {
 	if best >= 0 && !s.all[best].busy && s.all[best].filled == reuse {
 		return best
@@ -81,7 +81,7 @@ func (s *slots) idle() (n int) {
 	return n
 }
 
-// release makes a slot available again; what it holds stays reusable until it is evicted or stale.
+// release makes a slot available again. Its prefix stays reusable until the slot is evicted or stale.
 func (s *slots) release(i int) {
 	if s.all[i].stale {
 		s.all[i] = slot{}
@@ -91,7 +91,7 @@ func (s *slots) release(i int) {
 	s.all[i].tokens = s.all[i].tokens[:s.all[i].filled]
 }
 
-// forget drops everything cached, as after a change of the weights.
+// forget drops all cached prefixes, after a change of the weights.
 func (s *slots) forget() {
 	for i := range s.all {
 		if s.all[i].busy {

@@ -161,7 +161,7 @@ func TestProgramMatchesById(t *testing.T) {
 	wg.Wait()
 }
 
-// A program that dies is started again and gets what it had not answered.
+// A program that crashes is started again and gets the open cases.
 func TestProgramIsStartedAgain(t *testing.T) {
 	v := openProgram(t, "once", 0)
 	c := caseOf("b", nil, "b")
