@@ -96,7 +96,7 @@ inline int32_t check_scans(const TrajectoryScan *scan, int64_t trajectories, mgr
   return MGRPO_OK;
 }
 
-// Which sums a batch collects.
+// Which optional sums a batch collects.
 inline void mark_collected(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, mgrpo_loss_sums *s) {
   s->has_entropy = b.entropy != nullptr;
   s->has_ref_kl = b.logp_ref != nullptr && c.kl != MGRPO_KL_NONE;

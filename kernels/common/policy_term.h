@@ -103,8 +103,8 @@ struct TokenArrays {
   const T *logp_new, *logp_old, *logp_behaviour, *logp_ref, *entropy;
 };
 
-// What the first pass over a trajectory finds: rules 5 to 7 of section 7 and the sums its ratio needs.
-// A key is token * 8 + field, so that the least key is the first token and there the first field.
+// The results of the first pass over a trajectory: rules 5 to 7 of section 7 and the sums that its ratio needs. A key
+// is token * 8 + field, so that the least key is the first token and there the first field.
 struct TrajectoryScan {
   int64_t tokens = 0, bad_key = kNoKey, bad_count = 0, positive_key = kNoKey;
   double delta = 0, tis = 0;
@@ -191,7 +191,8 @@ MGRPO_HD void merge_sums(mgrpo_loss_sums &s, const mgrpo_loss_sums &o) {
   s.has_behaviour |= o.has_behaviour;
 }
 
-// What one trained token adds to the loss, before weights and coefficients, and dL of its log-prob and entropy.
+// The loss of one trained token, before weights and coefficients, and its derivatives with respect to log-prob and
+// entropy.
 template <class T>
 struct TokenTerm {
   Exponent delta;

@@ -1,4 +1,4 @@
-// What sampling's settings mean, for CPU and GPU alike.
+// Which settings of sampling are valid, and which truncate the distribution, for CPU and GPU alike.
 #pragma once
 #include "mgrpo/sample.h"
 #include "temperature.h"

@@ -9,7 +9,7 @@
 
 namespace mgrpo::cpu {
 
-// One choice for all kernels: what nn_ops() took.
+// The instruction set that nn_ops() chose, as for all kernels.
 const GroupOps &group_ops() {
 #if defined(__x86_64__)
   if (&nn_ops() != &kNnOpsPortable) return kGroupOpsAvx2;
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kGroupBlock = 1024;  // groups that a thread takes at once
 
-// Without weights every one is 1, and the compiler knows.
+// Without weights each weight is the constant 1, which lets the compiler drop the multiplication.
 template <class T, bool kWeighted>
 struct Group {
   const T *rewards;

@@ -25,7 +25,7 @@ bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int6
          valid_sizes({cu[batch], heads, hd});
 }
 
-// What the last row of each segment sees, from the beginning of its sequence.
+// The rows that the last row of each segment attends to, from the beginning of its sequence.
 class Contexts {
  public:
   Contexts(const int32_t *cu, const int32_t *follows, int64_t batch) : first_{0} {
@@ -194,7 +194,7 @@ int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const 
                           {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h),
                           dv_of(c, h));
     });
-    // ... and every row of dk and dv adds up what concerns it, in the order of the chunks.
+    // ... and every row of dk and dv adds up its parts from those places, in the order of the chunks.
     parallel_ranges(rows, 16, 2.0 * static_cast<double>(kv_stride * scratch), [&](int64_t begin, int64_t end) {
       for (const Chunk &c : wave) {
         const int64_t seen = contexts.own(c.segment).position + c.first + c.rows;

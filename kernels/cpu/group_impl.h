@@ -1,8 +1,8 @@
 // Four groups at a time for the instruction set the including file compiles for: include it as simd.h says.
 //
 // Member i of the four groups is one vector, so a group's sums run over its members in order, with the operations of
-// group_advantage.h: the bits are those of the code for one group. What a lane has beyond its group's end is another
-// group's and is masked.
+// group_advantage.h: the bits are those of the code for one group. Members beyond the end of a lane's group belong to
+// another group and are masked.
 #pragma once
 #include <stddef.h>
 
@@ -13,7 +13,7 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr int kGroups = 4;
-constexpr int kBatch = 4;  // fours that go through the divisions and roots together, which take long one after the other
+constexpr int kBatch = 4;  // fours whose divisions and roots overlap, since each takes long
 constexpr int64_t kLaneMembers = 64;
 
 typedef double Quad __attribute__((vector_size(32)));
@@ -85,7 +85,7 @@ MGRPO_INLINE void load_members(Quad (&a)[4], const T *p, const int64_t *first) {
   transpose(a);
 }
 
-// Four groups on their way: GroupMoments and CompensatedSum, a group a lane.
+// The state of four groups, one in each lane: GroupMoments and CompensatedSum.
 template <bool kWeighted>
 struct Four {
   const int64_t *first;  // offsets
@@ -148,7 +148,7 @@ struct Four {
     mean = differ ? (sum + dropped) / weight_sum : reference;
   }
 
-  // The same of unweighted members that sums_exactly(): in any order.
+  // The same for unweighted members for which sums_exactly() holds: in any order.
   template <class T>
   MGRPO_INLINE void add_exactly(const T *rewards) {
     sum = dropped = reference = Quad{};
@@ -165,7 +165,8 @@ struct Four {
     mean = sum / weight_sum;
   }
 
-  // What is left to know after centre_all(): no square of a float32's difference underflows.
+  // Sets `differ` and `mean` after centre_all(). No square of a difference of float32 values underflows, so `squares`
+  // is 0 only where all rewards are equal.
   MGRPO_INLINE void compare_exactly() {
     differ = squares > 0.0;
     mean = differ ? mean : reference;
@@ -196,7 +197,7 @@ struct Four {
     if (c.std == MGRPO_STD_SAMPLE) scale /= root(squares / (w - 1.0)) + c.eps;
   }
 
-  // Whether nothing is to be refused beyond doubt. The square of an advantage is at most peak * scale^2.
+  // Whether certainly no member is to be refused. The square of an advantage is at most peak * scale^2.
   MGRPO_INLINE bool settled(double largest_square) const {
     return all_lanes(~refused & (absolute(sum + dropped) < __DBL_MAX__) & (squares < __DBL_MAX__) &
                      (weight_sum < __DBL_MAX__) & (degenerate | empty | (peak * scale * scale < largest_square)));
@@ -221,7 +222,7 @@ struct Four {
   }
 };
 
-// Of which the root is a finite T.
+// Squares below this bound have a root that is a finite T.
 MGRPO_INLINE double largest_square(const float *) { return static_cast<double>(__FLT_MAX__) * __FLT_MAX__ / 4; }
 MGRPO_INLINE double largest_square(const double *) { return __DBL_MAX__; }
 

@@ -6,7 +6,8 @@
 namespace mgrpo::cpu {
 namespace {
 
-// Outputs, and of many rows the rows, that a thread takes at once: as they are done, since threads are not equally fast.
+// How many outputs (and, of many rows, how many rows) a thread takes at once. It takes more when it is done, since
+// threads are not equally fast.
 constexpr int64_t kOutputBlock = 96, kRowBlock = 84;
 
 template <class Weight, class Loop>

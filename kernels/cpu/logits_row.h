@@ -32,13 +32,13 @@ inline void store_from(double value, uint16_t *out) {
   *out = static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// What a thread lends to the rows it works on.
+// Scratch of one thread, for the row that it works on.
 struct RowScratch {
   std::vector<float> exps;       // [vocab] for KeptExponents that keep the logits too
   std::vector<RowBlock> blocks;  // [row_blocks(vocab)] but for DoubleRow
 };
 
-// Knows the exponent of one column, the target.
+// Keeps the exponent of one column, the target.
 template <class T>
 struct VectorRow {
   using Logit = T;
@@ -137,7 +137,7 @@ struct DoubleRow {
   }
 };
 
-// For every thread that so much work is done by.
+// Scratch for each thread that this much work is split over.
 template <class Row>
 std::vector<RowScratch> row_scratch(double work, int64_t vocab) {
   std::vector<RowScratch> scratch(static_cast<size_t>(thread_count(work)));
@@ -163,7 +163,7 @@ TokenProb token_prob(const Row &row, int32_t target) {
   return {row.exponent(target) - log_sum, log_sum - row.mean_exponent()};
 }
 
-// Overwrites a readable row of some probability by its gradient, for g = dL/dlogp and e = dL/dH:
+// Overwrites a readable row, not all of probability 0, by its gradient, for g = dL/dlogp and e = dL/dH:
 // ln p_v + H = d_v - mean d, so dz_v = exp(d_v) (constant + slope d_v) off the target. At the target G (1 - p) is
 // formed from S - exp(d_y): float32 would lose it where p is near 1.
 template <class Row>

@@ -48,11 +48,11 @@ MGRPO_INLINE void store_sums(Vec4 sums, float *y, const float *b, int64_t n) {
   }
 }
 
-// Memory that a tile asks for while it computes: `pace` bytes from `from` on for each number of a row of w, so
-// that the requests are spread evenly.
+// Memory that a tile prefetches while it computes: `pace` bytes from `from` on for each number of a row of w, so that
+// the requests are spread evenly.
 struct Prefetch {
   const void *from;
-  int64_t pace;  // 0: nothing of use
+  int64_t pace;  // 0: no request
 
   MGRPO_INLINE void ask(int64_t i) const {
     const char *p = static_cast<const char *>(from) + i * pace;
@@ -117,7 +117,7 @@ MGRPO_INLINE int64_t outputs_at_once(const TilePlan &plan) {
   return kFourRowOutputs == 3 && plan.low + (plan.higher > 0) == 4 ? 12 : 4;
 }
 
-// Rows of w [n, k] that are needed next. Each tile asks for `pace` of them.
+// Rows of w [n, k] that are needed next. Each tile prefetches `pace` of them.
 template <class W>
 struct Ahead {
   const W *w;  // null: none
@@ -210,7 +210,7 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_str
 }
 
 // y[i, j] = rows(i) . w[j] + b[j] for i < m, j < n: a few rows of w at a time, read once for all m. Where w is dense,
-// what is as far behind `ahead` as the next of them behind w is fetched into the cache on the way; null: nothing is.
+// the next rows, counted from `ahead`, are prefetched on the way; null: none are.
 template <class Rows, class W>
 void dot_block(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
                float *y, int64_t y_stride, const W *ahead) {

@@ -112,7 +112,7 @@ MGRPO_INLINE float block_max(const T *z, int64_t n) {
   return max_lanes(m[0]);
 }
 
-// Logits are seen as what they lie below the maximum, an operand that memory can be subtracted from.
+// Logits enter as their distance below the maximum: a subtraction that takes its operand from memory.
 struct Below {
   static constexpr float kLog2E = 1.44269504f;
   Vec max, farthest;  // below this an exponential is 0; it keeps 0 * Inf out of the products
@@ -121,7 +121,7 @@ struct Below {
   MGRPO_INLINE Vec of(Vec z) const { return vmin(farthest, max - z); }
 };
 
-// Where exps is null they are only added up.
+// Where exps is null the exponentials are only added up.
 template <class T>
 void row_exponentials(const T *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) {
   constexpr int kUnroll = 2;

@@ -7,7 +7,7 @@
 
 namespace mgrpo::cpu {
 
-// One choice for all kernels: what nn_ops() took, row passes take.
+// The instruction set that nn_ops() chose, as for all kernels.
 const RowOps &row_ops() {
 #if defined(__x86_64__)
   if (&nn_ops() == &kNnOpsAvx512) return kRowOpsAvx512;

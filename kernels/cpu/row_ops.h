@@ -8,7 +8,7 @@ namespace mgrpo::cpu {
 // Exponentials are added up in float32 within a block of this many columns, blocks in float64.
 constexpr int64_t kRowBlock = 256;
 
-// What softmax(z / tau) of a row needs, with d_v = (z_v - max) / tau.
+// The sums from which softmax(z / tau) of a row follows, with d_v = (z_v - max) / tau.
 struct RowSums {
   float max;        // max z
   double sum;       // S = sum exp d_v, at least 1

@@ -25,7 +25,7 @@ struct Draw {
   float logp, truncated_logp;
 };
 
-// One row: its exponentials exp((z_v - max) / tau), and what is kept of them.
+// One row: its exponentials exp((z_v - max) / tau), and those that the filters keep.
 template <class T>
 class Row {
  public:

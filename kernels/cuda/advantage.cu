@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// What a group's first pass finds. A refusal's key is member * 4 + code, so that the least is the first member's.
+// The results of a group's first pass. A refusal's key is member * 4 + code, so that the least is the first member's.
 struct GroupPass {
   double weight = 0, least = HUGE_VAL, most = -HUGE_VAL;
   CompensatedSum sum;

@@ -1,5 +1,5 @@
-// What a block of threads does together. Every function here is called by all threads of the block, and its
-// order of operations is fixed by the thread numbers: no atomics on floating point, the same bits each time.
+// Operations of a whole block of threads. Every function here is called by all threads of the block, and its order of
+// operations is fixed by the thread numbers: no atomics on floating point, the same bits each time.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -29,7 +29,7 @@ int32_t report(cudaError_t error, const char *call);
 
 // The most blocks a launch asks for; kernels stride over the rest.
 #ifdef MGRPO_MAX_BLOCKS
-constexpr int64_t kMaxBlocks = MGRPO_MAX_BLOCKS;  // so few that small tests stride
+constexpr int64_t kMaxBlocks = MGRPO_MAX_BLOCKS;  // few, so that kernels stride in small tests, too
 #else
 constexpr int64_t kMaxBlocks = 1 << 20;
 #endif

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Found {
-  int64_t first;             // as report_least leaves it
+  int64_t first;             // as report_least writes it
   unsigned long long count;
 };
 

@@ -1,4 +1,4 @@
-// What the kernels of a model's layers share: their element types and the rows they go through.
+// Shared by the kernels of a model's layers: element types and loops over rows.
 #pragma once
 #include "check.h"
 #include "device.h"

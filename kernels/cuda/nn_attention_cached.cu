@@ -1,7 +1,8 @@
-// Decode attention: a block takes the query heads of one key/value head of a row, up to eight of them, over a part of the
-// keys the row sees, so that a key is read once for all of them and a few rows fill a GPU. The lanes of a group share a
-// key, each with 16 bytes of it; the groups of a block take keys in turn, each with a running softmax of its own. Groups
-// are merged in their order, and then the parts of a row in theirs. What is cut where depends on the row's length alone.
+// Decode attention: a block takes the query heads of one key/value head of a row, up to eight of them, over a part of
+// the keys the row sees, so that a key is read once for all of them and a few rows fill a GPU. The lanes of a group
+// share a key, each with 16 bytes of it; the groups of a block take keys in turn, each with a running softmax of its
+// own. Groups are merged in their order, and then the parts of a row in theirs. Where a row is cut depends on its
+// length alone.
 #include "mgrpo/nn.h"
 #include "nn.cuh"
 
@@ -55,7 +56,7 @@ __device__ void load_share(const T *row, int lane, int64_t n, float (&to)[kWide]
   }
 }
 
-// A softmax-weighted sum of values on the way: the largest score, the sum of exponentials and a lane's share of values.
+// A running softmax-weighted sum of values: the largest score, the sum of exponentials and a lane's share of values.
 template <int kWide>
 struct Running {
   float max = kFloor, sum = 0, values[kWide] = {};
@@ -64,7 +65,7 @@ struct Running {
 template <class T, int kLanes, int kPacks, int kHeads>
 __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
   constexpr int kWide = kPacks * Pack<T>::kWidth, kGroups = kThreads / kLanes;
-  constexpr int kKeys = 16 / kHeads;  // that a group reads before it looks at its maximum again
+  constexpr int kKeys = 16 / kHeads;  // keys that a group reads before it updates its maximum
   __shared__ float group_max[kHeads][kGroups], group_sum[kHeads][kGroups], group_values[kGroups][kLanes * kWide];
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const int64_t per_kv = in.heads / in.kv_heads, tiles = (per_kv + kHeads - 1) / kHeads;

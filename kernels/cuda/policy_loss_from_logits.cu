@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMaxCluster = 8;  // what every GPU with clusters can schedule
 
-// What the rest of its trajectory adds to a token.
+// The values of a token that come from its trajectory.
 struct TokenTrajectory {
   double weight, advantage, coefficient;
 };

@@ -228,7 +228,7 @@ TEST_P(Advantage, AGroupsBitsDoNotDependOnTheOthers) {
     }
 }
 
-// Runs of 32 groups whose float32 rewards are up to so many powers of two apart: sums of the first runs are exact
+// Sets of 32 groups whose float32 rewards are up to so many powers of two apart: sums of the first sets are exact
 // without compensation. Among them are groups of identical rewards, of zeros, and without members.
 Groups runs_apart(int from, int to) {
   Groups in;
@@ -252,7 +252,7 @@ TEST_P(Advantage, ExactSumsHaveTheSameBits) {
   }
 }
 
-// What has to be refused is found among groups that need not, at every place of a four.
+// A group that has to be refused is found among groups that have not, in every lane of a four.
 TEST_P(Advantage, RefusalsAmongManyNameTheFirst) {
   MGRPO_SKIP_EMULATED();
   const double tiny = std::numeric_limits<double>::denorm_min();

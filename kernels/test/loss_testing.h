@@ -1,4 +1,4 @@
-// What the tests of the policy loss share.
+// Shared by the tests of the policy loss.
 #pragma once
 #include "mgrpo/policy_loss.h"
 

@@ -172,7 +172,7 @@ TEST(AttentionPacked, ThreadsDoNotChangeBits) {
   }
 }
 
-// Where the rows of a sequence lie cannot be seen in its bits.
+// The bits of a sequence do not depend on where its rows lie.
 TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
   const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}};
   const Inputs in(shared);

@@ -5,7 +5,7 @@ using namespace nn_testing;
 
 namespace {
 
-// Weights in one of the two formats, and what they are worth.
+// Weights in one of the two formats, and their values as float32.
 struct Weights {
   Floats values;
   std::vector<uint16_t> half;  // empty in float32

@@ -71,7 +71,7 @@ std::vector<int64_t> read_int64s(const at::Tensor &t) {
   return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
 }
 
-// Which rows see which, as LibTorch's attention wants it.
+// Which keys each row attends to, in the form that LibTorch's attention takes.
 struct Segments {
   std::vector<int64_t> cu, follows;  // follows is empty where every segment is a sequence
   std::vector<int64_t> seen, key_cu; // the last row of segment s sees seen[key_cu[s]] to seen[key_cu[s+1]-1], by position
@@ -113,7 +113,7 @@ void list_keys(Segments &g, at::Device device) {
   g.key_offsets = on_device(g.key_cu).to(at::kInt);
 }
 
-// A tensor as it was at one moment, without keeping it alive.
+// Identifies a tensor and its contents at one moment, without keeping it alive.
 class Moment {
  public:
   explicit Moment(const at::Tensor &t) : tensor_(t.getIntrusivePtr()), version_(int64_t(t._version())) {}
@@ -127,8 +127,8 @@ class Moment {
   int64_t version_;
 };
 
-// A model asks with the same tensors in every layer, so the last answer is kept for a GPU, where each copy
-// to the host would wait for all work before it.
+// Every layer of a model passes the same tensors. On a GPU each copy to the host would wait for all work before it, so
+// the last result is kept.
 const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, int64_t rows) {
   struct Answer {
     Moment cu;
@@ -198,16 +198,16 @@ at::Tensor attend_slot(const at::Tensor &q, const at::Tensor &k, const at::Tenso
   return out.permute({2, 1, 0, 3}).reshape({rows, heads, hd});
 }
 
-// Rows of a slot each: their keys and values are gathered, and the query heads of a group are the rows of one
-// small attention.
+// One row for each slot: keys and values are gathered, and the query heads of a group are the rows of one small
+// attention.
 at::Tensor attend_slots(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
   auto out = at::scaled_dot_product_attention(q.reshape({rows, kv, heads / kv, hd}), k, v, seen.unsqueeze(1).unsqueeze(1), 0.0, false, scale);
   return out.reshape({rows, heads, hd});
 }
 
-// The end of the rows that are attended to at once: those of one slot, as in a prompt, or those after which
-// another slot follows each time, as in decoding. A mask has at most 16 Mi elements.
+// The end of the rows that one call attends with: consecutive rows of one slot, as in a prompt, or rows of which each
+// has another slot than the next, as in decoding. A mask has at most 16 Mi elements.
 int64_t cached_run(const std::vector<int64_t> &slots, const std::vector<int64_t> &lengths, int64_t from) {
   int64_t rows = int64_t(slots.size()), end = from + 1, longest = lengths[from];
   auto continues = [&](int64_t r) { return r < rows && slots[r] == slots[r - 1]; };
@@ -305,7 +305,7 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     for (const auto *cache : {&K, &V}) check_cache(*cache, K.size(1), Q.size(2), Q);
     int32s(S, Q.size(0), "slot", Q);
     int32s(L, Q.size(0), "length", Q);
-    // More rows than slots have a prompt among them: on a GPU that is LibTorch's, whose products are of matrices.
+    // More rows than slots: there is a prompt among them. On a GPU LibTorch takes it, as products of matrices.
     bool decodes = Q.size(0) <= K.size(0);
     return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, S, L, scale) : cached_composite(Q, K, V, S, L, scale);
   });

@@ -1,4 +1,4 @@
-// libmgrpo_torch_cuda: what the first library asks of CUDA.
+// libmgrpo_torch_cuda: the functions of libmgrpo_torch that need CUDA.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -52,12 +52,12 @@ struct Graph {
   }
 };
 
-// Graphs enter themselves with the GPU's random generator, which does not expect several threads.
+// A graph registers with the GPU's random generator, which is not safe for several threads.
 std::mutex generator;
 
 void *graph_open(int index) {
   auto g = std::make_unique<Graph>(c10::DeviceIndex(index));
-  g->before.synchronize();  // what the recorded work reads is there
+  g->before.synchronize();  // the tensors that the recorded work reads are complete
   c10::cuda::setCurrentCUDAStream(g->own);
   return g.release();
 }
@@ -66,7 +66,7 @@ void graph_capture(void *graph) {
   auto *g = static_cast<Graph *>(graph);
   g->own.synchronize();
   std::lock_guard<std::mutex> lock(generator);
-  // Other threads of this process ask CUDA for memory and times meanwhile, and may.
+  // Thread-local mode: other threads may call CUDA for memory and times during the recording.
   g->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
   g->capturing = true;
 }
@@ -89,7 +89,7 @@ void graph_drop(void *graph) {
   delete static_cast<Graph *>(graph);
 }
 
-// A row that a kernel refuses is for the caller to report. A failure of CUDA's is told in its own words.
+// A row that a kernel refuses is for the caller to report. A failure of CUDA is reported in CUDA's words.
 int32_t refused(int32_t status) {
   TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
   return status;

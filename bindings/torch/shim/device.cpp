@@ -72,7 +72,7 @@ std::string library_folder() {
 char *failure(const char *message, int32_t status) noexcept {
   size_t size = std::strlen(message) + 1;
   char *e = static_cast<char *>(std::malloc(sizeof status + size));
-  if (!e) std::abort();  // not even a message can be had
+  if (!e) std::abort();  // no memory for the message
   std::memcpy(e, &status, sizeof status);
   return static_cast<char *>(std::memcpy(e + sizeof status, message, size));
 }
@@ -90,7 +90,7 @@ void mgt_free(char *error) {
 const char *mgt_built_version(void) { return TORCH_VERSION; }
 
 const char *mgt_loaded_version(void) {
-  // Not from at::show_config(): that asks for CUDA, and what is loaded later is never found (mgt_cuda_load).
+  // Not from at::show_config(): it asks LibTorch for CUDA, and LibTorch remembers the answer from before mgt_cuda_load.
   const auto &options = caffe2::GetBuildOptions();
   auto found = options.find("TORCH_VERSION");
   return found == options.end() ? "unknown" : found->second.c_str();

@@ -44,8 +44,8 @@ struct Kernels {
   }
 };
 
-// Where the gradient of w [V, D] is added up over the chunks: in the leaf's own, or in float32 and then rounded once
-// where w is in half precision. Nowhere if w is frozen.
+// Where the gradient of w [V, D] is added up over the chunks: in the leaf's own gradient; in a float32 buffer that is
+// rounded once at the end where w is in half precision; nowhere if w is frozen.
 struct WeightGradient {
   const at::Tensor &w;
   at::Tensor leaf, sum;

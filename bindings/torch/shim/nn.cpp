@@ -108,7 +108,7 @@ at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Te
   return y;
 }
 
-// Of norm(x), plus dx_more where that is defined, and in *dw that of w.
+// The gradient of x through norm(x), plus dx_more where that is defined; the gradient of w goes to *dw.
 at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const at::Tensor &inv_rms,
                         const at::Tensor &dx_more, at::Tensor *dw) {
   auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);

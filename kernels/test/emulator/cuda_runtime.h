@@ -1,5 +1,5 @@
 // CUDA's language and runtime API as kernels/cuda uses them, for a C++ compiler: the threads of a block are fibers of
-// one CPU thread, device memory is host memory. emulator.cpp is behind it; what it checks is said there.
+// one CPU thread, device memory is host memory. emulator.cpp implements it and lists its checks.
 #pragma once
 #include <algorithm>
 #include <bit>

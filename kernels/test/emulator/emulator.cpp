@@ -1,9 +1,9 @@
-// Runs CUDA kernels on one CPU thread. The threads of a block are fibers, each of which runs until it comes to a barrier
-// or ends; blocks run one after another, those of a cluster in turns. What a program may not rely on is made to differ:
-// the order in which threads run between barriers, what shared and device memory holds at first, and when work in a
-// stream happens: not before somebody waits for it. Ends the program with a message where a barrier is not reached by
-// all who must, where a copy leaves its allocation or names the wrong side, and in what else it says below.
-// MGRPO_EMULATOR_SEED=n orders threads in another way; 0: as they are numbered.
+// Runs CUDA kernels on one CPU thread. The threads of a block are fibers, each of which runs until it comes to a
+// barrier or ends; blocks run one after another, those of a cluster in turns. It varies everything that a program may
+// not rely on: the order in which threads run between barriers, the first contents of shared and device memory, and
+// when work in a stream happens, which is not before the host waits for it. Ends the program with a message where a
+// barrier is not reached by all who must, where a copy leaves its allocation or names the wrong side, and in the
+// cases named below. MGRPO_EMULATOR_SEED=n orders threads in another way; 0: as they are numbered.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +18,7 @@
 #include "cuda_runtime.h"
 #include "fiber.h"
 
-// What threads see as constants.
+// The built-in variables of a thread.
 uint3 emulated_thread asm("threadIdx"), emulated_block asm("blockIdx");
 dim3 emulated_block_size asm("blockDim"), emulated_grid asm("gridDim");
 
@@ -113,7 +113,7 @@ MGRPO_UNCHECKED void copy(Piece *to, const Piece *from, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = from[i];
 }
 
-// What kernels leave behind reaches over these pieces, as far as is known.
+// The range of pieces that earlier kernels have written, as far as their contents show it.
 size_t dirty_begin, dirty_end;
 
 MGRPO_UNCHECKED void fill_shared(size_t begin, size_t end) {
@@ -149,7 +149,7 @@ unsigned existing(unsigned mask, unsigned first) {
   return n == 32 ? mask : mask & ((1u << n) - 1);
 }
 
-// Lets warps go on whose lanes have all come; whether there was one.
+// Resumes the warps whose lanes have all arrived; returns whether there was one.
 bool release_warps() {
   bool released = false;
   for (unsigned first = 0; first < block->threads.size(); first += 32) {

@@ -1,4 +1,4 @@
-// Kernels that are wrong, each in a way that the emulator has to tell, beside the same kernel that is right.
+// Wrong kernels, each with an error that the emulator must report, beside the same kernel without it.
 #include <cooperative_groups.h>
 #include <gtest/gtest.h>
 

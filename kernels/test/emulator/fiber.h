@@ -1,4 +1,4 @@
-// A call with a stack of its own, that its caller may leave and go on with later.
+// A call on a stack of its own, which can be suspended and resumed later.
 #pragma once
 #include <sys/mman.h>
 

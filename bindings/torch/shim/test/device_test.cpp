@@ -10,7 +10,8 @@ int64_t threads_of_process() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
 
-// Go cannot end the process's first thread, which may be a device's: its team must not outlive the device.
+// Go cannot end the process's first thread, which may be a device's. So closing the device must end the thread's OpenMP
+// team.
 TEST(Device, ClosingEndsItsTeam) {
   auto opened = mgt_device_open(0, 0, 2);
   ASSERT_EQ(opened.error, nullptr);
