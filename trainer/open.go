@@ -3,6 +3,7 @@ package trainer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -52,6 +53,9 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	}
 	if w.Parts, err = assemble.Agent(ctx, want); err != nil {
 		return w, err
+	}
+	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !w.Policy.Deterministic() {
+		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, and the policy is not"))
 	}
 	w.archive = archive.New(archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
 		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), Tokenizer: w.Tokenizer.Files(), DType: w.SaveDType,

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -66,7 +67,8 @@ func (u *unscored) first() string {
 const maxRemovedSteps = 3
 
 // countRemovals tells of a step's removed rollouts, and ends the run where too many are in several steps in a row:
-// which rollouts cannot be scored is no accident, so those that are left are not a fair sample of the policy.
+// which rollouts cannot be scored is no accident, so those that are left are not a fair sample of the policy. A rollout
+// of which a trajectory is too old for grpo.max_lag was removed by the clock and does not count.
 func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	held := map[string]bool{}
 	for _, ofQuery := range complete {
@@ -76,19 +78,19 @@ func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[s
 	}
 	gone, reason := 0, ""
 	for _, o := range outcomes {
-		if why := removed(o, held[o.ID()]); why != "" {
-			gone++
-			if scored := o.Failed == "" && o.Unscored == ""; reason == "" || !scored { // a verifier's error says most
-				reason = why
-			}
+		why := removed(o, held[o.ID()])
+		if why == "" || o.Failed == "" && o.Unscored == "" {
+			continue
 		}
+		gone++
+		reason = cmp.Or(reason, why)
 	}
 	if gone == 0 {
 		w.removedSteps = 0
 		return nil
 	}
 	if w.main {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "step %d: %d of %d rollouts were removed: %s", n+1, gone, len(outcomes), reason))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, gone, len(outcomes), reason))
 	}
 	if float64(gone) <= w.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
 		w.removedSteps = 0
@@ -97,7 +99,7 @@ func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[s
 	if w.removedSteps++; w.removedSteps < maxRemovedSteps {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts were removed, the %drd step in a row with more than grpo.max_removed (%g): those that are left are no fair sample. %s",
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): those that are left are no fair sample. %s",
 		n+1, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
 }
 

@@ -70,7 +70,7 @@ func (w *worker) rollOut(ctx context.Context, p store.Phase) (*experience, error
 
 // queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
 func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
-	if p.Kind == store.Eval(0).Kind {
+	if p.Evaluates() {
 		for i := range min(w.cfg.Eval.Queries, w.Player.Task.EvalSize()) {
 			queries = append(queries, w.Player.Task.Eval(i))
 		}
@@ -256,14 +256,14 @@ func (w *worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 // compared on the same numbers and `mgrpo eval` repeats what a run printed; held-out queries have ids of
 // their own, so nothing coincides with training step 0.
 func samplingStep(p store.Phase) int64 {
-	if p.Kind == store.Eval(0).Kind {
+	if p.Evaluates() {
 		return 0
 	}
 	return p.Step
 }
 
 func (w *worker) sampling(p store.Phase) policy.Sampling {
-	if p.Kind == store.Eval(0).Kind {
+	if p.Evaluates() {
 		e := w.cfg.Eval
 		return policy.Sampling{Temperature: e.Temperature, TopK: e.TopK, TopP: e.TopP, MinP: e.MinP}
 	}

@@ -44,7 +44,7 @@ func (a *Archive) dropTrajectories(from int64) error {
 		phase := filepath.Base(folder)
 		kind, number, _ := strings.Cut(phase, "-")
 		version, notNumber := strconv.ParseInt(number, 10, 64)
-		if notNumber != nil || version < from || kind == store.Eval(0).Kind && a.evaluations.Done(version) {
+		if notNumber != nil || version < from || (store.Phase{Kind: kind}).Evaluates() && a.evaluations.Done(version) {
 			continue
 		}
 		if gone := os.Remove(a.trajectoriesOf(phase)); gone != nil && !errors.Is(gone, os.ErrNotExist) {

@@ -175,22 +175,16 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestNotesKeepTheirSeverity: also notes of older versions, which have the severity in their text.
+// TestNotesKeepTheirSeverity, whatever their text says.
 func TestNotesKeepTheirSeverity(t *testing.T) {
 	dir := t.TempDir()
-	old := `{"time":"2026-01-02T03:04:05Z","kind":"note","step":0,"agent":"planner","values":null,"text":"warning: log-prob gap"}` + "\n" +
-		`{"time":"2026-01-02T03:04:05Z","kind":"note","step":0,"values":null,"text":"resuming after a warning"}` + "\n"
-	if err := os.WriteFile(filepath.Join(dir, FileName), []byte(old), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	j := NewJSONL(dir)
 	j.Note(Warnf("planner", TopicGap, "log-prob gap"))
 	j.Note(Infof("planner", TopicTools, "warning: a tool said this"))
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want := []Note{{"planner", Warning, "", "log-prob gap"}, {"", "", "", "resuming after a warning"},
-		{"planner", Warning, TopicGap, "log-prob gap"}, {"planner", Info, TopicTools, "warning: a tool said this"}}
+	want := []Note{{"planner", Warning, TopicGap, "log-prob gap"}, {"planner", Info, TopicTools, "warning: a tool said this"}}
 	var got []Note
 	for _, l := range mustRead(t, dir).Notes {
 		got = append(got, Note{l.Agent, l.Severity, l.Topic, l.Text})

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // maxLineBytes is the size of the longest line of metrics.jsonl; a record has a few kilobytes.
@@ -54,7 +53,7 @@ func read(r io.Reader) (Log, error) {
 		case err != nil || !known(l):
 			log.Damaged++
 		case l.Kind == KindNote:
-			log.Notes = append(log.Notes, asNote(l))
+			log.Notes = append(log.Notes, l)
 		default:
 			kept.add(l)
 		}
@@ -64,14 +63,6 @@ func read(r io.Reader) (Log, error) {
 		return log, fmt.Errorf("a line is longer than %d bytes: this is not a file of metrics", maxLineBytes)
 	}
 	return log, in.Err()
-}
-
-// asNote sets the severity of a note from older versions, which began the text of a warning with "warning: ".
-func asNote(l Line) Line {
-	if text, warns := strings.CutPrefix(l.Text, "warning: "); warns && l.Severity == "" {
-		l.Severity, l.Text = Warning, text
-	}
-	return l
 }
 
 func known(l Line) bool {

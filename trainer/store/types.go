@@ -18,7 +18,10 @@ func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
 // Eval is the phase of the evaluation made at version n.
 func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 
-// checkpointOf is the phase in which the workers save the checkpoint of version n.
+// Evaluates says whether the phase is an evaluation.
+func (p Phase) Evaluates() bool { return p.Kind == Eval(0).Kind }
+
+// checkpointOf is the phase in which the workers make the checkpoint of version n.
 func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 
 // String is the phase's name in keys and messages, such as step-12 or eval-20.
