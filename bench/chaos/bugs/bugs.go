@@ -85,8 +85,8 @@ announce(KEYS[2], ARGV[5])
 	}, {
 		Name:  "who takes a place over is handed out what nobody had before",
 		File:  "trainer/store/claims.go",
-		Old:   "  local id, value = entry[2][2] or '', entry[2][4] or ''\n",
-		New:   "  if redis.call('HEXISTS', KEYS[5], entry[2][2]) == 1 then return {'none'} end\n  local id, value = entry[2][2] or '', entry[2][4] or ''\n",
+		Old:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
+		New:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n  if redis.call('HEXISTS', KEYS[5], id) == 1 then return {'none'} end\n",
 		Suite: storeTests("TestTakeover|TestPoison"),
 	}, {
 		Name: "a place is taken over from any checkpoint",
