@@ -47,7 +47,7 @@ type Config struct {
 // Run is the name, the folder and the length of a run.
 type Run struct {
 	Name            string `yaml:"name" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
-	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, ledgers, metrics and trajectories: one that all workers share, or one on each server. Absent: runs/NAME." change:"worker"`
+	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, ledgers, metrics and trajectories: a folder that all workers share, or a folder on each server. Absent: runs/NAME." change:"worker"`
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
 	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Number of training steps, including the steps before a resume." change:"resume"`
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints. The last step always gets a checkpoint. 0: only the last step." change:"resume"`
@@ -86,7 +86,7 @@ type TLS struct {
 type Task struct {
 	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
 	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array or Parquet (jsonl, gsm8k)."`
-	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in one of the same formats (jsonl, gsm8k)." change:"resume"`
+	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
 	Fields         Fields   `yaml:"fields" doc:"Names of the fields of a row. The verifier gets all fields."`
 	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
 	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
@@ -121,7 +121,7 @@ type Judge struct {
 	URL     string        `yaml:"url" doc:"Base URL of an OpenAI-compatible API, such as https://host/v1."`
 	Model   string        `yaml:"model" doc:"Model name sent to it."`
 	KeyEnv  string        `yaml:"key_env" doc:"Environment variable with the API key." change:"worker"`
-	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference}, {answer}, {scale} and {row} (the row as JSON) are filled in. Absent: built in."`
+	Prompt  Path          `yaml:"prompt" doc:"File with the judge's instructions; {question}, {reference}, {answer}, {scale} and {row} (the row as JSON) are replaced. Absent: the built-in prompt."`
 	Scale   float64       `yaml:"scale" default:"1" above:"0" doc:"Best score the judge gives; scores are divided by it."`
 	Timeout time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"Longest wait for one reply." change:"worker"`
 	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"How often a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx. Pauses double from half a second, or follow Retry-After." change:"worker"`
@@ -145,12 +145,12 @@ type Research struct {
 type GRPO struct {
 	Rollouts        int     `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
 	Align           Align   `yaml:"align" doc:"Alignment: how rollouts with different numbers of sub-agent calls get equal weight."`
-	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: those of one query, as in the paper, or all of a step."`
+	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: the invocations of a query, as in the paper, or all invocations of a step."`
 	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"How advantages are normalised: the standard deviation that divides them, or the baseline. See docs/algorithm.md, section 4."`
 	StdEps          float64 `yaml:"std_eps" default:"0" min:"0" doc:"Added to the standard deviation (population, sample)."`
 	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
 	mgrpo.Objective `yaml:",inline"`
-	Reference       string              `yaml:"reference" default:"auto" enum:"auto|start|cold_start" doc:"Weights that the KL term compares with, of an agent that names none of its own. start: those with which the run begins. cold_start: those after the cold start, kept in run.dir. auto: cold_start for an agent that has a cold start, else start."`
+	Reference       string              `yaml:"reference" default:"auto" enum:"auto|start|cold_start" doc:"KL reference of agents without a reference of their own. start: the weights at the start of the run. cold_start: the weights after the cold start, which the run keeps in run.dir. auto: cold_start for an agent that has a cold start, else start."`
 	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's, or those of another forward pass of the trainer."`
 	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
 	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each uses whole queries."`
@@ -226,7 +226,7 @@ type Agent struct {
 	Describe     string     `yaml:"describe" doc:"sub: its description for the main agent. Absent: a line made from its name and tools."`
 	Limits       Limits     `yaml:"limits" doc:"Limits of a conversation. A conversation that reaches a limit has an invalid format."`
 	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
-	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: as grpo.reference says."`
+	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: see grpo.reference."`
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
 	Engine       Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`

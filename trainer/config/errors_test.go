@@ -116,8 +116,8 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true\n" +
 				"f.yaml:3:130: grpo.resample: not supported yet; leave it at 0"},
 		{name: "reference after no cold start", text: team + "grpo: {kl: k3, reference: cold_start}\ncold_start: {demonstrations: none}\n",
-			want: "f.yaml:3:16: grpo.reference: is cold_start, and a has no cold start: set auto, or agents.a.reference\n" +
-				"f.yaml:3:16: grpo.reference: is cold_start, and b has no cold start: set auto, or agents.b.reference"},
+			want: "f.yaml:3:16: grpo.reference: is cold_start, but a has no cold start: set auto, or agents.a.reference\n" +
+				"f.yaml:3:16: grpo.reference: is cold_start, but b has no cold start: set auto, or agents.b.reference"},
 		{name: "research's verifier", text: team + "task: {verifier: {kind: numeric}}\n",
 			want: "f.yaml:3:8: task.verifier: the task research scores answers by itself; leave this out"},
 		{name: "temperatures", text: team + "eval: {temperature: 1e-9}\n",

@@ -298,7 +298,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	c.validateDelegates(d, a)
 	c.validateTools(d, a)
 	if c.GRPO.Reference == "cold_start" && c.HasKL(a) && a.Reference == "" && !c.ColdStarts(a) {
-		d.failAt("grpo.reference", "is cold_start, and %s has no cold start: set auto, or %s.reference", a.Name, key)
+		d.failAt("grpo.reference", "is cold_start, but %s has no cold start: set auto, or %s.reference", a.Name, key)
 	}
 	a.Optimizer.validate(d, key+".optimizer")
 	if a.ColdStart.Steps > 0 {

@@ -8,7 +8,7 @@ type Schedule struct {
 	LR     float64
 	Warmup int64   // steps of linear rise: step s < Warmup has LR·(s+1)/Warmup
 	Kind   string  // "constant", "linear" or "cosine"
-	Hold   float64 // fraction of Total before the decay begins
+	Hold   float64 // fraction of Total at which the decay starts
 	Floor  float64 // fraction of LR at the end
 	Total  int64
 }

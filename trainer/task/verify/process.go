@@ -106,7 +106,7 @@ func (p *process) end() {
 	case <-p.over:
 	case <-time.After(grace):
 		p.kill()
-		_ = p.stdout.Close() // a child in a group of its own may hold it open
+		_ = p.stdout.Close() // a child in another process group may keep it open
 	}
 }
 
