@@ -199,6 +199,18 @@ func TestDiffForResume(t *testing.T) {
 	}
 }
 
+// The config.yaml in a run's folder names the folder ".": after a move the run is found in its new place.
+func TestDumpInRunFolder(t *testing.T) {
+	dir := t.TempDir()
+	for _, given := range []string{dir, dir + "/"} {
+		c := mustParse(t, Example(), "run.dir="+given)
+		again, err := Parse("/moved/config.yaml", c.Dump(dir), nil)
+		if err != nil || again.RunDir() != "/moved" {
+			t.Errorf("run.dir %s: the moved run is in %v, %v", given, again.RunDir(), err)
+		}
+	}
+}
+
 // Shared contains the keys on which workers must agree, and no key that each worker may set.
 func TestShared(t *testing.T) {
 	shared := mustParse(t, minimal).Shared()

@@ -57,9 +57,13 @@ func (c *Config) onHub(p Path) bool {
 	return hub.IsName(string(p)) && errors.Is(err, fs.ErrNotExist)
 }
 
-// from returns a pathWriter that rewrites paths for a configuration file in the folder dir.
+// from returns a pathWriter that rewrites paths for a configuration file in the folder dir. Absolute ones stay as they are,
+// except dir itself: a run's folder may be moved with the configuration in it.
 func (c *Config) from(dir string) pathWriter {
 	return func(p Path, hub bool) Path {
+		if filepath.IsAbs(string(p)) && filepath.Clean(string(p)) == filepath.Clean(dir) {
+			return "."
+		}
 		if p == "" || filepath.IsAbs(string(p)) || hub && c.onHub(p) {
 			return p
 		}
