@@ -13,8 +13,8 @@ import (
 
 // claimScript returns the entries that follow the worker's position in its agent's stream, and stores the claims. It
 // returns at most one entry less than ARGV[5], and whether more entries follow. With each entry it returns how many
-// workers were lost while they had it claimed. The same position gives the same entries, so a claim whose reply was lost
-// is repeated.
+// workers were lost while they had it claimed. The same position gives the same entries, and perhaps later ones, so a
+// claim whose reply was lost is repeated.
 // KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, fencing token, phase, position, limit + 1.
 var claimScript = redis.NewScript(fence + `
 local found = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', ARGV[5])

@@ -32,7 +32,7 @@ var bugs = []bug{
 		Old:  "		err = l.file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
-		Name: "a manifest is written in its place, and not put there whole",
+		Name: "a manifest is written under its own name, and not renamed when it is complete",
 		File: "trainer/durable/files.go",
 		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n", New: "	temporary, dir := path, filepath.Dir(path)\n",
 		Suite: files("TestCrash"),
@@ -42,17 +42,17 @@ var bugs = []bug{
 		Old:  "hex.EncodeToString(sum) != f.SHA256 {", New: "len(sum) == 0 {",
 		Suite: files("TestDamage"),
 	}, {
-		Name: "the newest checkpoints are removed, and the oldest kept",
+		Name: "the newest checkpoints are removed, and the oldest are kept",
 		File: "trainer/archive/prune.go",
 		Old:  "	for _, step := range slices.Backward(steps) {\n", New: "	for _, step := range steps {\n",
 		Suite: files("TestPrune"),
 	}, {
-		Name: "results are not part of what is started from",
+		Name: "a checkpoint is offered without its results",
 		File: "trainer/archive/offers.go",
 		Old:  "with.Results, with.Digest = evaluated.Results, evaluated.Digest", New: "with.Digest = evaluated.Digest",
 		Suite: files("TestOffers"),
 	}, {
-		Name: "a writer's epoch is not looked at",
+		Name: "a writer's fencing token is not checked",
 		File: "trainer/store/scripts.go",
 		Old:  "~= ARGV[2] then return {'fenced'", New: "== '' then return {'fenced'",
 		Suite: storeTests("TestTakeover|TestRewind"),
@@ -67,7 +67,7 @@ var bugs = []bug{
 		Old:  "	if err == nil && word(reply, 0) == \"order\" {\n", New: "	if err == nil && word(reply, 0) != \"new\" {\n",
 		Suite: storeTests("TestFaultyNetwork|TestHistory"),
 	}, {
-		Name: "the second of two different values stands",
+		Name: "the second of two different values replaces the first",
 		File: "trainer/store/scripts.go",
 		Old: `  if there == ARGV[4] then return {'same'} end
   return {'conflict'}
@@ -83,7 +83,7 @@ announce(KEYS[2], ARGV[5])
 `,
 		Suite: storeTests("TestWriteOnce"),
 	}, {
-		Name:  "who takes a place over is handed out what nobody had before",
+		Name:  "a worker that takes a place over gets only invocations that no worker has claimed before",
 		File:  "trainer/store/claims.go",
 		Old:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
 		New:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n  if redis.call('HEXISTS', KEYS[5], id) == 1 then return {'none'} end\n",
@@ -99,17 +99,17 @@ announce(KEYS[2], ARGV[5])
 		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
-		Name: "rollouts are trained on that another agent does not hold",
+		Name: "an agent trains on rollouts of which another lacks a trajectory",
 		File: "trainer/step.go",
 		Old:  "		if o.Failed == \"\" && allHeld(o, w.mainName(), known) {\n", New: "		if o.Failed == \"\" {\n",
 		Suite: training("TestForeignHolding"),
 	}, {
-		Name: "a checkpoint is written from weights that are trained on meanwhile",
+		Name: "a checkpoint is written from weights that training changes meanwhile",
 		File: "trainer/archive/checkpoint.go",
 		Old:  "		master = c.reader(ctx, c.master)\n", New: "",
 		Suite: training("TestStepsGoOnBesideACheckpoint"),
 	}, {
-		Name: "a resumed optimizer counts its updates anew",
+		Name: "a resumed optimizer counts its updates from 0",
 		File: "trainer/parameters.go",
 		Old:  "	p.w.Learner.SetSteps(c.Updates)\n", New: "",
 		Suite: training("TestResumeEqualsUninterrupted"),
@@ -132,19 +132,19 @@ announce(KEYS[2], ARGV[5])
 `,
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
-		Name:  "a ledger is not cut back to where the team goes on",
+		Name:  "a ledger is not cut back to the checkpoint from which the team goes on",
 		File:  "trainer/archive/ledger.go",
 		Old:   "	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		New:   "	if _, err := io.Copy(to, file); err != nil || hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		Suite: files("TestLedger"),
 	}, {
-		Name:  "a step that is made again draws other minibatches",
+		Name:  "a repeated step draws other minibatches",
 		File:  "trainer/learn.go",
 		Old:   "	rng := rand.New(rand.NewPCG(w.cfg.Run.Seed, uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		New:   "	rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
 	}, {
-		Name: "a ledger is cut in the file that a sleeping predecessor has open",
+		Name: "a ledger is cut in the file that a suspended predecessor has open",
 		File: "trainer/archive/ledger.go",
 		Old: `	if err = errors.Join(err, l.file.Sync()); err == nil {
 		err = c.fsys().Rename(temporary, l.path)
