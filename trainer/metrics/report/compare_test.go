@@ -1,6 +1,7 @@
 package report
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -66,6 +67,17 @@ func TestComparisonDraws(t *testing.T) {
 func ofSums(config string) string {
 	return strings.NewReplacer("kind: research", "kind: gsm8k", `train: ""`, `train: train.jsonl`, `eval: ""`, `eval: test.jsonl`,
 		"demonstrations: task", "demonstrations: none").Replace(config)
+}
+
+// TestNothingMeasured: a run that was stopped in its cold start is a run, of which there is nothing to report yet.
+func TestNothingMeasured(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, metrics.FileName), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open([]string{dir}); err == nil || !strings.Contains(err.Error(), dir+" has no finished step or evaluation yet") {
+		t.Error(err)
+	}
 }
 
 // TestUnrelatedRuns: what has nothing in common is neither joined nor compared.

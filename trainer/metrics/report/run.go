@@ -38,6 +38,9 @@ func newRun(parts []*part) (*run, error) {
 	if err := r.nameAgents(); err != nil {
 		return nil, err
 	}
+	if len(r.agents) == 0 && parts[0].measured {
+		return nil, fmt.Errorf("%s has no finished step or evaluation yet: there is nothing to report", r.dirs[0])
+	}
 	if len(r.agents) == 0 {
 		return nil, fmt.Errorf("%s has neither %s nor trajectories of any agent: it is not the folder of a run, such as runs/NAME", r.dirs[0], metrics.FileName)
 	}
