@@ -93,7 +93,7 @@ func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 		{[]task.Segment{question, answer}, ""},
 		{[]task.Segment{{Role: "system", Text: "Be brief."}, question, answer}, "begins with a segment of the role system"},
 		{[]task.Segment{answer}, "begins with a segment of the role assistant"},
-		{[]task.Segment{question, {Role: "tool", Text: "r"}, answer}, "a result before the agent's first turn"},
+		{[]task.Segment{question, {Role: "tool", Text: "r"}, answer}, "a tool result comes before the agent's first turn"},
 		{[]task.Segment{question, answer, question, answer}, "segment 3 has the role user"},
 		{[]task.Segment{question}, "no turn of the agent"},
 		{nil, "no segments"},
