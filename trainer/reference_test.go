@@ -80,7 +80,7 @@ func TestReferenceSurvives(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := Train(t.Context(), cfg, Options{Observer: seen, Resume: true})
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "put the folder back") {
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "restore the folder") {
 			t.Errorf("resumed: %v, want %s", err, c.want)
 		}
 	}

@@ -339,7 +339,7 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 		t.Errorf("the planner: %v", err)
 	}
 	err := researcher("run.seed=99")
-	if want := filepath.Join(dir, "researcher", "config.yaml") + " and may not: [run.seed: 0 -> 99]; set them back, or choose another run.dir"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := filepath.Join(dir, "researcher", "config.yaml") + " and may not: run.seed: 0 -> 99; set them back, or choose another run.dir"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("resumed with another seed: %v", err)
 	}
 }

@@ -20,6 +20,7 @@ const asProgram = "MGRPO_TEST_AS_PROGRAM"
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
+		writePeak(os.Getenv(peakFile))
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
