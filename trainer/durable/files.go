@@ -183,7 +183,7 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 		return err
 	}
 	digest := sha256.New()
-	counter := &countingWriter{w: io.MultiWriter(file, digest)}
+	counter := &Counter{W: io.MultiWriter(file, digest)}
 	buffered := bufio.NewWriterSize(counter, 1<<20)
 	err = write(buffered)
 	if err == nil {
@@ -195,7 +195,7 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	f.files = append(f.files, File{name, counter.n, hex.EncodeToString(digest.Sum(nil))})
+	f.files = append(f.files, File{name, counter.N, hex.EncodeToString(digest.Sum(nil))})
 	return nil
 }
 
@@ -229,14 +229,15 @@ func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
 	return nil
 }
 
-type countingWriter struct {
-	w io.Writer
-	n int64
+// Counter passes on what is written and counts the bytes in N.
+type Counter struct {
+	W io.Writer
+	N int64
 }
 
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
+func (c *Counter) Write(p []byte) (int, error) {
+	n, err := c.W.Write(p)
+	c.N += int64(n)
 	return n, err
 }
 

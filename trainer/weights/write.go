@@ -182,24 +182,13 @@ func WriteSafetensors(w io.Writer, tensors []OutTensor) error {
 		return err
 	}
 	for _, t := range tensors {
-		counter := &countingWriter{w: w}
+		counter := &durable.Counter{W: w}
 		if err := t.Write(counter); err != nil {
 			return err
 		}
-		if counter.n != t.Size {
-			return fmt.Errorf("tensor %s: wrote %d bytes of %d", t.Name, counter.n, t.Size)
+		if counter.N != t.Size {
+			return fmt.Errorf("tensor %s: wrote %d bytes of %d", t.Name, counter.N, t.Size)
 		}
 	}
 	return nil
-}
-
-type countingWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
 }
