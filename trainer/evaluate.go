@@ -28,6 +28,16 @@ type Evaluation struct {
 	Samples int              // rollouts of each query
 }
 
+// Unknown is an error where rollouts have no score, and with it the evaluation no accuracy.
+func (e Evaluation) Unknown() error {
+	for _, r := range e.Records {
+		if r.Unknown != "" {
+			return errors.New(r.Unknown)
+		}
+	}
+	return nil
+}
+
 // EvalOptions are options of an evaluation beside the run's configuration.
 type EvalOptions struct {
 	Checkpoint string           // the folder of a step; "": the newest complete one of the run

@@ -39,7 +39,11 @@ func TestPassAtK(t *testing.T) {
 // An accuracy of rollouts that were not all scored is no accuracy.
 func TestEvaluationWithoutScores(t *testing.T) {
 	const why = "accuracy unknown: 12 of 64 rollouts have no score: the judge is out"
-	text := Evaluation{Samples: 4, Records: []metrics.Record{{Agent: "planner", Unknown: why, Values: map[string]float64{"trajectories": 64, "rollouts_failed": 12}}}}.String()
+	e := Evaluation{Samples: 4, Records: []metrics.Record{{Agent: "planner", Unknown: why, Values: map[string]float64{"trajectories": 64, "rollouts_failed": 12}}}}
+	if err := e.Unknown(); err == nil || err.Error() != why {
+		t.Errorf("%v, want %s", err, why)
+	}
+	text := e.String()
 	if !strings.Contains(text, why) || strings.Contains(text, "pass@") || strings.Contains(text, "accuracy  ") {
 		t.Error(text)
 	}
@@ -51,6 +55,9 @@ func TestEvaluationTable(t *testing.T) {
 			Counts: map[string]map[string]int64{"right_samples": {"6": 3, "0": 1}}},
 		{Agent: "a-researcher-with-quite-a-long-name", Values: map[string]float64{"expert_mean": 0.5, "trajectories": 40}},
 	}}
+	if err := e.Unknown(); err != nil {
+		t.Error(err)
+	}
 	text := e.String()
 	for _, want := range []string{"4 queries x 6 samples", "accuracy      0.7500  (standard deviation over the samples 0.1000)",
 		"pass@1        0.7500\npass@2        0.7500\npass@4        0.7500\npass@6        0.7500\n", "0.500", "step-000030-4x6/trajectories"} {

@@ -37,5 +37,5 @@ func (c *evalCmd) Run(ctx context.Context) error {
 		return err
 	}
 	fmt.Print(e)
-	return nil
+	return e.Unknown()
 }
