@@ -2,7 +2,6 @@ package arch
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
@@ -22,18 +21,4 @@ func goldenConfigs(t *testing.T) []string {
 		t.Fatalf("no model goldens: %v", err)
 	}
 	return found
-}
-
-// wantError fails unless err mentions every part.
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one naming %q", parts)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not name %q", err, part)
-		}
-	}
 }

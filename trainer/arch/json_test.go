@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestConfigDefaults(t *testing.T) {
@@ -84,7 +86,7 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","eos_token_id":[1.5]}`, []string{"eos_token_id"}},
 	} {
 		_, err := ParseJSON([]byte(c.json))
-		wantError(t, err, c.want...)
+		golden.WantError(t, err, c.want...)
 		if err != nil && len(err.Error()) > 600 {
 			t.Errorf("an error of %d bytes", len(err.Error()))
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestDamage alters every file of a checkpoint: one flipped bit anywhere, one byte less, gone. It is found
@@ -33,7 +35,7 @@ func TestDamage(t *testing.T) {
 		for how := range harm(t, filepath.Join(c.StepDir(2), path)) {
 			_, err := c.Verify(2)
 			if path != resultsFile {
-				wantError(t, err, path, c.StepDir(2))
+				golden.WantError(t, err, path, c.StepDir(2))
 			} else if err != nil { // the step itself is whole
 				t.Errorf("%s, %s: %v", path, how, err)
 			}
@@ -135,12 +137,12 @@ func TestDamagedLedger(t *testing.T) {
 	if len(skipped) != 1 {
 		t.Fatalf("cut short: %v", skipped)
 	}
-	wantError(t, skipped[0].Reason, "ledger solver.jsonl has", "the manifest says")
+	golden.WantError(t, skipped[0].Reason, "ledger solver.jsonl has", "the manifest says")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.Verify(1)
-	wantError(t, err, "ledger solver.jsonl is missing")
+	golden.WantError(t, err, "ledger solver.jsonl is missing")
 	if _, _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
 		t.Errorf("without a ledger: %v", err)
 	}

@@ -3,7 +3,6 @@ package archive
 import (
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -27,20 +26,6 @@ func randomWeights(cfg arch.Config, seed uint64) func(name string, dst []float32
 		}
 	}
 	return func(name string, dst []float32) error { copy(dst, values[name]); return nil }
-}
-
-// wantError fails unless err mentions every part.
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one naming %q", parts)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not name %q", err, part)
-		}
-	}
 }
 
 func writeFile(t *testing.T, path string, data []byte) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestLedger(t *testing.T) {
@@ -50,9 +51,9 @@ func TestLedger(t *testing.T) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
 	_, err = c.OpenLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
-	wantError(t, err, "ledger planner.jsonl is altered")
+	golden.WantError(t, err, "ledger planner.jsonl is altered")
 	_, err = c.OpenLedger("../x", LedgerMark{})
-	wantError(t, err, "not the name of an agent")
+	golden.WantError(t, err, "not the name of an agent")
 	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // afresh
 		t.Error("closing")
 	}
@@ -123,7 +124,7 @@ func TestLedgerOnFullDisk(t *testing.T) {
 		if err := l.Append(testLine(2)); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("%v", err)
 		} else {
-			wantError(t, err, "planner.jsonl: step 1")
+			golden.WantError(t, err, "planner.jsonl: step 1")
 		}
 		if err := l.Append(testLine(3)); err == nil {
 			t.Fatal("a line after one that is missing")
@@ -188,7 +189,7 @@ func TestSaveOnFullDisk(t *testing.T) {
 		if !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("%v", err)
 		}
-		wantError(t, err, "step 2")
+		golden.WantError(t, err, "step 2")
 		if !regexp.MustCompile(`[a-z]\.(safetensors|json): .*no space left`).MatchString(err.Error()) {
 			t.Errorf("which file? %v", err)
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestOffers: an evaluated step is offered with its results and without, the newest first; workers that have
@@ -47,9 +49,9 @@ func TestOffers(t *testing.T) {
 			t.Error(err)
 		}
 		_, err := Verify(c.StepDir(2))
-		wantError(t, err, "is missing")
+		golden.WantError(t, err, "is missing")
 		_, err = verify(c.StepDir(2), []string{"nobody"}, "")
-		wantError(t, err, "no agent nobody")
+		golden.WantError(t, err, "no agent nobody")
 	}
 }
 
@@ -75,7 +77,7 @@ func TestCommitTwice(t *testing.T) {
 	other.Agents = slices.Clone(parts)
 	other.Agents[0].CPUFeatures = "other"
 	_, err := w.checkpoints("solver").Commit(other)
-	wantError(t, err, "already complete, with other files")
+	golden.WantError(t, err, "already complete, with other files")
 	_, err = w.checkpoints("solver").SaveAgent(1, testAgents(1)[1])
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("%v", err)
@@ -164,7 +166,7 @@ func TestOtherFormats(t *testing.T) {
 	mustSave(t, c, 1)
 	writeFile(t, filepath.Join(c.StepDir(1), manifestFile), []byte(`{"run":"x","step":1}`))
 	_, err := c.Verify(1)
-	wantError(t, err, "format 0", "an older mgrpo")
-	wantError(t, c.SetResults(1, nil), "the results of step 1", "format 0")
-	wantError(t, c.SetResults(2, nil), "the results of step 2", "has no manifest")
+	golden.WantError(t, err, "format 0", "an older mgrpo")
+	golden.WantError(t, c.SetResults(1, nil), "the results of step 1", "format 0")
+	golden.WantError(t, c.SetResults(2, nil), "the results of step 2", "has no manifest")
 }

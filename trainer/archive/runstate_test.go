@@ -12,6 +12,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -110,15 +111,15 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Errorf("%v %v", steps, err)
 	}
 	_, err = c.Save(testManifest(20), testAgents(20))
-	wantError(t, err, "step 20", "already complete")
+	golden.WantError(t, err, "step 20", "already complete")
 	bad := testAgents(21)
 	bad[0].Name = "../x"
 	_, err = c.Save(testManifest(21), bad)
-	wantError(t, err, "name")
+	golden.WantError(t, err, "name")
 	bad = testAgents(21)
 	bad[1].State = json.RawMessage("{")
 	_, err = c.Save(testManifest(21), bad)
-	wantError(t, err, "solver", "JSON")
+	golden.WantError(t, err, "solver", "JSON")
 	mustBe(t, c, 20)
 }
 
@@ -142,11 +143,11 @@ func TestOptimizerRoundTrip(t *testing.T) {
 		if _ = fill(17, exact); !slices.Equal(got, exact) {
 			t.Errorf("%s differs", name)
 		}
-		wantError(t, o.Read(name, o.Len()-49, got), name)
+		golden.WantError(t, o.Read(name, o.Len()-49, got), name)
 	}
-	wantError(t, o.Read("x", 0, nil), "x")
+	golden.WantError(t, o.Read("x", 0, nil), "x")
 	_, err = OpenOptimizer(c.AgentDir(9, "solver"))
-	wantError(t, err, optimizerFile)
+	golden.WantError(t, err, optimizerFile)
 }
 
 func TestPrune(t *testing.T) {
@@ -164,7 +165,7 @@ func TestPrune(t *testing.T) {
 	if steps, _ := c.steps(); !slices.Equal(steps, []int64{1, 3, 5, 6}) {
 		t.Errorf("left %v", steps)
 	}
-	wantError(t, c.Prune(0), "remove all")
+	golden.WantError(t, c.Prune(0), "remove all")
 }
 
 func TestManifestPaths(t *testing.T) {
@@ -183,9 +184,9 @@ func TestManifestPaths(t *testing.T) {
 		}
 		writeFile(t, filepath.Join(c.Dir, manifestFile), data)
 		_, err = Verify(c.Dir)
-		wantError(t, err, manifestFile)
+		golden.WantError(t, err, manifestFile)
 		_, err = c.Commit(m) // what other workers say may be anything
-		wantError(t, err, "committing step 0", manifestFile)
+		golden.WantError(t, err, "committing step 0", manifestFile)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 var binGolden = filepath.Join("..", "..", "testdata", "models", "qwen2-tiny-bin")
@@ -109,7 +111,7 @@ func TestBinRefused(t *testing.T) {
 		SetBinReader(func([]byte) ([]BinTensor, error) { called = true; return nil, nil })
 		_, err := Open(dir)
 		SetBinReader(nil)
-		wantError(t, err, append(c.want, dir, binFile)...)
+		golden.WantError(t, err, append(c.want, dir, binFile)...)
 		if called {
 			t.Errorf("%v: the other reader saw a file that the scan refuses", c.want)
 		}
@@ -148,7 +150,7 @@ func TestBinReader(t *testing.T) {
 		for _, read := range wrong {
 			SetBinReader(read)
 			_, err := Open(binGolden)
-			wantError(t, err, want, binFile)
+			golden.WantError(t, err, want, binFile)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestGenerationConfig(t *testing.T) {
@@ -17,8 +19,8 @@ func TestGenerationConfig(t *testing.T) {
 	}
 	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":-7}`))
 	_, err = ReadConfig(dir)
-	wantError(t, err, generationFile, "eos_token_id")
+	golden.WantError(t, err, generationFile, "eos_token_id")
 	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","x":"`+strings.Repeat("x", maxConfigBytes)+`"}`))
 	_, err = ReadConfig(dir)
-	wantError(t, err, configFile, "larger")
+	golden.WantError(t, err, configFile, "larger")
 }

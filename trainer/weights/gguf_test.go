@@ -285,7 +285,7 @@ func TestGGUFRopeFactors(t *testing.T) {
 	w = ggufOf(cfg, weights)
 	w.tensor(arch.GGUFRopeFactors, 0, encodeAs(nil, F32, factors), 32)
 	_, err := Open(writeGGUF(t, w))
-	wantError(t, err, arch.GGUFRopeFactors)
+	golden.WantError(t, err, arch.GGUFRopeFactors)
 }
 
 func TestGGUFRefused(t *testing.T) {
@@ -337,7 +337,7 @@ func TestGGUFRefused(t *testing.T) {
 		path := writeGGUF(t, w)
 		before := allocated()
 		_, err := openAndCheck(path)
-		wantError(t, err, append(c.want, path)...)
+		golden.WantError(t, err, append(c.want, path)...)
 		if used := allocated() - before; used > 16<<20 {
 			t.Errorf("%v: allocated %d bytes", c.want, used)
 		}

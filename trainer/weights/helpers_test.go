@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -61,20 +60,6 @@ func readAll(t *testing.T, s *Source, name string) []float32 {
 		t.Fatal(err)
 	}
 	return values
-}
-
-// wantError fails unless err mentions every part.
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one naming %q", parts)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not name %q", err, part)
-		}
-	}
 }
 
 func writeFile(t *testing.T, path string, data []byte) {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestIndexRefused(t *testing.T) {
@@ -28,7 +30,7 @@ func TestIndexRefused(t *testing.T) {
 		{`{"weight_map":{"w":"a.safetensors"}}{}`, []string{"after"}},
 	} {
 		_, err := parseIndex([]byte(c.json), ".safetensors")
-		wantError(t, err, c.want...)
+		golden.WantError(t, err, c.want...)
 	}
 }
 
@@ -60,7 +62,7 @@ func TestIndexDisagrees(t *testing.T) {
 		}
 		writeFile(t, filepath.Join(dir, safetensorsIndex), []byte(edited))
 		_, err := openAndCheck(dir)
-		wantError(t, err, dir, safetensorsIndex, c.want)
+		golden.WantError(t, err, dir, safetensorsIndex, c.want)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // safetensorsBytes builds a file from a header and size bytes of data.
@@ -62,10 +64,10 @@ func TestSafetensorsHeader(t *testing.T) {
 		{`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"x":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8, []string{"x", "overlap"}},
 	} {
 		_, _, err := parseSafetensors(safetensorsBytes(c.header, c.data))
-		wantError(t, err, c.want...)
+		golden.WantError(t, err, c.want...)
 	}
 	_, _, err = parseSafetensors([]byte{255, 255, 255, 255, 255, 255, 255, 255, '{', '}'})
-	wantError(t, err, "header")
+	golden.WantError(t, err, "header")
 }
 
 // TestSafetensorsMemory feeds headers that are all structure: what is allocated must stay a small multiple
@@ -94,7 +96,7 @@ func TestSafetensorsTypes(t *testing.T) {
 	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama"}`))
 	writeFile(t, filepath.Join(dir, safetensorsFile), safetensorsBytes(`{"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}`, 8))
 	_, err := Open(dir)
-	wantError(t, err, dir, safetensorsFile, "w", "I64")
+	golden.WantError(t, err, dir, safetensorsFile, "w", "I64")
 }
 
 func FuzzSafetensors(f *testing.F) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 func TestOpenRefusesOthers(t *testing.T) {
@@ -18,14 +19,14 @@ func TestOpenRefusesOthers(t *testing.T) {
 	writeFile(t, text, nil)
 	for path, want := range map[string]string{filepath.Join(dir, "absent"): "absent", text: "model.txt"} {
 		_, err := Open(path)
-		wantError(t, err, want)
+		golden.WantError(t, err, want)
 	}
 	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama"}`))
 	if err := os.Mkdir(filepath.Join(dir, safetensorsFile), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Open(dir)
-	wantError(t, err, safetensorsFile, "regular file")
+	golden.WantError(t, err, safetensorsFile, "regular file")
 }
 
 func TestReadRows(t *testing.T) {
@@ -48,11 +49,11 @@ func TestReadRows(t *testing.T) {
 		if !ok || !slices.Equal(raw, encodeAs(nil, dtype, all)) {
 			t.Errorf("%s: raw bytes differ", dtype)
 		}
-		wantError(t, s.Read(name, 4, 7, part[:5]), name, "24 values")
-		wantError(t, s.Read(name, -1, 2, part), name, "rows -1")
-		wantError(t, s.Read(name, 2, 1, part), name, "rows 2 to 1")
-		wantError(t, s.Read(name, 9, 12, part), name, "of 11")
-		wantError(t, s.Read("x", 0, 1, part), "x")
+		golden.WantError(t, s.Read(name, 4, 7, part[:5]), name, "24 values")
+		golden.WantError(t, s.Read(name, -1, 2, part), name, "rows -1")
+		golden.WantError(t, s.Read(name, 2, 1, part), name, "rows 2 to 1")
+		golden.WantError(t, s.Read(name, 9, 12, part), name, "of 11")
+		golden.WantError(t, s.Read("x", 0, 1, part), "x")
 	}
 }
 
@@ -66,8 +67,8 @@ func TestReadTruncated(t *testing.T) {
 		t.Fatal(err)
 	}
 	buffer := make([]float32, cfg.Hidden)
-	wantError(t, s.Read("model.embed_tokens.weight", int64(cfg.VocabSize)-1, int64(cfg.VocabSize), buffer), "model.embed_tokens.weight", "cut short")
-	wantError(t, s.Check(), "cut short")
+	golden.WantError(t, s.Read("model.embed_tokens.weight", int64(cfg.VocabSize)-1, int64(cfg.VocabSize), buffer), "model.embed_tokens.weight", "cut short")
+	golden.WantError(t, s.Check(), "cut short")
 }
 
 // TestCheckFaults alters one value or tensor of a good folder at a time.
@@ -99,7 +100,7 @@ func TestCheckFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = openAndCheck(dir)
-		wantError(t, err, dir, c.name, c.want)
+		golden.WantError(t, err, dir, c.name, c.want)
 	}
 
 	dir, _ := writeTiny(t, cfg, F32)
@@ -109,10 +110,10 @@ func TestCheckFaults(t *testing.T) {
 	}
 	defer s.Close()
 	s.config.FFN = 7
-	wantError(t, s.Check(), "model.layers.0.mlp.gate_proj.weight", "[6 8]", "[7 8]")
+	golden.WantError(t, s.Check(), "model.layers.0.mlp.gate_proj.weight", "[6 8]", "[7 8]")
 	s.config.FFN, s.config.Layers = cfg.FFN, 40
 	err = s.Check()
-	wantError(t, err, "model.layers.2.input_layernorm.weight", "missing", "and 334 more")
+	golden.WantError(t, err, "model.layers.2.input_layernorm.weight", "missing", "and 334 more")
 	if strings.Count(err.Error(), "missing") > maxReported {
 		t.Error("error lists everything")
 	}
@@ -162,9 +163,9 @@ func TestCheckTiedHead(t *testing.T) {
 	}
 	cfg := s.Config()
 	_, err := openAndCheck(tiedFile(t, map[string][]float32{"lm_head.weight": make([]float32, cfg.VocabSize*cfg.Hidden)}))
-	wantError(t, err, "lm_head.weight", "tie_word_embeddings")
+	golden.WantError(t, err, "lm_head.weight", "tie_word_embeddings")
 	_, err = openAndCheck(tiedFile(t, map[string][]float32{"lm_head.weight": make([]float32, cfg.Hidden)}))
-	wantError(t, err, "lm_head.weight", "tie_word_embeddings")
+	golden.WantError(t, err, "lm_head.weight", "tie_word_embeddings")
 	s = openChecked(t, tiedFile(t, map[string][]float32{"model.layers.0.self_attn.rotary_emb.inv_freq": make([]float32, cfg.Hidden)}))
 	if len(s.Notes()) != 1 {
 		t.Errorf("notes %q", s.Notes())

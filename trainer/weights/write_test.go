@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
 // TestRoundTrip writes every golden model and every tiny family and reads back the same values.
@@ -86,10 +87,10 @@ func TestWriteRefused(t *testing.T) {
 	_, read := randomWeights(cfg, 7)
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "model")
-	wantError(t, WriteHF(dir, cfg, read, Q4_1, nil), "Q4_1")
-	wantError(t, WriteHF(dir, cfg, func(string, []float32) error { return errors.New("lost") }, F32, nil), "lost")
+	golden.WantError(t, WriteHF(dir, cfg, read, Q4_1, nil), "Q4_1")
+	golden.WantError(t, WriteHF(dir, cfg, func(string, []float32) error { return errors.New("lost") }, F32, nil), "lost")
 	for _, name := range []string{"../x", "a/b", "", ".hidden", configFile, safetensorsFile} {
-		wantError(t, WriteHF(dir, cfg, read, F32, map[string][]byte{name: nil}), name)
+		golden.WantError(t, WriteHF(dir, cfg, read, F32, map[string][]byte{name: nil}), name)
 	}
 	entries, err := os.ReadDir(parent)
 	if err != nil || len(entries) != 0 {
