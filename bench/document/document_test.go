@@ -166,7 +166,7 @@ func TestStore(t *testing.T) {
 	got := text([]*machine{m})
 	for _, want := range []string{
 		"one Redis, without TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 15 ms, memory flat | met |",
-		"one Redis, with TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 25 ms, memory flat | missed. An invocation",
+		"one Redis, with TLS | 10000 invocations/s, p99 < 20 ms, memory flat | 10000/s, p99 25 ms, memory flat | missed. All invocations",
 		"| rollout, without TLS | 9.0 | 3400 | 1500 |  |  |", "| Call, with TLS |  |  |  | 4 ms | 10 ms |", "`--save \"\" --appendonly yes`",
 		"| 999 workers in 2 processes, without TLS, 60 s | 5000 | 5000 |",
 	} {
