@@ -14,7 +14,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -69,34 +68,11 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 			return p, err
 		}
 	}
-	engine, err := local.New(ctx, p.Model, local.Options{
-		Slots: cfg.Slots(a), Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlaps(cfg),
-	})
-	if err != nil {
+	if p.Policy, err = makerOf(cfg, a).open(ctx, p); err != nil {
 		return p, err
 	}
-	p.Policy, p.Player.Policy = engine, engine
+	p.Player.Policy = p.Policy
 	return p, nil
-}
-
-// overlaps says whether weights may change under sequences in flight.
-func overlaps(cfg *config.Config) bool { return cfg.GRPO.MaxLag > 0 }
-
-// Deterministic says whether equal seeds and CPU features give bit-equal runs: if every agent's policy is
-// deterministic, as it will be made. A configuration that demands what its policies cannot promise is an error.
-func Deterministic(cfg *config.Config) (bool, error) {
-	for _, name := range cfg.AgentNames() {
-		device := cfg.Agent(name).Device
-		if local.Deterministic(device != "cpu", overlaps(cfg)) {
-			continue
-		}
-		if det := cfg.Run.Deterministic; det != nil && *det {
-			return false, fmt.Errorf("run.deterministic: agents.%s is on %s, and equal bits are promised on the CPU only", name, device)
-		}
-		return false, nil
-	}
-	det := cfg.Run.Deterministic
-	return det == nil || *det, nil
 }
 
 // load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.

@@ -1,0 +1,58 @@
+package assemble
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
+)
+
+// maker makes the policy of one agent. It knows what the policy will promise before any weights are loaded.
+type maker struct {
+	varies string // why equal requests may give other bits, as what follows the agent's name; "": they do not
+	open   func(ctx context.Context, p *Parts) (policy.Policy, error)
+}
+
+// makerOf chooses by the agent's engine. No other function knows which kinds of policies there are.
+func makerOf(cfg *config.Config, a *config.Agent) maker { return localMaker(cfg, a) }
+
+// localMaker makes our own engine, which reads the weights of p.Model in place.
+func localMaker(cfg *config.Config, a *config.Agent) maker {
+	overlap := cfg.GRPO.MaxLag > 0
+	m := maker{open: func(ctx context.Context, p *Parts) (policy.Policy, error) {
+		engine, err := local.New(ctx, p.Model, local.Options{
+			Slots: cfg.Slots(a), Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return engine, nil
+	}}
+	switch onGPU := a.Device != "cpu"; {
+	case local.Deterministic(onGPU, overlap):
+	case onGPU:
+		m.varies = "is on " + a.Device + ", and equal bits are promised on the CPU only"
+	default:
+		m.varies = "samples while its weights change (grpo.max_lag)"
+	}
+	return m
+}
+
+// Deterministic says whether equal seeds and CPU features give bit-equal runs: if every agent's policy is
+// deterministic, as it will be made. A configuration that demands what its policies cannot promise is an error.
+func Deterministic(cfg *config.Config) (bool, error) {
+	demanded := cfg.Run.Deterministic
+	for _, name := range cfg.AgentNames() {
+		varies := makerOf(cfg, cfg.Agent(name)).varies
+		if varies == "" {
+			continue
+		}
+		if demanded != nil && *demanded {
+			return false, fmt.Errorf("run.deterministic: agents.%s %s", name, varies)
+		}
+		return false, nil
+	}
+	return demanded == nil || *demanded, nil
+}
