@@ -22,12 +22,12 @@ const wholeStep = "The update is at its floor, sampling is not: products of 16 r
 
 // reasons are why targets were missed, by "suite name" of the row and the kind of target; written by hand from profiles.
 var reasons = map[string]map[measure.Kind]string{
-	"kernels group_advantage":              {measure.Faster: smallGroups},
-	"kernels linear_policy_loss":           {measure.Floor: lossFloor},
-	"rollout smollm2":                      {measure.Faster: smallProducts, measure.Floor: smallProducts},
-	"rollout smollm2-bf16":                 {measure.Faster: halfWeights, measure.Floor: halfWeights},
-	"step smollm2":                         {measure.Floor: wholeStep},
-	"step small":                           {measure.Faster: smallStep},
+	"kernels group_advantage":    {measure.Faster: smallGroups},
+	"kernels linear_policy_loss": {measure.Floor: lossFloor},
+	"rollout smollm2":            {measure.Faster: smallProducts, measure.Floor: smallProducts},
+	"rollout smollm2-bf16":       {measure.Faster: halfWeights, measure.Floor: halfWeights},
+	"step smollm2":               {measure.Floor: wholeStep},
+	"step small":                 {measure.Faster: smallStep},
 }
 
 // reason says why a target was missed on a CPU; there are no reasons for a GPU yet.
