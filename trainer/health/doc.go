@@ -9,12 +9,15 @@
 //	GET /metrics   Prometheus text: the newest value of every metric in docs/metrics.md, and the state of
 //	               the run.
 //
-// A failed check is a 503. The server listens on a loopback address, or every request must carry a token. HTTP is not
-// encrypted, so in an untrusted network the server needs a TLS proxy in front of it.
+// A failed check is a 503. The server listens on a loopback address, or every request for these paths must carry a token.
+// Without Options.TLS the answers are not encrypted.
+//
+// It is the only HTTP server of the process: other packages mount their handlers on it with Handle.
 package health
 
 import (
 	"context"
+	"crypto/tls"
 	"time"
 )
 
@@ -30,10 +33,11 @@ const MinToken = 16
 
 // Options of a Server.
 type Options struct {
-	Address string   // HOST:PORT to listen at; port 0 takes a free one
-	Token   string   // requests must have "Authorization: Bearer TOKEN"; "": no token, only on a loopback address
-	Agents  []string // agents of this process
-	Saved   Saved    // nil: no metrics of checkpoints
+	Address string      // HOST:PORT to listen at; port 0 takes a free one
+	Token   string      // requests must have "Authorization: Bearer TOKEN"; "": no token, only on a loopback address
+	TLS     *tls.Config // with the server's certificate; nil: plain HTTP
+	Agents  []string    // agents of this process
+	Saved   Saved       // nil: no metrics of checkpoints
 }
 
 // Saved finds the newest complete checkpoint: the number of its training steps, and when it was written. ok is false if

@@ -3,6 +3,7 @@ package health
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -195,6 +196,94 @@ func TestRefused(t *testing.T) {
 		t.Errorf("with a token: %v", err)
 	} else if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A mounted handler is reached without the server's token, and its route alone.
+func TestHandle(t *testing.T) {
+	const token = "a-token-of-some-length"
+	s := listen(t, Options{Token: token})
+	if status, _ := get(t, s, "/v1/models"); status != 401 {
+		t.Errorf("nothing is mounted: %d", status)
+	}
+	s.Handle("GET /v1/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "mounted at %s", r.URL.Path) }))
+	if status, body := get(t, s, "/v1/models"); status != 200 || body != "mounted at /v1/models" {
+		t.Errorf("mounted: %d %q", status, body)
+	}
+	for _, path := range []string{AlivePath, MetricsPath, "/v2/models"} {
+		if status, _ := get(t, s, path); status != 401 {
+			t.Errorf("%s without the token: %d", path, status)
+		}
+	}
+	(*Server)(nil).Handle("/", http.NotFoundHandler())
+}
+
+// deadlines is an answer that remembers its limits of time.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	read, write time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error  { d.read = t; return nil }
+func (d *deadlines) SetWriteDeadline(t time.Time) error { d.write = t; return nil }
+
+// A mounted handler has no limits of time while it works; before and after there are the server's.
+func TestHandlersTakeTheirTime(t *testing.T) {
+	began := time.Now()
+	w := &deadlines{httptest.NewRecorder(), began, began}
+	unhurried(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if !w.read.IsZero() || !w.write.IsZero() {
+			t.Errorf("a handler at work has limits: %v, %v", w.read, w.write)
+		}
+	})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	if w.read.Before(began.Add(requestTime)) || w.write.Before(began.Add(answerTime)) {
+		t.Errorf("afterwards: %v, %v, want limits again", w.read, w.write)
+	}
+	s := listen(t, Options{})
+	s.Handle("/slow", unread{})
+	for range 2 { // the second request shows that the connection is as it was
+		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL()+"/slow", strings.NewReader("a body that nobody reads"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, body := do(t, r); status != 200 || body != "done" {
+			t.Errorf("%d %q", status, body)
+		}
+	}
+}
+
+// unread answers without having read the request's body.
+type unread struct{}
+
+func (unread) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "do")
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		panic(err)
+	}
+	_, _ = io.WriteString(w, "ne")
+}
+
+func TestTLS(t *testing.T) {
+	trusted := httptest.NewUnstartedServer(nil)
+	trusted.StartTLS() // for its certificate
+	defer trusted.Close()
+	s := listen(t, Options{TLS: &tls.Config{Certificates: trusted.TLS.Certificates}})
+	r, err := http.NewRequestWithContext(t.Context(), "GET", s.URL()+AlivePath, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := trusted.Client()
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 || resp.TLS == nil || resp.ProtoMajor != 1 {
+		t.Errorf("%d over %s", resp.StatusCode, resp.Proto)
+	}
+	if got := exchange(t, strings.TrimPrefix(s.URL(), "https://"), "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.Contains(got, "400") {
+		t.Errorf("without TLS: %q", got)
 	}
 }
 

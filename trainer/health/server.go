@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,18 +20,20 @@ import (
 
 // Limits on the resources of clients.
 const (
-	maxConnections = 64
+	maxConnections = 512
 	maxHeaderBytes = 8 << 10
 	maxScrapes     = 4                // of /metrics at once
-	requestTime    = 5 * time.Second  // for the client to send a request
-	answerTime     = 10 * time.Second // for the client to read the answer
+	requestTime    = 5 * time.Second  // for the client to send a request, without the body if its handler is mounted
+	answerTime     = 10 * time.Second // for the client to read the answer, unless its handler is mounted
 	idleTime       = time.Minute
 )
 
 // Server answers requests about one process. It is a metrics.Observer, and gets its workers from Joined.
 type Server struct {
 	board
+	scheme   string // http or https
 	listener net.Listener
+	routes   *http.ServeMux
 	http     *http.Server
 	served   chan error
 }
@@ -49,9 +52,13 @@ func Listen(o Options) (*Server, error) {
 	if addr, ok := l.Addr().(*net.TCPAddr); o.Token == "" && !(ok && addr.IP.IsLoopback()) {
 		return nil, errors.Join(fmt.Errorf("health: %s can be reached from other machines: set a token, or use a loopback address such as 127.0.0.1:PORT", l.Addr()), l.Close())
 	}
-	s := &Server{board: newBoard(o), listener: l, served: make(chan error, 1)}
+	s := &Server{board: newBoard(o), scheme: "http", listener: netutil.LimitListener(l, maxConnections), routes: http.NewServeMux(), served: make(chan error, 1)}
+	if o.TLS != nil {
+		s.scheme, s.listener = "https", tls.NewListener(s.listener, o.TLS)
+	}
+	s.routes.Handle("/", s.handler(o.Token))
 	s.http = &http.Server{
-		Handler:           s.handler(o.Token),
+		Handler:           s.routes,
 		ReadHeaderTimeout: requestTime,
 		ReadTimeout:       requestTime,
 		WriteTimeout:      answerTime,
@@ -59,8 +66,31 @@ func Listen(o Options) (*Server, error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // malformed requests are not logged
 	}
-	go func() { s.served <- s.http.Serve(netutil.LimitListener(l, maxConnections)) }()
+	go func() { s.served <- s.http.Serve(s.listener) }()
 	return s, nil
+}
+
+// Handle mounts another package's handler at a pattern of http.ServeMux; it panics if the pattern is taken. Handlers may be
+// mounted while the server runs. The server's token does not guard them: a handler decides itself whom it answers. It must
+// bound the bodies that it reads, and has no limits of time but those that it sets with http.ResponseController. On a nil
+// Server it does nothing.
+func (s *Server) Handle(pattern string, h http.Handler) {
+	if s == nil {
+		return
+	}
+	s.routes.Handle(pattern, unhurried(h))
+}
+
+// unhurried lifts the limits of time while a handler works, as a read limit would also cancel the handler's context. They
+// hold again for what is left of the request's body and of the answer.
+func unhurried(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		until := func(read, written time.Time) { _ = errors.Join(c.SetReadDeadline(read), c.SetWriteDeadline(written)) }
+		until(time.Time{}, time.Time{})
+		defer func() { until(time.Now().Add(requestTime), time.Now().Add(answerTime)) }()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // checkToken refuses tokens that can be guessed or that no header can carry.
@@ -75,7 +105,7 @@ func checkToken(token string) error {
 }
 
 // URL of the server, without a path.
-func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+func (s *Server) URL() string { return s.scheme + "://" + s.listener.Addr().String() }
 
 // Close ends the server. Requests under way have a second to end.
 func (s *Server) Close() error {
