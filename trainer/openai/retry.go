@@ -1,4 +1,4 @@
-package verify
+package openai
 
 import (
 	"context"
@@ -24,7 +24,8 @@ func (t *transient) Unwrap() error { return t.error }
 // retry calls f until it succeeds, fails with an error that is not transient, or was called retries+1 times. The wait
 // between calls doubles each time and is shortened at random, so that requests that failed together are not repeated
 // together.
-func retry(ctx context.Context, retries int, wait func(context.Context, time.Duration) error, f func() (string, error)) (string, error) {
+func retry[T any](ctx context.Context, retries int, wait func(context.Context, time.Duration) error, f func() (T, error)) (T, error) {
+	var none T
 	for attempt := 0; ; attempt++ {
 		reply, err := f()
 		var again *transient
@@ -32,15 +33,15 @@ func retry(ctx context.Context, retries int, wait func(context.Context, time.Dur
 			return reply, err
 		}
 		if attempt == retries {
-			return "", fmt.Errorf("after %d attempts: %w", attempt+1, err)
+			return none, fmt.Errorf("after %d attempts: %w", attempt+1, err)
 		}
 		if again.after > longWait {
-			return "", fmt.Errorf("the server asks to wait %s, and the longest wait is %s: %w", again.after, longWait, err)
+			return none, fmt.Errorf("the server asks to wait %s, and the longest wait is %s: %w", again.after, longWait, err)
 		}
 		pause := min(firstWait<<min(attempt, 16), longWait)
 		pause = max(pause/2+rand.N(pause/2), again.after)
 		if ended := wait(ctx, pause); ended != nil {
-			return "", fmt.Errorf("%w, last: %v", ended, err)
+			return none, fmt.Errorf("%w, last: %v", ended, err)
 		}
 	}
 }
