@@ -26,8 +26,8 @@ var colleagueSchema = json.RawMessage(`{"type":"object","properties":{"task":{"t
 // maxProblem is the size of the longest error about arguments, in bytes: the error may quote them.
 const maxProblem = 400
 
-// callables are the functions that a chat offers to its model.
-type callables struct {
+// Callables are the functions that a chat offers to its model: sub-agents and tools.
+type Callables struct {
 	names       []string // in the order offered
 	byName      map[string]callable
 	definitions []json.RawMessage // OpenAI function definitions, in the order offered
@@ -39,8 +39,9 @@ type callable struct {
 	schema   *jsonschema.Resolved // nil: only the tool checks the arguments
 }
 
-func newCallables(colleagues []Colleague, tools []tool.Tool) (*callables, error) {
-	c := &callables{byName: map[string]callable{}}
+// NewCallables returns an error if two of them have the same name, or one has none or a JSON Schema that cannot be read.
+func NewCallables(colleagues []Colleague, tools []tool.Tool) (*Callables, error) {
+	c := &Callables{byName: map[string]callable{}}
 	for _, a := range colleagues {
 		if err := c.add(a.Name, a.Description, colleagueSchema, true); err != nil {
 			return nil, err
@@ -54,7 +55,7 @@ func newCallables(colleagues []Colleague, tools []tool.Tool) (*callables, error)
 	return c, nil
 }
 
-func (c *callables) add(name, description string, schema json.RawMessage, delegate bool) error {
+func (c *Callables) add(name, description string, schema json.RawMessage, delegate bool) error {
 	if name == "" {
 		return fmt.Errorf("a tool or sub-agent has no name")
 	}
@@ -109,8 +110,11 @@ func exampleCall(name string, required []string) (string, error) {
 	return fmt.Sprintf(`{"name": %s, "arguments": {%s}}`, quoted, strings.Join(arguments, ", ")), nil
 }
 
-// call turns a parsed call into a Call. Its Problem says why it cannot be executed.
-func (c *callables) call(p ParsedCall) Call {
+// Definitions are OpenAI function definitions, in the order offered. The caller must not change them.
+func (c *Callables) Definitions() []json.RawMessage { return c.definitions }
+
+// Call turns a parsed call into a Call. Its Problem says why it cannot be executed.
+func (c *Callables) Call(p ParsedCall) Call {
 	call := Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
 	if call.Problem != "" {
 		return call

@@ -39,7 +39,7 @@ type ChatConfig struct {
 // Chat is immutable; several conversations may use it at once.
 type Chat struct {
 	cfg       ChatConfig
-	callables *callables
+	callables *Callables
 	system    string
 	tools     []any // tool definitions for the template; nil if it ignores them
 	toolRole  bool  // the template prints tool messages
@@ -60,7 +60,7 @@ func NewChat(cfg ChatConfig) (*Chat, error) {
 	if cfg.Tokenizer == nil {
 		return nil, errors.New("chat: needs a tokenizer")
 	}
-	callables, err := newCallables(cfg.Colleagues, cfg.Tools)
+	callables, err := NewCallables(cfg.Colleagues, cfg.Tools)
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
@@ -116,7 +116,7 @@ func (c *Chat) render(messages []tokenizer.Message, tools []any) (string, error)
 }
 
 // prompt describes the callables and how to call them, for a template that does not print tools.
-func (c *callables) prompt() string {
+func (c *Callables) prompt() string {
 	var b strings.Builder
 	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
 	for _, d := range c.definitions {
@@ -179,14 +179,14 @@ func (c *Chat) Parse(turn []int32) Action {
 	if n := len(turn); n > 0 && slices.Contains(c.stops, turn[n-1]) {
 		turn = turn[:n-1]
 	}
-	text := withoutThinking(c.Text(turn), c.thinking)
+	text := WithoutThinking(c.Text(turn), c.thinking)
 	parsed := ParseToolCalls(text)
 	if len(parsed) == 0 {
 		return Action{Final: true, Answer: strings.TrimSpace(text)}
 	}
 	calls := make([]Call, len(parsed))
 	for i, p := range parsed {
-		calls[i] = c.callables.call(p)
+		calls[i] = c.callables.Call(p)
 	}
 	return Action{Calls: calls}
 }

@@ -216,7 +216,7 @@ func TestChatTools(t *testing.T) {
 func TestChatExampleIsACall(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
 	calls := ParseToolCalls(c.system)
-	if len(calls) != 1 || c.callables.call(calls[0]).Problem != "" || c.callables.call(calls[0]).Task != "..." {
+	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
 	}
 }

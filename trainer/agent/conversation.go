@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"time"
 
@@ -49,13 +48,33 @@ type Env struct {
 
 var errWall = errors.New("wall time of the conversation is over")
 
-// Run runs a conversation and returns its trajectory. A reached limit, a turn outside the grammar or a failing tool is
-// part of the trajectory and not an error. Run returns an error if the infrastructure failed (engine, store,
+// Voice gives the turns of one conversation. It appends all that is read and said to the conversation's trajectory.
+// Its methods are called one after the other.
+type Voice interface {
+	// Open appends what the agent reads before its first turn: the question or sub-task with all that surrounds it.
+	Open(task string) error
+
+	// Turn appends the agent's next turn and returns its meaning, or the Finish constant of the limit that it reached. An
+	// error is one of the infrastructure; see Run.
+	Turn(ctx context.Context) (a Action, finish string, err error)
+
+	// Observe appends the results of the newest turn's calls, in the order issued.
+	Observe(results []Result) error
+}
+
+// Run runs a conversation of a policy and returns its trajectory. A reached limit, a turn outside the grammar or a failing
+// tool is part of the trajectory and not an error. Run returns an error if the infrastructure failed (engine, store,
 // cancellation, policy versions more than MaxLag apart), with the trajectory up to then.
 func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	if spec.Dialect == nil || env.Policy == nil {
 		return Trajectory{}, errors.New("conversation: Spec.Dialect and Env.Policy must be set")
 	}
+	return Converse(ctx, spec, env, func(t *Trajectory) Voice { return &sampler{spec: spec, policy: env.Policy, traj: t} })
+}
+
+// Converse is Run with turns of another origin: voice makes what gives them, for the trajectory in the making. What of
+// spec and env is about tokens (Dialect, Sampling, MaxLag, Policy, the limits of tokens) is for the voice alone.
+func Converse(ctx context.Context, spec Spec, env Env, voice func(*Trajectory) Voice) (Trajectory, error) {
 	c := &conversation{spec: spec, env: env}
 	c.traj = Trajectory{
 		ID:         TrajectoryID(spec.Key, spec.Main),
@@ -65,6 +84,7 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 		Invocation: spec.Key.Invocation,
 		Calls:      map[string]int{},
 	}
+	c.voice = voice(&c.traj)
 	if spec.Limits.Wall > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, spec.Limits.Wall, errWall)
@@ -81,17 +101,27 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	return c.traj, nil
 }
 
+// UnansweredError says that an agent gave no answer and that it was not its fault: the server of a hosted model failed, or
+// the workers that were to answer did. The rollout has no result, which is not the same as a wrong one.
+type UnansweredError struct {
+	Agent string
+	Err   error
+}
+
+func (e *UnansweredError) Error() string { return fmt.Sprintf("%s gave no answer: %v", e.Agent, e.Err) }
+
+func (e *UnansweredError) Unwrap() error { return e.Err }
+
 // interrupted says whether err comes from an expired context: the context's error or cause, or a network deadline.
 func interrupted(err error) bool {
 	return errors.Is(err, errWall) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 type conversation struct {
-	spec   Spec
-	env    Env
-	traj   Trajectory
-	turns  int   // number of sampled turns
-	newest int64 // newest policy version that sampled a turn
+	spec  Spec
+	env   Env
+	voice Voice
+	traj  Trajectory
 }
 
 func (c *conversation) end(finish string) {
@@ -99,25 +129,23 @@ func (c *conversation) end(finish string) {
 	c.traj.FormatValid = finish == FinishAnswer && c.traj.Malformed == 0
 }
 
-// converse runs the loop: sample a turn, parse it, execute its calls, append the results.
+// converse runs the loop: a turn, its calls, their results.
 func (c *conversation) converse(ctx context.Context) error {
-	ids, text, err := c.spec.Dialect.Prompt(c.spec.Task)
-	if err != nil {
+	if err := c.voice.Open(c.spec.Task); err != nil {
 		return fmt.Errorf("prompt: %w", err)
 	}
-	c.traj.appendObserved(RolePrompt, ids, text)
-	for {
-		turn, finish, err := c.sample(ctx)
-		if err != nil {
-			return err
-		}
-		if finish != "" {
-			c.end(finish)
+	for turns := 0; ; turns++ {
+		if max := c.spec.Limits.Turns; max > 0 && turns >= max {
+			c.end(FinishTurns)
 			return nil
 		}
-		action := c.spec.Dialect.Parse(turn)
-		c.turns++
+		action, finish, err := c.voice.Turn(ctx)
 		switch {
+		case err != nil:
+			return fmt.Errorf("turn %d: %w", turns, err)
+		case finish != "":
+			c.end(finish)
+			return nil
 		case action.Invalid != "":
 			c.end(FinishFormat)
 			return nil
@@ -135,106 +163,10 @@ func (c *conversation) converse(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		ids, text, err := c.spec.Dialect.Observe(turn, results)
-		if err != nil {
-			return fmt.Errorf("observation after turn %d: %w", c.turns, err)
-		}
-		c.traj.appendObserved(RoleObserved, ids, text)
-	}
-}
-
-// sample samples a turn and appends it. finish is not empty if a limit ends the conversation.
-func (c *conversation) sample(ctx context.Context) (turn []int32, finish string, err error) {
-	if max := c.spec.Limits.Turns; max > 0 && c.turns >= max {
-		return nil, FinishTurns, nil
-	}
-	stops := c.spec.Dialect.Stops()
-	room, binding := c.room(stops.MaxNew)
-	if room <= 0 {
-		return nil, binding, nil
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, "", err
-	}
-	s := c.spec.Sampling
-	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
-	// The capacity ends at the length, so an engine that appends to the slice copies it.
-	tokens := c.traj.Tokens[:len(c.traj.Tokens):len(c.traj.Tokens)]
-	out, err := c.env.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: c.spec.Key})
-	if err != nil && (out.Finish != policy.FinishCancelled || ctx.Err() == nil) {
-		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
-	}
-	cancelled := err
-	if err := c.accept(out, room); err != nil {
-		return nil, "", fmt.Errorf("turn %d: %w", c.turns, err)
-	}
-	if len(out.Tokens) > 0 {
-		c.traj.appendSampled(out, c.spec.Dialect.Text(out.Tokens))
-	}
-	switch out.Finish {
-	case policy.FinishStop:
-		return out.Tokens, "", nil
-	case policy.FinishLength:
-		return nil, binding, nil
-	case policy.FinishContext:
-		return nil, FinishContext, nil
-	case policy.FinishCancelled:
-		if cancelled != nil {
-			return nil, "", fmt.Errorf("turn %d: %w", c.turns, cancelled)
-		}
-		return nil, "", fmt.Errorf("turn %d: the engine answered \"cancelled\", but the context was not cancelled", c.turns)
-	}
-	return nil, "", fmt.Errorf("turn %d: unknown finish reason %q from the engine", c.turns, out.Finish)
-}
-
-// room returns the number of tokens that the next turn may sample, and the finish reason if it samples all of them.
-func (c *conversation) room(dialectMax int) (int, string) {
-	have := len(c.traj.Tokens)
-	room, binding := c.env.Policy.ContextLimit()-have, FinishContext
-	tighten := func(n int, finish string) {
-		if n <= room {
-			room, binding = n, finish
+		if err := c.voice.Observe(results); err != nil {
+			return fmt.Errorf("observation after turn %d: %w", turns+1, err)
 		}
 	}
-	if max := c.spec.Limits.Tokens; max > 0 {
-		tighten(max-have, FinishTokens)
-	}
-	if max := c.spec.Limits.TurnTokens; max > 0 {
-		tighten(max, FinishLength)
-	}
-	if dialectMax > 0 {
-		tighten(dialectMax, FinishLength)
-	}
-	return room, binding
-}
-
-// accept checks a completion before it is appended to the trajectory, on which the learner trains.
-func (c *conversation) accept(out policy.Completion, room int) error {
-	if len(out.Tokens) != len(out.LogProbs) {
-		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(out.Tokens), len(out.LogProbs))
-	}
-	if len(out.Tokens) > room {
-		return fmt.Errorf("engine gave %d tokens, more than the %d asked for", len(out.Tokens), room)
-	}
-	if len(out.Tokens) == 0 && out.Finish == policy.FinishStop {
-		return errors.New("engine stopped without sampling a token")
-	}
-	for i, lp := range out.LogProbs {
-		if math.IsNaN(float64(lp)) || math.IsInf(float64(lp), 0) || lp > 0 {
-			return fmt.Errorf("log-prob of sampled token %d is %v, want a finite number <= 0", i, lp)
-		}
-	}
-	if len(out.Tokens) == 0 {
-		return nil
-	}
-	if c.traj.SampledTokens() == 0 {
-		c.traj.Version, c.newest = out.Version, out.Version
-	}
-	c.traj.Version, c.newest = min(c.traj.Version, out.Version), max(c.newest, out.Version)
-	if lag := c.newest - c.traj.Version; lag > c.spec.MaxLag {
-		return fmt.Errorf("turns sampled by policy versions %d to %d: more than max_lag %d apart", c.traj.Version, c.newest, c.spec.MaxLag)
-	}
-	return nil
 }
 
 // admit counts malformed calls. It replaces the calls beyond CallsPerTurn by a single call with a Problem, so that a

@@ -103,9 +103,9 @@ func jsonProblem(err error) string {
 	return err.Error()
 }
 
-// withoutThinking drops a reasoning model's thinking: everything up to the last </think>, and everything from an
+// WithoutThinking drops a reasoning model's thinking: everything up to the last </think>, and everything from an
 // unclosed <think> on. opened says that the prompt ended with <think>.
-func withoutThinking(text string, opened bool) string {
+func WithoutThinking(text string, opened bool) string {
 	i := strings.LastIndex(text, thinkClose)
 	if i >= 0 {
 		text = text[i+len(thinkClose):]

@@ -60,7 +60,7 @@ func TestWithoutThinking(t *testing.T) {
 		{"a<think>b</think>c<think>d", false, "c"},
 		{"<think>x</think>y</think>z", false, "z"},
 	} {
-		if got := withoutThinking(tc.text, tc.opened); got != tc.want {
+		if got := WithoutThinking(tc.text, tc.opened); got != tc.want {
 			t.Errorf("%q (opened %v): %q, want %q", tc.text, tc.opened, got, tc.want)
 		}
 	}

@@ -22,10 +22,12 @@ const (
 	FinishTokens  = "tokens"  // the conversation reached Limits.Tokens
 	FinishContext = "context" // the conversation reached the engine's context limit
 	FinishWall    = "wall"    // the conversation reached Limits.Wall
+	FinishFilter  = "filter"  // the server of a hosted model withheld a turn
 )
 
 // Trajectory is all tokens that one agent read and sampled in one rollout (main agent) or one invocation (sub-agent).
-// Tokens, Sampled and LogProbs have equal length.
+// Tokens, Sampled and LogProbs have equal length. A hosted model shows no tokens: its trajectory has turns with their
+// texts, from token 0 to token 0, and perhaps a Usage. It is never trained on.
 type Trajectory struct {
 	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation
 	Query      string `json:"query"`
@@ -44,6 +46,14 @@ type Trajectory struct {
 	Finish      string         `json:"finish"`    // one of the Finish constants
 	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer
 	Calls       map[string]int `json:"calls"`     // d_k: delegations issued per sub-agent
+
+	Usage *Usage `json:"usage,omitempty"` // of a hosted model; nil: its server does not say
+}
+
+// Usage is how many tokens a hosted model's server counts in a trajectory.
+type Usage struct {
+	Tokens  int `json:"tokens"`  // of the newest turn with all before it
+	Sampled int `json:"sampled"` // of all turns, hidden reasoning included
 }
 
 // Turn is tokens [From, To) of a trajectory, with their text.
@@ -67,6 +77,28 @@ func (t *Trajectory) SampledTokens() int {
 	n := 0
 	for _, s := range t.Sampled {
 		if s {
+			n++
+		}
+	}
+	return n
+}
+
+// Size is the number of tokens, of all and of those sampled. known is false for a hosted model whose server does not say.
+func (t *Trajectory) Size() (tokens, sampled int, known bool) {
+	switch {
+	case len(t.Tokens) > 0:
+		return len(t.Tokens), t.SampledTokens(), true
+	case t.Usage != nil:
+		return t.Usage.Tokens, t.Usage.Sampled, true
+	}
+	return 0, 0, false
+}
+
+// SampledTurns counts the agent's own turns.
+func (t *Trajectory) SampledTurns() int {
+	n := 0
+	for _, turn := range t.Turns {
+		if turn.Sampled {
 			n++
 		}
 	}

@@ -71,7 +71,11 @@ type Sampler interface {
 // of the weights.
 type Policy interface {
 	Sampler
+	Lifecycle
+}
 
+// Lifecycle is what a worker asks, between the turns, of whatever gives its agent's turns.
+type Lifecycle interface {
 	// UpdateWeights loads the current weights as policy version `version`. Turns that begin after it returns are sampled
 	// with them. A policy that cannot change weights under sequences in flight returns an error.
 	UpdateWeights(ctx context.Context, version int64) error
