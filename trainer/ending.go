@@ -17,7 +17,7 @@ var ErrNothingTrained = errors.New("nothing was trained")
 // tally is what the steps of this process came to, as far as the end of the run has to speak of it.
 type tally struct {
 	steps   int
-	sampled int            // tokens
+	sampled int            // turns of this agent
 	calls   map[string]int // how often each sub-agent was called
 	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
 }
@@ -35,13 +35,17 @@ func (w *worker) count(held *experience, outcomes []store.Outcome) {
 		}
 	}
 	for _, t := range held.trajectories {
-		y.sampled += t.SampledTokens()
+		y.sampled += t.SampledTurns()
 		if _, known := y.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
 			continue
 		}
 		y.tooLong[t.Query] = len(t.Tokens)
 		const named = 5
-		if len(y.tooLong) <= named {
+		switch {
+		case len(y.tooLong) > named:
+		case w.Model == nil:
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model: nothing is said to it; leave the row out", t.Query))
+		default:
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask,
 				"the prompt of %s has %d tokens and a conversation may have %d: nothing is sampled for it; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
 				t.Query, len(t.Tokens), w.context(), w.name))
@@ -51,7 +55,7 @@ func (w *worker) count(held *experience, outcomes []store.Outcome) {
 
 // promptTooLong says whether a conversation ended before its first turn for want of room.
 func promptTooLong(t agent.Trajectory) bool {
-	return t.SampledTokens() == 0 && (t.Finish == agent.FinishTokens || t.Finish == agent.FinishContext)
+	return t.SampledTurns() == 0 && (t.Finish == agent.FinishTokens || t.Finish == agent.FinishContext)
 }
 
 // ending says, of a run that came to its end, what was not done in it and what to do about it.

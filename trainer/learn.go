@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -19,6 +20,10 @@ func (w *worker) normalise(ctx context.Context, groups []mgrpo.Group) (learner.A
 	rewards := make([]mgrpo.RewardGroup, len(groups))
 	for i, g := range groups {
 		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
+	}
+	if w.Device == nil { // the model is hosted: nobody learns from its advantages, and the report shows them
+		of, err := learner.Normaliser(kernels.CPU)(w.Rules.Convention, rewards)
+		return learner.Advantages{Groups: of, Backend: kernels.CPU.String()}, err
 	}
 	return learner.Normalise(ctx, w.Device, w.Rules.Convention, rewards)
 }

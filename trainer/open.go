@@ -57,9 +57,16 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !w.Policy.Deterministic() {
 		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, and the policy is not"))
 	}
-	w.archive = archive.New(archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), Tokenizer: w.Tokenizer.Files(), DType: w.SaveDType,
-		Announce: w.main || s.Local <= 1, Observer: s.Observer, FS: s.FS}, m, parameters{w})
+	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), DType: w.SaveDType,
+		Announce: w.main || s.Local <= 1, Observer: s.Observer, FS: s.FS}
+	if e := a.Model.Endpoint; e != nil {
+		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
+	} else {
+		kept.Tokenizer = w.Tokenizer.Files()
+	}
+	w.archive = archive.New(kept, m, parameters{w})
 	if s.From != nil {
 		w.from = s.From.Step
 		if err = w.archive.Restore(ctx, *s.From); err != nil {

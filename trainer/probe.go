@@ -11,8 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/health"
 )
 
-// Alive has the device's thread do nothing; a busy one lets it wait until ctx ends.
+// Alive has the device's thread do nothing; a busy one lets it wait until ctx ends. An agent whose model is hosted has no
+// device that could hang.
 func (w *worker) Alive(ctx context.Context) error {
+	if w.Device == nil {
+		return nil
+	}
 	return w.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 

@@ -78,11 +78,14 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes []store.Ou
 // describeRollouts: what the conversations of a phase were like, for this agent.
 func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct mean
+	counted := true
 	for _, t := range held.trajectories {
 		format.addBool(t.FormatValid)
 		turns.add(float64(len(t.Turns)))
-		tokens.add(float64(len(t.Tokens)))
-		sampled.add(float64(t.SampledTokens()))
+		n, own, known := t.Size()
+		tokens.add(float64(n))
+		sampled.add(float64(own))
+		counted = counted && known
 		malformed.add(float64(t.Malformed))
 		if !w.main {
 			expert.add(orZero(t.expert))
@@ -96,7 +99,6 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 	}
 	format.into(r.Values, "format_valid")
 	turns.into(r.Values, "turns_mean")
-	tokens.into(r.Values, "tokens_mean")
 	malformed.into(r.Values, "malformed_mean")
 	expert.into(r.Values, "expert_mean")
 	if w.main {
@@ -106,11 +108,16 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 	for _, t := range held.trajectories {
 		r.Values["prompts_too_long"] += b2f(promptTooLong(t.Trajectory))
 	}
-	r.Values["tokens"] = tokens.sum
-	r.Values["sampled_tokens"] = sampled.sum
-	if s := clock.laps["rollout"]; s > 0 {
-		r.Values["rollout_seconds"] = s
-		r.Values["rollout_tokens_per_second"] = sampled.sum / s
+	seconds := clock.laps["rollout"]
+	if seconds > 0 {
+		r.Values["rollout_seconds"] = seconds
+	}
+	if counted {
+		tokens.into(r.Values, "tokens_mean")
+		r.Values["tokens"], r.Values["sampled_tokens"] = tokens.sum, sampled.sum
+	}
+	if counted && seconds > 0 {
+		r.Values["rollout_tokens_per_second"] = sampled.sum / seconds
 	}
 	r.Counts = map[string]map[string]int64{}
 	w.describeCalls(r, outcomes)
@@ -224,6 +231,9 @@ func describeLearning(r *metrics.Record, l learned) {
 }
 
 func (w *worker) describeMemory(r *metrics.Record) {
+	if w.Device == nil {
+		return // the model is hosted
+	}
 	m, err := w.Device.Memory(context.Background())
 	if err != nil {
 		return // a figure that is not known is absent

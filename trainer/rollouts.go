@@ -113,12 +113,20 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: name, Index: i, Task: text}
 		r, err := w.member.Call(ctx, v) // another server's worker answers
 		lost.add(v, r.Failed)
+		if err == nil && r.Failed != "" && r.Text == "" {
+			err = &agent.UnansweredError{Agent: name, Err: errors.New(r.Failed)}
+		}
 		return r.Text, err
 	})
-	if err != nil {
+	silent := unanswered(ctx, err)
+	if err != nil && silent == nil {
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
 	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Unscored: lost.first()}
+	if silent != nil {
+		o.Failed = reasonOf(silent)
+		return w.member.PublishOutcome(ctx, c.phase, o)
+	}
 	if err := w.score(ctx, q, attemptOf(t, ""), &o); err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -130,6 +138,15 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 	}
 	c.add(&trajectory{Trajectory: t, task: q.Text})
 	return nil
+}
+
+// unanswered says who left a conversation without an end, its own agent or one that it called; nil: nobody did.
+func unanswered(ctx context.Context, err error) *agent.UnansweredError {
+	var silent *agent.UnansweredError
+	if ctx.Err() != nil || !errors.As(err, &silent) {
+		return nil
+	}
+	return silent
 }
 
 // score verifies the main agent's answer and computes its reward.
@@ -182,13 +199,19 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 // answer is one invocation: this agent's conversation, its expert score, the text for the caller. The
 // trajectory stays here.
 func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
-	q, err := w.Player.Task.Lookup(v.Query)
-	if err != nil {
-		r := store.Result{Failed: reasonOf(err)}
+	fail := func(r store.Result, err error) error { // nothing is held: the rollout is removed for every agent
+		r.Failed = reasonOf(err)
 		c.held.unscored.add(v, r.Failed)
 		return w.member.Complete(ctx, v, r)
 	}
+	q, err := w.Player.Task.Lookup(v.Query)
+	if err != nil {
+		return fail(store.Result{}, err)
+	}
 	t, err := w.converse(ctx, c.phase, q, v.Rollout, v.Index, v.Task, nil)
+	if silent := unanswered(ctx, err); silent != nil {
+		return fail(store.Result{}, silent.Err)
+	}
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
@@ -199,10 +222,8 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
-		if err != nil { // not held: the rollout is removed for every agent
-			r.Failed = reasonOf(err)
-			c.held.unscored.add(v, r.Failed)
-			return w.member.Complete(ctx, v, r)
+		if err != nil {
+			return fail(r, err)
 		}
 		held.expert = &score
 	}
@@ -246,7 +267,7 @@ func (w *worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i
 	t, err := w.Player.Play(ctx, play.Conversation{
 		Query: q, Step: samplingStep(p), Rollout: k, Invocation: i, Text: text, Sampling: w.sampling(p), Delegate: delegate,
 	})
-	if err == nil && t.SampledTokens() == 0 { // its prompt is too long; no weights sampled it, so it is not stale
+	if err == nil && t.SampledTokens() == 0 { // its prompt is too long or its model hosted; no weights sampled it, so it is not stale
 		t.Version = w.Policy.Version()
 	}
 	return t, err

@@ -63,6 +63,7 @@ type Settings struct {
 	ConfigDigest   string
 	Keep           int               // number of newest checkpoints that are kept
 	CPUFeatures    string            // of this machine
+	Endpoint       *store.Endpoint   // place of a hosted model, of which checkpoints have no files; nil: the model is here
 	Tokenizer      map[string][]byte // files of the tokenizer
 	DType          weights.DType     // of saved weights: F32 or BF16
 	Announce       bool              // notes to the observer name new checkpoints

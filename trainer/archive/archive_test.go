@@ -45,6 +45,7 @@ func TestParts(t *testing.T) {
 	digest := strings.Repeat("0123456789abcdef", 4)
 	for _, p := range []AgentFiles{
 		{Name: "a", CPUFeatures: "avx2 fma"},
+		{Name: "c", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}},
 		{Name: "b", Files: []durable.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: LedgerMark{Size: 7, SHA256: digest}},
 	} {
 		if got := filesOf(p.Name, partOf(p)); !reflect.DeepEqual(got, p) {

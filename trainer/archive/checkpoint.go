@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -59,7 +60,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version is of an earlier round
 		return err
 	}
-	files, err := a.checkpoints.SaveAgent(version, st)
+	files, err := a.saveAgent(version, st)
 	if err != nil {
 		return err
 	}
@@ -96,6 +97,14 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		return err
 	}
 	return a.prune(evaluations)
+}
+
+// saveAgent writes this agent's files of a version: none of a hosted model.
+func (a *Archive) saveAgent(version int64, st AgentState) (AgentFiles, error) {
+	if a.Endpoint != nil {
+		return AgentFiles{Name: a.Agent, Files: []durable.File{}, Endpoint: a.Endpoint}, nil
+	}
+	return a.checkpoints.SaveAgent(version, st)
 }
 
 // Confirm publishes the digest of the newest checkpoint's manifest, if there is a checkpoint. The other workers may be
@@ -151,17 +160,21 @@ func (a *Archive) prune(evaluations Evaluations) error {
 
 // partOf is the description of a worker's files that the worker publishes.
 func partOf(p AgentFiles) store.Part {
-	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files}
+	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files, Endpoint: p.Endpoint}
 }
 
 // filesOf are an agent's files as its worker published them.
 func filesOf(agent string, p store.Part) AgentFiles {
-	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files,
+	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files, Endpoint: p.Endpoint,
 		Ledger: LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
 }
 
-// agentState is the agent's weights, tokenizer and optimizer. For an agent that trains the numbers are a copy.
+// agentState is the agent's weights, tokenizer and optimizer. For an agent that trains the numbers are a copy. Of a hosted
+// model there is nothing.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
+	if a.Endpoint != nil {
+		return AgentState{}, nil
+	}
 	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}
 	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: a.DType, Extra: a.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }

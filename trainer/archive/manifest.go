@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 // Manifest lists the files of a step's checkpoint. It is the same for all agents, byte for byte.
@@ -34,6 +35,8 @@ type AgentFiles struct {
 	CPUFeatures string         `json:"cpu_features,omitempty"` // of its machine; only machines with equal features give equal bits
 	Files       []durable.File `json:"files"`                  // in the agent's folder
 	Ledger      LedgerMark     `json:"ledger"`                 // its ledger up to this step
+
+	Endpoint *store.Endpoint `json:"endpoint,omitempty"` // of a hosted model, which has no files; nil: the model was here
 }
 
 // manifestFormat changes with the meaning of the files in a run's folder.
@@ -97,6 +100,9 @@ func (m Manifest) check() error {
 		}
 		if a.Ledger != (LedgerMark{}) && (a.Ledger.Size <= 0 || !isDigest(a.Ledger.SHA256)) {
 			return fmt.Errorf("%s: the ledger of %s has %d bytes and the digest %.80q, which is not possible", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
+		}
+		if a.Endpoint != nil && len(a.Files) > 0 {
+			return fmt.Errorf("%s: %s has %d files, and its model was hosted at %.80q", manifestFile, a.Name, len(a.Files), a.Endpoint.URL)
 		}
 		for _, f := range a.Files {
 			if !filepath.IsLocal(f.Path) || f.Size < 0 || !isDigest(f.SHA256) {

@@ -11,7 +11,7 @@ type Summary struct {
 	Name     string
 	Manifest Manifest // with its results, if it was evaluated; empty if it cannot be read (see Fault)
 	Fault    error    // why the checkpoint is not complete; nil: it is complete
-	Agents   []string // agents whose folders are there
+	Agents   []string // agents whose folders are there, or, of hosted models, whose ledgers are
 	Bytes    int64    // size of all files
 }
 
@@ -41,6 +41,11 @@ func (c Checkpoints) summary(step int64) Summary {
 	for _, e := range entries {
 		if e.IsDir() && e.Name()[0] != '.' {
 			s.Agents = append(s.Agents, e.Name())
+		}
+	}
+	for _, a := range s.Manifest.Agents {
+		if _, err := os.Lstat(ledgerPath(c.Ledgers, a.Name)); a.Endpoint != nil && c.Ledgers != "" && err == nil {
+			s.Agents = append(s.Agents, a.Name)
 		}
 	}
 	slices.Sort(s.Agents)

@@ -22,6 +22,10 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		if a == nil {
 			return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(cfg.AgentNames(), ", "))
 		}
+		if a.Model.Endpoint != nil {
+			needs = append(needs, memory.Need{Agent: name})
+			continue
+		}
 		arch, err := architecture(cfg, a)
 		var fault *config.Error
 		switch {

@@ -80,8 +80,16 @@ func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
 }
 
 // Rehearse opens all that the agent's worker opens, but for the device, the weights and the store, and closes it
-// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term.
+// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. A hosted
+// model is asked for a turn.
 func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task) (err error) {
+	if a.Model.Endpoint != nil {
+		m, player, err := host(ctx, cfg, a, t)
+		if err != nil {
+			return err
+		}
+		return errors.Join(player.Close(), m.Close(ctx))
+	}
 	o, err := openOrigin(cfg, a, t, "")
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Parts are what one agent of a run is made of.
+// Parts are what one agent of a run is made of. An agent whose model is hosted has a Player, a Policy and Rules alone.
 type Parts struct {
 	Device    *torch.Device
 	Model     *model.Model
@@ -27,7 +27,7 @@ type Parts struct {
 	SaveDType weights.DType // of the weights in its checkpoints
 	Tokenizer *tokenizer.Tokenizer
 	Player    *play.Player
-	Policy    policy.Policy
+	Policy    policy.Lifecycle
 	Learner   *learner.Learner // nil for an agent that does not learn
 	Reference *model.Model     // of the KL term; nil: there is none, or not before the cold start is over
 	Rules     Rules
@@ -53,6 +53,14 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 			p = nil
 		}
 	}()
+	if a.Model.Endpoint != nil {
+		m, player, err := host(ctx, cfg, a, want.Task)
+		if err != nil {
+			return p, err
+		}
+		p.Policy, p.Player = m, player
+		return p, nil
+	}
 	if p.Device, err = torch.Open(a.Device, threads(cfg, want.Local)); err != nil {
 		return p, err
 	}
@@ -68,10 +76,11 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 			return p, err
 		}
 	}
-	if p.Policy, err = makerOf(cfg, a).open(ctx, p); err != nil {
+	sampler, err := makerOf(cfg, a).open(ctx, p)
+	if err != nil {
 		return p, err
 	}
-	p.Player.Policy = p.Policy
+	p.Policy, p.Player.Policy = sampler, sampler
 	return p, nil
 }
 

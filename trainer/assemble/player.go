@@ -18,17 +18,26 @@ import (
 
 // Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set.
 func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer) (*play.Player, error) {
-	s := play.Settings{
-		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t, Tokenizer: tok,
+	s, err := playing(ctx, cfg, a, t)
+	if err != nil {
+		return nil, err
+	}
+	s.Tokenizer = tok
+	return play.New(s)
+}
+
+// playing is what a player is made of beside what gives its turns. The tools in it are open.
+func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task) (s play.Settings, err error) {
+	s = play.Settings{
+		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
 	}
-	var err error
 	if s.Part.System, err = systemPrompt(cfg, a); err != nil {
-		return nil, err
+		return s, err
 	}
 	if cfg.Run.Date != "" {
 		if s.Date, err = time.Parse(time.DateOnly, cfg.Run.Date); err != nil {
-			return nil, err
+			return s, err
 		}
 	}
 	if s.Part.Main {
@@ -41,10 +50,8 @@ func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 	for _, c := range s.Colleagues {
 		s.Part.Delegates = append(s.Part.Delegates, c.Name)
 	}
-	if s.Tools, err = Tools(ctx, cfg, s.Part.Tools); err != nil {
-		return nil, err
-	}
-	return play.New(s)
+	s.Tools, err = Tools(ctx, cfg, s.Part.Tools)
+	return s, err
 }
 
 // absent are the agents of the configuration that its arm leaves out.

@@ -45,7 +45,10 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 func Deterministic(cfg *config.Config) (bool, error) {
 	demanded := cfg.Run.Deterministic
 	for _, name := range cfg.AgentNames() {
-		varies := makerOf(cfg, cfg.Agent(name)).varies
+		varies := "has a hosted model, and no server promises to repeat itself"
+		if a := cfg.Agent(name); a.Model.Endpoint == nil {
+			varies = makerOf(cfg, a).varies
+		}
 		if varies == "" {
 			continue
 		}

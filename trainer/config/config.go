@@ -214,10 +214,10 @@ type Optimizer struct {
 type Agent struct {
 	Name         string     `yaml:"-"`
 	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
-	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights."`
+	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
-	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights."`
+	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights. An agent whose model is hosted always does."`
 	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
 	Tools        []string   `yaml:"tools" doc:"Tools it may call. The research task brings its own."`
 	Prompt       Path       `yaml:"prompt" doc:"File with its system prompt."`
@@ -237,7 +237,7 @@ type Limits struct {
 	MaxTurns        int           `yaml:"max_turns" default:"8" min:"1" max:"10000" doc:"Sampled turns of a conversation."`
 	MaxCallsPerTurn int           `yaml:"max_calls_per_turn" default:"4" min:"1" max:"1000" doc:"Calls in one turn."`
 	MaxNewTokens    int           `yaml:"max_new_tokens" default:"512" min:"1" doc:"Sampled tokens of a turn."`
-	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations; the model's limit may be lower."`
+	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations; the model's limit may be lower. Of a hosted model: as its server counts them, if it does."`
 	WallTime        time.Duration `yaml:"wall_time" default:"10m" above:"0s" doc:"Time of a conversation, including waits for sub-agents and tools."`
 }
 
@@ -248,7 +248,7 @@ type AgentAlign struct {
 
 // Engine sets the sizes of an agent's inference and training batches.
 type Engine struct {
-	Slots                 int    `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens. 0: as many as a step can use, at most 128."`
+	Slots                 int    `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens; of a hosted model, conversations at once. 0: as many as a step can use, at most 128."`
 	Context               int    `yaml:"context" default:"0" min:"0" doc:"Tokens of a slot. 0: limits.max_tokens or the model's limit, whichever is lower."`
 	MicroBatchTokens      int    `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; a common prefix of sequences counts once."`
 	CheckpointActivations bool   `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`

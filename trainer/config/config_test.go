@@ -286,3 +286,43 @@ func TestLoadReportsMissingFile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestHosted: a hosted model is frozen whatever the team's defaults are, and a dump of it is read back the same.
+func TestHosted(t *testing.T) {
+	const text = `
+run: {name: t}
+task: {kind: jsonl, train: r, eval: r}
+cold_start: {demonstrations: d.jsonl, steps: 5}
+agents:
+  a: {role: main, model: m}
+  b: {role: sub, model: {kind: openai, url: "http://h/v1", name: big, key_env: KEY, retries: 2}}
+`
+	given, err := Parse("f.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, want := given, Endpoint{Kind: "openai", URL: "http://h/v1", Name: "big", KeyEnv: "KEY", Timeout: 2 * time.Minute, Retries: 2}
+	for range 2 {
+		b := c.Agent("b")
+		if b.Model.Endpoint == nil || *b.Model.Endpoint != want || c.Learns(b) || c.ColdStarts(b) || !c.ColdStarts(c.Agent("a")) {
+			t.Errorf("%+v, %+v", b.Model.Endpoint, b)
+		}
+		if c, err = Parse("f.yaml", c.Dump("."), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moved, err := Parse("f.yaml", []byte(text), []string{"agents.b.model.url=https://elsewhere/v1", "agents.b.model.key_env=OTHER"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := moved.DiffForResume(given); len(diff) > 0 || moved.Digest() != given.Digest() {
+		t.Errorf("a server that has moved: %v", diff)
+	}
+	other, err := Parse("f.yaml", []byte(text), []string{"agents.b.model.name=small"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := other.DiffForResume(given); len(diff) != 1 || other.Digest() == given.Digest() {
+		t.Errorf("another model: %v", diff)
+	}
+}

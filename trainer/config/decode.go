@@ -52,7 +52,7 @@ var (
 	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which is nil
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
-	shapeType    = reflect.TypeFor[Shape]()
+	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Endpoint]()} // sections that a model can be
 )
 
 // isSection says whether values of the type are mappings with fixed keys.
@@ -195,18 +195,23 @@ func (d *decoder) inherit(item reflect.Value) {
 	}
 }
 
-// model fills an agent's model: a path, or a shape.
+// model fills an agent's model: a path, a shape, or, where it has a kind, an endpoint.
 func (d *decoder) model(key string, n *node, v reflect.Value) {
 	switch {
 	case n.kind == textKind && n.text != "":
 		v.Set(reflect.ValueOf(Model{Path: Path(n.text)}))
+	case n.kind == mapKind && n.get("kind") != nil:
+		endpoint := new(Endpoint)
+		setDefaults(reflect.ValueOf(endpoint).Elem())
+		d.section(key, n, reflect.ValueOf(endpoint).Elem())
+		v.Set(reflect.ValueOf(Model{Endpoint: endpoint}))
 	case n.kind == mapKind:
 		shape := new(Shape)
 		setDefaults(reflect.ValueOf(shape).Elem())
 		d.section(key, n, reflect.ValueOf(shape).Elem())
 		v.Set(reflect.ValueOf(Model{Shape: shape}))
 	default:
-		d.fail(n.pos, key, "want a folder, a GGUF file, ORG/NAME of the Hugging Face Hub, or a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}; found %s", n.describe())
+		d.fail(n.pos, key, "want a folder, a GGUF file, ORG/NAME of the Hugging Face Hub, a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
 	}
 }
 
@@ -418,7 +423,9 @@ func schemaKeys() []string {
 			case f.tag.Get("keyed") == "true":
 				walk(p+".NAME", f.typ.Elem())
 			case f.typ == modelType:
-				walk(p, shapeType)
+				for _, section := range modelTypes {
+					walk(p, section)
+				}
 			case isSection(f.typ):
 				walk(p, f.typ)
 			}

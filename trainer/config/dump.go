@@ -63,12 +63,15 @@ func walk(v reflect.Value, path, change string, visit visitor) {
 		case isSection(f.typ):
 			visit.open(p, f.key)
 			walk(value, p, ch, visit)
-		case f.typ == modelType && value.Interface().(Model).Shape != nil:
-			visit.open(p, f.key)
-			walk(value.FieldByName("Shape").Elem(), p, ch, visit)
-		case f.typ.Kind() == reflect.Pointer && f.typ != optionalType && value.IsNil():
 		case f.typ == modelType:
-			visit.leaf(leaf{p, quote(string(visit.path(value.Interface().(Model).Path, true))), ch})
+			model := value.Interface().(Model)
+			if keys, ok := model.section(); ok {
+				visit.open(p, f.key)
+				walk(keys, p, ch, visit)
+			} else {
+				visit.leaf(leaf{p, quote(string(visit.path(model.Path, true))), ch})
+			}
+		case f.typ.Kind() == reflect.Pointer && f.typ != optionalType && value.IsNil():
 		case f.typ == pathType && !slices.Contains(strings.Split(f.tag.Get("words"), "|"), value.String()):
 			visit.leaf(leaf{p, quote(string(visit.path(Path(value.String()), f.tag.Get("hub") == "true"))), ch})
 		default:

@@ -102,6 +102,24 @@ func TestErrors(t *testing.T) {
 		{name: "shape", text: "run: {name: t}\nagents: {a: {role: main, model: {width: 65, layers: 1, heads: 4, kv_heads: 3, ffn: 8}}}\n",
 			want: "f.yaml:2:26: agents.a.model.head_dim: missing; width 65 is no multiple of heads, 4\n" +
 				"f.yaml:2:66: agents.a.model.kv_heads: must divide heads, 4; found 3"},
+		{name: "hosted", text: "run: {name: t}\nagents:\n  a: {role: main, model: m}\n" +
+			"  b: {role: sub, train: true, device: cuda, dtype: bf16, reference: r, cold_start: {steps: 3}, model: {kind: openai, url: \"https://u:geheim@h/v1\", name: \"\", key_env: my key}}\n" +
+			"  c: {role: sub, model: {kind: grpc, url: h}}\n",
+			want: "f.yaml:5:25: agents.c.model.name: missing, but required\n" +
+				"f.yaml:5:32: agents.c.model.kind: \"grpc\" is not possible; the only word is \"openai\""},
+		{name: "hosted, together with others", text: "run: {name: t}\nagents:\n  a: {role: main, model: m}\n" +
+			"  b: {role: sub, train: true, device: cuda, dtype: bf16, reference: r, cold_start: {steps: 3}, model: {kind: openai, url: \"https://u:geheim@h/v1\", name: \"\", key_env: my key}}\n",
+			want: "f.yaml:4:18: agents.b.train: the model of b is hosted: it cannot be trained; leave this out\n" +
+				"f.yaml:4:31: agents.b.device: the model of b is hosted and has none; leave this out\n" +
+				"f.yaml:4:45: agents.b.dtype: the model of b is hosted and has none; leave this out\n" +
+				"f.yaml:4:58: agents.b.reference: the model of b is hosted and has none; leave this out\n" +
+				"f.yaml:4:85: agents.b.cold_start.steps: the model of b is hosted: it cannot have a cold start; leave this out\n" +
+				"f.yaml:4:96: agents.b.model: the task research speaks a language of its own, which a hosted model does not know; use jsonl or gsm8k\n" +
+				"f.yaml:4:118: agents.b.model.url: must start with http:// or https:// and have no user in it; a key comes from the environment variable that key_env names\n" +
+				"f.yaml:4:148: agents.b.model.name: missing; the API wants the name of a model\n" +
+				"f.yaml:4:158: agents.b.model.key_env: want the name of an environment variable, not the key"},
+		{name: "nobody to train", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: {kind: openai, url: \"https://h/v1\", name: m}}, b: {role: sub, model: m}}\n", sets: []string{"run.arm=main_only"},
+			want: "f.yaml:3:1: agents: no agent learns in the arm main_only; set train: true on one, or run.steps: 0"},
 		{name: "password in url", text: team + "store: {url: \"redis://u:geheim@h/0\"}\n",
 			want: "f.yaml:3:9: store.url: contains a password; put it into an environment variable and name the variable in store.password_env"},
 		{name: "words", text: team + "store: {allow_insecure: yes please}\n",

@@ -53,6 +53,7 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	d.at[""] = root.pos
 	d.section("", root, d.root)
 	if len(d.errs) == 0 {
+		c.freezeHosted(&d)
 		c.fill()
 		c.validate(&d)
 	}
@@ -131,6 +132,24 @@ func relocate(n *node, pos position) {
 	for i := range n.keys {
 		n.keys[i].pos = pos
 		relocate(n.keys[i].value, pos)
+	}
+}
+
+// freezeHosted says of hosted models what they are in any case, untrained and untaught, and refuses to be told otherwise.
+func (c *Config) freezeHosted(d *decoder) {
+	for i := range c.Agents {
+		a := &c.Agents[i]
+		if a.Model.Endpoint == nil {
+			continue
+		}
+		key := "agents." + a.Name
+		if _, given := d.at[key+".train"]; given && a.Train {
+			d.failAt(key+".train", "the model of %s is hosted: it cannot be trained; leave this out", a.Name)
+		}
+		if _, given := d.at[key+".cold_start.steps"]; given && a.ColdStart.Steps > 0 {
+			d.failAt(key+".cold_start.steps", "the model of %s is hosted: it cannot have a cold start; leave this out", a.Name)
+		}
+		a.Train, a.ColdStart.Steps = false, 0
 	}
 }
 

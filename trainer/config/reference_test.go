@@ -37,7 +37,9 @@ func reference() []row {
 			case keyed:
 				walk(f.typ.Elem(), r.key+".NAME", r.change, "")
 			case f.typ == modelType:
-				walk(shapeType, r.key, r.change, "")
+				for _, section := range modelTypes {
+					walk(section, r.key, r.change, "")
+				}
 			case r.section:
 				walk(f.typ, r.key, r.change, from)
 			}
@@ -74,7 +76,7 @@ func typeName(t reflect.Type) string {
 	case optionalType:
 		return "number or `none`"
 	case modelType:
-		return "path or shape"
+		return "path, shape or endpoint"
 	case reflect.TypeFor[Path]():
 		return "path"
 	}

@@ -307,6 +307,33 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Model.Shape != nil {
 		a.Model.Shape.validate(d, key+".model")
 	}
+	if a.Model.Endpoint != nil {
+		c.validateHosted(d, a)
+	}
+}
+
+func (c *Config) validateHosted(d *decoder, a *Agent) {
+	key, e := "agents."+a.Name, a.Model.Endpoint
+	if u, err := url.Parse(e.URL); !webAddress(e.URL) || err != nil || u.User != nil {
+		d.failAt(key+".model.url", "must start with http:// or https:// and have no user in it; a key comes from the environment variable that key_env names")
+	}
+	if e.Name == "" {
+		d.failAt(key+".model.name", "missing; the API wants the name of a model")
+	}
+	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
+		d.failAt(key+".model.key_env", "want the name of an environment variable, not the key")
+	}
+	for _, own := range []struct {
+		key   string
+		given bool
+	}{{"device", a.Device != "cpu"}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}} {
+		if own.given {
+			d.failAt(key+"."+own.key, "the model of %s is hosted and has none; leave this out", a.Name)
+		}
+	}
+	if c.Task.Kind == "research" {
+		d.failAt(key+".model", "the task research speaks a language of its own, which a hosted model does not know; use jsonl or gsm8k")
+	}
 }
 
 func (c *Config) validateDelegates(d *decoder, a *Agent) {

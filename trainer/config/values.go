@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/hub"
 )
@@ -14,10 +16,33 @@ import (
 // them.
 type Path string
 
-// Model is the source of an agent's initial weights. Exactly one field is set.
+// Model is the source of an agent's initial weights, or the place where somebody else serves them. Exactly one field is
+// set.
 type Model struct {
-	Path  Path   // a Hugging Face folder, a GGUF file or a name on the Hub
-	Shape *Shape // random weights of this shape
+	Path     Path      // a Hugging Face folder, a GGUF file or a name on the Hub
+	Shape    *Shape    // random weights of this shape
+	Endpoint *Endpoint // a hosted model, which is never trained
+}
+
+// section is the model's keys; ok is false for a path, which has none.
+func (m Model) section() (keys reflect.Value, ok bool) {
+	switch {
+	case m.Shape != nil:
+		return reflect.ValueOf(m.Shape).Elem(), true
+	case m.Endpoint != nil:
+		return reflect.ValueOf(m.Endpoint).Elem(), true
+	}
+	return reflect.Value{}, false
+}
+
+// Endpoint is a model that somebody else serves.
+type Endpoint struct {
+	Kind    string        `yaml:"kind" required:"true" enum:"openai" doc:"openai: the model is hosted behind an OpenAI-compatible API and takes part frozen; the next five keys are its own."`
+	URL     string        `yaml:"url" required:"true" doc:"Base URL of the API, such as https://host/v1." change:"resume"`
+	Name    string        `yaml:"name" required:"true" doc:"Model name sent to it."`
+	KeyEnv  string        `yaml:"key_env" doc:"Environment variable with the API key. Absent: no key is sent." change:"worker"`
+	Timeout time.Duration `yaml:"timeout" default:"2m" above:"0s" doc:"Longest wait for one reply." change:"worker"`
+	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"How often a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx. Pauses double from half a second, or follow Retry-After. Then the rollout is removed." change:"worker"`
 }
 
 // Shape describes a decoder with random initial weights.

@@ -3,7 +3,10 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,12 +91,12 @@ func TestWhatTrainOpens(t *testing.T) {
 		return file
 	}
 	shape := "{family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + filepath.Join(testdata, "tokenizer", "smollm2") + "}"
-	server := write("team.yaml", `run: {name: x}
+	missing := write("team.yaml", `run: {name: x}
 task: {kind: jsonl, train: rows.jsonl, eval: rows.jsonl}
 agents: {boss: {role: main, model: `+shape+`, tools: [lookup]}}
 tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout: 20s}}
 `)
-	if err := os.WriteFile(filepath.Join(filepath.Dir(server), "rows.jsonl"), []byte(`{"question": "q", "answer": "1"}`), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(missing), "rows.jsonl"), []byte(`{"question": "q", "answer": "1"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	damaged := t.TempDir()
@@ -109,6 +112,17 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 	nobody.Close()
 	own, research := filepath.Join("..", "..", "examples", "own-task", "team.yaml"), filepath.Join("..", "..", "examples", "research-qwen3", "team.yaml")
 	models := []string{"agents.planner.model=" + shape}
+	hosted, endpoint := filepath.Join("..", "..", "examples", "hosted-model", "team.yaml"), func(url, name string) string {
+		return fmt.Sprintf("agents.solver.model={kind: openai, url: %q, name: %s, retries: 0}", url, name)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); !strings.Contains(string(body), `"model":"big"`) {
+			http.NotFound(w, r)
+			return
+		}
+		io.WriteString(w, `{"choices": [{"message": {"content": "ok"}}]}`)
+	}))
+	defer server.Close()
 	ownModels, researchModels := append(models, "agents.solver.model="+shape), append(models, "agents.searcher.model="+shape)
 	for _, c := range []struct {
 		name, file string
@@ -121,8 +135,11 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 		{"missing tensors", own, append(ownModels, "agents.solver.model="+damaged), "solver", "model.norm.weight"},
 		{"no prompt", own, append(ownModels, "agents.planner.prompt=missing.txt"), "planner", "agents.planner.prompt"},
 		{"no corpus", research, append(researchModels, "tools.search.corpus=missing"), "searcher", "tools.search"},
-		{"an MCP server that is not there", server, nil, "boss", "tools.lookup"},
+		{"an MCP server that is not there", missing, nil, "boss", "tools.lookup"},
 		{"no judge", own, append(ownModels, "task.verifier={kind: judge}", "task.judge={url: 'http://"+nobody.Addr().String()+"', model: m, retries: 0}"), "verifier", "connection refused"},
+		{"a hosted model", hosted, append(models, endpoint(server.URL, "big")), "", ""},
+		{"a hosted model of another name", hosted, append(models, endpoint(server.URL, "small")), "solver", "check url and name"},
+		{"a hosted model that is not there", hosted, append(models, endpoint("http://"+nobody.Addr().String(), "big")), "solver", "connection refused"},
 		{"no demonstrations", own, append(ownModels, "cold_start.demonstrations=missing.jsonl"), "planner", "missing.jsonl"},
 		{"demonstrations of nobody", own, append(ownModels, "cold_start.demonstrations="+write("chats.jsonl", `{"agent": "clerk", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}`)),
 			"planner", `there is no agent "clerk"`},

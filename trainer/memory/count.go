@@ -31,7 +31,7 @@ type Part struct {
 	Bytes  int64
 }
 
-// Need is the memory that one agent will need.
+// Need is the memory that one agent will need: nothing, if its model is hosted.
 type Need struct {
 	Agent  string
 	Device string // where it computes: "cpu", "cuda:N"

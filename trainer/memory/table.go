@@ -46,6 +46,9 @@ func all(needs []Need, kind Kind) (bytes int64) {
 
 // String lists the parts of an agent's need.
 func (n Need) String() string {
+	if len(n.Parts) == 0 {
+		return n.Agent + ": nothing, its model is hosted elsewhere"
+	}
 	var parts []string
 	for _, part := range n.Parts {
 		text := fmt.Sprintf("%s %s", part.Kind, Size(part.Bytes))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/hosted"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -26,6 +27,7 @@ type Settings struct {
 	Tokenizer  *tokenizer.Tokenizer
 	Tools      *Toolbox       // tools of the configuration; the player closes them
 	Policy     policy.Sampler // nil: the player can only demonstrate
+	Hosted     *hosted.Model  // in place of Tokenizer and Policy; nil: those
 	Date       time.Time      // date that templates print as today's; zero: the clock's
 	Limits     agent.Limits
 	MaxLag     int64 // largest difference of policy versions within a conversation
@@ -34,14 +36,21 @@ type Settings struct {
 // Player plays one agent of a team, in any number of conversations at once.
 type Player struct {
 	Settings
-	dialect func() (agent.Dialect, error) // makes the dialect of one conversation
+	dialect func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
+	chat    *hosted.Chat                  // nil: the model is not hosted
 	talking atomic.Int64                  // conversations in progress
 }
 
-// New chooses the agent's dialect: the task's where the task is a Speaker, else the model's chat template. New owns
-// s.Tools and closes them if it fails.
+// New chooses the agent's dialect: the task's where the task is a Speaker, else the model's chat template. A hosted model
+// speaks in messages, and so is none for a Speaker. New owns s.Tools and closes them if it fails.
 func New(s Settings) (*Player, error) {
 	p := &Player{Settings: s}
+	if s.Hosted != nil {
+		if err := p.host(); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}
 	if speaker, ok := s.Task.(task.Speaker); ok {
 		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Part, s.Tokenizer) }
 		if _, err := p.dialect(); err != nil {
@@ -49,13 +58,35 @@ func New(s Settings) (*Player, error) {
 		}
 		return p, nil
 	}
-	tools := append(s.Tools.all[:len(s.Tools.all):len(s.Tools.all)], p.bound(task.Query{})...)
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: tools, Date: s.Date})
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: p.offered(), Date: s.Date})
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	p.dialect = func() (agent.Dialect, error) { return chat, nil }
 	return p, nil
+}
+
+// host makes the chat of a hosted model.
+func (p *Player) host() (err error) {
+	if _, ok := p.Task.(task.Speaker); ok {
+		return fmt.Errorf("the task %s speaks a language of its own, which a hosted model does not know", p.Task.Name())
+	}
+	p.chat, err = hosted.NewChat(p.Hosted, p.Part.System, p.Colleagues, p.offered())
+	return err
+}
+
+// offered are the tools that a chat describes.
+func (p *Player) offered() []tool.Tool {
+	all := p.Tools.all
+	return append(all[:len(all):len(all)], p.bound(task.Query{})...)
+}
+
+// Check asks a hosted model for a turn, and says what is wrong with its server. Other players have nothing to check.
+func (p *Player) Check(ctx context.Context, s policy.Sampling) error {
+	if p.chat == nil {
+		return nil
+	}
+	return p.chat.Check(ctx, s, p.Limits.TurnTokens)
 }
 
 // Conversation says which conversation to play.
@@ -71,19 +102,25 @@ type Conversation struct {
 	Delegate func(ctx context.Context, name string, index int, subtask string) (string, error)
 }
 
-// Play runs a conversation and returns its trajectory. Its errors are those of agent.Run.
+// Play runs a conversation and returns its trajectory. Its errors are those of agent.Run and, of a hosted model, of
+// hosted.Chat.Run.
 func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
 	p.talking.Add(1)
 	defer p.talking.Add(-1)
-	dialect, err := p.dialect()
-	if err != nil {
-		return agent.Trajectory{}, err
-	}
-	return agent.Run(ctx, agent.Spec{
+	spec := agent.Spec{
 		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
 			Agent: p.Part.Agent, Invocation: c.Invocation},
-		Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Dialect: dialect, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
-	}, agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate})
+		Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+	}
+	env := agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate}
+	if p.chat != nil {
+		return p.chat.Run(ctx, spec, env)
+	}
+	var err error
+	if spec.Dialect, err = p.dialect(); err != nil {
+		return agent.Trajectory{}, err
+	}
+	return agent.Run(ctx, spec, env)
 }
 
 // Talking is the number of conversations in progress.

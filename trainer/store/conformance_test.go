@@ -634,6 +634,7 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 		"NaN reward":     boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
 		"repeated query": boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
 		"outer file":     boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../x", SHA256: strings.Repeat("ab", 32)}}}),
+		"long endpoint":  boss.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
 		"short digest":   boss.PublishManifest(ctx, 1, "abcd"),
 		"negative index": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
 	} {

@@ -52,6 +52,14 @@ type Part struct {
 	LedgerSize   int64          `json:"ledger_size"`   // bytes of the agent's ledger up to the checkpoint's version
 	LedgerSHA256 string         `json:"ledger_sha256"` // of these bytes; "": the ledger is empty
 	Files        []durable.File `json:"files"`         // in the agent's folder
+
+	Endpoint *Endpoint `json:"endpoint,omitempty"` // of a hosted model, which has no files; nil: the model is here
+}
+
+// Endpoint is where a hosted model was asked.
+type Endpoint struct {
+	URL   string `json:"url"`
+	Model string `json:"model"` // its name there
 }
 
 // PublishPart publishes, once, the member's part of a version's checkpoint.
@@ -174,6 +182,8 @@ func (p *Part) check() error {
 		return fmt.Errorf("%d files; a part of a checkpoint has at most %d", len(p.Files), maxPartFiles)
 	case p.LedgerSize < 0 || (p.LedgerSize == 0) != (p.LedgerSHA256 == ""):
 		return fmt.Errorf("a ledger of %d bytes has the digest %q", p.LedgerSize, clip(p.LedgerSHA256))
+	case p.Endpoint != nil && (len(p.Endpoint.URL)+len(p.Endpoint.Model) > maxPartText || !utf8.ValidString(p.Endpoint.URL+p.Endpoint.Model)):
+		return fmt.Errorf("an endpoint of %d bytes", len(p.Endpoint.URL)+len(p.Endpoint.Model))
 	}
 	if p.LedgerSize > 0 {
 		if err := checkDigest(p.LedgerSHA256); err != nil {

@@ -146,7 +146,7 @@ function reader() {
       t.expert !== undefined && chip("expert " + num(t.expert)),
       !t.valid && chip("invalid format", "minus"),
       t.malformed && chip(t.malformed + " malformed"),
-      chip("ends: " + t.finish), chip(`${t.sampled} of ${t.tokens} tokens sampled`),
+      chip("ends: " + t.finish), t.tokens && chip(`${t.sampled} of ${t.tokens} tokens sampled`),
     ];
     return el("article", { class: "talk", "aria-label": name },
       el("h3", { class: "c" + (t.agent % 8) }, el("span", {}, name + (sub ? " · call " + (t.i + 1) : "")), chips.filter(Boolean)),

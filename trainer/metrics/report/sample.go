@@ -43,7 +43,7 @@ type trajectory struct {
 	Answer     string         `json:"answer"`
 	Calls      map[string]int `json:"calls,omitempty"`
 	Version    int64          `json:"version"`
-	Tokens     int            `json:"tokens"`
+	Tokens     int            `json:"tokens,omitempty"` // 0: not known
 	Sampled    int            `json:"sampled"`
 	Turns      []turn         `json:"turns"`
 }

@@ -56,9 +56,13 @@ func (s *speakers) show(l line, agentIndex int) trajectory {
 	out := trajectory{
 		Agent: agentIndex, Invocation: l.Invocation, Task: clip(l.Task), Reward: l.Reward, Expert: l.Expert,
 		Weight: l.Weight, Advantage: l.Advantage, Valid: l.FormatValid, Malformed: l.Malformed, Finish: l.Finish,
-		Answer: clip(l.Answer), Calls: l.Calls, Version: l.Version, Tokens: len(l.Tokens), Sampled: l.SampledTokens(),
+		Answer: clip(l.Answer), Calls: l.Calls, Version: l.Version,
 	}
-	tok := s.of(l.Agent)
+	out.Tokens, out.Sampled, _ = l.Size()
+	var tok *tokenizer.Tokenizer
+	if len(l.Tokens) > 0 { // else the model is hosted
+		tok = s.of(l.Agent)
+	}
 	for _, t := range l.Turns {
 		out.Turns = append(out.Turns, showTurn(tok, l, t))
 	}

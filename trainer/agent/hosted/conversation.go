@@ -1,0 +1,187 @@
+package hosted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/openai"
+)
+
+// Bounds on what a server may say, in bytes.
+const (
+	maxTurn         = 256 << 10 // of one turn, with its calls
+	maxConversation = 4 << 20   // of all messages, which each request sends
+)
+
+// conversation is the agent.Voice of a hosted model.
+type conversation struct {
+	chat      *Chat
+	spec      agent.Spec
+	traj      *agent.Trajectory
+	messages  []openai.Message
+	bytes     int // of all messages
+	uncounted bool
+}
+
+func (c *conversation) Open(task string) error {
+	opening := c.chat.opening(task)
+	var texts []string
+	for _, m := range opening {
+		c.add(m)
+		texts = append(texts, m.Content)
+	}
+	c.read(agent.RolePrompt, strings.Join(texts, "\n\n"))
+	return nil
+}
+
+func (c *conversation) Turn(ctx context.Context) (agent.Action, string, error) {
+	room, binding := c.room()
+	if room < 0 {
+		return agent.Action{}, binding, nil
+	}
+	if ctx.Err() != nil {
+		return agent.Action{}, "", context.Cause(ctx)
+	}
+	reply, err := c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, room))
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return agent.Action{}, "", context.Cause(ctx)
+	case openai.TooLong(err):
+		return agent.Action{}, agent.FinishContext, nil
+	case err == nil:
+		err = c.say(reply)
+	}
+	if err != nil {
+		return agent.Action{}, "", &agent.UnansweredError{Agent: c.spec.Key.Agent, Err: err}
+	}
+	switch reply.Finish {
+	case "length":
+		return agent.Action{}, binding, nil
+	case "content_filter":
+		return agent.Action{}, agent.FinishFilter, nil
+	}
+	return c.meaning(), "", nil
+}
+
+// room is the number of tokens that the next turn may have, 0 for any, and the finish reason if it has all of them. It is
+// negative where none are left.
+func (c *conversation) room() (room int, binding string) {
+	l := c.spec.Limits
+	left := l.Tokens
+	if c.traj.Usage != nil {
+		left -= c.traj.Usage.Tokens
+	}
+	switch {
+	case l.Tokens > 0 && left <= 0, c.bytes > maxConversation:
+		return -1, agent.FinishTokens
+	case l.Tokens > 0 && (l.TurnTokens == 0 || left <= l.TurnTokens):
+		return left, agent.FinishTokens
+	}
+	return l.TurnTokens, agent.FinishLength
+}
+
+// say appends the model's turn.
+func (c *conversation) say(reply openai.Reply) error {
+	m := reply.Message
+	m.Role, m.ToolCallID = "assistant", ""
+	if n := size(m); n > maxTurn {
+		return fmt.Errorf("a turn of %d bytes; the limit is %d", n, maxTurn)
+	}
+	text := m.Content
+	for i := range m.ToolCalls {
+		call := &m.ToolCalls[i]
+		call.Type = "function"
+		if call.ID == "" {
+			call.ID = fmt.Sprintf("call_%d_%d", len(c.messages), i)
+		}
+		text += fmt.Sprintf("\n%s(%s)", call.Function.Name, call.Function.Arguments)
+	}
+	c.add(m)
+	c.traj.Turns = append(c.traj.Turns, agent.Turn{Role: agent.RoleSampled, Text: strings.TrimPrefix(text, "\n"), Sampled: true})
+	c.count(reply.Usage)
+	return nil
+}
+
+// count adds a turn's tokens. A conversation of which one turn is not counted is not counted at all.
+func (c *conversation) count(u *openai.Usage) {
+	if c.uncounted = c.uncounted || u == nil; c.uncounted {
+		c.traj.Usage = nil
+		return
+	}
+	sum := &agent.Usage{Tokens: u.Prompt + u.Completion, Sampled: u.Completion}
+	if before := c.traj.Usage; before != nil {
+		sum.Sampled += before.Sampled
+	}
+	c.traj.Usage = sum
+}
+
+// meaning is what the newest turn asks for. Without calls it is the answer, without the thinking that some servers leave
+// in the text.
+func (c *conversation) meaning() agent.Action {
+	m := &c.messages[len(c.messages)-1]
+	if len(m.ToolCalls) == 0 {
+		return agent.Action{Final: true, Answer: strings.TrimSpace(agent.WithoutThinking(m.Content, false))}
+	}
+	var a agent.Action
+	for i := range m.ToolCalls {
+		f := &m.ToolCalls[i].Function
+		call := parsed(*f)
+		a.Calls = append(a.Calls, c.chat.callables.Call(call))
+		// What goes back to the server can be read in any case: the result says what was wrong.
+		f.Arguments = "{}"
+		if call.Problem == "" {
+			f.Arguments = string(call.Arguments)
+		}
+	}
+	return a
+}
+
+// parsed is a call as the model wrote it. Its Problem says what to write instead.
+func parsed(f openai.Function) agent.ParsedCall {
+	arguments := strings.TrimSpace(f.Arguments)
+	switch {
+	case arguments == "": // of a function without arguments, by some models
+		return agent.ParsedCall{Name: f.Name, Arguments: json.RawMessage("{}")}
+	case arguments[0] != '{' || !json.Valid([]byte(arguments)):
+		return agent.ParsedCall{Name: f.Name, Problem: `the arguments are not a JSON object. Write {"name": value, ...}.`}
+	}
+	return agent.ParsedCall{Name: f.Name, Arguments: json.RawMessage(arguments)}
+}
+
+// Observe answers every call of the newest turn, which the API demands. Calls beyond Limits.CallsPerTurn share the last
+// result.
+func (c *conversation) Observe(results []agent.Result) error {
+	calls := c.messages[len(c.messages)-1].ToolCalls
+	var texts []string
+	for i, call := range calls {
+		r := results[min(i, len(results)-1)]
+		c.add(openai.Message{Role: "tool", ToolCallID: call.ID, Content: r.Text})
+		if i < len(results) {
+			texts = append(texts, r.Text)
+		}
+	}
+	c.read(agent.RoleObserved, strings.Join(texts, "\n"))
+	return nil
+}
+
+// read appends what the model reads to the trajectory.
+func (c *conversation) read(role, text string) {
+	c.traj.Turns = append(c.traj.Turns, agent.Turn{Role: role, Text: text})
+}
+
+func (c *conversation) add(m openai.Message) {
+	c.messages = append(c.messages, m)
+	c.bytes += size(m)
+}
+
+// size is the size of a message in bytes, without its JSON.
+func size(m openai.Message) int {
+	n := len(m.Content)
+	for _, call := range m.ToolCalls {
+		n += len(call.ID) + len(call.Function.Name) + len(call.Function.Arguments)
+	}
+	return n
+}

@@ -1,0 +1,87 @@
+// Package hosted holds conversations with a model that somebody else serves behind an OpenAI-compatible API. It is spoken
+// to in messages: nobody sees its tokens, log-probs or weights, so its agent takes part and is never trained.
+package hosted
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mgrpo/mgrpo/trainer/openai"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+)
+
+// Model is a model behind an API. Any number of conversations may use it at once.
+type Model struct {
+	client  *openai.Client
+	name    string
+	version atomic.Int64
+
+	mu    sync.Mutex
+	stats policy.Stats
+	asked int // requests in flight
+}
+
+var _ policy.Lifecycle = (*Model)(nil)
+
+// Open returns the model of a name. It sends nothing yet.
+func Open(s openai.Settings, name string) (*Model, error) {
+	client, err := openai.New(s)
+	if err != nil {
+		return nil, fmt.Errorf("hosted model %s: %w", name, err)
+	}
+	return &Model{client: client, name: name}, nil
+}
+
+// UpdateWeights counts the steps: the weights of a hosted model never change.
+func (m *Model) UpdateWeights(_ context.Context, version int64) error {
+	m.version.Store(version)
+	return nil
+}
+
+// Version is the newest version that UpdateWeights was told.
+func (m *Model) Version() int64 { return m.version.Load() }
+
+// Deterministic is false: no server promises to repeat itself.
+func (m *Model) Deterministic() bool { return false }
+
+// Stats has the requests, and the tokens of those whose replies say how many there were.
+func (m *Model) Stats() policy.Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stats
+}
+
+// Close closes the connections.
+func (m *Model) Close(context.Context) error {
+	m.client.Close()
+	return nil
+}
+
+// complete asks for a message.
+func (m *Model) complete(ctx context.Context, r openai.Request) (openai.Reply, error) {
+	m.begin()
+	r.Model = m.name
+	reply, err := m.client.Complete(ctx, r)
+	m.end(reply.Usage)
+	return reply, err
+}
+
+func (m *Model) begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.Requests++
+	m.asked++
+	m.stats.MaxInFlight = max(m.stats.MaxInFlight, m.asked)
+}
+
+func (m *Model) end(u *openai.Usage) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked--
+	if u != nil {
+		m.stats.PromptTokens += int64(u.Prompt)
+		m.stats.SampledTokens += int64(u.Completion)
+	}
+}
