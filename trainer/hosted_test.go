@@ -18,6 +18,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics/report"
 	"github.com/mgrpo/mgrpo/trainer/openai"
@@ -71,7 +72,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		if a.fail != nil {
 			if status := a.fail(last.Content); status != 0 {
-				http.Error(w, "out of order", status)
+				http.Error(w, "out of order, or at most this model's maximum context length", status)
 				return
 			}
 		}
@@ -201,6 +202,10 @@ func hostedFiles(t *testing.T, dir string, a *api, name, other string) {
 	m, err := archive.Verify(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(2))
 	if err != nil {
 		t.Fatal(err)
+	}
+	here, err := archive.CheckpointsOf(dir).Summaries()
+	if err != nil || !slices.Equal(here[0].Agents, []string{"planner", "solver"}) {
+		t.Errorf("a checkpoint's summary: %+v, %v", here, err)
 	}
 	mine, _ := m.Agent(name)
 	theirs, _ := m.Agent(other)
@@ -346,6 +351,33 @@ func TestHostedFailsForGood(t *testing.T) {
 	e := seen.find(t, "eval", 1, "planner")
 	if _, ok := e.Values["accuracy"]; ok || !strings.Contains(e.Unknown, "503") {
 		t.Errorf("evaluation: %v, %q", e.Values, e.Unknown)
+	}
+}
+
+// TestHostedPromptTooLong: a question that the hosted model's context does not hold is named, and its rollouts count as
+// those of a model of our own do.
+func TestHostedPromptTooLong(t *testing.T) {
+	a := startAPI(t)
+	a.fail = func(question string) int {
+		if question == "3 + 4" {
+			return http.StatusBadRequest
+		}
+		return 0
+	}
+	seen := trainHosted(t, hostedTeam(t, a, "planner", t.TempDir(), "run.steps=1", "cold_start.demonstrations=none"), false)
+	v := seen.find(t, "step", 1, "planner").Values
+	if v["prompts_too_long"] != 8 || v["trajectories"] != 8 || v["rollouts_removed"] != 0 || v["lag_max"] != 0 {
+		t.Errorf("%v", v)
+	}
+	if notes := seen.String(); !strings.Contains(notes, "is longer than the context of the hosted model") {
+		t.Errorf("no row is named in %s", notes)
+	}
+}
+
+// TestHostedIsAlive: what has no device cannot hang on it.
+func TestHostedIsAlive(t *testing.T) {
+	if err := (&worker{Parts: &assemble.Parts{}}).Alive(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -54,6 +54,22 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestHostedModelHasNoFiles: a manifest that says otherwise was made up.
+func TestHostedModelHasNoFiles(t *testing.T) {
+	c := Checkpoints{Dir: t.TempDir()}
+	hosted := AgentFiles{Name: "a", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}
+	if _, err := c.Commit(Manifest{Agents: []AgentFiles{hosted}}); err != nil {
+		t.Error(err)
+	}
+	if m, err := c.Verify(0); err != nil || *m.Agents[0].Endpoint != *hosted.Endpoint {
+		t.Errorf("%+v, %v", m, err)
+	}
+	hosted.Files = append(hosted.Files, durable.File{Path: "x", SHA256: strings.Repeat("ab", 32)})
+	if _, err := c.Commit(Manifest{Step: 1, Agents: []AgentFiles{hosted}}); err == nil || !strings.Contains(err.Error(), "was hosted at") {
+		t.Error(err)
+	}
+}
+
 // TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have
 // one, also where one took its place over from a worker that had said so.
 func TestManifestsAreCompared(t *testing.T) {

@@ -179,3 +179,13 @@ func TestTableFits80Columns(t *testing.T) {
 		}
 	}
 }
+
+// TestHostedNeedsNothing, and says so.
+func TestHostedNeedsNothing(t *testing.T) {
+	needs := []Need{{Agent: "far"}}
+	var out strings.Builder
+	Write(&out, needs, map[string]int64{"cpu": 0})
+	if err := Fits(needs, map[string]int64{"cpu": 0}); err != nil || !strings.Contains(out.String(), "far") || !strings.Contains(needs[0].String(), "hosted elsewhere") {
+		t.Errorf("%v, %s, %s", err, out.String(), needs[0])
+	}
+}
