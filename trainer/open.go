@@ -12,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -24,6 +25,7 @@ type setup struct {
 	Task        task.Task
 	Observer    metrics.Observer
 	Health      *health.Server     // learns of the worker; nil: nobody does
+	Live        *live.Page         // learns of it, too; nil: none does
 	Offers      []archive.Manifest // the checkpoints at hand, newest first
 	Date        string             // YYYY-MM-DD, the run's as far as this process knows
 	From        *archive.Manifest  // the one of them to continue; nil starts afresh

@@ -26,6 +26,15 @@ func (w *worker) Version() int64 { return w.Policy.Version() }
 // Rollouts is how many conversations the agent holds at this moment.
 func (w *worker) Rollouts() int { return w.Player.Talking() }
 
+// Question is a query's text and its reference answer, "" where the task does not know the id.
+func (w *worker) Question(id string) (text, answer string) {
+	q, err := w.Player.Task.Lookup(id)
+	if err != nil {
+		return "", ""
+	}
+	return q.Text, q.Answer
+}
+
 // Saved finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {
 	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}

@@ -12,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -23,6 +24,7 @@ type Options struct {
 	Resume   bool             // go on from the newest complete checkpoint
 	Observer metrics.Observer // nil: nobody is told
 	Health   *health.Server   // answers how the workers are; nil: nobody does
+	Live     *live.Page       // shows the run while it goes on, and is among Observer; nil: none does
 	Task     task.Task        // in place of the configured one; nil: that
 	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
 }

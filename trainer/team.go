@@ -42,7 +42,8 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
-	s.Config, s.Task, s.Observer, s.Health, s.Local, s.Stop = cfg, opt.Task, opt.Observer, opt.Health, len(names), opt.Stop
+	s.Config, s.Task, s.Observer, s.Local, s.Stop = cfg, opt.Task, opt.Observer, len(names), opt.Stop
+	s.Health, s.Live = opt.Health, opt.Live
 	t := &team{contested: math.MinInt64}
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return nil, err
@@ -112,6 +113,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 		t.workers = append(t.workers, w)
 		s.Health.Joined(w.name, w, m)
+		s.Live.Joined(w.name, w, m)
 	}
 	return nil
 }

@@ -22,10 +22,22 @@ func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
 		}
 		o.Address = "127.0.0.1:0"
 	}
-	if env := cfg.Health.TokenEnv; env != "" {
-		if o.Token = os.Getenv(env); o.Token == "" {
-			return nil, fmt.Errorf("config: health.token_env: the environment has no %s", env)
-		}
+	var err error
+	if o.Token, err = healthToken(cfg); err != nil {
+		return nil, err
 	}
 	return health.Listen(o)
+}
+
+// healthToken is the token that requests must carry, "" if none is configured.
+func healthToken(cfg *config.Config) (string, error) {
+	env := cfg.Health.TokenEnv
+	if env == "" {
+		return "", nil
+	}
+	token := os.Getenv(env)
+	if token == "" {
+		return "", fmt.Errorf("config: health.token_env: the environment has no %s", env)
+	}
+	return token, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/doctor"
+	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
@@ -21,8 +22,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	}
 	dir := cfg.RunDir()
 	console := newConsole(cfg, opt.Agents)
+	var before metrics.Log
 	if opt.Resume {
-		recall(console, dir)
+		before = recall(console, dir)
 	}
 	lines, events := metrics.NewJSONL(dir), metrics.NewTensorBoard(dir)
 	observers := metrics.Observers{console, lines, events}
@@ -32,8 +34,14 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	}
 	if server != nil {
 		defer server.Close()
+		if opt.Live, err = showLive(cfg, before, observers); err != nil {
+			return err
+		}
+		defer opt.Live.Close()
+		opt.Live.Mount(server)
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URL()))
-		observers = append(observers, server)
+		console.Note(metrics.Infof("", metrics.TopicHealth, "the run as it goes on: %s%s", server.URL(), live.Path))
+		observers = append(observers, server, opt.Live)
 	}
 	opt.Observer, opt.Health = observers, server
 	ctx, stop, done := untilStopped(ctx)
@@ -48,14 +56,24 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	return errors.Join(err, lines.Close(), events.Close())
 }
 
+// showLive makes the page of a run. before is what the run has reported so far.
+func showLive(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*live.Page, error) {
+	token, err := healthToken(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return live.New(live.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps, Token: token, Before: before.Records, Warn: notes.Note}), nil
+}
+
 // recall gives the console the records that a resumed run wrote before.
-func recall(console *metrics.Console, dir string) {
+func recall(console *metrics.Console, dir string) metrics.Log {
 	before, err := metrics.Read(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // training does not depend on the old records
 		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary is of the steps from here on alone: %v", err))
-		return
+		return metrics.Log{}
 	}
 	console.Recall(before)
+	return before
 }
 
 // newConsole writes to standard output. agents are those that run here; nil means all.

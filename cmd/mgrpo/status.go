@@ -13,12 +13,14 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 type statusCmd struct {
 	requiredConfig
-	JSON bool `name:"json" help:"Print one JSON object, with more in it."`
+	JSON  bool `name:"json" xor:"form" help:"Print one JSON object, with more in it."`
+	Watch bool `xor:"form" help:"Draw the status anew every two seconds, until Ctrl-C."`
 }
 
 func (statusCmd) Help() string {
@@ -41,9 +43,15 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
-	defer cancel()
-	s, err := store.ReadStatus(ctx, options)
+	read := func(ctx context.Context) (*store.Status, error) {
+		ctx, cancel := context.WithTimeout(ctx, statusPatience)
+		defer cancel()
+		return store.ReadStatus(ctx, options)
+	}
+	if c.Watch {
+		return watchStatus(ctx, read)
+	}
+	s, err := read(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,7 +70,7 @@ func embedded(cfg *config.Config) error {
 	if cfg.Health.Address == "" {
 		return fmt.Errorf("%s; set health.address, and the run shows its state there", why)
 	}
-	return fmt.Errorf("%s; the run shows its state at http://%s/metrics", why, cfg.Health.Address)
+	return fmt.Errorf("%s; the run shows its state at http://%s%s", why, cfg.Health.Address, live.Path)
 }
 
 // statusWidth is the number of columns of a status, statusAgent that of an agent's name.

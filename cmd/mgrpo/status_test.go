@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,11 +50,40 @@ func TestStatusFits80Columns(t *testing.T) {
 	}
 }
 
+// A watched status replaces the one before, line by line, and never scrolls.
+func TestStatusIsDrawnAnew(t *testing.T) {
+	s := &store.Status{Run: "r", Agents: []store.AgentStatus{{Agent: "planner", Alive: true}, {Agent: "helper"}}}
+	var b bytes.Buffer
+	for _, rows := range []int{3, 100} {
+		b.Reset()
+		if err := drawStatus(&b, s, nil, rows); err != nil {
+			t.Fatal(err)
+		}
+		body, home := strings.CutPrefix(b.String(), screenHome)
+		body, rest := strings.CutSuffix(body, screenRest)
+		if !home || !rest {
+			t.Fatalf("%q does not begin at the top, or leaves what was below", b.String())
+		}
+		lines := strings.Split(strings.TrimSuffix(body, lineEnd), lineEnd)
+		if want := map[int]int{3: 2, 100: 9}[rows]; len(lines) != want || strings.Contains(strings.Join(lines, ""), "\n") {
+			t.Errorf("%d lines on %d rows, want %d: %q", len(lines), rows, want, lines)
+		}
+	}
+	if !strings.Contains(b.String(), "helper: a worker") {
+		t.Errorf("the status is not there: %q", b.String())
+	}
+	b.Reset()
+	if err := drawStatus(&b, nil, errors.New("refused\x1b[31m"), 100); err != nil || b.String() != screenHome+"refused [31m"+lineEnd+screenRest {
+		t.Errorf("an error: %q, %v", b.String(), err)
+	}
+}
+
 // Where nothing is to be seen, the command says so.
 func TestStatusOfNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
 	refused(t, "", []string{"status", "-c", file}, "store.url is not set", "set health.address")
-	refused(t, "", []string{"status", "-c", file, "--set", "health.address=127.0.0.1:9464"}, "http://127.0.0.1:9464/metrics")
+	refused(t, "", []string{"status", "-c", file, "--set", "health.address=127.0.0.1:9464"}, "http://127.0.0.1:9464/live")
 	refused(t, "", []string{"status", "-c", file, "--set", "store.url=redis://127.0.0.1:1/0"}, "connection refused")
+	refused(t, "", []string{"status", "-c", file, "--set", "store.url=redis://127.0.0.1:1/0", "--watch"}, "--watch draws on a terminal")
 }

@@ -8,10 +8,14 @@ import (
 
 type trainCmd struct {
 	requiredConfig
-	Resume bool `help:"Go on from the newest complete checkpoint of the run."`
+	Resume bool   `help:"Go on from the newest complete checkpoint of the run."`
+	Listen string `placeholder:"HOST:PORT" help:"Show the run at http://HOST:PORT/live while it goes on; the same as --set health.address=HOST:PORT."`
 }
 
 func (c *trainCmd) Run(ctx context.Context) error {
+	if c.Listen != "" {
+		c.Set = append(c.Set, "health.address="+c.Listen)
+	}
 	cfg, err := c.load()
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -100,4 +101,35 @@ func TestInterruptedColdStart(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestListen: a training in one process serves its page where the command line says, and prints where that is.
+func TestListen(t *testing.T) {
+	cmd := program(t, "", "train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--listen", "127.0.0.1:0", "--set", "run.dir="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		_, address, found := strings.Cut(lines.Text(), "the run as it goes on: ")
+		if !found {
+			continue
+		}
+		resp, err := http.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(page, []byte("<h1>quickstart</h1>")) {
+			t.Errorf("%s answers %s, %v: %s", address, resp.Status, err, page)
+		}
+		return
+	}
+	t.Error("it does not say where the page is")
 }

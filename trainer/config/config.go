@@ -38,7 +38,7 @@ type Config struct {
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
-	Health    Health    `yaml:"health" doc:"The HTTP endpoint of a process: GET /healthz (the process runs), /readyz (it takes part in the run) and /metrics (Prometheus)." change:"worker"`
+	Health    Health    `yaml:"health" doc:"The HTTP endpoint of a process: GET /healthz (the process runs), /readyz (it takes part in the run), /metrics (Prometheus) and /live (a page of the run as it goes on)." change:"worker"`
 
 	dir string              // folder of the file, from which relative paths start
 	at  map[string]position // position of each given key
@@ -273,6 +273,6 @@ type Tool struct {
 
 // Health is the address of a process's health endpoint and its access token.
 type Health struct {
-	Address  string `yaml:"address" doc:"HOST:PORT to listen at, such as 127.0.0.1:9464; port 0 means a free port. Absent: mgrpo worker listens at a free port of 127.0.0.1 and prints it, mgrpo train does not listen."`
-	TokenEnv string `yaml:"token_env" doc:"Environment variable with a token of at least 16 bytes that every request must carry as Authorization: Bearer TOKEN. Required where address is not 127.0.0.1, ::1 or localhost."`
+	Address  string `yaml:"address" doc:"HOST:PORT to listen at, such as 127.0.0.1:9464; port 0 means a free port. Absent: mgrpo worker listens at a free port of 127.0.0.1 and prints it, mgrpo train does not listen. mgrpo train --listen sets it."`
+	TokenEnv string `yaml:"token_env" doc:"Environment variable with a token of at least 16 bytes that every request must carry as Authorization: Bearer TOKEN; a browser opens /live?token=TOKEN. Required where address is not 127.0.0.1, ::1 or localhost."`
 }

@@ -42,7 +42,7 @@ type Console struct {
 	pending  map[string]*table // by kind and step, until every agent has reported
 	order    []string          // keys of pending, oldest first
 
-	run     history // records of the whole run, for the summary
+	run     History // records of the whole run, for the summary
 	resumed bool    // the run has records of an earlier process
 	made    int     // steps whose table this process printed
 }
@@ -71,7 +71,7 @@ func (c *Console) Recall(before Log) {
 	defer c.mu.Unlock()
 	for _, l := range before.Records {
 		if slices.Contains(c.opt.Agents, l.Agent) {
-			c.run.add(l)
+			c.run.Add(l)
 			c.resumed = true
 		}
 	}
@@ -125,7 +125,7 @@ func (c *Console) Report(r Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.progress, r.Agent)
-	c.run.add(Line{Record: r})
+	c.run.Add(Line{Record: r})
 	if r.Kind == KindColdStart {
 		c.print(c.coldStart(r))
 		return
@@ -187,7 +187,7 @@ func (c *Console) Summary() {
 	var sampled, trained float64
 	var heldOut []Line // the main agent's evaluations
 	known := true      // every evaluation has an accuracy
-	for _, l := range c.run.lines() {
+	for _, l := range c.run.Lines() {
 		sampled += l.Values["sampled_tokens"]
 		trained += l.Values["trained_tokens"]
 		_, evaluated := l.Values["accuracy"]

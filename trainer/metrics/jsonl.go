@@ -26,6 +26,12 @@ type Line struct {
 	Text     string   `json:"text,omitempty"`
 }
 
+// NewLine is the line of a record that is reported now. It leaves out values that are not finite, which JSON cannot express.
+func NewLine(r Record) Line {
+	r.Values = finite(r.Values)
+	return Line{Time: time.Now().UTC(), Record: r}
+}
+
 // JSONL appends each record and note to metrics.jsonl as a line, in a single write. Several processes may append to the
 // same file. A resumed run appends records of the same steps again; Read keeps the last.
 type JSONL struct {
@@ -41,15 +47,12 @@ func NewJSONL(dir string) *JSONL { return &JSONL{path: filepath.Join(dir, FileNa
 // Progress is not recorded.
 func (*JSONL) Progress(Progress) {}
 
-// Report appends a record. It leaves out values that are not finite, which JSON cannot express.
-func (j *JSONL) Report(r Record) {
-	r.Values = finite(r.Values)
-	j.write(Line{Record: r})
-}
+// Report appends a record, without values that are not finite.
+func (j *JSONL) Report(r Record) { j.write(NewLine(r)) }
 
 // Note appends a note.
 func (j *JSONL) Note(n Note) {
-	j.write(Line{Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
+	j.write(Line{Time: time.Now().UTC(), Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
 }
 
 // Close closes the file and returns the first write error.
@@ -67,7 +70,6 @@ func (j *JSONL) Close() error {
 }
 
 func (j *JSONL) write(l Line) {
-	l.Time = time.Now().UTC()
 	text, err := json.Marshal(l)
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -40,7 +40,7 @@ func Read(dir string) (Log, error) {
 
 func read(r io.Reader) (Log, error) {
 	var log Log
-	var kept history
+	var kept History
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, maxLineBytes)
 	for in.Scan() {
@@ -48,33 +48,42 @@ func read(r io.Reader) (Log, error) {
 		if len(text) == 0 {
 			continue
 		}
-		var l Line
-		switch err := json.Unmarshal(text, &l); {
-		case err != nil || !known(l):
+		switch l, err := ParseLine(text); {
+		case err != nil:
 			log.Damaged++
 		case l.Kind == KindNote:
 			log.Notes = append(log.Notes, l)
 		default:
-			kept.add(l)
+			kept.Add(l)
 		}
 	}
-	log.Records = kept.lines()
+	log.Records = kept.Lines()
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
 		return log, fmt.Errorf("a line is longer than %d bytes: this is not a file of metrics", maxLineBytes)
 	}
 	return log, in.Err()
 }
 
-func known(l Line) bool {
-	switch l.Kind {
-	case KindStep, KindEval, KindColdStart:
-		return l.Step >= 0
+// ParseLine reads a line that any program may have written.
+func ParseLine(text []byte) (Line, error) {
+	var l Line
+	if err := json.Unmarshal(text, &l); err != nil {
+		return Line{}, err
 	}
-	return l.Kind == KindNote
+	switch l.Kind {
+	case KindStep, KindEval, KindColdStart, KindNote:
+	default:
+		return Line{}, fmt.Errorf("a line of the unknown kind %.64q", l.Kind)
+	}
+	if l.Step < 0 {
+		return Line{}, fmt.Errorf("a line of step %d", l.Step)
+	}
+	return l, nil
 }
 
-// history collects the valid records.
-type history struct {
+// History collects the valid records of a run, of which it is given all in the order in which they were written. A run that
+// was resumed reports steps again: a record replaces the same agent's records of its step and of later steps.
+type History struct {
 	read    int
 	byAgent map[string][]placed // in order of Line.place
 }
@@ -84,8 +93,8 @@ type placed struct {
 	at int // index in the file
 }
 
-// add appends a record and drops the same agent's records at the same or a later place in the run.
-func (h *history) add(l Line) {
+// Add appends a record.
+func (h *History) Add(l Line) {
 	if h.byAgent == nil {
 		h.byAgent = map[string][]placed{}
 	}
@@ -97,8 +106,8 @@ func (h *history) add(l Line) {
 	h.byAgent[l.Agent] = append(list, placed{l, h.read})
 }
 
-// lines returns the records of all agents in the order of the file.
-func (h *history) lines() []Line {
+// Lines returns the valid records of all agents in the order in which they were added.
+func (h *History) Lines() []Line {
 	var all []placed
 	for _, list := range h.byAgent {
 		all = append(all, list...)

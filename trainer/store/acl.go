@@ -63,20 +63,21 @@ type right struct {
 // main agent cannot answer an invocation.
 var rights = []right{
 	{everyone, "info ping subscribe", ""},
-	{everyone, "hget hgetall hlen exists zrangebyscore", "*"},
-	{watcher, "get hexists pttl time", "*"},
+	{everyone, "hget hgetall hlen hexists exists pttl time zrangebyscore", "*"},
+	{watcher, "get", "*"},
 
 	{worker, "publish", ""},
 	{worker, "eval evalsha get hmget hkeys", "*"},
 	{worker, "set", "lease:AGENT"},
 	{worker, "hincrby", "epochs meta"},
-	{worker, "hset", "epochs meta offers met:* stop versions trajectories:* part:* manifest:*"},
+	{worker, "hset", "epochs meta activity offers met:* stop versions trajectories:* part:* manifest:*"},
 	{worker, "hsetnx", "meta versions"},
 	{worker, "hdel", "meta"},
 	{worker, "zadd zrem", "phases"},
 	{main, "zrem", "losses"},
 	{sub, "zadd", "losses"},
-	{worker, "xadd", "record"},
+	{worker, "xadd", "record records"},
+	{worker, "xrange", "records"},
 	{worker, "unlink", "lease:AGENT claimed:AGENT stop versions offers met:* plan:* call:* result:* outcome:* trajectories:* part:* manifest:* stream:*"},
 
 	{main, "hset", "plan:* call:* outcome:*"},

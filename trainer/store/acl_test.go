@@ -133,6 +133,7 @@ func bossStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
 		func() error { return m.PublishTrajectories(ctx, p, nil) },
 		func() error { _, err := m.Trajectories(ctx, p); return err },
+		func() error { return showStory(ctx, m) },
 		func() error { return m.AskStop(ctx) },
 		func() error { _, err := m.StopAsked(ctx); return err },
 		func() error { return m.PublishVersion(ctx, 1) },
@@ -145,6 +146,17 @@ func bossStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
 		func() error { _, err := m.Manifests(ctx, 1); return err }, // when help has said so too, it may stop
 		func() error { return end(ctx, m, stops) },
+	)
+}
+
+// showStory is what a worker shows, and reads to show it.
+func showStory(ctx context.Context, m *Member) error {
+	return inOrder(
+		func() error { return m.PublishRecord(ctx, []byte("{}")) },
+		func() error { return m.PublishActivity(ctx, []byte("{}")) },
+		func() error { _, _, err := m.Records(ctx, ""); return err },
+		func() error { _, err := m.Activities(ctx); return err },
+		func() error { _, err := m.Status(ctx); return err },
 	)
 }
 
@@ -182,6 +194,7 @@ func helpStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
 		func() error { return m.PublishTrajectories(ctx, p, nil) },
 		func() error { _, err := m.Trajectories(ctx, p); return err },
+		func() error { return showStory(ctx, m) },
 		func() error { return m.AskStop(ctx) },
 		func() error { return m.PublishVersion(ctx, 1) },
 		func() error { return m.Barrier(ctx, 1) },

@@ -97,6 +97,19 @@ announce(KEYS[2], ARGV[3])
 return {'new'}
 `)
 
+// recordScript appends a record of the run's numbers, and drops the oldest ones.
+// KEYS: epochs, records. ARGV: agent, fencing token, records to keep, record.
+var recordScript = redis.NewScript(fence + `
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'agent', ARGV[1], 'record', ARGV[4])
+return {'new'}
+`)
+
+// activityScript stores what the worker does. KEYS: epochs, activity. ARGV: agent, fencing token, activity.
+var activityScript = redis.NewScript(fence + `
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+return {'new'}
+`)
+
 // trimScript deletes the phases up to a step, and the counts of workers that were lost in them, including phases that
 // were not begun again after a new round.
 // KEYS: epochs, phases. ARGV: agent, fencing token, step, key prefix, agents...

@@ -98,9 +98,17 @@ func ReadStatus(ctx context.Context, o Options) (*Status, error) {
 		return nil, err
 	}
 	s := &Store{opts: o, rdb: redis.NewUniversalClient(opts)}
-	r := &statusReader{s: s, ctx: ctx, out: Status{Run: o.Run}}
-	err = r.read()
+	status, err := s.Status(ctx)
 	if err = errors.Join(err, s.rdb.Close()); err != nil {
+		return nil, err
+	}
+	return status, nil
+}
+
+// Status reads the status of the run, as ReadStatus does.
+func (s *Store) Status(ctx context.Context) (*Status, error) {
+	r := &statusReader{s: s, ctx: ctx, out: Status{Run: s.opts.Run}}
+	if err := r.read(); err != nil {
 		return nil, err
 	}
 	return &r.out, nil

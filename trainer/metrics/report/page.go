@@ -19,11 +19,21 @@ import (
 //go:embed page.html
 var pageText string
 
+// Style is the look of the report, for every page of a run.
+//
 //go:embed page.css
-var styleText string
+var Style string
+
+// ChartScript lets the charts of Growing tell their values. A page calls charted(element) for each element that has
+// charts, and has an element with the id "tip".
+//
+//go:embed charts.js
+var ChartScript string
 
 //go:embed page.js
-var scriptText string
+var readerText string
+
+var scriptText = ChartScript + readerText
 
 //go:embed comparison.html
 var comparisonText string
@@ -54,7 +64,7 @@ func newFrame(name string, data any, smoothed bool) (frame, error) {
 	digest := sha256.Sum256([]byte(scriptText))
 	return frame{Name: name, Smoothed: smoothed,
 		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(digest[:]) + "'; base-uri 'none'; form-action 'none'",
-		Style:  template.CSS(styleText), Script: template.JS(scriptText), Data: template.JS(text),
+		Style:  template.CSS(Style), Script: template.JS(scriptText), Data: template.JS(text),
 	}, nil
 }
 
@@ -105,15 +115,22 @@ func write(w io.Writer, r *run, read reading) error {
 	if err != nil {
 		return err
 	}
-	p := page{
-		frame: f, Subtitle: r.subtitle(), Agents: r.namedAgents(), Tiles: r.tiles(), Missing: r.missing,
-		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: append(r.cards(r.costCharts()), r.batchCards()...),
-		Calls: r.callCards(), Evals: r.evaluations(), Totals: r.totals(), Config: r.config,
-		Reading: read.describe(), HasTrajectories: len(read.Rollouts) > 0,
-	}
-	p.Tools, p.Failing = r.tools()
+	p := r.sections()
+	p.frame, p.Subtitle, p.Agents, p.Missing, p.Config = f, r.subtitle(), r.namedAgents(), r.missing, r.config
+	p.Reading, p.HasTrajectories = read.describe(), len(read.Rollouts) > 0
 	p.Notes, p.Warnings = r.lastNotes()
 	return pageTemplate.Execute(w, p)
+}
+
+// sections are the parts of the page that the run's records alone decide.
+func (r *run) sections() page {
+	p := page{
+		frame: frame{Smoothed: r.smoothed()}, Tiles: r.tiles(),
+		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: append(r.cards(r.costCharts()), r.batchCards()...),
+		Calls: r.callCards(), Evals: r.evaluations(), Totals: r.totals(),
+	}
+	p.Tools, p.Failing = r.tools()
+	return p
 }
 
 // smoothed says whether the run has enough steps for smoothed curves.

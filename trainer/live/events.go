@@ -1,0 +1,133 @@
+package live
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Bounds on streams of events.
+const (
+	maxViewers = 64
+	heartbeat  = 15 * time.Second // without an event, so that a viewer who is gone is noticed
+	sendTime   = 10 * time.Second // for a viewer to take an event
+)
+
+// section is a part of the page. Its name is the id of the element that it fills, and the event's type.
+type section struct {
+	name   string
+	digest string // of the content
+	data   string // the content, HTML, as JSON: one line
+}
+
+func newSection(name, content string) section {
+	sum := sha256.Sum256([]byte(content))
+	data, _ := json.Marshal(content) // a string: cannot fail
+	return section{name, hex.EncodeToString(sum[:8]), string(data)}
+}
+
+// seen is what a viewer has on the screen: the digests of sections, by name. As text it is the id of an event, so a
+// browser that connects again, to whatever worker, says with Last-Event-ID what it need not be sent.
+type seen map[string]string
+
+func parseSeen(id string) seen {
+	out := seen{}
+	for _, part := range strings.Split(id, ",") {
+		if name, digest, ok := strings.Cut(part, "="); ok {
+			out[name] = digest
+		}
+	}
+	return out
+}
+
+// id lists the sections of the page alone, whatever a viewer says to have seen.
+func (s seen) id(of []section) string {
+	var parts []string
+	for _, x := range of {
+		if s[x.name] == x.digest {
+			parts = append(parts, x.name+"="+x.digest)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// events streams the sections of the page: all that the viewer has not seen, then each when it changes.
+func (p *Page) events(w http.ResponseWriter, r *http.Request) {
+	if !p.enter() {
+		http.Error(w, fmt.Sprintf("%d viewers are here already", maxViewers), http.StatusServiceUnavailable)
+		return
+	}
+	defer p.leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // proxies pass events on at once
+	send := sender(w)
+	if send("retry: 2000\n\n") != nil {
+		return
+	}
+	has := parseSeen(r.Header.Get("Last-Event-ID"))
+	pulse := time.NewTicker(heartbeat)
+	defer pulse.Stop()
+	for {
+		shown, changed := p.current()
+		for _, s := range shown {
+			if has[s.name] == s.digest {
+				continue
+			}
+			has[s.name] = s.digest
+			if send(fmt.Sprintf("event: %s\nid: %s\ndata: %s\n\n", s.name, has.id(shown), s.data)) != nil {
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-pulse.C:
+			if send(":\n\n") != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+// sender writes at once, to viewers who read.
+func sender(w http.ResponseWriter) func(text string) error {
+	c := http.NewResponseController(w)
+	return func(text string) error {
+		err := c.SetWriteDeadline(time.Now().Add(sendTime))
+		_, failed := w.Write([]byte(text))
+		return errors.Join(err, failed, c.Flush())
+	}
+}
+
+// current is what is shown, and a channel that is closed when it changes.
+func (p *Page) current() ([]section, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.shown, p.changed
+}
+
+// enter counts a viewer, for whom the page looks at the store.
+func (p *Page) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.viewers == maxViewers {
+		return false
+	}
+	p.viewers++
+	p.soon()
+	return true
+}
+
+func (p *Page) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.viewers--
+}

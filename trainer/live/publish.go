@@ -1,0 +1,142 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// Machine is the worker of an agent, as far as the page asks it.
+type Machine interface {
+	// Rollouts is the number of conversations that the agent has in flight.
+	Rollouts() int
+	// Question is a query's text and its reference answer, "" where the id is unknown.
+	Question(id string) (text, answer string)
+}
+
+// member is a worker's place in the run.
+type member = *store.Member
+
+// place is an agent's worker with its place in the run.
+type place struct {
+	Machine
+	*store.Member
+}
+
+// doing is what an agent does, and since when.
+type doing struct {
+	metrics.Progress
+	since time.Time
+}
+
+// activity is what a worker publishes of itself.
+type activity struct {
+	Phase    string    `json:"phase"`
+	For      []string  `json:"for,omitempty"` // the awaited agents, if it waits
+	Done     int       `json:"done"`          // finished units of the phase
+	Total    int       `json:"total"`         // all units of the phase; 0: unknown
+	Since    time.Time `json:"since"`         // beginning of the phase, by the worker's clock
+	Rollouts int       `json:"rollouts"`      // conversations in flight
+}
+
+// Joined tells the page that an agent of this process has a place in the run, until the place's context ends: the page
+// publishes what the agent does, and reads the store. On a nil Page it does nothing.
+func (p *Page) Joined(agent string, m Machine, at member) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.places[agent] = place{m, at}
+	p.mu.Unlock()
+	p.work.Go(func() { p.keepTelling(agent, place{m, at}) })
+}
+
+// keepTelling publishes what an agent does, at most once a second.
+func (p *Page) keepTelling(agent string, at place) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	told := ""
+	for {
+		text := p.activityOf(agent, at)
+		if text != told && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, []byte(text)) }) {
+			told = text
+		}
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-at.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// activityOf is what an agent does, as JSON.
+func (p *Page) activityOf(agent string, at place) string {
+	p.mu.Lock()
+	d := p.doing[agent]
+	p.mu.Unlock()
+	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: at.Rollouts()}
+	if d.Activity != "" {
+		a.Phase = d.Phase()
+	}
+	text, _ := json.Marshal(a) // texts and numbers: cannot fail
+	return string(text)
+}
+
+// publish does a request for an agent, and says once if it fails. It does not report what fails because the place is lost.
+func (p *Page) publish(agent string, at place, request func(context.Context) error) bool {
+	ctx, cancel := context.WithTimeout(at.Context(), patience)
+	defer cancel()
+	err := request(ctx)
+	if err == nil || at.Context().Err() != nil {
+		return err == nil
+	}
+	p.mu.Lock()
+	said := p.warned[agent]
+	p.warned[agent] = true
+	p.mu.Unlock()
+	if !said && p.opts.Warn != nil {
+		p.opts.Warn(metrics.Warnf(agent, metrics.TopicHealth, "the pages at %s miss some of its statistics, which cannot be published: %v", Path, err))
+	}
+	return false
+}
+
+// Progress notes what an agent does.
+func (p *Page) Progress(x metrics.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since := p.doing[x.Agent].since
+	if since.IsZero() || p.doing[x.Agent].Phase() != x.Phase() {
+		since = time.Now().UTC()
+	}
+	x.For = slices.Clone(x.For)
+	p.doing[x.Agent] = doing{x, since}
+}
+
+// Report publishes a record. Training waits for the store's answer, but not for long.
+func (p *Page) Report(r metrics.Record) {
+	l := metrics.NewLine(r)
+	p.mu.Lock()
+	p.unread = append(p.unread, l)
+	at, placed := p.places[r.Agent]
+	p.mu.Unlock()
+	if placed {
+		p.publish(r.Agent, at, func(ctx context.Context) error {
+			text, err := json.Marshal(l)
+			if err != nil {
+				return fmt.Errorf("a record: %w", err)
+			}
+			return at.PublishRecord(ctx, text)
+		})
+	}
+	p.soon()
+}
+
+// Note does nothing: notes are on the terminal and in the run's folder.
+func (*Page) Note(metrics.Note) {}

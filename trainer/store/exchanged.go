@@ -1,0 +1,156 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Bounds on what NewestOutcomes and Exchanges read.
+const (
+	newestPhases = 8      // in which finished rollouts are looked for
+	maxListed    = 10_000 // outcomes of a phase
+	shownCalls   = 8      // of a rollout
+)
+
+// Exchange is a finished rollout, by what went through the store of it.
+type Exchange struct {
+	Outcome
+	Delegated []Delegated // at most 8, by agent and index; Outcome.Calls counts all
+}
+
+// Delegated is an invocation with its answer.
+type Delegated struct {
+	Invocation
+	Answer *Result // nil: none
+}
+
+// NewestOutcomes names finished rollouts of one query of the newest phase that has any: of the query with the most of
+// them, at most n, by rollout. ids is empty if the store has no finished rollout.
+func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []string, err error) {
+	names, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: statusPhases}).Result()
+	if err != nil {
+		return p, nil, fmt.Errorf("store: the phases: %w", s.advise(err))
+	}
+	var phases []Phase
+	for _, name := range names {
+		p, err := parsePhase(name)
+		if err != nil {
+			return p, nil, &MalformedError{Key: s.key("phases"), Msg: err.Error()}
+		}
+		if !p.hasNoPlan() {
+			phases = append(phases, p)
+		}
+	}
+	slices.SortFunc(phases, func(a, b Phase) int { return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Kind, a.Kind)) }) // step-n follows eval-n
+	for _, p := range phases[:min(len(phases), newestPhases)] {
+		key := s.key("outcome", p.String())
+		count, err := s.rdb.HLen(ctx, key).Result()
+		if err == nil && count > 0 && count <= maxListed {
+			ids, err = s.rdb.HKeys(ctx, key).Result()
+		}
+		if err != nil {
+			return p, nil, fmt.Errorf("store: the outcomes of %s: %w", p, s.advise(err))
+		}
+		if len(ids) > 0 {
+			return p, mostOfOne(ids, n), nil
+		}
+	}
+	return p, nil, nil
+}
+
+// mostOfOne chooses the query with the most rollouts, the last by name among equals, and its first n rollouts.
+func mostOfOne(ids []string, n int) []string {
+	byQuery := map[string][]int{}
+	for _, id := range ids {
+		cut := strings.LastIndexByte(id, '/')
+		if k, err := strconv.Atoi(id[cut+1:]); cut > 0 && err == nil {
+			byQuery[id[:cut]] = append(byQuery[id[:cut]], k)
+		}
+	}
+	best := ""
+	for q, rollouts := range byQuery {
+		if c := cmp.Compare(len(rollouts), len(byQuery[best])); c > 0 || c == 0 && q > best {
+			best = q
+		}
+	}
+	slices.Sort(byQuery[best])
+	var out []string
+	for _, k := range byQuery[best][:min(n, len(byQuery[best]))] {
+		out = append(out, Outcome{Query: best, Rollout: k}.ID())
+	}
+	return out
+}
+
+// Exchanges reads finished rollouts by their ids. One that is not in the store any more is left out.
+func (s *Store) Exchanges(ctx context.Context, p Phase, ids []string) ([]Exchange, error) {
+	var out []Exchange
+	for _, id := range ids {
+		key := s.key("outcome", p.String())
+		text, err := s.rdb.HGet(ctx, key, id).Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("store: outcome %s of %s: %w", clip(id), p, s.advise(err))
+		}
+		e := Exchange{}
+		if e.Outcome, err = decode[Outcome](key+" "+clip(id), text); err != nil {
+			return nil, err
+		}
+		if e.Delegated, err = s.delegated(ctx, p, e.Outcome); err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// delegated reads the first invocations of a rollout, and their answers.
+func (s *Store) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated, error) {
+	var ids []string
+	for _, agent := range slices.Sorted(maps.Keys(o.Calls)) {
+		for i := range min(o.Calls[agent], shownCalls-len(ids)) {
+			ids = append(ids, Invocation{Query: o.Query, Rollout: o.Rollout, Agent: agent, Index: i}.ID())
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	calls, results := s.key("call", p.String()), s.key("result", p.String())
+	tasks, err := s.rdb.HMGet(ctx, calls, ids...).Result()
+	if err != nil {
+		return nil, fmt.Errorf("store: calls of %s: %w", p, s.advise(err))
+	}
+	answers, err := s.rdb.HMGet(ctx, results, ids...).Result()
+	if err != nil {
+		return nil, fmt.Errorf("store: answers of %s: %w", p, s.advise(err))
+	}
+	var out []Delegated
+	for i, id := range ids {
+		text, ok := tasks[i].(string)
+		if !ok {
+			continue // trimmed meanwhile
+		}
+		var d Delegated
+		if d.Invocation, err = decode[Invocation](calls+" "+clip(id), text); err != nil {
+			return nil, err
+		}
+		if text, ok := answers[i].(string); ok {
+			r, err := decode[Result](results+" "+clip(id), text)
+			if err != nil {
+				return nil, err
+			}
+			d.Answer = &r
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}

@@ -1,0 +1,106 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Bounds on what workers show to people. Nothing in a run depends on it.
+const (
+	MaxShown   = 64 << 10 // bytes of a record, or of an activity
+	maxRecords = 4096     // records in the store, of all agents together
+	recordPage = 512      // records read at once
+)
+
+// Record is a record of a run's numbers, such as those of a step, as an agent's worker has published it.
+type Record struct {
+	Agent string
+	JSON  json.RawMessage
+}
+
+// PublishRecord appends a record of the member's agent, a JSON object of at most MaxShown bytes, to the run's. The store
+// keeps the newest 4096 records, also over rounds. When a reply is lost, the record may be there twice.
+func (m *Member) PublishRecord(ctx context.Context, record []byte) error {
+	if err := checkShown(record); err != nil {
+		return fmt.Errorf("store: a record: %w", err)
+	}
+	_, err := m.write(ctx, recordScript, "a record", []string{m.key("records")}, maxRecords, string(record))
+	return err
+}
+
+// PublishActivity stores what the member's worker does now, a JSON object of at most MaxShown bytes, in place of what it
+// did before.
+func (m *Member) PublishActivity(ctx context.Context, activity []byte) error {
+	if err := checkShown(activity); err != nil {
+		return fmt.Errorf("store: an activity: %w", err)
+	}
+	_, err := m.write(ctx, activityScript, "an activity", []string{m.key("activity")}, string(activity))
+	return err
+}
+
+func checkShown(text []byte) error {
+	if len(text) > MaxShown {
+		return fmt.Errorf("%d bytes; the limit is %d", len(text), MaxShown)
+	}
+	if !json.Valid(text) || !strings.HasPrefix(string(text), "{") {
+		return errors.New("it is not a JSON object")
+	}
+	return nil
+}
+
+// Records reads the records behind a place, oldest first, and returns the place behind them. The place "" is the
+// beginning. Who published them may have sent any JSON object.
+func (s *Store) Records(ctx context.Context, after string) (records []Record, last string, err error) {
+	from, last := "-", after
+	if after != "" {
+		from = "(" + after
+	}
+	for {
+		entries, err := s.rdb.XRangeN(ctx, s.key("records"), from, "+", recordPage).Result()
+		if err != nil {
+			return nil, after, fmt.Errorf("store: the records: %w", s.advise(err))
+		}
+		for _, e := range entries {
+			r, err := readRecord(s.key("records"), e)
+			if err != nil {
+				return nil, after, err
+			}
+			records, last = append(records, r), e.ID
+		}
+		if len(entries) < recordPage || len(records) > 2*maxRecords {
+			return records, last, nil
+		}
+		from = "(" + last
+	}
+}
+
+func readRecord(key string, e redis.XMessage) (Record, error) {
+	agent, _ := e.Values["agent"].(string)
+	text, _ := e.Values["record"].(string)
+	if err := errors.Join(checkName("an agent", agent), checkShown([]byte(text))); err != nil {
+		return Record{}, &MalformedError{Key: key + " " + clip(e.ID), Msg: err.Error()}
+	}
+	return Record{agent, json.RawMessage(text)}, nil
+}
+
+// Activities reads what each agent's newest worker has published of what it does. An agent whose worker has not
+// published any is absent.
+func (s *Store) Activities(ctx context.Context) (map[string]json.RawMessage, error) {
+	texts, err := s.rdb.HGetAll(ctx, s.key("activity")).Result()
+	if err != nil {
+		return nil, fmt.Errorf("store: the activities: %w", s.advise(err))
+	}
+	out := map[string]json.RawMessage{}
+	for agent, text := range texts {
+		if err := errors.Join(checkName("an agent", agent), checkShown([]byte(text))); err != nil {
+			return nil, &MalformedError{Key: s.key("activity") + " " + clip(agent), Msg: err.Error()}
+		}
+		out[agent] = json.RawMessage(text)
+	}
+	return out, nil
+}

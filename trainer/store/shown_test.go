@@ -1,0 +1,158 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+)
+
+func record(n int) []byte { return fmt.Appendf(nil, `{"step":%d}`, n) }
+
+// Every worker reads what all have published, in one order, from wherever it was.
+func TestRecords(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		boss, help := pair(t, b, Options{})
+		if got, last, err := help.Records(ctx, ""); err != nil || len(got) > 0 || last != "" {
+			t.Fatalf("before any: %v, %q, %v", got, last, err)
+		}
+		const n = recordPage + 10
+		var want []Record
+		for i := range n {
+			m := []*Member{boss, help}[i%2]
+			must(t, m.PublishRecord(ctx, record(i)))
+			want = append(want, Record{m.Agent(), record(i)})
+		}
+		all, last, err := help.Records(ctx, "")
+		if diff := cmp.Diff(want, all); err != nil || diff != "" {
+			t.Fatalf("all: %v\n%s", err, diff)
+		}
+		if got, again, err := boss.Records(ctx, last); err != nil || len(got) > 0 || again != last {
+			t.Errorf("behind the last: %v, %q, %v", got, again, err)
+		}
+		must(t, boss.PublishRecord(ctx, record(n)))
+		if got, _, err := help.Records(ctx, last); err != nil || !cmp.Equal(got, []Record{{"boss", record(n)}}) {
+			t.Errorf("one more: %v, %v", got, err)
+		}
+	})
+}
+
+// The oldest records make room, and what is too long or no object is refused on either side.
+func TestRecordsAreBounded(t *testing.T) {
+	b := embeddedBackend(t)
+	boss, help := pair(t, b, Options{})
+	ctx, key := t.Context(), boss.key("records")
+	for i := range maxRecords + 500 {
+		must(t, b.raw.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"agent", "boss", "record", record(i)}}).Err())
+	}
+	must(t, boss.PublishRecord(ctx, record(-1)))
+	all, _, err := help.Records(ctx, "")
+	if err != nil || len(all) > maxRecords+100 || len(all) < maxRecords || string(all[len(all)-1].JSON) != string(record(-1)) {
+		t.Errorf("%d records are left, %v", len(all), err)
+	}
+	for _, text := range []string{"", "17", `{"a":`, `{"a":"` + strings.Repeat("x", MaxShown) + `"}`} {
+		if boss.PublishRecord(ctx, []byte(text)) == nil || boss.PublishActivity(ctx, []byte(text)) == nil {
+			t.Errorf("%.20q is published", text)
+		}
+		must(t, b.raw.Del(ctx, key, boss.key("activity")).Err())
+		must(t, b.raw.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"agent", "boss", "record", text}}).Err())
+		must(t, b.raw.HSet(ctx, boss.key("activity"), "boss", text).Err())
+		var malformed *MalformedError
+		if _, _, err := help.Records(ctx, ""); !errors.As(err, &malformed) || !strings.HasPrefix(malformed.Key, key) {
+			t.Errorf("the record %.20q: %v", text, err)
+		}
+		if _, err := help.Activities(ctx); !errors.As(err, &malformed) || malformed.Key != boss.key("activity")+" boss" {
+			t.Errorf("the activity %.20q: %v", text, err)
+		}
+	}
+}
+
+// An activity replaces the agent's last one; a worker that lost its place publishes nothing.
+func TestActivities(t *testing.T) {
+	b := embeddedBackend(t)
+	boss, help := pair(t, b, Options{})
+	ctx := t.Context()
+	must(t, boss.PublishActivity(ctx, []byte(`{"phase":"step-0"}`)))
+	must(t, boss.PublishActivity(ctx, []byte(`{"phase":"learn"}`)))
+	must(t, b.raw.HIncrBy(ctx, boss.key("epochs"), "help", 1).Err())
+	var fenced *FencedError
+	if err := help.PublishActivity(ctx, []byte("{}")); !errors.As(err, &fenced) {
+		t.Errorf("a fenced worker: %v", err)
+	}
+	if err := help.PublishRecord(ctx, []byte("{}")); !errors.As(err, &fenced) {
+		t.Errorf("a fenced worker: %v", err)
+	}
+	if got, err := help.Activities(ctx); err != nil || !cmp.Equal(got, map[string]json.RawMessage{"boss": json.RawMessage(`{"phase":"learn"}`)}) {
+		t.Errorf("%s, %v", slices.Collect(maps.Values(got)), err)
+	}
+}
+
+// The newest rollouts stand beside each other with all that was said between the agents.
+func TestExchanges(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		boss, help := pair(t, b, Options{})
+		if _, ids, err := help.NewestOutcomes(ctx, 4); err != nil || len(ids) > 0 {
+			t.Fatalf("before any: %v, %v", ids, err)
+		}
+		finish := func(p Phase, query string, k, calls int) {
+			t.Helper()
+			for i := range calls {
+				v := Invocation{Phase: p, Query: query, Rollout: k, Agent: "help", Index: i, Task: fmt.Sprintf("task %d of %d", i, k)}
+				must(t, boss.Submit(ctx, v))
+				if i != 1 { // the second stays without an answer
+					must(t, help.Complete(ctx, v, Result{Text: "answer to " + v.Task}))
+				}
+			}
+			must(t, boss.PublishOutcome(ctx, p, Outcome{Query: query, Rollout: k, Answer: fmt.Sprint("answer ", k), Calls: map[string]int{"help": calls}}))
+		}
+		must(t, boss.Begin(ctx, Train(0), Plan{Queries: []string{"a/1", "b"}, Rollouts: 12}))
+		for _, k := range []int{10, 2, 0, 7} {
+			finish(Train(0), "a/1", k, 0)
+		}
+		finish(Train(0), "b", 3, 0)
+		must(t, boss.Begin(ctx, Train(1), Plan{Queries: []string{"c"}, Rollouts: 2}))
+		must(t, boss.PublishPart(ctx, 2, Part{}))
+
+		p, ids, err := help.NewestOutcomes(ctx, 3)
+		if want := []string{"a/1/0", "a/1/2", "a/1/7"}; err != nil || p != Train(0) || !slices.Equal(ids, want) {
+			t.Fatalf("%s %v, %v; want %v of the query with the most", p, ids, err, want)
+		}
+		finish(Train(1), "c", 1, 10)
+		p, ids, err = help.NewestOutcomes(ctx, 3)
+		if err != nil || p != Train(1) || !slices.Equal(ids, []string{"c/1"}) {
+			t.Fatalf("%s %v, %v", p, ids, err)
+		}
+		got, err := help.Exchanges(ctx, p, append(ids, "c/0"))
+		must(t, err)
+		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegated) != shownCalls {
+			t.Fatalf("%+v", got)
+		}
+		for i, d := range got[0].Delegated {
+			task := fmt.Sprintf("task %d of 1", i)
+			if d.Task != task || d.Index != i || (d.Answer == nil) != (i == 1) || d.Answer != nil && d.Answer.Text != "answer to "+task {
+				t.Errorf("call %d: %+v, %+v", i, d.Invocation, d.Answer)
+			}
+		}
+	})
+}
+
+// A worker reads the same status as somebody who looks from outside, also where the store is embedded.
+func TestStatusFromInside(t *testing.T) {
+	s, err := Open(t.Context(), Options{Run: "alone"})
+	must(t, err)
+	closeAfter(t, s)
+	boss, err := s.Join(t.Context(), "boss", team, silent)
+	must(t, err)
+	st, err := boss.Status(t.Context())
+	if err != nil || len(st.Agents) != 2 || !st.Agents[0].Alive || st.Agents[1].Alive {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
