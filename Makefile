@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -114,6 +114,12 @@ gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu of
 
 gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (SUITES='kernels rollout'; needs what gpu-test needs)
 	@bench/gpu/bench.sh $(SUITES)
+
+ENGINES ?= $(CURDIR)/build/engines
+
+test-engines: build ## train the small team with an agent on a real vLLM server, on the CPU (5.9 GB in ENGINES=build/engines once, ten minutes)
+	bench/engines/setup.sh $(ENGINES)
+	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 1h -v ./trainer -run 'TestVLLM|TestSGLang'
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)

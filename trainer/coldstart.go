@@ -44,6 +44,9 @@ func (w *worker) coldStart(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := w.Policy.UpdateWeights(ctx, w.from); err != nil { // servers have those from before
+		return err
+	}
 	w.Learner.SetAdam(assemble.Adam(w.agent.Optimizer))
 	if !w.cfg.Learns(w.agent) { // frozen from here on
 		err := w.Learner.Close(ctx)

@@ -49,6 +49,7 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 		}
 	}()
 	want := assemble.Wanted{Config: s.Config, Agent: name, Task: s.Task, Local: s.Local,
+		Note:   func(text string) { s.Observer.Note(metrics.Infof(name, metrics.TopicEngine, "%s", text)) },
 		Learns: !s.Frozen && (s.Config.Learns(a) || s.From == nil && s.Config.ColdStarts(a))}
 	if s.From != nil {
 		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, name)

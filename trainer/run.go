@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/health"
 	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/policy/remote"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -34,11 +35,12 @@ type Options struct {
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
 // Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at
-// another worker, or somebody who was waited for did not come. The same command goes on.
+// another worker, or somebody who was waited for, a worker or a server that samples, did not come. The same command goes on.
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError
-	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &stop) && stop.Kind == store.Asked
+	var away *remote.AwayError
+	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &stop) && stop.Kind == store.Asked
 }
 
 // Train runs agents of a team until the configured last step. With every agent in one process and no

@@ -41,6 +41,8 @@ type Wanted struct {
 	Weights string // a checkpoint's folder; "": what the configuration names
 	Learns  bool   // it needs a learner
 	Local   int    // agents in this process, among which its cores are shared out
+
+	Note func(text string) // is told of servers that sample, and of waits for them
 }
 
 // Agent loads the agent's weights and allocates what samples and trains them. Where it fails nothing is left.
@@ -76,7 +78,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 			return p, err
 		}
 	}
-	sampler, err := makerOf(cfg, a).open(ctx, p)
+	sampler, err := makerOf(cfg, a).open(ctx, p, want.Note)
 	if err != nil {
 		return p, err
 	}

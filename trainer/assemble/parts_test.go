@@ -24,6 +24,8 @@ func TestDeterministic(t *testing.T) {
 		{sets: []string{"agents.researcher.device=cuda"}},
 		{sets: []string{"agents.researcher.device=cuda", "run.arm=single"}, want: true}, // that agent takes no part
 		{sets: []string{"grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2"}},
+		{sets: []string{"agents.planner.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}},
+		{sets: []string{"agents.planner.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}", "run.deterministic=true"}, err: "run.deterministic: agents.planner samples on an engine of kind vllm"},
 		{sets: []string{"agents.researcher.device=cuda", "run.deterministic=true"}, err: "run.deterministic: agents.researcher is on cuda"},
 	} {
 		cfg, err := config.Load("../../examples/quickstart/team.yaml", c.sets)

@@ -12,16 +12,21 @@ import (
 // maker makes the policy of one agent. It knows what the policy will promise before any weights are loaded.
 type maker struct {
 	varies string // why equal requests may give other bits, as what follows the agent's name; "": they do not
-	open   func(ctx context.Context, p *Parts) (policy.Policy, error)
+	open   func(ctx context.Context, p *Parts, note func(text string)) (policy.Policy, error)
 }
 
 // makerOf chooses by the agent's engine. No other function knows which kinds of policies there are.
-func makerOf(cfg *config.Config, a *config.Agent) maker { return localMaker(cfg, a) }
+func makerOf(cfg *config.Config, a *config.Agent) maker {
+	if a.Engine.Remote() {
+		return remoteMaker(cfg, a)
+	}
+	return localMaker(cfg, a)
+}
 
 // localMaker makes our own engine, which reads the weights of p.Model in place.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.MaxLag > 0
-	m := maker{open: func(ctx context.Context, p *Parts) (policy.Policy, error) {
+	m := maker{open: func(ctx context.Context, p *Parts, _ func(text string)) (policy.Policy, error) {
 		engine, err := local.New(ctx, p.Model, local.Options{
 			Slots: cfg.Slots(a), Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap,
 		})

@@ -151,7 +151,7 @@ type GRPO struct {
 	SigmaMin        float64 `yaml:"sigma_min" default:"1e-6" min:"0" doc:"A population group whose standard deviation is below this is degenerate: advantage 0."`
 	mgrpo.Objective `yaml:",inline"`
 	Reference       string              `yaml:"reference" default:"auto" enum:"auto|start|cold_start" doc:"KL reference of agents without a reference of their own. start: the weights at the start of the run. cold_start: the weights after the cold start, which the run keeps in run.dir. auto: cold_start for an agent that has a cold start, else start."`
-	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's, or those of another forward pass of the trainer."`
+	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's, or those of another forward pass of the trainer. Absent, where an agent's engine is vllm or sglang and tis_cap is absent, too: recomputed."`
 	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
 	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each uses whole queries."`
 	Temperature     float64             `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
@@ -229,7 +229,7 @@ type Agent struct {
 	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: see grpo.reference."`
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
-	Engine       Engine     `yaml:"engine" doc:"Memory and batching." change:"worker"`
+	Engine       Engine     `yaml:"engine" doc:"What samples the agent's turns; memory and batching." change:"worker"`
 }
 
 // Limits bound a conversation.
@@ -246,13 +246,24 @@ type AgentAlign struct {
 	D int `yaml:"d" min:"1" max:"65536" doc:"Aligned invocations of a rollout."`
 }
 
-// Engine sets the sizes of an agent's inference and training batches.
+// Engine says what samples an agent's turns, and sets the sizes of its inference and training batches.
 type Engine struct {
-	Slots                 int    `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens; of a hosted model, conversations at once. 0: as many as a step can use, at most 128."`
-	Context               int    `yaml:"context" default:"0" min:"0" doc:"Tokens of a slot. 0: limits.max_tokens or the model's limit, whichever is lower."`
-	MicroBatchTokens      int    `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; a common prefix of sequences counts once."`
-	CheckpointActivations bool   `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
-	DType                 string `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`
+	Kind                  string        `yaml:"kind" default:"local" enum:"local|vllm|sglang" doc:"What samples. local: this program, on the agent's device. vllm, sglang: servers that you start (docs/engines.md); the run is then not deterministic."`
+	URL                   []string      `yaml:"url" doc:"vllm, sglang: base addresses of one or more servers of the agent's model, such as [\"http://127.0.0.1:8000\"]. No other program may use them during the run."`
+	KeyEnv                string        `yaml:"key_env" doc:"vllm, sglang: environment variable with the servers' API key."`
+	Weights               EngineWeights `yaml:"weights" doc:"vllm, sglang: how the servers get the agent's weights."`
+	Slots                 int           `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens; of a hosted model, conversations at once. 0: as many as a step can use, at most 128."`
+	Context               int           `yaml:"context" default:"0" min:"0" doc:"Tokens of a slot. 0: limits.max_tokens or the model's limit, whichever is lower."`
+	MicroBatchTokens      int           `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; a common prefix of sequences counts once."`
+	CheckpointActivations bool          `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
+	DType                 string        `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`
+}
+
+// EngineWeights says how servers get an agent's weights, and how exactly they must compute with them.
+type EngineWeights struct {
+	Path      Path    `yaml:"path" doc:"Folder that this worker and the servers share under the same absolute path. Each version of the weights is a Hugging Face folder in it, which is removed when all servers hold the next one."`
+	DType     string  `yaml:"dtype" default:"bf16" enum:"bf16|fp32" doc:"Type of the weights in these folders."`
+	Tolerance float64 `yaml:"tolerance" default:"0" min:"0" doc:"After each update the servers sample some tokens. If their log-probs differ from the trainer's by more than this on average (nats), the run ends. 0: 0.05, with dtype fp32 0.001."`
 }
 
 // Tool is one tool that agents can call.

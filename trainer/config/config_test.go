@@ -175,6 +175,35 @@ agents:
 	}
 }
 
+// Where a server samples, importance weights are on, unless the file decides otherwise. A dump has what was decided.
+func TestImportanceWeightsOfServers(t *testing.T) {
+	remote := "agents.help.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"
+	for _, c := range []struct {
+		sets []string
+		old  string
+		cap  *float64
+	}{
+		{nil, "behaviour", nil},
+		{[]string{remote}, "recomputed", new(2.0)},
+		{[]string{remote, "grpo.old=recomputed"}, "recomputed", new(2.0)},
+		{[]string{remote, "grpo.old=behaviour"}, "behaviour", nil},
+		{[]string{remote, "grpo.tis_cap=none"}, "behaviour", nil},
+		{[]string{remote, "grpo.old=recomputed", "grpo.tis_cap=3"}, "recomputed", new(3.0)},
+	} {
+		cfg := mustParse(t, minimal, c.sets...)
+		for _, got := range []*Config{cfg, mustParse(t, string(cfg.Dump(cfg.dir)))} {
+			if got.GRPO.Old != c.old || !cmp.Equal(got.GRPO.TISCap, c.cap) {
+				t.Errorf("%v: old %s, tis_cap %v", c.sets, got.GRPO.Old, got.GRPO.TISCap)
+			}
+		}
+	}
+	for dtype, want := range map[string]float64{"bf16": 0.05, "fp32": 0.001} {
+		if got := mustParse(t, minimal, remote, "agents.help.engine.weights.dtype="+dtype).Agent("help").Engine.Weights.Tolerance; got != want {
+			t.Errorf("tolerance of %s: %v", dtype, got)
+		}
+	}
+}
+
 func TestDiffForResume(t *testing.T) {
 	old := mustParse(t, minimal)
 	same := mustParse(t, minimal, "run.steps=900", "eval.every=1", "agents.boss.device=cuda", "store.url=redis://localhost", "run.threads=2", "agents.help.engine.slots=4", "run.dir=/elsewhere")

@@ -22,6 +22,9 @@ func (a *Agent) ContextTokens(positions int) int {
 	return positions
 }
 
+// Remote says whether servers sample the agent's turns.
+func (e *Engine) Remote() bool { return e.Kind != "local" }
+
 // ComputesBF16 says whether forward passes read bf16 weights beside an fp32 master.
 func (a *Agent) ComputesBF16() bool {
 	return a.DType == "bf16" || a.DType == "auto" && a.Device != "cpu"

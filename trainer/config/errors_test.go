@@ -99,6 +99,19 @@ func TestErrors(t *testing.T) {
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
 		{name: "half copy on a GPU", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: cuda, engine: {dtype: bf16}}}\n",
 			want: "f.yaml:2:59: agents.a.engine.dtype: bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16"},
+		{name: "engines", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, engine: {url: [\"http://h\"], key_env: K, weights: {path: w, dtype: fp32, tolerance: 1}}}\n" +
+			"  b: {role: sub, model: m, engine: {kind: vllm, dtype: bf16, key_env: \"s3 cret\"}}\n  c: {role: sub, model: m, engine: {kind: sglang, url: [h, \"http://x\", \"http://x\"], weights: {path: w}}}\n",
+			want: "f.yaml:3:38: agents.a.engine.url: only an engine of kind vllm or sglang has it; this one is local\n" +
+				"f.yaml:3:57: agents.a.engine.key_env: only an engine of kind vllm or sglang has it; this one is local\n" +
+				"f.yaml:3:79: agents.a.engine.weights.path: only an engine of kind vllm or sglang has it; this one is local\n" +
+				"f.yaml:3:88: agents.a.engine.weights.dtype: only an engine of kind vllm or sglang has it; this one is local\n" +
+				"f.yaml:3:101: agents.a.engine.weights.tolerance: only an engine of kind vllm or sglang has it; this one is local\n" +
+				"f.yaml:4:28: agents.b.engine.url: missing; an engine of kind vllm needs the address of a server\n" +
+				"f.yaml:4:28: agents.b.engine.weights.path: missing; an engine of kind vllm needs a folder to read weights from\n" +
+				"f.yaml:4:49: agents.b.engine.dtype: only an engine of kind local has it; this one is vllm, with the type that the server was started with\n" +
+				"f.yaml:4:62: agents.b.engine.key_env: want the name of an environment variable, not the key\n" +
+				"f.yaml:5:57: agents.c.engine.url[0]: must start with http:// or https://\n" +
+				"f.yaml:5:72: agents.c.engine.url[2]: is given twice"},
 		{name: "shape", text: "run: {name: t}\nagents: {a: {role: main, model: {width: 65, layers: 1, heads: 4, kv_heads: 3, ffn: 8}}}\n",
 			want: "f.yaml:2:26: agents.a.model.head_dim: missing; width 65 is no multiple of heads, 4\n" +
 				"f.yaml:2:66: agents.a.model.kv_heads: must divide heads, 4; found 3"},

@@ -54,7 +54,7 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	d.section("", root, d.root)
 	if len(d.errs) == 0 {
 		c.freezeHosted(&d)
-		c.fill()
+		c.fill(&d)
 		c.validate(&d)
 	}
 	if err := d.errs.Err(); err != nil {
@@ -155,12 +155,16 @@ func (c *Config) freezeHosted(d *decoder) {
 
 // fill sets the defaults that depend on other keys, so that a dump is complete and a later change of these keys is
 // visible.
-func (c *Config) fill() {
+func (c *Config) fill(d *decoder) {
 	if c.Run.Dir == "" {
 		c.Run.Dir = Path("runs/" + c.Run.Name)
 	}
+	if slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Engine.Remote() }) {
+		c.GRPO.weighSampler(d)
+	}
 	for i := range c.Agents {
 		a := &c.Agents[i]
+		a.Engine.fill()
 		if a.Role == "main" && a.Delegates == nil && c.Run.Arm != "single" {
 			for _, sub := range c.Agents {
 				if sub.Role == "sub" {
@@ -178,6 +182,28 @@ func (c *Config) fill() {
 				s.HeadDim = s.Width / s.Heads
 			}
 		}
+	}
+}
+
+// weighSampler turns importance weights on where a sampler's log-probs are not ours, unless the file decides otherwise.
+func (g *GRPO) weighSampler(d *decoder) {
+	_, old := d.at["grpo.old"]
+	_, capped := d.at["grpo.tis_cap"]
+	if !old && !capped {
+		g.Old = "recomputed"
+	}
+	if !capped && g.Old == "recomputed" {
+		g.TISCap = new(2.0)
+	}
+}
+
+func (e *Engine) fill() {
+	switch w := &e.Weights; {
+	case !e.Remote() || w.Tolerance > 0:
+	case w.DType == "fp32":
+		w.Tolerance = 0.001
+	default:
+		w.Tolerance = 0.05
 	}
 }
 

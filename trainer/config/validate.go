@@ -283,6 +283,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.DType == "bf16" && a.Device == "cpu" {
 		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	}
+	a.Engine.validate(d, key+".engine")
 	if a.Engine.DType == "bf16" && a.Device != "cpu" {
 		d.failAt(key+".engine.dtype", "bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16")
 	}
@@ -326,13 +327,49 @@ func (c *Config) validateHosted(d *decoder, a *Agent) {
 	for _, own := range []struct {
 		key   string
 		given bool
-	}{{"device", a.Device != "cpu"}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}} {
+	}{{"device", a.Device != "cpu"}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}} {
 		if own.given {
 			d.failAt(key+"."+own.key, "the model of %s is hosted and has none; leave this out", a.Name)
 		}
 	}
 	if c.Task.Kind == "research" {
 		d.failAt(key+".model", "the task research speaks a language of its own, which a hosted model does not know; use jsonl or gsm8k")
+	}
+}
+
+func (e *Engine) validate(d *decoder, key string) {
+	for _, k := range []struct {
+		key   string
+		given bool
+	}{
+		{"url", len(e.URL) > 0}, {"key_env", e.KeyEnv != ""}, {"weights.path", e.Weights.Path != ""},
+		{"weights.dtype", e.Weights.DType != "bf16"}, {"weights.tolerance", e.Weights.Tolerance != 0},
+	} {
+		if k.given && !e.Remote() {
+			d.failAt(key+"."+k.key, "only an engine of kind vllm or sglang has it; this one is %s", e.Kind)
+		}
+	}
+	if !e.Remote() {
+		return
+	}
+	if len(e.URL) == 0 {
+		d.failAt(key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
+	}
+	for i, u := range e.URL {
+		if item := fmt.Sprintf("%s.url[%d]", key, i); !webAddress(u) {
+			d.failAt(item, "must start with http:// or https://")
+		} else if slices.Contains(e.URL[:i], u) {
+			d.failAt(item, "is given twice")
+		}
+	}
+	if e.Weights.Path == "" {
+		d.failAt(key+".weights.path", "missing; an engine of kind %s needs a folder to read weights from", e.Kind)
+	}
+	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
+		d.failAt(key+".key_env", "want the name of an environment variable, not the key")
+	}
+	if e.DType != "auto" {
+		d.failAt(key+".dtype", "only an engine of kind local has it; this one is %s, with the type that the server was started with", e.Kind)
 	}
 }
 

@@ -53,6 +53,22 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
 		if err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t); err != nil {
 			out = append(out, Finding{Fail, name, oneLine(err), "without this the agent's worker does not start"})
 		}
+		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
+	}
+	return out
+}
+
+// servers asks those that sample for an agent what they are.
+func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Finding) {
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	said, err := assemble.Servers(ctx, cfg, a)
+	for _, text := range said {
+		out = append(out, Finding{OK, "engine", text, ""})
+	}
+	if err != nil {
+		out = append(out, Finding{Fail, "engine", a.Name + ": " + oneLine(err), "start the server (docs/engines.md); the run waits for it"})
 	}
 	return out
 }

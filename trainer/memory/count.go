@@ -90,18 +90,25 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Need {
 		}
 		p.add(Reference, reference)
 	}
-	p.add(KVCache, 2*slots*context*int64(model.Layers)*kvWidth(model)*size)
-	activations := samplingActivations(model, slots, context, size)
+	var activations int64
+	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
+		p.add(KVCache, 2*slots*context*int64(model.Layers)*kvWidth(model)*size)
+		activations = samplingActivations(model, slots, context, size)
+	}
 	if taught {
 		activations = max(activations, trainingActivations(model, &a.Engine, size))
 	}
-	p.add(Activations, activations)
+	if activations > 0 {
+		p.add(Activations, activations)
+	}
 	if cfg.Learns(a) { // an agent that is frozen after its cold start is saved from its weights, without a copy
 		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * n})
 	}
 
 	prefix := "agents." + a.Name + ".engine."
-	p.lever(prefix+"slots", int(slots), KVCache)
+	if !a.Engine.Remote() {
+		p.lever(prefix+"slots", int(slots), KVCache)
+	}
 	if taught {
 		p.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
 	}

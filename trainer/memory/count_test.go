@@ -67,6 +67,7 @@ func TestCount(t *testing.T) {
 			map[Kind]int64{Gradients: 6 * n, Moments: 8 * n, Snapshot: 0}, 12 * n},
 		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 14 * n},
 		{"with a KL term on a GPU", "help", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 6*n + rotary}, 14 * n},
+		{"on servers", "boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, map[Kind]int64{KVCache: 0, Moments: 8 * n}, 14 * n},
 		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 14 * n},
 		{"a shorter context", "boss", []string{"agents.boss.engine.context=512"}, map[Kind]int64{KVCache: 2 * kv}, 14 * n},
 		{"saved in fp32", "boss", []string{"run.save_dtype=fp32"}, nil, 12 * n},

@@ -36,6 +36,7 @@ const (
 	TopicTask       Topic = "task"       // a query cannot be played
 	TopicTools      Topic = "tools"      // a tool fails
 	TopicHealth     Topic = "health"     // address of the health endpoint
+	TopicEngine     Topic = "engine"     // servers that sample: what they are, and waits for them
 )
 
 // Infof returns a note that needs no action.

@@ -43,7 +43,7 @@ type Objective struct {
 	KL            KL          `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3" doc:"KL estimator against the reference weights."`
 	KLCoef        float64     `json:"kl_coef" yaml:"kl_coef" default:"0" min:"0" doc:"Weight of the KL term."`
 	EntropyCoef   float64     `json:"entropy_coef" yaml:"entropy_coef" default:"0" min:"0" doc:"Weight of the entropy bonus."`
-	TISCap        *float64    `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed."`
+	TISCap        *float64    `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. Absent, where an agent's engine is vllm or sglang and old is recomputed: 2."`
 }
 
 // DefaultObjective is the token-level clipped loss with asymmetric bounds 0.2 and 0.28.

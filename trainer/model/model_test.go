@@ -131,6 +131,26 @@ func TestLogits(t *testing.T) {
 	})
 }
 
+// Logits after prefixes of the first row, in no order of their lengths.
+func TestLogitsAfterPrefixes(t *testing.T) {
+	each(t, "prefixes", func(t *testing.T, f *fixture) {
+		n, vocab := int(f.lengths[0]), f.m.Config.VocabSize
+		ends := []int{n, 1, (n + 1) / 2}
+		got, err := f.m.Logits(t.Context(), f.want["input_ids"].Int32s()[:n], ends)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := f.unpadded("logits", 0, int64(vocab))
+		for i, end := range ends {
+			values := make([]float64, vocab)
+			for j, z := range got[i] {
+				values[j] = float64(z)
+			}
+			near(t, fmt.Sprintf("logits after %d tokens", end), values, want[(end-1)*vocab:end*vocab], tolLogits)
+		}
+	})
+}
+
 func TestLogProbs(t *testing.T) {
 	each(t, "logprobs", func(t *testing.T, f *fixture) {
 		for _, tau := range []float64{1, 0.7} {

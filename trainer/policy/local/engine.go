@@ -120,7 +120,7 @@ func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if len(r.Tokens) >= e.opt.Context {
 		return policy.Completion{Finish: policy.FinishContext, Version: e.Version()}, nil
 	}
-	q := newSequence(ctx, r)
+	q := newSequence(ctx, r, &e.opt)
 	e.mu.Lock()
 	if e.closed || e.failed != nil {
 		err := e.failed
@@ -299,7 +299,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		e.stats.SampledTokens++
 		st := &e.slots.all[q.slot]
 		st.tokens = append(st.tokens, sampled[i].id)
-		if f, ended := q.ended(&e.opt); ended {
+		if f, ended := q.ending.Add(sampled[i].id); ended {
 			q.finish(f, nil)
 			e.slots.release(q.slot)
 		}

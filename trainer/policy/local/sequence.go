@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"slices"
 
@@ -19,7 +18,7 @@ type sequence struct {
 	slot     int // -1 while waiting
 	filled   int // tokens whose keys and values are in the cache
 	onToken  func(id int32)
-	tail     []byte
+	ending   *policy.Ending
 	out      policy.Completion
 	err      error
 	finished bool
@@ -32,12 +31,12 @@ type token struct {
 	logProb, truncated float32
 }
 
-func newSequence(ctx context.Context, r policy.Request) *sequence {
+func newSequence(ctx context.Context, r policy.Request, opt *Options) *sequence {
 	k := r.Key
 	return &sequence{
 		ctx: ctx, sampling: r.Sampling, slot: -1, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Invocation),
-		tokens: slices.Clone(r.Tokens),
+		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), opt.Context, opt.TokenBytes),
 	}
 }
 
@@ -48,36 +47,6 @@ func (q *sequence) accept(t token) {
 	if q.onToken != nil {
 		q.onToken(t.id)
 	}
-}
-
-// ended says whether the sequence ends with the token just accepted, and why.
-func (q *sequence) ended(opt *Options) (policy.Finish, bool) {
-	id := q.tokens[len(q.tokens)-1]
-	switch {
-	case slices.Contains(q.sampling.StopIDs, id), q.stopString(opt, id):
-		return policy.FinishStop, true
-	case len(q.tokens)-q.prompt >= q.sampling.MaxNew:
-		return policy.FinishLength, true
-	case len(q.tokens) >= opt.Context:
-		return policy.FinishContext, true
-	}
-	return "", false
-}
-
-// stopString appends the token's bytes to the turn's text and says whether a stop string ends in these bytes.
-func (q *sequence) stopString(opt *Options, id int32) bool {
-	if len(q.sampling.StopStrings) == 0 {
-		return false
-	}
-	fresh := opt.TokenBytes(id)
-	q.tail = append(q.tail, fresh...)
-	for _, s := range q.sampling.StopStrings {
-		from := max(len(q.tail)-len(fresh)-len(s)+1, 0)
-		if bytes.Contains(q.tail[from:], []byte(s)) {
-			return true
-		}
-	}
-	return false
 }
 
 func (q *sequence) finish(f policy.Finish, err error) {

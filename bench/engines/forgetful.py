@@ -1,0 +1,14 @@
+"""The worker extension of deploy/vllm for a test: while a file exists that MGRPO_FORGET names, it says that it has loaded
+weights and has not."""
+
+import os
+
+import mgrpo_weights
+
+
+class Weights(mgrpo_weights.Weights):
+    def mgrpo_load(self, folder: str, stamp: str) -> dict:
+        if os.path.exists(os.environ["MGRPO_FORGET"]):
+            self.mgrpo_stamp = stamp
+            return {"stamp": stamp}
+        return super().mgrpo_load(folder, stamp)

@@ -1,0 +1,75 @@
+package assemble
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// remoteMaker makes a policy of servers, which get copies of p's weights.
+func remoteMaker(cfg *config.Config, a *config.Agent) maker {
+	return maker{
+		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are promised by local engines only",
+		open: func(ctx context.Context, p *Parts, note func(text string)) (policy.Policy, error) {
+			opt, err := serverOptions(cfg, a)
+			if err != nil {
+				return nil, err
+			}
+			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize, p.Tokenizer.TokenBytes, note
+			engine, err := remote.New(ctx, served{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
+			if err != nil {
+				return nil, err
+			}
+			return engine, nil
+		},
+	}
+}
+
+// Servers asks the servers that sample for an agent what they are; it waits for none. There are none for a local engine.
+func Servers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string, error) {
+	if !a.Engine.Remote() {
+		return nil, nil
+	}
+	opt, err := serverOptions(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	return remote.Inspect(ctx, opt)
+}
+
+// serverOptions are those that the configuration alone decides.
+func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) {
+	opt := remote.Options{
+		Kind: remote.Kind(a.Engine.Kind), URLs: a.Engine.URL, Folder: cfg.Resolve(a.Engine.Weights.Path), Name: cfg.Run.Name + "." + a.Name,
+		InFlight: cfg.Slots(a), Temperature: cfg.GRPO.Temperature, Tolerance: a.Engine.Weights.Tolerance, Patience: cfg.Store.Timeout,
+	}
+	if env := a.Engine.KeyEnv; env != "" {
+		if opt.Key = os.Getenv(env); opt.Key == "" {
+			return opt, fmt.Errorf("agents.%s.engine.key_env: the environment variable %s is not set", a.Name, env)
+		}
+	}
+	return opt, nil
+}
+
+// served are the agent's weights as servers get them.
+type served struct {
+	*Parts
+	dtype weights.DType
+}
+
+func (s served) Write(ctx context.Context, dir string) error {
+	read := s.Params.Reader(ctx, func(from int64, dst []float32) error { return s.Model.ReadFlat(ctx, s.Params.Master(), from, dst) })
+	return weights.WriteHF(dir, s.Model.Config, read, s.dtype, s.Tokenizer.Files())
+}
+
+func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+	return s.Model.Logits(ctx, ids, ends)
+}
+
+// Fixed: what has no learner is not trained, or not any more.
+func (s served) Fixed() bool { return s.Learner == nil }

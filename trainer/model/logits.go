@@ -1,0 +1,39 @@
+package model
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Logits returns the next-token logits after some prefixes of a sequence, one row of VocabSize values for each of ends:
+// row i follows ids[:ends[i]]. They come from training's forward pass, with the head in fp32.
+func (m *Model) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+	out := make([][]float32, len(ends))
+	pos, rows := make([]int32, len(ids)), make([]int32, len(ends))
+	for i := range pos {
+		pos[i] = int32(i)
+	}
+	for i, end := range ends {
+		rows[i], out[i] = int32(end-1), make([]float32, m.Config.VocabSize)
+	}
+	err := m.Device.Do(ctx, func(s *torch.Scope) error {
+		t, n := int64(len(ids)), int64(len(ends))
+		in := Packed{IDs: s.FromInt32(ids, t), Pos: s.FromInt32(pos, t), Cu: s.FromInt32([]int32{0, int32(t)}, 2)}
+		hidden := m.Forward(s, in).IndexSelect(0, s.FromInt32(rows, n)).To(torch.Float32)
+		const most = 1 << 13 // rows of the head in fp32 at once
+		vocab := int64(m.Config.VocabSize)
+		for from := int64(0); from < vocab; from += most {
+			s.Scoped(func() {
+				width := min(most, vocab-from)
+				piece := make([]float32, n*width)
+				torch.Linear(hidden, m.Head().Narrow(0, from, width).To(torch.Float32), nil).Float32s(piece)
+				for i := range out {
+					copy(out[i][from:], piece[int64(i)*width:int64(i+1)*width])
+				}
+			})
+		}
+		return nil
+	})
+	return out, err
+}

@@ -1,0 +1,64 @@
+package remote
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// held is a copy of the weights that servers hold.
+type held struct {
+	stamp   string // its name: of the folder, and the version that a server reports
+	folder  string
+	version int64
+	fixed   bool
+
+	now    expected  // what the trainer computes with these weights
+	before *expected // and computed with those before them; nil: there were none
+}
+
+// stampPrefix begins every stamp, so that a server which holds another trainer's weights is not taken for one that was
+// restarted.
+const stampPrefix = "mgrpo."
+
+// prefix begins the stamps of this agent. Names of runs and agents have no dots.
+func (p *Policy) prefix() string { return stampPrefix + p.opt.Name + ".v" }
+
+// write puts the weights into a new folder. A stamp is used once: the same version may be written again, with other
+// weights, after a cold start or when a run goes back.
+func (p *Policy) write(ctx context.Context, version int64, before *held) (*held, error) {
+	p.loads++
+	h := &held{version: version, fixed: p.weights.Fixed(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
+	h.folder = filepath.Join(p.opt.Folder, h.stamp)
+	logits, err := p.weights.Logits(ctx, p.probe.ids, p.probe.ends)
+	if err != nil {
+		return nil, err
+	}
+	h.now = expected{logits}
+	if before != nil {
+		h.before = &before.now
+	}
+	return h, p.weights.Write(ctx, h.folder)
+}
+
+func (h *held) remove() error { return durable.OS{}.RemoveAll(h.folder) }
+
+// removeLeftovers makes the folder for weights and removes what an earlier process of this agent left there.
+func (p *Policy) removeLeftovers() error {
+	if err := durable.MkdirAll(durable.OS{}, p.opt.Folder); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(p.opt.Folder)
+	for _, e := range entries {
+		if strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), p.prefix()) { // a dot: it was being written
+			err = errors.Join(err, os.RemoveAll(filepath.Join(p.opt.Folder, e.Name())))
+		}
+	}
+	return err
+}

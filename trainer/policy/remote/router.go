@@ -1,0 +1,126 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/policy"
+)
+
+// choose picks the server of a turn: for one query always the same, which has cached the prompt of its rollouts and their
+// earlier turns, unless it has a quarter more than its share of the turns in flight; then the next of the query's order.
+// Servers that are lost are left out while there are others. The caller leaves the server when the turn has ended.
+func (p *Policy) choose(k policy.Key) *replica {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	able := slices.DeleteFunc(slices.Clone(p.replicas), func(r *replica) bool { return r.lost.Load() })
+	if len(able) == 0 {
+		able = slices.Clone(p.replicas)
+	}
+	slices.SortFunc(able, func(a, b *replica) int { return cmp.Compare(a.distance(k.Query), b.distance(k.Query)) })
+	turns := int64(1)
+	for _, r := range able {
+		turns += r.inFlight.Load()
+	}
+	p.stats.MaxInFlight = max(p.stats.MaxInFlight, int(turns))
+	share := (5*turns + 4*int64(len(able)) - 1) / (4 * int64(len(able))) // 1.25 times the share, rounded up
+	chosen := able[0]
+	if i := slices.IndexFunc(able, func(r *replica) bool { return r.inFlight.Load() < share }); i >= 0 {
+		chosen = able[i]
+	}
+	chosen.enter()
+	return chosen
+}
+
+// another says whether a server is not lost.
+func (p *Policy) another() bool {
+	return slices.ContainsFunc(p.replicas, func(r *replica) bool { return !r.lost.Load() })
+}
+
+// bring has a server hold the current weights, and prove it, once the turns in flight there have ended. Of several that
+// bring a lost server back one does it, and the others find it done.
+func (p *Policy) bring(ctx context.Context, r *replica) error {
+	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
+		return r.interrupted(ctx, errors.New("it is being given its weights"))
+	}
+	defer r.gate.Release(wholeGate)
+	h, lost := p.current(), r.lost.Load()
+	switch {
+	case h == nil:
+		return errors.New("policy: the engine has no weights: UpdateWeights comes first")
+	case r.holds != nil && r.holds.stamp == h.stamp && !lost:
+		r.holds = h
+		return nil
+	}
+	err := p.patiently(ctx, r, func(ctx context.Context) error {
+		if _, err := r.api.inspect(ctx); err != nil { // it may be another server by now
+			return err
+		}
+		if err := r.api.load(ctx, h.folder, h.stamp); err != nil {
+			return err
+		}
+		gap, err := p.prove(ctx, r, h)
+		if err == nil && lost {
+			p.opt.Note(fmt.Sprintf("the engine at %s holds version %d: the log-probs of its tokens are %.2g nats from the trainer's on average", r.url, h.version, gap))
+		}
+		return err
+	})
+	if err == nil {
+		r.holds = h
+		r.lost.Store(false)
+	}
+	return err
+}
+
+// AwayError is a server that was waited for and did not come back in time. Nothing is lost but the turns in flight.
+type AwayError struct {
+	URL  string
+	Time string // that it was given
+	Why  string // it cannot be used
+}
+
+func (a *AwayError) Error() string {
+	return fmt.Sprintf("the engine at %s did not come back within %s (%s): start it again, and --resume goes on", a.URL, a.Time, a.Why)
+}
+
+const lookEvery = time.Second
+
+// patiently does what needs a server, again and again while the server is away.
+func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(parent, p.opt.Patience)
+	defer cancel()
+	for waited := false; ; waited = true {
+		err := do(ctx)
+		var lost *lostError
+		away := errors.As(err, &lost)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() == nil && !away:
+			return fmt.Errorf("the engine at %s: %w", r.url, err)
+		case away && !waited:
+			r.lost.Store(true)
+			p.opt.Note(fmt.Sprintf("waits for the engine at %s, at most %s: %v", r.url, p.opt.Patience, err))
+		}
+		if pause(ctx, lookEvery) == nil {
+			continue
+		}
+		if parent.Err() == nil {
+			return &AwayError{r.url, fmt.Sprintf("store.timeout, %s", p.opt.Patience), err.Error()}
+		}
+		return r.interrupted(parent, err)
+	}
+}
+
+// interrupted is the error of whoever waited for a server until its own context ended. A conversation whose time is over
+// because its server was away must not count as one that was too slow: that is no time-out.
+func (r *replica) interrupted(ctx context.Context, err error) error {
+	if r.lost.Load() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &AwayError{r.url, "the conversation's limits.wall_time", err.Error()}
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,125 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// sglang speaks to an SGLang server. Each of its replies carries the version of the weights that sampled it.
+type sglang struct{ r *replica }
+
+// reserved are positions that SGLang keeps for itself at the end of its context.
+const reserved = 8
+
+func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
+	var info struct {
+		Version string `json:"version"`
+		Context *int   `json:"context_length"`
+		Longest int    `json:"max_req_input_len"`
+	}
+	if err := g.r.ctl(ctx, http.MethodGet, "/get_server_info", nil, &info); err != nil {
+		return is, missing(err, "is this an SGLang server?")
+	}
+	is = facts{name: "SGLang " + info.Version, context: info.Longest,
+		way: "token ids through /generate, weights through /update_weights_from_disk, their version in every reply"}
+	if info.Context != nil && (is.context == 0 || *info.Context < is.context) {
+		is.context = *info.Context
+	}
+	if is.context -= reserved; is.context < 2 {
+		return is, fmt.Errorf("/get_server_info says neither context_length nor max_req_input_len, or too little: start it with --context-length")
+	}
+	_, err = g.stamp(ctx)
+	return is, err
+}
+
+func (g *sglang) load(ctx context.Context, folder, stamp string) error {
+	var reply struct {
+		Success bool   `json:"success"`
+		Message string `json:"message"`
+	}
+	body := map[string]any{"model_path": folder, "weight_version": stamp}
+	if err := g.r.ctl(ctx, http.MethodPost, "/update_weights_from_disk", body, &reply); err != nil {
+		return fmt.Errorf("loading %s: %w", folder, err)
+	}
+	if !reply.Success {
+		return fmt.Errorf("loading %s: %s", folder, g.r.quote(reply.Message))
+	}
+	if err := g.r.ctl(ctx, http.MethodPost, "/flush_cache", nil, nil); err != nil {
+		return err
+	}
+	reports, err := g.stamp(ctx)
+	if err == nil && reports != stamp {
+		err = fmt.Errorf("it was told to load the weights %s and reports %s: this release keeps no weight_version", stamp, quote(reports))
+	}
+	return err
+}
+
+func (g *sglang) stamp(ctx context.Context) (string, error) {
+	var info struct {
+		Version *string `json:"weight_version"`
+	}
+	if err := g.r.ctl(ctx, http.MethodGet, "/get_model_info", nil, &info); err != nil {
+		return "", err
+	}
+	if info.Version == nil {
+		return "", errors.New("/get_model_info has no weight_version: this release cannot prove its weights")
+	}
+	return *info.Version, nil
+}
+
+func (g *sglang) request(q prompt) (path string, body any) {
+	s := q.sampling
+	topP, topK := s.TopP, s.TopK
+	if topP == 0 {
+		topP = 1
+	}
+	if topK == 0 {
+		topK = -1 // all
+	}
+	params := map[string]any{
+		"max_new_tokens": q.most, "temperature": s.Temperature, "top_k": topK, "top_p": topP, "min_p": s.MinP, "sampling_seed": q.seed,
+		"stop_token_ids": ids(s.StopIDs),
+		"ignore_eos":     len(s.StopIDs) == 0, // with it SGLang ignores stop_token_ids, too
+	}
+	if len(s.StopStrings) > 0 {
+		params["stop"], params["no_stop_trim"], params["skip_special_tokens"] = s.StopStrings, true, false
+	}
+	return "/generate", map[string]any{"input_ids": q.tokens, "sampling_params": params, "return_logprob": true}
+}
+
+func (g *sglang) decode(body []byte) (a answer, err error) {
+	var reply struct {
+		IDs  []int32 `json:"output_ids"`
+		Meta struct {
+			Stamp    *string             `json:"weight_version"`
+			LogProbs [][]json.RawMessage `json:"output_token_logprobs"` // [log-prob, id, ...] of each token
+		} `json:"meta_info"`
+	}
+	if err := json.Unmarshal(body, &reply); err != nil {
+		return a, err
+	}
+	if reply.Meta.Stamp == nil || *reply.Meta.Stamp == "" {
+		return a, errors.New("no weight_version")
+	}
+	a.stamp = *reply.Meta.Stamp
+	for i, t := range reply.Meta.LogProbs {
+		var lp *float64
+		var id *int32
+		if len(t) < 2 || json.Unmarshal(t[0], &lp) != nil || json.Unmarshal(t[1], &id) != nil || lp == nil || id == nil {
+			return a, fmt.Errorf("token %d has no log-prob and id", i)
+		}
+		a.ids, a.logProbs = append(a.ids, *id), append(a.logProbs, *lp)
+	}
+	if len(reply.IDs) != len(a.ids) {
+		return a, fmt.Errorf("%d tokens and %d log-probs", len(reply.IDs), len(a.ids))
+	}
+	for i, id := range reply.IDs {
+		if id != a.ids[i] {
+			return a, fmt.Errorf("token %d is %d, and its log-prob is of %d", i, id, a.ids[i])
+		}
+	}
+	return a, nil
+}
