@@ -43,51 +43,66 @@ type EvalOptions struct {
 	Checkpoint string           // the folder of a step; "": the newest complete one of the run
 	Task       task.Task        // in place of the configured one; nil: that
 	Observer   metrics.Observer // nil: nobody is told
+	Gateway    *Gateway         // as in Options
 }
 
 // Evaluate holds out once with a checkpoint of a run. It plays the rollouts that the run itself plays when it
 // evaluates that version, all agents in this process and away from the run's store, so the numbers are the same.
-func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (_ Evaluation, err error) {
-	stepDir, observer := opt.Checkpoint, observed(opt.Observer)
-	if opt.Task == nil {
-		if opt.Task, err = assemble.Task(cfg); err != nil {
-			return Evaluation{}, err
-		}
-		defer task.Close(opt.Task)
-	}
-	if stepDir == "" {
-		m, _, err := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}.Latest()
-		if err != nil {
-			return Evaluation{}, err
-		}
-		stepDir = archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}.StepDir(m.Step)
-	}
-	from, err := checkpointOf(cfg, stepDir, observer)
-	if err != nil {
-		return Evaluation{}, err
-	}
-	alone := *cfg
-	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease}
-	e := Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples,
-		Dir: filepath.Join(cfg.RunDir(), "eval", fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))}
-	records := &collected{Observer: observer}
-	team, err := openTeam(ctx, &alone, Options{Observer: records, Task: opt.Task},
-		setup{Dir: e.Dir, Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
-	if err != nil {
-		return e, err
-	}
-	err = team.each(ctx, func(w *worker, ctx context.Context) error {
-		if err := w.Policy.UpdateWeights(ctx, from.Step); err != nil {
-			return err
-		}
-		return w.evaluate(ctx, from.Step)
+func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evaluation, err error) {
+	records := &collected{Observer: observed(opt.Observer)}
+	opt.Observer = records
+	err = withCheckpoint(ctx, cfg, opt, "eval", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir)}
+		return t.each(ctx, func(w *worker, ctx context.Context) error { return w.evaluate(ctx, from.Step) })
 	})
 	for _, name := range cfg.AgentNames() {
 		if r, ok := records.byAgent[name]; ok {
 			e.Records = append(e.Records, r)
 		}
 	}
-	return e, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+	return e, err
+}
+
+// evaluationDir is where something that is done with a checkpoint leaves what it writes.
+func evaluationDir(cfg *config.Config, what, stepDir string) string {
+	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))
+}
+
+// withCheckpoint opens all agents of a checkpoint in this process, away from the run's store, and has do use them.
+func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, what string, do func(context.Context, *team, archive.Manifest, string) error) (err error) {
+	stepDir, observer := opt.Checkpoint, observed(opt.Observer)
+	if opt.Task == nil {
+		if opt.Task, err = assemble.Task(cfg); err != nil {
+			return err
+		}
+		defer task.Close(opt.Task)
+	}
+	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
+	if stepDir == "" {
+		m, _, err := checkpoints.Latest()
+		if err != nil {
+			return err
+		}
+		stepDir = checkpoints.StepDir(m.Step)
+	}
+	from, err := checkpointOf(cfg, stepDir, observer)
+	if err != nil {
+		return err
+	}
+	alone := *cfg
+	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease}
+	team, err := openTeam(ctx, &alone, Options{Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
+		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
+	if err != nil {
+		return err
+	}
+	for _, w := range team.workers {
+		err = errors.Join(err, w.Policy.UpdateWeights(ctx, from.Step))
+	}
+	if err == nil {
+		err = do(ctx, team, from, stepDir)
+	}
+	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
 // evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.

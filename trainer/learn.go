@@ -38,10 +38,15 @@ func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, adva
 				continue
 			}
 			t := held.trajectories[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
-			out[m.Query] = append(out[m.Query], &learner.Sequence{
-				ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled, Behaviour: t.LogProbs,
-				Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Stale: t.Version != n,
-			})
+			for _, row := range t.rows() {
+				if len(row.Tokens) == 0 { // of a program that never asked
+					continue
+				}
+				out[m.Query] = append(out[m.Query], &learner.Sequence{
+					ID: row.ID, Whole: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs,
+					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Stale: row.Version != n,
+				})
+			}
 		}
 	}
 	return out

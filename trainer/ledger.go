@@ -55,7 +55,10 @@ func (w *worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.G
 func (w *worker) lines(held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
 	for id, t := range held.trajectories {
-		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert}
+		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert, Program: t.program}
+		for _, row := range t.more {
+			lines[row.ID] = &archive.Line{Trajectory: row, Task: t.task, RowOf: id}
+		}
 	}
 	for i, g := range groups {
 		for j, m := range g.Members {

@@ -33,6 +33,7 @@ type setup struct {
 	Local       int                // agents in this process, among which its cores are shared out
 	Frozen      bool               // no learner at all: evaluation
 	FS          durable.FS         // to write checkpoints and ledgers to; nil: the disk
+	Gateway     *Gateway           // of this process; nil: it has none
 	Stop        <-chan struct{}    // closed to ask for a clean stop; may be nil
 }
 

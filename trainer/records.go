@@ -86,6 +86,11 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 		tokens.add(float64(n))
 		sampled.add(float64(own))
 		counted = counted && known
+		for _, row := range t.more { // they are of the same conversation: they count in the sums alone
+			tokens.sum += float64(len(row.Tokens))
+			sampled.sum += float64(row.SampledTokens())
+		}
+		r.Values["rows_rewritten"] += float64(len(t.more))
 		malformed.add(float64(t.Malformed))
 		if !w.main {
 			expert.add(orZero(t.expert))

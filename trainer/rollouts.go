@@ -92,6 +92,7 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	if err := w.member.Begin(ctx, p, plan); err != nil {
 		return nil, err
 	}
+	defer w.admitPrograms(p)()
 	c := w.collect(p, plan)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(w.cfg.Slots(w.agent))
@@ -108,16 +109,19 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 
 // attempt is one rollout: the main agent's conversation, the answer's verification, the outcome.
 func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int) error {
+	if w.Programs != nil {
+		return w.attemptByProgram(ctx, c, q, k)
+	}
 	var lost unscored
-	t, err := w.converse(ctx, c.phase, q, k, 0, q.Text, func(ctx context.Context, name string, i int, text string) (string, error) {
-		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: name, Index: i, Task: text}
+	t, err := w.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
+		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
 		r, err := w.member.Call(ctx, v) // another server's worker answers
 		lost.add(v, r.Failed)
 		if err == nil && r.Failed != "" && r.Text == "" {
-			err = &agent.UnansweredError{Agent: name, Err: errors.New(r.Failed)}
+			err = &agent.UnansweredError{Agent: d.Agent, Err: errors.New(r.Failed)}
 		}
 		return r.Text, err
-	})
+	}})
 	silent := unanswered(ctx, err)
 	if err != nil && silent == nil {
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
@@ -169,6 +173,7 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 	if len(plan.Queries) == 0 {
 		return nil, errStopping
 	}
+	defer w.admitPrograms(p)()
 	c := w.collect(p, plan)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -208,7 +213,10 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	if err != nil {
 		return fail(store.Result{}, err)
 	}
-	t, err := w.converse(ctx, c.phase, q, v.Rollout, v.Index, v.Task, nil)
+	if v.End != nil {
+		return w.endOfProgram(ctx, c, q, v)
+	}
+	t, err := w.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: v.Rollout, Invocation: v.Index, Repeat: v.Repeat, Text: v.Task})
 	if silent := unanswered(ctx, err); silent != nil {
 		return fail(store.Result{}, silent.Err)
 	}
@@ -262,11 +270,9 @@ func (w *worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) 
 }
 
 // converse holds one conversation of this worker's agent.
-func (w *worker) converse(ctx context.Context, p store.Phase, q task.Query, k, i int, text string,
-	delegate func(context.Context, string, int, string) (string, error)) (agent.Trajectory, error) {
-	t, err := w.Player.Play(ctx, play.Conversation{
-		Query: q, Step: samplingStep(p), Rollout: k, Invocation: i, Text: text, Sampling: w.sampling(p), Delegate: delegate,
-	})
+func (w *worker) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
+	c.Step, c.Sampling = samplingStep(p), w.sampling(p)
+	t, err := w.Player.Play(ctx, c)
 	if err == nil && t.SampledTokens() == 0 { // its prompt is too long or its model hosted; no weights sampled it, so it is not stale
 		t.Version = w.Policy.Version()
 	}

@@ -27,6 +27,7 @@ type Options struct {
 	Health   *health.Server   // answers how the workers are; nil: nobody does
 	Live     *live.Page       // shows the run while it goes on, and is among Observer; nil: none does
 	Task     task.Task        // in place of the configured one; nil: that
+	Gateway  *Gateway         // through which programs talk to the agents, if the configuration has one
 	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
 }
 

@@ -23,6 +23,7 @@ type team struct {
 	members []*store.Member // of the agents worked for here
 	start   store.Start
 	workers []*worker
+	gateway *Gateway // nil: this process has none
 
 	contested int64 // version from which a conflict has arisen before
 }
@@ -43,7 +44,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Local, s.Stop = cfg, opt.Task, opt.Observer, len(names), opt.Stop
-	s.Health, s.Live = opt.Health, opt.Live
+	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
 	t := &team{contested: math.MinInt64}
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return nil, err
@@ -69,6 +70,8 @@ func (t *team) enter(ctx context.Context, s setup, names []string) error {
 	if err != nil {
 		return err
 	}
+	// A program may do something else when it is played again, so a lost worker's rollouts cannot be repeated.
+	deterministic = deterministic && !s.Config.PlayedByProgram()
 	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: archive.StatesOf(s.Offers, s.Date)}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
@@ -115,7 +118,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 		s.Health.Joined(w.name, w, m)
 		s.Live.Joined(w.name, w, m)
 	}
-	return nil
+	return t.openGateway(ctx, s)
 }
 
 // finish has the agents of this process meet the others at the end of the run.
@@ -204,6 +207,7 @@ func (t *team) leave(ctx context.Context, m *store.Member) {
 
 func (t *team) close(ctx context.Context) error {
 	var errs []error
+	t.gateway.leave()
 	for _, w := range t.workers {
 		errs = append(errs, w.close(ctx))
 	}

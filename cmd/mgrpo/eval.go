@@ -31,7 +31,18 @@ func (c *evalCmd) Run(ctx context.Context) error {
 		return err
 	}
 	console := newConsole(cfg, nil)
-	e, err := trainer.Evaluate(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console})
+	opt := trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console}
+	if cfg.HasGateway() {
+		server, err := serveHealth(cfg, nil)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
+			return err
+		}
+	}
+	e, err := trainer.Evaluate(ctx, cfg, opt)
 	console.Summary() // it has no records: this clears the progress line
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -12,18 +13,22 @@ import (
 // serveHealth listens where the configuration says. Where it says nothing, a worker takes any free port of
 // its machine, and a training in one process none: the server is nil then. agents nil means all.
 func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
-	o := health.Options{Address: cfg.Health.Address, Agents: agents, Saved: trainer.Saved(cfg)}
+	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Saved: trainer.Saved(cfg)}
 	if o.Agents == nil {
 		o.Agents = cfg.AgentNames()
 	}
 	if o.Address == "" {
-		if agents == nil {
+		if agents == nil && !cfg.HasGateway() {
 			return nil, nil
 		}
 		o.Address = "127.0.0.1:0"
 	}
 	var err error
 	if o.Token, err = healthToken(cfg); err != nil {
+		return nil, err
+	}
+	var err error
+	if o.TLS, err = gatewayTLS(cfg); err != nil {
 		return nil, err
 	}
 	return health.Listen(o)

@@ -22,6 +22,7 @@ var version = "unknown"
 type cli struct {
 	Train      trainCmd      `cmd:"" help:"Train every agent of a team in this process."`
 	Worker     workerCmd     `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
+	Rollout    rolloutCmd    `cmd:"" help:"Have a program on this machine play rollouts of a run."`
 	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions and leases, and what it waits for."`
 	Report     reportCmd     `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
 	Checkpoint checkpointCmd `cmd:"" help:"List, verify and prune the checkpoints of a run."`
@@ -30,6 +31,7 @@ type cli struct {
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is not, and what to do about it."`
 	Eval       evalCmd       `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
 	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
+	Serve      serveCmd      `cmd:"" help:"Serve a trained team, or a model, as an OpenAI endpoint."`
 	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases beside their peers."`
 	Version    versionCmd    `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
 

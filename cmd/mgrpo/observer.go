@@ -42,6 +42,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URL()))
 		console.Note(metrics.Infof("", metrics.TopicHealth, "the run as it goes on: %s%s", server.URL(), live.Path))
 		observers = append(observers, server, opt.Live)
+		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
+			return err
+		}
 	}
 	opt.Observer, opt.Health = observers, server
 	ctx, stop, done := untilStopped(ctx)

@@ -31,7 +31,6 @@ type Callables struct {
 	names       []string // in the order offered
 	byName      map[string]callable
 	definitions []json.RawMessage // OpenAI function definitions, in the order offered
-	example     string            // a call of the first function, as a model writes it
 }
 
 type callable struct {
@@ -82,32 +81,10 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	if err != nil {
 		return fmt.Errorf("tool %s: %w", name, err)
 	}
-	if len(c.names) == 0 {
-		if c.example, err = exampleCall(name, parsed.Required); err != nil {
-			return fmt.Errorf("tool %s: %w", name, err)
-		}
-	}
 	c.names = append(c.names, name)
 	c.byName[name] = callable{delegate, resolved}
 	c.definitions = append(c.definitions, definition)
 	return nil
-}
-
-// exampleCall writes a call with "..." for each required argument.
-func exampleCall(name string, required []string) (string, error) {
-	quoted, err := marshalPlain(name)
-	if err != nil {
-		return "", err
-	}
-	arguments := make([]string, len(required))
-	for i, r := range required {
-		key, err := marshalPlain(r)
-		if err != nil {
-			return "", err
-		}
-		arguments[i] = string(key) + `: "..."`
-	}
-	return fmt.Sprintf(`{"name": %s, "arguments": {%s}}`, quoted, strings.Join(arguments, ", ")), nil
 }
 
 // Definitions are OpenAI function definitions, in the order offered. The caller must not change them.

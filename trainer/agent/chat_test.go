@@ -215,7 +215,7 @@ func TestChatTools(t *testing.T) {
 // The example call in a system prompt that describes the tools is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
-	calls := ParseToolCalls(c.system)
+	calls := ParseToolCalls(c.prompt)
 	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
 	}

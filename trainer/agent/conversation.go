@@ -16,7 +16,8 @@ import (
 
 // Spec says which conversation Run runs.
 type Spec struct {
-	Key      policy.Key      // names the trajectory and seeds its sampling
+	Key      policy.Key      // names the trajectory and seeds its sampling; Run sets Root
+	Repeat   int             // earlier conversations of this agent within the rollout with the same task
 	Main     bool            // the main agent of the rollout, not an invocation of a sub-agent
 	Task     string          // question of the main agent, sub-task of a sub-agent
 	Row      json.RawMessage // the query's row with all its columns, for tools; nil without
@@ -41,9 +42,17 @@ type Env struct {
 	Policy policy.Sampler
 	Tools  map[string]tool.Tool
 
-	// Delegate asks a sub-agent and waits for its answer. index counts this rollout's delegations to that agent from
-	// 0, in the order issued. An error ends the conversation; if only the sub-agent failed, the answer says so.
-	Delegate func(ctx context.Context, agent string, index int, task string) (answer string, err error)
+	// Delegate asks a sub-agent and waits for its answer. An error ends the conversation; if only the sub-agent failed, the
+	// answer says so.
+	Delegate func(ctx context.Context, d Delegation) (answer string, err error)
+}
+
+// Delegation is one call of a sub-agent.
+type Delegation struct {
+	Agent  string
+	Index  int // counts this rollout's delegations to the agent from 0, in the order issued
+	Repeat int // counts those of them, from 0, that had the same task
+	Task   string
 }
 
 var errWall = errors.New("wall time of the conversation is over")
@@ -122,7 +131,11 @@ type conversation struct {
 	env   Env
 	voice Voice
 	traj  Trajectory
+	asked map[subtask]int
 }
+
+// subtask is what an agent was asked; a conversation counts how often.
+type subtask struct{ agent, task string }
 
 func (c *conversation) end(finish string) {
 	c.traj.Finish = finish
@@ -175,12 +188,8 @@ func (c *conversation) admit(calls []Call) (admitted []Call) {
 	limit := c.spec.Limits.CallsPerTurn
 	for i, call := range calls {
 		if limit > 0 && i == limit {
-			surplus := len(calls) - i
-			c.traj.Malformed += surplus
-			return append(admitted, Call{
-				Name:    call.Name,
-				Problem: fmt.Sprintf("%d call(s) not executed: at most %d calls a turn. Wait for the answers, then call again.", surplus, limit),
-			})
+			c.traj.Malformed += len(calls) - i
+			return append(admitted, Call{Name: call.Name, Problem: Surplus(len(calls)-i, limit)})
 		}
 		if call.Problem != "" {
 			c.traj.Malformed++
@@ -188,6 +197,11 @@ func (c *conversation) admit(calls []Call) (admitted []Call) {
 		admitted = append(admitted, call)
 	}
 	return admitted
+}
+
+// Surplus is the problem of the calls of a turn beyond its limit.
+func Surplus(calls, limit int) string {
+	return fmt.Sprintf("%d call(s) not executed: at most %d calls a turn. Wait for the answers, then call again.", calls, limit)
 }
 
 // execute runs the calls of a turn concurrently and returns their results in the order issued. The first failed
@@ -201,10 +215,9 @@ func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, err
 		case call.Problem != "":
 			results[i].Text = "error: " + call.Problem
 		case call.Delegate:
-			index := c.traj.Calls[call.Name]
-			c.traj.Calls[call.Name]++
+			d := c.delegation(call)
 			group.Go(func() error {
-				answer, err := c.delegate(groupCtx, call, index)
+				answer, err := c.delegate(groupCtx, d)
 				results[i].Text = answer
 				return err
 			})
@@ -221,13 +234,26 @@ func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, err
 	return results, ctx.Err() // the result of a cancelled tool must not be trained on
 }
 
-func (c *conversation) delegate(ctx context.Context, call Call, index int) (string, error) {
-	if c.env.Delegate == nil {
-		return "", fmt.Errorf("delegation to %q, but Env.Delegate is nil: the dialect offers a sub-agent that the environment lacks", call.Name)
+// delegation numbers a call of a sub-agent.
+func (c *conversation) delegation(call Call) Delegation {
+	d := Delegation{Agent: call.Name, Index: c.traj.Calls[call.Name], Task: call.Task}
+	c.traj.Calls[call.Name]++
+	same := subtask{call.Name, call.Task}
+	if c.asked == nil {
+		c.asked = map[subtask]int{}
 	}
-	answer, err := c.env.Delegate(ctx, call.Name, index, call.Task)
+	d.Repeat = c.asked[same]
+	c.asked[same]++
+	return d
+}
+
+func (c *conversation) delegate(ctx context.Context, d Delegation) (string, error) {
+	if c.env.Delegate == nil {
+		return "", fmt.Errorf("delegation to %q, but Env.Delegate is nil: the dialect offers a sub-agent that the environment lacks", d.Agent)
+	}
+	answer, err := c.env.Delegate(ctx, d)
 	if err != nil {
-		return "", fmt.Errorf("delegation %d to %s: %w", index, call.Name, err)
+		return "", fmt.Errorf("delegation %d to %s: %w", d.Index, d.Agent, err)
 	}
 	return answer, nil
 }

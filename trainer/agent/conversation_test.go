@@ -35,8 +35,8 @@ func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 	s.env = Env{
 		Policy: s.engine,
 		Tools:  map[string]tool.Tool{"calculator": tool.Calculator()},
-		Delegate: func(_ context.Context, agent string, index int, task string) (string, error) {
-			return fmt.Sprintf("%s[%d] on %s", agent, index, task), nil
+		Delegate: func(_ context.Context, d Delegation) (string, error) {
+			return fmt.Sprintf("%s[%d] on %s", d.Agent, d.Index, d.Task), nil
 		},
 	}
 	return s
@@ -142,8 +142,10 @@ func TestRunSeveralTurns(t *testing.T) {
 	if second := traj.Turns[4].Text; !strings.Contains(second, "solver[1] on second") {
 		t.Errorf("answer of the second turn: %q", second)
 	}
+	key := s.spec.Key
+	key.Root = policy.Root(traj.Tokens[:traj.Turns[0].To], 0)
 	for n, r := range s.engine.requests {
-		if r.Key != s.spec.Key {
+		if r.Key != key {
 			t.Errorf("request %d has key %+v", n, r.Key)
 		}
 	}
@@ -161,12 +163,12 @@ func TestRunCallsConcurrentlyInOrder(t *testing.T) {
 		ended[i] = make(chan struct{})
 	}
 	close(ended[n])
-	s.env.Delegate = func(_ context.Context, _ string, index int, task string) (string, error) {
+	s.env.Delegate = func(_ context.Context, d Delegation) (string, error) {
 		started.Done()
 		started.Wait()
-		<-ended[index+1]
-		close(ended[index])
-		return fmt.Sprintf("answer %d to %s", index, task), nil
+		<-ended[d.Index+1]
+		close(ended[d.Index])
+		return fmt.Sprintf("answer %d to %s", d.Index, d.Task), nil
 	}
 	observed := s.run(t).Turns[2].Text
 	a, b, c := strings.Index(observed, "answer 0 to a"), strings.Index(observed, "answer 1 to b"), strings.Index(observed, "answer 2 to c")
@@ -285,7 +287,7 @@ func TestRunWallTime(t *testing.T) {
 	t.Run("delegation", func(t *testing.T) {
 		s := newStage(t, says(t, delegation("slow")))
 		s.spec.Limits.Wall = 20 * time.Millisecond
-		s.env.Delegate = func(ctx context.Context, _ string, _ int, _ string) (string, error) {
+		s.env.Delegate = func(ctx context.Context, _ Delegation) (string, error) {
 			<-ctx.Done()
 			return "", ctx.Err()
 		}
@@ -311,7 +313,7 @@ func TestRunCancelled(t *testing.T) {
 	s := newStage(t, says(t, delegation("a")+delegation("b")))
 	s.spec.Limits.Wall = time.Hour
 	var once sync.Once
-	s.env.Delegate = func(ctx context.Context, _ string, _ int, _ string) (string, error) {
+	s.env.Delegate = func(ctx context.Context, _ Delegation) (string, error) {
 		once.Do(cancel)
 		<-ctx.Done()
 		return "", ctx.Err()
@@ -357,7 +359,7 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 	}
 	t.Run("store", func(t *testing.T) {
 		s := newStage(t, says(t, delegation("a")))
-		s.env.Delegate = func(context.Context, string, int, string) (string, error) { return "", broken }
+		s.env.Delegate = func(context.Context, Delegation) (string, error) { return "", broken }
 		if _, err := Run(t.Context(), s.spec, s.env); !errors.Is(err, broken) {
 			t.Error(err)
 		}

@@ -35,7 +35,7 @@ func TestDemonstrationIsTheConversation(t *testing.T) {
 			engine.turns = append(engine.turns, scriptedTurn{tokens: append(tok.Encode(turn.Text), c.stops[0])})
 		}
 		held, err := Run(t.Context(), Spec{Key: policy.Key{Query: "q", Agent: "planner"}, Main: true, Task: "What is 1+1?", Dialect: c},
-			Env{Policy: engine, Tools: map[string]tool.Tool{"echo": echo()}, Delegate: func(context.Context, string, int, string) (string, error) { return "two", nil }})
+			Env{Policy: engine, Tools: map[string]tool.Tool{"echo": echo()}, Delegate: func(context.Context, Delegation) (string, error) { return "two", nil }})
 		if err != nil || !held.FormatValid {
 			t.Fatalf("%+v, %v", held, err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
@@ -21,7 +20,8 @@ type sampler struct {
 func (v *sampler) Open(task string) error {
 	ids, text, err := v.spec.Dialect.Prompt(task)
 	if err == nil {
-		v.traj.appendObserved(RolePrompt, ids, text)
+		v.traj.AppendObserved(RolePrompt, ids, text)
+		v.spec.Key.Root = policy.Root(ids, v.spec.Repeat)
 	}
 	return err
 }
@@ -29,7 +29,7 @@ func (v *sampler) Open(task string) error {
 func (v *sampler) Observe(results []Result) error {
 	ids, text, err := v.spec.Dialect.Observe(v.turn, results)
 	if err == nil {
-		v.traj.appendObserved(RoleObserved, ids, text)
+		v.traj.AppendObserved(RoleObserved, ids, text)
 	}
 	return err
 }
@@ -65,7 +65,7 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 		return "", err
 	}
 	if len(out.Tokens) > 0 {
-		v.traj.appendSampled(out, v.spec.Dialect.Text(out.Tokens))
+		v.traj.AppendSampled(out, v.spec.Dialect.Text(out.Tokens))
 	}
 	switch out.Finish {
 	case policy.FinishStop:
@@ -107,19 +107,8 @@ func (v *sampler) room(dialectMax int) (int, string) {
 
 // accept checks a completion before it is appended to the trajectory, on which the learner trains.
 func (v *sampler) accept(out policy.Completion, room int) error {
-	if len(out.Tokens) != len(out.LogProbs) {
-		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(out.Tokens), len(out.LogProbs))
-	}
-	if len(out.Tokens) > room {
-		return fmt.Errorf("engine gave %d tokens, more than the %d asked for", len(out.Tokens), room)
-	}
-	if len(out.Tokens) == 0 && out.Finish == policy.FinishStop {
-		return errors.New("engine stopped without sampling a token")
-	}
-	for i, lp := range out.LogProbs {
-		if math.IsNaN(float64(lp)) || math.IsInf(float64(lp), 0) || lp > 0 {
-			return fmt.Errorf("log-prob of sampled token %d is %v, want a finite number <= 0", i, lp)
-		}
+	if err := out.Check(room); err != nil {
+		return err
 	}
 	if len(out.Tokens) == 0 {
 		return nil

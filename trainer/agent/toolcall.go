@@ -68,28 +68,29 @@ func parseBlock(block string) (ParsedCall, string) {
 		}
 		return ParsedCall{Problem: "the tool call's JSON object is not followed by " + callClose + ". " + callFormatHint}, rest
 	}
-	return parseCall(raw), rest
+	return parseCall(raw, "arguments", callFormatHint), rest
 }
 
 const callFormatHint = `Write ` + callOpen + `{"name": "...", "arguments": {...}}` + callClose + `.`
 
-func parseCall(raw json.RawMessage) ParsedCall {
+// parseCall reads a call's JSON object, whose arguments are under key. hint is what a model should have written.
+func parseCall(raw json.RawMessage, key, hint string) ParsedCall {
 	var fields map[string]json.RawMessage // a struct would ignore the case of keys
 	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
-		return ParsedCall{Problem: "the tool call is not a JSON object. " + callFormatHint}
+		return ParsedCall{Problem: "the tool call is not a JSON object. " + hint}
 	}
 	var call ParsedCall
 	if err := json.Unmarshal(fields["name"], &call.Name); err != nil || call.Name == "" {
-		return ParsedCall{Problem: `the tool call has no "name" string. ` + callFormatHint}
+		return ParsedCall{Problem: `the tool call has no "name" string. ` + hint}
 	}
-	arguments := fields["arguments"]
+	arguments := fields[key]
 	var text string
 	if json.Unmarshal(arguments, &text) == nil && json.Valid([]byte(text)) {
 		arguments = json.RawMessage(text)
 	}
 	arguments = bytes.TrimSpace(arguments)
 	if len(arguments) == 0 || arguments[0] != '{' {
-		call.Problem = fmt.Sprintf(`the call of %q has no "arguments" object. %s`, call.Name, callFormatHint)
+		call.Problem = fmt.Sprintf(`the call of %q has no %q object. %s`, call.Name, key, hint)
 		return call
 	}
 	call.Arguments = arguments
@@ -116,4 +117,17 @@ func WithoutThinking(text string, opened bool) string {
 		text = before
 	}
 	return text
+}
+
+// thinkingOf is the reasoning model's thinking that WithoutThinking drops, without its tags.
+func thinkingOf(text string, opened bool) string {
+	i := strings.LastIndex(text, thinkClose)
+	if i >= 0 {
+		text = text[:i]
+	} else if _, after, open := strings.Cut(text, thinkOpen); open {
+		text = after
+	} else if !opened {
+		return ""
+	}
+	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(text), thinkOpen))
 }

@@ -23,6 +23,7 @@ const (
 	FinishContext = "context" // the conversation reached the engine's context limit
 	FinishWall    = "wall"    // the conversation reached Limits.Wall
 	FinishFilter  = "filter"  // the server of a hosted model withheld a turn
+	FinishProgram = "program" // the program that played the rollout failed
 )
 
 // Trajectory is all tokens that one agent read and sampled in one rollout (main agent) or one invocation (sub-agent).
@@ -130,7 +131,8 @@ func (t *Trajectory) Check() error {
 	return nil
 }
 
-func (t *Trajectory) appendObserved(role string, ids []int32, text string) {
+// AppendObserved appends tokens that the policy reads.
+func (t *Trajectory) AppendObserved(role string, ids []int32, text string) {
 	from := len(t.Tokens)
 	t.Tokens = append(t.Tokens, ids...)
 	t.Sampled = append(t.Sampled, make([]bool, len(ids))...)
@@ -138,7 +140,8 @@ func (t *Trajectory) appendObserved(role string, ids []int32, text string) {
 	t.Turns = append(t.Turns, Turn{Role: role, Text: text, From: from, To: len(t.Tokens)})
 }
 
-func (t *Trajectory) appendSampled(c policy.Completion, text string) {
+// AppendSampled appends a turn that the policy sampled.
+func (t *Trajectory) AppendSampled(c policy.Completion, text string) {
 	from := len(t.Tokens)
 	t.Tokens = append(t.Tokens, c.Tokens...)
 	t.LogProbs = append(t.LogProbs, c.LogProbs...)

@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -98,6 +99,11 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 	if o.source != nil {
 		if err := o.source.Check(); err != nil {
 			return cfg.Fault("agents."+a.Name+".model", err)
+		}
+	}
+	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
+		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
+			return cfg.Fault("task.program.command", err)
 		}
 	}
 	player, err := Player(ctx, cfg, a, t, o.tokenizer)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/play"
@@ -31,6 +32,8 @@ type Parts struct {
 	Learner   *learner.Learner // nil for an agent that does not learn
 	Reference *model.Model     // of the KL term; nil: there is none, or not before the cold start is over
 	Rules     Rules
+	Gateway   *gateway.Agent // answers requests of programs; nil: it has none
+	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
 }
 
 // Wanted says how an agent is to be put together.
@@ -83,6 +86,10 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		return p, err
 	}
 	p.Policy, p.Player.Policy = sampler, sampler
+	if cfg.HasGateway() {
+		p.Gateway = gateway.New(gateway.Settings{Name: a.Name, Main: a.Role == "main", Seed: cfg.Run.Seed, Policy: sampler,
+			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Date: p.Player.Date})
+	}
 	return p, nil
 }
 

@@ -38,6 +38,7 @@ type Config struct {
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
+	Gateway   Gateway   `yaml:"gateway" doc:"The team behind an OpenAI-compatible endpoint, so that somebody else's program holds its conversations (docs/programs.md)." change:"worker"`
 	Health    Health    `yaml:"health" doc:"The HTTP endpoint of a process: GET /healthz (the process runs), /readyz (it takes part in the run), /metrics (Prometheus) and /live (a page of the run as it goes on)." change:"worker"`
 
 	dir string              // folder of the file, from which relative paths start
@@ -92,6 +93,7 @@ type Task struct {
 	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
 	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
 	Judge          Judge    `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
+	Program        Program  `yaml:"program" doc:"The program that plays the rollouts, in place of the main agent's own conversation. Its calls of the agents are requests to the gateway (docs/programs.md)."`
 	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and the mistakes in its demonstrations."`
 }
 
@@ -114,6 +116,16 @@ type Verifier struct {
 	Path      Path          `yaml:"path" doc:"torchscript: the module, as torch.jit.save writes it. Loading it runs its code: use only files from people whom you trust."`
 	Tokenizer Path          `yaml:"tokenizer" doc:"torchscript: folder with the tokenizer.json that the module was trained with, and its chat template if it has one."`
 	MaxTokens int           `yaml:"max_tokens" default:"4096" min:"1" doc:"torchscript: most tokens of a question with its answer; a longer one has no score."`
+}
+
+// Program plays rollouts through the gateway.
+type Program struct {
+	Command   []string      `yaml:"command" doc:"Program and arguments, without a shell, started once for each rollout by the main agent's worker. Absent, and elsewhere not true: the main agent plays the rollouts itself." change:"worker"`
+	Elsewhere bool          `yaml:"elsewhere" default:"false" doc:"true: programs on any machine ask for rollouts (mgrpo rollout), in place of command."`
+	Dir       Path          `yaml:"dir" default:"." doc:"Folder in which the command runs. Absent: the folder of this file." change:"worker"`
+	Parallel  int           `yaml:"parallel" default:"8" min:"1" max:"4096" doc:"Commands that run at once." change:"worker"`
+	Timeout   time.Duration `yaml:"timeout" default:"10m" above:"0s" doc:"Longest time of a program. A rollout whose program takes longer has failed." change:"worker"`
+	Lease     time.Duration `yaml:"lease" default:"1m" min:"1s" doc:"Programs elsewhere: a rollout that is not renewed for this long is given to another program, as its next attempt." change:"worker"`
 }
 
 // Judge is an OpenAI-compatible model that scores answers.
@@ -286,4 +298,15 @@ type Tool struct {
 type Health struct {
 	Address  string `yaml:"address" doc:"HOST:PORT to listen at, such as 127.0.0.1:9464; port 0 means a free port. Absent: mgrpo worker listens at a free port of 127.0.0.1 and prints it, mgrpo train does not listen. mgrpo train --listen sets it."`
 	TokenEnv string `yaml:"token_env" doc:"Environment variable with a token of at least 16 bytes that every request must carry as Authorization: Bearer TOKEN; a browser opens /live?token=TOKEN. Required where address is not 127.0.0.1, ::1 or localhost."`
+}
+
+// Gateway is the OpenAI-compatible endpoint of a process.
+type Gateway struct {
+	Listen        string `yaml:"listen" doc:"HOST:PORT to listen at, with /healthz, /readyz and /metrics on the same port. Absent: a free port of 127.0.0.1 if a program plays the rollouts, else no gateway."`
+	Advertise     string `yaml:"advertise" doc:"URL at which programs and other workers reach this process, such as https://node3:8443. Absent: http://HOST:PORT of listen."`
+	TokenEnv      string `yaml:"token_env" doc:"Environment variable with the token, of at least 16 bytes, that programs elsewhere need to ask for rollouts."`
+	Cert          Path   `yaml:"cert" doc:"PEM file of this server's certificate. Absent: HTTP without TLS, on an address of this machine only unless allow_insecure is set."`
+	Key           Path   `yaml:"key" doc:"PEM file of its key."`
+	CA            Path   `yaml:"ca" doc:"PEM file of the authorities that sign other workers' certificates. Absent: the system's."`
+	AllowInsecure string `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to listen without TLS on an address that other machines reach."`
 }

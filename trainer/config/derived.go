@@ -29,3 +29,11 @@ func (e *Engine) Remote() bool { return e.Kind != "local" }
 func (a *Agent) ComputesBF16() bool {
 	return a.DType == "bf16" || a.DType == "auto" && a.Device != "cpu"
 }
+
+// PlayedByProgram says whether a program plays the rollouts through the gateway.
+func (c *Config) PlayedByProgram() bool {
+	return len(c.Task.Program.Command) > 0 || c.Task.Program.Elsewhere
+}
+
+// HasGateway says whether the agents answer requests of programs.
+func (c *Config) HasGateway() bool { return c.Gateway.Listen != "" || c.PlayedByProgram() }

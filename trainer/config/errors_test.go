@@ -24,7 +24,7 @@ func TestErrors(t *testing.T) {
 		{name: "key like no other", text: team + "store: {zzzzzzzzz: 4}\n",
 			want: "f.yaml:3:9: store.zzzzzzzzz: unknown key; valid are url, username, password_env, password_file, tls, allow_insecure, allow_volatile, timeout, lease, max_deliveries"},
 		{name: "unknown section", text: team + "evaluation: {}\n",
-			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, health"},
+			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, gateway, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
 			want: "f.yaml:1:6: run.name: missing, but required\nf.yaml:2:10: agents.a.model: missing, but required"},
 		{name: "empty file", text: "",

@@ -21,6 +21,7 @@ func (c *Config) validate(d *decoder) {
 	c.validateRun(d)
 	c.validateStore(d)
 	c.Health.validate(d)
+	c.validateGateway(d)
 	c.validateTask(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
@@ -89,17 +90,55 @@ func (h *Health) validate(d *decoder) {
 		}
 		return
 	}
-	host, port, err := net.SplitHostPort(h.Address)
-	if err != nil {
-		d.failAt("health.address", "want HOST:PORT, such as 127.0.0.1:9464")
-		return
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		d.failAt("health.address", "%q is not a port; want a number from 0 to 65535", clip(port))
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && h.TokenEnv == "" {
+	if !d.listening("health.address", h.Address) && h.TokenEnv == "" {
 		d.failAt("health.token_env", "missing; health.address %s is open to other machines, so requests need a token", clip(h.Address))
 	}
+}
+
+func (c *Config) validateGateway(d *decoder) {
+	g, p := &c.Gateway, &c.Task.Program
+	if p.Elsewhere && len(p.Command) > 0 {
+		d.failAt("task.program.elsewhere", "given besides task.program.command; keep one")
+	}
+	if p.Elsewhere && g.TokenEnv == "" {
+		d.failAt("gateway.token_env", "missing; programs elsewhere need a token to ask for rollouts")
+	}
+	if len(p.Command) > 0 && p.Command[0] == "" {
+		d.failAt("task.program.command", "its first word is empty; want a program")
+	}
+	if g.TokenEnv != "" && !validEnv(g.TokenEnv) {
+		d.failAt("gateway.token_env", "want the name of an environment variable, not the token")
+	}
+	if (g.Cert == "") != (g.Key == "") {
+		d.failAt("gateway.cert", "cert and key go together")
+	}
+	if u, err := url.Parse(g.Advertise); g.Advertise != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		d.failAt("gateway.advertise", "want http://HOST:PORT or https://HOST:PORT")
+	}
+	if g.Listen == "" {
+		return
+	}
+	local := d.listening("gateway.listen", g.Listen)
+	if !local && g.Cert == "" && g.AllowInsecure == "" {
+		d.failAt("gateway.cert", "missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
+	}
+	if c.Health.Address != "" && c.Health.Address != g.Listen {
+		d.failAt("health.address", "differs from gateway.listen; both are one port, so leave this one out")
+	}
+}
+
+// listening checks an address to listen at, and says whether only this machine reaches it.
+func (d *decoder) listening(key, address string) (local bool) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		d.failAt(key, "want HOST:PORT, such as 127.0.0.1:9464")
+		return true
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		d.failAt(key, "%q is not a port; want a number from 0 to 65535", clip(port))
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (e *Eval) validate(d *decoder) {

@@ -28,26 +28,20 @@ var errNothingToRead = errors.New("no trajectory of positive weight has a traine
 
 // newMinibatchLoss computes the coefficients c_j over the whole minibatch, before it is cut into micro-batches.
 func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
-	var t kernels.Trajectories
-	for _, q := range batch {
-		t.Group = append(t.Group, q.Group)
-		t.Weight = append(t.Weight, q.Weight)
-		t.Advantage = append(t.Advantage, q.Advantage)
-		t.Trained = append(t.Trained, int64(len(q.trained())))
-	}
+	t, whole, first := trajectoriesOf(batch)
 	coefficient, totals, err := kernels.LossCoefficients(l.opt.Loss, t)
 	var refused *mgrpo.Refusal
 	if errors.As(err, &refused) && refused.Code == mgrpo.EmptyBatch {
 		return nil, errNothingToRead
 	}
 	if err != nil {
-		return nil, fmt.Errorf("learner: %w", name(err, batch))
+		return nil, fmt.Errorf("learner: %w", name(err, first))
 	}
 	p := &minibatchLoss{coefficient: map[*Sequence]float64{}, totals: totals}
 	for i, q := range batch {
-		p.coefficient[q] = coefficient[i]
+		p.coefficient[q] = coefficient[whole[i]]
 		switch {
-		case coefficient[i] == 0:
+		case p.coefficient[q] == 0:
 		case q.Advantage == 0 && l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:
 			p.observed = append(p.observed, q)
 		default:
@@ -55,6 +49,28 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 		}
 	}
 	return p, nil
+}
+
+// trajectoriesOf sums up what the coefficients depend on. whole is the number of each sequence's trajectory, and first the
+// first sequence of each trajectory. A trajectory of several rows counts once, with the trained tokens of all: so a token
+// weighs the same whether or not its conversation was cut into rows.
+func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, first []*Sequence) {
+	known := map[string]int{}
+	for _, q := range batch {
+		n, ok := known[q.Whole]
+		if !ok || q.Whole == "" {
+			n = len(first)
+			t.Group = append(t.Group, q.Group)
+			t.Weight = append(t.Weight, q.Weight)
+			t.Advantage = append(t.Advantage, q.Advantage)
+			t.Trained = append(t.Trained, 0)
+			first = append(first, q)
+			known[q.Whole] = n
+		}
+		t.Trained[n] += int64(len(q.trained()))
+		whole = append(whole, n)
+	}
+	return t, whole, first
 }
 
 // policyPass runs one micro-batch: forward, policy loss and, when it learns, backward.

@@ -45,6 +45,7 @@ var Sections = []Section{
 		{"rollouts_failed", "rollouts", inPhase, "Rollouts without a score because the verifier or the server of a hosted model failed."},
 		{"lag_mean", "versions", inStep, "Training steps between the weights that sampled a trajectory and those it trains; 0 unless `grpo.max_lag` is above 0."},
 		{"lag_max", "versions", inStep, "Largest value behind `lag_mean`."},
+		{"rows_rewritten", "rows", inPhase, "Rows of conversations that began anew because a program, or the chat template, rewrote the history (docs/programs.md). 0 without programs."},
 		{"prompts_too_long", "trajectories", inPhase, "Trajectories without a sampled token because their prompt reached limits.max_tokens or the context."},
 		{"trajectories_stale", "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
 		{"rollouts_removed", "rollouts", inStep, "Rollouts removed from training for all agents: the verifier or the server of a hosted model failed, or an agent lost one of the rollout's trajectories."},

@@ -43,9 +43,9 @@ func AlignKey(runSeed uint64, query string, rollout int, agent string) [2]uint32
 	return hashKey(alignMessage(runSeed, query, rollout, agent))
 }
 
-// SampleKey returns the Philox key of the tokens that an agent samples in one invocation of a rollout; the main agent
-// has invocation 0. The counter is the token's position in its trajectory.
-func SampleKey(runSeed uint64, step int64, query string, rollout int, agent string, invocation int) [2]uint32 {
+// SampleKey returns the Philox key of the tokens that an agent samples in one conversation of a rollout, of which root is
+// the name. The counter is the token's position in its trajectory.
+func SampleKey(runSeed uint64, step int64, query string, rollout int, agent string, root uint64) [2]uint32 {
 	var m message
 	m.text("mgrpo.sample.v1")
 	m.word(runSeed)
@@ -53,7 +53,7 @@ func SampleKey(runSeed uint64, step int64, query string, rollout int, agent stri
 	m.text(query)
 	m.word(uint64(rollout))
 	m.text(agent)
-	m.word(uint64(invocation))
+	m.word(root)
 	return hashKey(m)
 }
 

@@ -60,14 +60,14 @@ func TestPhiloxGolden(t *testing.T) {
 func TestSampleKeySeparatesFields(t *testing.T) {
 	base := SampleKey(1, 2, "q", 3, "a", 4)
 	for name, key := range map[string][2]uint32{
-		"seed":       SampleKey(2, 2, "q", 3, "a", 4),
-		"step":       SampleKey(1, 3, "q", 3, "a", 4),
-		"query":      SampleKey(1, 2, "q#epoch=2", 3, "a", 4),
-		"rollout":    SampleKey(1, 2, "q", 4, "a", 4),
-		"agent":      SampleKey(1, 2, "q", 3, "b", 4),
-		"invocation": SampleKey(1, 2, "q", 3, "a", 5),
-		"domain":     AlignKey(1, "q", 3, "a"),
-		"stream":     StreamKey("mgrpo.sample.v1", 1, "q", 3),
+		"seed":    SampleKey(2, 2, "q", 3, "a", 4),
+		"step":    SampleKey(1, 3, "q", 3, "a", 4),
+		"query":   SampleKey(1, 2, "q#epoch=2", 3, "a", 4),
+		"rollout": SampleKey(1, 2, "q", 4, "a", 4),
+		"agent":   SampleKey(1, 2, "q", 3, "b", 4),
+		"root":    SampleKey(1, 2, "q", 3, "a", 5),
+		"domain":  AlignKey(1, "q", 3, "a"),
+		"stream":  StreamKey("mgrpo.sample.v1", 1, "q", 3),
 	} {
 		if key == base {
 			t.Errorf("the %s does not enter the key", name)

@@ -95,11 +95,12 @@ type Conversation struct {
 	Step       int64 // keys the sampler's random numbers, together with query, rollout and invocation
 	Rollout    int
 	Invocation int    // 0 for the main agent
+	Repeat     int    // earlier conversations of the agent within the rollout on the same text
 	Text       string // the question, or the sub-task of a sub-agent
 	Sampling   policy.Sampling
 
 	// Delegate hands a sub-task to another agent and returns the text of its answer; see agent.Env.
-	Delegate func(ctx context.Context, name string, index int, subtask string) (string, error)
+	Delegate func(ctx context.Context, d agent.Delegation) (string, error)
 }
 
 // Play runs a conversation and returns its trajectory. Its errors are those of agent.Run and, of a hosted model, of
@@ -110,7 +111,7 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	spec := agent.Spec{
 		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
 			Agent: p.Part.Agent, Invocation: c.Invocation},
-		Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+		Repeat: c.Repeat, Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
 	}
 	env := agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate}
 	if p.chat != nil {

@@ -3,17 +3,40 @@
 // standalone use it without training.
 package policy
 
-import "context"
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
 
-// Key names one sampled turn of a run. Key and the position of a token in its sequence are the key and counter of the
-// Philox generator. So a token's random number does not depend on time, on the batch or on arrival order.
+// Key names one conversation of a run. Key, without Invocation, and the position of a token in its sequence are the key and
+// counter of the Philox generator. So a token's random number does not depend on time, on the batch or on arrival order.
 type Key struct {
 	RunSeed    uint64 // seed of the whole run
 	Step       int64  // training step the rollout belongs to
 	Query      string // query id, epoch included
 	Rollout    int    // k: which of the K attempts at the query
 	Agent      string // agent's name
-	Invocation int    // i-th call of this agent within the rollout; 0 for the main agent
+	Invocation int    // i-th call of this agent within the rollout, for names; 0 for the main agent
+	Root       uint64 // names the conversation among those of this agent within the rollout; see Root
+}
+
+// Root names a conversation by its first prompt, and not by when it began, so that calls made side by side draw the same
+// random numbers in every run. repeat counts the earlier conversations of the agent within the rollout that have the same
+// first prompt, from 0.
+func Root(prompt []int32, repeat int) uint64 {
+	h := sha256.New()
+	var word [8]byte
+	for _, id := range prompt {
+		binary.LittleEndian.PutUint32(word[:4], uint32(id))
+		h.Write(word[:4])
+	}
+	binary.LittleEndian.PutUint64(word[:], uint64(repeat))
+	h.Write(word[:])
+	return binary.LittleEndian.Uint64(h.Sum(nil))
 }
 
 // Sampling says how tokens are drawn and when a turn ends. Training samples with Temperature alone;
@@ -56,6 +79,25 @@ type Completion struct {
 	TruncatedLogProbs []float32 // log-prob under the distribution left by TopK, TopP and MinP
 	Finish            Finish
 	Version           int64 // policy version that sampled every token of the turn
+}
+
+// Check looks for what no policy may return for a request of at most `most` new tokens.
+func (c Completion) Check(most int) error {
+	if len(c.Tokens) != len(c.LogProbs) {
+		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(c.Tokens), len(c.LogProbs))
+	}
+	if len(c.Tokens) > most {
+		return fmt.Errorf("engine gave %d tokens, more than the %d asked for", len(c.Tokens), most)
+	}
+	if len(c.Tokens) == 0 && c.Finish == FinishStop {
+		return errors.New("engine stopped without sampling a token")
+	}
+	for i, lp := range c.LogProbs {
+		if math.IsNaN(float64(lp)) || math.IsInf(float64(lp), 0) || lp > 0 {
+			return fmt.Errorf("log-prob of sampled token %d is %v, want a finite number <= 0", i, lp)
+		}
+	}
+	return nil
 }
 
 // Sampler samples turns for conversations. Generate may be called from several goroutines; an implementation batches

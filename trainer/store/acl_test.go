@@ -125,6 +125,7 @@ func bossStory(ctx context.Context, m *Member, stops bool) error {
 	return inOrder(
 		func() error { _, err := m.Start(ctx); return err },
 		func() error { return m.Meet(ctx, Ready, func([]string) {}) },
+		func() error { _, err := m.PublishGateway(ctx, "http://boss:1", "fresh"); return err },
 		func() error { return m.Begin(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
 		func() error { return m.Submit(ctx, v) },
 		func() error { _, err := m.Await(ctx, v); return err },
@@ -182,6 +183,7 @@ func helpStory(ctx context.Context, m *Member, stops bool) error {
 	return inOrder(
 		func() error { _, err := m.Start(ctx); return err },
 		func() error { return m.Meet(ctx, Ready, func([]string) {}) },
+		func() error { _, err := m.PublishGateway(ctx, "http://help:1", "fresh"); return err },
 		func() error { _, err := m.Plan(ctx, p); return err },
 		claim,
 		func() error { return m.Complete(ctx, v, Result{Text: "a"}) },

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -100,11 +101,20 @@ func checkName(what, s string) error {
 }
 
 func (v *Invocation) check() error {
-	return errors.Join(v.Phase.check(), checkID(v.Query, v.Rollout, v.Index), checkName("an agent", v.Agent), checkText("a sub-task", v.Task))
+	err := errors.Join(v.Phase.check(), checkID(v.Query, v.Rollout, v.Index, v.Repeat), checkName("an agent", v.Agent), checkText("a sub-task", v.Task))
+	if v.End == nil {
+		return err
+	}
+	for _, score := range slices.Concat(v.End.Scores, slices.Collect(maps.Values(v.End.ByID))) {
+		if !(score >= 0 && score <= 1) {
+			err = errors.Join(err, fmt.Errorf("a score of %v; want 0 to 1", score))
+		}
+	}
+	return err
 }
 
 func (r *Result) check() error {
-	return errors.Join(checkText("an answer", r.Text), checkText("a reason", r.Failed))
+	return errors.Join(checkText("an answer", r.Text), checkText("a reason", r.Failed), checkID("-", r.Calls))
 }
 
 func (o *Outcome) check() error {

@@ -27,14 +27,23 @@ func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 // String is the phase's name in keys and messages, such as step-12 or eval-20.
 func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
 
-// Invocation is one call of a sub-agent within a rollout.
+// Invocation is one call of a sub-agent within a rollout, or the end of a program's calls of it.
 type Invocation struct {
 	Phase   Phase  `json:"phase"`
 	Query   string `json:"query"`
 	Rollout int    `json:"rollout"`
-	Agent   string `json:"agent"` // the sub-agent called
-	Index   int    `json:"index"` // 0-based, in the order of issue within (query, rollout, agent)
-	Task    string `json:"task"`  // the sub-task's text
+	Agent   string `json:"agent"`            // the sub-agent called
+	Index   int    `json:"index"`            // 0-based, in the order of issue within (query, rollout, agent); of an End the attempt
+	Repeat  int    `json:"repeat,omitempty"` // earlier calls of the agent within the rollout with the same task
+	Task    string `json:"task"`             // the sub-task's text
+	End     *End   `json:"end,omitempty"`    // nil: a call
+}
+
+// End tells a sub-agent that an attempt of a program at a rollout has ended. The sub-agent's calls in it were made through
+// the gateway.
+type End struct {
+	Scores []float64          `json:"scores,omitempty"` // the program's own score of each call, in the order of their first requests
+	ByID   map[string]float64 `json:"by_id,omitempty"`  // the same by the id of any reply of the call
 }
 
 // ID names the invocation within its phase: query/rollout/agent/index.
@@ -45,6 +54,7 @@ func (v Invocation) ID() string {
 // Result is a sub-agent's answer. Failed is the reason why there is no answer, and Text is then the message to the caller.
 type Result struct {
 	Text   string `json:"text"`
+	Calls  int    `json:"calls,omitempty"` // of an End: d_k, the calls that the attempt made
 	Failed string `json:"failed,omitempty"`
 }
 

@@ -69,8 +69,8 @@ func newStage(t *testing.T, bodies ...string) *stage {
 func (s *stage) run(ctx context.Context, l agent.Limits) (agent.Trajectory, error) {
 	echo := tool.Func("echo", "Says it again.", "text", "what", func(_ context.Context, text string) (string, error) { return text + "!", nil })
 	return s.Run(ctx, agent.Spec{Key: policy.Key{Query: "q", Agent: "boss"}, Main: true, Task: "What?", Sampling: policy.Sampling{Temperature: 0.5, TopP: 1}, Limits: l},
-		agent.Env{Tools: map[string]tool.Tool{"echo": echo}, Delegate: func(_ context.Context, name string, i int, task string) (string, error) {
-			return fmt.Sprintf("%s %d: %s", name, i, task), nil
+		agent.Env{Tools: map[string]tool.Tool{"echo": echo}, Delegate: func(_ context.Context, d agent.Delegation) (string, error) {
+			return fmt.Sprintf("%s %d: %s", d.Agent, d.Index, d.Task), nil
 		}})
 }
 

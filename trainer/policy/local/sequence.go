@@ -35,7 +35,7 @@ func newSequence(ctx context.Context, r policy.Request, opt *Options) *sequence 
 	k := r.Key
 	return &sequence{
 		ctx: ctx, sampling: r.Sampling, slot: -1, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
-		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Invocation),
+		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), opt.Context, opt.TokenBytes),
 	}
 }

@@ -78,11 +78,11 @@ func converse(t *testing.T, role Role, question string, turns ...string) agent.T
 		Policy: &model{t: t, vocab: v, turns: turns},
 		Tools: map[string]tool.Tool{SearchTool: tool.Func(SearchTool, "", queryArgument, "",
 			func(_ context.Context, q string) (string, error) { return q + " is Hana .", nil })},
-		Delegate: func(_ context.Context, name string, _ int, task string) (string, error) {
-			if name != string(Researcher) {
-				t.Errorf("delegation to %q", name)
+		Delegate: func(_ context.Context, d agent.Delegation) (string, error) {
+			if d.Agent != string(Researcher) {
+				t.Errorf("delegation to %q", d.Agent)
 			}
-			return task + " is Hana", nil
+			return d.Task + " is Hana", nil
 		},
 	})
 	if err != nil {

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/gateway"
+	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+)
+
+type serveCmd struct {
+	optionalConfig
+	Model      string `placeholder:"DIR" help:"Serve one model, in place of a team: a Hugging Face folder, a GGUF file or the name of a model in the Hub's local cache."`
+	Name       string `default:"model" help:"With --model: the name that requests give it."`
+	Checkpoint string `placeholder:"DIR" help:"Folder of a step; absent: the run's newest."`
+	Listen     string `default:"127.0.0.1:8000" placeholder:"HOST:PORT" help:"Address to listen at."`
+	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests need; other machines reach the server only with one."`
+	Device     string `default:"cpu" help:"With --model: cpu, cuda or cuda:N."`
+	Slots      int    `default:"16" help:"With --model: conversations at once."`
+	Context    int    `default:"4096" help:"With --model: tokens of a conversation, up to the model's own limit; 0: that limit."`
+}
+
+func (serveCmd) Help() string {
+	return `An OpenAI endpoint: the models are the agents of a team as it was trained, or one model. Nothing is trained and nothing
+is kept. Any client will do: base_url http://HOST:PORT/v1.`
+}
+
+func (c *serveCmd) Run(ctx context.Context) (err error) {
+	if c.given() == (c.Model != "") {
+		return errors.New("name the configuration of a team, such as team.yaml, or a model with --model")
+	}
+	token, err := c.token()
+	if err != nil {
+		return err
+	}
+	server, err := health.Listen(health.Options{Address: c.Listen, Token: token})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	door := gateway.NewDoor()
+	server.Handle("/v1/", door)
+	server.Handle("/r/", door)
+	said := func(what string) { fmt.Printf("%s: %s/v1\n", what, server.URL()) }
+	if c.Model != "" {
+		return c.serveModel(ctx, door, token, said)
+	}
+	c.Set = append(c.Set, "gateway.listen=127.0.0.1:0") // its agents answer requests
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	g := &trainer.Gateway{Door: door, URL: server.URL(), Open: true, Token: token}
+	return trainer.Serve(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Gateway: g}, said)
+}
+
+// token is the API key that requests need, "" on an address of this machine only.
+func (c *serveCmd) token() (string, error) {
+	if c.TokenEnv == "" {
+		host, _, err := net.SplitHostPort(c.Listen)
+		if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return "", fmt.Errorf("--listen %s is open to other machines: name a variable with a key in --token-env", c.Listen)
+		}
+		return "", nil
+	}
+	token := os.Getenv(c.TokenEnv)
+	if token == "" {
+		return "", fmt.Errorf("--token-env: the environment has no %s", c.TokenEnv)
+	}
+	return token, nil
+}
+
+// serveModel serves one model until ctx ends.
+func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token string, said func(string)) (err error) {
+	flags := modelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
+	p, err := flags.open(ctx, c.Context)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
+	if p.Tokenizer == nil {
+		return p.NoTokenizer()
+	}
+	engine, err := p.Engine(ctx, c.Slots)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
+	a := gateway.New(gateway.Settings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
+	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
+	defer a.End(gateway.OpenPhase)
+	door.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.Agent{a})
+	said(c.Name)
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// templateOf is SmolLM2's tokenizer with a chat template that prints an assistant's calls by the given Jinja.
+func templateOf(t *testing.T, calls string) *Template {
+	t.Helper()
+	files := golden.Folder(t, golden.File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
+	files["chat_template.jinja"] = []byte("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}" + calls +
+		"{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+	tok, err := tokenizer.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions := []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}`)}
+	out, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: functions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestCallFormats: the calls of a turn are read as the model's template prints them.
+func TestCallFormats(t *testing.T) {
+	const each = "{% for c in m.tool_calls %}%s{% endfor %}"
+	two := []string{`f {"a": 1}`, `g {"b": {"c": "}"}}`}
+	for name, c := range map[string]struct {
+		template string
+		turns    map[string][]string // calls, by what the model says; a problem begins with !
+	}{
+		"hermes": {strings.ReplaceAll(each, "%s", `<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>`), map[string][]string{
+			`Well. <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><tool_call>{"name": "g", "arguments": {"b": {"c": "}"}}}</tool_call>`: two}},
+		"mistral": {"[TOOL_CALLS][" + strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}`) + "]", map[string][]string{
+			`[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "x"}, {"name": "g", "arguments": {"b": {"c": "}"}}}]`: two,
+			`[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{"b": {"c": "}"}}`:                                              two,
+			`[TOOL_CALLS][{"name": "f", "argu`:                                                                             {"!ends too early"},
+			`No call.`:                                                                                                     nil}},
+		"llama": {strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}`), map[string][]string{
+			`{"name": "f", "parameters": {"a": 1}}`: two[:1],
+			`<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {"b": {"c": "}"}}}`: two,
+			`{"answer": 42}`:                 nil,
+			`The name is {"name": "f"}`:      nil,
+			`{"name": "f", "arguments": {}}`: {`!"parameters"`},
+			`<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`: two[:1]}},
+		"plain": {strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}`), map[string][]string{
+			`{"name": "f", "arguments": {"a": 1}}`: two[:1]}},
+		"unknown": {strings.ReplaceAll(each, "%s", `CALL {{ c.function.name }}`), map[string][]string{
+			`<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`: two[:1]}},
+	} {
+		d := templateOf(t, c.template)
+		for said, want := range c.turns {
+			reply := d.Reply(append(d.Encode(said), d.Stops().IDs[0]))
+			var got []string
+			for i, call := range reply.Calls {
+				text := fmt.Sprintf("%s %s", call.Name, call.Arguments)
+				if call.Problem != "" && i < len(want) && strings.HasPrefix(want[i], "!") && strings.Contains(call.Problem, want[i][1:]) {
+					text = want[i]
+				}
+				got = append(got, text)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %s\n%q, want %q (%+v)", name, said, got, want, reply)
+			}
+			if first, _, _ := strings.Cut(said, "<tool_call>"); name == "hermes" && reply.Text != first {
+				t.Errorf("text %q, want %q", reply.Text, first)
+			}
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// Tokenizer are the methods of *tokenizer.Tokenizer that a chat uses.
+type Tokenizer interface {
+	Encode(text string) []int32 // recognises added tokens in the text and adds no special tokens
+	Decode(ids []int32, skipSpecial bool) string
+	Render(c tokenizer.Chat) (string, error)
+	Special(id int32) bool
+	Token(id int32) string
+	VocabSize() int
+	StopIDs() []int32
+}
+
+// TemplateConfig configures a Template.
+type TemplateConfig struct {
+	Tokenizer      Tokenizer
+	Functions      []json.RawMessage // OpenAI function definitions that the model is offered
+	EnableThinking *bool             // nil: not passed to the template
+	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
+	Date           time.Time         // date that a template prints as today's; zero: the clock's
+}
+
+// Template is a model's chat template, as a conversation that only appends tokens uses
+// it, and the format in which the model writes calls. If the template does not print functions, the system message describes them. If it has no tool role, a user message
+// carries the results. A Template is immutable; several conversations may use it at once.
+type Template struct {
+	cfg      TemplateConfig
+	tools    []any  // function definitions for the template; nil if it ignores them
+	prompt   string // describes the functions in the system message; "" if the template prints them
+	toolRole bool   // the template prints tool messages
+	thinking bool   // the template opens the assistant's turn with <think>
+	calls    callFormat
+	stops    []int32
+	neutral  *strings.Replacer
+}
+
+// Texts of the messages that probe a template. No template contains them.
+const (
+	probeUser     = "mgrpo-probe-user"
+	probeTurn     = "mgrpo-probe-turn"
+	probeAnswer   = "mgrpo-probe-answer"
+	probeThinking = "mgrpo-probe-thinking"
+)
+
+// NewTemplate probes the template and returns an error if it cannot render a conversation.
+func NewTemplate(cfg TemplateConfig) (*Template, error) {
+	if cfg.Tokenizer == nil {
+		return nil, errors.New("needs a tokenizer")
+	}
+	t := &Template{cfg: cfg, neutral: neutralizer(cfg.Tokenizer)}
+	if err := t.placeFunctions(); err != nil {
+		return nil, err
+	}
+	t.probeCalls()
+	return t, t.probeObservation()
+}
+
+// placeFunctions passes the definitions to the template if it prints them, else the system message will have them.
+func (t *Template) placeFunctions() error {
+	if len(t.cfg.Functions) == 0 {
+		return nil
+	}
+	question := []tokenizer.Message{{Role: "user", Content: probeUser}}
+	plain, err := t.render(question, nil, true)
+	if err != nil {
+		return err
+	}
+	for _, d := range t.cfg.Functions {
+		parsed, err := ordered.Parse(d)
+		if err != nil {
+			return fmt.Errorf("tool definition %s: %w", d, err)
+		}
+		t.tools = append(t.tools, parsed)
+	}
+	if with, err := t.render(question, t.tools, true); err != nil || with != plain {
+		return err
+	}
+	t.tools = nil
+	t.prompt, err = describeFunctions(t.cfg.Functions)
+	return err
+}
+
+// describeFunctions explains the functions and how to call them, for a template that does not print them.
+func describeFunctions(definitions []json.RawMessage) (string, error) {
+	var b strings.Builder
+	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
+	for _, d := range definitions {
+		b.Write(d)
+		b.WriteByte('\n')
+	}
+	example, err := exampleCall(definitions[0])
+	if err != nil {
+		return "", err
+	}
+	b.WriteString("</tools>\n\nTo call one, write its name and arguments like this:\n" +
+		callOpen + "\n" + example + "\n" + callClose +
+		"\nThe answer comes between " + responseOpen + " and " + responseClose + ". Without a call, what you write is your final answer.")
+	return b.String(), nil
+}
+
+// exampleCall writes a call of a function with "..." for each required argument.
+func exampleCall(definition json.RawMessage) (string, error) {
+	var f struct {
+		Function struct {
+			Name       string `json:"name"`
+			Parameters struct {
+				Required []string `json:"required"`
+			} `json:"parameters"`
+		} `json:"function"`
+	}
+	if err := json.Unmarshal(definition, &f); err != nil {
+		return "", fmt.Errorf("tool definition %s: %w", definition, err)
+	}
+	quoted, err := marshalPlain(f.Function.Name)
+	if err != nil {
+		return "", err
+	}
+	arguments := make([]string, len(f.Function.Parameters.Required))
+	for i, r := range f.Function.Parameters.Required {
+		key, err := marshalPlain(r)
+		if err != nil {
+			return "", err
+		}
+		arguments[i] = string(key) + `: "..."`
+	}
+	return fmt.Sprintf(`{"name": %s, "arguments": {%s}}`, quoted, strings.Join(arguments, ", ")), nil
+}
+
+// render applies the chat template. With open, the text ends with the opening of an assistant's turn.
+func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) (string, error) {
+	text, err := t.cfg.Tokenizer.Render(tokenizer.Chat{
+		Messages:            tokenizer.Messages(messages...),
+		Tools:               tools,
+		AddGenerationPrompt: open,
+		EnableThinking:      t.cfg.EnableThinking,
+		Kwargs:              t.cfg.TemplateArgs,
+		Date:                t.cfg.Date,
+	})
+	if err != nil {
+		return "", fmt.Errorf("rendering a prompt: %w", err)
+	}
+	return text, nil
+}
+
+// probeObservation finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.
+func (t *Template) probeObservation() error {
+	answer := []tokenizer.Message{{Role: "tool", Name: "probe", Content: probeAnswer}}
+	t.toolRole = true
+	delta, err := t.delta(answer)
+	if t.prompt != "" || err != nil || !strings.Contains(delta, probeAnswer) {
+		t.toolRole = false
+		if delta, err = t.delta(answer); err != nil {
+			return err
+		}
+	}
+	t.thinking = strings.HasSuffix(strings.TrimSpace(delta), thinkOpen)
+	t.stops = t.cfg.Tokenizer.StopIDs()
+	// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
+	if ids := t.cfg.Tokenizer.Encode(delta); len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0]) && !slices.Contains(t.stops, ids[0]) {
+		t.stops = append(t.stops, ids[0])
+	}
+	if len(t.stops) == 0 {
+		return errors.New("no token ends a turn: name an end-of-turn token in generation_config.json (eos_token_id) or in the chat template")
+	}
+	return nil
+}
+
+// Stops ends a turn at the model's end-of-turn tokens.
+func (t *Template) Stops() Stops { return Stops{IDs: t.stops} }
+
+// Encode tokenises a text that Prompt or Observe may have returned.
+func (t *Template) Encode(text string) []int32 { return t.cfg.Tokenizer.Encode(text) }
+
+// Text decodes a turn, control tokens included.
+func (t *Template) Text(turn []int32) string { return t.cfg.Tokenizer.Decode(turn, false) }
+
+// Prompt returns the tokens and the text of messages up to the opening of the assistant's turn. The texts are rendered as
+// they are: Neutral breaks control tokens in texts from outside.
+func (t *Template) Prompt(messages []tokenizer.Message) ([]int32, string, error) {
+	text, err := t.render(t.withFunctions(t.results(messages)), t.tools, true)
+	if err != nil {
+		return nil, "", err
+	}
+	return t.cfg.Tokenizer.Encode(text), text, nil
+}
+
+// withFunctions adds the description of the functions to the system message, if the template does not print them.
+func (t *Template) withFunctions(messages []tokenizer.Message) []tokenizer.Message {
+	if t.prompt == "" {
+		return messages
+	}
+	if len(messages) == 0 || messages[0].Role != "system" {
+		return append([]tokenizer.Message{{Role: "system", Content: t.prompt}}, messages...)
+	}
+	system := messages[0]
+	system.Content = strings.TrimSpace(system.Content + "\n\n" + t.prompt)
+	return append([]tokenizer.Message{system}, messages[1:]...)
+}
+
+// results turns tool messages into a user message for a template without a tool role.
+func (t *Template) results(messages []tokenizer.Message) []tokenizer.Message {
+	if t.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
+		return messages
+	}
+	var out []tokenizer.Message
+	var blocks []string
+	flush := func() {
+		if len(blocks) > 0 {
+			out = append(out, tokenizer.Message{Role: "user", Content: strings.Join(blocks, "\n")})
+		}
+		blocks = nil
+	}
+	for _, m := range messages {
+		if m.Role == "tool" {
+			blocks = append(blocks, responseOpen+"\n"+m.Content+"\n"+responseClose)
+			continue
+		}
+		flush()
+		out = append(out, m)
+	}
+	flush()
+	return out
+}
+
+// Observe returns the tokens, and their text, from the end of a sampled turn to the opening of the next, with messages
+// between. It does not repeat an end-of-turn token that the policy sampled.
+func (t *Template) Observe(turn []int32, messages []tokenizer.Message) ([]int32, string, error) {
+	text, err := t.delta(messages)
+	if err != nil {
+		return nil, "", err
+	}
+	ids := t.cfg.Tokenizer.Encode(text)
+	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
+		// Some templates put a space before the token that ends a turn.
+		const lookahead = 4
+		if i := slices.Index(ids[:min(lookahead, len(ids))], turn[n-1]); i >= 0 {
+			ids = ids[i+1:]
+		}
+	}
+	return ids, t.cfg.Tokenizer.Decode(ids, false), nil
+}
+
+// delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation and
+// not the real one: some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
+// conversation need not be a prefix of the next rendering.
+func (t *Template) delta(messages []tokenizer.Message) (string, error) {
+	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
+	text, err := t.render(append(fixed, t.results(messages)...), nil, true)
+	if err != nil {
+		return "", err
+	}
+	_, delta, found := strings.Cut(text, probeTurn)
+	if !found {
+		return "", errors.New("the chat template does not print an assistant's message: use another template")
+	}
+	return delta, nil
+}
+
+// Extends says whether the template still prints the messages before a turn, and the turn's thinking, as it did when the
+// turn was sampled, once messages follow. If not, a client that renders the whole history shows the model another prompt
+// than the tokens at hand with Observe's tokens appended.
+func (t *Template) Extends(before []tokenizer.Message, thought bool, messages []tokenizer.Message) (bool, error) {
+	before = t.withFunctions(t.results(before))
+	prompt, err := t.render(before, t.tools, true)
+	if err != nil {
+		return false, err
+	}
+	turn := tokenizer.Message{Role: "assistant", Content: probeTurn}
+	if thought {
+		turn.Content = thinkOpen + "\n" + probeThinking + "\n" + thinkClose + "\n\n" + probeTurn
+	}
+	whole, err := t.render(slices.Concat(before, []tokenizer.Message{turn}, t.results(messages)), t.tools, true)
+	if err != nil {
+		return false, err
+	}
+	whole, _, found := strings.Cut(whole, probeTurn)
+	thinking, same := strings.CutPrefix(whole, prompt)
+	return found && same && (thinking == "" && !thought || thought && strings.Contains(thinking, probeThinking)), nil
+}
+
+// Reply is what a sampled turn says.
+type Reply struct {
+	Text     string       // without end-of-turn token, thinking, and all from the first call on
+	Whole    string       // without end-of-turn token and thinking
+	Thinking string       // without its tags
+	Calls    []ParsedCall // in the order written
+}
+
+// Reply reads a sampled turn.
+func (t *Template) Reply(turn []int32) Reply {
+	whole := t.Text(t.withoutStop(turn))
+	text := WithoutThinking(whole, t.thinking)
+	r := Reply{Thinking: thinkingOf(whole, t.thinking), Text: text, Whole: text}
+	for _, f := range []callFormat{t.calls, hermes} { // demonstrations teach any model the Hermes format
+		if r.Calls = f.parse(text); len(r.Calls) > 0 {
+			before, _, _ := strings.Cut(text, f.mark)
+			r.Text = strings.TrimSuffix(before, pythonTag)
+			break
+		}
+	}
+	return r
+}
+
+// withoutStop leaves out the token that ended a turn.
+func (t *Template) withoutStop(turn []int32) []int32 {
+	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
+		return turn[:n-1]
+	}
+	return turn
+}
+
+// CallMark is the text with which the first call of a turn begins.
+func (t *Template) CallMark() string { return t.calls.mark }
+
+// Neutral breaks control tokens in a text from outside.
+func (t *Template) Neutral(text string) string { return t.neutral.Replace(text) }
+
+// neutralizer breaks control tokens in text from outside: a tool's output or a sub-task that contains <|im_end|> must
+// not end a turn.
+func neutralizer(t Tokenizer) *strings.Replacer {
+	var pairs []string
+	for id := range int32(t.VocabSize()) {
+		if text := t.Token(id); t.Special(id) && len(text) > 1 {
+			pairs = append(pairs, text, text[:1]+" "+text[1:])
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}

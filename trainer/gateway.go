@@ -1,0 +1,110 @@
+package trainer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/mgrpo/mgrpo/trainer/gateway"
+)
+
+// Gateway is how programs and other workers reach the agents of a process. Whoever starts a run serves Door at /v1/ and
+// /r/, and Leases at /rollouts/.
+type Gateway struct {
+	Door      *gateway.Door
+	Leases    *gateway.Leases   // nil: programs elsewhere cannot ask for rollouts
+	URL       string            // at which others reach this process, without a path
+	Transport http.RoundTripper // to other workers; nil: http.DefaultTransport
+
+	Open  bool // nobody is trained: whoever has Token, or anybody if that is "", may ask
+	Token string
+}
+
+// leave ends the round for the programs.
+func (g *Gateway) leave() {
+	if g != nil {
+		g.Door.Enter(gateway.Round{}, nil)
+	}
+}
+
+// openGateway lets programs in: it tells the other workers where this process is, and has the main agent's worker start
+// or lease to the programs that play rollouts.
+func (t *team) openGateway(ctx context.Context, s setup) error {
+	if !s.Config.HasGateway() {
+		return nil
+	}
+	if s.Gateway == nil {
+		return errors.New("the configuration has a gateway, and this program serves none: set Gateway in the options")
+	}
+	t.gateway = s.Gateway
+	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport}
+	var agents []*gateway.Agent
+	for _, w := range t.workers {
+		if w.Gateway == nil {
+			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: a program asks its server itself; leave the agent out of the team", w.name)
+		}
+		secret, err := w.member.PublishGateway(ctx, s.Gateway.URL, freshSecret())
+		if err != nil {
+			return err
+		}
+		if round.Secret, err = base64.StdEncoding.DecodeString(secret); err != nil || len(round.Secret) != gateway.SecretSize {
+			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
+		}
+		round.Name = w.member.Nonce()
+		agents = append(agents, w.Gateway)
+	}
+	if len(agents) < len(round.Agents) {
+		round.Address = t.addressOf
+	}
+	for _, w := range t.workers {
+		if err := w.openPrograms(s.Gateway, round.Secret); err != nil {
+			return fmt.Errorf("agent %s: %w", w.name, err)
+		}
+	}
+	s.Gateway.Door.Enter(round, agents)
+	return nil
+}
+
+// addressOf finds the gateway of another worker.
+func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
+	address, err := t.members[0].Gateway(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	if address == "" {
+		return nil, errors.New("its worker has not said where it is")
+	}
+	return url.Parse(address)
+}
+
+// openPrograms has programs play the rollouts, if this is the main agent's worker and the configuration says so.
+func (w *worker) openPrograms(g *Gateway, secret gateway.Secret) (err error) {
+	p := w.cfg.Task.Program
+	switch {
+	case !w.main || !w.cfg.PlayedByProgram():
+		return nil
+	case p.Elsewhere && g.Leases == nil:
+		return errors.New("task.program.elsewhere: this process leases no rollouts")
+	case p.Elsewhere:
+		g.Leases.Sign(secret)
+		w.Programs = g.Leases
+		return nil
+	}
+	w.Programs, err = gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: w.cfg.Resolve(p.Dir), Timeout: p.Timeout,
+		Parallel: p.Parallel, BaseURL: g.URL + "/v1", Secret: secret,
+		Hidden: []string{w.cfg.Store.PasswordEnv, w.cfg.Gateway.TokenEnv, w.cfg.Health.TokenEnv}})
+	if err != nil {
+		return fmt.Errorf("task.program.command: %w", err)
+	}
+	return nil
+}
+
+func freshSecret() string {
+	secret := make([]byte, gateway.SecretSize)
+	rand.Read(secret)
+	return base64.StdEncoding.EncodeToString(secret)
+}

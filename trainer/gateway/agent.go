@@ -1,0 +1,274 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// Settings are what an agent behind the gateway is made of.
+type Settings struct {
+	Name      string
+	Main      bool
+	Seed      uint64 // of the run
+	Policy    policy.Sampler
+	Tokenizer *tokenizer.Tokenizer
+	Limits    agent.Limits // all but Wall: the program has a time of its own
+	Date      time.Time    // date that templates print as today's; zero: the clock's
+}
+
+// Bounds on what programs can make an agent hold.
+const (
+	maxHeld      = 1024 // requests that wait for their phase to begin
+	maxRoots     = 4096 // conversations of an attempt
+	maxTurns     = 4096 // turns of a conversation
+	maxTemplates = 256  // lists of functions whose template is kept
+)
+
+// Agent answers requests for one agent and keeps the conversations of each attempt. The worker begins and ends phases.
+type Agent struct {
+	Settings
+	talking atomic.Int64 // turns being sampled
+	held    atomic.Int64 // requests that wait for their phase
+
+	mu        sync.Mutex
+	changed   chan struct{} // closed when a phase begins or ends
+	phases    map[string]*phase
+	templates map[string]*dialect
+}
+
+// dialect is the chat template with a list of functions.
+type dialect struct {
+	*agent.Template
+	tools     string // the list, which tells it from others
+	functions *agent.Callables
+}
+
+// phase is a training step or an evaluation, while it is played.
+type phase struct {
+	rules    Rules
+	attempts map[string]*attempt // by rollout
+	ended    bool
+}
+
+// attempt is one try of a program at a rollout.
+type attempt struct {
+	number int
+	ctx    context.Context
+	cancel context.CancelCauseFunc // under the agent's lock
+	busy   sync.WaitGroup          // requests being answered
+
+	mu     sync.Mutex
+	forest forest
+	turns  int        // sampled turns, in all
+	calls  []toolCall // of the turn that was sampled last
+}
+
+var (
+	errSuperseded = refuse(409, "superseded", "the rollout was given to another attempt: end this one")
+	errOver       = refuse(409, "over", "the rollout has ended, or the team went back to a checkpoint: end the program")
+)
+
+// New makes the gateway's side of an agent.
+func New(s Settings) *Agent {
+	return &Agent{Settings: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
+}
+
+// Begin admits the requests of a phase.
+func (a *Agent) Begin(name string, r Rules) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.phases[name] = &phase{rules: r, attempts: map[string]*attempt{}}
+	a.notify()
+}
+
+// End refuses further requests of a phase. Attempts that nobody finished end, too.
+func (a *Agent) End(name string) {
+	a.mu.Lock()
+	p := a.phases[name]
+	if p == nil || p.ended {
+		a.mu.Unlock()
+		return
+	}
+	p.ended = true
+	attempts := slices.Collect(maps.Values(p.attempts))
+	p.attempts = nil
+	for _, at := range attempts {
+		at.cancel(errOver)
+	}
+	a.notify()
+	a.mu.Unlock()
+	for _, at := range attempts {
+		at.busy.Wait()
+	}
+}
+
+func (a *Agent) notify() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// Talking is the number of turns being sampled.
+func (a *Agent) Talking() int { return int(a.talking.Load()) }
+
+// enter finds the attempt of a ticket and counts the request in; leave ends the request. A request whose phase has not
+// begun here waits for it.
+func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
+	for waiting := false; ; {
+		a.mu.Lock()
+		if p := a.phases[t.Phase]; p != nil {
+			at, err := p.attempt(t)
+			if err == nil {
+				at.busy.Add(1)
+			}
+			a.mu.Unlock()
+			if err != nil {
+				return nil, Rules{}, nil, err
+			}
+			return at, p.rules, at.busy.Done, nil
+		}
+		changed := a.changed
+		a.mu.Unlock()
+		if !waiting {
+			waiting = true
+			if a.held.Add(1) > maxHeld {
+				a.held.Add(-1)
+				return nil, Rules{}, nil, busy(2, "%s does not play %s yet, and %d requests wait for it already", a.Name, t.Phase, maxHeld)
+			}
+			defer a.held.Add(-1)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, Rules{}, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// attempt is that of a ticket. A later attempt replaces an earlier one, whose turns are dropped.
+func (p *phase) attempt(t Ticket) (*attempt, error) {
+	if p.ended {
+		return nil, errOver
+	}
+	at := p.attempts[t.rollout()]
+	switch {
+	case at != nil && at.number > t.Attempt:
+		return nil, errSuperseded
+	case at != nil && at.number == t.Attempt:
+		if at.ctx.Err() != nil {
+			return nil, errOver
+		}
+		return at, nil
+	case at != nil:
+		at.cancel(errSuperseded)
+	}
+	at = &attempt{number: t.Attempt}
+	at.ctx, at.cancel = context.WithCancelCause(context.Background())
+	p.attempts[t.rollout()] = at
+	return at, nil
+}
+
+// Conversation is one invocation of an agent in an attempt.
+type Conversation struct {
+	Task      string             // the text of the last message of a user in the first request
+	Rows      []agent.Trajectory // at least one; several where the history was rewritten
+	Answer    string             // the text of the last turn, or the arguments of its last call
+	Valid     bool               // every turn ended by itself, and no call was malformed
+	Malformed int                // calls that could not be read
+	Arrival   int                // place among the attempt's conversations by their first requests
+	Replies   []string           // ids of its replies
+}
+
+// Finish ends an attempt and returns its conversations, in an order that does not depend on when parallel calls arrived.
+// An attempt without any request has none.
+func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
+	a.mu.Lock()
+	p := a.phases[t.Phase]
+	if p == nil {
+		a.mu.Unlock()
+		return nil, fmt.Errorf("gateway: %s plays no %s", a.Name, t.Phase)
+	}
+	at, err := p.attempt(t)
+	if err == nil {
+		at.cancel(errOver) // under the lock: enter counts no request in afterwards
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	at.busy.Wait()
+	roots := at.forest.roots
+	at.forest = forest{}
+	slices.SortStableFunc(roots, func(x, y *root) int {
+		return cmp.Or(cmp.Compare(x.anchor.Turn, y.anchor.Turn), cmp.Compare(x.anchor.Call, y.anchor.Call),
+			cmp.Compare(x.hash, y.hash), cmp.Compare(x.repeat, y.repeat))
+	})
+	out := make([]Conversation, len(roots))
+	for i, r := range roots {
+		out[i] = r.conversation()
+	}
+	return out, nil
+}
+
+func (r *root) conversation() Conversation {
+	c := Conversation{Task: lastUser(r.first), Rows: r.rows(), Valid: true, Arrival: r.arrival}
+	for _, t := range r.turns {
+		if t.sampled {
+			c.Replies = append(c.Replies, t.reply.id)
+		}
+		c.Malformed += t.reply.malformed
+		c.Valid = c.Valid && t.out.Finish == policy.FinishStop
+	}
+	last := r.last().reply
+	if c.Answer = strings.TrimSpace(last.text); c.Answer == "" && len(last.calls) > 0 {
+		c.Answer = last.calls[len(last.calls)-1].Function.Arguments
+	}
+	c.Valid = c.Valid && c.Malformed == 0 && c.Answer != ""
+	return c
+}
+
+// dialect is the agent's chat template with a list of functions.
+func (a *Agent) dialect(functions []json.RawMessage) (*dialect, error) {
+	var key strings.Builder
+	for _, f := range functions {
+		key.Write(f)
+		key.WriteByte('\n')
+	}
+	a.mu.Lock()
+	d := a.templates[key.String()]
+	a.mu.Unlock()
+	if d != nil {
+		return d, nil
+	}
+	d = &dialect{tools: key.String()}
+	var err error
+	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, Date: a.Date})
+	if errors.Is(err, tokenizer.ErrNoTemplate) {
+		return nil, refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
+	}
+	if err == nil {
+		d.functions, err = agent.CallablesOf(functions)
+	}
+	if err != nil {
+		return nil, invalid("tools", "%v", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.templates) >= maxTemplates {
+		clear(a.templates)
+	}
+	a.templates[d.tools] = d
+	return d, nil
+}

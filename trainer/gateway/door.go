@@ -1,0 +1,278 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxBody bounds the bytes of a request.
+const maxBody = 16 << 20
+
+// Headers of the gateway.
+const (
+	// CallHeader is the ordinal of a call among calls with equal prompts that a program makes side by side, from 0.
+	CallHeader = "X-Mgrpo-Call"
+
+	anchorHeader = "X-Mgrpo-Anchor" // of the front door, to the worker of another agent
+	retryHeader  = "X-Stainless-Retry-Count"
+)
+
+// Round is a run's round, as a process takes part in it.
+type Round struct {
+	Run, Name string // Name is random
+	Open      bool   // anybody may ask, and nothing of a request is kept: Token is the key, "" none
+	Token     string
+	Secret    Secret
+	Agents    []string                                                  // of the team, the main agent first
+	Address   func(ctx context.Context, agent string) (*url.URL, error) // of an agent's worker; nil: all agents work here
+	Transport http.RoundTripper                                         // to other workers; nil: http.DefaultTransport
+}
+
+// Door is the gateway of a process. It is an http.Handler for /v1/ and /r/.
+type Door struct {
+	mu     sync.Mutex
+	round  Round
+	agents map[string]*Agent
+	mux    *http.ServeMux
+}
+
+// NewDoor makes a door behind which nobody works yet.
+func NewDoor() *Door {
+	d := &Door{mux: http.NewServeMux()}
+	for path, h := range map[string]func(http.ResponseWriter, *http.Request, string) error{
+		"POST /v1/chat/completions": d.serveChat, "POST /v1/completions": d.serveText, "GET /v1/models": d.serveModels} {
+		d.handle(path, h)
+		method, rest, _ := strings.Cut(path, " ")
+		d.handle(method+" /r/{key}"+rest, h)
+	}
+	d.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(404, "not_found", "%s %s: there are POST /v1/chat/completions, POST /v1/completions and GET /v1/models", r.Method, r.URL.Path).write(w)
+	})
+	return d
+}
+
+// ServeHTTP implements http.Handler.
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
+
+// handle answers a path. Errors that come before the first byte of an answer are told to the client.
+func (d *Door) handle(pattern string, h func(http.ResponseWriter, *http.Request, string) error) {
+	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		key := r.PathValue("key")
+		if key == "" {
+			key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if err := h(w, r, key); err != nil && r.Context().Err() == nil {
+			asAPI(err).write(w)
+		}
+	})
+}
+
+// Enter takes part in a round with the agents that work here. It replaces the round before it, whose tickets are void.
+func (d *Door) Enter(r Round, agents []*Agent) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.round, d.agents = r, map[string]*Agent{}
+	for _, a := range agents {
+		d.agents[a.Name] = a
+	}
+}
+
+// now is the round and the agents at work.
+func (d *Door) now() (Round, map[string]*Agent) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.round, d.agents
+}
+
+// admit reads the key of a request.
+func (d *Door) admit(key string) (Ticket, Round, map[string]*Agent, error) {
+	round, agents := d.now()
+	if len(agents) == 0 {
+		return Ticket{}, round, nil, busy(2, "the run has not begun here yet")
+	}
+	if round.Open {
+		if round.Token != "" && !sameText(key, round.Token) {
+			return Ticket{}, round, nil, refuse(401, "invalid_api_key", "the API key is not the server's token")
+		}
+		return Ticket{Phase: OpenPhase, Query: rand.Text(), Attempt: 1}, round, agents, nil
+	}
+	t, err := round.Secret.Ticket(key, time.Now())
+	if err != nil || t.Run != round.Run {
+		return t, round, nil, refuse(401, "invalid_api_key", "%v: a program's key is in its environment, OPENAI_API_KEY", orForeign(err))
+	}
+	if t.Round != round.Name {
+		return t, round, nil, errOver
+	}
+	return t, round, agents, nil
+}
+
+func orForeign(err error) error {
+	if err == nil {
+		return errKey
+	}
+	return err
+}
+
+// serveModels lists the agents.
+func (d *Door) serveModels(w http.ResponseWriter, _ *http.Request, key string) error {
+	_, round, _, err := d.admit(key)
+	if err != nil {
+		return err
+	}
+	list := make([]map[string]any, len(round.Agents))
+	for i, name := range round.Agents {
+		list[i] = map[string]any{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
+	}
+	return writeJSON(w, map[string]any{"object": "list", "data": list})
+}
+
+func (d *Door) serveChat(w http.ResponseWriter, r *http.Request, key string) error {
+	var request chatRequest
+	return d.serve(w, r, key, &request.options, func(body []byte) error {
+		return errors.Join(parse(body, &request), request.check())
+	}, func() string { return lastUser(request.Messages) }, func(a *Agent, c call) error {
+		return a.serveChat(w, r, &request, c)
+	})
+}
+
+func (d *Door) serveText(w http.ResponseWriter, r *http.Request, key string) error {
+	var request textRequest
+	return d.serve(w, r, key, &request.options, func(body []byte) error {
+		return errors.Join(parse(body, &request), request.check())
+	}, func() string { return request.Prompt.text }, func(a *Agent, c call) error {
+		return a.serveText(w, r, &request, c)
+	})
+}
+
+// serve reads a request and has its agent answer it, here or at its own worker. task is the text by which the call of the
+// main agent is found that the request belongs to.
+func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *options, read func([]byte) error, task func() string, answer func(*Agent, call) error) error {
+	ticket, round, agents, err := d.admit(key)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	if err := read(body); err != nil {
+		return err
+	}
+	if !slices.Contains(round.Agents, o.Model) {
+		return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", o.Model, strings.Join(round.Agents, ", "))
+	}
+	c, err := callOf(r, ticket)
+	if err != nil {
+		return err
+	}
+	if main := agents[round.Agents[0]]; main != nil && o.Model != main.Name {
+		c.anchor = main.anchorOf(ticket, task())
+	}
+	if a := agents[o.Model]; a != nil {
+		if round.Open {
+			defer a.forget(ticket)
+		}
+		return answer(a, c)
+	}
+	return d.forward(w, r, round, o.Model, c.anchor, key, body)
+}
+
+// callOf reads what the headers say of a request.
+func callOf(r *http.Request, t Ticket) (call, error) {
+	c := call{ticket: t, repeat: -1}
+	if text := r.Header.Get(CallHeader); text != "" {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return c, refuse(400, "invalid_request", "%s: %q is not a number from 0 to 65535", CallHeader, text)
+		}
+		c.repeat = int(n)
+	}
+	if n, err := strconv.Atoi(r.Header.Get(retryHeader)); err == nil {
+		c.retried = n > 0
+	}
+	turn, at, _ := strings.Cut(r.Header.Get(anchorHeader), ".")
+	c.anchor.Turn, _ = strconv.Atoi(turn) // without a front door both are 0
+	c.anchor.Call, _ = strconv.Atoi(at)
+	return c, nil
+}
+
+// forward passes a request on to the worker of its agent.
+func (d *Door) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
+	if round.Address == nil {
+		return refuse(404, "model_not_found", "%s does not work here", name)
+	}
+	to, err := round.Address(r.Context(), name)
+	if err != nil {
+		return busy(2, "%s: %v", name, err)
+	}
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(to)
+			p.Out.URL.Path = to.Path + p.In.URL.Path[strings.LastIndex(p.In.URL.Path, "/v1/"):]
+			p.Out.URL.RawPath = ""
+			p.Out.Header.Set("Authorization", "Bearer "+key)
+			p.Out.Header.Set(anchorHeader, strconv.Itoa(at.Turn)+"."+strconv.Itoa(at.Call))
+			p.Out.Body, p.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		},
+		Transport: round.Transport, FlushInterval: -1,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			busy(2, "%s's worker at %s does not answer: %v", name, to.Host, err).write(w)
+		},
+	}
+	proxy.ServeHTTP(w, r)
+	return nil
+}
+
+// OpenPhase is the phase of the requests of an open round. The agents begin it.
+const OpenPhase = "open"
+
+// forget drops an attempt of an open round.
+func (a *Agent) forget(t Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.phases[t.Phase]; p != nil {
+		if at := p.attempts[t.rollout()]; at != nil {
+			at.cancel(errOver)
+			delete(p.attempts, t.rollout())
+		}
+	}
+}
+
+// anchorOf finds the call of this, the main agent, to which a conversation of another with this task belongs.
+func (a *Agent) anchorOf(t Ticket, task string) anchor {
+	a.mu.Lock()
+	var at *attempt
+	if p := a.phases[t.Phase]; p != nil {
+		at = p.attempts[t.rollout()]
+	}
+	a.mu.Unlock()
+	if at == nil || at.number != t.Attempt {
+		return anchor{}
+	}
+	return at.anchorOf(task)
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b.Bytes()) // if it fails the client has gone
+	return nil
+}

@@ -1,0 +1,79 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// apiError is an error as OpenAI's clients read it.
+type apiError struct {
+	status  int
+	code    string
+	message string
+	param   string
+	retry   int // seconds of Retry-After; 0: none
+}
+
+func (e *apiError) Error() string { return e.message }
+
+func refuse(status int, code, format string, args ...any) *apiError {
+	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
+}
+
+// invalid refuses a field of a request.
+func invalid(param, format string, args ...any) *apiError {
+	return &apiError{status: http.StatusBadRequest, code: "invalid_request", param: param, message: param + ": " + fmt.Sprintf(format, args...)}
+}
+
+// busy asks the client to come again. OpenAI's clients do so by themselves.
+func busy(seconds int, format string, args ...any) *apiError {
+	e := refuse(http.StatusTooManyRequests, "busy", format, args...)
+	e.retry = seconds
+	return e
+}
+
+// asAPI turns any error into one for the client.
+func asAPI(err error) *apiError {
+	var api *apiError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &api):
+		return api
+	case errors.As(err, &large):
+		return refuse(http.StatusRequestEntityTooLarge, "too_large", "the request has more than %d bytes", large.Limit)
+	}
+	return refuse(http.StatusInternalServerError, "server_error", "%v", err)
+}
+
+// body is the error's JSON.
+func (e *apiError) body() []byte {
+	kind := "invalid_request_error"
+	if e.status >= 500 {
+		kind = "server_error"
+	}
+	var param any
+	if e.param != "" {
+		param = e.param
+	}
+	out, err := json.Marshal(map[string]any{"error": map[string]any{"message": e.message, "type": kind, "param": param, "code": e.code}})
+	if err != nil {
+		panic(err) // texts only
+	}
+	return out
+}
+
+// write answers a request with the error.
+func (e *apiError) write(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	if e.retry > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(e.retry))
+	}
+	if e.status == http.StatusConflict {
+		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients repeat a 409 otherwise
+	}
+	w.WriteHeader(e.status)
+	w.Write(e.body())
+}

@@ -1,0 +1,580 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// bleve, behind the search tool, keeps a pool of analysers from its init on.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
+
+func goldenTokenizer(t testing.TB, name string) *tokenizer.Tokenizer {
+	t.Helper()
+	tok, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", name), "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+// model is a policy that says what a function makes of the prompt's text, and remembers what it was asked.
+type model struct {
+	tok  *tokenizer.Tokenizer
+	says func(prompt string) string // without the token that ends a turn
+	wait func(prompt string)        // before it answers; may be nil
+
+	mu    sync.Mutex
+	asked []policy.Request
+}
+
+func (m *model) ContextLimit() int { return 4096 }
+
+func (m *model) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+	m.mu.Lock()
+	m.asked = append(m.asked, r)
+	m.mu.Unlock()
+	prompt := m.tok.Decode(r.Tokens, false)
+	if m.wait != nil {
+		m.wait(prompt)
+	}
+	if ctx.Err() != nil {
+		return policy.Completion{Finish: policy.FinishCancelled}, ctx.Err()
+	}
+	out := policy.Completion{Finish: policy.FinishStop, Tokens: append(m.tok.Encode(m.says(prompt)), m.tok.StopIDs()[0])}
+	if len(out.Tokens) > r.Sampling.MaxNew {
+		out.Tokens, out.Finish = out.Tokens[:r.Sampling.MaxNew], policy.FinishLength
+	}
+	for i, id := range out.Tokens {
+		out.LogProbs = append(out.LogProbs, -float32(id%7)/8-float32(i)/64)
+		if r.OnToken != nil {
+			r.OnToken(id)
+		}
+	}
+	return out, nil
+}
+
+const run, round, phaseName = "team", "round", "step-3"
+
+var secret = Secret(bytes.Repeat([]byte{7}, SecretSize))
+
+// stage is a door with two agents, of which the planner is the main one.
+type stage struct {
+	t      *testing.T
+	url    string
+	agents map[string]*Agent
+	models map[string]*model
+}
+
+func newStage(t *testing.T, tok *tokenizer.Tokenizer, says func(prompt string) string) *stage {
+	s := &stage{t: t, agents: map[string]*Agent{}, models: map[string]*model{}}
+	var agents []*Agent
+	for _, name := range []string{"planner", "solver"} {
+		m := &model{tok: tok, says: says}
+		a := New(Settings{Name: name, Main: name == "planner", Seed: 5, Policy: m, Tokenizer: tok})
+		a.Begin(phaseName, Rules{Step: 3, Sampling: policy.Sampling{Temperature: 1}})
+		s.agents[name], s.models[name] = a, m
+		agents = append(agents, a)
+	}
+	d := NewDoor()
+	d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"}}, agents)
+	server := httptest.NewServer(d)
+	s.url = server.URL
+	t.Cleanup(func() {
+		for _, a := range agents {
+			a.End(phaseName)
+		}
+		server.Close()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return s
+}
+
+func ticketOf(query string, attempt int) Ticket {
+	return Ticket{Run: run, Round: round, Phase: phaseName, Query: query, Attempt: attempt, Deadline: time.Now().Add(time.Hour).Unix()}
+}
+
+// post sends a request and returns the answer.
+func (s *stage) post(path, key string, body any, headers ...string) (int, map[string]any) {
+	s.t.Helper()
+	resp := s.send(path, key, body, headers...)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(text, &answer); err != nil {
+		s.t.Fatalf("%s: %s %q", path, resp.Status, text)
+	}
+	return resp.StatusCode, answer
+}
+
+func (s *stage) send(path, key string, body any, headers ...string) *http.Response {
+	s.t.Helper()
+	text, ok := body.(string)
+	if !ok {
+		data, err := json.Marshal(body)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		text = string(data)
+	}
+	r, err := http.NewRequest("POST", s.url+path, strings.NewReader(text))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp
+}
+
+type object = map[string]any
+
+func said(role, text string) object { return object{"role": role, "content": text} }
+
+// chat asks an agent and returns its message; anything but 200 ends the test.
+func (s *stage) chat(model string, t Ticket, messages []object, more object, headers ...string) object {
+	s.t.Helper()
+	body := object{"model": model, "messages": messages}
+	for k, v := range more {
+		body[k] = v
+	}
+	status, answer := s.post("/v1/chat/completions", secret.Key(t), body, headers...)
+	if status != 200 {
+		s.t.Fatalf("%d %v", status, answer)
+	}
+	return answer["choices"].([]any)[0].(object)["message"].(object)
+}
+
+func (s *stage) finish(name string, t Ticket) []Conversation {
+	s.t.Helper()
+	out, err := s.agents[name].Finish(t)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, c := range out {
+		for _, row := range c.Rows {
+			if err := row.Check(); err != nil {
+				s.t.Error(err)
+			}
+		}
+	}
+	return out
+}
+
+// calculator is the tool's definition, with its keys in the order in which we write them ourselves.
+var calculator = []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"type":"function","function":{"name":"calculator","description":%q,"parameters":%s}}`,
+	tool.Calculator().Description(), tool.Calculator().Schema()))}
+
+const calculation = `I see. <tool_call>{"name": "calculator", "arguments": {"expression": "2+2"}}</tool_call>`
+
+// calls the calculator first and answers with its result.
+func calculates(prompt string) string {
+	if strings.Contains(prompt, "\n4") {
+		return "It is 4."
+	}
+	return calculation
+}
+
+// TestAsOwnConversation: a client that holds the conversation that we hold ourselves gets the same tokens, mask, log-probs
+// and random numbers.
+func TestAsOwnConversation(t *testing.T) {
+	for _, name := range []string{"smollm2", "qwen3"} {
+		t.Run(name, func(t *testing.T) {
+			tok := goldenTokenizer(t, name)
+			own := &model{tok: tok, says: calculates}
+			chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: tok, System: "Be brief.", Tools: []tool.Tool{tool.Calculator()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := agent.Run(t.Context(), agent.Spec{Key: policy.Key{RunSeed: 5, Step: 3, Query: "q", Agent: "planner"}, Main: true, Task: "2 + 2?", Dialect: chat,
+				Sampling: policy.Sampling{Temperature: 1}}, agent.Env{Policy: own, Tools: map[string]tool.Tool{"calculator": tool.Calculator()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newStage(t, tok, calculates)
+			ticket := ticketOf("q", 1)
+			messages := []object{said("system", "Be brief."), said("user", "2 + 2?")}
+			first := s.chat("planner", ticket, messages, object{"tools": calculator})
+			call := first["tool_calls"].([]any)[0].(object)
+			if first["content"] != "I see. " || call["function"].(object)["arguments"] != `{"expression": "2+2"}` {
+				t.Errorf("first turn: %v", first)
+			}
+			result := said("tool", "4")
+			result["tool_call_id"] = call["id"]
+			last := s.chat("planner", ticket, append(messages, first, result), object{"tools": calculator})
+			if last["content"] != "It is 4." {
+				t.Errorf("last turn: %v", last)
+			}
+			got := s.finish("planner", ticket)
+			if len(got) != 1 || len(got[0].Rows) != 1 || !got[0].Valid || got[0].Answer != "It is 4." {
+				t.Fatalf("%+v", got)
+			}
+			row := got[0].Rows[0]
+			if !slices.Equal(row.Tokens, want.Tokens) || !slices.Equal(row.Sampled, want.Sampled) || !slices.Equal(row.LogProbs, want.LogProbs) {
+				t.Errorf("through the gateway:\n%q\nby ourselves:\n%q", tok.Decode(row.Tokens, false), tok.Decode(want.Tokens, false))
+			}
+			if !reflect.DeepEqual(keys(s.models["planner"]), keys(own)) {
+				t.Errorf("random numbers of %+v, want %+v", keys(s.models["planner"]), keys(own))
+			}
+		})
+	}
+}
+
+// keys are the random numbers that a model was to draw.
+func keys(m *model) (out []policy.Key) {
+	for _, r := range m.asked {
+		out = append(out, r.Key)
+	}
+	return out
+}
+
+// TestRewrittenHistory: a client that changes what was said gets a row of its own in the same invocation, and each sampled
+// token is trained once.
+func TestRewrittenHistory(t *testing.T) {
+	tok := goldenTokenizer(t, "smollm2")
+	s := newStage(t, tok, func(prompt string) string {
+		return fmt.Sprintf("turn %d", strings.Count(prompt, "<|im_start|>assistant"))
+	})
+	ticket := ticketOf("q", 1)
+	messages := []object{said("user", "a")}
+	for _, next := range []string{"b", "c"} {
+		messages = append(messages, s.chat("planner", ticket, messages, nil), said("user", next))
+	}
+	rewritten := append(slices.Clone(messages[:3]), said("assistant", "something else"), said("user", "c"))
+	s.chat("planner", ticket, messages, nil)
+	s.chat("planner", ticket, rewritten, nil)
+	got := s.finish("planner", ticket)
+	if len(got) != 1 || len(got[0].Rows) != 2 {
+		t.Fatalf("%d invocations: %+v", len(got), got)
+	}
+	trained := map[string]int{}
+	for _, row := range got[0].Rows {
+		for _, turn := range row.Turns {
+			if turn.Sampled {
+				trained[turn.Text]++
+			}
+		}
+	}
+	if want := map[string]int{"turn 1<|im_end|>": 1, "turn 2<|im_end|>": 1, "turn 3<|im_end|>": 2}; !reflect.DeepEqual(trained, want) {
+		t.Errorf("sampled turns %v, want %v", trained, want)
+	}
+}
+
+// TestTemplateDropsThinking: Qwen3's template drops the thinking of earlier turns once a user speaks again, so what follows
+// is a row of its own; after a tool's result it does not.
+func TestTemplateDropsThinking(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	s := newStage(t, tok, func(prompt string) string {
+		if strings.Contains(prompt, "xylophone") {
+			return "<think>\nnow\n</think>\n\nyes"
+		}
+		return "<think>\nponder\n</think>\n\n" + calculates(prompt)
+	})
+	ticket := ticketOf("q", 1)
+	messages := []object{said("user", "2 + 2?")}
+	first := s.chat("solver", ticket, messages, object{"tools": calculator})
+	if first["reasoning_content"] != "ponder" {
+		t.Errorf("thinking: %v", first)
+	}
+	result := said("tool", "4")
+	result["tool_call_id"] = first["tool_calls"].([]any)[0].(object)["id"]
+	messages = append(messages, first, result)
+	messages = append(messages, s.chat("solver", ticket, messages, object{"tools": calculator}), said("user", "xylophone"))
+	s.chat("solver", ticket, messages, object{"tools": calculator})
+	got := s.finish("solver", ticket)
+	if len(got) != 1 || len(got[0].Rows) != 2 {
+		t.Fatalf("%+v", got)
+	}
+	rows := got[0].Rows
+	if tok.Decode(rows[0].Tokens, false) == tok.Decode(rows[1].Tokens, false) || rows[0].SampledTokens()+rows[1].SampledTokens() == 0 {
+		t.Errorf("%+v", rows)
+	}
+	for _, row := range rows {
+		text := tok.Decode(row.Tokens, false)
+		if asked := strings.Contains(text, "xylophone"); asked == strings.Contains(text, "ponder") {
+			t.Errorf("a row with the question %v: %q", asked, text)
+		}
+	}
+}
+
+// TestParallelCalls: which of several calls arrives first changes neither their order nor their random numbers; the header
+// tells equal ones apart.
+func TestParallelCalls(t *testing.T) {
+	tok := goldenTokenizer(t, "smollm2")
+	play := func(order []int) ([]Conversation, map[string]uint64) {
+		s := newStage(t, tok, func(prompt string) string {
+			if strings.Contains(prompt, "plan") {
+				return `<tool_call>{"name": "ask", "arguments": {"task": "zebra"}}</tool_call> <tool_call>{"name": "ask", "arguments": {"task": "ape"}}</tool_call>`
+			}
+			return "ok"
+		})
+		ticket := ticketOf("q", 1)
+		s.chat("planner", ticket, []object{said("user", "plan")}, nil)
+		calls := []struct{ task, ordinal string }{{"zebra", "0"}, {"ape", "0"}, {"ape", "1"}, {"cat", "0"}}
+		for _, i := range order {
+			s.chat("solver", ticket, []object{said("user", calls[i].task)}, nil, CallHeader, calls[i].ordinal)
+		}
+		roots := map[string]uint64{}
+		for i, r := range s.models["solver"].asked {
+			c := calls[order[i]]
+			roots[c.task+c.ordinal] = r.Key.Root
+		}
+		return s.finish("solver", ticket), roots
+	}
+	want, roots := play([]int{0, 1, 2, 3})
+	if len(roots) != 4 || roots["ape0"] == roots["ape1"] {
+		t.Errorf("random numbers: %v", roots)
+	}
+	var tasks []string
+	for _, c := range want {
+		tasks = append(tasks, c.Task)
+	}
+	if !slices.Equal(tasks, []string{"zebra", "ape", "ape", "cat"}) {
+		t.Errorf("the calls have the order of the planner's turn, and what it did not ask for comes last: %v", tasks)
+	}
+	for _, order := range [][]int{{3, 2, 1, 0}, {1, 3, 0, 2}} {
+		got, again := play(order)
+		for i := range got {
+			got[i].Arrival = want[i].Arrival
+		}
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(again, roots) {
+			t.Errorf("in the order %v: %+v, %v", order, got, again)
+		}
+	}
+}
+
+// TestRetries: a repeated request gets the answer of the first, whether or not that is there yet; an equal request that is
+// no repetition is another call.
+func TestRetries(t *testing.T) {
+	tok := goldenTokenizer(t, "smollm2")
+	s := newStage(t, tok, func(string) string { return "ok" })
+	ticket := ticketOf("q", 1)
+	ask := func(headers ...string) string {
+		_, answer := s.post("/v1/chat/completions", secret.Key(ticket), object{"model": "solver", "messages": []object{said("user", "?")}}, headers...)
+		return answer["id"].(string)
+	}
+	first := ask(retryHeader, "0")
+	if again := ask(retryHeader, "1"); again != first {
+		t.Errorf("a repetition is %s, not %s", again, first)
+	}
+	release := make(chan struct{})
+	s.models["solver"].wait = func(string) { <-release }
+	slow := make(chan string, 2)
+	go func() { slow <- ask(retryHeader, "0") }()
+	for s.agents["solver"].Talking() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { slow <- ask(retryHeader, "1") }()
+	time.Sleep(10 * time.Millisecond) // the answer is the same whenever the repetition comes
+	close(release)
+	if a, b := <-slow, <-slow; a != b || a == first {
+		t.Errorf("a repetition while the first is under way: %s and %s", a, b)
+	}
+	if got := s.finish("solver", ticket); len(got) != 2 || len(s.models["solver"].asked) != 2 {
+		t.Errorf("%d calls, sampled %d times", len(got), len(s.models["solver"].asked))
+	}
+}
+
+// TestKeys: nothing is answered to a key that is wrong, expired, of another run, of a round that is over, of an attempt that
+// was replaced or has ended.
+func TestKeys(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	ask := func(key string) int {
+		status, _ := s.post("/v1/chat/completions", key, object{"model": "planner", "messages": []object{said("user", "?")}})
+		return status
+	}
+	good := ticketOf("q", 2)
+	if status := ask(secret.Key(good)); status != 200 {
+		t.Fatalf("a good key: %d", status)
+	}
+	change := func(f func(*Ticket)) string {
+		other := good
+		f(&other)
+		return secret.Key(other)
+	}
+	foreign := Secret(bytes.Repeat([]byte{8}, SecretSize))
+	key := secret.Key(good)
+	for name, c := range map[string]struct {
+		key  string
+		want int
+	}{
+		"none": {"", 401}, "nonsense": {"sk-1234", 401}, "foreign": {foreign.Key(good), 401}, "cut": {key[:len(key)-2], 401},
+		"changed":    {key[:10] + "A" + key[11:], 401},
+		"expired":    {change(func(t *Ticket) { t.Deadline = time.Now().Unix() - 1 }), 401},
+		"run":        {change(func(t *Ticket) { t.Run = "other" }), 401},
+		"round":      {change(func(t *Ticket) { t.Round = "before" }), 409},
+		"superseded": {change(func(t *Ticket) { t.Attempt = 1 }), 409},
+	} {
+		if status := ask(c.key); status != c.want {
+			t.Errorf("%s: %d, want %d", name, status, c.want)
+		}
+	}
+	s.finish("planner", good)
+	if status := ask(secret.Key(good)); status != 409 {
+		t.Errorf("after the end: %d", status)
+	}
+	if _, err := Secret(nil).Ticket(Secret(nil).Key(good), time.Now()); err == nil {
+		t.Error("without a secret anything is accepted")
+	}
+}
+
+// TestSuperseded: what an attempt sampled is gone when the next one begins.
+func TestSuperseded(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(prompt string) string { return "ok" })
+	s.chat("solver", ticketOf("q", 1), []object{said("user", "first")}, nil)
+	s.chat("solver", ticketOf("q", 2), []object{said("user", "second")}, nil)
+	if got := s.finish("solver", ticketOf("q", 2)); len(got) != 1 || got[0].Task != "second" {
+		t.Errorf("%+v", got)
+	}
+	if got := s.finish("planner", ticketOf("q", 2)); len(got) != 0 {
+		t.Errorf("an agent that nobody asked: %+v", got)
+	}
+}
+
+// TestRefusals: what would change what is trained, or cannot be done, is refused by name.
+func TestRefusals(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s.agents["planner"].Begin("eval-3", Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
+	evaluation := ticketOf("q", 1)
+	evaluation.Phase = "eval-3"
+	for _, c := range []struct {
+		field object
+		want  string // in the message; "": accepted
+		eval  string
+	}{
+		{object{"temperature": 1}, "", ""},
+		{object{"temperature": 0.5}, "temperature", ""},
+		{object{"top_p": 1}, "", ""},
+		{object{"top_p": 0.5}, "top_p", ""},
+		{object{"top_k": -1}, "", ""},
+		{object{"top_k": 20}, "top_k", ""},
+		{object{"temperature": -1}, "temperature", "temperature"},
+		{object{"frequency_penalty": 0.5}, "frequency_penalty", "frequency_penalty"},
+		{object{"n": 2}, "n: 2", "n: 2"},
+		{object{"seed": 3, "user": "me", "store": false}, "", ""},
+		{object{"response_format": object{"type": "json_object"}}, "response_format", "response_format"},
+		{object{"tool_choice": "required", "tools": calculator}, "tool_choice", "tool_choice"},
+		{object{"messages": []object{said("user", "?"), said("assistant", "!")}}, "last message", "last message"},
+		{object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url"}}}}}, "image_url", "image_url"},
+		{object{"guided_regex": "a*"}, "guided_regex", "guided_regex"},
+		{object{"model": "gpt-5"}, "planner, solver", "planner, solver"},
+		{object{"max_tokens": 0}, "max_tokens", "max_tokens"},
+	} {
+		body := object{"model": "planner", "messages": []object{said("user", "?")}}
+		for k, v := range c.field {
+			body[k] = v
+		}
+		for ticket, want := range map[Ticket]string{ticketOf("q", 1): c.want, evaluation: c.eval} {
+			status, answer := s.post("/v1/chat/completions", secret.Key(ticket), body)
+			text := fmt.Sprint(answer["error"])
+			if (want == "") != (status == 200) || !strings.Contains(text, want) {
+				t.Errorf("%v in %s: %d %s, want %q", c.field, ticket.Phase, status, text, want)
+			}
+		}
+	}
+	s.agents["planner"].End("eval-3")
+}
+
+// TestStream: the pieces of a streamed reply make the whole reply, without marks.
+func TestStream(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	s := newStage(t, tok, func(string) string { return "<think>\nhm\n</think>\n\n" + calculation })
+	resp := s.send("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "tools": calculator,
+		"stream_options": object{"include_usage": true}, "messages": []object{said("user", "?")}})
+	defer resp.Body.Close()
+	var content, finish, call, last string
+	ids := map[any]bool{}
+	usage := 0
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		last = data
+		var chunk struct {
+			ID      string
+			Choices []struct {
+				Delta struct {
+					Content   string
+					ToolCalls []toolCall `json:"tool_calls"`
+				}
+				FinishReason string `json:"finish_reason"`
+			}
+			Usage struct {
+				Total int `json:"total_tokens"`
+			}
+		}
+		if json.Unmarshal([]byte(data), &chunk) != nil {
+			continue
+		}
+		ids[chunk.ID] = true
+		usage += chunk.Usage.Total
+		for _, c := range chunk.Choices {
+			content += c.Delta.Content
+			finish += c.FinishReason
+			for _, tc := range c.Delta.ToolCalls {
+				call += tc.Function.Name + tc.Function.Arguments
+			}
+		}
+	}
+	got := s.finish("planner", ticketOf("q", 1))
+	if strings.TrimSpace(content) != "I see." || finish != "tool_calls" || call != `calculator{"expression": "2+2"}` || last != "[DONE]" || len(ids) != 1 || usage != len(got[0].Rows[0].Tokens) {
+		t.Errorf("content %q, finish %q, call %q, last %q, ids %v, usage %d of %d", content, finish, call, last, ids, usage, len(got[0].Rows[0].Tokens))
+	}
+}
+
+// TestText: a prompt of text or of token ids that begins with all that was said continues it.
+func TestText(t *testing.T) {
+	tok := goldenTokenizer(t, "smollm2")
+	s := newStage(t, tok, func(prompt string) string { return " and on" })
+	for i, asIDs := range []bool{false, true} {
+		ticket := ticketOf(fmt.Sprint("q", i), 1)
+		prompt := func(text string, ids []int32) any {
+			if asIDs {
+				return ids
+			}
+			return text
+		}
+		ask := func(p any) {
+			if status, answer := s.post("/r/"+secret.Key(ticket)+"/v1/completions", "sk-of-its-own", object{"model": "solver", "prompt": p}); status != 200 {
+				t.Fatalf("%d %v", status, answer)
+			}
+		}
+		first := tok.Encode("It goes on")
+		sampled := append(tok.Encode(" and on"), tok.StopIDs()[0])
+		whole := slices.Concat(first, sampled, tok.Encode(" until"))
+		ask(prompt("It goes on", first))
+		ask(prompt(tok.Decode(whole, false), whole))
+		got := s.finish("solver", ticket)
+		if len(got) != 1 || len(got[0].Rows) != 1 || !slices.Equal(got[0].Rows[0].Tokens, append(whole, sampled...)) || got[0].Rows[0].SampledTokens() != 2*len(sampled) {
+			t.Errorf("ids %v: %+v", asIDs, got)
+		}
+	}
+}

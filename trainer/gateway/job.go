@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Job is a rollout that a program is to play.
+type Job struct {
+	Ticket Ticket          // without attempt and deadline, which whoever plays it sets
+	Text   string          // the question
+	Row    json.RawMessage // the row with all its columns; nil: the task has no rows
+}
+
+// query is the row as a program gets it: the task's own, or one made of the question.
+func (j Job) query() json.RawMessage {
+	if j.Row != nil {
+		return j.Row
+	}
+	row, err := json.Marshal(map[string]string{"id": j.Ticket.Query, "question": j.Text})
+	if err != nil {
+		panic(err) // two texts
+	}
+	return row
+}
+
+// Played is how a job ended.
+type Played struct {
+	Ticket Ticket // of the attempt that counts
+	Result Result
+	Stderr string // the end of what the program wrote there; "" of a program elsewhere
+	Failed error  // why there is no result; nil if there is one
+}
+
+// Result is what a program reports.
+type Result struct {
+	Answer  string             // the team's answer, which the task verifies where Correct is nil
+	Correct *float64           // its score in [0, 1]
+	Format  *bool              // nil: valid if every turn of the main agent is
+	Experts map[string]Experts // scores of the sub-agents' calls, by agent
+}
+
+// Experts are a program's own scores, in [0, 1], of an agent's calls.
+type Experts struct {
+	Scores []float64          // in the order of the calls' first requests
+	ByID   map[string]float64 // or by the id of any reply of the call
+}
+
+// UnmarshalJSON reads a list or a mapping.
+func (e *Experts) UnmarshalJSON(data []byte) error {
+	if json.Unmarshal(data, &e.Scores) == nil {
+		return nil
+	}
+	if json.Unmarshal(data, &e.ByID) == nil {
+		return nil
+	}
+	return fmt.Errorf("want a list of scores, or scores by the ids of replies")
+}
+
+// maxResult bounds the bytes of a result.
+const maxResult = 1 << 20
+
+// ParseResult reads a program's result: an object with the answer, or anything else, which is the answer itself.
+func ParseResult(line []byte) (Result, error) {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 {
+		return Result{}, fmt.Errorf("the program reported nothing: its last line must be the answer, or {\"answer\": ...}")
+	}
+	if len(line) > maxResult {
+		return Result{}, fmt.Errorf("a result of %d bytes; the limit is %d", len(line), maxResult)
+	}
+	var fields struct {
+		Answer  any                `json:"answer"`
+		Correct *float64           `json:"correct"`
+		Format  *bool              `json:"format"`
+		Experts map[string]Experts `json:"experts"`
+		Error   string             `json:"error"`
+	}
+	if line[0] != '{' {
+		return Result{Answer: string(line)}, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.UseNumber()
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&fields); err != nil {
+		return Result{}, fmt.Errorf("the result %.200q: %w; want answer, correct, format, experts, or error", line, err)
+	}
+	if fields.Error != "" {
+		return Result{}, fmt.Errorf("the program reported: %.500s", fields.Error)
+	}
+	r := Result{Correct: fields.Correct, Format: fields.Format, Experts: fields.Experts}
+	switch answer := fields.Answer.(type) {
+	case nil:
+		if r.Correct == nil {
+			return r, fmt.Errorf("the result %.200q has neither answer nor correct", line)
+		}
+	case string:
+		r.Answer = answer
+	case json.Number:
+		r.Answer = answer.String()
+	default:
+		return r, fmt.Errorf("the result's answer is neither a text nor a number: %.200q", line)
+	}
+	return r, r.check()
+}
+
+func (r Result) check() error {
+	score := func(what string, v float64) error {
+		if !(v >= 0 && v <= 1) {
+			return fmt.Errorf("the result's %s is %v; want 0 to 1", what, v)
+		}
+		return nil
+	}
+	if r.Correct != nil {
+		if err := score("correct", *r.Correct); err != nil {
+			return err
+		}
+	}
+	for name, e := range r.Experts {
+		for _, v := range e.Scores {
+			if err := score("score of a call of "+name, v); err != nil {
+				return err
+			}
+		}
+		for _, v := range e.ByID {
+			if err := score("score of a call of "+name, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Player has programs play jobs.
+type Player interface {
+	// Play returns when the job is played, or has failed. An error means that ctx has ended.
+	Play(ctx context.Context, j Job) (Played, error)
+}
+
+// deadline is the Unix time after which an attempt's key is refused.
+func deadline(timeout time.Duration) int64 { return time.Now().Add(timeout).Unix() + 1 }

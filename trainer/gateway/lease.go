@@ -1,0 +1,262 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Leases hands jobs to programs on other machines, over HTTP. It is an http.Handler for /rollouts/. A lease that its
+// program neither renews nor ends in time goes to another program, as the next attempt.
+type Leases struct {
+	LeaseSettings
+
+	mu      sync.Mutex
+	secret  Secret
+	waiting []*leased
+	byID    map[string]*leased
+	wake    chan struct{} // closed when a job begins to wait
+	mux     *http.ServeMux
+}
+
+// LeaseSettings are what Leases are made of.
+type LeaseSettings struct {
+	Token   string        // requests must carry it as a bearer token
+	Lease   time.Duration // without a renewal
+	Timeout time.Duration // of a program in all
+	BaseURL string        // of the team's main agent, ending with /v1; "": the host of the request
+}
+
+// leased is a job on its way.
+type leased struct {
+	job     Job
+	id      string
+	attempt int
+	expires *time.Timer // nil: it waits for a program
+	ends    time.Time   // of the attempt, renewals or not
+	done    chan Played // of one element
+	over    bool
+}
+
+// Offer is what a lease grants.
+type Offer struct {
+	ID       string          `json:"id"`
+	Query    json.RawMessage `json:"query"`
+	Rollout  int             `json:"k"`
+	Attempt  int             `json:"attempt"`
+	Deadline int64           `json:"deadline"` // Unix seconds
+	Renew    float64         `json:"renew"`    // seconds within which the lease must be renewed
+	BaseURL  string          `json:"base_url"`
+	Key      string          `json:"key"`
+}
+
+// maxAttempts is how often a rollout is leased.
+const maxAttempts = 5
+
+// NewLeases begins to lease.
+func NewLeases(s LeaseSettings) *Leases {
+	l := &Leases{LeaseSettings: s, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
+	for path, h := range map[string]func(*http.Request, []byte) (any, error){
+		"POST /rollouts/lease": l.lease, "POST /rollouts/{id}/renew": l.renew, "PUT /rollouts/{id}/result": l.result} {
+		l.mux.Handle(path, l.guard(h))
+	}
+	return l
+}
+
+// ServeHTTP implements http.Handler.
+func (l *Leases) ServeHTTP(w http.ResponseWriter, r *http.Request) { l.mux.ServeHTTP(w, r) }
+
+// Sign sets the secret that signs the programs' keys, when the run's round begins.
+func (l *Leases) Sign(s Secret) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.secret = s
+}
+
+// guard answers with JSON, or with the error.
+func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The body is read before a handler waits: only then does the server notice a client that has gone.
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxResult))
+		var answer any
+		if err == nil {
+			answer, err = h(r, body)
+		}
+		switch {
+		case err != nil:
+			asAPI(err).write(w)
+		case answer == nil:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			_ = writeJSON(w, answer)
+		}
+	})
+}
+
+// Play waits until some program has played the job.
+func (l *Leases) Play(ctx context.Context, j Job) (Played, error) {
+	job := &leased{job: j, id: rand.Text(), done: make(chan Played, 1)}
+	l.mu.Lock()
+	l.byID[job.id] = job
+	l.queue(job)
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.drop(job)
+	}()
+	select {
+	case p := <-job.done:
+		return p, nil
+	case <-ctx.Done():
+		return Played{}, context.Cause(ctx)
+	}
+}
+
+// queue has a job wait for a program. The caller locks.
+func (l *Leases) queue(job *leased) {
+	job.expires = nil
+	l.waiting = append(l.waiting, job)
+	close(l.wake)
+	l.wake = make(chan struct{})
+}
+
+// drop forgets a job. The caller locks.
+func (l *Leases) drop(job *leased) {
+	job.over = true
+	delete(l.byID, job.id)
+	if job.expires != nil {
+		job.expires.Stop()
+	}
+}
+
+// longPoll is how long a request for a lease waits for a job.
+const longPoll = 20 * time.Second
+
+// lease grants a job, or answers 204 if there is none for a while.
+func (l *Leases) lease(r *http.Request, _ []byte) (any, error) {
+	if !sameText(bearer(r), l.Token) {
+		return nil, refuse(401, "invalid_api_key", "leasing needs the token of gateway.token_env as a bearer token")
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), longPoll)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		offer, ok := l.grant(r)
+		wake := l.wake
+		l.mu.Unlock()
+		if ok {
+			return offer, nil
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
+
+// grant takes the first job that waits. The caller locks.
+func (l *Leases) grant(r *http.Request) (Offer, bool) {
+	for len(l.waiting) > 0 {
+		job := l.waiting[0]
+		l.waiting = l.waiting[1:]
+		if job.over {
+			continue
+		}
+		job.attempt++
+		job.ends = time.Now().Add(l.Timeout)
+		attempt := job.attempt
+		job.expires = time.AfterFunc(min(l.Lease, l.Timeout), func() { l.expire(job, attempt) })
+		t := l.ticket(job)
+		base := l.BaseURL
+		if base == "" {
+			base = "http://" + r.Host + "/v1"
+		}
+		return Offer{ID: job.id, Query: job.job.query(), Rollout: t.Rollout, Attempt: t.Attempt, Deadline: t.Deadline,
+			Renew: l.Lease.Seconds(), BaseURL: base, Key: l.secret.Key(t)}, true
+	}
+	return Offer{}, false
+}
+
+// ticket is that of the job's attempt.
+func (l *Leases) ticket(job *leased) Ticket {
+	t := job.job.Ticket
+	t.Attempt, t.Deadline = job.attempt, job.ends.Unix()+1
+	return t
+}
+
+// expire gives a job to another program.
+func (l *Leases) expire(job *leased, attempt int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if job.over || job.attempt != attempt {
+		return
+	}
+	if attempt >= maxAttempts {
+		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("no program ended it in %d leases", maxAttempts)})
+		return
+	}
+	l.queue(job)
+}
+
+// end tells whoever waits for the job. The caller locks.
+func (l *Leases) end(job *leased, p Played) {
+	l.drop(job)
+	job.done <- p
+}
+
+// find looks up the job of a request, which must carry the key of its present attempt. The caller locks.
+func (l *Leases) find(r *http.Request) (*leased, error) {
+	job := l.byID[r.PathValue("id")]
+	if job == nil {
+		return nil, refuse(404, "not_found", "there is no such rollout, or it has ended")
+	}
+	if job.expires == nil || !sameText(bearer(r), l.secret.Key(l.ticket(job))) {
+		return nil, errSuperseded
+	}
+	return job, nil
+}
+
+// renew prolongs a lease, within the time of the program.
+func (l *Leases) renew(r *http.Request, _ []byte) (any, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	job, err := l.find(r)
+	if err == nil {
+		job.expires.Reset(min(l.Lease, time.Until(job.ends)))
+	}
+	return nil, err
+}
+
+// result ends a job. A result that cannot be read is the program's failure.
+func (l *Leases) result(r *http.Request, body []byte) (any, error) {
+	result, bad := ParseResult(body)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	job, err := l.find(r)
+	if err != nil {
+		return nil, err
+	}
+	l.end(job, Played{Ticket: l.ticket(job), Result: result, Failed: bad})
+	return nil, nil
+}
+
+func bearer(r *http.Request) string {
+	key, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return key
+}
+
+// sameText compares in constant time. Nothing is the same as an empty text.
+func sameText(got, want string) bool {
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return want != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}

@@ -1,0 +1,257 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// options are the fields that requests for chats and for texts share. Fields that change the distribution that tokens are
+// drawn from must have the run's values in training.
+type options struct {
+	Model               string          `json:"model"`
+	MaxTokens           *int            `json:"max_tokens"`
+	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	Stop                stopStrings     `json:"stop"`
+	Stream              bool            `json:"stream"`
+	StreamOptions       streamOptions   `json:"stream_options"`
+	N                   *int            `json:"n"`
+	Temperature         *float64        `json:"temperature"`
+	TopP                *float64        `json:"top_p"`
+	TopK                *int            `json:"top_k"`
+	MinP                *float64        `json:"min_p"`
+	FrequencyPenalty    float64         `json:"frequency_penalty"`
+	PresencePenalty     float64         `json:"presence_penalty"`
+	RepetitionPenalty   *float64        `json:"repetition_penalty"`
+	LogitBias           map[string]any  `json:"logit_bias"`
+	ResponseFormat      *responseFormat `json:"response_format"`
+}
+
+// ignored are the names of fields that change nothing.
+var ignored = []string{"seed", "user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"}
+
+type streamOptions struct {
+	IncludeUsage       bool `json:"include_usage"`
+	IncludeObfuscation bool `json:"include_obfuscation"`
+}
+
+type responseFormat struct {
+	Type string `json:"type"`
+}
+
+// chatRequest is the body of /v1/chat/completions.
+type chatRequest struct {
+	options
+	Messages    []message         `json:"messages"`
+	Tools       []json.RawMessage `json:"tools"`
+	ToolChoice  any               `json:"tool_choice"`
+	LogProbs    bool              `json:"logprobs"`
+	TopLogProbs int               `json:"top_logprobs"`
+}
+
+// textRequest is the body of /v1/completions.
+type textRequest struct {
+	options
+	Prompt   prompt `json:"prompt"`
+	LogProbs *int   `json:"logprobs"`
+	Echo     bool   `json:"echo"`
+	Suffix   string `json:"suffix"`
+	BestOf   *int   `json:"best_of"`
+}
+
+// prompt is a text or token ids.
+type prompt struct {
+	text string
+	ids  []int32 // nil: text
+}
+
+func (p *prompt) UnmarshalJSON(data []byte) error {
+	var texts []string
+	switch {
+	case json.Unmarshal(data, &p.text) == nil, json.Unmarshal(data, &p.ids) == nil:
+		return nil
+	case json.Unmarshal(data, &texts) == nil && len(texts) == 1:
+		p.text = texts[0]
+		return nil
+	}
+	return invalid("prompt", "want one text or one list of token ids")
+}
+
+// stopStrings are null, a text, or a list of texts.
+type stopStrings []string
+
+// maxStops bounds the stop strings of a request.
+const maxStops = 16
+
+func (s *stopStrings) UnmarshalJSON(data []byte) error {
+	var one *string
+	if json.Unmarshal(data, &one) == nil {
+		if one != nil {
+			*s = stopStrings{*one}
+		}
+		return nil
+	}
+	var many []string
+	if json.Unmarshal(data, &many) != nil || len(many) > maxStops || slices.Contains(many, "") {
+		return invalid("stop", "want a text, or at most %d texts, none empty", maxStops)
+	}
+	*s = many
+	return nil
+}
+
+// parse reads a body of known fields. An unknown field may change what is sampled, so it is refused and not ignored.
+func parse(body []byte, into any) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
+		return refuse(400, "invalid_request", "the body is not a JSON object: %v", err)
+	}
+	for _, name := range ignored {
+		delete(fields, name)
+	}
+	known, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(known))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(into)
+	var api *apiError
+	if err != nil && !errors.As(err, &api) && !errors.Is(err, io.EOF) {
+		return refuse(400, "invalid_request", "the body: %v", err)
+	}
+	return err
+}
+
+// Rules says what the requests of a phase may ask for.
+type Rules struct {
+	Step     int64           // keys the random numbers
+	Sampling policy.Sampling // the run's temperature and truncation
+	Free     bool            // a request may have a temperature and truncation of its own: nothing is trained on it
+}
+
+// sampling is how a request's turn is drawn. The room for tokens and the stop ids are the conversation's.
+func (o *options) sampling(r Rules) (policy.Sampling, error) {
+	s := r.Sampling
+	s.StopStrings = o.Stop
+	for name, n := range map[string]*int{"max_tokens": o.MaxTokens, "max_completion_tokens": o.MaxCompletionTokens} {
+		if n == nil {
+			continue
+		}
+		if *n < 1 {
+			return s, invalid(name, "%d; want at least 1", *n)
+		}
+		s.MaxNew = *n
+	}
+	if o.N != nil && *o.N != 1 {
+		return s, invalid("n", "%d; one reply a request", *o.N)
+	}
+	if o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0 {
+		return s, refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias change the distribution that is trained: leave them out")
+	}
+	if o.ResponseFormat != nil && o.ResponseFormat.Type != "text" {
+		return s, invalid("response_format", "%s needs an engine that constrains what is sampled, which this one does not: check the reply, or offer a function", o.ResponseFormat.Type)
+	}
+	for _, f := range []struct {
+		name  string
+		asked *float64
+		own   *float64
+		max   float64
+		off   float64 // a value that means the same as 0
+	}{{"temperature", o.Temperature, &s.Temperature, 100, math.NaN()}, {"top_p", o.TopP, &s.TopP, 1, 1}, {"min_p", o.MinP, &s.MinP, 1, 0},
+		{"top_k", asFloat(o.TopK), nil, math.MaxInt32, -1}} {
+		own := float64(s.TopK)
+		if f.own != nil {
+			own = *f.own
+		}
+		if f.asked == nil || *f.asked == own || f.off == *f.asked && (own == 0 || own == f.off) {
+			continue
+		}
+		if !r.Free {
+			return s, invalid(f.name, "%v; the run trains what is sampled with %v: leave it out, or change the run's", *f.asked, own)
+		}
+		if !(*f.asked >= 0 && *f.asked <= f.max) {
+			return s, invalid(f.name, "%v; want 0 to %v", *f.asked, f.max)
+		}
+		if f.own != nil {
+			*f.own = *f.asked
+		} else {
+			s.TopK = int(*f.asked)
+		}
+	}
+	return s, nil
+}
+
+func asFloat(n *int) *float64 {
+	if n == nil {
+		return nil
+	}
+	return new(float64(*n))
+}
+
+// functions are the definitions that a chat offers to the model, as compact JSON in the order of their keys.
+func (r *chatRequest) functions() ([]json.RawMessage, error) {
+	switch choice := r.ToolChoice.(type) {
+	case nil:
+	case string:
+		if choice == "none" {
+			return nil, nil
+		}
+		if choice != "auto" {
+			return nil, invalid("tool_choice", "%q needs an engine that constrains what is sampled: want auto or none", choice)
+		}
+	default:
+		return nil, invalid("tool_choice", "a certain function needs an engine that constrains what is sampled: want auto or none")
+	}
+	out := make([]json.RawMessage, len(r.Tools))
+	for i, raw := range r.Tools {
+		v, err := ordered.Parse(raw)
+		if err != nil {
+			return nil, invalid("tools", "%v", err)
+		}
+		var f struct {
+			Type     string `json:"type"`
+			Function struct {
+				Name string `json:"name"`
+			} `json:"function"`
+		}
+		if json.Unmarshal(raw, &f) != nil || f.Type != "function" || f.Function.Name == "" {
+			return nil, invalid("tools", `tool %d: want {"type": "function", "function": {"name": ..., "parameters": ...}}`, i+1)
+		}
+		text, err := ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
+		if err != nil {
+			return nil, invalid("tools", "%v", err)
+		}
+		out[i] = json.RawMessage(text)
+	}
+	return out, nil
+}
+
+// check refuses what cannot be done.
+func (r *chatRequest) check() error {
+	if r.TopLogProbs > 0 {
+		return invalid("top_logprobs", "only the log-probs of sampled tokens are known: want 0")
+	}
+	return checkMessages(r.Messages)
+}
+
+func (r *textRequest) check() error {
+	switch {
+	case r.Echo:
+		return invalid("echo", "the prompt has no log-probs here: want false")
+	case r.Suffix != "":
+		return invalid("suffix", "these models only continue a text: leave it out")
+	case r.BestOf != nil && *r.BestOf != 1:
+		return invalid("best_of", "one reply a request")
+	case r.LogProbs != nil && *r.LogProbs > 1:
+		return invalid("logprobs", "only the log-probs of sampled tokens are known: want 0 or 1")
+	case r.Prompt.text == "" && len(r.Prompt.ids) == 0:
+		return invalid("prompt", "it is empty")
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+)
+
+// call is a request for a turn, and how its client wants it told.
+type call struct {
+	ticket  Ticket
+	repeat  int             // which of several equal calls this is, as the client says; below 0: it does not
+	retried bool            // the client repeats a request whose answer it did not get
+	anchor  anchor          // of a new conversation
+	onTurn  func(id string) // told the reply's id before the first token; may be nil
+	onToken func(id int32)
+}
+
+// reply is a turn as the client reads it.
+type reply struct {
+	id        string
+	text      string
+	thinking  string
+	calls     []toolCall
+	malformed int     // calls that cannot be executed
+	written   []wrote // all calls in the order written, if any is malformed
+}
+
+// wrote is a call as the model wrote it. Problem is what to tell the model in place of a result.
+type wrote struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments,omitempty"`
+	Problem   string `json:"problem,omitempty"`
+}
+
+// chat samples the turn that a chat request asks for, or returns the turn that it asked for before.
+func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
+	functions, err := r.functions()
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.dialect(functions)
+	if err != nil {
+		return nil, err
+	}
+	return a.answer(ctx, c, &r.options, "chatcmpl-", func(at *attempt) (*turn, bool, error) {
+		return at.placeChat(r.Messages, d, c)
+	}, func(t *turn) reply {
+		t.said = d.Text(t.out.Tokens)
+		out := d.read(t.out, a.Limits.CallsPerTurn)
+		for i := range out.calls {
+			out.calls[i].ID = t.id("call_" + strconv.Itoa(i) + "_")
+		}
+		return out
+	}, d.Stops().IDs)
+}
+
+// read makes a reply of a turn. If a call cannot even be parsed, the turn is text for the client, with what is wrong.
+// A turn that was cut has no malformed calls: its conversation is invalid anyway.
+func (d *dialect) read(turn policy.Completion, most int) reply {
+	r := d.Reply(turn.Tokens)
+	out := reply{text: r.Text, thinking: r.Thinking}
+	unreadable := false
+	for i, c := range r.Calls {
+		problem := d.functions.Call(c).Problem
+		if most > 0 && i >= most {
+			problem = agent.Surplus(len(r.Calls)-most, most)
+		}
+		if problem != "" && turn.Finish == policy.FinishStop {
+			out.malformed++
+		}
+		unreadable = unreadable || c.Problem != ""
+		out.written = append(out.written, wrote{c.Name, string(c.Arguments), problem})
+		out.calls = append(out.calls, toolCall{Type: "function", Function: functionCall{Name: c.Name, Arguments: string(c.Arguments)}})
+	}
+	if unreadable {
+		out.text, out.calls = r.Whole, nil
+	}
+	if out.malformed == 0 {
+		out.written = nil
+	}
+	return out
+}
+
+// answer finds or adds the turn that a request asks for, by place, samples it, and has read make the reply.
+func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, place func(*attempt) (*turn, bool, error), read func(*turn) reply, stops []int32) (*turn, error) {
+	at, rules, leave, err := a.enter(ctx, c.ticket)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	sampling, err := o.sampling(rules)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
+	at.mu.Lock()
+	t, known, err := place(at)
+	if err == nil && !known {
+		t.done, t.reply.id = make(chan struct{}), t.id(prefix)
+	}
+	at.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if c.onTurn != nil {
+		c.onTurn(t.reply.id)
+	}
+	if known {
+		select {
+		case <-t.done:
+			return t, t.err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	sampling.StopIDs = stops
+	err = a.sample(ctx, at, t, c, rules.Step, sampling)
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	defer close(t.done)
+	if t.err = err; err != nil {
+		if !t.refused {
+			at.forest.forget(t)
+		}
+		return nil, err
+	}
+	id := t.reply.id
+	t.reply, t.sampled = read(t), true
+	t.reply.id = id
+	t.reply.cut(o.Stop)
+	at.turns++
+	at.calls = t.reply.calls
+	at.forest.remember(t, message{Role: "assistant", Content: content(t.reply.text), ToolCalls: t.reply.calls})
+	return t, nil
+}
+
+// sample has the policy sample a turn.
+func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) error {
+	at.mu.Lock()
+	tokens := append(t.parent.tokens(), t.prompt...)
+	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name, Root: t.root.key}
+	if t.branch > 0 { // the client wants another answer to the same messages
+		key.Root = policy.Root([]int32{int32(key.Root), int32(key.Root >> 32)}, t.branch)
+	}
+	room := a.room(len(tokens), s.MaxNew)
+	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
+	t.refused = room <= 0 || long
+	at.mu.Unlock()
+	if long {
+		return refuse(400, "turns", "the conversation has %d turns already, limits.max_turns of %s", a.Limits.Turns, a.Name)
+	}
+	if room <= 0 {
+		return &apiError{status: 400, code: "context_length_exceeded", param: "messages",
+			message: fmt.Sprintf("the conversation has %d tokens and may have %d: shorten it", len(tokens), a.longest())}
+	}
+	s.MaxNew = room
+	a.talking.Add(1)
+	defer a.talking.Add(-1)
+	out, err := a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, OnToken: c.onToken})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+			return cause
+		}
+		return err
+	}
+	t.out = out
+	return out.Check(room)
+}
+
+// longest is how many tokens a conversation may have.
+func (a *Agent) longest() int {
+	n := a.Policy.ContextLimit()
+	if a.Limits.Tokens > 0 {
+		n = min(n, a.Limits.Tokens)
+	}
+	return n
+}
+
+// room is how many tokens the turn after n tokens may have; asked is the client's bound, 0 without.
+func (a *Agent) room(n, asked int) int {
+	room := a.longest() - n
+	for _, limit := range []int{a.Limits.TurnTokens, asked} {
+		if limit > 0 {
+			room = min(room, limit)
+		}
+	}
+	return room
+}
+
+// placeChat says which turn a chat's messages ask for. known: another request has asked for it before. The caller locks.
+func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
+	all := chains(messages)
+	asked := all[len(messages)]
+	if t := at.forest.equal(asked, d.tools); t != nil && (c.retried || t.refused) {
+		return t, true, nil
+	}
+	t = &turn{asked: asked, tools: d.tools, messages: messages}
+	rewritten := at.forest.rewritten(all)
+	if before := at.forest.continued(all); before != nil {
+		fits, err := before.extend(t, d.Template)
+		if err != nil {
+			return nil, false, err
+		}
+		if fits {
+			t.parent = before
+			return t, false, before.root.add(t)
+		}
+		rewritten = before.root
+	}
+	ids, text, err := d.Prompt(rendered(messages, d.Neutral))
+	if err != nil {
+		return nil, false, invalid("messages", "%v", err)
+	}
+	t.prompt, t.text = ids, text
+	if rewritten != nil { // by the client, or by the template
+		t.prompt = rewritten.sampledAs(text, d.Encode)
+		return t, false, rewritten.add(t)
+	}
+	if len(at.forest.roots) >= maxRoots {
+		return nil, false, refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
+	}
+	return t, false, at.forest.plant(ids, c.repeat, messages, asked, c.anchor).add(t)
+}
+
+// extend gives next the tokens between this turn and it, if the template prints this turn and what was before it as it
+// did.
+func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
+	fresh := rendered(next.messages, template.Neutral)[len(t.messages)+1:]
+	if next.tools != t.tools {
+		return false, nil
+	}
+	fits, err := template.Extends(rendered(t.messages, template.Neutral), t.reply.thinking != "", fresh)
+	if err != nil || !fits {
+		return false, err
+	}
+	next.prompt, next.text, err = template.Observe(t.out.Tokens, fresh)
+	if err != nil {
+		return false, invalid("messages", "%v", err)
+	}
+	return true, nil
+}
+
+// id names a turn among those of a run. It is a function of what was asked, so that a program that is played again gets
+// the same ids.
+func (t *turn) id(prefix string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %d %d ", t.root.key, t.branch, t.size()-len(t.out.Tokens))
+	h.Write(t.asked[:])
+	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
+}
+
+// cut ends the text before the first of the client's stop strings.
+func (r *reply) cut(stops []string) {
+	for _, stop := range stops {
+		r.text, _, _ = strings.Cut(r.text, stop)
+	}
+}
+
+// anchorOf is the call of the main agent that a conversation with this task belongs to.
+func (at *attempt) anchorOf(task string) anchor {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	for i, c := range at.calls {
+		var arguments map[string]any
+		if json.Unmarshal([]byte(c.Function.Arguments), &arguments) != nil {
+			continue
+		}
+		for _, v := range arguments {
+			if text, ok := v.(string); ok && text != "" && strings.Contains(task, text) {
+				return anchor{at.turns, i}
+			}
+		}
+	}
+	return anchor{at.turns, len(at.calls)}
+}

@@ -1,0 +1,52 @@
+package learner
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// cut makes two rows of each sequence with two or more trained tokens: the first ends in the middle, the second has the
+// tokens of the first as its prompt.
+func cut(batch []*Sequence) (rows []*Sequence) {
+	for _, q := range batch {
+		at := q.trained()
+		if len(at) < 2 {
+			rows = append(rows, q)
+			continue
+		}
+		end := at[len(at)/2]
+		first, second := *q, *q
+		first.Whole, second.Whole = q.ID, q.ID
+		second.ID += "+1"
+		first.Tokens, first.Sampled, first.Behaviour = q.Tokens[:end], q.Sampled[:end], q.Behaviour[:end]
+		second.Sampled = slices.Concat(make([]bool, end), q.Sampled[end:])
+		rows = append(rows, &second, &first)
+	}
+	return rows
+}
+
+// TestRowsWeighAsOne: a trajectory that was cut into rows has the loss and the gradient that the float64 objective gives it
+// whole.
+func TestRowsWeighAsOne(t *testing.T) {
+	for _, aggregation := range []mgrpo.Aggregation{mgrpo.TrajectoryMean, mgrpo.TokenMean, mgrpo.ConstantLength} {
+		t.Run(string(aggregation), func(t *testing.T) {
+			l := tinyLearner(t, func(o *Options) { o.Loss.Aggregation, o.Loss.MaxLength = aggregation, 64 })
+			batch := tinyBatch(t, l, 0.6)
+			for _, q := range batch {
+				q.old = q.Behaviour
+			}
+			rows := cut(batch)
+			if len(rows) < len(batch)+4 {
+				t.Fatalf("%d rows of %d trajectories", len(rows), len(batch))
+			}
+			grad, r := gradientOf(t, l, rows)
+			want, wantGrad := ofOracle(t, l, byID(batch))
+			closeTo(t, "loss", r.Values["loss"], want.Values()["loss"], 2e-6)
+			if far := apart(grad, wantGrad, 1); far > 2e-5 {
+				t.Errorf("gradient %v apart", far)
+			}
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/gateway"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// admitPrograms admits requests of programs for this agent while a phase is played; the result ends that.
+func (w *worker) admitPrograms(p store.Phase) (end func()) {
+	if w.Gateway == nil {
+		return func() {}
+	}
+	w.Gateway.Begin(p.String(), gateway.Rules{Step: samplingStep(p), Sampling: w.sampling(p), Free: p.Evaluates()})
+	return func() { w.Gateway.End(p.String()) }
+}
+
+// attemptByProgram is one rollout that a program plays. A program that fails has no reward of 0: its rollout is removed for
+// every agent, as one whose answer cannot be verified.
+func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Query, k int) error {
+	played, err := w.Programs.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
+		Run: w.cfg.Run.Name, Round: w.member.Nonce(), Phase: c.phase.String(), Query: q.ID, Rollout: k}})
+	if err != nil {
+		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+	}
+	said, err := w.Gateway.Finish(played.Ticket)
+	if err != nil {
+		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+	}
+	t := w.heldOf(q, k, 0, said)
+	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
+	if t.FormatValid = !slices.ContainsFunc(said, func(c gateway.Conversation) bool { return !c.Valid }); played.Result.Format != nil {
+		t.FormatValid = *played.Result.Format
+	}
+	if played.Failed != nil {
+		t.Finish, t.FormatValid = agent.FinishProgram, false
+	}
+	lost, err := w.endCalls(ctx, c.phase, &t, played)
+	if err != nil {
+		return err
+	}
+	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Unscored: lost.first()}
+	if played.Failed != nil {
+		o.Failed = reasonOf(played.Failed)
+	} else if err := w.scoreProgram(ctx, q, &t, played.Result.Correct, &o); err != nil {
+		return err
+	}
+	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
+		return err
+	}
+	c.add(&t)
+	return nil
+}
+
+// scoreProgram makes the reward of the program's own score, or of the task's verification where it gave none.
+func (w *worker) scoreProgram(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
+	if correct != nil {
+		o.Correct = *correct
+		o.Reward, err = w.Rules.Rewards.MainReward(o.Format, &o.Correct)
+	} else {
+		err = w.score(ctx, q, attemptOf(t.Trajectory, ""), o)
+	}
+	if err != nil && ctx.Err() == nil {
+		o.Failed, o.Correct, o.Reward, err = reasonOf(err), 0, 0, nil
+	}
+	return err
+}
+
+// endCalls tells the sub-agents that a program has ended, and takes over how often each was called.
+func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played) (*unscored, error) {
+	var lost unscored
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	for _, sub := range w.cfg.Subs() {
+		g.Go(func() error {
+			scores := played.Result.Experts[sub.Name]
+			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
+				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
+			r, err := w.member.Call(gctx, v)
+			lost.add(v, r.Failed)
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Calls > 0 {
+				t.Calls[sub.Name] = r.Calls
+			}
+			return err
+		})
+	}
+	return &lost, g.Wait()
+}
+
+// endOfProgram ends an attempt of a program for this sub-agent: its conversations become trajectories, which stay here.
+func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
+	said, err := w.Gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
+	if err != nil {
+		return err
+	}
+	r := store.Result{Calls: len(said)}
+	for i, s := range said {
+		t := w.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
+		score, err := w.programScore(ctx, q, &t, s, v.End)
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		if err != nil { // not held: the rollout is removed for every agent
+			r.Failed = reasonOf(err)
+			c.held.unscored.add(v, r.Failed)
+			continue
+		}
+		t.expert = score
+		c.add(&t)
+	}
+	return w.member.Complete(ctx, v, r)
+}
+
+// programScore is a call's expert score: the program's own, or the task's. A call of an invalid format has none.
+func (w *worker) programScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
+	if !t.FormatValid {
+		return nil, nil
+	}
+	if end.Scores != nil {
+		if s.Arrival >= len(end.Scores) {
+			return nil, fmt.Errorf("the program scored %d calls of %s and made more", len(end.Scores), w.name)
+		}
+		return &end.Scores[s.Arrival], nil
+	}
+	for _, id := range s.Replies {
+		if score, ok := end.ByID[id]; ok {
+			return &score, nil
+		}
+	}
+	if end.ByID != nil {
+		return nil, fmt.Errorf("the program scored calls of %s, but not that with the replies %v", w.name, s.Replies)
+	}
+	score, err := w.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
+	return &score, err
+}
+
+// heldOf is the trajectory of an invocation that a program talked through. The main agent's conversations are one
+// invocation.
+func (w *worker) heldOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
+	var rows []agent.Trajectory
+	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: w.name, Invocation: i}, w.main),
+		Query: q.ID, Rollout: k, Agent: w.name, Invocation: i, Version: w.Policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
+	subtask := q.Text
+	for _, s := range said {
+		rows = append(rows, s.Rows...)
+		sum.FormatValid = sum.FormatValid && s.Valid
+		sum.Malformed += s.Malformed
+		sum.Answer, subtask = s.Answer, s.Task
+	}
+	for n := range rows {
+		row := &rows[n]
+		row.Version = min(row.Version, w.Policy.Version())
+		sum.Version = min(sum.Version, row.Version)
+		row.ID = fmt.Sprintf("%s+%d", sum.ID, n)
+		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, w.name, i
+	}
+	t := trajectory{Trajectory: sum, task: subtask}
+	if len(rows) > 0 { // else the program never asked
+		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.more = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
+	}
+	return t
+}

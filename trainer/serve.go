@@ -1,0 +1,31 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/gateway"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// Serve lets programs talk to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
+// Requests may choose temperature and truncation; eval's are the defaults. ready is called when the agents answer.
+func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(stepDir string)) error {
+	return withCheckpoint(ctx, cfg, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+		err := t.each(ctx, func(w *worker, ctx context.Context) error {
+			if w.Gateway == nil {
+				return errors.New("its model has no gateway")
+			}
+			w.Gateway.Begin(gateway.OpenPhase, gateway.Rules{Sampling: w.sampling(store.Eval(from.Step)), Free: true})
+			defer w.Gateway.End(gateway.OpenPhase)
+			if w.main {
+				ready(stepDir)
+			}
+			<-ctx.Done()
+			return nil
+		})
+		return err
+	})
+}
