@@ -27,7 +27,6 @@ func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
 	if o.Token, err = healthToken(cfg); err != nil {
 		return nil, err
 	}
-	var err error
 	if o.TLS, err = gatewayTLS(cfg); err != nil {
 		return nil, err
 	}
