@@ -261,7 +261,7 @@ func (p *Policy) count(r policy.Request, out policy.Completion) {
 
 // seedOf is the seed of a turn: a function of its key and of where it begins. Servers take whole numbers of this size.
 func seedOf(k policy.Key, prompt int) int64 {
-	key := mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Invocation)
+	key := mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root)
 	turn := mgrpo.StreamKey("mgrpo.turn.v1", uint64(key[0])<<32|uint64(key[1]), k.Agent, int64(prompt))
 	return int64(turn[0] >> 1)
 }
