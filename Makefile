@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -147,6 +147,10 @@ chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=3
 
 bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
 	$(GO) run ./bench/chaos/bugs $(ARGS)
+
+test-tracking: build ## forward a tiny run to the real W&B client and a real MLflow server (installs 300 MB once)
+	@trainer/metrics/track/testdata/setup.sh
+	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/metrics/track
 
 interop: build ## compare what mgrpo wrote with transformers (downloads gigabytes once)
 	@bench/interop/run.sh

@@ -25,6 +25,7 @@ type cli struct {
 	Rollout    rolloutCmd    `cmd:"" help:"Have a program on this machine play rollouts of a run."`
 	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions and leases, and what it waits for."`
 	Report     reportCmd     `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
+	Track      trackCmd      `cmd:"" help:"Forward a run's records to Weights & Biases or MLflow."`
 	Checkpoint checkpointCmd `cmd:"" help:"List, verify and prune the checkpoints of a run."`
 	Store      storeCmd      `cmd:"" help:"Print what a Redis server needs to know of the run."`
 	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`

@@ -51,6 +51,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	defer done()
 	opt.Stop = stop
 	err = trainer.Train(ctx, cfg, opt)
+	if err == nil || errors.Is(err, trainer.ErrFinished) || errors.Is(err, trainer.ErrNothingTrained) {
+		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
+	}
 	if errors.Is(err, trainer.ErrFinished) { // a run that is resumed when it is complete is no failure
 		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil

@@ -88,6 +88,9 @@ func TestInterruptedColdStart(t *testing.T) {
 	if !strings.Contains(said.String(), "the cold start is stopped after update ") {
 		t.Fatalf("no word about the cold start:\n%s", said.String())
 	}
+	if isComplete(t, dir) {
+		t.Error("the file says that a run is complete which was stopped")
+	}
 	resumed := succeed(t, "", args(dir, "--resume")...)
 	if !strings.Contains(resumed, "the cold start goes on where it was stopped, of ") || !strings.Contains(resumed, "the cold start goes on after update ") {
 		t.Errorf("resumed:\n%s", resumed)

@@ -26,6 +26,7 @@ type Topic string
 const (
 	TopicStart      Topic = "start"      // the step at which the run starts, resumes, or to which it goes back
 	TopicStop       Topic = "stop"       // why the run ends before its last step
+	TopicEnd        Topic = "end"        // the run has made its last step and evaluation; of the file alone
 	TopicWaiting    Topic = "waiting"    // a wait for another agent takes longer than usual
 	TopicSettings   Topic = "settings"   // a setting without the effect that a user may expect
 	TopicCheckpoint Topic = "checkpoint" // a checkpoint was written

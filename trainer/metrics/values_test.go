@@ -32,7 +32,8 @@ three places in the run's folder, and to the terminal:
 
 ` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
 ` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
-numbers by tool also have a label ` + "`tool`" + `.
+numbers by tool also have a label ` + "`tool`" + `. ` + "`mgrpo track`" + ` forwards the records to Weights & Biases or MLflow
+([tracking.md](tracking.md)).
 
 Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
 training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// isComplete says whether a run's file has the note of its end.
+func isComplete(t *testing.T, dir string) bool {
+	t.Helper()
+	log, err := metrics.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(log.Notes, func(l metrics.Line) bool { return l.Topic == metrics.TopicEnd })
+}
+
+// TestTrack forwards a whole run to a program in the place of Python, which counts what it is given.
+func TestTrack(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
+	for _, s := range []string{"run.dir=" + dir, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=2", "eval.samples=1",
+		"cold_start.demonstrations=none"} {
+		args = append(args, "--set", s)
+	}
+	toTheEnd(t, args...)
+	if !isComplete(t, dir) {
+		t.Fatal("the file does not say that the run is complete: mgrpo track --follow would wait for ever")
+	}
+	counts := filepath.Join(dir, "counts")
+	script := "#!/bin/sh\necho '{\"next\": 0}'\nwc -l >" + counts + "\n"
+	if err := os.WriteFile(counts+".sh", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Of two agents: two evaluations and a step.
+	if out := succeed(t, "", "track", dir, "--wandb", "agents", "--python", counts+".sh", "--follow"); out != "6 records forwarded\n" {
+		t.Errorf("printed %q", out)
+	}
+	if text, err := os.ReadFile(counts); err != nil || strings.TrimSpace(string(text)) != "7" { // and the configuration
+		t.Errorf("%q lines, %v, want 7", text, err)
+	}
+}
+
+func TestTrackUsage(t *testing.T) {
+	t.Setenv("MLFLOW_TRACKING_URI", "")
+	for _, c := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"runs/none", exitUsage, "--wandb"},
+		{"runs/none --wandb p --mlflow e", exitUsage, "--mlflow"},
+		{"runs/none --mlflow e", exitFailed, "want the folder of a run"},
+	} {
+		_, errs, status := run(t, "", append([]string{"track"}, strings.Fields(c.args)...)...)
+		if status != c.status || !strings.Contains(errs, c.want) {
+			t.Errorf("%s: status %d: %s", c.args, status, errs)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package track
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// root is the folder of the repository.
+const root = "../../.."
+
+// TestReal trains a tiny team, forwards it while it lasts and after a resume, and compares what W&B's client wrote and what
+// an MLflow server answers with metrics.jsonl. make test-tracking names the folder of their packages in MGRPO_TRACKING.
+func TestReal(t *testing.T) {
+	site := os.Getenv("MGRPO_TRACKING")
+	if site == "" {
+		t.Skip("make test-tracking runs it")
+	}
+	t.Setenv("PYTHONPATH", site)
+	t.Setenv("WANDB_MODE", "offline")
+	t.Setenv("MLFLOW_TRACKING_URI", startMLflow(t))
+	dir := filepath.Join(t.TempDir(), "run")
+	followed := mgrpo(t, "track", dir, "--wandb", "agents", "--follow")
+	if err := followed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	train(t, dir, "run.steps=2")
+	if err := followed.Wait(); err != nil { // it ends with the run
+		t.Fatal(err)
+	}
+	forward := func(to ...string) {
+		t.Helper()
+		if err := mgrpo(t, append([]string{"track", dir}, to...)...).Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forward("--mlflow", "agents")
+	live := offline(t, dir)
+	same(t, "W&B, live", live, dir)
+	train(t, dir, "run.steps=3", "--resume")
+	forward("--mlflow", "agents")
+	forward("--mlflow", "agents")
+	forward("--wandb", "agents")
+	again, server := offline(t, dir), readBack(t, "mlflow", os.Getenv("MLFLOW_TRACKING_URI"), "agents")
+	same(t, "W&B, resumed", again, dir)
+	same(t, "MLflow", server, dir)
+	if live.ID != again.ID || live.ID != server.ID || server.Status != "FINISHED" {
+		t.Errorf("ids %s, %s and %s; %s", live.ID, again.ID, server.ID, server.Status)
+	}
+	if g := again.Config["grpo"].(map[string]any); g["rollouts"] != 8. || server.Config["grpo.rollouts"] != "8" {
+		t.Errorf("configurations %v and %v", g, server.Config)
+	}
+	for i, row := range again.Rows {
+		if row["_step"] != float64(i) {
+			t.Errorf("row %d is %v there", i, row["_step"])
+		}
+	}
+}
+
+// mgrpo is the program with arguments.
+func mgrpo(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "mgrpo"), args...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// train makes the steps of a tiny run. Untaught agents may learn nothing in them, which the program calls a failure.
+func train(t *testing.T, dir string, more ...string) {
+	t.Helper()
+	small, err := os.ReadFile(filepath.Join(root, ".ci", "quickstart-small"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"train", filepath.Join(root, "examples/quickstart/team.yaml"), "--set", "run.dir=" + dir}, strings.Fields(string(small))...)
+	for _, m := range more {
+		if strings.Contains(m, "=") {
+			args = append(args, "--set")
+		}
+		args = append(args, m)
+	}
+	cmd := mgrpo(t, args...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Run(); err != nil && !strings.Contains(errs.String(), "nothing was trained") {
+		t.Fatalf("%v: %s", err, &errs)
+	}
+}
+
+// tracked is what readback.py prints.
+type tracked struct {
+	ID, Status string
+	Config     map[string]any
+	Rows       []map[string]any
+	Points     [][3]any // name, step, value
+}
+
+func readBack(t *testing.T, args ...string) (out tracked) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "python3", append([]string{"testdata/readback.py"}, args...)...)
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// offline reads the newest offline run folder of W&B's client.
+func offline(t *testing.T, dir string) tracked {
+	t.Helper()
+	folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*"))
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no offline run folder in %s: %v", dir, err)
+	}
+	return readBack(t, "wandb", folders[len(folders)-1])
+}
+
+// same wants every number of metrics.jsonl, once, and no others. A histogram is among the points of W&B alone.
+func same(t *testing.T, name string, got tracked, dir string) {
+	t.Helper()
+	log, err := metrics.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{}
+	for _, l := range log.Records {
+		for key, v := range rowOf(l).Values {
+			want[fmt.Sprint(key, "@", l.Step)] = v
+		}
+	}
+	if len(want) < 100 || want["planner/trajectories@1"] == 0 || len(want) != len(numbers(t, name, got, want)) {
+		t.Errorf("%s: %d numbers in the file, %d there", name, len(want), len(numbers(t, name, got, want)))
+	}
+}
+
+// numbers are the numbers of a tracker by name and step.
+func numbers(t *testing.T, name string, got tracked, want map[string]float64) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for _, p := range got.Points {
+		v, isNumber := p[2].(float64)
+		if !isNumber {
+			continue
+		}
+		at := fmt.Sprint(p[0], "@", p[1])
+		if _, twice := out[at]; twice {
+			t.Errorf("%s has %s twice", name, at)
+		}
+		if w, ok := want[at]; !ok || w != v {
+			t.Errorf("%s has %s = %v, want %v (there: %v)", name, at, v, w, ok)
+		}
+		out[at] = v
+	}
+	return out
+}
+
+// startMLflow starts a tracking server on a database of its own and returns its address.
+func startMLflow(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_, port, _ := net.SplitHostPort(address)
+	dir := t.TempDir()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("python3", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port, "--workers", "1",
+		"--backend-store-uri", "sqlite:///"+dir+"/mlflow.db", "--artifacts-destination", dir)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it has workers
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
+	for {
+		if reply, err := http.Get("http://" + address + "/health"); err == nil {
+			_ = reply.Body.Close()
+			if reply.StatusCode == http.StatusOK {
+				return "http://" + address
+			}
+		}
+		time.Sleep(50 * time.Millisecond) // go test's time-out bounds it
+	}
+}
