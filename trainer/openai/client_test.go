@@ -233,6 +233,19 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// The address is named once.
+func TestNobodyListens(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	c, err := New(Settings{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Complete(t.Context(), Request{}); err == nil || !strings.HasPrefix(err.Error(), server.URL+"/chat/completions: ") || strings.Contains(err.Error(), "Post ") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestTooLong(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"error": {"code": "context_length_exceeded"}}`:                                                           true,

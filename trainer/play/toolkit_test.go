@@ -3,11 +3,17 @@ package play
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/hosted"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/openai"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
@@ -102,5 +108,40 @@ func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.segments, err, c.want)
 		}
+	}
+}
+
+// tongue is a task with a language of its own.
+type tongue struct{ *ferries }
+
+func (tongue) Name() string { return "tongue" }
+
+func (tongue) Tokenizer() (*tokenizer.Tokenizer, error) { return nil, nil }
+
+func (tongue) Dialect(task.Part, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
+
+// TestHostedModelsSpeakInMessages: no task's own language is theirs, and the tools that a task brings are offered to them.
+func TestHostedModelsSpeakInMessages(t *testing.T) {
+	if _, err := New(Settings{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue speaks a language of its own") {
+		t.Error(err)
+	}
+	var offered string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		offered = string(body)
+		io.WriteString(w, `{"choices": [{"message": {"content": "Soon."}}]}`)
+	}))
+	defer server.Close()
+	m, err := hosted.Open(openai.Settings{URL: server.URL}, "big")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Settings{Part: task.Part{Agent: "clerk"}, Task: newFerries(), Hosted: m, Tools: &Toolbox{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := p.Play(t.Context(), Conversation{Text: "When?"})
+	if err != nil || held.Answer != "Soon." || !strings.Contains(offered, `"name":"timetable"`) {
+		t.Errorf("%+v, %v: asked %s", held, err, offered)
 	}
 }

@@ -42,9 +42,6 @@ func (c *conversation) Turn(ctx context.Context) (agent.Action, string, error) {
 	if room < 0 {
 		return agent.Action{}, binding, nil
 	}
-	if ctx.Err() != nil {
-		return agent.Action{}, "", context.Cause(ctx)
-	}
 	reply, err := c.chat.model.complete(ctx, c.chat.request(c.messages, c.spec.Sampling, room))
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -128,14 +128,14 @@ func TestConversation(t *testing.T) {
 // TestBadCalls are answered with what is wrong, each one, and go back to the server in a form that it can read.
 func TestBadCalls(t *testing.T) {
 	s := newStage(t,
-		says("", "tool_calls", "echo", `{"text": `, "nobody", `{}`, "echo", `[1]`, "helper", ``, "echo", `{"text": "a"}`, "echo", `{"text": "b"}`),
+		says("", "tool_calls", "echo", `{"text": `, "nobody", `{}`, "echo", `[1]`, "helper", ``, "echo", `{"text": "a"}`, "echo", `{"text": "b"}`, "echo", `{"text": "c"}`),
 		says("done", "stop"))
 	got, err := s.run(t.Context(), agent.Limits{CallsPerTurn: 5})
-	if err != nil || got.FormatValid || got.Malformed != 5 || got.Answer != "done" {
+	if err != nil || got.FormatValid || got.Malformed != 6 || got.Answer != "done" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	said, results := s.asked[1].Messages[2].ToolCalls, s.asked[1].Messages[3:]
-	for i, want := range []string{"not a JSON object", `no tool "nobody"`, "not a JSON object", "do not fit", "a!", "1 call(s) not executed"} {
+	for i, want := range []string{"not a JSON object", `no tool "nobody"`, "not a JSON object", "do not fit", "a!", "2 call(s) not executed", "2 call(s) not executed"} {
 		if !strings.Contains(results[i].Content, want) || results[i].ToolCallID != fmt.Sprint("c", 2*i) || !json.Valid([]byte(said[i].Function.Arguments)) {
 			t.Errorf("call %d, arguments %q: %+v, want %q", i, said[i].Function.Arguments, results[i], want)
 		}
