@@ -19,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// These tests train the small team with its planner on a real server: make test-engines, which installs the servers and
-// sets MGRPO_ENGINES to the folder of their virtual environments.
+// This test trains the small team with its planner on a real server: make test-engines, which installs vLLM and sets
+// MGRPO_ENGINES to the folder of its virtual environment.
 
 // engineServer is a process that serves a model. It is slow to start on a CPU: one to three minutes.
 type engineServer struct {
@@ -67,15 +67,11 @@ func freeAddress(t *testing.T) (address, port string) {
 	return l.Addr().String(), port
 }
 
-// python is the interpreter of a virtual environment of make test-engines.
-func python(t *testing.T, kind string) string {
+// python is the interpreter of the virtual environment with vLLM.
+func python(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(os.Getenv("MGRPO_ENGINES"), kind, "bin", "python")
-	_, err := os.Stat(path)
-	switch {
-	case err != nil && kind == "sglang":
-		t.Skip("no SGLang here: docs/engines.md says why make test-engines does not install it")
-	case err != nil || !filepath.IsAbs(path):
+	path := filepath.Join(os.Getenv("MGRPO_ENGINES"), "vllm", "bin", "python")
+	if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
 		t.Fatal("no vLLM in MGRPO_ENGINES: make test-engines installs it")
 	}
 	return path
@@ -90,25 +86,12 @@ func newVLLM(t *testing.T, model, forget string) *engineServer {
 	forgetful, _ := filepath.Abs("../bench/engines")
 	address, port := freeAddress(t)
 	return &engineServer{t: t, address: address,
-		command: []string{python(t, "vllm"), "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "policy",
+		command: []string{python(t), "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "policy",
 			"--host", "127.0.0.1", "--port", port, "--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "32",
 			"--logprobs-mode", "processed_logprobs", "--worker-extension-cls", "forgetful.Weights"},
 		env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1",
 			"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
 			"PYTHONPATH=" + extension + ":" + forgetful, "MGRPO_FORGET=" + forget},
-	}
-}
-
-func newSGLang(t *testing.T, model, forget string) *engineServer {
-	t.Helper()
-	standIn, _ := filepath.Abs("../bench/engines/sglang")
-	address, port := freeAddress(t)
-	return &engineServer{t: t, address: address,
-		command: []string{python(t, "sglang"), "-m", "forgetful", "--model-path", model, "--served-model-name", "policy",
-			"--host", "127.0.0.1", "--port", port, "--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native",
-			"--sampling-backend", "pytorch", "--grammar-backend", "none", "--disable-overlap-schedule", "--disable-cuda-graph",
-			"--max-total-tokens", "8192", "--max-running-requests", "32", "--context-length", "256", "--mem-fraction-static", "0.3"},
-		env: []string{"SGLANG_USE_CPU_ENGINE=1", "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "OMP_NUM_THREADS=1", "PYTHONPATH=" + standIn, "MGRPO_FORGET=" + forget},
 	}
 }
 
@@ -119,22 +102,18 @@ func served(extra ...string) []string {
 		"agents.researcher.limits.wall_time=20m", "eval.before=false"}, extra...)
 }
 
-func TestVLLM(t *testing.T)   { trainOnServer(t, "vllm", newVLLM) }
-func TestSGLang(t *testing.T) { trainOnServer(t, "sglang", newSGLang) }
-
-// trainOnServer trains three steps with a server that is killed in the second, and then with one that forgets to load.
-func trainOnServer(t *testing.T, kind string, serve func(t *testing.T, model, forget string) *engineServer) {
-	python(t, kind)
+// TestVLLM trains three steps on a server that is killed in the second, and then on one that forgets to load.
+func TestVLLM(t *testing.T) {
 	dir := t.TempDir()
 	if err := toTheEnd(Train(t.Context(), load(t, dir+"/model", served(append(untaught, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...)...), Options{})); err != nil {
 		t.Fatal(err)
 	}
 	model := archive.CheckpointsOf(dir+"/model").AgentDir(0, "planner")
 	forget := filepath.Join(dir, "forget")
-	s := serve(t, model, forget)
+	s := newVLLM(t, model, forget)
 	s.start()
 	t.Cleanup(s.kill)
-	engine := fmt.Sprintf("agents.planner.engine={kind: %s, url: [%q], weights: {path: %q, dtype: fp32}}", kind, s.url(), dir+"/weights")
+	engine := fmt.Sprintf("agents.planner.engine={kind: vllm, url: [%q], weights: {path: %q, dtype: fp32}}", s.url(), dir+"/weights")
 
 	seen := &recorder{}
 	var once sync.Once
