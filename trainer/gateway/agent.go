@@ -54,6 +54,9 @@ type dialect struct {
 	*agent.Template
 	tools     string // the list, which tells it from others
 	functions *agent.Callables
+
+	once sync.Once // makes it, where many ask for it at once
+	err  error
 }
 
 // phase is a training step or an evaluation, while it is played.
@@ -248,27 +251,29 @@ func (a *Agent) dialect(functions []json.RawMessage) (*dialect, error) {
 	}
 	a.mu.Lock()
 	d := a.templates[key.String()]
-	a.mu.Unlock()
-	if d != nil {
-		return d, nil
+	if d == nil {
+		if len(a.templates) >= maxTemplates {
+			clear(a.templates)
+		}
+		d = &dialect{tools: key.String()}
+		a.templates[d.tools] = d
 	}
-	d = &dialect{tools: key.String()}
-	var err error
+	a.mu.Unlock()
+	d.once.Do(func() { d.err = a.probe(d, functions) })
+	return d, d.err
+}
+
+// probe makes the dialect.
+func (a *Agent) probe(d *dialect, functions []json.RawMessage) (err error) {
 	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
-		return nil, refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
+		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
 	}
 	if err == nil {
 		d.functions, err = agent.CallablesOf(functions)
 	}
 	if err != nil {
-		return nil, invalid("tools", "%v", err)
+		return invalid("tools", "%v", err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.templates) >= maxTemplates {
-		clear(a.templates)
-	}
-	a.templates[d.tools] = d
-	return d, nil
+	return nil
 }

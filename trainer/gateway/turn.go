@@ -57,7 +57,7 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 		t.said = d.Text(t.out.Tokens)
 		out := d.read(t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
-			out.calls[i].ID = t.id("call_" + strconv.Itoa(i) + "_")
+			out.calls[i].ID = t.id(a.Name, c.ticket, "call_"+strconv.Itoa(i)+"_")
 		}
 		return out
 	}, d.Stops().IDs)
@@ -107,7 +107,7 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	at.mu.Lock()
 	t, known, err := place(at)
 	if err == nil && !known {
-		t.done, t.reply.id = make(chan struct{}), t.id(prefix)
+		t.done, t.reply.id = make(chan struct{}), t.id(a.Name, c.ticket, prefix)
 	}
 	at.mu.Unlock()
 	if err != nil {
@@ -251,11 +251,11 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 	return true, nil
 }
 
-// id names a turn among those of a run. It is a function of what was asked, so that a program that is played again gets
+// id names a turn among those of a run. It is a function of who was asked what, so that a program that is played again gets
 // the same ids.
-func (t *turn) id(prefix string) string {
+func (t *turn) id(agent string, k Ticket, prefix string) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d %d %d ", t.root.key, t.branch, t.size()-len(t.out.Tokens))
+	fmt.Fprintf(h, "%s %s %s %d %d ", agent, k.Phase, k.rollout(), t.root.key, t.branch)
 	h.Write(t.asked[:])
 	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
 }

@@ -1,0 +1,40 @@
+package gateway
+
+import "testing"
+
+// TestReplyIDs: equal questions to different agents, and in different rollouts, have replies with different ids; a later attempt
+// at the same rollout has the same ids.
+func TestReplyIDs(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	ask := func(agent string, k Ticket) string {
+		_, answer := s.post("/v1/chat/completions", secret.Key(k), object{"model": agent, "messages": []object{said("user", "?")}})
+		return answer["id"].(string)
+	}
+	other := ticketOf("q", 1)
+	other.Rollout = 1
+	ids := map[string]bool{}
+	for _, k := range []Ticket{ticketOf("q", 1), other, ticketOf("r", 1)} {
+		ids[ask("planner", k)], ids[ask("solver", k)] = true, true
+	}
+	if len(ids) != 6 {
+		t.Errorf("six replies have the ids %v", ids)
+	}
+	if !ids[ask("planner", ticketOf("q", 2))] {
+		t.Error("another attempt has other ids")
+	}
+}
+
+// TestTemplatePrintsEmptyThinking: Qwen3's template prints an empty thinking before a last turn without one, and none once a user
+// speaks again. The turn was sampled without one, so the conversation stays one row.
+func TestTemplatePrintsEmptyThinking(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	s := newStage(t, tok, func(string) string { return "ok" })
+	messages := []object{said("user", "a")}
+	for _, next := range []string{"b", "c"} {
+		messages = append(messages, s.chat("solver", ticketOf("q", 1), messages, nil), said("user", next))
+	}
+	s.chat("solver", ticketOf("q", 1), messages, nil)
+	if got := s.finish("solver", ticketOf("q", 1)); len(got) != 1 || len(got[0].Rows) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
