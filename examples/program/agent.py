@@ -16,7 +16,11 @@ SOLVER = {
     "function": {
         "name": "solver",
         "description": "Solves a word problem and returns the number.",
-        "parameters": {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"task": {"type": "string", "description": "What to do, complete in itself: the helper sees nothing else."}},
+            "required": ["task"],
+        },
     },
 }
 
