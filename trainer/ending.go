@@ -70,7 +70,11 @@ func (w *worker) ending() []string {
 	if w.main {
 		for _, name := range w.cfg.AgentNames()[1:] {
 			if y.calls[name] == 0 {
-				out = append(out, fmt.Sprintf("%s was never called in %d steps, so it learned nothing: have %s's prompt or its cold start's demonstrations call it", name, y.steps, w.name))
+				so := ""
+				if w.cfg.Learns(w.cfg.Agent(name)) {
+					so = ", so it learned nothing"
+				}
+				out = append(out, fmt.Sprintf("%s was never called in %d steps%s: have %s's prompt or its cold start's demonstrations call it", name, y.steps, so, w.name))
 			}
 		}
 	}

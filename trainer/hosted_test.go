@@ -374,6 +374,15 @@ func TestHostedPromptTooLong(t *testing.T) {
 	}
 }
 
+// TestHostedIsNotCalled: that it learned nothing is no news of a hosted model.
+func TestHostedIsNotCalled(t *testing.T) {
+	cfg := hostedTeam(t, startAPI(t), "solver", t.TempDir(), "run.steps=1", "cold_start.demonstrations=none", "agents.planner.limits.max_new_tokens=1")
+	err := Train(t.Context(), cfg, Options{Observer: &recorder{}})
+	if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), "solver was never called in 1 steps: have") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestHostedIsAlive: what has no device cannot hang on it.
 func TestHostedIsAlive(t *testing.T) {
 	if err := (&worker{Parts: &assemble.Parts{}}).Alive(t.Context()); err != nil {
