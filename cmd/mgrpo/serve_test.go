@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// served starts `mgrpo serve` and returns its base URL. The test ends it with Ctrl-C, after which its status must be 0.
+func served(t *testing.T, args ...string) string {
+	t.Helper()
+	as := program(t, "", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd := exec.Command(as.Path, as.Args[1:]...) // it outlives the test's context: Ctrl-C ends it
+	cmd.Env, cmd.Stderr = as.Env, os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+		_, _ = io.Copy(io.Discard, out)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("after Ctrl-C: %v", err)
+		}
+	})
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if _, url, ok := strings.Cut(lines.Text(), ": http"); ok && strings.HasSuffix(url, "/v1") {
+			return "http" + url
+		}
+	}
+	t.Fatal("it does not say where it is")
+	return ""
+}
+
+// chatWith asks a served model for a turn.
+func chatWith(t *testing.T, url, model string) (status int, answer string) {
+	t.Helper()
+	body := `{"model": "` + model + `", "max_tokens": 4, "temperature": 0.5, "messages": [{"role": "user", "content": "Hello"}]}`
+	resp, err := http.Post(url+"/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil || !json.Valid(data) {
+		t.Fatalf("%s %q, %v", resp.Status, data, err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+// TestServe: the agents of a trained team answer by their names, and one of their folders as a model.
+func TestServe(t *testing.T) {
+	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "mine", "team.yaml")
+	succeed(t, "", "init", "--template", "own-task", file)
+	args := []string{file}
+	for _, s := range []string{"agents.planner.limits.max_new_tokens=8", "cold_start.steps=1", "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=1", "eval.samples=1",
+		"agents.planner.model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}",
+		"agents.solver.model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}"} {
+		args = append(args, "--set", s)
+	}
+	toTheEnd(t, args...)
+	url := served(t, args...)
+	for _, name := range []string{"planner", "solver"} {
+		if status, answer := chatWith(t, url, name); status != 200 || !strings.Contains(answer, `"completion_tokens":`) {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
+	}
+	if status, answer := chatWith(t, url, "gpt-5"); status != 404 || !strings.Contains(answer, "planner, solver") {
+		t.Errorf("a stranger: %d %s", status, answer)
+	}
+	folders, err := filepath.Glob(filepath.Join(filepath.Dir(file), "runs", "*", "checkpoints", "step-000001", "solver"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("%v, %v", folders, err)
+	}
+	if status, answer := chatWith(t, served(t, "--model", folders[0], "--name", "mine"), "mine"); status != 200 {
+		t.Errorf("a folder: %d %s", status, answer)
+	}
+	refused(t, "", []string{"serve"}, "name the configuration")
+	refused(t, "", []string{"serve", "--listen", "0.0.0.0:0", "--model", folders[0]}, "--token-env")
+}
