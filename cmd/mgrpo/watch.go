@@ -21,7 +21,7 @@ const (
 	screenBegin = "\x1b[?1049h\x1b[?25l"
 	screenEnd   = "\x1b[?25h\x1b[?1049l"
 	screenHome  = "\x1b[H"
-	lineEnd     = "\x1b[K\r\n"
+	lineEnd     = "\x1b[K\n"
 	screenRest  = "\x1b[J"
 )
 
@@ -43,7 +43,7 @@ func watchStatus(ctx context.Context, read func(context.Context) (*store.Status,
 			return nil
 		}
 		_, rows, failed := term.GetSize(out)
-		if failed != nil {
+		if failed != nil || rows == 0 { // not known
 			rows = math.MaxInt
 		}
 		if err := drawStatus(os.Stdout, s, err, rows); err != nil {

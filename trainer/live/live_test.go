@@ -434,7 +434,7 @@ func TestViewers(t *testing.T) {
 		if resp.StatusCode == http.StatusServiceUnavailable {
 			break
 		}
-		if open = append(open, resp); len(open) > 1000 {
+		if open = append(open, resp); len(open) > 200 {
 			t.Fatal("there is no bound on viewers")
 		}
 	}
