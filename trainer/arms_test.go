@@ -166,7 +166,7 @@ func (t routedTask) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dial
 }
 
 func trainRouted(ctx context.Context, cfg *config.Config, opt Options) error {
-	t, err := assemble.Task(cfg)
+	t, err := assemble.Task(cfg, 1)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -102,7 +103,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "run.steps=1", "eval.before=false")
-	real, err := assemble.Task(cfg)
+	real, err := assemble.Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 // TestNoExpertScoreOfUnscoredCalls: an evaluation has no expert score where calls have none, and says why.
 func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
-	real, err := assemble.Task(cfg)
+	real, err := assemble.Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +176,7 @@ func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 // stands in the ledgers too; with grpo.max_removed: 1 the run goes on. An evaluation has no accuracy, and is not the best.
 func TestTooManyRemovedEndTheRun(t *testing.T) {
 	dir := t.TempDir()
-	real, err := assemble.Task(load(t, dir))
+	real, err := assemble.Task(load(t, dir), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func TestRemovalsInARow(t *testing.T) {
 func TestAReasonOfACallIsKept(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "run.steps=1", "eval.before=false")
-	real, err := assemble.Task(cfg)
+	real, err := assemble.Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,5 +445,32 @@ func TestMemoryFull(t *testing.T) {
 	}
 	if planner, researcher := both("", "16"); planner != nil || researcher != nil {
 		t.Errorf("with less: %v, %v", planner, researcher)
+	}
+}
+
+// TestABrokenScorerIsSaidFirst: a program that cannot score is no reason for a cold start.
+func TestABrokenScorerIsSaidFirst(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(`{"question": "what?", "answer": "this"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(`
+run: {name: x, dir: run}
+task:
+  kind: jsonl
+  train: rows.jsonl
+  eval: rows.jsonl
+  verifier: {kind: program, command: [sh, -c, "read line; echo '{\"id\": 1, \"error\": \"the reward model is not here\"}'"]}
+agents: {writer: {role: main, model: nowhere}}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Train(t.Context(), cfg, Options{})
+	if err == nil || !strings.Contains(err.Error(), "the reference answer of question train-row-000001 has no score") || !strings.Contains(err.Error(), "the reward model is not here") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "run")); err == nil {
+		t.Error("the run has begun")
 	}
 }

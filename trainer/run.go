@@ -31,6 +31,14 @@ type Options struct {
 	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
 }
 
+// agents are the names of the agents to run in this process.
+func (o Options) agents(cfg *config.Config) []string {
+	if o.Agents == nil {
+		return cfg.AgentNames()
+	}
+	return o.Agents
+}
+
 // ErrStopped is a run that ended before its last step or evaluation because it was asked to: with a checkpoint,
 // unless there was no step to finish or nobody to finish it with.
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
@@ -53,10 +61,15 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	var err error
 	opt.Observer = observed(opt.Observer)
 	if opt.Task == nil {
-		if opt.Task, err = assemble.Task(cfg); err != nil {
+		names := opt.agents(cfg)
+		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
 			return err
 		}
 		defer task.Close(opt.Task)
+		// A program or a module that does not work is said now, and not after the cold start.
+		if err = assemble.Scores(ctx, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
+			return err
+		}
 	}
 	contested := int64(math.MinInt64) // version from which a conflict arose
 	for {

@@ -31,10 +31,7 @@ type team struct {
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
 // loads it. s.Offers are the states at hand.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
-	names := opt.Agents
-	if names == nil {
-		names = cfg.AgentNames()
-	}
+	names := opt.agents(cfg)
 	options, err := assemble.Store(cfg)
 	if err != nil {
 		return nil, err

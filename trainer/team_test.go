@@ -52,7 +52,7 @@ func load(t *testing.T, dir string, sets ...string) *config.Config {
 // openTask is the configured task.
 func openTask(t *testing.T, cfg *config.Config) task.Task {
 	t.Helper()
-	out, err := assemble.Task(cfg)
+	out, err := assemble.Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

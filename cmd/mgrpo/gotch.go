@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"runtime"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
@@ -14,10 +13,10 @@ import (
 // PyTorch's own checkpoint files come in through gotch, after package weights has scanned them.
 func init() { weights.SetBinReader(readBin) }
 
-// TorchScript modules score answers on the CPU, on as many threads as there are cores.
+// TorchScript modules score answers through gotch.
 func init() {
-	verify.SetModuleOpener(func(path string) (verify.Module, error) {
-		return gotchx.OpenScorer(context.Background(), path, "cpu", runtime.NumCPU())
+	verify.SetModuleOpener(func(path, device string, threads int) (verify.Module, error) {
+		return gotchx.OpenScorer(context.Background(), path, device, threads)
 	})
 }
 

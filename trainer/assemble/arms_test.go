@@ -49,7 +49,7 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 // cannotAct says what is wrong with an agent's prompt, if anything.
 func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
 	t.Helper()
-	source, err := Task(cfg)
+	source, err := Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func TestDateIsTheRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := Task(cfg)
+	source, err := Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 	}
 	if t == nil {
 		var err error
-		if t, err = Task(cfg); err != nil {
+		if t, err = Task(cfg, 1); err != nil {
 			return nil, err
 		}
 	}

@@ -11,25 +11,39 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// Task makes the configured task.
-func Task(cfg *config.Config) (_ task.Task, err error) {
-	t := cfg.Task
-	if t.Kind == "go" {
+// Task makes the configured task, for a process with so many agents. Its verifiers hold nothing before the first score.
+func Task(cfg *config.Config, local int) (task.Task, error) {
+	switch cfg.Task.Kind {
+	case "go":
 		return nil, cfg.Fault("task.kind", errors.New("the task go is brought by a Go program, in trainer.Options (docs/library.md): start that program"))
+	case "research":
+		return researchTask(cfg)
 	}
-	if t.Kind == "research" {
-		r := t.Research
-		return research.New(research.Settings{
-			Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries,
-			Shape: &research.Shape{Hops: r.Hops, Alias: r.Alias, Outdated: r.Outdated},
-			Noise: research.Noise{
-				OneWord: r.Keyword, Outdated: r.Was, RandomQuote: r.Random, GiveUp: r.GiveUp,
-				WrongRelation: r.WrongRel, StopEarly: r.Early, AskAgain: r.Reask,
-			},
-		})
+	return rows(cfg, local)
+}
+
+func researchTask(cfg *config.Config) (task.Task, error) {
+	r := cfg.Task.Research
+	return research.New(research.Settings{
+		Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries,
+		Shape: &research.Shape{Hops: r.Hops, Alias: r.Alias, Outdated: r.Outdated},
+		Noise: research.Noise{
+			OneWord: r.Keyword, Outdated: r.Was, RandomQuote: r.Random, GiveUp: r.GiveUp,
+			WrongRelation: r.WrongRel, StopEarly: r.Early, AskAgain: r.Reask,
+		},
+	})
+}
+
+// rows makes a task of questions and answers in files.
+func rows(cfg *config.Config, local int) (_ task.Task, err error) {
+	t := cfg.Task
+	train, held := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
+	for _, file := range []struct{ key, path string }{{"task.train", train}, {"task.eval", held}} {
+		if _, err := os.Stat(file.path); err != nil {
+			return nil, cfg.Fault(file.key, err)
+		}
 	}
 	var answer, expert verify.Verifier
 	defer func() {
@@ -37,16 +51,15 @@ func Task(cfg *config.Config) (_ task.Task, err error) {
 			err = errors.Join(err, verify.Close(answer), verify.Close(expert))
 		}
 	}()
-	if answer, err = openVerifier(cfg, t.Verifier); err != nil {
+	if answer, err = openVerifier(cfg, t.Verifier, local); err != nil {
 		return nil, fmt.Errorf("task.verifier: %w", err)
 	}
 	expert = answer
 	if t.Expert.Kind != "auto" {
-		if expert, err = openVerifier(cfg, t.Expert); err != nil {
+		if expert, err = openVerifier(cfg, t.Expert, local); err != nil {
 			return nil, fmt.Errorf("task.expert: %w", err)
 		}
 	}
-	train, held := cfg.Resolve(t.Train), cfg.Resolve(t.Eval)
 	if t.Kind == "gsm8k" {
 		return gsm8k.Open(gsm8k.Settings{
 			Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
@@ -61,49 +74,3 @@ func Task(cfg *config.Config) (_ task.Task, err error) {
 // demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates:
 // enough to learn how, not so many that it forgets to answer by itself.
 const demonstratedDelegations = 0.7
-
-func openVerifier(cfg *config.Config, v config.Verifier) (verify.Verifier, error) {
-	kind := v.Kind
-	if kind == "auto" {
-		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
-	}
-	j := cfg.Task.Judge
-	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Judge: verify.JudgeSettings{
-		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
-	}}
-	if kind == verify.Program {
-		s.Program = verify.ProgramSettings{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}
-	}
-	if kind == verify.TorchScript {
-		encode, err := scorerTokens(cfg.Resolve(v.Tokenizer))
-		if err != nil {
-			return nil, err
-		}
-		s.TorchScript = verify.TorchScriptSettings{Path: cfg.Resolve(v.Path), Encode: encode, MaxTokens: v.MaxTokens}
-	}
-	if j.Prompt != "" {
-		text, err := os.ReadFile(cfg.Resolve(j.Prompt))
-		if err != nil {
-			return nil, err
-		}
-		s.Judge.Prompt = string(text)
-	}
-	return verify.New(s)
-}
-
-// scorerTokens turns a question and its answer into what a reward model reads: a chat of two messages through the
-// tokenizer's template, or where it has none both texts with a newline between them.
-func scorerTokens(folder string) (func(question, answer string) ([]int32, error), error) {
-	t, err := tokenizer.Load(folder)
-	if err != nil {
-		return nil, err
-	}
-	return func(question, answer string) ([]int32, error) {
-		if !t.HasTemplate() {
-			return t.EncodeWithSpecial(question + "\n" + answer), nil
-		}
-		text, err := t.Render(tokenizer.Chat{Messages: tokenizer.Messages(
-			tokenizer.Message{Role: "user", Content: question}, tokenizer.Message{Role: "assistant", Content: answer})})
-		return t.Encode(text), err
-	}, nil
-}

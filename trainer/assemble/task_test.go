@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -14,17 +17,42 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// modules counts the modules that are open.
-type modules struct{ open int }
-
-func (m *modules) Score(context.Context, [][]int32) ([]float32, error) {
-	return nil, errors.New("nothing is scored here")
+// modules lists the modules that were opened and counts those that are open.
+type modules struct {
+	mu     sync.Mutex
+	opened []string
+	open   int
 }
 
-func (m *modules) Close() error { m.open--; return nil }
+func (m *modules) Score(_ context.Context, batch [][]int32) ([]float32, error) {
+	return make([]float32, len(batch)), nil
+}
 
-// Where a task cannot be opened, its verifiers hold nothing any more.
-func TestVerifiersAreClosed(t *testing.T) {
+func (m *modules) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open--
+	return nil
+}
+
+// counted has m open the modules of verifiers.
+func (m *modules) counted(t *testing.T) {
+	verify.SetModuleOpener(func(path, device string, threads int) (verify.Module, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if filepath.Base(path) == "broken.pt" {
+			return nil, errors.New("no module")
+		}
+		m.open++
+		m.opened = append(m.opened, fmt.Sprint(filepath.Base(path), " ", device, " ", threads))
+		return m, nil
+	})
+	t.Cleanup(func() { verify.SetModuleOpener(nil) })
+}
+
+// A server opens a module only where it scores with it, on the device of its agent, and leaves none open. What is wrong
+// is said when the verifiers are tried.
+func TestModulesOfATask(t *testing.T) {
 	dir := t.TempDir()
 	if err := tokenizer.WriteWordLevel(dir, tokenizer.WordLevel{Vocab: []string{"<unk>", "</s>"}, Unk: "<unk>", EOS: "</s>"}); err != nil {
 		t.Fatal(err)
@@ -33,40 +61,47 @@ func TestVerifiersAreClosed(t *testing.T) {
 	if err := os.WriteFile(rows, []byte(`{"question":"what?","answer":"this"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := &modules{}
-	verify.SetModuleOpener(func(path string) (verify.Module, error) {
-		if filepath.Base(path) == "broken.pt" {
-			return nil, errors.New("no module")
-		}
-		m.open++
-		return m, nil
-	})
-	defer verify.SetModuleOpener(nil)
 	for _, c := range []struct {
-		rows, expert string
-		opens        bool
-	}{{rows, "scorer.pt", true}, {rows, "broken.pt", false}, {rows + ".not", "scorer.pt", false}} {
-		cfg, err := config.Parse("team.yaml", fmt.Appendf(nil, `
-run: {name: x}
-task:
-  {kind: jsonl, train: %q, eval: %q, verifier: {kind: torchscript, path: scorer.pt, tokenizer: %q}, expert: {kind: torchscript, path: %q, tokenizer: %q}}
-agents: {writer: {role: main, model: nowhere}}
-`, c.rows, c.rows, dir, c.expert, dir), nil)
+		rows, verifiers string // settings after those of the files
+		agents          []string
+		opened          []string
+		err             string
+	}{
+		{rows, "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR}", []string{"writer", "reader"}, []string{"a.pt cpu 2", "a.pt cuda:1 2"}, ""},
+		{rows, "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR}", []string{"reader"}, []string{"a.pt cuda:1 4"}, ""},
+		{rows, "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR}, expert: {kind: torchscript, path: b.pt, tokenizer: DIR}",
+			[]string{"reader"}, []string{"b.pt cuda:1 4"}, ""},
+		{rows, "verifier: {kind: torchscript, path: broken.pt, tokenizer: DIR}, expert: {kind: torchscript, path: b.pt, tokenizer: DIR}",
+			[]string{"reader"}, []string{"b.pt cuda:1 4"}, ""},
+		{rows, "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR}, expert: {kind: torchscript, path: broken.pt, tokenizer: DIR}",
+			[]string{"writer", "reader"}, []string{"a.pt cpu 2"}, "has no score: jsonl: query train-row-000001: verifier: torchscript " + dir + "/broken.pt: no module"},
+		{rows, "verifier: {kind: exact}, expert: {kind: torchscript, path: b.pt, tokenizer: DIR}", []string{"writer"}, nil, ""},
+		{rows, "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR/not}", []string{"writer"}, nil, "task.verifier"},
+		{rows + ".not", "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR}", []string{"writer"}, nil, "task.train: stat " + rows + ".not"},
+	} {
+		m := &modules{}
+		m.counted(t)
+		text := fmt.Sprintf(`
+run: {name: x, threads: 4}
+task: {kind: jsonl, train: %q, eval: %q, %s}
+agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowhere, device: "cuda:1"}}
+`, c.rows, rows, strings.ReplaceAll(c.verifiers, "DIR", dir))
+		cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		opened, err := Task(cfg)
-		if (err == nil) != c.opens {
-			t.Errorf("%v: %v", c, err)
-		}
-		if c.opens {
-			if err := task.Close(opened); err != nil {
-				t.Error(err)
+		opened, err := Task(cfg, len(c.agents))
+		if err == nil {
+			if m.open != 0 {
+				t.Errorf("%s: %d modules are open before an answer", c.verifiers, m.open)
 			}
+			err = errors.Join(Scores(t.Context(), cfg, opened, ScoredHere(cfg, c.agents)), task.Close(opened))
 		}
-		if m.open != 0 {
-			t.Errorf("%v: %d modules are open", c, m.open)
+		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v; want %q", c.verifiers, err, c.err)
 		}
-		m.open = 0
+		if m.open != 0 || !slices.Equal(m.opened, c.opened) {
+			t.Errorf("%s: opened %v, want %v; %d are open", c.verifiers, m.opened, c.opened, m.open)
+		}
 	}
 }

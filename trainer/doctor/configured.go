@@ -26,7 +26,7 @@ func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 
 // configured checks the needs of the configuration: it opens everything that a training opens, except weights.
 func configured(ctx context.Context, cfg *config.Config) (out []Finding) {
-	t, noTask := assemble.Task(cfg)
+	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), "correct the task section"})
 	} else {
@@ -76,25 +76,14 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 // scorePatience is the longest time that the verifiers may take.
 const scorePatience = time.Minute
 
-// scores lets the verifiers score the reference answer of the first question. A task with a language of its own
-// (task.Speaker) scores without verifiers.
+// scores tries the verifiers. A task with a language of its own (task.Speaker) scores without verifiers.
 func scores(ctx context.Context, cfg *config.Config, t task.Task) error {
 	if _, ok := t.(task.Speaker); ok {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, scorePatience)
 	defer cancel()
-	q := t.Train(0)
-	attempt := task.Attempt{Agent: cfg.Main().Name, Answer: q.Answer, Conversation: []task.Message{{Role: "prompt", Text: q.Text}, {Role: "assistant", Text: q.Answer}}}
-	_, err := t.VerifyMain(ctx, q, attempt)
-	if subs := cfg.Subs(); err == nil && len(subs) > 0 {
-		attempt.Agent, attempt.Invocation, attempt.Subtask = subs[0].Name, 1, q.Text
-		_, err = t.VerifySub(ctx, q, attempt)
-	}
-	if err != nil {
-		return fmt.Errorf("the reference answer of question %s has no score: %w", q.ID, err)
-	}
-	return nil
+	return assemble.Scores(ctx, cfg, t, cfg.AgentNames())
 }
 
 // fitting compares the needs of the agents with the memory and the disk of this machine.

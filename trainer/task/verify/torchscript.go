@@ -12,6 +12,8 @@ type TorchScriptSettings struct {
 	Path      string
 	Encode    func(question, answer string) ([]int32, error) // returns the module's input tokens
 	MaxTokens int                                            // most tokens of a question with its answer
+	Device    func(agent string) string                      // where an agent's answers are scored: cpu, cuda or cuda:N; nil: on the CPU
+	Threads   int                                            // CPU threads on each device; 0: 1
 }
 
 // Module scores batches of token sequences, one batch at a time.
@@ -20,23 +22,35 @@ type Module interface {
 	Close() error
 }
 
-var openModule func(path string) (Module, error)
+// ModuleOpener opens a TorchScript module on a device: cpu, cuda or cuda:N.
+type ModuleOpener func(path, device string, threads int) (Module, error)
+
+var openModule ModuleOpener
 
 // SetModuleOpener sets the function that opens TorchScript modules. The program that is built with gotch calls it.
-func SetModuleOpener(open func(path string) (Module, error)) { openModule = open }
+func SetModuleOpener(open ModuleOpener) { openModule = open }
 
 // maxBatch is the largest batch of answers for a module.
 const maxBatch = 32
 
-// moduleVerifier batches the answers that arrive while the module scores the previous batch.
+// moduleVerifier has a copy of the module on each device of an agent. A copy is opened for the first answer that it
+// scores, so a server has no module for the answers that other servers score.
 type moduleVerifier struct {
 	settings TorchScriptSettings
-	module   Module
-	asked    chan *moduleCase
-	over     context.Context
-	end      context.CancelFunc
-	served   sync.WaitGroup
-	close    func() error
+	open     ModuleOpener
+
+	mu     sync.Mutex
+	copies map[string]*moduleCopy // by device
+	over   context.Context
+	end    context.CancelFunc
+	served sync.WaitGroup
+}
+
+// moduleCopy batches the answers that arrive while the module scores the previous batch.
+type moduleCopy struct {
+	asked  chan *moduleCase
+	over   context.Context
+	closed error // of closing the module
 }
 
 type moduleCase struct {
@@ -49,22 +63,18 @@ type moduleScore struct {
 	err   error
 }
 
+var errModuleClosed = errors.New("the run is over")
+
 func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	if openModule == nil {
 		return nil, errors.New("verifier: torchscript: this program is built without gotch, which runs TorchScript modules: use bin/mgrpo, or call verify.SetModuleOpener")
 	}
-	module, err := openModule(s.Path)
-	if err != nil {
-		return nil, fmt.Errorf("verifier: torchscript: %w", err)
+	if s.Device == nil {
+		s.Device = func(string) string { return "cpu" }
 	}
-	v := &moduleVerifier{settings: s, module: module, asked: make(chan *moduleCase)}
+	s.Threads = max(s.Threads, 1)
+	v := &moduleVerifier{settings: s, open: openModule, copies: map[string]*moduleCopy{}}
 	v.over, v.end = context.WithCancel(context.Background())
-	v.close = sync.OnceValue(func() error {
-		v.end()
-		v.served.Wait()
-		return module.Close()
-	})
-	v.served.Go(v.serve)
 	return v, nil
 }
 
@@ -77,16 +87,7 @@ func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.settings.Path, err)
 	}
-	mine := &moduleCase{tokens: tokens, done: make(chan moduleScore, 1)}
-	var r moduleScore
-	select {
-	case v.asked <- mine:
-		r = <-mine.done
-	case <-ctx.Done():
-		r.err = ctx.Err()
-	case <-v.over.Done():
-		r.err = errors.New("the run is over")
-	}
+	r := v.copyOn(v.settings.Device(c.Attempt.Agent)).ask(ctx, tokens)
 	if r.err == nil && !(r.score >= 0 && r.score <= 1) {
 		r.err = fmt.Errorf("the score %v is not a number from 0 to 1: end the module with a function to [0,1], such as a sigmoid", r.score)
 	}
@@ -96,37 +97,87 @@ func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	return float64(r.score), nil
 }
 
-// serve scores batches until the verifier is closed.
-func (v *moduleVerifier) serve() {
+// copyOn is the module on a device.
+func (v *moduleVerifier) copyOn(device string) *moduleCopy {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	m := v.copies[device]
+	if m == nil {
+		m = &moduleCopy{asked: make(chan *moduleCase), over: v.over}
+		if v.over.Err() == nil {
+			v.copies[device] = m
+			v.served.Go(func() { m.serve(v.open, v.settings, device) })
+		}
+	}
+	return m
+}
+
+// Close waits for the batches that are being scored and frees the module.
+func (v *moduleVerifier) Close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.end()
+	v.served.Wait()
+	var errs []error
+	for _, m := range v.copies {
+		errs = append(errs, m.closed)
+	}
+	clear(v.copies)
+	return errors.Join(errs...)
+}
+
+// ask waits for the score of an answer.
+func (m *moduleCopy) ask(ctx context.Context, tokens []int32) moduleScore {
+	mine := &moduleCase{tokens: tokens, done: make(chan moduleScore, 1)}
+	select {
+	case m.asked <- mine:
+		return <-mine.done
+	case <-ctx.Done():
+		return moduleScore{err: ctx.Err()}
+	case <-m.over.Done():
+		return moduleScore{err: errModuleClosed}
+	}
+}
+
+// serve opens the module, scores batches until the verifier is closed, and closes the module. If the module cannot be
+// opened, no answer has a score.
+func (m *moduleCopy) serve(open ModuleOpener, s TorchScriptSettings, device string) {
+	module, failed := open(s.Path, device, s.Threads)
+	score := func([][]int32) ([]float32, error) { return nil, failed }
+	if failed == nil {
+		score = func(batch [][]int32) ([]float32, error) { return module.Score(m.over, batch) }
+		defer func() { m.closed = module.Close() }()
+	}
 	for {
 		var batch []*moduleCase
 		select {
-		case first := <-v.asked:
+		case first := <-m.asked:
 			batch = append(batch, first)
-		case <-v.over.Done():
+		case <-m.over.Done():
 			return
 		}
 		for waiting := true; waiting && len(batch) < maxBatch; {
 			select {
-			case c := <-v.asked:
+			case c := <-m.asked:
 				batch = append(batch, c)
 			default:
 				waiting = false
 			}
 		}
-		v.score(batch)
+		m.distribute(batch, score)
 	}
 }
 
-func (v *moduleVerifier) score(batch []*moduleCase) {
+// distribute scores a batch and gives each of its answers its score.
+func (m *moduleCopy) distribute(batch []*moduleCase, score func([][]int32) ([]float32, error)) {
 	tokens := make([][]int32, len(batch))
 	for i, c := range batch {
 		tokens[i] = c.tokens
 	}
-	scores, err := v.module.Score(v.over, tokens)
-	if err != nil && len(batch) > 1 && v.over.Err() == nil {
+	scores, err := score(tokens)
+	if err != nil && len(batch) > 1 && m.over.Err() == nil {
 		for i := range batch { // one may be at fault for all
-			v.score(batch[i : i+1])
+			m.distribute(batch[i:i+1], score)
 		}
 		return
 	}
@@ -138,6 +189,3 @@ func (v *moduleVerifier) score(batch []*moduleCase) {
 		}
 	}
 }
-
-// Close waits for the batch that is being scored and frees the module.
-func (v *moduleVerifier) Close() error { return v.close() }

@@ -3,7 +3,9 @@ package verify
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,7 +55,7 @@ func (m *counting) Close() error { m.closed = true; return nil }
 func openCounting(t *testing.T) (*counting, *moduleVerifier) {
 	t.Helper()
 	m := &counting{release: make(chan struct{}, 100)}
-	SetModuleOpener(func(string) (Module, error) { return m, nil })
+	SetModuleOpener(func(string, string, int) (Module, error) { return m, nil })
 	t.Cleanup(func() { SetModuleOpener(nil) })
 	v, err := New(Settings{Kind: TorchScript, TorchScript: TorchScriptSettings{Path: "scorer.pt", MaxTokens: 2, Encode: numbered}})
 	if err != nil {
@@ -119,11 +121,58 @@ func TestModuleErrors(t *testing.T) {
 		}
 	}
 	Close(v)
-	if _, err := v.Score(t.Context(), caseOf("1", nil, "")); err == nil || !m.closed {
+	if _, err := v.Score(t.Context(), caseOf("1", nil, "")); err == nil || !m.closed || Close(v) != nil {
 		t.Errorf("after Close: %v, module closed: %v", err, m.closed)
 	}
 	SetModuleOpener(nil)
 	if _, err := New(Settings{Kind: TorchScript}); err == nil || !strings.Contains(err.Error(), "gotch") {
 		t.Errorf("without gotch: %v", err)
+	}
+}
+
+// A server opens the module for the answers that it scores, on the device of whoever gave them, and for no others.
+func TestModuleOnTheAgentsDevices(t *testing.T) {
+	var opened []string
+	open := map[string]*counting{}
+	SetModuleOpener(func(path, device string, threads int) (Module, error) {
+		opened = append(opened, fmt.Sprintf("%s on %s with %d threads", path, device, threads))
+		if device == "cuda:7" {
+			return (*counting)(nil), errors.New("there is no cuda:7")
+		}
+		open[device] = &counting{release: make(chan struct{}, 100)}
+		open[device].release <- struct{}{}
+		return open[device], nil
+	})
+	defer SetModuleOpener(nil)
+	devices := map[string]string{"planner": "cpu", "critic": "cpu", "searcher": "cuda:1", "lost": "cuda:7"}
+	v, err := New(Settings{Kind: TorchScript, TorchScript: TorchScriptSettings{Path: "scorer.pt", MaxTokens: 2, Encode: numbered,
+		Threads: 3, Device: func(agent string) string { return devices[agent] }}})
+	if err != nil || len(opened) != 0 {
+		t.Fatalf("opened before the first answer: %v, %v", opened, err)
+	}
+	defer Close(v)
+	for _, agent := range []string{"planner", "searcher", "lost", "lost"} {
+		c := caseOf("4", nil, "")
+		c.Attempt.Agent = agent
+		got, err := v.Score(t.Context(), c)
+		if agent == "lost" {
+			if err == nil || !strings.Contains(err.Error(), "there is no cuda:7") {
+				t.Errorf("on a device that is not there: %v, %v", got, err)
+			}
+		} else if err != nil || got != 0.5 {
+			t.Errorf("%s: %v, %v", agent, got, err)
+		}
+	}
+	open["cpu"].release <- struct{}{}
+	c := caseOf("2", nil, "")
+	c.Attempt.Agent = "critic"
+	if got, err := v.Score(t.Context(), c); err != nil || got != 0.25 || len(open["cpu"].batches) != 2 {
+		t.Errorf("two agents on one device: %v, %v, batches %v", got, err, open["cpu"].batches)
+	}
+	if want := []string{"scorer.pt on cpu with 3 threads", "scorer.pt on cuda:1 with 3 threads", "scorer.pt on cuda:7 with 3 threads"}; !slices.Equal(opened, want) {
+		t.Errorf("opened %v; want %v", opened, want)
+	}
+	if err := Close(v); err != nil || !open["cpu"].closed || !open["cuda:1"].closed {
+		t.Errorf("Close: %v, %+v", err, open)
 	}
 }

@@ -1,0 +1,95 @@
+package assemble
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// openVerifier makes a configured verifier, for a process with so many agents.
+func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Verifier, error) {
+	kind := v.Kind
+	if kind == "auto" {
+		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
+	}
+	j := cfg.Task.Judge
+	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Judge: verify.JudgeSettings{
+		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
+	}}
+	if kind == verify.Program {
+		s.Program = verify.ProgramSettings{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}
+	}
+	if kind == verify.TorchScript {
+		encode, err := scorerTokens(cfg.Resolve(v.Tokenizer))
+		if err != nil {
+			return nil, err
+		}
+		s.TorchScript = verify.TorchScriptSettings{
+			Path: cfg.Resolve(v.Path), Encode: encode, MaxTokens: v.MaxTokens, Threads: threads(cfg, local),
+			Device: func(agent string) string { return cfg.Agent(agent).Device },
+		}
+	}
+	if j.Prompt != "" {
+		text, err := os.ReadFile(cfg.Resolve(j.Prompt))
+		if err != nil {
+			return nil, err
+		}
+		s.Judge.Prompt = string(text)
+	}
+	return verify.New(s)
+}
+
+// scorerTokens turns a question and its answer into what a reward model reads: a chat of two messages through the
+// tokenizer's template, or where it has none both texts with a newline between them.
+func scorerTokens(folder string) (func(question, answer string) ([]int32, error), error) {
+	t, err := tokenizer.Load(folder)
+	if err != nil {
+		return nil, err
+	}
+	return func(question, answer string) ([]int32, error) {
+		if !t.HasTemplate() {
+			return t.EncodeWithSpecial(question + "\n" + answer), nil
+		}
+		text, err := t.Render(tokenizer.Chat{Messages: tokenizer.Messages(
+			tokenizer.Message{Role: "user", Content: question}, tokenizer.Message{Role: "assistant", Content: answer})})
+		return t.Encode(text), err
+	}, nil
+}
+
+// Scores has the reference answer of the first question scored as an answer of each of the named agents. An error says
+// that it has no score. A score of 0 is none: a verifier may be right to give it.
+func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
+	q := t.Train(0)
+	for _, name := range agents {
+		a := task.Attempt{Agent: name, Answer: q.Answer, Conversation: []task.Message{{Role: "prompt", Text: q.Text}, {Role: "assistant", Text: q.Answer}}}
+		score := t.VerifyMain
+		if cfg.Agent(name).Role != "main" {
+			score, a.Invocation, a.Subtask = t.VerifySub, 1, q.Text
+		}
+		if _, err := score(ctx, q, a); err != nil {
+			return fmt.Errorf("the reference answer of question %s has no score: %w", q.ID, err)
+		}
+	}
+	return nil
+}
+
+// ScoredHere returns those of the named agents whose answers a program or a module on this server scores. Whether it
+// works can be tried at any time, unlike a judge, who may be out for a while.
+func ScoredHere(cfg *config.Config, agents []string) (here []string) {
+	for _, name := range cfg.AgentNames() {
+		v := cfg.Task.Verifier
+		if cfg.Agent(name).Role != "main" && cfg.Task.Expert.Kind != "auto" {
+			v = cfg.Task.Expert
+		}
+		if slices.Contains(agents, name) && (v.Kind == verify.Program || v.Kind == verify.TorchScript) {
+			here = append(here, name)
+		}
+	}
+	return here
+}
