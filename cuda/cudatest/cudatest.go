@@ -21,3 +21,10 @@ func Devices(t *testing.T) []string {
 	}
 	return []string{"cpu", "cuda:0"}
 }
+
+// Each runs a test on every one of Devices.
+func Each(t *testing.T, test func(t *testing.T, device string)) {
+	for _, device := range Devices(t) {
+		t.Run(device, func(t *testing.T) { test(t, device) })
+	}
+}

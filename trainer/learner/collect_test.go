@@ -5,12 +5,15 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
 // The bf16 gradient of a micro-batch is added without a float32 copy of it, which no plan counts.
-func TestCollectGradientMakesNoCopy(t *testing.T) {
+func TestCollectGradientMakesNoCopy(t *testing.T) { cudatest.Each(t, testCollectGradientMakesNoCopy) }
+
+func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	ctx := context.Background()
-	dev, err := torch.Open("cpu", 1)
+	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

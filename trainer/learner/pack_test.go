@@ -43,7 +43,7 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 // less than half of the rows are computed.
 func TestSharedBeginningsChangeNothing(t *testing.T) {
 	term := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
-	alone := tinyLearner(t, func(o *Options) { term(o); o.MicroBatchTokens = 1 })
+	alone := tinyLearner(t, "cpu", func(o *Options) { term(o); o.MicroBatchTokens = 1 })
 	batch := groupsOf(t, alone, 6, 24, 1, 17)
 	for i, q := range batch {
 		for _, t := range q.trained() { // ratios on both sides of 1
@@ -52,7 +52,7 @@ func TestSharedBeginningsChangeNothing(t *testing.T) {
 	}
 	want, wantReport := gradientOf(t, alone, batch)
 	for _, checkpointed := range []bool{false, true} {
-		shared := tinyLearner(t, func(o *Options) { term(o); o.Checkpoint = checkpointed })
+		shared := tinyLearner(t, "cpu", func(o *Options) { term(o); o.Checkpoint = checkpointed })
 		got, r := gradientOf(t, shared, batch)
 		if d := apart(got, want, 1); !(d < 1e-6) {
 			t.Errorf("checkpointed %v: the gradient is %v off", checkpointed, d)
@@ -72,7 +72,7 @@ func TestSharedBeginningsChangeNothing(t *testing.T) {
 
 // TestTokensBehindTheLastTrainedOneAreNotRead: nothing depends on them.
 func TestTokensBehindTheLastTrainedOneAreNotRead(t *testing.T) {
-	l := tinyLearner(t, nil)
+	l := tinyLearner(t, "cpu", nil)
 	batch := groupsOf(t, l, 2, 5)
 	want, _ := gradientOf(t, l, batch)
 	for _, q := range batch {
@@ -122,7 +122,7 @@ func TestMicroBatches(t *testing.T) {
 
 // TestNothingToPredict: a run without a trained token needs no pass and gets its log-probs, all 0.
 func TestNothingToPredict(t *testing.T) {
-	l := tinyLearner(t, func(o *Options) { o.Recomputed = true })
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed = true })
 	q := &Sequence{ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{false, false}}
 	if err := l.Prepare(context.Background(), []*Sequence{q}); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestNothingToPredict(t *testing.T) {
 
 // TestPackSharesRows: the trained tokens of both sequences are predicted by rows of one prompt.
 func TestPackSharesRows(t *testing.T) {
-	l := tinyLearner(t, nil)
+	l := tinyLearner(t, "cpu", nil)
 	run := []*Sequence{
 		{Tokens: []int32{5, 6, 7, 8}, Sampled: []bool{false, false, true, true}},
 		{Tokens: []int32{5, 6, 9}, Sampled: []bool{false, false, true}},

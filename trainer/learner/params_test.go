@@ -93,10 +93,10 @@ func TestTrainedIsNotHeld(t *testing.T) {
 		for _, checkpointed := range []bool{false, true} {
 			set := func(o *Options) { o.Adam.Clip, o.Checkpoint = 0, checkpointed }
 			options := model.Options{Compute: compute}
-			opt := tinyLearner(t, set).opt
-			before := masterOf(t, tinyModelIn(t, 1, options))
-			whole := tinyLearnerOf(t, tinyModelIn(t, 1, options), opt)
-			m := tinyModelIn(t, 1, options)
+			opt := tinyLearner(t, "cpu", set).opt
+			before := masterOf(t, tinyModelIn(t, "cpu", 1, options))
+			whole := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, options), opt)
+			m := tinyModelIn(t, "cpu", 1, options)
 			params := newSome(t, m, "layers.1.")
 			part := tinyLearnerFor(t, m, params, opt)
 			for _, l := range []*Learner{whole, part} {

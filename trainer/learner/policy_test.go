@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
@@ -21,14 +22,14 @@ import (
 const tinyVocab = 17
 
 // tinyModel is a random decoder of a few thousand parameters; equal seeds give equal weights.
-func tinyModel(t *testing.T, seed uint64) *model.Model {
+func tinyModel(t *testing.T, device string, seed uint64) *model.Model {
 	t.Helper()
-	return tinyModelIn(t, seed, model.Options{Compute: torch.Float32})
+	return tinyModelIn(t, device, seed, model.Options{Compute: torch.Float32})
 }
 
-func tinyModelIn(t *testing.T, seed uint64, opt model.Options) *model.Model {
+func tinyModelIn(t *testing.T, device string, seed uint64, opt model.Options) *model.Model {
 	t.Helper()
-	dev, err := torch.Open("cpu", 1)
+	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,15 +44,15 @@ func tinyModelIn(t *testing.T, seed uint64, opt model.Options) *model.Model {
 	return m
 }
 
-// tinyLearner trains tinyModel(t, 1), with options changed by set.
-func tinyLearner(t *testing.T, set func(*Options)) *Learner {
+// tinyLearner trains tinyModel(t, device, 1), with options changed by set.
+func tinyLearner(t *testing.T, device string, set func(*Options)) *Learner {
 	t.Helper()
 	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
 		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
 	if set != nil {
 		set(&o)
 	}
-	return tinyLearnerOf(t, tinyModel(t, 1), o)
+	return tinyLearnerOf(t, tinyModel(t, device, 1), o)
 }
 
 func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {
@@ -176,15 +177,17 @@ var objectives = []struct {
 
 // TestUpdateAgainstOracle compares loss, statistics and the gradient of every parameter with the float64
 // objective: its derivatives by log-prob and entropy are sent backward through the same network.
-func TestUpdateAgainstOracle(t *testing.T) {
+func TestUpdateAgainstOracle(t *testing.T) { cudatest.Each(t, testUpdateAgainstOracle) }
+
+func testUpdateAgainstOracle(t *testing.T, device string) {
 	for _, c := range objectives {
 		t.Run(c.name, func(t *testing.T) {
-			l := tinyLearner(t, func(o *Options) {
+			l := tinyLearner(t, device, func(o *Options) {
 				c.set(&o.Loss)
 				o.Recomputed = c.recomputed
 			})
 			if c.reference { // models of one learner live on one device in a run; any will do here
-				ref := tinyModel(t, 2)
+				ref := tinyModel(t, device, 2)
 				t.Cleanup(func() { ref.Close(context.Background()) })
 				l.SetReference(ref)
 			}
@@ -301,13 +304,15 @@ func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) orac
 }
 
 // TestMicroBatchesAddUp: the coefficients are of the whole batch, whatever it is cut into.
-func TestMicroBatchesAddUp(t *testing.T) {
+func TestMicroBatchesAddUp(t *testing.T) { cudatest.Each(t, testMicroBatchesAddUp) }
+
+func testMicroBatchesAddUp(t *testing.T, device string) {
 	kl := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
-	whole := tinyLearner(t, kl)
+	whole := tinyLearner(t, device, kl)
 	batch := tinyBatch(t, whole, 0.6)
 	want, wantReport := gradientOf(t, whole, batch)
 	for _, tokens := range []int{1, 12, 40} {
-		l := tinyLearner(t, func(o *Options) { kl(o); o.MicroBatchTokens = tokens })
+		l := tinyLearner(t, device, func(o *Options) { kl(o); o.MicroBatchTokens = tokens })
 		got, r := gradientOf(t, l, batch)
 		if d := apart(got, want, 1); !(d < 1e-6) {
 			t.Errorf("%d tokens a micro-batch: the gradient is %v off", tokens, d)
@@ -319,8 +324,10 @@ func TestMicroBatchesAddUp(t *testing.T) {
 }
 
 // TestMultiplicityEqualsCopies: weight 3 is three trajectories with the same tokens.
-func TestMultiplicityEqualsCopies(t *testing.T) {
-	l := tinyLearner(t, nil)
+func TestMultiplicityEqualsCopies(t *testing.T) { cudatest.Each(t, testMultiplicityEqualsCopies) }
+
+func testMultiplicityEqualsCopies(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, l, 0.6)
 	want, wantReport := gradientOf(t, l, batch)
 	var copies []*Sequence
@@ -346,7 +353,11 @@ func TestMultiplicityEqualsCopies(t *testing.T) {
 // TestZeroAdvantageStaysInTheNormaliser: such a trajectory adds no gradient but shares its group's weight
 // and is in the statistics.
 func TestZeroAdvantageStaysInTheNormaliser(t *testing.T) {
-	l := tinyLearner(t, nil)
+	cudatest.Each(t, testZeroAdvantageStaysInTheNormaliser)
+}
+
+func testZeroAdvantageStaysInTheNormaliser(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, l, 0.6)[:5]
 	for _, q := range batch {
 		q.Group, q.Weight = 0, 1
@@ -366,8 +377,10 @@ func TestZeroAdvantageStaysInTheNormaliser(t *testing.T) {
 
 // TestRecomputedOld: old log-probs are the trainer's own, so the first update's ratio is 1 and the gap to
 // the sampler is a statistic.
-func TestRecomputedOld(t *testing.T) {
-	l := tinyLearner(t, func(o *Options) { o.Recomputed = true })
+func TestRecomputedOld(t *testing.T) { cudatest.Each(t, testRecomputedOld) }
+
+func testRecomputedOld(t *testing.T, device string) {
+	l := tinyLearner(t, device, func(o *Options) { o.Recomputed = true })
 	batch := tinyBatch(t, l, 0.6)
 	_, r := gradientOf(t, l, batch)
 	const rounding = 1e-5 // a forward pass that records gradients multiplies matrices in another order, see docs/architecture.md
@@ -379,8 +392,10 @@ func TestRecomputedOld(t *testing.T) {
 }
 
 // TestGapOfOneVersion: log-probs of older weights are no gap between sampler and trainer.
-func TestGapOfOneVersion(t *testing.T) {
-	l := tinyLearner(t, nil)
+func TestGapOfOneVersion(t *testing.T) { cudatest.Each(t, testGapOfOneVersion) }
+
+func testGapOfOneVersion(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, l, 0)
 	_, r := gradientOf(t, l, batch)
 	const rounding = 1e-5
@@ -401,19 +416,21 @@ func TestGapOfOneVersion(t *testing.T) {
 }
 
 // TestCheckpointedActivations: recomputing them changes nothing.
-func TestCheckpointedActivations(t *testing.T) {
-	plain := tinyLearner(t, nil)
+func TestCheckpointedActivations(t *testing.T) { cudatest.Each(t, testCheckpointedActivations) }
+
+func testCheckpointedActivations(t *testing.T, device string) {
+	plain := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, plain, 0.6)
 	want, _ := gradientOf(t, plain, batch)
-	got, _ := gradientOf(t, tinyLearner(t, func(o *Options) { o.Checkpoint = true }), batch)
+	got, _ := gradientOf(t, tinyLearner(t, device, func(o *Options) { o.Checkpoint = true }), batch)
 	if d := apart(got, want, 1); !(d < 1e-6) {
 		t.Errorf("the gradient is %v off", d)
 	}
 }
 
-// TestOrderOfArrivalDoesNotMatter, to the bit: packing follows ids.
+// TestOrderOfArrivalDoesNotMatter, to the bit, which is promised on the CPU: packing follows ids.
 func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
-	l := tinyLearner(t, func(o *Options) { o.MicroBatchTokens = 24 })
+	l := tinyLearner(t, "cpu", func(o *Options) { o.MicroBatchTokens = 24 })
 	batch := tinyBatch(t, l, 0.6)
 	want, wantReport := gradientOf(t, l, batch)
 	for seed := range uint64(3) {
@@ -430,7 +447,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 
 // TestMaskedPositionsAreNotRead: masked tokens and dropped trajectories may have any values.
 func TestMaskedPositionsAreNotRead(t *testing.T) {
-	l := tinyLearner(t, nil)
+	l := tinyLearner(t, "cpu", nil)
 	batch := tinyBatch(t, l, 0.6)
 	want, _ := gradientOf(t, l, batch)
 	dirty := clone(batch)
@@ -452,7 +469,9 @@ func TestMaskedPositionsAreNotRead(t *testing.T) {
 
 // TestRefusedUpdateChangesNothing: bad inputs and gradients that float32 cannot hold leave weights, moments
 // and the count of updates as they were, and the next good batch is learned from.
-func TestRefusedUpdateChangesNothing(t *testing.T) {
+func TestRefusedUpdateChangesNothing(t *testing.T) { cudatest.Each(t, testRefusedUpdateChangesNothing) }
+
+func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 	ctx := context.Background()
 	for _, c := range []struct {
 		name  string
@@ -467,7 +486,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 		{"gradient beyond float32", "the gradient's norm is", func(l *Learner, _ []*Sequence) { l.opt.Loss.EntropyCoef = 3e39 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := tinyLearner(t, func(o *Options) { o.MicroBatchTokens = 24 })
+			l := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens = 24 })
 			good := tinyBatch(t, l, 0.3)
 			learn := func(batch []*Sequence) Report {
 				if err := l.Prepare(ctx, batch); err != nil {
@@ -510,14 +529,16 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 
 // TestBFloat16 computes in half precision with a float32 master: the gradient is close to the float32
 // learner's, also right after a refused update.
-func TestBFloat16(t *testing.T) {
+func TestBFloat16(t *testing.T) { cudatest.Each(t, testBFloat16) }
+
+func testBFloat16(t *testing.T, device string) {
 	ctx := context.Background()
-	single := tinyLearner(t, nil)
+	single := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, single, 0.3)
 	want, _ := gradientOf(t, single, batch)
 	half := single.opt
 	half.MicroBatchTokens = 24
-	l := tinyLearnerOf(t, tinyModelIn(t, 1, model.Options{Compute: torch.BFloat16}), half)
+	l := tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), half)
 	bad := clone(batch)
 	bad[1].Behaviour[bad[1].trained()[2]] = float32(math.NaN())
 	if err := l.Prepare(ctx, bad); err != nil {
@@ -535,8 +556,8 @@ func TestBFloat16(t *testing.T) {
 // TestHalfCopyFollowsTheMaster: an update renews the copy that generation reads and is the same as without one.
 func TestHalfCopyFollowsTheMaster(t *testing.T) {
 	ctx := context.Background()
-	plain := tinyLearner(t, nil)
-	l := tinyLearnerOf(t, tinyModelIn(t, 1, model.Options{Compute: torch.Float32, HalfCopy: true}), plain.opt)
+	plain := tinyLearner(t, "cpu", nil)
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.Float32, HalfCopy: true}), plain.opt)
 	for _, l := range []*Learner{plain, l} {
 		batch := tinyBatch(t, l, 0.3)
 		if err := l.Prepare(ctx, batch); err != nil {
@@ -553,8 +574,10 @@ func TestHalfCopyFollowsTheMaster(t *testing.T) {
 }
 
 // TestNothingToLearnIsSkipped: advantages of 0 and empty batches make no update, weight decay included.
-func TestNothingToLearnIsSkipped(t *testing.T) {
-	l := tinyLearner(t, nil)
+func TestNothingToLearnIsSkipped(t *testing.T) { cudatest.Each(t, testNothingToLearnIsSkipped) }
+
+func testNothingToLearnIsSkipped(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, l, 0.3)
 	for _, q := range batch {
 		q.Advantage = 0
@@ -576,8 +599,12 @@ func TestNothingToLearnIsSkipped(t *testing.T) {
 
 // TestSuperviseIsTheMeanOverTokens, over however many micro-batches.
 func TestSuperviseIsTheMeanOverTokens(t *testing.T) {
+	cudatest.Each(t, testSuperviseIsTheMeanOverTokens)
+}
+
+func testSuperviseIsTheMeanOverTokens(t *testing.T, device string) {
 	ctx := context.Background()
-	l := tinyLearner(t, nil)
+	l := tinyLearner(t, device, nil)
 	batch := tinyBatch(t, l, 0)
 	sum, n := 0.0, 0
 	for _, v := range gather(batch, func(q *Sequence) []float32 { return q.Behaviour }) {
@@ -590,7 +617,7 @@ func TestSuperviseIsTheMeanOverTokens(t *testing.T) {
 	}
 	closeTo(t, "loss", r.Values["loss"], sum/float64(n), 1e-6)
 	want := readFlat(t, l, l.grad)
-	cut := tinyLearner(t, func(o *Options) { o.MicroBatchTokens, o.Checkpoint = 10, true })
+	cut := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens, o.Checkpoint = 10, true })
 	if _, err := cut.Supervise(ctx, batch, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -604,7 +631,7 @@ func TestSuperviseIsTheMeanOverTokens(t *testing.T) {
 
 // TestSequencesAreChecked before anything reaches the device.
 func TestSequencesAreChecked(t *testing.T) {
-	l := tinyLearner(t, nil)
+	l := tinyLearner(t, "cpu", nil)
 	for name, q := range map[string]*Sequence{
 		"first token sampled": {ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{true, true}},
 		"outside vocabulary":  {ID: "x", Tokens: []int32{1, tinyVocab}, Sampled: []bool{false, true}},
@@ -623,9 +650,11 @@ func TestSequencesAreChecked(t *testing.T) {
 
 // TestNonFiniteLogitsAreRefused: of weights that are no numbers nothing is learned, though the head's kernel refuses inside
 // an operation of LibTorch.
-func TestNonFiniteLogitsAreRefused(t *testing.T) {
+func TestNonFiniteLogitsAreRefused(t *testing.T) { cudatest.Each(t, testNonFiniteLogitsAreRefused) }
+
+func testNonFiniteLogitsAreRefused(t *testing.T, device string) {
 	ctx := context.Background()
-	l := tinyLearner(t, func(o *Options) { o.Loss.Ratio = mgrpo.RatioSequenceGeometric })
+	l := tinyLearner(t, device, func(o *Options) { o.Loss.Ratio = mgrpo.RatioSequenceGeometric })
 	batch := tinyBatch(t, l, 0.3)
 	if err := l.Prepare(ctx, batch); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -51,32 +52,37 @@ func TestSmolLM2(t *testing.T) {
 	if err := json.Unmarshal(raw, &want); err != nil {
 		t.Fatal(err)
 	}
-	m := openSmolLM2(t)
-	for _, p := range want.Prompts {
-		t.Run(p.Name, func(t *testing.T) {
-			cache, err := m.NewCache(context.Background(), 1, len(p.IDs)+len(p.Greedy.IDs))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer cache.Close(context.Background(), m.Device)
-			do(t, m, func(s *torch.Scope) {
-				logits := appendRows(s, m, cache, p.IDs, 0)
-				for i, id := range p.Next.IDs {
-					if got := float64(logits[id]); math.Abs(got-p.Next.Logits[i]) > tolSmolLogits {
-						t.Errorf("logit of %d is %v, want %v", id, got, p.Next.Logits[i])
-					}
-				}
-				for i, want := range p.Greedy.IDs {
-					if got := argmax(logits); got != want {
-						t.Fatalf("greedy token %d is %d, want %d", i, got, want)
-					}
-					s.Scoped(func() { logits = appendRows(s, m, cache, []int32{want}, len(p.IDs)+i) })
-				}
-			})
-			checkContinuation(t, m, p)
-		})
-	}
+	cudatest.Each(t, func(t *testing.T, device string) {
+		m := openSmolLM2(t, device)
+		for _, p := range want.Prompts {
+			t.Run(p.Name, func(t *testing.T) { continues(t, m, p) })
+		}
+	})
 	golden.Count("models/smollm2", len(want.Prompts))
+}
+
+// continues compares a prompt's next token and two continuations with what is expected.
+func continues(t *testing.T, m *Model, p smolPrompt) {
+	cache, err := m.NewCache(context.Background(), 1, len(p.IDs)+len(p.Greedy.IDs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close(context.Background(), m.Device)
+	do(t, m, func(s *torch.Scope) {
+		logits := appendRows(s, m, cache, p.IDs, 0)
+		for i, id := range p.Next.IDs {
+			if got := float64(logits[id]); math.Abs(got-p.Next.Logits[i]) > tolSmolLogits {
+				t.Errorf("logit of %d is %v, want %v", id, got, p.Next.Logits[i])
+			}
+		}
+		for i, want := range p.Greedy.IDs {
+			if got := argmax(logits); got != want {
+				t.Fatalf("greedy token %d is %d, want %d", i, got, want)
+			}
+			s.Scoped(func() { logits = appendRows(s, m, cache, []int32{want}, len(p.IDs)+i) })
+		}
+	})
+	checkContinuation(t, m, p)
 }
 
 func checkContinuation(t *testing.T, m *Model, p smolPrompt) {
@@ -123,14 +129,14 @@ func argmax(v []float32) int32 {
 }
 
 // openSmolLM2 opens the real model, which `make test` puts in place.
-func openSmolLM2(t *testing.T) *Model {
+func openSmolLM2(t *testing.T, device string) *Model {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
 	path := filepath.Join(filepath.Dir(file), "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("models/%s is not here: make gsm8k brings it", filepath.Base(path))
 	}
-	dev, err := torch.Open("cpu", runtime.NumCPU())
+	dev, err := torch.Open(device, runtime.NumCPU())
 	if err != nil {
 		t.Fatal(err)
 	}
