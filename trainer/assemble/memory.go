@@ -35,7 +35,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		case err != nil:
 			return nil, err
 		}
-		needs = append(needs, memory.Count(cfg, a, arch))
+		needs = append(needs, memory.Count(cfg, a, arch, trained(arch)))
 	}
 	return needs, faults.Err()
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -72,7 +73,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	if err = p.load(ctx, want, a); err != nil {
 		return p, err
 	}
-	p.Params = model.All(p.Model)
+	p.Params = model.All(p.Model) // as many values as trained counts
 	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer); err != nil {
 		return p, err
 	}
@@ -92,6 +93,9 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	}
 	return p, nil
 }
+
+// trained is the number of parameters that training changes in a model of this architecture.
+func trained(c arch.Config) int64 { return c.Parameters() }
 
 // load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.
 func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {

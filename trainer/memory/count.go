@@ -21,7 +21,7 @@ const (
 	Reference   Kind = "reference"   // weights of the KL reference, with a bf16 copy where the agent computes in bf16
 	KVCache     Kind = "KV cache"    // of engine.slots conversations
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
-	Snapshot    Kind = "snapshot"    // fp32 copy of weights and moments from which checkpoints are written
+	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
 
 // Part is memory for one purpose.
@@ -47,8 +47,9 @@ type Lever struct {
 	Part
 }
 
-// Count counts the need of an agent of the configuration whose model has the given architecture, which must be valid.
-func Count(cfg *config.Config, a *config.Agent, model arch.Config) Need {
+// Count counts the need of an agent of the configuration whose model has the given architecture, which must be valid, and
+// of whose parameters so many are trained.
+func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64) Need {
 	p := Need{Agent: a.Name, Device: a.Device}
 	if p.Device == "cuda" {
 		p.Device = "cuda:0"
@@ -72,13 +73,13 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Need {
 	}
 	p.Files = 4 * n
 	if taught {
-		gradients := 4 * n
+		gradients := 4 * trained
 		if half {
-			gradients += 2 * n
+			gradients += 2 * trained
 		}
 		p.add(Gradients, gradients)
-		p.add(Moments, 8*n)
-		p.Files += 8 * n
+		p.add(Moments, 8*trained)
+		p.Files += 8 * trained
 	}
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
 		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
@@ -102,7 +103,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config) Need {
 		p.add(Activations, activations)
 	}
 	if cfg.Learns(a) { // an agent that is frozen after its cold start is saved from its weights, without a copy
-		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * n})
+		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
 	}
 
 	prefix := "agents." + a.Name + ".engine."

@@ -38,7 +38,7 @@ agents:
 func count(t *testing.T, agent string, sets ...string) Need {
 	t.Helper()
 	cfg := team(t, sets...)
-	return Count(cfg, cfg.Agent(agent), smolLM2Shape)
+	return Count(cfg, cfg.Agent(agent), smolLM2Shape, smolLM2)
 }
 
 func TestCount(t *testing.T) {
@@ -84,6 +84,24 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// Where few parameters are trained, only they have gradients, moments and a copy.
+func TestCountOfFewTrained(t *testing.T) {
+	const n, few = smolLM2, 1000
+	for agent, gradients := range map[string]int64{"boss": 4 * few, "help": 6 * few} {
+		cfg := team(t, "grpo.kl=k3")
+		all, p := Count(cfg, cfg.Agent(agent), smolLM2Shape, n), Count(cfg, cfg.Agent(agent), smolLM2Shape, few)
+		for kind, want := range map[Kind]int64{Gradients: gradients, Moments: 8 * few, Snapshot: 12 * few,
+			Weights: all.Of(Weights), Master: all.Of(Master), Reference: all.Of(Reference)} {
+			if p.Of(kind) != want {
+				t.Errorf("%s: %s is %d, want %d", agent, kind, p.Of(kind), want)
+			}
+		}
+		if p.Files != all.Files-8*(n-few) {
+			t.Errorf("%s: files of %d bytes, %d where all is trained", agent, p.Files, all.Files)
+		}
+	}
+}
+
 func TestActivations(t *testing.T) {
 	whole, light := count(t, "boss").Of(Activations), count(t, "boss", "agents.boss.engine.checkpoint_activations=true").Of(Activations)
 	if light >= whole/3 {
@@ -113,7 +131,7 @@ func TestSums(t *testing.T) {
 	if text := sums[0].String(); !strings.HasPrefix(text, "boss and help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {
 		t.Error(text)
 	}
-	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape)
+	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape, smolLM2)
 	if got := Sums([]Need{single}, nil); len(got) != 1 {
 		t.Errorf("%+v", got)
 	}
