@@ -41,7 +41,7 @@ func CheckpointsOf(dir string, agents ...string) Checkpoints {
 // were refused. Checkpoints are written while the steps go on, and all workers agree on their manifests. Only one
 // goroutine may use an Archive.
 type Archive struct {
-	Settings
+	settings    Settings
 	checkpoints Checkpoints
 	place       Place
 	parameters  Parameters
@@ -120,7 +120,7 @@ type state struct {
 
 // New returns the archive of an agent that has no checkpoint yet. It touches no file.
 func New(s Settings, place Place, p Parameters) *Archive {
-	a := &Archive{Settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, parameters: p, saved: -1}
+	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
 	return a
 }
@@ -137,7 +137,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 			return fmt.Errorf("checkpoint %d: its results: %w", from.Step, err)
 		}
 	}
-	agentDir := a.checkpoints.AgentDir(from.Step, a.Agent)
+	agentDir := a.checkpoints.AgentDir(from.Step, a.settings.Agent)
 	f, err := OpenOptimizer(agentDir)
 	if !a.parameters.Trains() && errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -180,13 +180,13 @@ func (a *Archive) Begin(from *Manifest) (err error) {
 	var at LedgerMark
 	version := int64(0)
 	if from != nil {
-		part, _ := from.Agent(a.Agent) // Verify has found it
+		part, _ := from.Agent(a.settings.Agent) // Verify has found it
 		at, version = part.Ledger, from.Step
 		if err := a.dropColdStart(); err != nil {
 			return err
 		}
 	}
-	if a.ledger, err = a.checkpoints.OpenLedger(a.Agent, at); err != nil {
+	if a.ledger, err = a.checkpoints.OpenLedger(a.settings.Agent, at); err != nil {
 		return a.diskFull(err)
 	}
 	return a.dropTrajectories(version)
@@ -213,5 +213,5 @@ func (a *Archive) diskFull(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then --resume goes on",
-		err, a.Dir)
+		err, a.settings.Dir)
 }

@@ -22,7 +22,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 		a.saving.begin(func() error { return a.diskFull(a.amend(version, evaluations)) })
 		return nil
 	}
-	a.Observer.Progress(metrics.Progress{Agent: a.Agent, Activity: metrics.Checkpointing, Version: version})
+	a.settings.Observer.Progress(metrics.Progress{Agent: a.settings.Agent, Activity: metrics.Checkpointing, Version: version})
 	if err := a.saving.settle(ctx); err != nil { // the checkpoint before may still be written from the copy
 		return err
 	}
@@ -64,7 +64,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err != nil {
 		return err
 	}
-	files.CPUFeatures, files.Ledger = a.CPUFeatures, mark
+	files.CPUFeatures, files.Ledger = a.settings.CPUFeatures, mark
 	if err := a.place.PublishPart(ctx, version, partOf(files)); err != nil {
 		return err
 	}
@@ -72,8 +72,8 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err != nil {
 		return err
 	}
-	m := Manifest{Run: a.Run, Step: version, ConfigDigest: a.ConfigDigest, Results: evaluations.encode()}
-	for _, name := range a.Team {
+	m := Manifest{Run: a.settings.Run, Step: version, ConfigDigest: a.settings.ConfigDigest, Results: evaluations.encode()}
+	for _, name := range a.settings.Team {
 		m.Agents = append(m.Agents, filesOf(name, parts[name]))
 	}
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
@@ -85,10 +85,10 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.complete(ctx, version); err != nil {
 		return err
 	}
-	if a.Announce {
-		a.Observer.Note(metrics.Infof(a.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
+	if a.settings.Announce {
+		a.settings.Observer.Note(metrics.Infof(a.settings.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
 	}
-	if a.Agent == a.Team[0] {
+	if a.settings.Agent == a.settings.Team[0] {
 		if err := a.place.Trim(ctx, version-1); err != nil {
 			return err
 		}
@@ -134,9 +134,9 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range a.Team {
-		if digests[name] != digests[a.Agent] {
-			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s has another manifest than that of %s", name, a.Agent)}
+	for _, name := range a.settings.Team {
+		if digests[name] != digests[a.settings.Agent] {
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s has another manifest than that of %s", name, a.settings.Agent)}
 		}
 	}
 	return nil
@@ -153,9 +153,9 @@ func (a *Archive) amend(version int64, evaluations Evaluations) error {
 // prune removes all checkpoints except the newest ones and the best.
 func (a *Archive) prune(evaluations Evaluations) error {
 	if evaluations.Best == nil {
-		return a.checkpoints.Prune(a.Keep)
+		return a.checkpoints.Prune(a.settings.Keep)
 	}
-	return a.checkpoints.Prune(a.Keep, evaluations.Best.Version)
+	return a.checkpoints.Prune(a.settings.Keep, evaluations.Best.Version)
 }
 
 // partOf is the description of a worker's files that the worker publishes.
@@ -176,7 +176,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		return AgentState{}, nil
 	}
 	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}
-	out := AgentState{Name: a.Agent, Config: a.parameters.Config(), DType: a.DType, Extra: a.Tokenizer}
+	out := AgentState{Name: a.settings.Agent, Config: a.parameters.Config(), DType: a.settings.DType, Extra: a.settings.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {
 		c := a.copied
@@ -186,7 +186,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		master = c.reader(ctx, c.master)
 		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)),
 			Buffers: map[string]func(int64, []float32) error{"m": c.reader(ctx, c.m), "v": c.reader(ctx, c.v)}}
-		if a.DType != weights.F32 {
+		if a.settings.DType != weights.F32 {
 			out.Optimizer.Buffers[masterBuffer] = master
 		}
 	}

@@ -48,7 +48,7 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 	if !c.Over {
 		o.Buffers["m"], o.Buffers["v"] = a.parameters.Moments(ctx)
 	}
-	folder = coldStartDir(a.Dir, a.Agent)
+	folder = coldStartDir(a.settings.Dir, a.settings.Agent)
 	if err = durable.MkdirAll(a.checkpoints.fsys(), filepath.Dir(folder)); err == nil {
 		_, err = durable.WriteFolder(a.checkpoints.fsys(), folder, func(f *durable.Folder) error {
 			if err := o.write(f); err != nil {
@@ -70,13 +70,13 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 // RestoreColdStart restores the weights and moments of a stopped cold start. If there is none it changes nothing and
 // returns the zero value; the same for a damaged one, of which it sends a note.
 func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
-	folder := coldStartDir(a.Dir, a.Agent)
+	folder := coldStartDir(a.settings.Dir, a.settings.Agent)
 	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
 		return ColdStart{}, nil
 	}
 	c, f, err := openColdStart(folder, a.parameters.Numel())
 	if err != nil {
-		a.Observer.Note(metrics.Warnf(a.Agent, metrics.TopicStart, "the cold start begins again with its first update, because its saved state cannot be used: %s: %v", folder, err))
+		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart, "the cold start begins again with its first update, because its saved state cannot be used: %s: %v", folder, err))
 		return ColdStart{}, nil
 	}
 	defer f.Close()
@@ -113,5 +113,5 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 
 // dropColdStart removes the folder of a stopped cold start. A complete checkpoint replaces it.
 func (a *Archive) dropColdStart() error {
-	return a.checkpoints.fsys().RemoveAll(coldStartDir(a.Dir, a.Agent))
+	return a.checkpoints.fsys().RemoveAll(coldStartDir(a.settings.Dir, a.settings.Agent))
 }

@@ -49,7 +49,9 @@ func (a *Archive) Reference() (folder string, err error) {
 	return folder, nil
 }
 
-func (a *Archive) referenceDir() string { return filepath.Join(a.Dir, referenceFolder, a.Agent) }
+func (a *Archive) referenceDir() string {
+	return filepath.Join(a.settings.Dir, referenceFolder, a.settings.Agent)
+}
 
 // reader returns a function that fills dst with a tensor of the current weights.
 func (a *Archive) reader(ctx context.Context) func(name string, dst []float32) error {

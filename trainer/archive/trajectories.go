@@ -30,18 +30,18 @@ type Line struct {
 // WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run goes on.
 func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
 	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
-		a.Observer.Note(metrics.Warnf(a.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
+		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
 	}
 }
 
 func (a *Archive) trajectoriesOf(phase string) string {
-	return filepath.Join(TrajectoriesDir(a.Dir), phase, a.Agent+".jsonl")
+	return filepath.Join(TrajectoriesDir(a.settings.Dir), phase, a.settings.Agent+".jsonl")
 }
 
 // dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version from and
 // later, except the evaluation of from if its result is known.
 func (a *Archive) dropTrajectories(from int64) error {
-	folders, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.Dir), "*-*"))
+	folders, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*-*"))
 	for _, folder := range folders {
 		phase := filepath.Base(folder)
 		kind, number, _ := strings.Cut(phase, "-")
@@ -76,11 +76,11 @@ func (n Number) MarshalText() ([]byte, error) {
 }
 
 // FailedDir is the folder of refused batches.
-func (a *Archive) FailedDir() string { return filepath.Join(a.Dir, failedFolder) }
+func (a *Archive) FailedDir() string { return filepath.Join(a.settings.Dir, failedFolder) }
 
 // WriteRefused writes the batch of a refused update for debugging, a line of JSON a sequence.
 func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
-	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.Agent, update))
+	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.settings.Agent, update))
 	return path, writeLines(path, batch)
 }
 
