@@ -58,6 +58,9 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	if w.Parts, err = assemble.Agent(ctx, want); err != nil {
 		return w, err
 	}
+	for _, note := range w.Notes {
+		w.observer.Note(metrics.Infof(name, metrics.TopicModel, "%s", note))
+	}
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !w.Policy.Deterministic() {
 		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, and the policy is not"))
 	}

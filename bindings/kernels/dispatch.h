@@ -107,8 +107,3 @@ static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype,
   return MGRPO_DISPATCH(b, sample, logits, dtype, rows, vocab, ld, sampling, (int32_t *)token, (float *)logp,
                         (float *)truncated_logp, bad_row);
 }
-
-static inline mgrpo_outcome first_non_finite(mgrpo_backend b, void *data, int32_t dtype, int64_t n, int64_t *index,
-                                             int64_t *count) {
-  return MGRPO_DISPATCH(b, first_non_finite, data, dtype, n, index, count);
-}

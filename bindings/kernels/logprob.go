@@ -33,10 +33,3 @@ func TokenLogProbBackward(b Backend, z Logits, targets, mask unsafe.Pointer, tau
 		targets, mask, C.double(tau), dlogp, dentropy, &row)
 	return rowFailure("token_logprob_bwd", status, row)
 }
-
-// FirstNonFinite returns the smallest index of a NaN or Inf among n elements of data, or -1, and how many there are.
-func FirstNonFinite(b Backend, data unsafe.Pointer, dtype DType, n int64) (index, count int64, err error) {
-	var i, k C.int64_t
-	status := C.first_non_finite(b.c, data, C.int32_t(dtype), C.int64_t(n), &i, &k)
-	return int64(i), int64(k), failure("first_non_finite", status)
-}

@@ -20,8 +20,6 @@ package torch
 #cgo nocallback mgt_set_host_
 #cgo noescape mgt_view
 #cgo nocallback mgt_view
-#cgo noescape mgt_cat
-#cgo nocallback mgt_cat
 #cgo noescape mgt_backward
 #cgo nocallback mgt_backward
 #include "mgrpo_torch.h"

@@ -3,8 +3,6 @@ package torch
 // #include "mgrpo_torch.h"
 import "C"
 
-import "unsafe"
-
 // View returns t's elements under another shape of the same size, sharing storage; one size may be -1.
 func (t *Tensor) View(shape ...int64) *Tensor {
 	s := t.scopeFor("view")
@@ -40,19 +38,6 @@ func (t *Tensor) IndexSelect(dim int, idx *Tensor) *Tensor {
 func (t *Tensor) IndexAdd_(dim int, idx, src *Tensor) {
 	s := t.scopeFor("index add", idx, src)
 	must("index add", C.mgt_index_add_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
-}
-
-// Cat joins tensors along dimension dim.
-func Cat(dim int, ts ...*Tensor) *Tensor {
-	if len(ts) == 0 {
-		fail("cat", "no tensors")
-	}
-	s := ts[0].scopeFor("cat", ts[1:]...)
-	handles := make([]unsafe.Pointer, len(ts))
-	for i, t := range ts {
-		handles[i] = t.handle
-	}
-	return s.take("cat", C.mgt_cat(s.dev.native, &handles[0], C.int64_t(len(ts)), C.int64_t(dim)), ts...)
 }
 
 // Add returns t + u, broadcast.

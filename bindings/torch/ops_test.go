@@ -33,7 +33,6 @@ func TestOps(t *testing.T) {
 			c.IndexAdd_(0, s.FromInt64([]int64{1}, 1), b.View(1, 3))
 			return c
 		}, []float64{1, -2, 3, 4.5, 7, -7}},
-		{"cat", func(s *Scope, a, b *Tensor) *Tensor { return Cat(0, a, b.View(1, 3)) }, append(slices.Clone(a), b...)},
 		{"in place", func(s *Scope, a, b *Tensor) *Tensor {
 			c := a.Clone()
 			c.Add_(b)
@@ -126,7 +125,6 @@ func TestOpErrors(t *testing.T) {
 		{"dimensions", []string{"at most 8"}, func(s *Scope) { s.Zeros(Float32, 1, 1, 1, 1, 1, 1, 1, 1, 1) }},
 		{"buffer", []string{"slice of 3 for a tensor of 2"}, func(s *Scope) { s.Zeros(Float32, 2).Float32s(make([]float32, 3)) }},
 		{"size", []string{"dimension 2 of a tensor of 2"}, func(s *Scope) { s.Zeros(Float32, 2, 2).Size(2) }},
-		{"cat", []string{"no tensors"}, func(s *Scope) { Cat(0) }},
 		{"nil", []string{"nil tensor"}, func(s *Scope) { s.Zeros(Float32, 2).Add(nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantMessage(t, failure(t, d, c.run), c.want...) })

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/assemble"
@@ -25,15 +25,15 @@ func TestLoadBin(t *testing.T) {
 			t.Fatalf("%s: no tensors", safetensors)
 		}
 		for name := range want {
-			if !bytes.Equal(got[name], want[name]) {
+			if !slices.Equal(got[name], want[name]) {
 				t.Errorf("%s: %s differs", bin, name)
 			}
 		}
 	}
 }
 
-// read returns the bytes of every tensor of a checkpoint.
-func read(t *testing.T, dir string) map[string][]byte {
+// read returns the values of every tensor of a checkpoint.
+func read(t *testing.T, dir string) map[string][]float32 {
 	t.Helper()
 	source, err := weights.Open(dir)
 	if err != nil {
@@ -43,13 +43,12 @@ func read(t *testing.T, dir string) map[string][]byte {
 	if err := source.Check(); err != nil { // every tensor of the architecture is there, and no others
 		t.Fatal(err)
 	}
-	tensors := map[string][]byte{}
-	for _, name := range source.Names() {
-		data, ok := source.Bytes(name)
-		if !ok {
-			t.Fatalf("no bytes of %s", name)
+	tensors := map[string][]float32{}
+	for _, tensor := range source.Config().Layout().Tensors() {
+		tensors[tensor.Name] = make([]float32, tensor.Numel())
+		if err := source.Read(tensor.Name, 0, tensor.Shape[0], tensors[tensor.Name]); err != nil {
+			t.Fatal(err)
 		}
-		tensors[name] = bytes.Clone(data)
 	}
 	return tensors
 }

@@ -142,25 +142,4 @@ TEST(AdamWThreads, SameBits) {
   EXPECT_EQ(one.v, four.v);
 }
 
-class FirstNonFinite : public OnEveryBackend {};
-MGRPO_EVERY_BACKEND(FirstNonFinite);
-
-TEST_P(FirstNonFinite, FindsTheFirstAndCounts) {
-  auto values = normals(40000, 11);
-  Buffer<double> clean(backend(), values);
-  int64_t index, count;
-  ASSERT_EQ(backend().first_non_finite(clean.get(), MGRPO_FLOAT64, 40000, &index, &count), MGRPO_OK);
-  EXPECT_EQ(index, -1);
-  EXPECT_EQ(count, 0);
-  values[39999] = kNaN;
-  values[20000] = -kInf;
-  Buffer<float> dirty(backend(), cast<float>(values));
-  ASSERT_EQ(backend().first_non_finite(dirty.get(), MGRPO_FLOAT32, 40000, &index, &count), MGRPO_OK);
-  EXPECT_EQ(index, 20000);
-  EXPECT_EQ(count, 2);
-  Buffer<uint16_t> half(backend(), std::vector<uint16_t>{0x3F80, 0x7F7F, 0x7FC0});
-  ASSERT_EQ(backend().first_non_finite(half.get(), MGRPO_BFLOAT16, 3, &index, &count), MGRPO_OK);
-  EXPECT_EQ(index, 2);
-}
-
 }  // namespace

@@ -36,7 +36,6 @@ const Backend &cpu() {
       mgrpo_grad_norm_cpu,
       mgrpo_adamw_cpu,
       mgrpo_sample_cpu,
-      mgrpo_first_non_finite_cpu,
       [](const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms, int64_t rows, int64_t d) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_rms_norm_cpu(floats(x), floats(w), eps, floats(y), inv_rms, rows, d));
       },
@@ -109,7 +108,6 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(grad_norm),
       MGRPO_ON_DEFAULT_STREAM(adamw),
       MGRPO_ON_DEFAULT_STREAM(sample),
-      MGRPO_ON_DEFAULT_STREAM(first_non_finite),
       MGRPO_ON_DEFAULT_STREAM(rms_norm),
       MGRPO_ON_DEFAULT_STREAM(add_rms_norm),
       MGRPO_ON_DEFAULT_STREAM(rms_norm_bwd),

@@ -13,7 +13,6 @@
 
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"
-#include "mgrpo/finite.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
@@ -45,7 +44,6 @@ struct Backend {
   decltype(&mgrpo_grad_norm_cpu) grad_norm;
   decltype(&mgrpo_adamw_cpu) adamw;
   decltype(&mgrpo_sample_cpu) sample;
-  decltype(&mgrpo_first_non_finite_cpu) first_non_finite;
 
   // Layers, with the arguments of a GPU's calls: the CPU has float32 alone and returns MGRPO_UNSUPPORTED otherwise.
   int32_t (*rms_norm)(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms, int64_t rows, int64_t d);

@@ -116,7 +116,7 @@ func (w testTeam) start() Manifest {
 		for i, name := range testNames {
 			mustHold(w.t, w.checkpoints(name), m.Step, testAgents(m.Step)[i])
 			a, _ := m.Agent(name)
-			lines, err := ReadLedger(ledgerPath(w.checkpoints(name).Ledgers, name), a.Ledger)
+			lines, err := readLedger(ledgerPath(w.checkpoints(name).Ledgers, name), a.Ledger)
 			if err != nil || int64(len(lines)) != m.Step || lines[m.Step-1].Rollouts[0].ID != testLine(m.Step).Rollouts[0].ID {
 				w.t.Fatalf("the ledger of step %d: %v %v", m.Step, lines, err)
 			}
@@ -201,7 +201,7 @@ func TestCrash(t *testing.T) {
 					t.Fatalf("%s: results are lost", how)
 				case done >= trained && done < committed:
 					for i, name := range testNames {
-						if _, err := ReadLedger(ledgerPath(w.checkpoints(name).Ledgers, name), parts[i].Ledger); err != nil {
+						if _, err := readLedger(ledgerPath(w.checkpoints(name).Ledgers, name), parts[i].Ledger); err != nil {
 							t.Fatalf("%s: a line of the ledger is lost: %v", how, err)
 						}
 					}

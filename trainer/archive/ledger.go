@@ -1,8 +1,6 @@
 package archive
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -157,38 +155,4 @@ func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
 		return nil, fmt.Errorf("%s is altered: the SHA-256 of its first %d bytes is not the manifest's", what, m.Size)
 	}
 	return digest, nil
-}
-
-// maxLedgerLine bounds a line. The line of a step with 100,000 rollouts has some megabytes.
-const maxLedgerLine = 64 << 20
-
-// ReadLedger reads the lines of a ledger that a mark describes, and verifies them.
-func ReadLedger(path string, at LedgerMark) ([]LedgerLine, error) {
-	if err := at.verify(path); err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	if at.Size == 0 {
-		return nil, nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %w", err)
-	}
-	defer f.Close()
-	in := bufio.NewScanner(io.LimitReader(f, at.Size))
-	in.Buffer(nil, maxLedgerLine)
-	var lines []LedgerLine
-	for in.Scan() {
-		var line LedgerLine
-		dec := json.NewDecoder(bytes.NewReader(in.Bytes()))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&line); err != nil {
-			return nil, fmt.Errorf("checkpoint: %s: line %d: %w", path, len(lines)+1, err)
-		}
-		lines = append(lines, line)
-	}
-	if err := in.Err(); err != nil {
-		return nil, fmt.Errorf("checkpoint: %s: line %d: %w", path, len(lines)+1, err)
-	}
-	return lines, nil
 }

@@ -1,7 +1,10 @@
 package archive
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -46,7 +49,7 @@ func TestLedger(t *testing.T) {
 	if again, err := os.ReadFile(path); err != nil || string(again) != string(text) || l.Mark() != marks[2] {
 		t.Errorf("made again it is %s (%v), want %s", again, err, text)
 	}
-	lines, err := ReadLedger(path, marks[1])
+	lines, err := readLedger(path, marks[1])
 	if want := []LedgerLine{testLine(1), testLine(2)}; err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
@@ -87,7 +90,7 @@ func TestLedgerOfSleeper(t *testing.T) {
 	if err := errors.Join(sleeper.Close(), other.Close()); err != nil {
 		t.Fatal(err)
 	}
-	lines, err := ReadLedger(ledgerPath(c.Ledgers, "planner"), other.Mark())
+	lines, err := readLedger(ledgerPath(c.Ledgers, "planner"), other.Mark())
 	if want := []LedgerLine{testLine(1), testLine(7), testLine(8)}; err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
@@ -105,7 +108,7 @@ func TestUntrainedTrajectories(t *testing.T) {
 	if err := errors.Join(l.Append(want), l.Close()); err != nil {
 		t.Fatal(err)
 	}
-	lines, err := ReadLedger(ledgerPath(c.Ledgers, "planner"), l.Mark())
+	lines, err := readLedger(ledgerPath(c.Ledgers, "planner"), l.Mark())
 	if err != nil || !reflect.DeepEqual(lines, []LedgerLine{want}) {
 		t.Errorf("%+v %v", lines, err)
 	}
@@ -141,7 +144,7 @@ func TestLedgerOnFullDisk(t *testing.T) {
 	if err := errors.Join(l.Append(testLine(2)), l.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if lines, err := ReadLedger(ledgerPath(c.Ledgers, "planner"), l.Mark()); err != nil || len(lines) != 2 {
+	if lines, err := readLedger(ledgerPath(c.Ledgers, "planner"), l.Mark()); err != nil || len(lines) != 2 {
 		t.Errorf("%v %v", lines, err)
 	}
 }
@@ -203,4 +206,25 @@ func TestSaveOnFullDisk(t *testing.T) {
 		mustSave(t, c, 2)
 		mustBe(t, c, 2)
 	}
+}
+
+// readLedger reads the lines of a ledger that a mark describes, and verifies them.
+func readLedger(path string, at LedgerMark) (lines []LedgerLine, err error) {
+	if err := at.verify(path); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || at.Size == 0 {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text[:at.Size]))
+	decoder.DisallowUnknownFields()
+	for decoder.More() {
+		var line LedgerLine
+		if err := decoder.Decode(&line); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", path, len(lines)+1, err)
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
 }

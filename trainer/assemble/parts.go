@@ -35,6 +35,7 @@ type Parts struct {
 	Rules     Rules
 	Gateway   *gateway.Agent // answers requests of programs; nil: it has none
 	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
+	Notes     []string       // tensors of the checkpoint that are not used, and why
 }
 
 // Wanted says how an agent is to be put together.
@@ -110,6 +111,9 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		p.SaveDType = saveDType(want.Config, a, o.source.DType())
 	}
 	p.Model, err = o.model(ctx, p.Device, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16"})
+	if o.source != nil {
+		p.Notes = o.source.Notes()
+	}
 	return err
 }
 

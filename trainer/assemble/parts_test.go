@@ -2,9 +2,16 @@ package assemble
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/play"
@@ -36,6 +43,58 @@ func TestDeterministic(t *testing.T) {
 		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
 			t.Errorf("%v: %v, %v", c.sets, got, err)
 		}
+	}
+}
+
+// TestUnusedTensorsAreSaid: nothing of a checkpoint is left out without a word.
+func TestUnusedTensorsAreSaid(t *testing.T) {
+	folder := t.TempDir()
+	for _, dir := range []string{golden.File(t, "models", "llama-tiny"), golden.File(t, "tokenizer", "smollm2")} {
+		if err := os.CopyFS(folder, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const unused = "model.layers.0.self_attn.rotary_emb.inv_freq"
+	addTensor(t, filepath.Join(folder, "model.safetensors"), unused)
+	cfg, err := config.Parse("team.yaml", fmt.Appendf(nil, "run: {name: x}\nagents: {writer: {role: main, model: %q}}\n", folder), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	device, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Parts{Device: device}
+	err = p.load(t.Context(), Wanted{Config: cfg, Agent: "writer"}, cfg.Agent("writer"))
+	if err != nil || len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], unused) {
+		t.Errorf("%q, %v", p.Notes, err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// addTensor appends a tensor of one float32 to a safetensors file.
+func addTensor(t *testing.T, path, name string) {
+	t.Helper()
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 8 + binary.LittleEndian.Uint64(file)
+	header := map[string]any{}
+	if err := json.Unmarshal(file[8:n], &header); err != nil {
+		t.Fatal(err)
+	}
+	end := len(file[n:])
+	header[name] = map[string]any{"dtype": "F32", "shape": []int{1}, "data_offsets": []int{end, end + 4}}
+	text, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, file[n:], make([]byte, 4))
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -25,6 +25,7 @@ type Topic string
 // The topics.
 const (
 	TopicStart      Topic = "start"      // the step at which the run starts, resumes, or to which it goes back
+	TopicModel      Topic = "model"      // a part of a checkpoint that is not used
 	TopicStop       Topic = "stop"       // why the run ends before its last step
 	TopicEnd        Topic = "end"        // the run has made its last step and evaluation; of the file alone
 	TopicWaiting    Topic = "waiting"    // a wait for another agent takes longer than usual

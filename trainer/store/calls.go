@@ -10,14 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Submit sends an invocation to its agent. Submitting the same invocation again has no effect; another task under the
-// same id is a ConflictError.
-func (m *Member) Submit(ctx context.Context, v Invocation) error {
-	_, err := m.submit(ctx, v)
-	return err
-}
-
-// submit also says whether the invocation is new, which means that it has no answer yet.
+// submit sends an invocation to its agent and says whether it is new, which means that it has no answer yet. Submitting
+// the same invocation again has no effect; another task under the same id is a ConflictError.
 func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err error) {
 	defer failpoint.Around("rollout.call")()
 	if err := v.check(); err != nil {
@@ -43,13 +37,6 @@ func (m *Member) Call(ctx context.Context, v Invocation) (Result, error) {
 		return Result{}, err
 	}
 	return m.await(ctx, v, wake, isNew)
-}
-
-// Await waits for an invocation's answer. Any number of goroutines may wait.
-func (s *Store) Await(ctx context.Context, v Invocation) (Result, error) {
-	wake, unsubscribe := s.topics.subscribe(answerTopic(v))
-	defer unsubscribe()
-	return s.await(ctx, v, wake, false)
 }
 
 func answerTopic(v Invocation) string { return "result/" + v.Phase.String() + "/" + v.ID() }

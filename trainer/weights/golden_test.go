@@ -109,7 +109,8 @@ func openAndCheck(path string) ([]string, error) {
 		return nil, err
 	}
 	defer s.Close()
-	return s.Notes(), s.Check()
+	err = s.Check()
+	return s.Notes(), err
 }
 
 func TestGoldenBroken(t *testing.T) {

@@ -123,21 +123,12 @@ func (s *Source) openFolder() error {
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
 func (s *Source) Config() arch.Config { return s.config }
 
-// Names lists the tensors, sorted.
-func (s *Source) Names() []string { return s.names }
-
-// Notes lists, as sentences, the tensors that Open and Check ignore on purpose.
+// Notes lists, as sentences, the tensors that Check ignores on purpose.
 func (s *Source) Notes() []string { return s.notes }
 
 // GGUFMeta returns the metadata of a GGUF file, nil for other formats. Values are string, bool, int64
 // (uint64 above its range), float64, or slices []string, []bool, []int64, []float64.
 func (s *Source) GGUFMeta() map[string]any { return s.gguf }
-
-// Info returns a tensor's shape (rows first) and storage type.
-func (s *Source) Info(name string) (shape []int64, dtype DType, ok bool) {
-	t, ok := s.tensors[name]
-	return t.shape, t.dtype, ok
-}
 
 // Read widens rows rowFrom to rowTo-1 of a tensor to float32, and dequantises them if necessary. A row has all dimensions
 // except the first; a vector has rows of one value. dst must have the length of these rows. A file that was cut short
@@ -163,18 +154,7 @@ func (s *Source) DType() DType {
 	return BF16
 }
 
-// Bytes returns the stored little-endian bytes of an F32, F16 or BF16 tensor without a copy. The slice is part of the
-// mapped file: it is valid until Close, and reading it after the file was cut short kills the process. ok is false for
-// tensors that Read must transform.
-func (s *Source) Bytes(name string) (data []byte, ok bool) {
-	t, ok := s.tensors[name]
-	if !ok || t.dtype.Size() == 0 || t.ropePairs != 0 {
-		return nil, false
-	}
-	return t.data, true
-}
-
-// Close unmaps the files. Slices from Bytes are then invalid.
+// Close unmaps the files.
 func (s *Source) Close() error {
 	var errs []error
 	for _, m := range s.maps {

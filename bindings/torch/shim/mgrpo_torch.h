@@ -115,7 +115,6 @@ MGT_API mgt_tensor mgt_select(mgt_device *d, void *t, int64_t dim, int64_t index
 MGT_API mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1);
 MGT_API mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index);
 MGT_API char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
-MGT_API mgt_tensor mgt_cat(mgt_device *d, void **tensors, int64_t n, int64_t dim);
 
 // Arithmetic.
 MGT_API mgt_tensor mgt_add(mgt_device *d, void *a, void *b);

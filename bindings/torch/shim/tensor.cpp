@@ -138,13 +138,6 @@ mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index) {
 char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src) {
   return run(d, [&] { ref(t).index_add_(dim, ref(index), ref(src)); });
 }
-mgt_tensor mgt_cat(mgt_device *d, void **tensors, int64_t n, int64_t dim) {
-  return make(d, [&] {
-    std::vector<at::Tensor> ts;
-    for (int64_t i = 0; i < n; i++) ts.push_back(ref(tensors[i]));
-    return at::cat(ts, dim);
-  });
-}
 
 mgt_tensor mgt_add(mgt_device *d, void *a, void *b) {
   return make(d, [&] { return at::add(ref(a), ref(b)); });

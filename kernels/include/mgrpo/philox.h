@@ -31,22 +31,6 @@ MGRPO_HOST_DEVICE static inline mgrpo_philox_block mgrpo_philox(uint32_t c0, uin
   return out;
 }
 
-// Draw number `index` of the stream `key`, uniform on 0..bound-1 for bound >= 1, without bias (Lemire,
-// "Fast random integer generation in an interval", 2019). A rejected attempt changes counter word 2 only,
-// so no draw depends on another. `attempts` (may be null) receives how many blocks were used.
-MGRPO_HOST_DEVICE static inline uint32_t mgrpo_philox_bounded(uint32_t k0, uint32_t k1, uint64_t index,
-                                                              uint32_t bound, uint32_t *attempts) {
-  const uint32_t threshold = (0u - bound) % bound;  // (2^32 - bound) mod bound
-  for (uint32_t attempt = 0;; attempt++) {
-    const uint32_t x = mgrpo_philox((uint32_t)index, (uint32_t)(index >> 32), attempt, 0, k0, k1).word[0];
-    const uint64_t scaled = (uint64_t)x * bound;
-    if ((uint32_t)scaled >= threshold) {
-      if (attempts) *attempts = attempt + 1;
-      return (uint32_t)(scaled >> 32);
-    }
-  }
-}
-
 // Uniform on [0, 1) with 53 bits, from words 0 (high) and 1 (low) of a block.
 MGRPO_HOST_DEVICE static inline double mgrpo_philox_uniform(mgrpo_philox_block b) {
   return (double)((((uint64_t)b.word[0] << 32) | b.word[1]) >> 11) * 0x1p-53;
