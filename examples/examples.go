@@ -9,6 +9,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -31,6 +33,11 @@ func Write(template, file string) (written []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	name, err := nameOf(template, file)
+	if err != nil {
+		return nil, err
+	}
+	contents[file] = named(contents[file], name)
 	for name := range contents {
 		if _, err := os.Lstat(name); err == nil {
 			return nil, fmt.Errorf("%s is there already and is left as it is: name another file, in a folder of its own", name)
@@ -48,6 +55,32 @@ func Write(template, file string) (written []string, err error) {
 		written = append(written, name)
 	}
 	return written, nil
+}
+
+// validName is what run.name may be.
+var validName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}$`)
+
+// nameOf is the name of the run that a file configures: that of its folder or, where that is no run's name, the template's.
+func nameOf(template, file string) (string, error) {
+	whole, err := filepath.Abs(file)
+	if folder := filepath.Base(filepath.Dir(whole)); err == nil && validName.MatchString(folder) {
+		return folder, nil
+	}
+	return template, err
+}
+
+// runName finds the name of the run in a configuration, and the folder that is named after it.
+var runName = regexp.MustCompile(`(?m)^(  name: |  dir: runs/)([\w-]+)( +#|$)`)
+
+// named gives the run of a configuration a name. Comments behind it stay where they are.
+func named(text []byte, name string) []byte {
+	return runName.ReplaceAllFunc(text, func(line []byte) []byte {
+		m := runName.FindSubmatch(line)
+		if len(m[3]) == 0 {
+			return append(slices.Clone(m[1]), name...)
+		}
+		return fmt.Appendf(nil, "%s%-*s #", m[1], len(m[2])+len(m[3])-2, name)
+	})
 }
 
 // contents are a template's files by the paths at which they are wanted.

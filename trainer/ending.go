@@ -64,6 +64,7 @@ func (w *worker) ending() []string {
 	if y.steps == 0 {
 		return nil
 	}
+	steps := metrics.Steps(int64(y.steps))
 	if len(y.tooLong) > 0 {
 		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(y.tooLong)))
 	}
@@ -74,17 +75,17 @@ func (w *worker) ending() []string {
 				if w.cfg.Learns(w.cfg.Agent(name)) {
 					so = ", so it learned nothing"
 				}
-				out = append(out, fmt.Sprintf("%s was never called in %d steps%s: have %s's prompt or its cold start's demonstrations call it", name, y.steps, so, w.name))
+				out = append(out, fmt.Sprintf("%s was never called in %s%s: have %s's prompt or its cold start's demonstrations call it", name, steps, so, w.name))
 			}
 		}
 	}
 	switch {
 	case !w.main && y.calls[w.name] == 0:
-		out = append(out, fmt.Sprintf("nobody called it in %d steps", y.steps))
+		out = append(out, "nobody called it in "+steps)
 	case y.sampled == 0 && (w.main || len(out) > 0):
-		out = append(out, fmt.Sprintf("not one token was sampled in %d steps", y.steps))
+		out = append(out, "not one token was sampled in "+steps)
 	case w.trains() && !w.trained():
-		out = append(out, fmt.Sprintf("no update was made in %d steps: in every group all rewards were equal. Look at trajectories/ for what the agents answer, teach them the format in a cold start, or take easier queries", y.steps))
+		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents answer, teach them the format in a cold start, or take easier queries", steps))
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
 // asProgram makes the test binary be mgrpo: the commands are tested as a person runs them, without another
@@ -142,6 +143,9 @@ func TestTemplates(t *testing.T) {
 			if !strings.Contains(said, "mgrpo train "+file) {
 				t.Errorf("init says %q", said)
 			}
+			if cfg, err := config.Load(file, nil); err != nil || cfg.Run.Name != "mine" || !strings.HasSuffix(cfg.RunDir(), "/mine/runs/mine") {
+				t.Errorf("the run is not named after its folder: %v, %+v", err, cfg.Run)
+			}
 			args := []string{file}
 			for _, s := range append(set, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "grpo.minibatches=1", "eval.queries=1", "eval.samples=1") {
 				args = append(args, "--set", s)
@@ -160,6 +164,9 @@ func TestInit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	if said := succeed(t, "", "init", file); strings.Contains(said, " 0 more") {
 		t.Errorf("init says %q", said)
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "\n  name: quickstart          # also") || !strings.Contains(string(text), "\n  dir: runs/quickstart      # checkpoints") {
+		t.Errorf("%v: a folder whose name is no run's: %.300s", err, text)
 	}
 	if help := succeed(t, "", "init", "--help"); !strings.Contains(help, "\n    research    a team") {
 		t.Errorf("templates are not lines of their own in %q", help)
@@ -204,6 +211,16 @@ func TestUnknownKeys(t *testing.T) {
 	succeed(t, "", "init", file)
 	for _, args := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"doctor"}} {
 		refused(t, "", append(args, "-c", file, "--set", "grpo.rolouts=4"), "grpo.rolouts", "rollouts")
+	}
+}
+
+// A worker alone cannot meet the others, and says so first of all.
+func TestWorkerWithoutStore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	succeed(t, "", "init", file)
+	stdout, stderr, status := run(t, "", "worker", file, "--agent", "planner")
+	if status != 1 || stdout != "" || !strings.HasPrefix(stderr, "mgrpo: store.url is not set") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 }
 

@@ -92,6 +92,11 @@ func printStatus(w io.Writer, s *store.Status) error {
 		}
 		fmt.Fprintf(&b, "%-*s  %-22s %6d %8s %5d %7d\n", statusAgent, shorten(a.Agent, statusAgent), workerText(a), a.Epoch, version, a.Lag, a.InHandAll)
 	}
+	for _, a := range s.Agents {
+		if a.Missing() {
+			wrap(&b, "\n", fmt.Sprintf("%s: no sign of life for %s; without one its worker counts as dead in %s", a.Agent, seconds(a.Silent), seconds(a.LeaseLeft)))
+		}
+	}
 	if s.Stop != nil {
 		wrap(&b, "\n", fmt.Sprintf("the round was stopped by %s (%s): %s", s.Stop.Agent, s.Stop.Kind, s.Stop.Reason))
 	}
@@ -128,6 +133,8 @@ func printCalls(b *strings.Builder, s *store.Status) {
 // workerText says whether an agent's worker is alive, and what is left of its lease.
 func workerText(a store.AgentStatus) string {
 	switch {
+	case a.Missing():
+		return fmt.Sprintf("silent, lease %s", seconds(a.LeaseLeft))
 	case a.Alive:
 		return fmt.Sprintf("alive, lease %s", seconds(a.LeaseLeft))
 	case a.Finished:

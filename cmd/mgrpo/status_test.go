@@ -21,6 +21,7 @@ func TestStatusFits80Columns(t *testing.T) {
 			{Agent: long, Alive: true, LeaseLeft: 599.94, Epoch: 123456, Version: &version, Lag: 12345, InHandAll: 65536,
 				InHand: []store.Call{{Phase: "step-17", ID: strings.Repeat("é", 300), Age: 1.26, Delivery: 2}}},
 			{Agent: "helper", Version: new(int64)},
+			{Agent: "silent", Alive: true, Silent: 8.74, LeaseLeft: 6.26},
 		},
 		Phases: []store.PhaseStatus{{Phase: "checkpoint-1099511627776", Begun: true, Rollouts: 128, Outcomes: 3}},
 		Stop:   &store.StopStatus{Agent: "helper", Kind: store.Failure, Reason: "out of\x1b[2J memory " + strings.Repeat("long ", 50)},
@@ -41,7 +42,7 @@ func TestStatusFits80Columns(t *testing.T) {
 		}
 		for _, want := range map[bool][]string{
 			true:  {"stopped by helper (failed): out of [2J memory long", "to leave the stopped round"},
-			false: {"alive, lease 9m59.9s", "3 of 128 are there", "1.3s old, delivery 2", "asked to stop", "helper: a worker"},
+			false: {"alive, lease 9m59.9s", "silent, lease 6.3s", "silent: no sign of life for 8.7s; without one its worker counts as dead in 6.3s", "3 of 128 are there", "1.3s old, delivery 2", "asked to stop", "helper: a worker"},
 		}[stopped] {
 			if !strings.Contains(strings.Join(strings.Fields(b.String()), " "), want) {
 				t.Errorf("the status lacks %q:\n%s", want, b.String())

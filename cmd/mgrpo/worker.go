@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/mgrpo/mgrpo/trainer"
 )
@@ -23,6 +24,9 @@ func (c *workerCmd) Run(ctx context.Context) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
+	}
+	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // said before a memory plan is printed
+		return errors.New("store.url is not set: agents in processes of their own need a Redis to meet in; mgrpo train runs all of them in one process")
 	}
 	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
 }

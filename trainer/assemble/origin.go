@@ -1,16 +1,19 @@
 package assemble
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -82,23 +85,24 @@ func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
 
 // Rehearse opens all that the agent's worker opens, but for the device, the weights and the store, and closes it
 // again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. A hosted
-// model is asked for a turn.
-func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task) (err error) {
+// model is asked for a turn. Rehearse returns those of the queries whose prompts leave the agent no room for an answer; how
+// many tokens a hosted model's prompts have is not known.
+func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
 	if a.Model.Endpoint != nil {
 		m, player, err := host(ctx, cfg, a, t)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return errors.Join(player.Close(), m.Close(ctx))
+		return nil, errors.Join(player.Close(), m.Close(ctx))
 	}
 	o, err := openOrigin(cfg, a, t, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
 	if o.source != nil {
 		if err := o.source.Check(); err != nil {
-			return cfg.Fault("agents."+a.Name+".model", err)
+			return nil, cfg.Fault("agents."+a.Name+".model", err)
 		}
 	}
 	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
@@ -108,25 +112,46 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 	}
 	player, err := Player(ctx, cfg, a, t, o.tokenizer)
 	if err != nil {
-		return fmt.Errorf("agent %s: %w", a.Name, err)
+		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
 	}
 	defer func() { err = errors.Join(err, player.Close()) }()
+	limit := a.ContextTokens(o.arch.MaxPosition)
+	if tooLong, err = longPrompts(player, queries, limit); err != nil {
+		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
+	}
 	if cfg.ColdStarts(a) {
-		if _, err := Demonstrations(cfg, player, a.ContextTokens(o.arch.MaxPosition)); err != nil {
-			return fmt.Errorf("cold start of %s: %w", a.Name, err)
+		if _, err := Demonstrations(cfg, player, limit); err != nil {
+			return nil, fmt.Errorf("cold start of %s: %w", a.Name, err)
 		}
 	}
 	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
-		return nil
+		return tooLong, nil
 	}
 	reference, err := openReference(cfg, a, t)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if reference.source != nil {
 		err = reference.source.Check()
 	}
-	return errors.Join(err, reference.close())
+	return tooLong, errors.Join(err, reference.close())
+}
+
+// longPrompts returns the queries whose prompts have limit tokens or more. A longer question makes a longer prompt, so it
+// looks at the longest questions first, and no further when many in a row have room.
+func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Query, err error) {
+	const fitting = 100
+	longest := slices.SortedStableFunc(slices.Values(queries), func(a, b task.Query) int { return cmp.Compare(len(b.Text), len(a.Text)) })
+	for fits := 0; len(longest) > 0 && fits < fitting; longest = longest[1:] {
+		tokens, err := p.PromptTokens(longest[0].Text)
+		if err != nil {
+			return nil, fmt.Errorf("the prompt of %s: %w", longest[0].ID, err)
+		}
+		if fits++; tokens >= limit {
+			out, fits = append(out, longest[0]), 0
+		}
+	}
+	return out, nil
 }
 
 // openReference opens the weights of the KL term, without a tokenizer: those configured, else the ones that the run

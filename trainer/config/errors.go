@@ -81,11 +81,15 @@ func (c *Config) Fault(key string, err error) *Error {
 	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos}
 }
 
-// nearest returns the candidate with the fewest edits from word, or "" if none is similar.
+// nearest returns the candidate that word is a slip of the pen of: one edit away, or two for words of eight letters and
+// more, and with a letter in common. It returns "" if there is none.
 func nearest(word string, candidates []string) string {
-	best, bestDist := "", 1+max(1, len(word)/3)
+	best, bestDist := "", 2
+	if len(word) >= 8 {
+		bestDist = 3
+	}
 	for _, c := range candidates {
-		if d := editDistance(word, c); d < bestDist {
+		if d := editDistance(word, c); d < min(bestDist, len(word), len(c)) {
 			best, bestDist = c, d
 		}
 	}

@@ -23,6 +23,10 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:8: eval.rollouts: unknown key; did you mean grpo.rollouts?"},
 		{name: "key like no other", text: team + "store: {zzzzzzzzz: 4}\n",
 			want: "f.yaml:3:9: store.zzzzzzzzz: unknown key; valid are url, username, password_env, password_file, tls, allow_insecure, allow_volatile, timeout, lease, max_deliveries"},
+		{name: "short key like no other", text: team + "grpo: {align: {k: 2}}\n",
+			want: "f.yaml:3:16: grpo.align.k: unknown key; valid are d, mode"},
+		{name: "key that only looks alike", text: team + "tools: {x: {kind: calculator, max_stops: 2, result: 1}}\n",
+			want: "f.yaml:3:31: tools.x.max_stops: unknown key; did you mean max_steps?\nf.yaml:3:45: tools.x.result: unknown key; did you mean results?"},
 		{name: "unknown section", text: team + "evaluation: {}\n",
 			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, gateway, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
@@ -62,7 +66,7 @@ func TestErrors(t *testing.T) {
 		{name: "merge key", text: team + "grpo: {<<: {rollouts: 4}}\n",
 			want: "f.yaml:3:8: grpo: merge keys (<<) are not used in a configuration; repeat the keys or use an alias for the whole value"},
 		{name: "sets", text: team, sets: []string{"run.stps=3", "agents.c.device=cpu", "run.name.x=1", "grpo.rollouts=", "steps", "grpo.align={d: [}"},
-			want: "--set agents.c.device=cpu: agents.c: not in the file; did you mean a?\n" +
+			want: "--set agents.c.device=cpu: agents.c: not in the file; valid are a, b\n" +
 				"--set run.name.x=1: run.name.x: run.name is the text \"t\", which has no keys\n" +
 				"--set steps: want KEY=VALUE, such as run.steps=3\n" +
 				"--set grpo.align={d: [}: grpo.align: not YAML: could not find '{' character corresponding to '}'\n" +

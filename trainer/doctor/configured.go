@@ -49,9 +49,23 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
 	if err := scores(ctx, cfg, t); err != nil {
 		out = append(out, Finding{Fail, "verifier", oneLine(err), "correct task.verifier, task.expert or task.judge"})
 	}
+	train, held := queries(cfg, t)
+	if known := repeated(train, held); known > 0 {
+		out = append(out, Finding{Warn, "task", fmt.Sprintf("training asks %d of the %d held-out questions, too", known, len(held)),
+			"take other rows for task.eval: the accuracy is to tell of questions that no agent has learned from"})
+	}
 	for _, name := range cfg.AgentNames() {
-		if err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t); err != nil {
+		var asked []task.Query
+		if name == cfg.Main().Name { // what a sub-agent is asked is the main agent's choice
+			asked = append(train, held...)
+		}
+		tooLong, err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t, asked)
+		if err != nil {
 			out = append(out, Finding{Fail, name, oneLine(err), "without this the agent's worker does not start"})
+		}
+		if len(tooLong) > 0 {
+			out = append(out, Finding{Warn, name, fmt.Sprintf("no room for an answer after %d of %d prompts, the longest that of %s", len(tooLong), len(asked), tooLong[0].ID),
+				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or leave the rows out: nothing is sampled for them", name)})
 		}
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
 	}
@@ -71,6 +85,42 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 		out = append(out, Finding{Fail, "engine", a.Name + ": " + oneLine(err), "start the server (docs/engines.md); the run waits for it"})
 	}
 	return out
+}
+
+// mostQueries is the number of training queries that are looked at.
+const mostQueries = 100_000
+
+// queries are the training queries of the first epoch and the held-out ones. There are none of a task with a
+// language of its own (task.Speaker), which makes its queries so that they fit and differ.
+func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
+	if _, ok := t.(task.Speaker); ok {
+		return nil, nil
+	}
+	for i := range int64(mostQueries) {
+		q := t.Train(i)
+		if q.ID != q.Row {
+			break
+		}
+		train = append(train, q)
+	}
+	for i := range min(cfg.Eval.Queries, t.EvalSize()) {
+		held = append(held, t.Eval(i))
+	}
+	return train, held
+}
+
+// repeated counts the held-out queries whose question is one of the training.
+func repeated(train, held []task.Query) (n int) {
+	asked := map[string]bool{}
+	for _, q := range train {
+		asked[q.Text] = true
+	}
+	for _, q := range held {
+		if asked[q.Text] {
+			n++
+		}
+	}
+	return n
 }
 
 // scorePatience is the longest time that the verifiers may take.

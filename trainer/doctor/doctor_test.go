@@ -168,6 +168,55 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 	}
 }
 
+// What makes a run worth less without stopping it is a warning.
+func TestRowsThatAreNoUse(t *testing.T) {
+	smol, err := filepath.Abs(filepath.Join("..", "..", "testdata", "tokenizer", "smollm2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	rows := func(name string, questions ...string) {
+		var text strings.Builder
+		for _, q := range questions {
+			fmt.Fprintf(&text, `{"question": %q, "answer": "1"}`+"\n", q)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows("train.jsonl", "one?", "two?", strings.Repeat("many words ", 200), "three?")
+	rows("eval.jsonl", "four?", "two?")
+	text := fmt.Sprintf(`run: {name: x, dir: run}
+task: {kind: jsonl, train: train.jsonl, eval: eval.jsonl}
+agents: {boss: {role: main, model: {family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: %q}, limits: {max_tokens: 200, max_new_tokens: 20}}}
+`, smol)
+	for _, c := range []struct {
+		sets       []string
+		task, boss string // the warnings; "": there is none
+	}{
+		{nil, "training asks 1 of the 2 held-out questions, too", "no room for an answer after 1 of 6 prompts, the longest that of train-row-000003"},
+		{[]string{"agents.boss.limits.max_tokens=1000", "task.eval=other.jsonl"}, "", ""},
+	} {
+		rows("other.jsonl", "four?", "five?")
+		cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(text), c.sets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		findings := Examine(t.Context(), Options{Config: cfg})
+		for what, want := range map[string]string{"task": c.task, "boss": c.boss} {
+			warned := ""
+			for _, f := range find(findings, what) {
+				if f.Status == Warn && f.Advice != "" {
+					warned += f.Found
+				}
+			}
+			if warned != want {
+				t.Errorf("%v: %s: %q, want %q", c.sets, what, warned, want)
+			}
+		}
+	}
+}
+
 func TestRedis(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -203,9 +203,9 @@ func (c *Console) Summary() {
 		c.print("")
 		return
 	}
-	summary := fmt.Sprintf("%d steps in %s", len(steps), clock(c.opt.Now().Sub(c.start)))
+	summary := fmt.Sprintf("%s in %s", Steps(int64(len(steps))), clock(c.opt.Now().Sub(c.start)))
 	if c.resumed {
-		summary = fmt.Sprintf("%d steps (%d since the resume, in %s)", len(steps), c.made, clock(c.opt.Now().Sub(c.start)))
+		summary = fmt.Sprintf("%s (%d since the resume, in %s)", Steps(int64(len(steps))), c.made, clock(c.opt.Now().Sub(c.start)))
 	}
 	if n := len(heldOut); n > 0 && !known {
 		summary += "; held-out accuracy unknown, see above"

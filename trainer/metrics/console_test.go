@@ -46,6 +46,14 @@ func play(c *Console, clock *clockwork) {
 	c.Summary()
 }
 
+func TestSteps(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 steps", 1: "1 step", 2: "2 steps"} {
+		if got := Steps(n); got != want {
+			t.Errorf("%d: %q", n, got)
+		}
+	}
+}
+
 func TestConsole(t *testing.T) {
 	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"planner", "a-researcher-with-a-long-name"}, Steps: 30})
 	play(c, clock)

@@ -41,6 +41,14 @@ const (
 	TopicEngine     Topic = "engine"     // servers that sample: what they are, and waits for them
 )
 
+// Steps is a number of steps as text: 1 step, 2 steps.
+func Steps(n int64) string {
+	if n == 1 {
+		return "1 step"
+	}
+	return fmt.Sprintf("%d steps", n)
+}
+
 // Infof returns a note that needs no action.
 func Infof(agent string, topic Topic, format string, args ...any) Note {
 	return Note{agent, Info, topic, fmt.Sprintf(format, args...)}

@@ -124,6 +124,16 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	return agent.Run(ctx, spec, env)
 }
 
+// PromptTokens is the number of tokens with which a conversation about a text begins.
+func (p *Player) PromptTokens(text string) (int, error) {
+	dialect, err := p.dialect()
+	if err != nil {
+		return 0, err
+	}
+	ids, _, err := dialect.Prompt(text)
+	return len(ids), err
+}
+
 // Talking is the number of conversations in progress.
 func (p *Player) Talking() int { return int(p.talking.Load()) }
 

@@ -32,6 +32,7 @@ type AgentStatus struct {
 	Epoch     int64   `json:"epoch"`
 	Alive     bool    `json:"alive"`                   // a worker has the place
 	LeaseLeft float64 `json:"lease_left_seconds"`      // until its worker counts as dead if it is silent from now on
+	Silent    float64 `json:"silent_seconds"`          // since its worker's last sign of life, if it has the lease of this configuration
 	Version   *int64  `json:"version,omitempty"`       // committed training steps; absent: not started in this round
 	Lag       int64   `json:"lag"`                     // versions behind the newest of all agents
 	Ready     bool    `json:"ready"`                   // its worker was ready to begin this round
@@ -39,6 +40,9 @@ type AgentStatus struct {
 	InHand    []Call  `json:"in_hand,omitempty"`       // claimed invocations, oldest first
 	InHandAll int64   `json:"in_hand_count,omitempty"` // number of claimed invocations; InHand lists the oldest
 }
+
+// Missing says whether a worker that has the place has missed signs of life, of which there are four in a lease.
+func (a AgentStatus) Missing() bool { return a.Alive && a.Silent > a.LeaseLeft }
 
 // Call is an invocation that a worker has claimed and not answered.
 type Call struct {
@@ -221,6 +225,7 @@ func (r *statusReader) agents() error {
 		st := AgentStatus{Agent: a, Ready: answers[i].ready.Val(), Finished: answers[i].finished.Val()}
 		if left := answers[i].lease.Val(); left >= 0 { // negative: there is no lease
 			st.Alive, st.LeaseLeft = true, left.Seconds()
+			st.Silent = max(r.s.opts.Lease-left, 0).Seconds()
 		}
 		if st.Epoch, err = r.number(r.s.key("epochs")+" "+a, answers[i].epoch); err != nil {
 			return err

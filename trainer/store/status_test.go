@@ -115,6 +115,24 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// A worker that was killed has its place until its lease expires: what shows it before is that its lease is not renewed.
+func TestStatusOfASilentWorker(t *testing.T) {
+	b := embeddedBackend(t)
+	boss := join(t, b.open(t, Options{}), "boss")
+	for lease, missing := range map[time.Duration]bool{
+		time.Hour: true, // the worker was last seen three quarters of an hour ago, as far as the reader knows
+		0:         false,
+	} {
+		o := boss.opts
+		o.Lease = lease
+		st, err := ReadStatus(t.Context(), o)
+		must(t, err)
+		if a := st.Agents[0]; !a.Alive || a.Missing() != missing || missing && a.Silent < 1800 {
+			t.Errorf("a lease of %v: %+v", lease, a)
+		}
+	}
+}
+
 // A plan without queries ends the run: nothing is waited for.
 func TestStatusOfAStop(t *testing.T) {
 	b := embeddedBackend(t)

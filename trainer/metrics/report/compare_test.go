@@ -170,7 +170,7 @@ func TestTiles(t *testing.T) {
 		want   tile
 	}{
 		"as it was": {func(s string) string { return s }, tile{"Held-out accuracy", "0.22 → 0.47", "before step 1 → step 6"}},
-		"idle":      {func(s string) string { return dropValue(s, "researcher", "reward_mean") }, tile{"Reward of researcher", "idle", "not called in any of 6 steps"}},
+		"idle":      {func(s string) string { return dropValue(s, "researcher", "reward_mean") }, tile{"Reward of researcher", "idle", "not called in 6 steps"}},
 		"at times":  {func(s string) string { return dropValue(s, `researcher`, `reward_mean`, 2, 5) }, tile{"Reward of researcher", "", "step 1 → step 6; idle in 2"}},
 		"not before": {func(s string) string {
 			return regexp.MustCompile(`(?m)^.*"kind":"eval","step":0.*\n`).ReplaceAllString(s, "")

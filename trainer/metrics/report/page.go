@@ -167,9 +167,11 @@ func (r *run) subtitle() string {
 	switch last := r.lastStep(); {
 	case last == 0:
 	case r.steps == 0:
-		parts = append(parts, fmt.Sprintf("%d steps", last))
+		parts = append(parts, metrics.Steps(last))
 	case last < r.steps:
 		parts = append(parts, fmt.Sprintf("step %d of %d", last, r.steps))
+	case r.steps == 1:
+		parts = append(parts, "the only step")
 	default:
 		parts = append(parts, fmt.Sprintf("all %d steps", r.steps))
 	}

@@ -69,7 +69,7 @@ func (r *run) rewardTile(name string) (t tile, ok bool) {
 	case len(steps) == 0:
 		return tile{}, false
 	case len(reward) == 0:
-		return tile{"Reward of " + name, "idle", fmt.Sprintf("not called in any of %d steps", len(steps))}, true
+		return tile{"Reward of " + name, "idle", "not called in " + metrics.Steps(int64(len(steps)))}, true
 	}
 	first, last := reward[0], reward[len(reward)-1]
 	t = tile{"Reward of " + name, fmt.Sprintf("%.2f → %.2f", first.y, last.y), fmt.Sprintf("step %g → step %g", first.x, last.x)}
