@@ -101,8 +101,8 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 
 // saveAgent writes this agent's files of a version: none of a hosted model.
 func (a *Archive) saveAgent(version int64, st AgentState) (AgentFiles, error) {
-	if a.Endpoint != nil {
-		return AgentFiles{Name: a.Agent, Files: []durable.File{}, Endpoint: a.Endpoint}, nil
+	if a.settings.Endpoint != nil {
+		return AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}, nil
 	}
 	return a.checkpoints.SaveAgent(version, st)
 }
@@ -172,7 +172,7 @@ func filesOf(agent string, p store.Part) AgentFiles {
 // agentState is the agent's weights, tokenizer and optimizer. For an agent that trains the numbers are a copy. Of a hosted
 // model there is nothing.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
-	if a.Endpoint != nil {
+	if a.settings.Endpoint != nil {
 		return AgentState{}, nil
 	}
 	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"regexp"
 	"slices"
@@ -256,10 +257,16 @@ func outcome(t *testing.T, team map[string]*process, k int, answer string, answe
 	}
 	for i, text := range answers {
 		v := store.Invocation{Phase: store.Train(0), Query: "q", Rollout: k, Agent: "researcher", Index: i, Task: "task " + text}
-		if err := boss.Submit(t.Context(), v); err != nil {
+		called := make(chan error, 1)
+		go func() {
+			_, err := boss.Call(t.Context(), v)
+			called <- err
+		}()
+		claimed, err := help.Claim(t.Context(), v.Phase, 1)
+		if err != nil {
 			return err
 		}
-		if err := help.Complete(t.Context(), v, store.Result{Text: text}); err != nil {
+		if err := errors.Join(help.Complete(t.Context(), claimed[0], store.Result{Text: text}), <-called); err != nil {
 			return err
 		}
 	}
