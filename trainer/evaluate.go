@@ -72,7 +72,7 @@ func evaluationDir(cfg *config.Config, what, stepDir string) string {
 func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, what string, do func(context.Context, *team, archive.Manifest, string) error) (err error) {
 	stepDir, observer := opt.Checkpoint, observed(opt.Observer)
 	if opt.Task == nil {
-		if opt.Task, err = assemble.Task(cfg); err != nil {
+		if opt.Task, err = assemble.Task(cfg, len(cfg.AgentNames())); err != nil {
 			return err
 		}
 		defer task.Close(opt.Task)

@@ -107,7 +107,7 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 	}
 	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
 		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
-			return cfg.Fault("task.program.command", err)
+			return nil, cfg.Fault("task.program.command", err)
 		}
 	}
 	player, err := Player(ctx, cfg, a, t, o.tokenizer)

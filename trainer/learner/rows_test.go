@@ -32,7 +32,7 @@ func cut(batch []*Sequence) (rows []*Sequence) {
 func TestRowsWeighAsOne(t *testing.T) {
 	for _, aggregation := range []mgrpo.Aggregation{mgrpo.TrajectoryMean, mgrpo.TokenMean, mgrpo.ConstantLength} {
 		t.Run(string(aggregation), func(t *testing.T) {
-			l := tinyLearner(t, func(o *Options) { o.Loss.Aggregation, o.Loss.MaxLength = aggregation, 64 })
+			l := tinyLearner(t, "cpu", func(o *Options) { o.Loss.Aggregation, o.Loss.MaxLength = aggregation, 64 })
 			batch := tinyBatch(t, l, 0.6)
 			for _, q := range batch {
 				q.old = q.Behaviour
