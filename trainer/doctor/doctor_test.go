@@ -77,6 +77,17 @@ func TestExamineConfiguration(t *testing.T) {
 	}
 }
 
+// Servers that sample are asked what they are, without waiting for one that is away.
+func TestExamineServers(t *testing.T) {
+	findings := Examine(t.Context(), Options{Config: quickstart(t, `agents.planner.engine={kind: vllm, url: ["http://127.0.0.1:1"], weights: {path: w}}`)})
+	if said := find(findings, "engine"); len(said) != 1 || said[0].Status != Fail || !strings.Contains(said[0].Found, "planner: the engine at http://127.0.0.1:1") {
+		t.Errorf("%+v", said)
+	}
+	if _, err := os.Stat("../../examples/quickstart/w"); err == nil {
+		t.Error("doctor has made the folder of the weights")
+	}
+}
+
 // What stops a worker when it opens its parts stops doctor, too.
 func TestWhatTrainOpens(t *testing.T) {
 	testdata, err := filepath.Abs(filepath.Join("..", "..", "testdata"))
