@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -43,21 +44,46 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	}
 }
 
-// TestSavedInTheTypeOfTheInput starts from folders in bf16: a run's folders have that type too, an agent's that does
-// not learn included.
+// TestSavedInTheTypeOfTheInput starts from folders in bf16 and in fp16: a run's folders have that type too, an agent's that
+// does not learn included.
 func TestSavedInTheTypeOfTheInput(t *testing.T) {
-	before, dir := t.TempDir(), t.TempDir()
-	mustTrain(t, load(t, before, append(untaught, "run.steps=1", "run.save_dtype=bf16")...), Options{})
-	models := []string{}
-	for _, agent := range []string{"planner", "researcher"} {
-		models = append(models, "agents."+agent+".model="+archive.CheckpointsOf(before).AgentDir(1, agent))
-	}
-	sets := append(untaught, "run.steps=1", "agents.researcher.train=false")
-	mustTrain(t, load(t, dir, append(sets, models...)...), Options{})
-	for _, agent := range []string{"planner", "researcher"} {
-		if got := openWeights(t, archive.CheckpointsOf(dir).AgentDir(1, agent)).DType(); got != weights.BF16 {
-			t.Errorf("%s is saved as %s", agent, got)
+	before := t.TempDir()
+	mustTrain(t, load(t, before, append(untaught, "run.steps=1")...), Options{})
+	for _, dtype := range []weights.DType{weights.BF16, weights.F16} {
+		dir := t.TempDir()
+		sets := append(untaught, "run.steps=1", "agents.researcher.train=false")
+		for _, agent := range []string{"planner", "researcher"} {
+			folder := filepath.Join(t.TempDir(), agent)
+			rewrite(t, archive.CheckpointsOf(before).AgentDir(1, agent), folder, dtype)
+			sets = append(sets, "agents."+agent+".model="+folder)
 		}
+		mustTrain(t, load(t, dir, sets...), Options{})
+		for _, agent := range []string{"planner", "researcher"} {
+			if got := openWeights(t, archive.CheckpointsOf(dir).AgentDir(1, agent)).DType(); got != dtype {
+				t.Errorf("%s was %s and is saved as %s", agent, dtype, got)
+			}
+		}
+	}
+}
+
+// rewrite writes an agent's folder anew, in another type.
+func rewrite(t *testing.T, from, to string, dtype weights.DType) {
+	t.Helper()
+	src, extra := openWeights(t, from), map[string][]byte{}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		extra[name] = text
+	}
+	shapes := map[string][]int64{}
+	for _, tensor := range src.Config().Layout().Tensors() {
+		shapes[tensor.Name] = tensor.Shape
+	}
+	err := weights.WriteHF(to, src.Config(), func(name string, dst []float32) error { return src.Read(name, 0, shapes[name][0], dst) }, dtype, extra)
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

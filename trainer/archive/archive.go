@@ -65,7 +65,7 @@ type Settings struct {
 	CPUFeatures    string            // of this machine
 	Endpoint       *store.Endpoint   // place of a hosted model, of which checkpoints have no files; nil: the model is here
 	Tokenizer      map[string][]byte // files of the tokenizer
-	DType          weights.DType     // of saved weights: F32 or BF16
+	DType          weights.DType     // of saved weights: F32, BF16 or F16
 	Announce       bool              // notes to the observer name new checkpoints
 	Observer       metrics.Observer
 	FS             durable.FS // nil: durable.OS

@@ -16,7 +16,7 @@ import (
 const optimizerFile = "optimizer.safetensors"
 
 // Optimizer is the state of an optimizer that is to be saved: the number of its steps, and float32 buffers of Len values
-// each ("m" and "v" of AdamW; "master", the fp32 weights, where weights are saved in BF16). The function of a buffer
+// each ("m" and "v" of AdamW; "master", the fp32 weights, where weights are saved in 16 bits). The function of a buffer
 // fills dst with the values that begin at index from.
 type Optimizer struct {
 	Step    int64

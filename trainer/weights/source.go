@@ -144,14 +144,18 @@ func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 	return nil
 }
 
-// DType returns BF16 if all tensors are stored in BF16, and F32 otherwise, which represents all other types exactly.
+// DType returns BF16 or F16 if all tensors are stored in it, and F32 otherwise, which represents all other types exactly.
 func (s *Source) DType() DType {
+	var all DType
 	for _, t := range s.tensors {
-		if t.dtype != BF16 {
+		if all == "" {
+			all = t.dtype
+		}
+		if t.dtype != all || all != BF16 && all != F16 {
 			return F32
 		}
 	}
-	return BF16
+	return all
 }
 
 // Close unmaps the files.

@@ -101,10 +101,14 @@ func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) 
 	return out
 }
 
-// WriteFloats encodes and writes values, a chunk at a time.
+// WriteFloats encodes and writes values, a chunk at a time. A value that F16 has no room for is an error.
 func WriteFloats(w io.Writer, dtype DType, values []float32) error {
+	const beyond = 65520 // rounds to infinity
 	var encoded []byte
 	for chunk := range slices.Chunk(values, scanChunk) {
+		if i := slices.IndexFunc(chunk, func(v float32) bool { return v >= beyond || v <= -beyond }); dtype == F16 && i >= 0 {
+			return fmt.Errorf("the value %g is too large for F16: save as F32 or BF16 (run.save_dtype)", chunk[i])
+		}
 		encoded = encodeAs(encoded[:0], dtype, chunk)
 		if _, err := w.Write(encoded); err != nil {
 			return err

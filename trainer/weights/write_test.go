@@ -2,6 +2,7 @@ package weights
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -101,5 +102,24 @@ func TestWriteRefused(t *testing.T) {
 	}
 	if err := WriteHF(dir, cfg, read, F32, nil); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("overwrote: %v", err)
+	}
+}
+
+// A folder has the type in which all its tensors are, and a value that the type has no room for is not written as infinite.
+func TestTypeOfAFolder(t *testing.T) {
+	cfg := tinyConfig(arch.Llama)
+	for _, dtype := range []DType{F32, BF16, F16} {
+		dir, _ := writeTiny(t, cfg, dtype)
+		if got := openChecked(t, dir).DType(); got != dtype {
+			t.Errorf("%s is read as %s", dtype, got)
+		}
+	}
+	for value, fits := range map[float32]bool{65519: true, -65519: true, 65520: false, -65520: false} {
+		if err := WriteFloats(io.Discard, F16, []float32{1, value}); (err == nil) != fits {
+			t.Errorf("%v: %v", value, err)
+		}
+		if err := WriteFloats(io.Discard, BF16, []float32{1, value}); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -51,6 +51,37 @@ func TestParquetNaN(t *testing.T) {
 	}
 }
 
+// What Python's own writer makes of rows, with lists, structs, dictionaries and missing values, in row groups, pages of
+// version 2 and zstd: testdata/write.py wrote the file.
+func TestParquetOfPyarrow(t *testing.T) {
+	got, err := ReadRows(filepath.Join("testdata", "pyarrow.parquet"), DefaultFields())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Row{
+		{ID: "sum-1", Question: "2 + 2?", Answer: "4", Accepted: []string{"4", "four"}, Choices: []string{"3", "4"}},
+		{ID: "capital-1", Question: "Côte d'Ivoire <capital>?", Answer: "Yamoussoukro", Accepted: []string{"Yamoussoukro"}},
+		{ID: "sum-2", Question: "3 + 4?", Answer: "7", Accepted: []string{"7"}, Choices: []string{}},
+	}
+	columns := []string{
+		`{"id":"sum-1","question":"2 + 2?","answer":["4","four"],"choices":["3","4"],"subject":"sums","level":1,"weight":0.5,"checked":true,"price":"12.5","meta":{"source":"book","tags":["a","b"]}}`,
+		`{"id":"capital-1","question":"Côte d'Ivoire <capital>?","answer":["Yamoussoukro"],"choices":null,"subject":"places","level":null,"weight":null,"checked":false,"price":null,"meta":null}`,
+		`{"id":"sum-2","question":"3 + 4?","answer":["7"],"choices":[],"subject":"sums","level":3,"weight":null,"checked":null,"price":"-0.25","meta":{"source":null,"tags":[]}}`,
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d rows", len(got))
+	}
+	for i := range got {
+		if !sameJSON(got[i].Columns, []byte(columns[i])) {
+			t.Errorf("row %d has the columns %s\nwant %s", i+1, got[i].Columns, columns[i])
+		}
+		got[i].Columns = nil
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Errorf("row %d: %+v, want %+v", i+1, got[i], want[i])
+		}
+	}
+}
+
 // The same rows as Parquet, as an array and as lines are the same task.
 func TestFormats(t *testing.T) {
 	const n = 250 // more than a batch, more than a row group
