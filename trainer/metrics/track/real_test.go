@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,14 +24,20 @@ import (
 // root is the folder of the repository.
 const root = "../../.."
 
-// TestReal trains a tiny team, forwards it while it lasts and after a resume, and compares what W&B's client wrote and what
-// an MLflow server answers with metrics.jsonl. make test-tracking names the folder of their packages in MGRPO_TRACKING.
-func TestReal(t *testing.T) {
+// packages makes Python import the real packages.
+func packages(t *testing.T) {
+	t.Helper()
 	site := os.Getenv("MGRPO_TRACKING")
 	if site == "" {
 		t.Skip("make test-tracking runs it")
 	}
 	t.Setenv("PYTHONPATH", site)
+}
+
+// TestReal trains a tiny team, forwards it while it lasts and after a resume, and compares what W&B's client wrote and what
+// an MLflow server answers with metrics.jsonl. make test-tracking names the folder of their packages in MGRPO_TRACKING.
+func TestReal(t *testing.T) {
+	packages(t)
 	t.Setenv("WANDB_MODE", "offline")
 	t.Setenv("MLFLOW_TRACKING_URI", startMLflow(t))
 	dir := filepath.Join(t.TempDir(), "run")
@@ -202,4 +212,93 @@ func startMLflow(t *testing.T) string {
 		}
 		time.Sleep(50 * time.Millisecond) // go test's time-out bounds it
 	}
+}
+
+// TestRealOnline: W&B's client continues a run on a server: no row is sent twice, and none is lost.
+func TestRealOnline(t *testing.T) {
+	packages(t)
+	s := &wandbServer{history: map[string][]string{}}
+	server := httptest.NewServer(s)
+	defer server.Close()
+	t.Setenv("WANDB_MODE", "online")
+	t.Setenv("WANDB_BASE_URL", server.URL)
+	t.Setenv("WANDB_API_KEY", strings.Repeat("0123456789", 4))
+	dir := three(t)
+	for range 2 {
+		if _, err := Forward(t.Context(), dir, false, WandB("agents", "python3")); err != nil {
+			t.Fatal(err)
+		}
+		report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // went back to step 2
+	}
+	if _, err := Forward(t.Context(), dir, false, WandB("agents", "python3")); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.history) != 1 || s.repeated {
+		t.Fatalf("%d runs, repeated lines: %v", len(s.history), s.repeated)
+	}
+	for _, lines := range s.history {
+		var got []string
+		for _, line := range lines {
+			var row map[string]any
+			if err := json.Unmarshal([]byte(line), &row); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprint(row["_step"], row["step"], row["planner/reward_mean"]))
+		}
+		if want := []string{"0 1 0.5", "1 2 0.5", "2 3 0.5", "3 4 0.75"}; !slices.Equal(got, want) {
+			t.Errorf("rows %q, want %q", got, want)
+		}
+	}
+}
+
+// wandbServer stands in for W&B's server, whose software cannot be had here: it keeps the histories of runs.
+type wandbServer struct {
+	mu       sync.Mutex
+	history  map[string][]string // lines by run
+	repeated bool                // a line was sent again
+}
+
+func (s *wandbServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var body struct {
+		Query     string
+		Variables struct{ Name string }
+		Files     map[string]struct {
+			Offset  int
+			Content []string
+		}
+	}
+	_ = json.NewDecoder(r.Body).Decode(&body) // telemetry is something else
+	if run, ok := strings.CutSuffix(r.URL.Path, "/file_stream"); ok {
+		sent := body.Files["wandb-history.jsonl"]
+		run = path.Base(run)
+		s.repeated = s.repeated || len(sent.Content) > 0 && sent.Offset != len(s.history[run])
+		s.history[run] = append(s.history[run], sent.Content...)
+	}
+	if err := json.NewEncoder(w).Encode(map[string]any{"data": s.data(body.Query, body.Variables.Name)}); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// data answers a query of the client.
+func (s *wandbServer) data(query, run string) any {
+	type object = map[string]any
+	lines, known := s.history[run]
+	tail, _ := json.Marshal(lines[max(len(lines)-1, 0):])
+	project := object{"id": "p", "name": "agents", "entity": object{"id": "e", "name": "me"}}
+	bucket := object{"id": "b", "name": run, "config": "{}", "summaryMetrics": "{}", "historyLineCount": len(lines), "eventsLineCount": 0,
+		"logLineCount": 0, "historyTail": string(tail), "eventsTail": "[]", "tags": []string{}, "wandbConfig": `{"t":1}`, "project": project}
+	switch {
+	case strings.Contains(query, "query Viewer"):
+		return object{"viewer": object{"id": "v", "entity": "me", "username": "me", "flags": "{}", "teams": object{"edges": []any{}}}}
+	case strings.Contains(query, "query RunResumeStatus") && known:
+		return object{"model": object{"id": "p", "name": "agents", "entity": project["entity"], "bucket": bucket}}
+	case strings.Contains(query, "mutation UpsertBucket"):
+		s.history[run] = lines
+		return object{"upsertBucket": object{"bucket": bucket, "inserted": !known}}
+	case strings.Contains(query, "mutation CreateRunFiles"):
+		return object{"createRunFiles": object{"runID": "b", "uploadHeaders": []any{}, "files": []any{}}}
+	}
+	return object{}
 }

@@ -23,7 +23,7 @@ if run.disabled:
     sys.exit("WANDB_MODE=disabled: nothing would be written")
 run.define_metric("step")
 run.define_metric("*", step_metric="step")
-json.dump({"next": run.step}, answer)
+json.dump({"next": run.starting_step}, answer)
 print(file=answer, flush=True)
 
 for line in sys.stdin:

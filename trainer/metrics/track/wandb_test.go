@@ -27,7 +27,8 @@ def Histogram(np_histogram):
     return {"histogram": np_histogram}
 class Run:
     disabled = os.environ.get("WANDB_MODE") == "disabled"
-    step = told.get("step", 0)
+    step = 0  # until the first row, as in the real one
+    starting_step = told.get("step", 0)
     def define_metric(self, name, **more): say("define", name, more)
     def log(self, values, step, commit):
         say("log", step, values, commit)
