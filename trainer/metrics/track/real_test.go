@@ -32,6 +32,7 @@ func packages(t *testing.T) {
 		t.Skip("make test-tracking runs it")
 	}
 	t.Setenv("PYTHONPATH", site)
+	t.Setenv("PYTHONSAFEPATH", "1") // nothing of the current folder is imported
 }
 
 // TestReal trains a tiny team, forwards it while it lasts and after a resume, and compares what W&B's client wrote and what
@@ -61,6 +62,15 @@ func TestReal(t *testing.T) {
 	train(t, dir, "run.steps=3", "--resume")
 	forward("--mlflow", "agents")
 	forward("--mlflow", "agents")
+	if err := mgrpo(t, "track", dir, "--wandb", "agents").Run(); err == nil {
+		t.Error("a second offline folder was begun, which wandb sync would append to the first")
+	}
+	if folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*")); err != nil || len(folders) != 1 {
+		t.Errorf("offline run folders %v, %v", folders, err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "wandb")); err != nil {
+		t.Fatal(err)
+	}
 	forward("--wandb", "agents")
 	again, server := offline(t, dir), readBack(t, "mlflow", os.Getenv("MLFLOW_TRACKING_URI"), "agents")
 	same(t, "W&B, resumed", again, dir)
@@ -130,14 +140,14 @@ func readBack(t *testing.T, args ...string) (out tracked) {
 	return out
 }
 
-// offline reads the newest offline run folder of W&B's client.
+// offline reads the offline run folder of W&B's client.
 func offline(t *testing.T, dir string) tracked {
 	t.Helper()
 	folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*"))
-	if err != nil || len(folders) == 0 {
-		t.Fatalf("no offline run folder in %s: %v", dir, err)
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("offline run folders in %s: %v, %v", dir, folders, err)
 	}
-	return readBack(t, "wandb", folders[len(folders)-1])
+	return readBack(t, "wandb", folders[0])
 }
 
 // same wants every number of metrics.jsonl, once, and no others. A histogram is among the points of W&B alone.
@@ -214,25 +224,35 @@ func startMLflow(t *testing.T) string {
 	}
 }
 
-// TestRealOnline: W&B's client continues a run on a server: no row is sent twice, and none is lost.
+// TestRealOnline: W&B's client takes a run to a server that it wrote offline, and continues it there: no row is sent twice, and
+// none is lost.
 func TestRealOnline(t *testing.T) {
 	packages(t)
 	s := &wandbServer{history: map[string][]string{}}
 	server := httptest.NewServer(s)
 	defer server.Close()
-	t.Setenv("WANDB_MODE", "online")
 	t.Setenv("WANDB_BASE_URL", server.URL)
 	t.Setenv("WANDB_API_KEY", strings.Repeat("0123456789", 4))
 	dir := three(t)
-	for range 2 {
+	forward := func() {
+		t.Helper()
 		if _, err := Forward(t.Context(), dir, false, WandB("agents", "python3")); err != nil {
 			t.Fatal(err)
 		}
-		report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // went back to step 2
 	}
-	if _, err := Forward(t.Context(), dir, false, WandB("agents", "python3")); err != nil {
-		t.Fatal(err)
+	t.Setenv("WANDB_MODE", "offline") // the first part; wandb sync takes it to the server
+	forward()
+	t.Setenv("WANDB_MODE", "online")
+	folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("offline run folders %v, %v", folders, err)
 	}
+	if out, err := exec.CommandContext(t.Context(), "python3", "-m", "wandb", "sync", folders[0]).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // went back to step 2
+	forward()
+	forward()
 	if len(s.history) != 1 || s.repeated {
 		t.Fatalf("%d runs, repeated lines: %v", len(s.history), s.repeated)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-//go:embed wandb.py
+//go:embed forward.py
 var wandbScript string
 
 // maxAnswer is the longest line that the Python process may answer with, in bytes.
@@ -35,7 +35,8 @@ type wandb struct {
 // wandb. Everything else is set by the client's own environment variables, such as WANDB_API_KEY, WANDB_ENTITY and
 // WANDB_MODE.
 //
-// Offline, the client cannot know what it wrote before, so each process writes the whole run into a new folder.
+// Offline, the client cannot know what it wrote before, and would append a second folder to the first on the server: a run is
+// written offline once.
 func WandB(project, python string) Opener {
 	return func(ctx context.Context, run Run) (Tracker, error) {
 		w := &wandb{cmd: exec.Command(python, "-c", wandbScript)}
@@ -155,7 +156,7 @@ func (w *wandb) Close(context.Context, bool) error {
 	return nil
 }
 
-// wandbRow is a row as wandb.py reads it. _timestamp is where the client looks for the time of a row.
+// wandbRow is a row as forward.py reads it. _timestamp is where the client looks for the time of a row.
 func wandbRow(r Row) any {
 	values := maps.Clone(r.Values)
 	values["step"] = float64(r.Step)

@@ -7,7 +7,9 @@ The end of the input is the end of the work; the exit status says whether everyt
 
 import json
 import os
+import shutil
 import sys
+from pathlib import Path
 
 answer = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what the client prints is for people
@@ -21,6 +23,13 @@ except ImportError as e:
 run = wandb.init(config=json.loads(sys.stdin.readline()))
 if run.disabled:
     sys.exit("WANDB_MODE=disabled: nothing would be written")
+here = Path(run.dir).parent
+others = [p for p in here.parent.glob(f"offline-run-*-{run.id}") if p != here]
+if run.offline and others:  # on the server their rows would be there twice
+    run.finish()
+    shutil.rmtree(here)
+    sys.exit(f"{others[0]} has this run offline already. If it was not synced, remove it and start again; "
+             "if it was, go on without WANDB_MODE=offline")
 run.define_metric("step")
 run.define_metric("*", step_metric="step")
 json.dump({"next": run.starting_step}, answer)
