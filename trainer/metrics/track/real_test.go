@@ -247,7 +247,9 @@ func TestRealOnline(t *testing.T) {
 	if err != nil || len(folders) != 1 {
 		t.Fatalf("offline run folders %v, %v", folders, err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "python3", "-m", "wandb", "sync", folders[0]).CombinedOutput(); err != nil {
+	upload := exec.CommandContext(t.Context(), "python3", "-m", "wandb", "sync", folders[0])
+	upload.Dir = dir // it writes logs there
+	if out, err := upload.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // went back to step 2
