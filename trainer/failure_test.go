@@ -73,6 +73,9 @@ type flaky struct {
 	main, sub atomic.Int32 // calls so far
 }
 
+// taught makes a team whose answers are mostly of a valid format, so that there are answers to verify.
+var taught = []string{"agents.planner.cold_start.steps=120", "agents.researcher.cold_start.steps=180"}
+
 var errFlaky = errors.New("the judge is out")
 
 func odd(q task.Query) bool { return q.ID[len(q.ID)-1]%2 == 1 }
@@ -102,7 +105,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 // left out by both agents, and no others are.
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
-	cfg := load(t, dir, "run.steps=1", "eval.before=false")
+	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
 	real, err := assemble.Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +252,7 @@ func TestRemovalsInARow(t *testing.T) {
 // TestAReasonOfACallIsKept: the ledgers say why a call had no score.
 func TestAReasonOfACallIsKept(t *testing.T) {
 	dir := t.TempDir()
-	cfg := load(t, dir, "run.steps=1", "eval.before=false")
+	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
 	real, err := assemble.Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)
