@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop test-program lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -151,6 +151,9 @@ bugs: setup-tests build ## put each bug of docs/reliability.md into the product:
 test-tracking: build ## forward a tiny run to the real W&B client and a real MLflow server (installs 300 MB once)
 	@trainer/metrics/track/testdata/setup.sh
 	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/metrics/track
+
+test-program: build ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway (a download of 40 MB once)
+	@bench/clients/run.sh
 
 interop: build ## compare what mgrpo wrote with transformers (downloads gigabytes once)
 	@bench/interop/run.sh

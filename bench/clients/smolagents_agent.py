@@ -1,0 +1,22 @@
+"""smolagents: a ToolCallingAgent that manages another, with the models of the team behind OpenAIServerModel."""
+import json
+import os
+import sys
+
+from smolagents import AgentError, LogLevel, OpenAIServerModel, ToolCallingAgent
+
+
+def model(name):
+    # The package asks for tool_choice "required", which needs an engine that constrains what is sampled.
+    return OpenAIServerModel(model_id=name, api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], tool_choice="auto")
+
+
+question = json.loads(os.environ["MGRPO_QUERY"])["question"]
+solver = ToolCallingAgent(tools=[], model=model("solver"), name="solver", description="Solves a word problem and returns the number.",
+                          max_steps=2, verbosity_level=LogLevel.OFF)
+planner = ToolCallingAgent(tools=[], model=model("planner"), managed_agents=[solver], max_steps=2, verbosity_level=LogLevel.OFF)
+try:
+    print(json.dumps({"answer": str(solver.run(question)) + str(planner.run(question))}))
+except AgentError as limit:  # a conversation that became too long
+    print(limit, file=sys.stderr)
+    print(json.dumps({"answer": "", "format": False}))
