@@ -85,7 +85,7 @@ func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
 func (w *worker) openPrograms(g *Gateway, secret gateway.Secret) (err error) {
 	p := w.cfg.Task.Program
 	switch {
-	case !w.main || !w.cfg.PlayedByProgram():
+	case !w.main || !w.cfg.PlayedByProgram() || g.Open:
 		return nil
 	case p.Elsewhere && g.Leases == nil:
 		return errors.New("task.program.elsewhere: this process leases no rollouts")
@@ -96,7 +96,7 @@ func (w *worker) openPrograms(g *Gateway, secret gateway.Secret) (err error) {
 	}
 	w.Programs, err = gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: w.cfg.Resolve(p.Dir), Timeout: p.Timeout,
 		Parallel: p.Parallel, BaseURL: g.URL + "/v1", Secret: secret,
-		Hidden: []string{w.cfg.Store.PasswordEnv, w.cfg.Gateway.TokenEnv, w.cfg.Health.TokenEnv}})
+		Hidden: w.cfg.SecretEnv()})
 	if err != nil {
 		return fmt.Errorf("task.program.command: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -31,6 +32,11 @@ func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Quer
 		Run: w.cfg.Run.Name, Round: w.member.Nonce(), Phase: c.phase.String(), Query: q.ID, Rollout: k}})
 	if err != nil {
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+	}
+	for name := range played.Result.Experts {
+		if !slices.ContainsFunc(w.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
+			played.Failed = fmt.Errorf("the program scores calls of %q, which is no sub-agent", name)
+		}
 	}
 	said, err := w.Gateway.Finish(played.Ticket)
 	if err != nil {

@@ -321,6 +321,9 @@ func (t *Template) withoutStop(turn []int32) []int32 {
 	return turn
 }
 
+// OpensThinking says whether the template opens the assistant's turn with <think>.
+func (t *Template) OpensThinking() bool { return t.thinking }
+
 // CallMark is the text with which the first call of a turn begins.
 func (t *Template) CallMark() string { return t.calls.mark }
 

@@ -188,6 +188,9 @@ func (p *Parts) Close(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("closing the %s: %w", what, err))
 		}
 	}
+	if p.Gateway != nil {
+		p.Gateway.Close()
+	}
 	if p.Player != nil {
 		note("player", p.Player.Close())
 	}

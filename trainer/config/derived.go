@@ -37,3 +37,18 @@ func (c *Config) PlayedByProgram() bool {
 
 // HasGateway says whether the agents answer requests of programs.
 func (c *Config) HasGateway() bool { return c.Gateway.Listen != "" || c.PlayedByProgram() }
+
+// SecretEnv are the environment variables that hold keys and passwords of this process, for whoever starts programs.
+func (c *Config) SecretEnv() []string {
+	names := []string{c.Store.PasswordEnv, c.Gateway.TokenEnv, c.Health.TokenEnv, c.Task.Judge.KeyEnv}
+	for _, a := range c.Agents {
+		names = append(names, a.Engine.KeyEnv)
+		if a.Model.Endpoint != nil {
+			names = append(names, a.Model.Endpoint.KeyEnv)
+		}
+	}
+	for _, t := range c.Tools {
+		names = append(names, t.TokenEnv)
+	}
+	return names
+}

@@ -119,6 +119,11 @@ func (c *Config) validateGateway(d *decoder) {
 		return
 	}
 	local := d.listening("gateway.listen", g.Listen)
+	if host, _, err := net.SplitHostPort(g.Listen); err == nil && g.Advertise == "" {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			d.failAt("gateway.advertise", "missing; gateway.listen %s names no host, so others cannot be told where this process is", clip(g.Listen))
+		}
+	}
 	if !local && g.Cert == "" && g.AllowInsecure == "" {
 		d.failAt("gateway.cert", "missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
 	}

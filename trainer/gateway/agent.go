@@ -31,7 +31,7 @@ type Settings struct {
 
 // Bounds on what programs can make an agent hold.
 const (
-	maxHeld      = 1024 // requests that wait for their phase to begin
+	maxHeld      = 256  // requests that wait for their phase to begin
 	maxRoots     = 4096 // conversations of an attempt
 	maxTurns     = 4096 // turns of a conversation
 	maxTemplates = 256  // lists of functions whose template is kept
@@ -44,6 +44,7 @@ type Agent struct {
 	held    atomic.Int64 // requests that wait for their phase
 
 	mu        sync.Mutex
+	closed    bool
 	changed   chan struct{} // closed when a phase begins or ends
 	phases    map[string]*phase
 	templates map[string]*dialect
@@ -75,6 +76,7 @@ type attempt struct {
 
 	mu     sync.Mutex
 	forest forest
+	failed error      // why the engine could not sample a turn
 	turns  int        // sampled turns, in all
 	calls  []toolCall // of the turn that was sampled last
 }
@@ -118,6 +120,14 @@ func (a *Agent) End(name string) {
 	}
 }
 
+// Close refuses all requests, those that wait for a phase included.
+func (a *Agent) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.notify()
+}
+
 func (a *Agent) notify() {
 	close(a.changed)
 	a.changed = make(chan struct{})
@@ -131,6 +141,10 @@ func (a *Agent) Talking() int { return int(a.talking.Load()) }
 func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
 	for waiting := false; ; {
 		a.mu.Lock()
+		if a.closed {
+			a.mu.Unlock()
+			return nil, Rules{}, nil, errOver
+		}
 		if p := a.phases[t.Phase]; p != nil {
 			at, err := p.attempt(t)
 			if err == nil {
@@ -212,8 +226,15 @@ func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
 		return nil, err
 	}
 	at.busy.Wait()
+	if at.failed != nil {
+		return nil, at.failed
+	}
 	roots := at.forest.roots
 	at.forest = forest{}
+	for i, r := range roots { // those of requests that came to nothing are gone
+		r.arrival = i
+	}
+	roots = slices.Clone(roots)
 	slices.SortStableFunc(roots, func(x, y *root) int {
 		return cmp.Or(cmp.Compare(x.anchor.Turn, y.anchor.Turn), cmp.Compare(x.anchor.Call, y.anchor.Call),
 			cmp.Compare(x.hash, y.hash), cmp.Compare(x.repeat, y.repeat))

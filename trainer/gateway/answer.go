@@ -18,12 +18,12 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 		if err != nil {
 			return err
 		}
-		said := map[string]any{"role": "assistant", "content": nullable(t.reply.text), "refusal": nil}
+		said := map[string]any{"role": "assistant", "content": t.reply.text, "refusal": nil}
 		if t.reply.thinking != "" {
 			said["reasoning_content"] = t.reply.thinking
 		}
 		if len(t.reply.calls) > 0 {
-			said["tool_calls"] = t.reply.calls
+			said["content"], said["tool_calls"] = nullable(t.reply.text), t.reply.calls
 		}
 		if len(t.reply.written) > 0 {
 			said["mgrpo"] = map[string]any{"calls": t.reply.written}
@@ -36,7 +36,7 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 			"choices": []any{choice}, "usage": t.usage()})
 	}
 	s := &stream{w: w, agent: a, object: "chat.completion.chunk", usage: request.StreamOptions.IncludeUsage, piece: func(text string) map[string]any {
-		return map[string]any{"delta": map[string]any{"role": "assistant", "content": text}}
+		return map[string]any{"delta": map[string]any{"content": text}}
 	}}
 	functions, err := request.functions()
 	if err != nil {
@@ -46,7 +46,13 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 	if err != nil {
 		return err
 	}
-	s.visible = func(text string) string { return visible(text, d.CallMark(), request.Stop) }
+	s.role = true
+	s.visible = func(text string) string {
+		if d.OpensThinking() && !strings.Contains(text, thinkClose) {
+			return ""
+		}
+		return visible(text, d.CallMark(), request.Stop)
+	}
 	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) }, func(t *turn) {
 		delta := map[string]any{}
 		if len(t.reply.calls) > 0 {
@@ -144,6 +150,7 @@ type stream struct {
 	piece   func(text string) map[string]any // the choice of a piece of text
 	visible func(text string) string         // what may be shown of a text that is not complete
 	id      string
+	role    bool // the first delta names it
 	begun   bool
 }
 
@@ -196,6 +203,9 @@ func (s *stream) follow(sampled <-chan int32) (shown string) {
 
 // send sends a choice.
 func (s *stream) send(choice map[string]any, finish string) {
+	if delta, ok := choice["delta"].(map[string]any); ok && s.role {
+		delta["role"], s.role = "assistant", false
+	}
 	choice["index"], choice["finish_reason"] = 0, nullable(finish)
 	s.chunk(map[string]any{"choices": []any{choice}})
 }

@@ -18,6 +18,7 @@ type Client struct {
 	Token   string
 	Command []string
 	Dir     string
+	Hidden  []string     // environment variables of this process that the command does not get
 	Note    func(string) // told what happens; may be nil
 
 	HTTP *http.Client // nil: http.DefaultClient
@@ -83,7 +84,7 @@ func (c *Client) play(ctx context.Context, o *Offer) error {
 		defer close(renewed)
 		c.renew(playing, o, cancel)
 	}()
-	p := Programs{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)), BaseURL: o.BaseURL}
+	p := Programs{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)), BaseURL: o.BaseURL, Hidden: c.Hidden}
 	result, stderr, err := p.start(playing, o.Query, o.Rollout, o.Key)
 	lost := context.Cause(playing)
 	cancel(nil)
@@ -113,7 +114,7 @@ func (c *Client) renew(ctx context.Context, o *Offer, lost context.CancelCauseFu
 		case <-every.C:
 		}
 		var refused *refusedError
-		if _, err := c.do(ctx, "POST", "/rollouts/"+o.ID+"/renew", o.Key, nil); errors.As(err, &refused) {
+		if _, err := c.do(ctx, "POST", "/rollouts/"+o.ID+"/renew", o.Key, nil); errors.As(err, &refused) && refused.final() {
 			lost(err)
 			return
 		}
@@ -127,6 +128,11 @@ type refusedError struct {
 }
 
 func (e *refusedError) Error() string { return e.text }
+
+// final says whether the rollout is another program's by now, and not only a proxy in trouble.
+func (e *refusedError) final() bool {
+	return e.status == http.StatusUnauthorized || e.status == http.StatusNotFound || e.status == http.StatusConflict
+}
 
 // do sends a request and returns the answer's body.
 func (c *Client) do(ctx context.Context, method, path, key string, body []byte) ([]byte, error) {

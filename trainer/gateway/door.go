@@ -25,8 +25,9 @@ const (
 	// CallHeader is the ordinal of a call among calls with equal prompts that a program makes side by side, from 0.
 	CallHeader = "X-Mgrpo-Call"
 
-	anchorHeader = "X-Mgrpo-Anchor" // of the front door, to the worker of another agent
-	retryHeader  = "X-Stainless-Retry-Count"
+	anchorHeader    = "X-Mgrpo-Anchor"    // of the front door, to the worker of another agent
+	forwardedHeader = "X-Mgrpo-Forwarded" // a request is forwarded once
+	retryHeader     = "X-Stainless-Retry-Count"
 )
 
 // Round is a run's round, as a process takes part in it.
@@ -73,7 +74,6 @@ func (d *Door) handle(pattern string, h func(http.ResponseWriter, *http.Request,
 		if key == "" {
 			key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if err := h(w, r, key); err != nil && r.Context().Err() == nil {
 			asAPI(err).write(w)
 		}
@@ -164,7 +164,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 	if err != nil {
 		return err
 	}
-	body, err := io.ReadAll(r.Body)
+	body, err := readBody(w, r, maxBody)
 	if err != nil {
 		return err
 	}
@@ -211,8 +211,8 @@ func callOf(r *http.Request, t Ticket) (call, error) {
 
 // forward passes a request on to the worker of its agent.
 func (d *Door) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
-	if round.Address == nil {
-		return refuse(404, "model_not_found", "%s does not work here", name)
+	if round.Address == nil || r.Header.Get(forwardedHeader) != "" { // a worker that is asked for another agent by a worker has a wrong address
+		return refuse(404, "model_not_found", "%s does not work here; is gateway.advertise the address of its own worker?", name)
 	}
 	to, err := round.Address(r.Context(), name)
 	if err != nil {
@@ -224,6 +224,7 @@ func (d *Door) forward(w http.ResponseWriter, r *http.Request, round Round, name
 			p.Out.URL.Path = to.Path + p.In.URL.Path[strings.LastIndex(p.In.URL.Path, "/v1/"):]
 			p.Out.URL.RawPath = ""
 			p.Out.Header.Set("Authorization", "Bearer "+key)
+			p.Out.Header.Set(forwardedHeader, "1")
 			p.Out.Header.Set(anchorHeader, strconv.Itoa(at.Turn)+"."+strconv.Itoa(at.Call))
 			p.Out.Body, p.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		},
@@ -263,6 +264,14 @@ func (a *Agent) anchorOf(t Ticket, task string) anchor {
 		return anchor{}
 	}
 	return at.anchorOf(task)
+}
+
+// readBody reads a request's body, for which a client has a minute.
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute)) // a test's recorder has none
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 }
 
 func writeJSON(w http.ResponseWriter, v any) error {

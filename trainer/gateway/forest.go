@@ -125,13 +125,12 @@ func (f *forest) rewritten(chains []chain) *root {
 // plant adds a root. repeat is below 0 where the client did not say which of several equal calls this is.
 func (f *forest) plant(prompt []int32, repeat int, messages []message, opening chain, at anchor) *root {
 	r := &root{hash: policy.Root(prompt, 0), repeat: repeat, first: messages, opening: opening, anchor: at}
-	if repeat < 0 {
-		r.repeat = 0
-		for _, other := range f.roots {
-			if other.hash == r.hash {
-				r.repeat = max(r.repeat, other.repeat+1)
-			}
-		}
+	taken := map[int]bool{}
+	for _, other := range f.roots {
+		taken[other.repeat] = taken[other.repeat] || other.hash == r.hash
+	}
+	for r.repeat = max(repeat, 0); taken[r.repeat]; {
+		r.repeat++
 	}
 	r.key = policy.Root(prompt, r.repeat)
 	if n := len(f.roots); n > 0 {
@@ -178,6 +177,9 @@ func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 	var best []int32
 	rest := text
 	for _, leaf := range r.turns {
+		if !leaf.sampled {
+			continue
+		}
 		var ids []int32
 		left := text
 	row:
@@ -244,11 +246,12 @@ func (t *turn) version() int64 {
 	return t.out.Version
 }
 
-// last is the turn that was sampled last on the way that the first row takes: what the invocation ended with.
+// last is the turn that was asked for last: what the invocation ended with. Of turns that were asked for side by side it is
+// that with the longest history.
 func (r *root) last() *turn {
-	var last *turn
+	last := r.turns[len(r.turns)-1]
 	for _, t := range r.turns {
-		if last == nil || len(t.messages) > len(last.messages) {
+		if t.parent == last.parent && len(t.messages) > len(last.messages) {
 			last = t
 		}
 	}

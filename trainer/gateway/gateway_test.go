@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -336,7 +338,8 @@ func TestParallelCalls(t *testing.T) {
 			return "ok"
 		})
 		ticket := ticketOf("q", 1)
-		s.chat("planner", ticket, []object{said("user", "plan")}, nil)
+		ask := []object{{"type": "function", "function": object{"name": "ask", "parameters": object{"type": "object"}}}}
+		s.chat("planner", ticket, []object{said("user", "plan")}, object{"tools": ask})
 		calls := []struct{ task, ordinal string }{{"zebra", "0"}, {"ape", "0"}, {"ape", "1"}, {"cat", "0"}}
 		for _, i := range order {
 			s.chat("solver", ticket, []object{said("user", calls[i].task)}, nil, CallHeader, calls[i].ordinal)
@@ -576,5 +579,66 @@ func TestText(t *testing.T) {
 		if len(got) != 1 || len(got[0].Rows) != 1 || !slices.Equal(got[0].Rows[0].Tokens, append(whole, sampled...)) || got[0].Rows[0].SampledTokens() != 2*len(sampled) {
 			t.Errorf("ids %v: %+v", asIDs, got)
 		}
+	}
+}
+
+// broken is a policy that cannot sample.
+type broken struct{ policy.Sampler }
+
+func (broken) ContextLimit() int { return 100 }
+func (broken) Generate(context.Context, policy.Request) (policy.Completion, error) {
+	return policy.Completion{}, errors.New("the device is lost")
+}
+
+// TestEngineFails: a program that hides that an agent could not answer does not hide it from the run.
+func TestEngineFails(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), nil)
+	s.agents["solver"].Policy = broken{}
+	if status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}}); status != 500 {
+		t.Errorf("%d %v", status, answer)
+	}
+	if said, err := s.agents["solver"].Finish(ticketOf("q", 1)); err == nil || !strings.Contains(err.Error(), "the device is lost") {
+		t.Errorf("%+v, %v", said, err)
+	}
+}
+
+// TestForwardedOnce: a worker that is asked for an agent of another by a worker does not ask a third.
+func TestForwardedOnce(t *testing.T) {
+	tok := goldenTokenizer(t, "smollm2")
+	m := &model{tok: tok, says: func(string) string { return "ok" }}
+	a := New(Settings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
+	a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}})
+	defer a.End(phaseName)
+	d := NewDoor()
+	server := httptest.NewServer(d)
+	defer server.Close()
+	self, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"},
+		Address: func(context.Context, string) (*url.URL, error) { asked++; return self, nil }}, []*Agent{a})
+	s := &stage{t: t, url: server.URL}
+	status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}})
+	if status != 404 || asked != 1 || !strings.Contains(fmt.Sprint(answer), "gateway.advertise") {
+		t.Errorf("%d %v after %d addresses", status, answer, asked)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestNoFunctions: without functions nothing is a call, and an empty turn is an empty text.
+func TestNoFunctions(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "qwen3"), func(prompt string) string {
+		if strings.Contains(prompt, "silent") {
+			return ""
+		}
+		return calculation
+	})
+	if got := s.chat("planner", ticketOf("q", 1), []object{said("user", "?")}, nil); got["content"] != calculation || got["tool_calls"] != nil {
+		t.Errorf("%v", got)
+	}
+	if got := s.chat("planner", ticketOf("q", 1), []object{said("user", "silent")}, nil); got["content"] != "" {
+		t.Errorf("%v", got)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -84,8 +83,12 @@ func (l *Leases) Sign(s Secret) {
 // guard answers with JSON, or with the error.
 func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !l.admits(bearer(r)) {
+			refuse(401, "invalid_api_key", "leasing needs the token of gateway.token_env as a bearer token, and a lease its key").write(w)
+			return
+		}
 		// The body is read before a handler waits: only then does the server notice a client that has gone.
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxResult))
+		body, err := readBody(w, r, maxResult+1)
 		var answer any
 		if err == nil {
 			answer, err = h(r, body)
@@ -99,6 +102,14 @@ func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler 
 			_ = writeJSON(w, answer)
 		}
 	})
+}
+
+// admits says whether a key may do anything at all here.
+func (l *Leases) admits(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.secret.Ticket(key, time.Now())
+	return err == nil || sameText(key, l.Token)
 }
 
 // Play waits until some program has played the job.
@@ -201,6 +212,10 @@ func (l *Leases) expire(job *leased, attempt int) {
 	if job.over || job.attempt != attempt {
 		return
 	}
+	if !time.Now().Before(job.ends) {
+		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("the program took longer than %v, task.program.timeout", l.Timeout)})
+		return
+	}
 	if attempt >= maxAttempts {
 		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("no program ended it in %d leases", maxAttempts)})
 		return
@@ -231,7 +246,9 @@ func (l *Leases) renew(r *http.Request, _ []byte) (any, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	job, err := l.find(r)
-	if err == nil {
+	if err == nil && !job.expires.Stop() { // it has expired just now
+		err = errSuperseded
+	} else if err == nil {
 		job.expires.Reset(min(l.Lease, time.Until(job.ends)))
 	}
 	return nil, err

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -80,7 +81,7 @@ func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, 
 }
 
 // start starts the command, waits for its end and returns its last line. Its children end with it.
-func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, errors string, err error) {
+func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, said string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than %v, task.program.timeout", p.Timeout.Round(time.Second)))
 	defer cancel()
 	stdout, stderr := tail{max: maxResult + 1}, tail{max: maxStderr}
@@ -94,8 +95,15 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second
-	if err = c.Run(); err != nil && ctx.Err() != nil {
+	err = c.Run()
+	if c.Process != nil {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what it left running
+	}
+	switch {
+	case ctx.Err() != nil && err != nil:
 		err = context.Cause(ctx)
+	case errors.Is(err, exec.ErrWaitDelay): // a child held its output open
+		err = nil
 	}
 	lines := bytes.Split(bytes.TrimSpace(stdout.bytes), []byte("\n"))
 	return lines[len(lines)-1], stderr.text(), err

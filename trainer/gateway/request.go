@@ -92,7 +92,7 @@ const maxStops = 16
 func (s *stopStrings) UnmarshalJSON(data []byte) error {
 	var one *string
 	if json.Unmarshal(data, &one) == nil {
-		if one != nil {
+		if one != nil && *one != "" {
 			*s = stopStrings{*one}
 		}
 		return nil

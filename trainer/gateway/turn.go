@@ -57,7 +57,7 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 		t.said = d.Text(t.out.Tokens)
 		out := d.read(t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
-			out.calls[i].ID = t.id(a.Name, c.ticket, "call_"+strconv.Itoa(i)+"_")
+			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
 		}
 		return out
 	}, d.Stops().IDs)
@@ -68,6 +68,9 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 func (d *dialect) read(turn policy.Completion, most int) reply {
 	r := d.Reply(turn.Tokens)
 	out := reply{text: r.Text, thinking: r.Thinking}
+	if d.tools == "" { // nothing was offered: what looks like a call is text
+		return reply{text: r.Whole, thinking: r.Thinking}
+	}
 	unreadable := false
 	for i, c := range r.Calls {
 		problem := d.functions.Call(c).Problem
@@ -104,39 +107,28 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
-	at.mu.Lock()
-	t, known, err := place(at)
-	if err == nil && !known {
-		t.done, t.reply.id = make(chan struct{}), t.id(a.Name, c.ticket, prefix)
-	}
-	at.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if c.onTurn != nil {
-		c.onTurn(t.reply.id)
-	}
-	if known {
-		select {
-		case <-t.done:
-			return t, t.err
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	t, known, err := at.find(ctx, a.Name, c, prefix, place)
+	if err != nil || known {
+		return t, err
 	}
 	sampling.StopIDs = stops
-	err = a.sample(ctx, at, t, c, rules.Step, sampling)
+	out, err := a.sample(ctx, at, t, c, rules.Step, sampling)
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	defer close(t.done)
 	if t.err = err; err != nil {
+		var told *apiError
+		if ctx.Err() == nil && !errors.As(err, &told) { // the engine failed, whatever the program makes of it
+			at.failed = errors.Join(at.failed, err)
+		}
 		if !t.refused {
 			at.forest.forget(t)
 		}
 		return nil, err
 	}
+	t.out, t.sampled = out, true
 	id := t.reply.id
-	t.reply, t.sampled = read(t), true
+	t.reply = read(t)
 	t.reply.id = id
 	t.reply.cut(o.Stop)
 	at.turns++
@@ -145,8 +137,39 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	return t, nil
 }
 
+// find finds or adds a request's turn. A known one is waited for, and looked for again if the client that asked for it first
+// has gone before it was sampled.
+func (at *attempt) find(ctx context.Context, name string, c call, prefix string, place func(*attempt) (*turn, bool, error)) (t *turn, known bool, err error) {
+	for {
+		at.mu.Lock()
+		t, known, err = place(at)
+		if err == nil && !known {
+			t.done, t.reply.id = make(chan struct{}), t.id(name, c.ticket, prefix)
+		}
+		var id string
+		if err == nil {
+			id = t.reply.id
+		}
+		at.mu.Unlock()
+		if err == nil && c.onTurn != nil {
+			c.onTurn(id)
+		}
+		if err != nil || !known {
+			return t, known, err
+		}
+		select {
+		case <-t.done:
+			if !errors.Is(t.err, context.Canceled) {
+				return t, true, t.err
+			}
+		case <-ctx.Done():
+			return nil, true, context.Cause(ctx)
+		}
+	}
+}
+
 // sample has the policy sample a turn.
-func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) error {
+func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
 	at.mu.Lock()
 	tokens := append(t.parent.tokens(), t.prompt...)
 	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name, Root: t.root.key}
@@ -158,24 +181,23 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	t.refused = room <= 0 || long
 	at.mu.Unlock()
 	if long {
-		return refuse(400, "turns", "the conversation has %d turns already, limits.max_turns of %s", a.Limits.Turns, a.Name)
+		return out, refuse(400, "turns", "the conversation has %d turns already, limits.max_turns of %s", a.Limits.Turns, a.Name)
 	}
 	if room <= 0 {
-		return &apiError{status: 400, code: "context_length_exceeded", param: "messages",
+		return out, &apiError{status: 400, code: "context_length_exceeded", param: "messages",
 			message: fmt.Sprintf("the conversation has %d tokens and may have %d: shorten it", len(tokens), a.longest())}
 	}
 	s.MaxNew = room
 	a.talking.Add(1)
 	defer a.talking.Add(-1)
-	out, err := a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, OnToken: c.onToken})
+	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, OnToken: c.onToken})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
-			return cause
+			return out, cause
 		}
-		return err
+		return out, err
 	}
-	t.out = out
-	return out.Check(room)
+	return out, out.Check(room)
 }
 
 // longest is how many tokens a conversation may have.
@@ -241,9 +263,9 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 		return false, nil
 	}
 	fits, err := template.Extends(rendered(t.messages, template.Neutral), t.reply.thinking != "", fresh)
-	if err != nil || !fits {
-		return false, err
-	}
+	if err == nil && !fits {
+		return false, nil
+	} // a template that cannot print such a history has no other way to print it either: as in our own conversation, the rest is appended
 	next.prompt, next.text, err = template.Observe(t.out.Tokens, fresh)
 	if err != nil {
 		return false, invalid("messages", "%v", err)
@@ -267,20 +289,22 @@ func (r *reply) cut(stops []string) {
 	}
 }
 
-// anchorOf is the call of the main agent that a conversation with this task belongs to.
+// anchorOf is the call of the main agent that a conversation with this task belongs to: the one with an argument that is the
+// task, or else that with the longest argument within it.
 func (at *attempt) anchorOf(task string) anchor {
 	at.mu.Lock()
 	defer at.mu.Unlock()
+	best, length := len(at.calls), 0
 	for i, c := range at.calls {
 		var arguments map[string]any
 		if json.Unmarshal([]byte(c.Function.Arguments), &arguments) != nil {
 			continue
 		}
 		for _, v := range arguments {
-			if text, ok := v.(string); ok && text != "" && strings.Contains(task, text) {
-				return anchor{at.turns, i}
+			if text, ok := v.(string); ok && len(text) > length && strings.Contains(task, text) {
+				best, length = i, len(text)
 			}
 		}
 	}
-	return anchor{at.turns, len(at.calls)}
+	return anchor{at.turns, best}
 }

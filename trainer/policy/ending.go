@@ -46,7 +46,7 @@ func (e *Ending) stopString(id int32) bool {
 	fresh := e.tokenBytes(id)
 	e.text = append(e.text, fresh...)
 	for _, s := range e.sampling.StopStrings {
-		from := max(len(e.text)-len(fresh)-len(s)+1, 0)
+		from := min(max(len(e.text)-len(fresh)-len(s)+1, 0), len(e.text))
 		if bytes.Contains(e.text[from:], []byte(s)) {
 			return true
 		}
