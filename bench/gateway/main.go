@@ -1,0 +1,101 @@
+// Command gateway measures what it costs that somebody else's program holds the conversations: many at once, held by agent.Run
+// in the process, and by clients over HTTP through the gateway, with one engine and a tiny model. Both sample the same tokens,
+// which it checks. In the root of the repository:
+//
+//	eval "$(make env)"; go run ./bench/gateway -out bench/results/gateway.json
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+// Results are what the file says. Speeds are tokens a second, sampled and read, in the order of the runs.
+type Results struct {
+	What          string          `json:"what"`
+	Date          string          `json:"date"`
+	Machine       measure.Machine `json:"machine"`
+	LoadBefore    float64         `json:"load_before"`
+	Conversations int             `json:"conversations"` // at once
+	Turns         int             `json:"turns"`         // of each
+	TurnTokens    int             `json:"turn_tokens"`
+	Width         int             `json:"width"` // of the model, a llama with the tokenizer of SmolLM2
+	Layers        int             `json:"layers"`
+	Tokens        int             `json:"tokens"` // sampled in a run
+	Own           []float64       `json:"own"`
+	Gateway       []float64       `json:"gateway"`
+	Ratio         float64         `json:"ratio"` // median of gateway/own, of runs side by side
+	Target        float64         `json:"target"`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "gateway: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	out := flag.String("out", "", "file of the results; without it they are only printed")
+	conversations := flag.Int("conversations", 200, "conversations at once")
+	turns := flag.Int("turns", 3, "turns of each")
+	tokens := flag.Int("tokens", 64, "tokens of a turn")
+	pairs := flag.Int("pairs", 5, "runs of each kind")
+	width := flag.Int("width", 256, "width of the model")
+	layers := flag.Int("layers", 2, "its layers")
+	flag.Parse()
+	threads := runtime.NumCPU()
+	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second", Date: time.Now().UTC().Format(time.DateOnly),
+		LoadBefore: measure.LoadAverage(), Conversations: *conversations, Turns: *turns, TurnTokens: *tokens, Width: *width, Layers: *layers, Target: 0.9}
+	if r.Machine, err = measure.Examine(commit(ctx), "cpu", threads); err != nil {
+		return err
+	}
+	s, err := openStage(ctx, r, threads)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
+	var ratios []float64
+	for pair := range *pairs + 1 {
+		own, through, err := s.pair(ctx, int64(pair))
+		if err != nil {
+			return err
+		}
+		if pair == 0 {
+			continue // warms up
+		}
+		r.Tokens = own.tokens
+		r.Own, r.Gateway = append(r.Own, own.speed()), append(r.Gateway, through.speed())
+		ratios = append(ratios, through.speed()/own.speed())
+		fmt.Printf("own %.0f tokens/s, through the gateway %.0f, ratio %.3f\n", own.speed(), through.speed(), ratios[len(ratios)-1])
+	}
+	slices.Sort(ratios)
+	r.Ratio = ratios[len(ratios)/2]
+	fmt.Printf("%d conversations, %d tokens a run: ratio %.3f, target %.1f\n", r.Conversations, r.Tokens, r.Ratio, r.Target)
+	if *out == "" {
+		return nil
+	}
+	return measure.WriteFile(*out, r)
+}
+
+// commit is the repository's, "-dirty" where tracked files differ from it.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
