@@ -378,7 +378,7 @@ func TestHostedPromptTooLong(t *testing.T) {
 func TestHostedIsNotCalled(t *testing.T) {
 	cfg := hostedTeam(t, startAPI(t), "solver", t.TempDir(), "run.steps=1", "cold_start.demonstrations=none", "agents.planner.limits.max_new_tokens=1")
 	err := Train(t.Context(), cfg, Options{Observer: &recorder{}})
-	if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), "solver was never called in 1 steps: have") {
+	if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), "solver was never called in 1 step: have") {
 		t.Errorf("%v", err)
 	}
 }

@@ -31,10 +31,11 @@ type Settings struct {
 
 // Bounds on what programs can make an agent hold.
 const (
-	maxHeld      = 256  // requests that wait for their phase to begin
-	maxRoots     = 4096 // conversations of an attempt
-	maxTurns     = 4096 // turns of a conversation
-	maxTemplates = 256  // lists of functions whose template is kept
+	maxHeld      = 256       // requests that wait for their phase to begin
+	maxRoots     = 4096      // conversations of an attempt
+	maxTurns     = 4096      // turns of a conversation
+	maxKept      = 256 << 20 // bytes of an attempt's requests
+	maxTemplates = 256       // lists of functions whose template is kept
 )
 
 // Agent answers requests for one agent and keeps the conversations of each attempt. The worker begins and ends phases.
@@ -77,6 +78,7 @@ type attempt struct {
 	mu     sync.Mutex
 	forest forest
 	failed error      // why the engine could not sample a turn
+	kept   int        // bytes of its requests
 	turns  int        // sampled turns, in all
 	calls  []toolCall // of the turn that was sampled last
 }

@@ -90,6 +90,7 @@ func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textR
 	s := &stream{w: w, agent: a, object: "text_completion", usage: request.StreamOptions.IncludeUsage, piece: func(text string) map[string]any {
 		return map[string]any{"text": text}
 	}}
+	s.plain = true
 	s.visible = func(text string) string { return held(text, request.Stop) }
 	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, request, c) }, func(t *turn) {
 		s.send(map[string]any{"text": ""}, t.finish())
@@ -150,6 +151,7 @@ type stream struct {
 	piece   func(text string) map[string]any // the choice of a piece of text
 	visible func(text string) string         // what may be shown of a text that is not complete
 	id      string
+	plain   bool // special tokens are no text
 	role    bool // the first delta names it
 	begun   bool
 }
@@ -186,7 +188,7 @@ func (s *stream) run(ctx context.Context, c call, sample func(context.Context, c
 // follow sends what is certain of the text while the tokens come, and returns what it has sent.
 func (s *stream) follow(sampled <-chan int32) (shown string) {
 	var text strings.Builder
-	decoder := s.agent.Tokenizer.NewStream(false)
+	decoder := s.agent.Tokenizer.NewStream(s.plain)
 	last := int32(-1) // a stop token is no text, and only the last can be one
 	for id := range sampled {
 		if last >= 0 {

@@ -178,6 +178,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 	if err != nil {
 		return err
 	}
+	c.size = len(body)
 	if main := agents[round.Agents[0]]; main != nil && o.Model != main.Name {
 		c.anchor = main.anchorOf(ticket, task())
 	}

@@ -98,11 +98,11 @@ func (f *forest) continued(chains []chain) *turn {
 	return nil
 }
 
-// equal finds the last turn of a request with the same messages and functions.
-func (f *forest) equal(asked chain, tools string) *turn {
+// equal finds the last turn of a request with the same messages and functions; with repeat, of the root with that ordinal.
+func (f *forest) equal(asked chain, tools string, repeat int) *turn {
 	for _, r := range slices.Backward(f.roots) {
 		for _, t := range slices.Backward(r.turns) {
-			if t.asked == asked && t.tools == tools {
+			if t.asked == asked && t.tools == tools && (repeat < 0 || repeat == r.repeat) {
 				return t
 			}
 		}

@@ -17,6 +17,7 @@ import (
 // call is a request for a turn, and how its client wants it told.
 type call struct {
 	ticket  Ticket
+	size    int             // bytes of the request
 	repeat  int             // which of several equal calls this is, as the client says; below 0: it does not
 	retried bool            // the client repeats a request whose answer it did not get
 	anchor  anchor          // of a new conversation
@@ -142,6 +143,10 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 func (at *attempt) find(ctx context.Context, name string, c call, prefix string, place func(*attempt) (*turn, bool, error)) (t *turn, known bool, err error) {
 	for {
 		at.mu.Lock()
+		if at.kept += c.size; at.kept > maxKept {
+			at.mu.Unlock()
+			return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxKept>>20)
+		}
 		t, known, err = place(at)
 		if err == nil && !known {
 			t.done, t.reply.id = make(chan struct{}), t.id(name, c.ticket, prefix)
@@ -224,7 +229,7 @@ func (a *Agent) room(n, asked int) int {
 func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
 	all := chains(messages)
 	asked := all[len(messages)]
-	if t := at.forest.equal(asked, d.tools); t != nil && (c.retried || t.refused) {
+	if t := at.forest.equal(asked, d.tools, c.repeat); t != nil && (c.retried || t.refused) {
 		return t, true, nil
 	}
 	t = &turn{asked: asked, tools: d.tools, messages: messages}
