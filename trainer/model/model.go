@@ -41,13 +41,12 @@ type Decoder struct {
 }
 
 type layer struct {
-	cfg                    *arch.Config
-	inputNorm, postNorm    *torch.Tensor
-	qkv, qkvBias, o, oBias *torch.Tensor
-	qNorm, kNorm           *torch.Tensor
-	gateUp, gateUpBias     *torch.Tensor
-	down, downBias         *torch.Tensor
-	cos, sin               *torch.Tensor
+	cfg                 *arch.Config
+	inputNorm, postNorm *torch.Tensor
+	qkv, o              linear
+	qNorm, kNorm        *torch.Tensor
+	gateUp, down        linear
+	cos, sin            *torch.Tensor
 }
 
 // Attention separates the decoder from packed training and cached generation, which implement it. q [T, Heads, HeadDim]
@@ -190,6 +189,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 		}
 	}
 	matrix, other := from(matrices), from(rest)
+	linearOf := func(name string) linear { return linear{matrix(name), other(name + "_bias")} }
 	d := Decoder{cfg: &m.Config, embed: other("embed"), norm: other("norm"), head: matrix("head")}
 	if m.Config.Tied {
 		d.head = matrix("embed")
@@ -199,11 +199,9 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 		d.layers = append(d.layers, layer{
 			cfg: &m.Config, cos: m.cos, sin: m.sin,
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
-			qkv: matrix(p + "qkv"), qkvBias: other(p + "qkv_bias"),
-			o: matrix(p + "o"), oBias: other(p + "o_bias"),
+			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
 			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"),
-			gateUp: matrix(p + "gate_up"), gateUpBias: other(p + "gate_up_bias"),
-			down: matrix(p + "down"), downBias: other(p + "down_bias"),
+			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
 		})
 	}
 	return d
@@ -256,13 +254,16 @@ func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention) (sum, out
 	}
 	q, k = torch.Rope(q, l.cos, l.sin, pos), torch.Rope(k, l.cos, l.sin, pos)
 	a := att.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
-	x, h = torch.AddRMSNorm(x, torch.Linear(a, l.o, l.oBias), l.postNorm, eps)
-	return x, torch.Linear(torch.SwiGLU(torch.Linear(h, l.gateUp, l.gateUpBias)), l.down, l.downBias)
+	x, h = torch.AddRMSNorm(x, l.o.of(a), l.postNorm, eps)
+	return x, l.mlp(h)
 }
+
+// mlp is the gated MLP of h [T, Hidden].
+func (l *layer) mlp(h *torch.Tensor) *torch.Tensor { return l.down.of(torch.SwiGLU(l.gateUp.of(h))) }
 
 // project is the fused q, k, v projection, split into heads.
 func (l *layer) project(h *torch.Tensor) (q, k, v *torch.Tensor) {
-	qkv := torch.Linear(h, l.qkv, l.qkvBias)
+	qkv := l.qkv.of(h)
 	hd, from := int64(l.cfg.HeadDim), int64(0)
 	take := func(heads int) *torch.Tensor {
 		t := qkv.Narrow(1, from, int64(heads)*hd).View(-1, int64(heads), hd)
