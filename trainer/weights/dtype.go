@@ -19,6 +19,7 @@ const (
 	Q5_0 DType = "Q5_0"
 	Q5_1 DType = "Q5_1"
 	Q4_K DType = "Q4_K"
+	Q5_K DType = "Q5_K"
 	Q6_K DType = "Q6_K"
 )
 
@@ -39,6 +40,7 @@ var encodings = map[DType]encoding{
 	Q5_0: {32, 22, decodeQ5_0},
 	Q5_1: {32, 24, decodeQ5_1},
 	Q4_K: {256, 144, decodeQ4_K},
+	Q5_K: {256, 176, decodeQ5_K},
 	Q6_K: {256, 210, decodeQ6_K},
 }
 

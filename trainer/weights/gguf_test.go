@@ -258,6 +258,14 @@ func TestGGUFFamilies(t *testing.T) {
 			if !slices.Equal(readAll(t, s, name), want) {
 				t.Errorf("%s: %s differs", family, name)
 			}
+			shape, _, _ := s.Info(name)
+			stored := make([]byte, 4*len(want))
+			if err := s.Blocks(name, 0, shape[0], stored); err != nil || !bytes.Equal(stored, encodeAs(nil, F32, want)) {
+				t.Errorf("%s: the blocks of %s differ: %v", family, name, err)
+			}
+			if s.Blocks(name, 0, shape[0]+1, stored) == nil || s.Blocks(name, 0, shape[0], stored[1:]) == nil {
+				t.Errorf("%s: %s: rows and bytes that do not agree", family, name)
+			}
 		}
 		if _, ok := s.Bytes("model.layers.0.self_attn.q_proj.weight"); ok != (family != arch.Llama) {
 			t.Errorf("%s: raw bytes of q_proj: %v", family, ok)

@@ -94,6 +94,23 @@ func scaleMinK4(p []byte, g int) (scale, minimum byte) {
 	return p[g+4]&15 | p[g-4]>>6<<4, p[g+4]>>4 | p[g]>>6<<4
 }
 
+// decodeQ5_K: d, dmin, 12 bytes of scales and minima as in Q4_K, 32 bytes of high bits, 128 bytes of nibbles as in Q4_K;
+// value = d*scale*q - dmin*min. Bit g of a byte of high bits belongs to group g.
+func decodeQ5_K(dst []float32, src []byte) {
+	for i := 0; i < len(dst)/256; i++ {
+		v, b := dst[256*i:256*i+256], src[176*i:176*i+176]
+		d, dmin, packed, high, quants := half(b), half(b[2:]), b[4:16], b[16:48], b[48:]
+		for g := range 8 {
+			scale, minimum := scaleMinK4(packed, g)
+			s, m := d*float32(scale), dmin*float32(minimum)
+			shift := 4 * (g & 1)
+			for j, q := range quants[32*(g/2) : 32*(g/2)+32] {
+				v[32*g+j] = float32(s*float32(q>>shift&15|high[j]>>g&1<<4)) - m
+			}
+		}
+	}
+}
+
 // decodeQ6_K: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, d;
 // value = d*scale*(q-32), a scale for every 16 values. Each half of 128 values interleaves four runs of 32.
 func decodeQ6_K(dst []float32, src []byte) {

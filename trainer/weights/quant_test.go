@@ -2,8 +2,10 @@ package weights
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 )
 
@@ -101,14 +103,13 @@ func slowDequant(dtype DType, b []byte, i int) float64 {
 		return f16(0)*float64(nibble(8)+16*bitsOf(b, 32+i, 1)) + f16(2)
 	case Q4_K:
 		group := i / 32
-		var scale, minimum int
-		if group < 4 {
-			scale, minimum = bitsOf(b[4:], 8*group, 6), bitsOf(b[8:], 8*group, 6)
-		} else {
-			scale = bitsOf(b[12:], 8*(group-4), 4) + 16*bitsOf(b[4:], 8*(group-4)+6, 2)
-			minimum = bitsOf(b[12:], 8*(group-4)+4, 4) + 16*bitsOf(b[8:], 8*(group-4)+6, 2)
-		}
+		scale, minimum := slowScales(b[4:], group)
 		q := bitsOf(b[16:], 8*(32*(group/2)+i%32)+4*(group%2), 4)
+		return f16(0)*float64(scale)*float64(q) - f16(2)*float64(minimum)
+	case Q5_K:
+		group := i / 32
+		q := bitsOf(b[48:], 8*(32*(group/2)+i%32)+4*(group%2), 4) + 16*bitsOf(b[16:], 8*(i%32)+group, 1)
+		scale, minimum := slowScales(b[4:], group)
 		return f16(0)*float64(scale)*float64(q) - f16(2)*float64(minimum)
 	case Q6_K:
 		part, within := i/128, i%128
@@ -119,6 +120,14 @@ func slowDequant(dtype DType, b []byte, i int) float64 {
 		return f16(208) * float64(scale) * float64(low+16*high-32)
 	}
 	panic(dtype)
+}
+
+// slowScales reads the scale and the minimum of a group of Q4_K and Q5_K from their 12 bytes.
+func slowScales(b []byte, group int) (scale, minimum int) {
+	if group < 4 {
+		return bitsOf(b, 8*group, 6), bitsOf(b[4:], 8*group, 6)
+	}
+	return bitsOf(b[8:], 8*(group-4), 4) + 16*bitsOf(b, 8*(group-4)+6, 2), bitsOf(b[8:], 8*(group-4)+4, 4) + 16*bitsOf(b[4:], 8*(group-4)+6, 2)
 }
 
 // TestDequantise compares random blocks with slowDequant: equal but for one rounding to float32.
@@ -145,11 +154,32 @@ func TestDequantise(t *testing.T) {
 
 // finiteScales clears the top exponent bit of the binary16 scales.
 func finiteScales(dtype DType, data []byte) {
-	scales := map[DType][]int64{Q8_0: {0}, Q4_0: {0}, Q4_1: {0, 2}, Q5_0: {0}, Q5_1: {0, 2}, Q4_K: {0, 2}, Q6_K: {208}}
+	scales := map[DType][]int64{Q8_0: {0}, Q4_0: {0}, Q4_1: {0, 2}, Q5_0: {0}, Q5_1: {0, 2}, Q4_K: {0, 2}, Q5_K: {0, 2}, Q6_K: {208}}
 	e := encodings[dtype]
 	for block := int64(0); block < int64(len(data)); block += e.blockBytes {
 		for _, at := range scales[dtype] {
 			data[block+at+1] &^= 0x40
+		}
+	}
+}
+
+// TestGoldenBlocks compares with what the gguf package makes of the same blocks (testdata/quant/make.py).
+func TestGoldenBlocks(t *testing.T) {
+	var blocks map[DType]struct{ Blocks, Float32 string }
+	readJSON(t, filepath.Join("..", "..", "testdata", "quant", "blocks.json"), &blocks)
+	if len(blocks) != 8 {
+		t.Fatalf("%d types", len(blocks))
+	}
+	for dtype, golden := range blocks {
+		data, err := hex.DecodeString(golden.Blocks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := encodings[dtype]
+		got := make([]float32, int64(len(data))/e.blockBytes*e.blockLen)
+		e.decode(got, data)
+		if encoded := hex.EncodeToString(encodeAs(nil, F32, got)); encoded != golden.Float32 {
+			t.Errorf("%s: other values than the gguf package's", dtype)
 		}
 	}
 }

@@ -144,6 +144,22 @@ func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 	return nil
 }
 
+// Blocks copies rows rowFrom to rowTo-1 of a tensor, in the blocks of its type as the file has them, to dst, which must have
+// their bytes. A row of a GGUF file's query or key comes from where the family has it, as with Read.
+func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
+	t, ok := s.tensors[name]
+	if !ok {
+		return fmt.Errorf("weights: %s: no tensor %s", s.path, name)
+	}
+	if err := guardMapped(func() error { return t.blocks(rowFrom, rowTo, dst) }); err != nil {
+		return fmt.Errorf("weights: %s: %s: %w", s.path, name, err)
+	}
+	return nil
+}
+
+// TypeOf returns the type in which a tensor is stored, "" if there is no such tensor.
+func (s *Source) TypeOf(name string) DType { return s.tensors[name].dtype }
+
 // DType returns BF16 or F16 if all tensors are stored in it, and F32 otherwise, which represents all other types exactly.
 func (s *Source) DType() DType {
 	var all DType

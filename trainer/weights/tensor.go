@@ -31,7 +31,7 @@ func newTensor(shape []int64, dtype DType, data []byte) (tensor, error) {
 func storedBytes(shape []int64, dtype DType) (int64, error) {
 	e, known := encodings[dtype]
 	if !known {
-		return 0, fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K or Q6_K)", dtype)
+		return 0, fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K)", dtype)
 	}
 	n, ok := numel(shape)
 	if !ok || n/e.blockLen > (1<<62)/e.blockBytes {
@@ -73,6 +73,25 @@ func (t tensor) read(from, to int64, dst []float32) error {
 	for row := from; row < to; row++ {
 		stored := t.storedRow(row)
 		e.decode(dst[(row-from)*length:(row-from+1)*length], t.data[stored*rowBytes:(stored+1)*rowBytes])
+	}
+	return nil
+}
+
+// blocks copies rows from to to-1 as the file has them to dst, which must have their bytes.
+func (t tensor) blocks(from, to int64, dst []byte) error {
+	count, length := rows(t.shape)
+	e := encodings[t.dtype]
+	rowBytes := length / e.blockLen * e.blockBytes
+	if from < 0 || from > to || to > count || int64(len(dst)) != (to-from)*rowBytes {
+		return fmt.Errorf("rows %d to %d of %d into %d bytes: a row has %d", from, to, count, len(dst), rowBytes)
+	}
+	if t.ropePairs == 0 {
+		copy(dst, t.data[from*rowBytes:to*rowBytes])
+		return nil
+	}
+	for row := from; row < to; row++ {
+		stored := t.storedRow(row)
+		copy(dst[(row-from)*rowBytes:(row-from+1)*rowBytes], t.data[stored*rowBytes:(stored+1)*rowBytes])
 	}
 	return nil
 }
