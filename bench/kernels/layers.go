@@ -144,7 +144,7 @@ func attention(d *desk, n dims) *measure.Native {
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, hd), d.uniform(3, 1, rows, kv, hd)},
 		douts:  d.gradients(n, 1, 4, rows, heads, hd),
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd))))
+			return one(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd)), 0))
 		},
 	}.native(d)
 }
@@ -159,7 +159,7 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, context, hd), d.uniform(3, 1, rows, kv, context, hd)},
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionCached(x[0], x[1], x[2], slot, length, 1/math.Sqrt(float64(hd))))
+			return one(torch.AttentionCached(x[0], x[1], x[2], slot, length, 1/math.Sqrt(float64(hd)), 0))
 		},
 	}.native(d)
 }

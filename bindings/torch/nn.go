@@ -58,15 +58,16 @@ func Rope(x, cos, sin, pos *Tensor) *Tensor {
 // with head h/(H/KV) of k and v; scores are multiplied by scale. A row sees itself and all that the row
 // before it sees; the first row of segment s comes after row follows[s], follows int32 [B] with values in
 // [-1, cu[s]), so sequences with a common beginning hold its rows once. -1 is a segment that begins a
-// sequence, as all do where follows is nil.
-func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64) *Tensor {
+// sequence, as all do where follows is nil. With a window above 0 a row sees the last window of these rows alone.
+func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int) *Tensor {
 	s := q.scopeFor("attention", k, v, cu)
 	var after unsafe.Pointer
 	if follows != nil {
 		follows.check("attention", s)
 		after = follows.handle
 	}
-	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, after, C.double(scale)), q, k, v, cu, follows)
+	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, after, C.double(scale), C.int64_t(window)),
+		q, k, v, cu, follows)
 }
 
 // CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos
@@ -77,12 +78,13 @@ func CacheWrite(cache, x, slot, pos *Tensor) {
 }
 
 // AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of slot[r] of the
-// caches [S, KV, L, hd]: result [T, H, hd]; slot and length int32 [T], lengths from 1 to L. No gradient is
+// caches [S, KV, L, hd], with a window above 0 to the last window of them: result [T, H, hd]; slot and length int32 [T],
+// lengths from 1 to L. No gradient is
 // recorded. On CPU in float32 a row's result depends on that row, its slot and length alone, to the bit. On a GPU a slot
 // or length outside of the cache may give NaN instead of an error, which the host would have to wait for.
-func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64) *Tensor {
+func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64, window int) *Tensor {
 	s := q.scopeFor("cached attention", kCache, vCache, slot, length)
-	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, slot.handle, length.handle, C.double(scale)),
+	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, slot.handle, length.handle, C.double(scale), C.int64_t(window)),
 		q, kCache, vCache, slot, length)
 }
 

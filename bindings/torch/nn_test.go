@@ -71,15 +71,24 @@ func layers() []layer {
 			func(in [][]float64) []float64 { return ropeOracle(in[0], cos, sin, pos, 2, 8) }},
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale))
-			},
-			func(in [][]float64) []float64 { return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale) }},
-		{"attention with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale))
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0))
 			},
 			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale)
+				return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale, 0)
+			}},
+		{"attention with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 0))
+			},
+			func(in [][]float64) []float64 {
+				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 0)
+			}},
+		{"attention in a window with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 3))
+			},
+			func(in [][]float64) []float64 {
+				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3)
 			}},
 		{"head log prob", [][]int64{{5, 6}, {11, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor {
@@ -296,11 +305,17 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 func TestCachedAttentionMatchesPacked(t *testing.T) { onDevices(t, testCachedAttentionMatchesPacked) }
 
 func testCachedAttentionMatchesPacked(t *testing.T, d *Device) {
+	for _, window := range []int{0, 1, 3, 100} {
+		cachedAttentionMatchesPacked(t, d, window)
+	}
+}
+
+func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 	const T, heads, kv, hd, slots, length = 9, 4, 2, 8, 3, 6
 	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
 	cu, slot := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}
 	pos, lengths := []int32{0, 1, 2, 3, 0, 1, 2, 3, 4}, []int32{1, 2, 3, 4, 1, 2, 3, 4, 5}
-	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5)
+	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5, window)
 	for _, p := range precisions {
 		do(t, d, func(s *Scope) {
 			Q, K, V := from(s, q, p.dt, T, heads, hd), from(s, k, p.dt, T, kv, hd), from(s, v, p.dt, T, kv, hd)
@@ -310,14 +325,14 @@ func testCachedAttentionMatchesPacked(t *testing.T, d *Device) {
 			S, P, L := s.FromInt32(slot, T), s.FromInt32(pos, T), s.FromInt32(lengths, T)
 			CacheWrite(kc, K, S, P)
 			CacheWrite(vc, V, S, P)
-			out := AttentionCached(Q, kc, vc, S, L, 0.5)
+			out := AttentionCached(Q, kc, vc, S, L, 0.5, window)
 			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
 			promised := p.dt == Float32 && !d.IsCUDA() // bits are, on a CPU alone
-			if promised && !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5)) {
+			if promised && !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5, window)) {
 				t.Error("cached and packed attention differ in bits")
 			}
 			for r := range int64(T) { // on a GPU a prompt goes another way than a row
-				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5)
+				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5, window)
 				wantClose(t, "a row of "+p.dt.String(), float64s(alone), want[r*heads*hd:(r+1)*heads*hd], p.forward)
 				if promised && !alone.Equal(out.Narrow(0, r, 1)) {
 					t.Errorf("row %d alone differs from the row in its batch", r)
@@ -348,7 +363,7 @@ func TestCachedAttentionOfAPromptMakesNoCopies(t *testing.T) {
 	})
 	before := peak()
 	do(t, d, func(s *Scope) {
-		AttentionCached(q, cache, cache, s.FromInt32(slot, rows), s.FromInt32(lengths, rows), 1)
+		AttentionCached(q, cache, cache, s.FromInt32(slot, rows), s.FromInt32(lengths, rows), 1, 0)
 	})
 	if grown := peak() - before; grown > 8<<20 {
 		t.Errorf("attention of %d rows to one slot of %d KB took %d MB", rows, length*hd*2>>10, grown>>20)
@@ -374,23 +389,23 @@ func TestLayerErrors(t *testing.T) {
 		}},
 		{"attention offsets", "cu must rise from 0", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), nil, 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), nil, 1, 0)
 		}},
 		{"attention end", "number of rows, 4", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), nil, 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), nil, 1, 0)
 		}},
 		{"attention groups", "multiple of KV", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), nil, 1)
+			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), nil, 1, 0)
 		}},
 		{"attention follows", "segment 1 must follow a row before its first, 2, got 2", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 2}, 2), 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 2}, 2), 1, 0)
 		}},
 		{"attention follows length", "follows must be int32 [2]", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1, 0)
 		}},
 		{"cache slot", "inside the cache", func(s *Scope) {
 			CacheWrite(s.Zeros(Float32, 2, 1, 3, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{2}, 1), s.FromInt32([]int32{0}, 1))
@@ -400,7 +415,7 @@ func TestLayerErrors(t *testing.T) {
 		}},
 		{"cached length", "inside the cache", func(s *Scope) {
 			c := s.Zeros(Float32, 2, 1, 3, 4)
-			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{4}, 1), 1)
+			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{4}, 1), 1, 0)
 		}},
 		{"head target", "row 4: invalid argument; is its target", func(s *Scope) {
 			HeadLogProb(s.Zeros(Float32, 5, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0, 1, 2, 3, 4}, 5), 1, 2)

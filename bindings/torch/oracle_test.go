@@ -67,8 +67,9 @@ func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd int) []float64 {
 	return y
 }
 
-// attentionOracle attends from each row of q to the rows of k and v that it sees; follows may be nil.
-func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64) []float64 {
+// attentionOracle attends from each row of q to the rows of k and v that it sees, with a window above 0 to the last
+// of them; follows may be nil.
+func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64, window int) []float64 {
 	out := make([]float64, len(q))
 	seen := make([][]int, len(q)/(heads*hd)) // by row
 	for b := range len(cu) - 1 {
@@ -84,11 +85,15 @@ func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, 
 				seen[r] = slices.Clone(seen[before])
 			}
 			seen[r] = append(seen[r], r)
+			visible := seen[r]
+			if window > 0 {
+				visible = visible[max(0, len(visible)-window):]
+			}
 			for h := range heads {
 				g := h / (heads / kv)
-				p := make([]float64, len(seen[r]))
+				p := make([]float64, len(visible))
 				sum := 0.0
-				for j, at := range seen[r] {
+				for j, at := range visible {
 					dot := 0.0
 					for i := range hd {
 						dot += q[(r*heads+h)*hd+i] * k[(at*kv+g)*hd+i]
@@ -96,7 +101,7 @@ func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, 
 					p[j] = math.Exp(scale * dot)
 					sum += p[j]
 				}
-				for j, at := range seen[r] {
+				for j, at := range visible {
 					for i := range hd {
 						out[(r*heads+h)*hd+i] += p[j] / sum * v[(at*kv+g)*hd+i]
 					}

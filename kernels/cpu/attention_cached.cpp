@@ -51,9 +51,9 @@ int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int32_t *slot,
 
 int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, const int32_t *slot,
                                    const int32_t *length, float *out, int64_t rows, int64_t slots, int64_t heads,
-                                   int64_t kv_heads, int64_t max_len, int64_t hd, float scale) try {
+                                   int64_t kv_heads, int64_t max_len, int64_t hd, float scale, int64_t window) try {
   if (!valid_sizes({slots, kv_heads, max_len, hd}) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 ||
-      heads == 0 || heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim)
+      heads == 0 || heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({q, slot, length, out}) || !all_in_range(slot, rows, 0, slots) ||
@@ -62,7 +62,7 @@ int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const f
   const int64_t group = heads / kv_heads;
   const std::vector<Tile> tiles = tiles_of(slot, rows, kv_heads, group);
   double keys = 0;
-  for (int64_t r = 0; r < rows; r++) keys += length[r];
+  for (int64_t r = 0; r < rows; r++) keys += static_cast<double>(length[r] - first_seen(length[r] - 1, window));
   parallel_for(static_cast<int64_t>(tiles.size()), 2 * keys * heads * hd, [&](int64_t t) {
     const Tile &tile = tiles[static_cast<size_t>(t)];
     const float *queries[kAttentionTile];
@@ -78,7 +78,7 @@ int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const f
     }
     const int64_t at = (slot[tile.row] * kv_heads + tile.kv_head) * max_len * hd;
     const KeySpan all{0, 0, longest};
-    nn_ops().attend(queries, lengths, n, {&all, 1, k_cache + at, v_cache + at, hd}, hd, scale, outputs, nullptr);
+    nn_ops().attend(queries, lengths, n, {&all, 1, k_cache + at, v_cache + at, hd}, hd, scale, window, outputs, nullptr);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {

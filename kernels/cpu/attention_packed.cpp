@@ -17,8 +17,8 @@ namespace {
 
 // Whether cu names `batch` segments end to end, each following a row before it, and the head sizes fit together.
 bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int64_t heads, int64_t kv_heads,
-                  int64_t hd) {
-  if (batch < 0 || cu == nullptr || cu[0] != 0) return false;
+                  int64_t hd, int64_t window) {
+  if (batch < 0 || cu == nullptr || cu[0] != 0 || window < 0) return false;
   for (int64_t s = 0; s < batch; s++)
     if (cu[s + 1] < cu[s] || (follows != nullptr && (follows[s] < -1 || follows[s] >= cu[s]))) return false;
   return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 && hd <= kMaxHeadDim &&
@@ -46,11 +46,11 @@ class Contexts {
   int64_t count(int64_t s) const { return static_cast<int64_t>(first_[s + 1] - first_[s]); }
   const KeySpan &own(int64_t s) const { return spans_[first_[s + 1] - 1]; }
 
-  double pair_work(int64_t heads, int64_t hd) const {
+  double pair_work(int64_t heads, int64_t hd, int64_t window) const {
     double pairs = 0;
     for (int64_t s = 0; s < size(); s++) {
-      const double rows = own(s).rows;
-      pairs += rows * own(s).position + rows * rows / 2;
+      const double rows = own(s).rows, all = rows * own(s).position + rows * rows / 2;
+      pairs += window > 0 ? std::min(all, rows * static_cast<double>(window)) : all;
     }
     return 2 * pairs * heads * hd;
   }
@@ -96,10 +96,11 @@ std::vector<Tile> tiles_of(const Contexts &contexts, int64_t kv_heads, int64_t g
   return tiles;
 }
 
-// Query rows of a segment whose backward pass is one task a key/value head, and where in the scratch of its
-// wave the gradients of the keys they see begin.
+// Query rows of a segment whose backward pass is one task a key/value head, the positions [key, end) of the keys they
+// see, and where in the scratch of its wave these keys' gradients begin.
 struct Chunk {
   int64_t segment, first, rows;
+  int64_t key, end;
   int64_t scratch;
 };
 
@@ -107,32 +108,30 @@ struct Chunk {
 constexpr int64_t kChunkRows = 512;
 constexpr int64_t kScratchShare = 4;  // of a wave, in rows of k
 
-std::vector<std::vector<Chunk>> waves_of(const Contexts &contexts, int64_t rows) {
+std::vector<std::vector<Chunk>> waves_of(const Contexts &contexts, int64_t rows, int64_t window) {
   std::vector<std::vector<Chunk>> waves;
   int64_t used = 0;
   for (int64_t s = 0; s < contexts.size(); s++) {
     const KeySpan &own = contexts.own(s);
     for (int64_t first = 0; first < own.rows; first += kChunkRows) {
-      const int64_t n = std::min(kChunkRows, own.rows - first), seen = own.position + first + n;
-      if (waves.empty() || used + seen > kScratchShare * rows) waves.emplace_back(), used = 0;
-      waves.back().push_back({s, first, n, used});
-      used += seen;
+      const int64_t n = std::min(kChunkRows, own.rows - first), position = own.position + first;
+      const int64_t key = first_seen(position, window), end = position + n;
+      if (waves.empty() || used + end - key > kScratchShare * rows) waves.emplace_back(), used = 0;
+      waves.back().push_back({s, first, n, key, end, used});
+      used += end - key;
     }
   }
   return waves;
 }
 
-int64_t scratch_rows(const Contexts &contexts, const std::vector<Chunk> &wave) {
-  const Chunk &last = wave.back();
-  return last.scratch + contexts.own(last.segment).position + last.first + last.rows;
-}
+int64_t scratch_rows(const std::vector<Chunk> &wave) { return wave.back().scratch + wave.back().end - wave.back().key; }
 
 }  // namespace
 
 int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
                                    const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
-                                   int64_t heads, int64_t kv_heads, int64_t hd, float scale) try {
-  if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
+                                   int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
+  if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd, window)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({q, k, v, out, lse})) return MGRPO_INVALID_ARGUMENT;
   const int64_t group = heads / kv_heads, q_stride = heads * hd;
@@ -155,9 +154,9 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
     }
     const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head],
                              values[tile.kv_head], hd};
-    nn_ops().attend(queries, length, rows, seen, hd, scale, outputs, sums);
+    nn_ops().attend(queries, length, rows, seen, hd, scale, window, outputs, sums);
   };
-  parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd), attend_tile);
+  parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd, window), attend_tile);
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
   return MGRPO_OUT_OF_MEMORY;
@@ -166,23 +165,23 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
 int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
                                        const float *out, const float *lse, const int32_t *cu,
                                        const int32_t *follows_or_null, int64_t batch, float *dq, float *dk, float *dv,
-                                       int64_t heads, int64_t kv_heads, int64_t hd, float scale) try {
-  if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd)) return MGRPO_INVALID_ARGUMENT;
+                                       int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
+  if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd, window)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({dout, q, k, v, out, lse, dq, dk, dv})) return MGRPO_INVALID_ARGUMENT;
   const int64_t group = heads / kv_heads, q_stride = heads * hd, kv_stride = kv_heads * hd, rows = cu[batch];
   const Contexts contexts(cu, follows_or_null, batch);
   const HeadMajor keys(k, rows, kv_heads, hd), values(v, rows, kv_heads, hd);
-  const std::vector<std::vector<Chunk>> waves = waves_of(contexts, rows);
+  const std::vector<std::vector<Chunk>> waves = waves_of(contexts, rows, window);
   int64_t scratch = 0;  // rows
-  for (const auto &wave : waves) scratch = std::max(scratch, scratch_rows(contexts, wave));
+  for (const auto &wave : waves) scratch = std::max(scratch, scratch_rows(wave));
   const auto sums = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(2 * kv_heads * scratch * hd));
   const auto dk_of = [&](const Chunk &c, int64_t head) { return sums.get() + (head * scratch + c.scratch) * hd; };
   const auto dv_of = [&](const Chunk &c, int64_t head) { return dk_of(c, head + kv_heads); };
 
   std::memset(dk, 0, static_cast<size_t>(rows * kv_stride) * sizeof(float));
   std::memset(dv, 0, static_cast<size_t>(rows * kv_stride) * sizeof(float));
-  const double work = 2.5 * contexts.pair_work(heads, hd) / static_cast<double>(waves.size());
+  const double work = 2.5 * contexts.pair_work(heads, hd, window) / static_cast<double>(waves.size());
   for (const auto &wave : waves) {
     // Each task sums into places of its own ...
     parallel_for(static_cast<int64_t>(wave.size()) * kv_heads, work, [&](int64_t task) {
@@ -190,20 +189,20 @@ int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const 
       const int64_t h = task % kv_heads, row = contexts.own(c.segment).row + c.first;
       const int64_t at = row * q_stride + h * group * hd;
       nn_ops().attend_bwd({q + at, dout + at, out + at, lse + row * heads + h * group, dq + at, c.rows,
-                           contexts.own(c.segment).position + c.first, group, hd, q_stride, scale},
+                           contexts.own(c.segment).position + c.first, group, hd, q_stride, scale, window},
                           {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h),
                           dv_of(c, h));
     });
     // ... and every row of dk and dv adds up its parts from those places, in the order of the chunks.
     parallel_ranges(rows, 16, 2.0 * static_cast<double>(kv_stride * scratch), [&](int64_t begin, int64_t end) {
       for (const Chunk &c : wave) {
-        const int64_t seen = contexts.own(c.segment).position + c.first + c.rows;
         for (int64_t i = 0; i < contexts.count(c.segment); i++) {
           const KeySpan &span = contexts.spans(c.segment)[i];
-          const int64_t to = std::min(end, span.row + std::min(span.rows, seen - span.position));
-          for (int64_t row = std::max(begin, span.row); row < to; row++)
+          const int64_t first = std::max(begin, span.row + std::max<int64_t>(0, c.key - span.position));
+          const int64_t to = std::min(end, span.row + std::min(span.rows, c.end - span.position));
+          for (int64_t row = first; row < to; row++)
             for (int64_t h = 0; h < kv_heads; h++) {
-              const int64_t from = (span.position + row - span.row) * hd;
+              const int64_t from = (span.position + row - span.row - c.key) * hd;
               const float *dk_part = dk_of(c, h) + from, *dv_part = dv_of(c, h) + from;
               float *dk_row = dk + row * kv_stride + h * hd, *dv_row = dv + row * kv_stride + h * hd;
               for (int64_t j = 0; j < hd; j++) dk_row[j] += dk_part[j];

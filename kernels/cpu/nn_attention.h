@@ -3,7 +3,7 @@
 // A query row meets the keys in blocks that start at multiples of kKeyBlock from its sequence's first
 // key, and every sum of the row has an order fixed by the key index alone; query rows are processed
 // together only to share loads. So a row's result depends on its own query, keys and values only, and
-// not on how many spans of memory its keys lie in.
+// not on how many spans of memory its keys lie in. Keys that no query row sees are not read.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -18,13 +18,13 @@ namespace {
 constexpr int64_t kKeyBlock = 64;
 constexpr const float *kNothingAhead = nullptr;
 
-// f(column, n, row) for the parts of the keys at positions [first, first + n_keys), in their order: n keys
-// from the block's column on are the rows from `row` on.
+// f(column, n, row) for the parts of the keys at positions [first, first + n_keys) that are not before `begin`, in their
+// order: n keys from the block's column on are the rows from `row` on.
 template <class F>
-MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t first, int64_t n_keys, F f) {
+MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t first, int64_t n_keys, F f) {
   for (int64_t i = 0; i < keys.count; i++) {
     const KeySpan &span = keys.spans[i];
-    const int64_t from = max64(first, span.position), to = min64(first + n_keys, span.position + span.rows);
+    const int64_t from = max64(max64(begin, first), span.position), to = min64(first + n_keys, span.position + span.rows);
     if (from < to) f(from - first, to - from, span.row + from - span.position);
   }
 }
@@ -90,11 +90,13 @@ struct SoftmaxRow {
   Vec sum;  // of exp(score - max), lane by lane
 };
 
-// Turns n raw scores into exp(score - running max), rescaling what the row holds when the max rises.
-MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t n, float scale, float *acc, int64_t d) {
+// Turns the raw scores [from, n) into exp(score - running max), rescaling what the row holds when the max rises.
+MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, int64_t n, float scale, float *acc,
+                                int64_t d) {
+  const int64_t begin = from / kLanes * kLanes;
   Vec top = splat(-INFINITY);
-  for (int64_t j = 0; j < n; j += kLanes) {
-    const Vec s = keep_first(load(scores + j) * splat(scale), n - j, -INFINITY);
+  for (int64_t j = begin; j < n; j += kLanes) {
+    const Vec s = keep_between(load(scores + j) * splat(scale), from - j, n - j, -INFINITY);
     store(scores + j, s);
     top = vmax(top, s);
   }
@@ -105,54 +107,62 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t n, float
     row.sum *= rescale;
     scale_row(acc, rescale, d);
   }
-  for (int64_t j = 0; j < n; j += kLanes) {
-    const Vec p = keep_first(vexp(load(scores + j) - splat(row.max)), n - j, 0.0f);
+  for (int64_t j = begin; j < n; j += kLanes) {
+    const Vec p = keep_between(vexp(load(scores + j) - splat(row.max)), from - j, n - j, 0.0f);
     store(scores + j, p);
     row.sum += p;
   }
 }
 
-// acc[i] += p[i] . v for four rows at once as far as all of them reach, then for each alone; row i has
-// n[i] keys from v's first on, and n[i] <= 0 means none.
-MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *n, int rows, const float *v,
-                                    int64_t stride, int64_t hd) {
-  int64_t shared = n[0];
-  for (int i = 1; i < rows; i++) shared = min64(shared, n[i]);
-  shared = max64(shared, 0);
-  mul_block(acc, kMaxHeadDim, rows, p, kKeyBlock, 1, shared, v, stride, hd);
-  for (int i = 0; i < rows; i++)
-    if (n[i] > shared)
-      mul_block(acc + i * kMaxHeadDim, kMaxHeadDim, 1, p + i * kKeyBlock + shared, kKeyBlock, 1, n[i] - shared,
-                v + shared * stride, stride, hd);
+// acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if there are any: what only some of the four rows see for each
+// alone, and what all of them see at once.
+MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *from, const int64_t *to, int rows,
+                                    const float *v, int64_t stride, int64_t hd) {
+  int64_t begin = from[0], end = to[0];
+  for (int i = 1; i < rows; i++) begin = max64(begin, from[i]), end = min64(end, to[i]);
+  end = max64(begin, end);
+  const auto alone = [&](int i, int64_t first, int64_t last) MGRPO_LAMBDA_INLINE {
+    if (first < last)
+      mul_block(acc + i * kMaxHeadDim, kMaxHeadDim, 1, p + i * kKeyBlock + first, kKeyBlock, 1, last - first,
+                v + first * stride, stride, hd);
+  };
+  for (int i = 0; i < rows; i++) alone(i, from[i], min64(begin, to[i]));
+  mul_block(acc, kMaxHeadDim, rows, p + begin, kKeyBlock, 1, end - begin, v + begin * stride, stride, hd);
+  for (int i = 0; i < rows; i++) alone(i, max64(end, from[i]), to[i]);
 }
 
 void attend(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd, float scale,
-            float *const *out, float *const *lse) {
+            int64_t window, float *const *out, float *const *lse) {
   alignas(64) float scores[kAttentionTile * kKeyBlock];
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
   SoftmaxRow state[kAttentionTile];
   const int64_t padded = (hd + kLanes - 1) / kLanes * kLanes;
-  int64_t longest = 0;
+  int64_t earliest[kAttentionTile], begin = INT64_MAX, longest = 0;  // keys that the rows see
   for (int i = 0; i < rows; i++) {
     state[i] = {-INFINITY, Vec{}};
     for (int64_t c = 0; c < padded; c += kLanes) store(acc + i * kMaxHeadDim + c, Vec{});
+    earliest[i] = first_seen(length[i] - 1, window);
+    begin = min64(begin, earliest[i]);
     longest = max64(longest, length[i]);
   }
-  for (int64_t first = 0; first < longest; first += kKeyBlock) {
+  for (int64_t first = begin / kKeyBlock * kKeyBlock; first < longest; first += kKeyBlock) {
     const int64_t n_keys = min64(kKeyBlock, longest - first);
-    for_pieces(keys, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+    for_pieces(keys, begin, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       dot_block(PointerRows{q}, rows, keys.k + row * keys.stride, keys.stride, n, hd, nullptr, scores + column,
                 kKeyBlock, keys.v + row * keys.stride);
     });
     for (int i = 0; i < rows; i++)
-      if (length[i] > first)
-        softmax_block(state[i], scores + i * kKeyBlock, min64(n_keys, length[i] - first), scale,
-                      acc + i * kMaxHeadDim, padded);
-    for_pieces(keys, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
-      int64_t seen[kAttentionTile];
-      for (int i = 0; i < rows; i++) seen[i] = min64(n, length[i] - first - column);
+      if (length[i] > first && earliest[i] < first + n_keys)
+        softmax_block(state[i], scores + i * kKeyBlock, max64(earliest[i] - first, 0), min64(n_keys, length[i] - first),
+                      scale, acc + i * kMaxHeadDim, padded);
+    for_pieces(keys, begin, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+      int64_t from[kAttentionTile], to[kAttentionTile];
+      for (int i = 0; i < rows; i++) {
+        from[i] = max64(earliest[i] - first - column, 0);
+        to[i] = min64(n, length[i] - first - column);
+      }
       for (int i = 0; i < rows; i += 4)
-        accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock + column, seen + i,
+        accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock + column, from + i, to + i,
                           rows - i < 4 ? rows - i : 4, keys.v + row * keys.stride, keys.stride, hd);
     });
   }
@@ -168,11 +178,12 @@ void attend(const float *const *q, const int64_t *length, int rows, const Attent
 constexpr int64_t kQueryBlock = 32;
 
 // From raw scores to probabilities and, in place of dprob, to the gradient of the raw scores.
-MGRPO_INLINE void score_gradients(float *prob, float *dprob, int64_t n, int64_t visible, float scale, float lse,
+// The row sees the scores [from, to).
+MGRPO_INLINE void score_gradients(float *prob, float *dprob, int64_t n, int64_t from, int64_t to, float scale, float lse,
                                   float delta) {
   for (int64_t j = 0; j < n; j += kLanes) {
-    const Vec p = keep_first(vexp(fma(load(prob + j), splat(scale), splat(-lse))), visible - j, 0.0f);
-    store(dprob + j, keep_first(p * (load(dprob + j) - splat(delta)) * splat(scale), visible - j, 0.0f));
+    const Vec p = keep_between(vexp(fma(load(prob + j), splat(scale), splat(-lse))), from - j, to - j, 0.0f);
+    store(dprob + j, keep_between(p * (load(dprob + j) - splat(delta)) * splat(scale), from - j, to - j, 0.0f));
     store(prob + j, p);
   }
 }
@@ -201,10 +212,11 @@ void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float
     delta[i] = dot(dout + i * s.hd, s.out + at, s.hd);
   }
 
-  const int64_t seen = s.position + first + 1;  // by the first row
-  for (int64_t key = 0; key < seen + rows - 1; key += kKeyBlock) {
-    const int64_t n_keys = min64(kKeyBlock, seen + rows - 1 - key);
-    for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+  const int64_t position = s.position + first, begin = first_seen(position, s.window);
+  const int64_t base = first_seen(s.position, s.window);  // of dk and dv
+  for (int64_t key = begin; key < position + rows; key += kKeyBlock) {
+    const int64_t n_keys = min64(kKeyBlock, position + rows - key);
+    for_pieces(keys, key, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       const int64_t at = row * keys.stride;
       dot_block(StridedRows{q, s.hd}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,
                 kNothingAhead);
@@ -212,11 +224,11 @@ void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float
                 kKeyBlock, kNothingAhead);
     });
     for (int64_t i = 0; i < rows; i++)
-      score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, seen + i - key, s.scale,
-                      lse[i * lse_stride], delta[i]);
-    mul_block(dv + key * s.hd, s.hd, n_keys, prob, 1, kKeyBlock, rows, dout, s.hd, s.hd);
-    mul_block(dk + key * s.hd, s.hd, n_keys, dprob, 1, kKeyBlock, rows, q, s.hd, s.hd);
-    for_pieces(keys, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
+      score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, first_seen(position + i, s.window) - key,
+                      position + i + 1 - key, s.scale, lse[i * lse_stride], delta[i]);
+    mul_block(dv + (key - base) * s.hd, s.hd, n_keys, prob, 1, kKeyBlock, rows, dout, s.hd, s.hd);
+    mul_block(dk + (key - base) * s.hd, s.hd, n_keys, dprob, 1, kKeyBlock, rows, q, s.hd, s.hd);
+    for_pieces(keys, key, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       mul_block(s.dq + offset, s.stride, rows, dprob + column, kKeyBlock, 1, n, keys.k + row * keys.stride,
                 keys.stride, s.hd);
     });
@@ -225,7 +237,7 @@ void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float
 
 void attend_bwd(const AttentionQueries &s, const AttentionKeys &keys, float *dk, float *dv) {
   const size_t row_bytes = static_cast<size_t>(s.hd) * sizeof(float);
-  const size_t key_bytes = static_cast<size_t>(s.position + s.rows) * row_bytes;
+  const size_t key_bytes = static_cast<size_t>(s.position + s.rows - first_seen(s.position, s.window)) * row_bytes;
   memset(dk, 0, key_bytes);
   memset(dv, 0, key_bytes);
   for (int64_t t = 0; t < s.rows; t++) memset(s.dq + t * s.stride, 0, row_bytes * static_cast<size_t>(s.group));

@@ -16,6 +16,11 @@ struct KeySpan {
   int64_t position, row, rows;
 };
 
+// The first key that the query at `position` sees: of a window, its own and those of window - 1 positions before it.
+inline int64_t first_seen(int64_t position, int64_t window) {
+  return window > 0 && position >= window ? position + 1 - window : 0;
+}
+
 // The keys and values of one head. The spans' positions follow each other from 0 without a gap.
 struct AttentionKeys {
   const KeySpan *spans;
@@ -35,6 +40,7 @@ struct AttentionQueries {
   int64_t hd;
   int64_t stride;    // floats from a row of q to the next: heads * hd
   float scale;
+  int64_t window;    // 0: a query sees all keys up to its own
 };
 
 struct NnOps {
@@ -61,10 +67,12 @@ struct NnOps {
   // One row: x, y [heads, hd], cos, sin [hd / 2]; sign is -1 for the inverse.
   void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign);
 
-  // rows <= kAttentionTile query rows; row i attends to the first length[i] keys. lse or its entries may be null.
+  // rows <= kAttentionTile query rows; row i attends to the last window of the first length[i] keys, to all where window is
+  // 0. lse or its entries may be null.
   void (*attend)(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd,
-                 float scale, float *const *out, float *const *lse);
-  // Writes dq, and to dk and dv [position + rows, hd] what these queries add to the keys they see.
+                 float scale, int64_t window, float *const *out, float *const *lse);
+  // Writes dq, and to dk and dv what these queries add to the keys they see, of which the first is
+  // first_seen(position, window) and the last position + rows - 1.
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
 };
 

@@ -100,6 +100,13 @@ MGRPO_INLINE Vec keep_first(Vec a, int64_t n, float fill) {
   return lane < static_cast<int32_t>(n) ? a : splat(fill);
 }
 
+// Lanes before `from` and from n on become `fill`.
+MGRPO_INLINE Vec keep_between(Vec a, int64_t from, int64_t n, float fill) {
+  VecInt lane;
+  for (int i = 0; i < kLanes; i++) lane[i] = i;
+  return (lane >= static_cast<int32_t>(from)) & (lane < static_cast<int32_t>(n)) ? a : splat(fill);
+}
+
 // The sums over the lanes of four vectors, each in the same order.
 MGRPO_INLINE Vec4 sum_lanes4(Vec4 a, Vec4 b, Vec4 c, Vec4 d) {
   const Vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);

@@ -1,8 +1,8 @@
 // Decode attention: a block takes the query heads of one key/value head of a row, up to eight of them, over a part of
 // the keys the row sees, so that a key is read once for all of them and a few rows fill a GPU. The lanes of a group
 // share a key, each with 16 bytes of it; the groups of a block take keys in turn, each with a running softmax of its
-// own. Groups are merged in their order, and then the parts of a row in theirs. Where a row is cut depends on its
-// length alone.
+// own. Groups are merged in their order, and then the parts of a row in theirs. Where a row is cut depends on
+// how many keys it sees alone.
 #include "mgrpo/nn.h"
 #include "nn.cuh"
 
@@ -18,9 +18,9 @@ constexpr int64_t kScratchBytes = 64 << 20;  // rows beyond it take another laun
 constexpr float kLog2E = 1.44269504f;
 constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
 
-// Into how many parts a row of `length` keys is cut.
-__host__ __device__ inline int parts_of(int64_t length) {
-  const int64_t parts = (length + kLeastPart - 1) / kLeastPart;
+// Into how many parts a row that sees `keys` keys is cut.
+__host__ __device__ inline int parts_of(int64_t keys) {
+  const int64_t parts = (keys + kLeastPart - 1) / kLeastPart;
   return parts < 1 ? 1 : parts < kMostParts ? static_cast<int>(parts) : kMostParts;
 }
 
@@ -33,9 +33,15 @@ struct Attention {
   int64_t rows, slots, heads, kv_heads, max_len, hd;
   int parts;     // of the longest row there can be
   float scale;  // of a score, times log2 e
+  int64_t window;  // 0: all keys
 
   __device__ bool known(int64_t row) const {
     return slot[row] >= 0 && slot[row] < slots && length[row] >= 0 && length[row] <= max_len;
+  }
+  // The number of keys that a known row sees: the last of its length.
+  __device__ int64_t seen(int64_t row) const {
+    const int64_t n = length[row];
+    return window > 0 && window < n ? window : n;
   }
   __device__ float *partial_of(int64_t row, int64_t head, int part) const {
     return partial + ((row * heads + head) * parts + part) * (hd + 2);
@@ -76,15 +82,16 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
     const int64_t first_head = kv_head * per_kv + tile * kHeads;
     const int heads = static_cast<int>(min(static_cast<int64_t>(kHeads), per_kv - tile * kHeads));
     const bool known = in.known(row);
-    const int64_t length = known ? in.length[row] : 0;
-    const int parts = parts_of(length);
+    const int64_t seen = known ? in.seen(row) : 0;
+    const int parts = parts_of(seen);
     if (part >= parts) continue;
-    if (length == 0) {
+    if (seen == 0) {
       for (int64_t i = threadIdx.x; i < heads * in.hd; i += kThreads)
         narrow(known ? 0.0f : NAN, in.out + (row * in.heads + first_head) * in.hd + i);
       continue;
     }
-    const int64_t share = (length + parts - 1) / parts, begin = part * share, end = min(length, begin + share);
+    const int64_t length = in.length[row], share = (seen + parts - 1) / parts;
+    const int64_t begin = length - seen + part * share, end = min(length, begin + share);
     const int64_t keys_at = (in.slot[row] * in.kv_heads + kv_head) * in.max_len * in.hd;
     const T *k = in.k + keys_at, *v = in.v + keys_at;
 
@@ -184,7 +191,7 @@ __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
   __shared__ float weight[kMostParts];
   for (int64_t b = blockIdx.x; b < in.rows * in.heads; b += gridDim.x) {
     const int64_t row = b / in.heads, head = b % in.heads;
-    const int parts = in.known(row) ? parts_of(in.length[row]) : 1;
+    const int parts = in.known(row) ? parts_of(in.seen(row)) : 1;
     if (parts == 1) continue;
     if (threadIdx.x < parts) weight[threadIdx.x] = in.partial_of(row, head, threadIdx.x)[in.hd];
     __syncthreads();
@@ -239,19 +246,19 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
 
 int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length,
                                     int32_t dtype, void *out, int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads,
-                                    int64_t max_len, int64_t hd, float scale, void *stream) {
+                                    int64_t max_len, int64_t hd, float scale, int64_t window, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
   if (!valid_sizes({slots, kv_heads, max_len, hd}) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 ||
-      heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim)
+      heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({q, slot, length, out}) || (slots > 0 && max_len > 0 && any_null({k_cache, v_cache}))) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), slot, length,
-                               static_cast<T *>(out), nullptr, rows, slots, heads, kv_heads, max_len, hd, parts_of(max_len),
-                               scale * kLog2E},
+                               static_cast<T *>(out), nullptr, rows, slots, heads, kv_heads, max_len, hd,
+                               parts_of(window > 0 && window < max_len ? window : max_len), scale * kLog2E, window},
                   stream_of(stream));
   });
 }

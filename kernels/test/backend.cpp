@@ -64,9 +64,9 @@ const Backend &cpu() {
         return MGRPO_FLOAT32_ONLY(mgrpo_cache_write_cpu(floats(cache), floats(x), slot, pos, rows, slots, kv_heads, max_len, hd));
       },
       [](const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length, int32_t dtype, void *out,
-         int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale) -> int32_t {
+         int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale, int64_t window) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), slot, length, floats(out),
-                                                             rows, slots, heads, kv_heads, max_len, hd, scale));
+                                                             rows, slots, heads, kv_heads, max_len, hd, scale, window));
       },
       true,
   };

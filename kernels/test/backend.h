@@ -59,7 +59,7 @@ struct Backend {
                          int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd);
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length,
                               int32_t dtype, void *out, int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads,
-                              int64_t max_len, int64_t hd, float scale);
+                              int64_t max_len, int64_t hd, float scale, int64_t window);
   bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 

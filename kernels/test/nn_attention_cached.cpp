@@ -19,6 +19,7 @@ struct Cache {
   Floats k, v;
   int32_t dtype = MGRPO_FLOAT32;
   bool aligned = false;
+  int64_t window = 0;
 
   Cache(int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd)
       : slots(slots), heads(heads), kv_heads(kv_heads), max_len(max_len), hd(hd),
@@ -29,8 +30,9 @@ struct Cache {
     Array Q(b, dtype, q, aligned), K(b, dtype, k, aligned), V(b, dtype, v, aligned);
     Buffer<int32_t> s(b, slot), l(b, length);
     return b.attention_cached(Q.get(), K.get(), V.get(), s.get(), l.get(), dtype, out.get(), static_cast<int64_t>(slot.size()), slots,
-                              heads, kv_heads, max_len, hd, kScale);
+                              heads, kv_heads, max_len, hd, kScale, window);
   }
+  int64_t first(int64_t length) const { return window > 0 && length > window ? length - window : 0; }
   Floats attend(const Backend &b, const Floats &q, const Ints &slot, const Ints &length) const {
     Array out(b, dtype, static_cast<int64_t>(q.size()), aligned);
     EXPECT_EQ(status(b, q, slot, length, out), MGRPO_OK);
@@ -44,14 +46,14 @@ struct Cache {
         const int64_t base = (slot[r] * kv_heads + h / (heads / kv_heads)) * max_len * hd;
         std::vector<double> weight;
         double sum = 0;
-        for (int64_t j = 0; j < length[r]; j++) {
+        for (int64_t j = first(length[r]); j < length[r]; j++) {
           double score = 0;
           for (int64_t c = 0; c < hd; c++) score += static_cast<double>(q[at + c]) * k[base + j * hd + c];
           weight.push_back(std::exp(score * kScale));
           sum += weight.back();
         }
-        for (int64_t j = 0; j < length[r]; j++)
-          for (int64_t c = 0; c < hd; c++) out[at + c] += weight[j] / sum * v[base + j * hd + c];
+        for (int64_t j = first(length[r]); j < length[r]; j++)
+          for (int64_t c = 0; c < hd; c++) out[at + c] += weight[j - first(length[r])] / sum * v[base + j * hd + c];
       }
     return out;
   }
@@ -73,11 +75,25 @@ TEST_P(AttentionCached, MatchesFloat64) {
   }
 }
 
+TEST_P(AttentionCached, WindowMatchesFloat64) {
+  for (auto [heads, kv_heads, hd] : kShapes)
+    for (int64_t window : {1, 7, 63, 64, 100, 1000}) {
+      Cache cache(5, heads, kv_heads, 150, hd);
+      cache.window = window;
+      const Ints slot{3, 0, 0, 0, 4, 4, 1, 3}, length{1, 64, 65, 7, 150, 129, 0, 63};
+      const Floats q = normal(8 * cache.row(), 3);
+      EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), 0, kTolerance)) << hd << ", " << window;
+    }
+}
+
 TEST_P(AttentionCached, LongRows) {
   Cache cache(2, 2, 1, 8300, 4);  // in more parts of 128 keys than a GPU cuts a row into
   const Ints slot{0, 1, 0, 1, 1}, length{8300, 8192, 257, 1, 2600};
   const Floats q = normal(5 * cache.row(), 4);
-  EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), 0, kTolerance));
+  for (int64_t window : {0, 300, 8200}) {
+    cache.window = window;
+    EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), 0, kTolerance)) << window;
+  }
 }
 
 TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
@@ -93,51 +109,73 @@ TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
     }
 }
 
-TEST_P(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) {
+void prefill_in_one_call(const Backend &backend, int64_t window) {
   for (auto [heads, kv_heads, hd] : kShapes) {
     const int32_t tokens = 140;
     Cache cache(2, heads, kv_heads, tokens, hd);
+    cache.window = window;
     const Floats q = normal(tokens * cache.row(), 4), k = normal(tokens * kv_heads * hd, 5),
                  v = normal(tokens * kv_heads * hd, 6);
     Ints slot(tokens, 1), pos, length;
     for (int32_t t = 0; t < tokens; t++) pos.push_back(t), length.push_back(t + 1);
     for (auto [to, from] : {std::pair<Floats *, const Floats *>{&cache.k, &k}, {&cache.v, &v}}) {
-      Array c(backend(), MGRPO_FLOAT32, *to), x(backend(), MGRPO_FLOAT32, *from);
-      Buffer<int32_t> s(backend(), slot), p(backend(), pos);
-      ASSERT_EQ(backend().cache_write(c.get(), x.get(), s.get(), p.get(), MGRPO_FLOAT32, tokens, 2, kv_heads, tokens, hd), MGRPO_OK);
+      Array c(backend, MGRPO_FLOAT32, *to), x(backend, MGRPO_FLOAT32, *from);
+      Buffer<int32_t> s(backend, slot), p(backend, pos);
+      ASSERT_EQ(backend.cache_write(c.get(), x.get(), s.get(), p.get(), MGRPO_FLOAT32, tokens, 2, kv_heads, tokens, hd), MGRPO_OK);
       *to = c.values();
     }
     Floats prefill;
-    with_threads(2, [&] { prefill = cache.attend(backend(), q, slot, length); });
-    for (int32_t t = 0; t < tokens; t += backend().is_emulated ? 13 : 1) {
-      const Floats step = cache.attend(backend(), part(q, t * cache.row(), cache.row()), {1}, {t + 1});
+    with_threads(2, [&] { prefill = cache.attend(backend, q, slot, length); });
+    for (int32_t t = 0; t < tokens; t += backend.is_emulated ? 13 : 1) {
+      const Floats step = cache.attend(backend, part(q, t * cache.row(), cache.row()), {1}, {t + 1});
       ASSERT_TRUE(same_bits(step, part(prefill, t * cache.row(), cache.row()))) << "token " << t;
     }
-    if (&backend() != &cpu()) continue;
+    if (&backend != &cpu()) continue;
     Guarded packed(tokens * cache.row()), lse(tokens * heads);
     mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, packed.begin(),
-                               lse.begin(), heads, kv_heads, hd, kScale);
+                               lse.begin(), heads, kv_heads, hd, kScale, window);
     EXPECT_TRUE(same_bits(packed.values(), prefill));
   }
 }
 
+TEST_P(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) { prefill_in_one_call(backend(), 0); }
+
+TEST_P(AttentionCached, PrefillOfAWindowInOneCallEqualsTokenByTokenAndPackedAttention) {
+  for (int64_t window : {5, 70}) prefill_in_one_call(backend(), window);
+}
+
 TEST_P(AttentionCached, RowDoesNotDependOnItsCompany) {
-  const Cache cache(6, 6, 2, 200, 24);
-  Ints slot, length;
-  for (int32_t r = 0; r < 40; r++) slot.push_back(r / 3 * 5 % 6), length.push_back(1 + r * 67 % 200);
-  const Floats q = normal(40 * cache.row(), 7);
-  Floats all;
-  with_threads(3, [&] { all = cache.attend(backend(), q, slot, length); });
-  for (size_t first : {0, 1, 5, 20, 39})
-    for (size_t count : {1, 2, 5, 20}) {
-      if (first + count > 40) continue;
-      Floats some;
-      with_threads(1, [&] {
-        some = cache.attend(backend(), part(q, first * cache.row(), count * cache.row()), Ints(&slot[first], &slot[first] + count),
-                            Ints(&length[first], &length[first] + count));
-      });
-      ASSERT_TRUE(same_bits(some, part(all, first * cache.row(), count * cache.row()))) << count << " rows from " << first;
-    }
+  for (int64_t window : {0, 19}) {
+    Cache cache(6, 6, 2, 200, 24);
+    cache.window = window;
+    Ints slot, length;
+    for (int32_t r = 0; r < 40; r++) slot.push_back(r / 3 * 5 % 6), length.push_back(1 + r * 67 % 200);
+    const Floats q = normal(40 * cache.row(), 7);
+    Floats all;
+    with_threads(3, [&] { all = cache.attend(backend(), q, slot, length); });
+    for (size_t first : {0, 1, 5, 20, 39})
+      for (size_t count : {1, 2, 5, 20}) {
+        if (first + count > 40) continue;
+        Floats some;
+        with_threads(1, [&] {
+          some = cache.attend(backend(), part(q, first * cache.row(), count * cache.row()), Ints(&slot[first], &slot[first] + count),
+                              Ints(&length[first], &length[first] + count));
+        });
+        ASSERT_TRUE(same_bits(some, part(all, first * cache.row(), count * cache.row()))) << count << " rows from " << first;
+      }
+  }
+}
+
+TEST_P(AttentionCached, WhatLiesBeforeTheWindowDoesNotMatter) {
+  Cache cache(1, 4, 2, 130, 24);
+  cache.window = 20;
+  const Ints slot{0, 0, 0, 0}, length{60, 86, 87, 130};
+  const Floats q = normal(4 * cache.row(), 8), clean = cache.attend(backend(), q, slot, length);
+  for (int64_t h = 0; h < 2; h++)
+    for (int64_t i = h * 130 * 24; i < (h * 130 + 66) * 24; i++) cache.k[i] = cache.v[i] = NAN;
+  const Floats dirty = cache.attend(backend(), q, slot, length);
+  EXPECT_TRUE(same_bits(part(clean, cache.row(), 3 * cache.row()), part(dirty, cache.row(), 3 * cache.row())));
+  for (float v : part(dirty, 0, cache.row())) EXPECT_TRUE(std::isnan(v));
 }
 
 TEST_P(AttentionCached, WhatLiesBeyondTheLengthDoesNotMatter) {
@@ -169,9 +207,9 @@ TEST_P(AttentionCached, EmptyAndInvalid) {
   EXPECT_EQ(cache.status(b, {}, {}, {}, out), MGRPO_OK);
   Array Q(b, MGRPO_FLOAT32, q), K(b, MGRPO_FLOAT32, cache.k), V(b, MGRPO_FLOAT32, cache.v);
   Buffer<int32_t> slot(b, Ints{0}), length(b, Ints{1});
-  const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t max_len = 8) {
+  const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t max_len = 8, int64_t window = 0) {
     return b.attention_cached(queries, K.get(), V.get(), slot.get(), length.get(), MGRPO_FLOAT32, out.get(), 1, 1, heads, kv_heads, max_len,
-                              hd, kScale);
+                              hd, kScale, window);
   };
   EXPECT_EQ(with(nullptr, 4, 2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 3, 2, 16), MGRPO_INVALID_ARGUMENT);
@@ -179,6 +217,7 @@ TEST_P(AttentionCached, EmptyAndInvalid) {
   EXPECT_EQ(with(Q.get(), 4, -2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 1, 1, 257), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 1, 1, 1, int64_t{1} << 60), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(with(Q.get(), 4, 2, 16, 8, -1), MGRPO_INVALID_ARGUMENT);
   EXPECT_TRUE(out.unwritten());
   EXPECT_EQ(cache.attend(b, q, {1}, {0}), Floats(cache.row(), 0.0f));
 }

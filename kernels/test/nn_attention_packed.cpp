@@ -14,6 +14,7 @@ struct Problem {
   int64_t heads, kv_heads, hd;
   float scale;
   Ints follows = {};  // by segment; empty: every segment is a sequence
+  int64_t window = 0;
 
   Ints cu() const {
     Ints c{0};
@@ -59,6 +60,13 @@ const Problem kProblems[] = {
     {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}},  // two trees, more than one block of keys
     {{5, 1, 64, 1, 90, 2, 63, 11}, 6, 2, 24, 0.2f, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
     {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}},           // several tasks and waves
+    {{64, 65, 63}, 6, 2, 24, 0.2f, {}, 1},                        // itself alone
+    {{64, 65, 63, 7}, 6, 2, 24, 0.2f, {}, 11},
+    {{130, 200}, 4, 4, 32, 0.18f, {}, 64},
+    {{33, 129}, 9, 3, 64, 0.125f, {}, 1000},                      // longer than any sequence
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9},        // that begin in their prefixes
+    {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}, 70},
+    {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}, 300},
 };
 
 struct Inputs {
@@ -82,8 +90,9 @@ Oracle oracle(const Problem &p, const Inputs &in) {
     for (int64_t t = cu[s]; t < cu[s + 1]; t++)
       for (int64_t h = 0; h < p.heads; h++) {
         const int64_t qi = (t * p.heads + h) * p.hd, kv_head = h / (p.heads / p.kv_heads);
-        const int64_t keys = static_cast<int64_t>(seen.size()) - (cu[s + 1] - t) + 1;
-        const auto ki = [&](int64_t j) { return (seen[static_cast<size_t>(j)] * p.kv_heads + kv_head) * p.hd; };
+        const int64_t end = static_cast<int64_t>(seen.size()) - (cu[s + 1] - t) + 1;
+        const int64_t begin = p.window > 0 ? std::max<int64_t>(0, end - p.window) : 0, keys = end - begin;
+        const auto ki = [&](int64_t j) { return (seen[static_cast<size_t>(begin + j)] * p.kv_heads + kv_head) * p.hd; };
         std::vector<double> prob;
         double top = -INFINITY, sum = 0;
         for (int64_t j = 0; j < keys; j++) {
@@ -124,11 +133,11 @@ void run(const Problem &p, const Inputs &in, Outputs &o) {
   const Ints cu = p.cu();
   const int64_t batch = static_cast<int64_t>(p.lengths.size());
   ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.follows_or_null(), batch,
-                                       o.out.begin(), o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale),
+                                       o.out.begin(), o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale, p.window),
             MGRPO_OK);
   ASSERT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
                                            o.lse.begin(), cu.data(), p.follows_or_null(), batch, o.dq.begin(), o.dk.begin(),
-                                           o.dv.begin(), p.heads, p.kv_heads, p.hd, p.scale),
+                                           o.dv.begin(), p.heads, p.kv_heads, p.hd, p.scale, p.window),
             MGRPO_OK);
 }
 
@@ -155,7 +164,8 @@ TEST(AttentionPacked, ForwardAndBackwardMatchFloat64) {
 
 TEST(AttentionPacked, ThreadsDoNotChangeBits) {
   const Problem problems[] = {{{200, 3, 90, 150}, 6, 2, 24, 0.2f},
-                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}}};
+                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}},
+                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}, 77}};
   for (const Problem &p : problems) {
     const Inputs in(p);
     Outputs one(p);
@@ -173,14 +183,14 @@ TEST(AttentionPacked, ThreadsDoNotChangeBits) {
 }
 
 // The bits of a sequence do not depend on where its rows lie.
-TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
-  const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}};
+void shared_prefix(int64_t window) {
+  const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}, window};
   const Inputs in(shared);
   Outputs tree(shared);
   run(shared, in, tree);
   for (size_t child : {1, 2}) {
     const Ints rows = shared.seen(child);
-    const Problem whole{{static_cast<int32_t>(rows.size())}, 6, 2, 24, 0.2f};
+    const Problem whole{{static_cast<int32_t>(rows.size())}, 6, 2, 24, 0.2f, {}, window};
     Inputs flat(whole);
     const int64_t q_row = 6 * 24, kv_row = 2 * 24, prefix = 77;
     for (size_t t = 0; t < rows.size(); t++) {
@@ -197,6 +207,10 @@ TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
     EXPECT_TRUE(same_bits(alone.lse.begin() + prefix * 6, tree.lse.begin() + at * 6, n * 6));
     EXPECT_TRUE(same_bits(alone.dq.begin() + prefix * q_row, tree.dq.begin() + at * q_row, n * q_row));
   }
+}
+
+TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
+  for (int64_t window : {0, 40}) shared_prefix(window);
 }
 
 TEST(AttentionPacked, SequenceDoesNotDependOnItsNeighbours) {
@@ -233,7 +247,7 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   Outputs o(p);
   const auto forward = [&](Ints cu, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd) {
     return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), nullptr, batch,
-                                      o.out.begin(), o.lse.begin(), heads, kv_heads, hd, 1);
+                                      o.out.begin(), o.lse.begin(), heads, kv_heads, hd, 1, 0);
   };
   EXPECT_EQ(forward({0}, 0, 2, 1, 4), MGRPO_OK);
   EXPECT_EQ(forward({0, 0, 0}, 2, 2, 1, 4), MGRPO_OK);
@@ -245,15 +259,18 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   EXPECT_EQ(forward({1, 2}, 1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2, 1}, 2, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, nullptr, 1,
-                                       o.out.begin(), o.lse.begin(), 2, 1, 4, 1),
+                                       o.out.begin(), o.lse.begin(), 2, 1, 4, 1, 0),
+            MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 2}.data(), nullptr, 1,
+                                       o.out.begin(), o.lse.begin(), 2, 1, 4, 1, -1),
             MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
                                            o.lse.begin(), Ints{0, 2}.data(), nullptr, 1, o.dq.begin(), nullptr,
-                                           o.dv.begin(), 2, 1, 4, 1),
+                                           o.dv.begin(), 2, 1, 4, 1, 0),
             MGRPO_INVALID_ARGUMENT);
   for (Ints follows : {Ints{0, 0}, Ints{-1, 1}, Ints{-1, -2}, Ints{1, -1}})
     EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), follows.data(), 2,
-                                         o.out.begin(), o.lse.begin(), 2, 1, 4, 1),
+                                         o.out.begin(), o.lse.begin(), 2, 1, 4, 1, 0),
               MGRPO_INVALID_ARGUMENT);
   for (float v : o.out.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";
 }

@@ -29,6 +29,8 @@ type Config struct {
 	RopeScaling *RopeLlama3 // nil: unscaled frequencies
 	MaxPosition int         // max_position_embeddings
 
+	Windows []int // of each layer: a query sees its own key and the Windows[i]-1 before it, 0: all before it; nil: all layers
+
 	Tied          bool // tie_word_embeddings: the embedding is the output head too
 	AttentionBias bool // attention_bias: biases on q, k, v and o, in families that have this key
 	MLPBias       bool // mlp_bias: biases on gate, up and down, in families that have this key
@@ -43,6 +45,14 @@ type Config struct {
 
 // Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
 func (c Config) Parameters() int64 { return c.Layout().Numel }
+
+// Window is the number of keys that a query of a layer sees at most, its own among them; 0 means all before it.
+func (c Config) Window(layer int) int {
+	if c.Windows == nil {
+		return 0
+	}
+	return c.Windows[layer]
+}
 
 // WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
 // (1e-6) and RopeTheta (10000).
@@ -91,7 +101,19 @@ func (c Config) Validate() error {
 	if c.MLPBias && !f.mlpBias {
 		return fmt.Errorf("mlp_bias is set: model_type %s has no mlp biases", f.name)
 	}
-	return errors.Join(c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateWindows(), c.validateRotary(), c.validateTokens())
+}
+
+func (c Config) validateWindows() error {
+	if c.Windows != nil && len(c.Windows) != c.Layers {
+		return fmt.Errorf("%d windows for %d layers", len(c.Windows), c.Layers)
+	}
+	for i, w := range c.Windows {
+		if w < 0 || w > maxPosition {
+			return fmt.Errorf("sliding_window is %d in layer %d: must be 1 to %d", w, i, maxPosition)
+		}
+	}
+	return nil
 }
 
 func (c Config) validateSizes() error {

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // Cache stores the keys and values of sequences in slots. Each layer has a tensor [slots, KVHeads, length, HeadDim] for
@@ -13,12 +14,13 @@ import (
 type Cache struct {
 	Slots, Length int
 	k, v          []*torch.Tensor
+	cfg           *arch.Config
 	scale         float64
 }
 
 // NewCache allocates room for slots sequences of up to length tokens.
 func (m *Model) NewCache(ctx context.Context, slots, length int) (*Cache, error) {
-	c := &Cache{Slots: slots, Length: length, scale: m.attentionScale()}
+	c := &Cache{Slots: slots, Length: length, cfg: &m.Config, scale: m.attentionScale()}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
 		shape := []int64{int64(slots), int64(m.Config.KVHeads), int64(length), int64(m.Config.HeadDim)}
 		for range m.layers {
@@ -36,7 +38,7 @@ func (m *Model) NewCache(ctx context.Context, slots, length int) (*Cache, error)
 func (m *Model) attentionScale() float64 { return 1 / math.Sqrt(float64(m.Config.HeadDim)) }
 
 // Rows maps the rows of one forward pass to cache slots: row r is position Pos[r] of the sequence in Slot[r] and attends
-// to its first Length[r] = Pos[r]+1 tokens. Int32 [T] each.
+// to its first Length[r] = Pos[r]+1 tokens, or to the last of them that the layer's window holds. Int32 [T] each.
 type Rows struct{ Slot, Pos, Length *torch.Tensor }
 
 // At returns the attention of a pass that appends rows to the cache and attends to all earlier positions.
@@ -50,7 +52,7 @@ type cachedAttention struct {
 func (a cachedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor {
 	torch.CacheWrite(a.c.k[layer], k, a.rows.Slot, a.rows.Pos)
 	torch.CacheWrite(a.c.v[layer], v, a.rows.Slot, a.rows.Pos)
-	return torch.AttentionCached(q, a.c.k[layer], a.c.v[layer], a.rows.Slot, a.rows.Length, a.c.scale)
+	return torch.AttentionCached(q, a.c.k[layer], a.c.v[layer], a.rows.Slot, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
 }
 
 // Copy copies the keys and values of the first n tokens of slot `from` to slot `to`.

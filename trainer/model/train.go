@@ -1,6 +1,9 @@
 package model
 
-import "github.com/mgrpo/mgrpo/bindings/torch"
+import (
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
 
 // Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the sequence that
 // ends at row Follows[b], so sequences with a common prefix store it once.
@@ -13,15 +16,16 @@ type Packed struct {
 // packedAttention is causal attention within each sequence of a packed batch.
 type packedAttention struct {
 	cu, follows *torch.Tensor
+	cfg         *arch.Config
 	scale       float64
 }
 
-func (a packedAttention) Attend(_ int, q, k, v *torch.Tensor) *torch.Tensor {
-	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale)
+func (a packedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor {
+	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer))
 }
 
 func (m *Model) packed(in Packed) Attention {
-	return packedAttention{cu: in.Cu, follows: in.Follows, scale: m.attentionScale()}
+	return packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.attentionScale()}
 }
 
 // Forward is Hidden over a packed batch.

@@ -12,6 +12,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/tril.h>
+#include <ATen/ops/triu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -32,23 +33,24 @@ using MaybeTensor = std::optional<at::Tensor>;
 const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<int32_t>() : nullptr; }
 
 at::Tensor packed(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
-                  const MaybeTensor &follows, double scale, at::Tensor *lse_out) {
+                  const MaybeTensor &follows, double scale, int64_t window, at::Tensor *lse_out) {
   auto out = at::empty_like(q), lse = at::empty({q.size(0), q.size(1)}, q.options());
   check_status(mgrpo_attention_packed_cpu(q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
                                           cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1,
                                           out.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), q.size(1), k.size(1),
-                                          q.size(2), float(scale)));
+                                          q.size(2), float(scale), window));
   if (lse_out) *lse_out = lse;
   return out;
 }
 
 struct Packed : torch::autograd::Function<Packed> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
-                            const at::Tensor &cu, const MaybeTensor &follows, double scale) {
+                            const at::Tensor &cu, const MaybeTensor &follows, double scale, int64_t window) {
     at::Tensor lse;
-    auto out = packed(q, k, v, cu, follows, scale, &lse);
+    auto out = packed(q, k, v, cu, follows, scale, window, &lse);
     ctx->save_for_backward({q, k, v, cu, follows.value_or(at::Tensor()), out, lse});
     ctx->saved_data["scale"] = scale;
+    ctx->saved_data["window"] = window;
     return out;
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
@@ -61,8 +63,8 @@ struct Packed : torch::autograd::Function<Packed> {
         out.const_data_ptr<float>(), lse.const_data_ptr<float>(), cu.const_data_ptr<int32_t>(),
         data_or_null(follows), cu.size(0) - 1, dq.mutable_data_ptr<float>(),
         dk.mutable_data_ptr<float>(), dv.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
-        float(ctx->saved_data["scale"].toDouble())));
-    return {dq, dk, dv, {}, {}, {}};
+        float(ctx->saved_data["scale"].toDouble()), ctx->saved_data["window"].toInt()));
+    return {dq, dk, dv, {}, {}, {}, {}};
   }
 };
 
@@ -149,13 +151,15 @@ const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, i
 
 // One segment after the other. The last query sees the last key, where SDPA's own causal mask would let the
 // first one see the first.
-at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, double scale) {
+at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, double scale, int64_t window) {
   std::vector<at::Tensor> outs;
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t n = g.cu[s + 1] - g.cu[s], keys = g.key_cu[s + 1] - g.key_cu[s];
     if (n == 0) continue;
     auto part = [](const at::Tensor &t, int64_t from, int64_t n) { return t.narrow(0, from, n).transpose(0, 1).unsqueeze(0); };
-    auto mask = keys > n ? MaybeTensor(at::ones({n, keys}, q.options().dtype(at::kBool)).tril(keys - n)) : std::nullopt;
+    bool windowed = window > 0 && window < keys;
+    auto mask = keys > n || windowed ? MaybeTensor(at::ones({n, keys}, q.options().dtype(at::kBool)).tril(keys - n)) : std::nullopt;
+    if (windowed) mask = mask->triu(keys - n - window + 1);
     auto out = at::scaled_dot_product_attention(part(q, g.cu[s], n), part(k, g.key_cu[s], keys), part(v, g.key_cu[s], keys), mask, 0.0,
                                                 /*is_causal=*/!mask, scale, true);
     outs.push_back(out.squeeze(0).transpose(0, 1));
@@ -165,26 +169,29 @@ at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Te
 
 // Keys and values are gathered for each segment. Flash attention takes ragged batches, and where it is given
 // more keys than queries, the last of each belong together.
-at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu, const Segments &g, double scale) {
+at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu, const Segments &g, double scale,
+                            int64_t window) {
   bool shared = g.seen_rows.defined(), half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   auto ks = shared ? k.index_select(0, g.seen_rows) : k, vs = shared ? v.index_select(0, g.seen_rows) : v;
-  if (!q.is_cuda() || !half || q.size(2) > 256 || q.size(2) % 8 != 0) return attend_in_turn(q, ks, vs, g, scale);
-  return std::get<0>(at::_flash_attention_forward(q, ks, vs, cu, shared ? g.key_offsets : cu, g.longest, g.longest_keys, 0.0,
-                                                  /*is_causal=*/true, false, scale));
+  if (!q.is_cuda() || !half || q.size(2) > 256 || q.size(2) % 8 != 0) return attend_in_turn(q, ks, vs, g, scale, window);
+  auto before = window > 0 ? std::optional<c10::SymInt>(window - 1) : std::nullopt, after = before ? std::optional<c10::SymInt>(0) : std::nullopt;
+  return std::get<0>(at::_flash_attention_forward_symint(q, ks, vs, cu, shared ? g.key_offsets : cu, g.longest, g.longest_keys, 0.0,
+                                                         /*is_causal=*/true, false, scale, before, after));
 }
 
 // Our kernel, which only enqueues its work on a GPU.
-at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &slot, const at::Tensor &length, double scale) {
+at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &slot, const at::Tensor &length, double scale,
+                  int64_t window) {
   auto qc = q.contiguous(), out = at::empty_like(qc);
   const auto *slots = slot.const_data_ptr<int32_t>(), *lengths = length.const_data_ptr<int32_t>();
   if (q.is_cuda())
     check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), slots, lengths, int32_t(q.scalar_type()),
                                                  out.mutable_data_ptr(), q.size(0), k.size(0), q.size(1), k.size(1), k.size(2), q.size(2),
-                                                 float(scale), stream_of(q)));
+                                                 float(scale), window, stream_of(q)));
   else
     check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(), slots, lengths,
                                             out.mutable_data_ptr<float>(), q.size(0), k.size(0), q.size(1), k.size(1), k.size(2), q.size(2),
-                                            float(scale)),
+                                            float(scale), window),
                  ": is every slot and length inside the cache?");
   return out;
 }
@@ -219,20 +226,23 @@ int64_t cached_run(const std::vector<int64_t> &slots, const std::vector<int64_t>
 }
 
 at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &slot,
-                            const at::Tensor &length, double scale) {
+                            const at::Tensor &length, double scale, int64_t window) {
   auto out = at::empty(q.sizes(), q.options());
   auto slots = read_int64s(slot), lengths = read_int64s(length);
   for (int64_t n : lengths) TORCH_CHECK(n >= 1 && n <= kc.size(2), "lengths must be from 1 to ", kc.size(2));
   for (int64_t from = 0, end; from < q.size(0); from = end) {
     end = cached_run(slots, lengths, from);
-    int64_t rows = end - from, longest = *std::max_element(lengths.begin() + from, lengths.begin() + end);
-    auto seen = at::arange(longest, length.options()).unsqueeze(0) < length.narrow(0, from, rows).unsqueeze(1);
-    auto k = kc.narrow(2, 0, longest), v = vc.narrow(2, 0, longest), part = q.narrow(0, from, rows);
+    int64_t rows = end - from;
+    auto [shortest, longest] = std::minmax_element(lengths.begin() + from, lengths.begin() + end);
+    int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
+    auto key = at::arange(begin, *longest, length.options()).unsqueeze(0), ends = length.narrow(0, from, rows).unsqueeze(1), seen = key < ends;
+    if (window > 0) seen = seen & (key >= ends - window);
+    auto k = kc.narrow(2, begin, keys), v = vc.narrow(2, begin, keys), part = q.narrow(0, from, rows);
     auto to = out.narrow(0, from, rows);
     if (rows > 1 && slots[from] == slots[from + 1]) {
       to.copy_(attend_slot(part, k.select(0, slots[from]), v.select(0, slots[from]), seen, scale));
     } else if (ours(q)) {
-      to.copy_(cached(part, kc, vc, slot.narrow(0, from, rows), length.narrow(0, from, rows), scale));
+      to.copy_(cached(part, kc, vc, slot.narrow(0, from, rows), length.narrow(0, from, rows), scale, window));
     } else {
       auto which = slot.narrow(0, from, rows);
       to.copy_(attend_slots(part, k.index_select(0, which), v.index_select(0, which), seen, scale));
@@ -249,7 +259,8 @@ void check_cache(const at::Tensor &cache, int64_t kv, int64_t hd, const at::Tens
 
 }  // namespace
 
-mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale) {
+mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale,
+                                int64_t window) {
   return make(d, [&] {
     const auto &Q = ref(q), &K = ref(k), &V = ref(v), &CU = ref(cu);
     TORCH_CHECK(Q.dim() == 3 && K.dim() == 3 && K.sizes() == V.sizes() && Q.size(0) == K.size(0) && Q.size(2) == K.size(2) &&
@@ -257,17 +268,18 @@ mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *
                 "q must be [T, H, hd], k and v [T, KV, hd] with H a multiple of KV");
     TORCH_CHECK(Q.scalar_type() == K.scalar_type() && Q.scalar_type() == V.scalar_type(), "q, k and v must have one dtype");
     TORCH_CHECK(CU.dim() == 1 && CU.size(0) >= 1, "cu must be int32 [B+1]");
+    TORCH_CHECK(window >= 0, "the window must not be negative, got ", window);
     int32s(CU, CU.size(0), "cu");
     auto follows = follows_or_null ? MaybeTensor(ref(follows_or_null)) : std::nullopt;
     if (follows) int32s(*follows, CU.size(0) - 1, "follows");
-    if (Q.is_cuda()) return packed_composite(Q, K, V, CU, gpu_segments(CU, follows, Q.size(0)), scale);
+    if (Q.is_cuda()) return packed_composite(Q, K, V, CU, gpu_segments(CU, follows, Q.size(0)), scale, window);
     auto g = read_segments(CU, follows, Q.size(0));
     if (!cpu_fp32(Q, K, V)) {
       list_keys(g, at::kCPU);
-      return packed_composite(Q, K, V, CU, g, scale);
+      return packed_composite(Q, K, V, CU, g, scale, window);
     }
     auto qc = Q.contiguous(), kc = K.contiguous(), vc = V.contiguous();
-    return recorded(Q, K, V) ? Packed::apply(qc, kc, vc, CU, follows, scale) : packed(qc, kc, vc, CU, follows, scale, nullptr);
+    return recorded(Q, K, V) ? Packed::apply(qc, kc, vc, CU, follows, scale, window) : packed(qc, kc, vc, CU, follows, scale, window, nullptr);
   });
 }
 
@@ -296,9 +308,11 @@ char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *po
   });
 }
 
-mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale) {
+mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale,
+                                int64_t window) {
   return make(d, [&] {
     at::NoGradGuard no_grad;
+    TORCH_CHECK(window >= 0, "the window must not be negative, got ", window);
     const auto &Q = ref(q), &K = ref(k_cache), &V = ref(v_cache), &S = ref(slot), &L = ref(length);
     TORCH_CHECK(Q.dim() == 3 && K.dim() == 4 && K.sizes() == V.sizes() && K.size(1) > 0 && Q.size(1) % K.size(1) == 0,
                 "q must be [T, H, hd], the caches [S, KV, L, hd] with H a multiple of KV");
@@ -307,6 +321,6 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     int32s(L, Q.size(0), "length", Q);
     // More rows than slots: there is a prompt among them. On a GPU LibTorch takes it, as products of matrices.
     bool decodes = Q.size(0) <= K.size(0);
-    return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, S, L, scale) : cached_composite(Q, K, V, S, L, scale);
+    return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, S, L, scale, window) : cached_composite(Q, K, V, S, L, scale, window);
   });
 }

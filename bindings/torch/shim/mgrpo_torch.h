@@ -144,9 +144,10 @@ MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps);
 MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps);
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos);
-MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale);
+MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale, int64_t window);
 MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *pos);
-MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale);
+MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale,
+                                        int64_t window);
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk);
 // Structs of mgrpo/policy_loss.h; refusal is filled where status is MGRPO_REFUSED.
 struct mgrpo_loss_batch;

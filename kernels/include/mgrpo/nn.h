@@ -64,11 +64,12 @@ MGRPO_API int32_t mgrpo_rope_cpu(const float *x, const float *cos, const float *
 // A row sees itself and all that the row before it sees. The first row of segment s comes after the row
 // follows[s], which is in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT; -1 is a segment that begins a sequence, as
 // all do where follows_or_null is null. So sequences with a common beginning hold its rows once.
+// With a window above 0 the query at position i of its sequence sees the keys i - window + 1 to i alone; 0 is all of them.
 // Row t has the bits that mgrpo_attention_cached_cpu gives for the same query, keys and values, however its
 // sequence is cut into segments.
 MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
                                              const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
-                                             int64_t heads, int64_t kv_heads, int64_t hd, float scale);
+                                             int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
 
 // dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are the
 // forward pass's. Probabilities are computed again. A key's gradient is the sum over all rows that see it, in
@@ -77,7 +78,8 @@ MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, con
 MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
                                                  const float *out, const float *lse, const int32_t *cu,
                                                  const int32_t *follows_or_null, int64_t batch, float *dq, float *dk,
-                                                 float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale);
+                                                 float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale,
+                                                 int64_t window);
 
 // cache[slot[r], h, pos[r]] = x[r, h].  cache [slots, kv_heads, max_len, hd], x [rows, kv_heads, hd];
 // slot [rows] in [0, slots), pos [rows] in [0, max_len), else MGRPO_INVALID_ARGUMENT. Of rows that
@@ -86,7 +88,8 @@ MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int3
                                         int64_t rows, int64_t slots, int64_t kv_heads, int64_t max_len,
                                         int64_t hd);
 
-// Row r attends to the first length[r] positions of slot[r].  q, out [rows, heads, hd]; k_cache, v_cache
+// Row r attends to the first length[r] positions of slot[r], with a window above 0 to the last window of them: the others
+// are not read.  q, out [rows, heads, hd]; k_cache, v_cache
 // [slots, kv_heads, max_len, hd]; slot [rows] in [0, slots), length [rows] in [0, max_len], else
 // MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. Positions from length[r] on do not matter.
 // hd in [1, 256]. Decoding passes one row a slot, prefill passes a prompt's rows one after the other
@@ -94,7 +97,7 @@ MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int3
 MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
                                              const int32_t *slot, const int32_t *length, float *out, int64_t rows,
                                              int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len,
-                                             int64_t hd, float scale);
+                                             int64_t hd, float scale, int64_t window);
 
 // The same on a GPU: arrays in device memory, x, y, w and the like of one dtype, float32 or bfloat16; cos, sin, inv_rms and
 // dw are float32. Arithmetic is float32, a bfloat16 result is rounded once; the sum of mgrpo_add_rms_norm_cuda is rounded
@@ -119,4 +122,5 @@ MGRPO_API int32_t mgrpo_cache_write_cuda(void *cache, const void *x, const int32
                                          int64_t rows, int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd, void *stream);
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot,
                                               const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t slots,
-                                              int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale, void *stream);
+                                              int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale, int64_t window,
+                                              void *stream);
