@@ -105,13 +105,8 @@ func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) e
 	var refusal C.mgrpo_loss_error
 	err = call(LossCall{unsafe.Pointer(&cb), unsafe.Pointer(&c), unsafe.Pointer(&sums.c), unsafe.Pointer(&refusal)})
 	var failed *Error
-	switch {
-	case !errors.As(err, &failed):
-	case failed.Status == Refused:
+	if errors.As(err, &failed) && failed.Status == Refused {
 		err = lossRefusal(refusal)
-	case failed.Status == InvalidArgument: // of sizes and settings, which the kernel does not name
-		const most = 2000 // bytes of a batch in an error
-		err = fmt.Errorf("%w: %.*s", err, most, fmt.Sprintf("dtype %d, objective %+v, cu_seqlens %v, weights %v, coefficients %v", b.DType, config, b.CuSeqlens, b.Weight, b.Coefficient))
 	}
 	return sums, err
 }

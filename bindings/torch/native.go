@@ -1,10 +1,11 @@
 package torch
 
-// The C side, in shim/. Handles are C memory; the only Go memory that crosses is listed as noescape, and
-// no call keeps it or calls back.
+// The C side, in shim/. Handles are C memory; the only Go memory that crosses is listed as noescape or is a struct of
+// mgrpo/policy_loss.h, and no call keeps it or calls back. A struct that Go allocates must be complete in C: a pointer to an
+// incomplete one is memory of C to cgo, and the garbage collector frees what it points to during the call.
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/shim
+#cgo CFLAGS: -I${SRCDIR}/shim -I${SRCDIR}/../../kernels/include
 #cgo LDFLAGS: -L${SRCDIR}/../../build/lib -lmgrpo_torch -Wl,-rpath,${SRCDIR}/../../build/lib
 #cgo noescape mgt_drop
 #cgo nocallback mgt_drop

@@ -30,8 +30,8 @@ func LinearPolicyLoss(h, w, targets *Tensor, tau float64, chunk int64, batch ker
 	var err error
 	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {
 		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, w.handle, targets.handle, C.double(tau), C.int64_t(chunk),
-			(*C.struct_mgrpo_loss_batch)(c.Batch), (*C.struct_mgrpo_loss_config)(c.Config),
-			(*C.struct_mgrpo_loss_sums)(c.Sums), (*C.struct_mgrpo_loss_error)(c.Refusal))
+			(*C.mgrpo_loss_batch)(c.Batch), (*C.mgrpo_loss_config)(c.Config),
+			(*C.mgrpo_loss_sums)(c.Sums), (*C.mgrpo_loss_error)(c.Refusal))
 		must(op, r.error, h, w, targets)
 		out.DHidden, out.LogProb, out.Entropy = s.take(op, r.dh), s.take(op, r.logp), s.take(op, r.entropy)
 		if r.status == 0 {

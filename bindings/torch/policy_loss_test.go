@@ -1,9 +1,12 @@
 package torch
 
 import (
+	"context"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
@@ -142,6 +145,40 @@ func TestLinearPolicyLossRefusals(t *testing.T) {
 		err = call(func(p *headProblem) { p.config.Ratio = mgrpo.RatioSequenceGeometric })
 		if !errors.As(err, &failed) || failed.Status != kernels.InvalidArgument {
 			t.Errorf("a sequence's ratio: %v", err)
+		}
+	})
+}
+
+// C alone has the addresses of the batch and of its options while it computes. Meanwhile another goroutine collects garbage and
+// fills what was freed.
+func TestLinearPolicyLossKeepsItsArguments(t *testing.T) {
+	d := open(t)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	wait.Go(func() {
+		for ctx.Err() == nil {
+			runtime.GC()
+			filled := make([]any, 0, 10000)
+			for range cap(filled) / 2 {
+				options, batch := [12]float64{}, new([13]*int) // of their sizes: no options, and no batch
+				for i := range options {
+					options[i] = math.NaN()
+				}
+				filled = append(filled, &options, batch)
+			}
+		}
+	})
+	do(t, d, func(s *Scope) {
+		const n = 20000 // as many times the batch is read
+		column := s.Full(Float32, -1, n, 1)
+		_, err := LinearPolicyLoss(column, s.Full(Float32, 1, 3, 1), s.FromInt32(make([]int32, n), n), 1, 1, kernels.LossBatch{
+			CuSeqlens: []int64{0, n}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{1},
+			Mask: s.Full(Uint8, 1, n).Ptr(), DType: kernels.Float32, LogpOld: column.Ptr(),
+		}, mgrpo.DefaultObjective())
+		if err != nil {
+			t.Error(err)
 		}
 	})
 }

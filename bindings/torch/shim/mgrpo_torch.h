@@ -7,6 +7,8 @@
 #pragma once
 #include <stdint.h>
 
+#include "mgrpo/policy_loss.h"
+
 #ifdef MGT_BUILD
 #define MGT_API __attribute__((visibility("default")))
 #else
@@ -149,14 +151,10 @@ MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, 
 MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale,
                                         int64_t window);
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk);
-// Structs of mgrpo/policy_loss.h; refusal is filled where status is MGRPO_REFUSED.
-struct mgrpo_loss_batch;
-struct mgrpo_loss_config;
-struct mgrpo_loss_sums;
-struct mgrpo_loss_error;
+// refusal is filled where status is MGRPO_REFUSED.
 MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk,
-                                               const struct mgrpo_loss_batch *batch, const struct mgrpo_loss_config *config,
-                                               struct mgrpo_loss_sums *sums, struct mgrpo_loss_error *refusal);
+                                               const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                               mgrpo_loss_sums *sums, mgrpo_loss_error *refusal);
 
 #ifdef __cplusplus
 }
