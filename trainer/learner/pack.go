@@ -13,7 +13,7 @@ import (
 // tokens before it, so Sampled[0] must be false. Tokens, Sampled and Behaviour have equal length.
 type Sequence struct {
 	ID        string
-	Whole     string // id of the trajectory of which the sequence is a row: the rows share one weight; "": it is whole
+	Whole     string // id of the trajectory of which the sequence is a row: the rows share one weight
 	Tokens    []int32
 	Sampled   []bool
 	Behaviour []float32 // the sampler's log-prob of each token in nats, read where Sampled

@@ -21,8 +21,9 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 			prompt = append(prompt, int32(rng.IntN(tinyVocab)))
 		}
 		for j := range k {
+			id := fmt.Sprintf("q%d/%d", g, j)
 			q := &Sequence{
-				ID: fmt.Sprintf("q%d/%d", g, j), Group: int64(g), Weight: float64(1 + j%2), Advantage: rng.NormFloat64(),
+				ID: id, Whole: id, Group: int64(g), Weight: float64(1 + j%2), Advantage: rng.NormFloat64(),
 				Tokens: slices.Clone(prompt), Sampled: make([]bool, length),
 			}
 			for range 3 + rng.IntN(7) {

@@ -41,7 +41,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	for i, q := range batch {
 		p.coefficient[q] = coefficient[whole[i]]
 		switch {
-		case p.coefficient[q] == 0:
+		case p.coefficient[q] == 0 || len(q.trained()) == 0: // a row of a trajectory may have no trained token
 		case q.Advantage == 0 && l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:
 			p.observed = append(p.observed, q)
 		default:
@@ -58,7 +58,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 	known := map[string]int{}
 	for _, q := range batch {
 		n, ok := known[q.Whole]
-		if !ok || q.Whole == "" {
+		if !ok {
 			n = len(first)
 			t.Group = append(t.Group, q.Group)
 			t.Weight = append(t.Weight, q.Weight)

@@ -84,7 +84,8 @@ func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	weight := []float64{1, 2, 1, 3, 1, 0, 1}
 	var batch []*Sequence
 	for j, n := range []int{9, 14, 6, 21, 11, 8, 5} {
-		q := &Sequence{ID: fmt.Sprintf("q%d/%d", j%3, j), Group: int64(j % 3), Weight: weight[j], Advantage: advantage[j]}
+		id := fmt.Sprintf("q%d/%d", j%3, j)
+		q := &Sequence{ID: id, Whole: id, Group: int64(j % 3), Weight: weight[j], Advantage: advantage[j]}
 		for i := range n {
 			token := int32(rng.IntN(tinyVocab))
 			switch {
@@ -335,6 +336,7 @@ func testMultiplicityEqualsCopies(t *testing.T, device string) {
 		for i := range int(q.Weight) {
 			c := *q
 			c.ID, c.Weight = fmt.Sprintf("%s/copy%d", q.ID, i), 1
+			c.Whole = c.ID
 			copies = append(copies, &c)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // cut makes two rows of each sequence with two or more trained tokens: the first ends in the middle, the second has the
-// tokens of the first as its prompt.
+// tokens of the first as its prompt. Of the first sequence it makes a row that is not trained, too.
 func cut(batch []*Sequence) (rows []*Sequence) {
 	for _, q := range batch {
 		at := q.trained()
@@ -18,13 +18,15 @@ func cut(batch []*Sequence) (rows []*Sequence) {
 		}
 		end := at[len(at)/2]
 		first, second := *q, *q
-		first.Whole, second.Whole = q.ID, q.ID
 		second.ID += "+1"
 		first.Tokens, first.Sampled, first.Behaviour = q.Tokens[:end], q.Sampled[:end], q.Behaviour[:end]
 		second.Sampled = slices.Concat(make([]bool, end), q.Sampled[end:])
 		rows = append(rows, &second, &first)
 	}
-	return rows
+	untrained := *rows[0]
+	untrained.ID += "+2"
+	untrained.Sampled = make([]bool, len(untrained.Tokens))
+	return append(rows, &untrained)
 }
 
 // TestRowsWeighAsOne: a trajectory that was cut into rows has the loss and the gradient that the float64 objective gives it
@@ -32,13 +34,15 @@ func cut(batch []*Sequence) (rows []*Sequence) {
 func TestRowsWeighAsOne(t *testing.T) {
 	for _, aggregation := range []mgrpo.Aggregation{mgrpo.TrajectoryMean, mgrpo.TokenMean, mgrpo.ConstantLength} {
 		t.Run(string(aggregation), func(t *testing.T) {
-			l := tinyLearner(t, "cpu", func(o *Options) { o.Loss.Aggregation, o.Loss.MaxLength = aggregation, 64 })
+			l := tinyLearner(t, "cpu", func(o *Options) {
+				o.Loss.Aggregation, o.Loss.MaxLength, o.MicroBatchTokens = aggregation, 64, 1 // each row runs alone
+			})
 			batch := tinyBatch(t, l, 0.6)
 			for _, q := range batch {
 				q.old = q.Behaviour
 			}
 			rows := cut(batch)
-			if len(rows) < len(batch)+4 {
+			if len(rows) < len(batch)+5 {
 				t.Fatalf("%d rows of %d trajectories", len(rows), len(batch))
 			}
 			grad, r := gradientOf(t, l, rows)
