@@ -72,6 +72,25 @@ type Request struct {
 	OnToken func(id int32)
 }
 
+// Check refuses a request that no engine can serve; bytes says whether the engine knows the text of its tokens.
+func (r Request) Check(vocabulary int, bytes bool) error {
+	s := r.Sampling
+	switch {
+	case len(r.Tokens) == 0:
+		return errors.New("policy: the prompt is empty; at least one token is needed")
+	case s.MaxNew < 1:
+		return fmt.Errorf("policy: MaxNew is %d; at least 1 is needed", s.MaxNew)
+	case len(s.StopStrings) > 0 && !bytes:
+		return errors.New("policy: stop strings need a tokenizer, and this engine has none")
+	}
+	for i, id := range r.Tokens {
+		if id < 0 || int(id) >= vocabulary {
+			return fmt.Errorf("policy: token %d of the prompt is %d, outside the vocabulary of %d", i, id, vocabulary)
+		}
+	}
+	return nil
+}
+
 // Completion is one sampled turn. The three slices have equal length: one entry a sampled token.
 type Completion struct {
 	Tokens            []int32   // sampled ids, including a stop id

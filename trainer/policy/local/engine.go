@@ -114,7 +114,7 @@ func (e *Engine) UpdateWeights(_ context.Context, version int64) error {
 
 // Generate samples one turn; see policy.Policy.
 func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
-	if err := e.check(r); err != nil {
+	if err := r.Check(e.model.Config.VocabSize, e.opt.TokenBytes != nil); err != nil {
 		return policy.Completion{}, err
 	}
 	if len(r.Tokens) >= e.opt.Context {
@@ -144,24 +144,6 @@ func (e *Engine) nudge() {
 	e.mu.Lock()
 	e.wake.Signal()
 	e.mu.Unlock()
-}
-
-func (e *Engine) check(r policy.Request) error {
-	s := r.Sampling
-	switch {
-	case len(r.Tokens) == 0:
-		return errors.New("policy: the prompt is empty; at least one token is needed")
-	case s.MaxNew < 1:
-		return fmt.Errorf("policy: MaxNew is %d; at least 1 is needed", s.MaxNew)
-	case len(s.StopStrings) > 0 && e.opt.TokenBytes == nil:
-		return errors.New("policy: stop strings need a tokenizer, and this engine has none")
-	}
-	for i, id := range r.Tokens {
-		if id < 0 || int(id) >= e.model.Config.VocabSize {
-			return fmt.Errorf("policy: token %d of the prompt is %d, outside the vocabulary of %d", i, id, e.model.Config.VocabSize)
-		}
-	}
-	return nil
 }
 
 // Close stops the scheduler, fails the sequences in flight with ErrClosed and frees the cache.

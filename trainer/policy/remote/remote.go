@@ -182,7 +182,7 @@ func (p *Policy) current() *held {
 // Generate samples one turn; see policy.Policy. A turn is one server's from its first token to its last: what has come of
 // it when the server is lost is dropped, and another attempt begins only after that one has ended.
 func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
-	if err := p.check(r); err != nil {
+	if err := r.Check(p.opt.Vocabulary, p.opt.TokenBytes != nil); err != nil {
 		return policy.Completion{}, err
 	}
 	if len(r.Tokens) >= p.context {
@@ -221,28 +221,6 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 		}
 		return policy.Completion{}, fmt.Errorf("policy: %w", err)
 	}
-}
-
-func (p *Policy) check(r policy.Request) error {
-	s := r.Sampling
-	switch {
-	case len(r.Tokens) == 0:
-		return errors.New("policy: the prompt is empty; at least one token is needed")
-	case s.MaxNew < 1:
-		return fmt.Errorf("policy: MaxNew is %d; at least 1 is needed", s.MaxNew)
-	case len(s.StopStrings) > 0 && p.opt.TokenBytes == nil:
-		return errors.New("policy: stop strings need a tokenizer, and this engine has none")
-	}
-	return p.inVocabulary(r.Tokens, "of the prompt")
-}
-
-func (p *Policy) inVocabulary(ids []int32, of string) error {
-	for i, id := range ids {
-		if id < 0 || int(id) >= p.opt.Vocabulary {
-			return fmt.Errorf("policy: token %d %s is %d, outside the vocabulary of %d", i, of, id, p.opt.Vocabulary)
-		}
-	}
-	return nil
 }
 
 // count adds a completed turn to the statistics and shows its tokens to whoever watches.

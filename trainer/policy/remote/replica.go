@@ -243,7 +243,12 @@ func (a *answer) check(p *Policy, q prompt) error {
 			return fmt.Errorf("the log-prob of token %d is %v: want a finite number, at most 0", i, lp)
 		}
 	}
-	return p.inVocabulary(a.ids, "of the reply")
+	for i, id := range a.ids {
+		if id < 0 || int(id) >= p.opt.Vocabulary {
+			return fmt.Errorf("policy: token %d of the reply is %d, outside the vocabulary of %d", i, id, p.opt.Vocabulary)
+		}
+	}
+	return nil
 }
 
 // minusInfinity is what vLLM sends for it, JSON having none.
