@@ -48,12 +48,10 @@ func retry[T any](ctx context.Context, retries int, wait func(context.Context, t
 
 // sleep waits for d, or returns the context's error if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }

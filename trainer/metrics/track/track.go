@@ -107,12 +107,10 @@ func begin(ctx context.Context, log *tail, first Row, open Opener) (Tracker, err
 
 // sleep waits for d; it returns false if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

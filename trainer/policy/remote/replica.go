@@ -345,15 +345,3 @@ func (r *replica) distance(query string) uint64 {
 	h := sha256.Sum256([]byte(r.url + "\x00" + query))
 	return binary.BigEndian.Uint64(h[:])
 }
-
-// pause waits, or returns the error of ctx if that ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}

@@ -106,8 +106,10 @@ func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx conte
 			r.lost.Store(true)
 			p.opt.Note(fmt.Sprintf("waits for the engine at %s, at most %s: %v", r.url, p.opt.Patience, err))
 		}
-		if pause(ctx, lookEvery) == nil {
+		select {
+		case <-time.After(lookEvery):
 			continue
+		case <-ctx.Done():
 		}
 		if parent.Err() == nil {
 			return &AwayError{r.url, fmt.Sprintf("store.timeout, %s", p.opt.Patience), err.Error()}
