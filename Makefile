@@ -27,10 +27,10 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k chaos bugs interop test-program lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
 
 help: ## this list
-	@sed -nE 's/^([a-z0-9-]+):.*## /\1\t/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
 
 # .ci/run gives the documented commands a copy of the tree that links to what is built.
 ifdef PREBUILT
@@ -137,6 +137,15 @@ bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (a downl
 gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@examples/gsm8k/fetch.sh
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
+
+# A cold start, a step and an evaluation of an example with SmolLM2, small enough for a few minutes.
+SMALL := --set run.steps=1 --set cold_start.steps=4 --set cold_start.batch=4 --set task.queries_per_step=1 --set grpo.rollouts=4 \
+  --set eval.before=false --set eval.queries=2 --set eval.samples=1
+
+svamp tables: build ## a team of two SmolLM2 on word problems or on tables, small (ARGS='--set run.steps=3')
+	@examples/gsm8k/fetch.sh
+	@cd testdata/$@ && sha256sum --check --quiet SHA256SUMS
+	.ci/untaught bin/mgrpo train examples/$@/team.yaml --set run.dir=../../runs/$@-small $(SMALL) $(ARGS)
 
 KILLS ?= 30
 

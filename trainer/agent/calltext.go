@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 )
 
-// ToolCallText returns a call of a sub-agent in the Hermes format, for demonstrations.
-func ToolCallText(name, task string) (string, error) {
+// DelegationText returns a call of a sub-agent in the Hermes format, for demonstrations.
+func DelegationText(name, task string) (string, error) { return CallText(name, taskArgument, task) }
+
+// CallText returns a call of a function with one text as its argument in the Hermes format, for demonstrations.
+func CallText(name, argument, value string) (string, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	call := struct {
 		Name      string            `json:"name"`
 		Arguments map[string]string `json:"arguments"`
-	}{name, map[string]string{taskArgument: task}}
+	}{name, map[string]string{argument: value}}
 	if err := enc.Encode(call); err != nil {
 		return "", err
 	}

@@ -115,20 +115,33 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 // Demonstrations are the conversations that an agent is taught from before the first step, those of at most limit
 // tokens. It is an error if there are none.
 func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Trajectory, error) {
-	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Alone: cfg.Run.Arm == "single"}
-	var source task.Demonstrator = file
-	if cfg.ColdStart.Demonstrations == "task" {
-		var ok bool
-		if source, ok = p.Task.(task.Demonstrator); !ok {
-			return nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
-		}
-	}
-	for _, a := range cfg.Agents {
-		file.Agents = append(file.Agents, a.Name)
+	source, failed, err := demonstrator(cfg, p)
+	if err != nil {
+		return nil, err
 	}
 	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
-	if err = errors.Join(err, file.Err); err == nil && len(out) == 0 {
+	if err = errors.Join(err, failed()); err == nil && len(out) == 0 {
 		err = fmt.Errorf("no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or give some", p.Part.Agent, limit)
 	}
 	return out, err
+}
+
+// demonstrator is where demonstrations come from, and what reports an error of it afterwards.
+func demonstrator(cfg *config.Config, p *play.Player) (source task.Demonstrator, failed func() error, err error) {
+	switch cfg.ColdStart.Demonstrations {
+	case "task":
+		source, ok := p.Task.(task.Demonstrator)
+		if !ok {
+			return nil, nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
+		}
+		return source, func() error { return nil }, nil
+	case "parts":
+		parts := p.Parts(play.Sloppiness(cfg.ColdStart.Sloppiness))
+		return parts, func() error { return parts.Err }, nil
+	}
+	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Alone: cfg.Run.Arm == "single"}
+	for _, a := range cfg.Agents {
+		file.Agents = append(file.Agents, a.Name)
+	}
+	return file, func() error { return file.Err }, nil
 }

@@ -55,7 +55,11 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 		return nil, fmt.Errorf("task.verifier: %w", err)
 	}
 	expert = answer
-	if t.Expert.Kind != "auto" {
+	switch t.Expert.Kind {
+	case "auto":
+	case "parts":
+		expert = verify.Parts(answer, t.Expert.Overlap)
+	default:
 		if expert, err = openVerifier(cfg, t.Expert, local); err != nil {
 			return nil, fmt.Errorf("task.expert: %w", err)
 		}
@@ -66,8 +70,8 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 		})
 	}
 	return jsonl.Open(jsonl.Settings{
-		Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert,
-		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices},
+		Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
+		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts},
 	})
 }
 

@@ -105,3 +105,37 @@ agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowher
 		}
 	}
 }
+
+// A sub-agent's answer is scored with the main verifier against the part that it was asked for.
+func TestExpertOfParts(t *testing.T) {
+	dir := t.TempDir()
+	row := `{"question":"the sum?","answer":"3","parts":[{"question":"the first?","answer":"1"},{"question":"the second?","answer":"2"}]}`
+	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(row), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(`
+run: {name: x}
+task: {kind: jsonl, train: rows.jsonl, eval: rows.jsonl, verifier: {kind: numeric}, expert: {kind: parts}}
+agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowhere}}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := Task(cfg, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer task.Close(opened)
+	q := opened.Train(0)
+	for _, c := range []struct {
+		subtask, answer string
+		want            float64
+	}{{"the first?", "it is 1.0", 1}, {"the second?", "2", 1}, {"the second?", "3", 0}, {"the sum?", "3", 0}} {
+		if got, err := opened.VerifySub(t.Context(), q, task.Attempt{Subtask: c.subtask, Answer: c.answer}); err != nil || got != c.want {
+			t.Errorf("%q answered %q: %v, %v", c.subtask, c.answer, got, err)
+		}
+	}
+	if got, err := opened.VerifyMain(t.Context(), q, task.Attempt{Answer: "3"}); err != nil || got != 1 {
+		t.Errorf("the whole answer: %v, %v", got, err)
+	}
+}

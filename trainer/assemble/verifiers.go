@@ -71,6 +71,9 @@ func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		score := t.VerifyMain
 		if cfg.Agent(name).Role != "main" {
 			score, a.Invocation, a.Subtask = t.VerifySub, 1, q.Text
+			if len(q.Parts) > 0 {
+				a.Subtask = q.Parts[0].Question
+			}
 		}
 		if _, err := score(ctx, q, a); err != nil {
 			return fmt.Errorf("the reference answer of question %s has no score: %w", q.ID, err)
@@ -84,7 +87,7 @@ func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 func ScoredHere(cfg *config.Config, agents []string) (here []string) {
 	for _, name := range cfg.AgentNames() {
 		v := cfg.Task.Verifier
-		if cfg.Agent(name).Role != "main" && cfg.Task.Expert.Kind != "auto" {
+		if e := cfg.Task.Expert.Kind; cfg.Agent(name).Role != "main" && e != "auto" && e != "parts" {
 			v = cfg.Task.Expert
 		}
 		if slices.Contains(agents, name) && (v.Kind == verify.Program || v.Kind == verify.TorchScript) {

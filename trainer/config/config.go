@@ -103,13 +103,15 @@ type Fields struct {
 	Question string `yaml:"question" default:"question" doc:"Text of the query."`
 	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer, or a list of accepted answers."`
 	Choices  string `yaml:"choices" default:"choices" doc:"List of choices, for the verifier of that kind."`
+	Parts    string `yaml:"parts" default:"parts" doc:"List of sub-questions, {question, answer}, for the expert of that kind and for demonstrations."`
 }
 
 // Verifier says how one answer becomes a score in [0, 1].
 type Verifier struct {
-	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
+	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|parts|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. parts, of an expert: as task.verifier, against the part of the question that the sub-task asks for. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
 	Pattern   string        `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
 	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
+	Overlap   float64       `yaml:"overlap" default:"1" above:"0" max:"1" doc:"parts: least share of a part's words that a sub-task which asks for it has. See docs/verifiers.md."`
 	Command   []string      `yaml:"command" doc:"program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line with its score."`
 	Dir       Path          `yaml:"dir" default:"." doc:"program: folder in which it runs. Absent: the folder of this file." change:"worker"`
 	Timeout   time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"program: longest wait for one score." change:"worker"`
@@ -196,9 +198,19 @@ type Eval struct {
 // ColdStart is supervised training before the first step. Its steps, batch and optimizer are the defaults of each
 // agent's cold_start.
 type ColdStart struct {
-	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task" doc:"none: no cold start. task: the task's own demonstrations. Else the path of a JSONL file of chats."`
+	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task|parts" doc:"none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries. Else the path of a JSONL file of chats."`
 	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Number of queries with demonstrations."`
+	Sloppiness     Sloppiness `yaml:"sloppiness" doc:"Demonstrations made from parts: probabilities of mistakes, which training is to unlearn."`
 	Supervised     Supervised `yaml:",inline"`
+}
+
+// Sloppiness are the probabilities of mistakes in demonstrations made from parts.
+type Sloppiness struct {
+	Skip    float64 `yaml:"skip" default:"0.1" min:"0" max:"1" doc:"The main agent does not ask for a part of a question that has several."`
+	Again   float64 `yaml:"again" default:"0.2" min:"0" max:"1" doc:"The main agent asks again for a part that was answered."`
+	GiveUp  float64 `yaml:"give_up" default:"0.3" min:"0" max:"1" doc:"An agent that found nothing does not try again."`
+	Narrow  float64 `yaml:"narrow" default:"0.3" min:"0" max:"1" doc:"A search has one half of the question's words only."`
+	Misread float64 `yaml:"misread" default:"0.2" min:"0" max:"1" doc:"Another value of the passage is quoted."`
 }
 
 // Supervised sets steps, batch and optimizer of an agent's cold start.

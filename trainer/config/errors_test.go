@@ -161,6 +161,14 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:1: task.eval: missing; the task gsm8k reads its held-out queries from this file\n" +
 				"f.yaml:3:1: task.judge: task.expert asks a judge: url must start with http:// or https://, and model must be given\n" +
 				"f.yaml:3:61: task.verifier.pattern: error parsing regexp: missing closing ): `(`"},
+		{name: "parts", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: parts}, expert: {kind: numeric, overlap: 0.5}}\n",
+			want: "f.yaml:3:51: task.verifier.kind: parts have sub-agents' answers; set task.expert.kind: parts, and a kind that compares answers here\n" +
+				"f.yaml:3:89: task.expert.overlap: only a verifier of kind parts has it; this one is numeric"},
+		{name: "parts of nothing", text: team + "task: {kind: gsm8k, train: a, eval: b, expert: {kind: parts}}\ncold_start: {demonstrations: parts, steps: 1}\n",
+			want: "f.yaml:3:49: task.expert.kind: the rows of gsm8k have no parts; use task.kind: jsonl\n" +
+				"f.yaml:4:14: cold_start.demonstrations: the queries of the task gsm8k have no parts; use task.kind: jsonl, or demonstrations: task"},
+		{name: "sloppiness", text: team + "cold_start: {sloppiness: {misred: 0.5, skip: 2}}\n",
+			want: "f.yaml:3:27: cold_start.sloppiness.misred: unknown key; did you mean misread?\nf.yaml:3:46: cold_start.sloppiness.skip: must be at most 1; found 2"},
 		{name: "verifiers", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: program}, expert: {kind: torchscript, path: s.pt, command: [x]}}\n",
 			want: "f.yaml:3:40: task.verifier.command: missing; a verifier of kind program needs it\n" +
 				"f.yaml:3:67: task.expert.tokenizer: missing; a verifier of kind torchscript needs it\n" +

@@ -25,6 +25,9 @@ func (c *Config) validate(d *decoder) {
 	c.validateTask(d)
 	c.validateGRPO(d)
 	c.Eval.validate(d)
+	if c.ColdStart.Demonstrations == "parts" && c.Task.Kind != "jsonl" && c.Task.Kind != "go" {
+		d.failAt("cold_start.demonstrations", "the queries of the task %s have no parts; use task.kind: jsonl, or demonstrations: task", c.Task.Kind)
+	}
 	if c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }) {
 		d.failAt("cold_start.steps", "missing; demonstrations are given, but no agent learns from them")
 	}
@@ -173,6 +176,12 @@ func (c *Config) validateTask(d *decoder) {
 			}
 		}
 	}
+	if t.Verifier.Kind == "parts" {
+		d.failAt("task.verifier.kind", "parts have sub-agents' answers; set task.expert.kind: parts, and a kind that compares answers here")
+	}
+	if t.Expert.Kind == "parts" && t.Kind == "gsm8k" {
+		d.failAt("task.expert.kind", "the rows of gsm8k have no parts; use task.kind: jsonl")
+	}
 	t.Verifier.validate(d, "task.verifier", &t.Judge)
 	t.Expert.validate(d, "task.expert", &t.Judge)
 	if t.Judge.KeyEnv != "" && !validEnv(t.Judge.KeyEnv) {
@@ -182,7 +191,7 @@ func (c *Config) validateTask(d *decoder) {
 
 // given says whether the configuration has settings for this verifier.
 func (v *Verifier) given() bool {
-	return v.Kind != "auto" || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
+	return v.Kind != "auto" || v.Overlap != 1 || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
 }
 
 func (v *Verifier) validate(d *decoder, key string, j *Judge) {
@@ -210,6 +219,9 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 		case !k.given && v.Kind == k.kind:
 			d.failAt(key+"."+k.key, "missing; a verifier of kind %s needs it", k.kind)
 		}
+	}
+	if v.Overlap != 1 && v.Kind != "parts" {
+		d.failAt(key+".overlap", "only a verifier of kind parts has it; this one is %s", v.Kind)
 	}
 	if v.Pattern == "" {
 		return

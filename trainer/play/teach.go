@@ -81,7 +81,7 @@ func turnsOf(segments []task.Segment) (question string, turns []agent.Demonstrat
 		case s.Sampled:
 			turn := agent.DemonstratedTurn{Text: s.Text}
 			if s.Call != nil {
-				if turn.Text, err = agent.ToolCallText(s.Call.Agent, s.Call.Subtask); err != nil {
+				if turn.Text, err = agent.DelegationText(s.Call.Agent, s.Call.Subtask); err != nil {
 					return "", nil, err
 				}
 			}

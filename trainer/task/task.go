@@ -25,7 +25,15 @@ type Query struct {
 	Data   any    // data of the task, which Lookup rebuilds (the research task keeps its knowledge base here)
 
 	Accepted []string        // all right answers, Answer first; nil: Answer only
+	Parts    []SubQuestion   // in the order in which they are to be asked; nil: none are known
 	Columns  json.RawMessage // the row with all its columns, a JSON object; nil: the task has no rows
+}
+
+// SubQuestion is a part of a question that has an answer of its own.
+type SubQuestion struct {
+	Question string
+	Answer   string
+	Accepted []string // all right answers, Answer first; nil: Answer only
 }
 
 // Attempt is an agent's answer to a query, with the conversation that led to it.

@@ -19,6 +19,7 @@ type Settings struct {
 	Seed        uint64          // of the training order
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
+	NeedParts   bool            // a row without parts is an error
 }
 
 // Task implements task.Task.
@@ -70,6 +71,9 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 	}
 	for split, rows := range map[string][]Row{splitTrain: train, splitEval: eval} {
 		for i, r := range rows {
+			if s.NeedParts && len(r.Parts) == 0 {
+				return nil, fmt.Errorf("%s: the %s row %s has no parts, with which sub-agents' answers are to be compared", name, split, r.ID)
+			}
 			t.byID[split+"-"+r.ID] = place{split, i}
 		}
 	}
@@ -117,8 +121,8 @@ func (t *Task) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return t.score(ctx, t.main, q, a)
 }
 
-// VerifySub scores an answer to a sub-task against the question's reference answer, because a row has no other
-// reference.
+// VerifySub scores an answer to a sub-task with the verifier of sub-agents' answers. verify.Parts compares it with the
+// answer of a part; other verifiers compare it with that of the whole question.
 func (t *Task) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	return t.score(ctx, t.sub, q, a)
 }
@@ -143,5 +147,5 @@ func query(split string, r Row) task.Query {
 	for i, choice := range r.Choices {
 		fmt.Fprintf(&text, "\n(%c) %s", 'A'+i, choice)
 	}
-	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Columns: r.Columns, Data: r.Choices}
+	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Parts: r.Parts, Columns: r.Columns, Data: r.Choices}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 const (
@@ -27,11 +29,12 @@ type Fields struct {
 	Question string
 	Answer   string // a text, or a list of texts of which any is right
 	Choices  string // list of options; a row may lack this field; "": no row has it
+	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
 }
 
-// DefaultFields are id, question, answer and choices.
+// DefaultFields are id, question, answer, choices and parts.
 func DefaultFields() Fields {
-	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices"}
+	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Parts: "parts"}
 }
 
 // Row is one question.
@@ -41,6 +44,7 @@ type Row struct {
 	Answer   string   // the first accepted answer
 	Accepted []string // all accepted answers if the row has a list, else nil
 	Choices  []string
+	Parts    []task.SubQuestion
 	Columns  json.RawMessage // the whole row, a JSON object
 }
 
@@ -111,7 +115,8 @@ func parseRow(line []byte, n int, fields Fields) (Row, error) {
 	if row.Question == "" {
 		return Row{}, fmt.Errorf("field %q: empty", fields.Question)
 	}
-	if err := row.readAnswer(object[fields.Answer]); err != nil {
+	var err error
+	if row.Answer, row.Accepted, err = readAnswer(object[fields.Answer]); err != nil {
 		return Row{}, fmt.Errorf("field %q: %w", fields.Answer, err)
 	}
 	if raw, ok := object[fields.Choices]; ok && fields.Choices != "" {
@@ -120,6 +125,11 @@ func parseRow(line []byte, n int, fields Fields) (Row, error) {
 		}
 		if len(row.Choices) > maxChoices {
 			return Row{}, fmt.Errorf("field %q: %d choices, at most %d have a letter", fields.Choices, len(row.Choices), maxChoices)
+		}
+	}
+	if raw, ok := object[fields.Parts]; ok && fields.Parts != "" {
+		if row.Parts, err = readParts(raw); err != nil {
+			return Row{}, fmt.Errorf("field %q: %w", fields.Parts, err)
 		}
 	}
 	if raw, ok := object[fields.ID]; ok && fields.ID != "" {
@@ -150,26 +160,25 @@ func list(object map[string]json.RawMessage) string {
 	return strings.Join(names, ", ") + more
 }
 
-// readAnswer reads the accepted answer, or a list of accepted answers.
-func (r *Row) readAnswer(raw json.RawMessage) error {
+// readAnswer reads the accepted answer, or a list of accepted answers, of which the first stands for all.
+func readAnswer(raw json.RawMessage) (answer string, accepted []string, err error) {
 	if raw[0] != '[' {
-		return scalar(raw, &r.Answer)
+		return answer, nil, scalar(raw, &answer)
 	}
 	var answers []json.RawMessage
 	if err := json.Unmarshal(raw, &answers); err != nil {
-		return err
+		return "", nil, err
 	}
 	if len(answers) == 0 || len(answers) > maxAccepted {
-		return fmt.Errorf("a list of %d answers; want 1 to %d", len(answers), maxAccepted)
+		return "", nil, fmt.Errorf("a list of %d answers; want 1 to %d", len(answers), maxAccepted)
 	}
-	r.Accepted = make([]string, len(answers))
+	accepted = make([]string, len(answers))
 	for i, a := range answers {
-		if err := scalar(a, &r.Accepted[i]); err != nil {
-			return fmt.Errorf("answer %d of the list: %w", i+1, err)
+		if err := scalar(a, &accepted[i]); err != nil {
+			return "", nil, fmt.Errorf("answer %d of the list: %w", i+1, err)
 		}
 	}
-	r.Answer = r.Accepted[0]
-	return nil
+	return accepted[0], accepted, nil
 }
 
 // validID excludes the separators of query and trajectory ids.

@@ -1,0 +1,282 @@
+package play
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Sloppiness are the probabilities of mistakes in demonstrations made from parts. Training is to unlearn them.
+type Sloppiness struct {
+	Skip    float64 // the main agent does not ask for a part
+	Again   float64 // the main agent asks again for a part that was answered
+	GiveUp  float64 // an agent that found nothing does not try again
+	Narrow  float64 // a search has one half of the question's words only
+	Misread float64 // another value of the passage is quoted
+}
+
+// Parts makes demonstrations from the parts of a task's training queries. The main agent asks a sub-agent for each part,
+// one a turn, and states what follows from the answers; a sub-agent searches for a part and quotes a value from what it
+// found. A main agent without sub-agents searches by itself. An agent searches with its tool whose only argument is
+// "query", and adds up with its tool whose only argument is "expression"; without them it answers at once. The tools are
+// called, so their results are those of a conversation.
+type Parts struct {
+	Err error // error of the last Demonstrations
+
+	task       task.Task
+	tools      *Toolbox
+	seed       uint64
+	sloppiness Sloppiness
+}
+
+// Parts returns what demonstrates the player's part.
+func (p *Player) Parts(s Sloppiness) *Parts {
+	return &Parts{task: p.Task, tools: p.Tools, seed: p.Seed, sloppiness: s}
+}
+
+// Demonstrations implements task.Demonstrator on the first n training queries; those without parts are left out.
+func (d *Parts) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
+	return func(yield func(task.Demonstration) bool) {
+		defer d.tools.meter.Take() // what demonstrations call is no agent's use of its tools
+		d.Err = errors.New("no training query has parts: demonstrations cannot be made from them")
+		for i := range int64(n) {
+			q := d.task.Train(i)
+			if len(q.Parts) == 0 {
+				continue
+			}
+			d.Err = nil
+			e := &partsExpert{Parts: d, part: p, query: q, search: search, calculate: calculate, s: task.NewStream(d.seed, "parts.expert."+p.Agent, i)}
+			for _, shown := range e.demonstrate() {
+				if e.err != nil {
+					d.Err = fmt.Errorf("demonstration of %s: %w", q.ID, e.err)
+					return
+				}
+				if !yield(shown) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// soleTool returns the tool with one argument of the given name, the first in the order of names; nil: there is none.
+func soleTool(tools map[string]tool.Tool, argument string) tool.Tool {
+	var found tool.Tool
+	for _, t := range tools {
+		var schema struct {
+			Properties map[string]json.RawMessage `json:"properties"`
+		}
+		if json.Unmarshal(t.Schema(), &schema) != nil || len(schema.Properties) != 1 || schema.Properties[argument] == nil {
+			continue
+		}
+		if found == nil || t.Name() < found.Name() {
+			found = t
+		}
+	}
+	return found
+}
+
+// partsExpert plays one agent on one query.
+type partsExpert struct {
+	*Parts
+	part              task.Part
+	query             task.Query
+	search, calculate tool.Tool
+	s                 *task.Stream
+	segments          []task.Segment
+	err               error
+}
+
+// notFound is the answer of a sub-agent that found nothing.
+const notFound = "unknown"
+
+// maxAsked bounds how often a demonstration asks for one part.
+const maxAsked = 3
+
+func (e *partsExpert) demonstrate() []task.Demonstration {
+	if e.part.Main {
+		return []task.Demonstration{e.plan()}
+	}
+	shown := make([]task.Demonstration, len(e.query.Parts))
+	for i, p := range e.query.Parts {
+		e.begin(p.Question)
+		e.say(e.lookUp(p))
+		shown[i] = e.end()
+	}
+	return shown
+}
+
+// plan is the main agent's conversation.
+func (e *partsExpert) plan() task.Demonstration {
+	e.begin(e.query.Text)
+	found := make([]string, len(e.query.Parts))
+	for i, p := range e.query.Parts {
+		found[i] = notFound
+		if len(found) > 1 && e.s.Chance(e.sloppiness.Skip) {
+			continue
+		}
+		var known bool
+		if p.Question, known = withFindings(p.Question, e.query, found[:i]); !known {
+			continue
+		}
+		for range maxAsked {
+			if found[i] = e.ask(p); found[i] == notFound && e.s.Chance(e.sloppiness.GiveUp) || found[i] != notFound && !e.s.Chance(e.sloppiness.Again) {
+				break
+			}
+		}
+	}
+	e.conclude(found)
+	return e.end()
+}
+
+// withFindings replaces the answers of earlier parts in a question by what was found; known is false if the question
+// needs one that was not found. An answer that the query itself mentions was not found by a part.
+func withFindings(question string, q task.Query, found []string) (asked string, known bool) {
+	for i, f := range found {
+		if answer := q.Parts[i].Answer; answer != "" && strings.Contains(question, answer) && !strings.Contains(q.Text, answer) {
+			if f == notFound {
+				return "", false
+			}
+			question = strings.ReplaceAll(question, answer, f)
+		}
+	}
+	return question, true
+}
+
+// ask has a sub-agent, or the main agent's own search, find the answer of a part.
+func (e *partsExpert) ask(p task.SubQuestion) string {
+	if len(e.part.Delegates) == 0 {
+		return e.lookUp(p)
+	}
+	answer := p.Answer
+	switch { // as a sub-agent with the same sloppiness would answer
+	case e.s.Chance(e.sloppiness.Narrow * e.sloppiness.GiveUp):
+		answer = notFound
+	case e.s.Chance(e.sloppiness.Misread):
+		answer = e.foreignAnswer()
+	}
+	delegate := e.part.Delegates[e.s.IntN(len(e.part.Delegates))]
+	e.segments = append(e.segments,
+		task.Segment{Role: "assistant", Sampled: true, Call: &task.Delegation{Agent: delegate, Subtask: p.Question}},
+		task.Segment{Role: "tool", Text: answer})
+	return answer
+}
+
+// foreignAnswer is the answer of a part of any of the first thousand queries.
+func (e *partsExpert) foreignAnswer() string {
+	const rows = 1000
+	if other := e.task.Train(int64(e.s.IntN(rows))).Parts; len(other) > 0 {
+		return other[e.s.IntN(len(other))].Answer
+	}
+	return notFound
+}
+
+// lookUp searches for a part and returns the value that is quoted. Without a search it knows the answer.
+func (e *partsExpert) lookUp(p task.SubQuestion) string {
+	if e.search == nil {
+		return p.Answer
+	}
+	words := strings.Fields(strings.TrimRight(p.Question, "?"))
+	narrow := len(words) > 1 && e.s.Chance(e.sloppiness.Narrow)
+	if narrow {
+		half := e.s.IntN(2)
+		words = words[half*len(words)/2 : (half+1)*len(words)/2]
+	}
+	for {
+		best := closest(e.use(e.search, "query", strings.Join(words, " ")), p)
+		values := valuesOf(best)
+		others := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == p.Answer })
+		switch {
+		case len(others) > 0 && e.s.Chance(e.sloppiness.Misread):
+			return others[e.s.IntN(len(others))]
+		case slices.Contains(values, p.Answer) || strings.Contains(best, p.Answer):
+			return p.Answer
+		case !narrow || e.s.Chance(e.sloppiness.GiveUp):
+			return notFound
+		}
+		words, narrow = strings.Fields(strings.TrimRight(p.Question, "?")), false
+	}
+}
+
+// use calls a tool in the demonstrated conversation.
+func (e *partsExpert) use(t tool.Tool, argument, value string) string {
+	arguments, err := json.Marshal(map[string]string{argument: value})
+	if err != nil {
+		e.err = err
+		return ""
+	}
+	result, err := t.Call(context.Background(), arguments)
+	if err != nil {
+		e.err = errors.Join(e.err, fmt.Errorf("%s: %w", t.Name(), err))
+	}
+	text, err := agent.CallText(t.Name(), argument, value)
+	if err != nil {
+		e.err = errors.Join(e.err, err)
+	}
+	e.say(text)
+	e.segments = append(e.segments, task.Segment{Role: "tool", Text: result})
+	return result
+}
+
+func (e *partsExpert) begin(question string) {
+	e.segments = []task.Segment{{Role: "user", Text: question}}
+}
+
+func (e *partsExpert) say(text string) {
+	e.segments = append(e.segments, task.Segment{Role: "assistant", Text: text, Sampled: true})
+}
+
+func (e *partsExpert) end() task.Demonstration {
+	return task.Demonstration{Query: e.query.ID, Agent: e.part.Agent, Segments: e.segments}
+}
+
+// closest is the passage of a search's result that shares the most words with a part's question. Of several it is the
+// first that holds the answer, else the first.
+func closest(result string, p task.SubQuestion) (best string) {
+	most := -1
+	for passage := range strings.SplitSeq(result, "\n\n") {
+		near := 0
+		held := wordsOf(passage)
+		for _, w := range wordsOf(p.Question) {
+			if slices.Contains(held, w) {
+				near += 2
+			}
+		}
+		if slices.Contains(valuesOf(passage), p.Answer) {
+			near++
+		}
+		if near > most {
+			best, most = passage, near
+		}
+	}
+	return best
+}
+
+func wordsOf(text string) []string {
+	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+}
+
+// valuesOf are what a passage could be quoted for: the pieces between semicolons and line ends below its title, without
+// the name before a colon.
+func valuesOf(passage string) (values []string) {
+	_, text, _ := strings.Cut(passage, "\n")
+	for piece := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ';' || r == '\n' }) {
+		if _, value, named := strings.Cut(piece, ": "); named {
+			piece = value
+		}
+		if piece = strings.TrimSpace(piece); piece != "" {
+			values = append(values, piece)
+		}
+	}
+	return values
+}

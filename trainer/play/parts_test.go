@@ -1,0 +1,212 @@
+package play
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// parted is a task of prepared queries.
+type parted struct {
+	task.Task
+	queries []task.Query
+}
+
+func (p parted) Train(i int64) task.Query { return p.queries[i%int64(len(p.queries))] }
+
+// points has the three kinds of questions whose answer follows from several parts, and one whose second part asks about
+// the answer of the first.
+var points = []task.Query{
+	{ID: "total", Text: "What is the total Points of Chad and Peru in Curling?", Answer: "1012", Parts: []task.SubQuestion{
+		{Question: "What is the Points of Chad in Curling?", Answer: "1,000"}, {Question: "What is the Points of Peru in Curling?", Answer: "12"}}},
+	{ID: "lowest", Text: "Which of Chad and Peru has the lowest Points in Curling?", Answer: "Peru", Parts: []task.SubQuestion{
+		{Question: "What is the Points of Chad in Curling?", Answer: "1,000"}, {Question: "What is the Points of Peru in Curling?", Answer: "12"}}},
+	{ID: "same", Text: "Do Chad and Peru have the same Rank in Curling?", Answer: "no", Parts: []task.SubQuestion{
+		{Question: "What is the Rank of Chad in Curling?", Answer: "1"}, {Question: "What is the Rank of Peru in Curling?", Answer: "9"}}},
+	{ID: "hop", Text: "In Curling, what is the Points of the Country whose Rank is 9?", Answer: "12", Parts: []task.SubQuestion{
+		{Question: "Which Country has Rank 9 in Curling?", Answer: "Peru"}, {Question: "What is the Points of Peru in Curling?", Answer: "12"}}},
+}
+
+const ranking = "[1] Curling\nCountry: Peru; Rank: 9; Points: 12\n\n[2] Curling\nCountry: Chad; Rank: 1; Points: 1,000"
+
+// library are the tools of a demonstration: a search that knows what it was asked, and the calculator.
+func library(asked *[]string, found string) *Toolbox {
+	b := &Toolbox{}
+	b.Add(tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) {
+		*asked = append(*asked, q)
+		return found, nil
+	}), tool.Limits{})
+	b.Add(tool.Calculator(), tool.Limits{})
+	return b
+}
+
+// script writes a demonstration as lines: the question, calls with their results, the answer.
+func script(t *testing.T, d task.Demonstration) []string {
+	t.Helper()
+	var lines []string
+	for i, s := range d.Segments {
+		switch {
+		case s.Call != nil:
+			lines = append(lines, "> "+s.Call.Agent+": "+s.Call.Subtask)
+		case s.Sampled && strings.HasPrefix(s.Text, "<tool_call>"):
+			calls := agent.ParseToolCalls(s.Text)
+			var argument map[string]string
+			if err := json.Unmarshal(calls[0].Arguments, &argument); err != nil || len(argument) != 1 {
+				t.Fatalf("%q: %v", s.Text, err)
+			}
+			for _, value := range argument {
+				lines = append(lines, "> "+calls[0].Name+": "+value)
+			}
+		case s.Role == "tool":
+			lines = append(lines, "< "+s.Text)
+		case s.Sampled != (i > 0):
+			t.Errorf("segment %d of the role %s is sampled: %v", i, s.Role, s.Sampled)
+		default:
+			lines = append(lines, s.Text)
+		}
+	}
+	return lines
+}
+
+func shown(t *testing.T, p task.Part, s Sloppiness, seed uint64, queries ...task.Query) (conversations [][]string) {
+	t.Helper()
+	var asked []string
+	d := &Parts{task: parted{queries: queries}, tools: library(&asked, ranking), seed: seed, sloppiness: s}
+	for c := range d.Demonstrations(p, len(queries)) {
+		conversations = append(conversations, script(t, c))
+	}
+	if d.Err != nil {
+		t.Fatal(d.Err)
+	}
+	return conversations
+}
+
+var (
+	planner    = task.Part{Agent: "planner", Main: true, Delegates: []string{"researcher"}}
+	researcher = task.Part{Agent: "researcher"}
+	alone      = task.Part{Agent: "planner", Main: true}
+)
+
+// Without mistakes the planner asks for every part and states the reference answer.
+func TestPlannerOfParts(t *testing.T) {
+	want := [][]string{
+		{points[0].Text, "> researcher: What is the Points of Chad in Curling?", "< 1,000", "> researcher: What is the Points of Peru in Curling?", "< 12", "> calculator: 1000 + 12", "< 1012", "1012"},
+		{points[1].Text, "> researcher: What is the Points of Chad in Curling?", "< 1,000", "> researcher: What is the Points of Peru in Curling?", "< 12", "Peru"},
+		{points[2].Text, "> researcher: What is the Rank of Chad in Curling?", "< 1", "> researcher: What is the Rank of Peru in Curling?", "< 9", "no"},
+		{points[3].Text, "> researcher: Which Country has Rank 9 in Curling?", "< Peru", "> researcher: What is the Points of Peru in Curling?", "< 12", "12"},
+	}
+	for i, got := range shown(t, planner, Sloppiness{}, 1, points...) {
+		if !slices.Equal(got, want[i]) {
+			t.Errorf("%s: %q", points[i].ID, got)
+		}
+	}
+}
+
+func TestResearcherOfParts(t *testing.T) {
+	got := shown(t, researcher, Sloppiness{}, 1, points[0])
+	want := []string{"What is the Points of Chad in Curling?", "> search: What is the Points of Chad in Curling", "< " + ranking, "1,000"}
+	if len(got) != 2 || !slices.Equal(got[0], want) || got[1][3] != "12" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAloneOfParts(t *testing.T) {
+	got := shown(t, alone, Sloppiness{}, 1, points[0])
+	want := []string{points[0].Text, "> search: What is the Points of Chad in Curling", "< " + ranking,
+		"> search: What is the Points of Peru in Curling", "< " + ranking, "> calculator: 1000 + 12", "< 1012", "1012"}
+	if len(got) != 1 || !slices.Equal(got[0], want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Each mistake, certain, makes the conversation that its name says.
+func TestSloppiness(t *testing.T) {
+	if got := shown(t, planner, Sloppiness{Skip: 1}, 1, points[0]); !slices.Equal(got[0], []string{points[0].Text, "unknown"}) {
+		t.Errorf("skip: %q", got)
+	}
+	one := points[3]
+	one.Parts, one.Text = one.Parts[1:], one.Parts[1].Question
+	if got := shown(t, planner, Sloppiness{Again: 1}, 1, one); len(got[0]) != 1+2*maxAsked+1 || got[0][1] != got[0][3] {
+		t.Errorf("again: %q", got)
+	}
+	if got := shown(t, planner, Sloppiness{Narrow: 1, GiveUp: 1}, 1, points[0]); !slices.Equal(got[0][1:], []string{"> researcher: What is the Points of Chad in Curling?", "< unknown",
+		"> researcher: What is the Points of Peru in Curling?", "< unknown", "unknown"}) {
+		t.Errorf("give up: %q", got)
+	}
+	for _, c := range shown(t, researcher, Sloppiness{Misread: 1}, 1, points[0]) {
+		if answer := c[len(c)-1]; answer == "12" || answer == "1,000" || !strings.Contains(ranking, answer) {
+			t.Errorf("misread: %q", c)
+		}
+	}
+	// The researcher who searched for half of the words finds nothing, and tries again with all of them.
+	var asked []string
+	d := &Parts{task: parted{queries: []task.Query{one}}, tools: library(&asked, "nothing found"), sloppiness: Sloppiness{Narrow: 1}}
+	for c := range d.Demonstrations(researcher, 1) {
+		if got := script(t, c); len(asked) != 2 || asked[1] != "What is the Points of Peru in Curling" || asked[0] != "What is the Points" && asked[0] != "of Peru in Curling" || got[len(got)-1] != "unknown" {
+			t.Errorf("narrow: %q after %q", got, asked)
+		}
+	}
+}
+
+// A planner that was told something wrong goes on with that: the next part asks about it, and the answer follows from it.
+func TestPlannerBelievesWhatItIsTold(t *testing.T) {
+	wrong, misled := 0, Sloppiness{Misread: 0.5}
+	for seed := range uint64(20) {
+		hop := shown(t, planner, misled, seed, points...)[3]
+		if told := strings.TrimPrefix(hop[2], "< "); told != "Peru" {
+			wrong++
+			if hop[3] != "> researcher: What is the Points of "+told+" in Curling?" {
+				t.Errorf("%q", hop)
+			}
+		}
+		if last := hop[len(hop)-1]; last != strings.TrimPrefix(hop[4], "< ") {
+			t.Errorf("%q", hop)
+		}
+	}
+	if wrong == 0 {
+		t.Error("nothing wrong was told")
+	}
+}
+
+func TestDemonstrationsOfPartsAreRepeatable(t *testing.T) {
+	sloppy := Sloppiness{Skip: 0.2, Again: 0.3, GiveUp: 0.3, Narrow: 0.3, Misread: 0.3}
+	differ := false
+	for _, p := range []task.Part{planner, researcher, alone} {
+		one, two := shown(t, p, sloppy, 7, points...), shown(t, p, sloppy, 7, points...)
+		if !slices.EqualFunc(one, two, slices.Equal[[]string]) {
+			t.Errorf("%s: %q and %q", p.Agent, one, two)
+		}
+		differ = differ || !slices.EqualFunc(one, shown(t, p, sloppy, 8, points...), slices.Equal[[]string])
+	}
+	if !differ {
+		t.Error("another seed makes the same demonstrations")
+	}
+}
+
+func TestDemonstrationsNeedParts(t *testing.T) {
+	d := &Parts{task: parted{queries: []task.Query{{ID: "q", Text: "?", Answer: "!"}}}, tools: &Toolbox{}}
+	for c := range d.Demonstrations(planner, 3) {
+		t.Errorf("%+v", c)
+	}
+	if d.Err == nil || !strings.Contains(d.Err.Error(), "no training query has parts") {
+		t.Error(d.Err)
+	}
+}
+
+// What demonstrations call does not count as use of the tools.
+func TestDemonstrationsAreNoUse(t *testing.T) {
+	var asked []string
+	b := library(&asked, ranking)
+	d := &Parts{task: parted{queries: points}, tools: b}
+	for range d.Demonstrations(researcher, 2) {
+	}
+	if used, _ := b.meter.Take(); len(asked) != 4 || len(used) != 0 {
+		t.Errorf("%d searches are counted as %v", len(asked), used)
+	}
+}

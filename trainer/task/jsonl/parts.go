@@ -1,0 +1,40 @@
+package jsonl
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+const maxParts = 256
+
+// readParts reads a list of sub-questions, each {"question", "answer"}; an answer is a text, or a list of texts of which
+// any is right. Other fields of a part, such as the document that holds its answer, stay in the row's columns.
+func readParts(raw json.RawMessage) ([]task.SubQuestion, error) {
+	var list []struct {
+		Question *string         `json:"question"`
+		Answer   json.RawMessage `json:"answer"`
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf(`must be a list of {"question": ..., "answer": ...}: %w`, err)
+	}
+	if len(list) > maxParts {
+		return nil, fmt.Errorf("%d parts; at most %d are read", len(list), maxParts)
+	}
+	parts := make([]task.SubQuestion, len(list))
+	for i, p := range list {
+		if p.Question == nil || *p.Question == "" {
+			return nil, fmt.Errorf("part %d has no question", i+1)
+		}
+		if len(p.Answer) == 0 {
+			return nil, fmt.Errorf("part %d has no answer", i+1)
+		}
+		answer, accepted, err := readAnswer(p.Answer)
+		if err != nil {
+			return nil, fmt.Errorf("part %d: answer: %w", i+1, err)
+		}
+		parts[i] = task.SubQuestion{Question: *p.Question, Answer: answer, Accepted: accepted}
+	}
+	return parts, nil
+}

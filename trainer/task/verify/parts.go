@@ -1,0 +1,107 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Parts scores a sub-agent's answer with v against the part of the question that its sub-task asks for (see Asked). A
+// sub-task that asks for no part scores 0. A query without parts has no score.
+func Parts(v Verifier, overlap float64) Verifier { return ofParts{v, overlap} }
+
+type ofParts struct {
+	verifier Verifier
+	overlap  float64
+}
+
+func (v ofParts) Score(ctx context.Context, c Case) (float64, error) {
+	parts := c.Query.Parts
+	if len(parts) == 0 {
+		return 0, fmt.Errorf("verifier: parts: the question has no parts")
+	}
+	i, ok := Asked(parts, c.Attempt.Subtask, v.overlap)
+	if !ok {
+		return 0, nil
+	}
+	c.Query.Answer, c.Query.Accepted, c.Choices = parts[i].Answer, parts[i].Accepted, nil
+	return v.verifier.Score(ctx, c)
+}
+
+// Close closes the verifier of the parts.
+func (v ofParts) Close() error { return Close(v.verifier) }
+
+// Asked returns the index of the part that a sub-task asks for. Texts are compared as sets of words: normalised as by the
+// verifier normalized, without the filler words. A sub-task asks for a part if it has
+//   - the share overlap, from 0 to 1, of the part's words,
+//   - all words of the part that another part lacks, and
+//   - no word of another part that this part lacks.
+//
+// Of parts with the same words it asks for the first with the same text, else the same text once normalised, else for the
+// first. ok is false if the sub-task
+// asks for no part: for none, or for several at once.
+func Asked(parts []task.SubQuestion, subtask string, overlap float64) (i int, ok bool) {
+	asked := wordSet(subtask)
+	words := make([]map[string]bool, len(parts))
+	for i, p := range parts {
+		words[i] = wordSet(p.Question)
+	}
+	var candidates []int // several have the same words
+	for i := range parts {
+		if asksFor(asked, words, i, overlap) {
+			candidates = append(candidates, i)
+		}
+	}
+	for _, plain := range []func(string) string{strings.TrimSpace, normalize} {
+		for _, i := range candidates {
+			if plain(parts[i].Question) == plain(subtask) {
+				return i, true
+			}
+		}
+	}
+	if len(candidates) == 0 {
+		return 0, false
+	}
+	return candidates[0], true
+}
+
+// asksFor says whether a sub-task of these words asks for part i of parts of those words.
+func asksFor(asked map[string]bool, words []map[string]bool, i int, overlap float64) bool {
+	part, shared := words[i], 0
+	for w := range part {
+		if asked[w] {
+			shared++
+		}
+	}
+	if shared == 0 || float64(shared) < overlap*float64(len(part)) {
+		return false
+	}
+	for _, other := range words {
+		for w := range part {
+			if !other[w] && !asked[w] {
+				return false
+			}
+		}
+		for w := range other {
+			if !part[w] && asked[w] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// filler are words that questions have or lack without asking for something else.
+var filler = map[string]bool{"what": true, "which": true, "who": true, "whose": true, "is": true, "are": true, "was": true, "were": true, "of": true, "in": true}
+
+func wordSet(text string) map[string]bool {
+	set := map[string]bool{}
+	for w := range strings.FieldsSeq(normalize(text)) {
+		if !filler[w] {
+			set[w] = true
+		}
+	}
+	return set
+}
