@@ -139,6 +139,9 @@ func TestSloppiness(t *testing.T) {
 		"> researcher: What is the Points of Peru in Curling?", "< unknown", "unknown"}) {
 		t.Errorf("give up: %q", got)
 	}
+	if got := shown(t, planner, Sloppiness{Narrow: 1, GiveUp: 1}, 1, points[3]); !slices.Equal(got[0][1:], []string{"> researcher: Which Country has Rank 9 in Curling?", "< unknown", "unknown"}) {
+		t.Errorf("the planner asks about what it does not know: %q", got)
+	}
 	for _, c := range shown(t, researcher, Sloppiness{Misread: 1}, 1, points[0]) {
 		if answer := c[len(c)-1]; answer == "12" || answer == "1,000" || !strings.Contains(ranking, answer) {
 			t.Errorf("misread: %q", c)
