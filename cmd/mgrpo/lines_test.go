@@ -44,27 +44,12 @@ func idsLine(ids []int32) string {
 	return fmt.Sprintf("{\"ids\":%s}\n", strings.ReplaceAll(fmt.Sprint(ids), " ", ","))
 }
 
-// modelCases are the folders of expected numbers.
-func modelCases(t *testing.T) []string {
-	t.Helper()
-	root := golden.Dir(t, "models")
-	paths, err := filepath.Glob(filepath.Join(root, "*", "expected.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(paths) == 0 {
-		golden.File(t, "models", "CASE/expected.safetensors") // skips, or fails where they have to be
-	}
-	return paths
-}
-
 func TestScoreAndGenerateGoldens(t *testing.T) {
-	paths := modelCases(t)
-	for _, path := range paths {
-		dir := filepath.Dir(path)
+	dirs := golden.Models(t)
+	for _, dir := range dirs {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
-			want := golden.ReadTensors(t, path)
+			want := golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))
 			ids, lengths, width := want["input_ids"].Int32s(), want["lengths"].Int32s(), int(want["input_ids"].Shape[1])
 			in := ""
 			for r, n := range lengths {
@@ -85,7 +70,7 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 			}
 		})
 	}
-	golden.Count("models/command line", 2*len(paths))
+	golden.CountModels("command line", dirs, 2)
 }
 
 // A broken checkpoint is refused in one line that names what is wrong.

@@ -1,4 +1,4 @@
-// Row-wise layers: RMS norm, SwiGLU, rotary embedding.
+// Row-wise layers: RMS norm, SwiGLU, rotary embedding, sums over a token's experts.
 #pragma once
 #include "simd.h"
 
@@ -107,6 +107,28 @@ void rope(const float *x, const float *cos, const float *sin, float *y, int64_t 
       put(y, fma(a, c, -(b * s)));
       put(y + half, fma(b, c, a * s));
     });
+}
+
+void moe_combine(const float *x, const int32_t *place, const float *weight, float *y, int64_t k, int64_t d) {
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+    Vec sum{};
+    for (int64_t j = 0; j < k; j++) {
+      const Vec row = at(x + place[j] * d);
+      sum = weight != nullptr ? fma(splat(weight[j]), row, sum) : sum + row;
+    }
+    put(y, sum);
+  });
+}
+
+float moe_weigh(float *g, float *a, float weight, int64_t d) {
+  Vec product{};
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+    const Vec gradient = at(g), value = at(a);
+    product = fma(gradient, value, product);
+    put(g, gradient * splat(weight));
+    put(a, value * splat(weight));
+  });
+  return sum_lanes(product);
 }
 
 }  // namespace

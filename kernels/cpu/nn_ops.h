@@ -67,6 +67,11 @@ struct NnOps {
   // One row: x, y [heads, hd], cos, sin [hd / 2]; sign is -1 for the inverse.
   void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign);
 
+  // One token: y[i] = sum_j weight[j] x[place[j] d + i], null weights are 1.
+  void (*moe_combine)(const float *x, const int32_t *place, const float *weight, float *y, int64_t k, int64_t d);
+  // One row: returns g a, then multiplies both by weight.
+  float (*moe_weigh)(float *g, float *a, float weight, int64_t d);
+
   // rows <= kAttentionTile query rows; row i attends to the last window of the first length[i] keys, to all where window is
   // 0. lse or its entries may be null.
   void (*attend)(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd,

@@ -24,6 +24,8 @@ type Config struct {
 	HeadDim   int // head_dim: even; Heads*HeadDim need not be Hidden
 	FFN       int // intermediate_size
 
+	Mixture *Mixture // of experts, in families that have them; nil: the model is dense
+
 	RMSEps      float64     // rms_norm_eps
 	RopeTheta   float64     // rope_theta
 	RopeScaling *RopeLlama3 // nil: unscaled frequencies
@@ -101,7 +103,7 @@ func (c Config) Validate() error {
 	if c.MLPBias && !f.mlpBias {
 		return fmt.Errorf("mlp_bias is set: model_type %s has no mlp biases", f.name)
 	}
-	return errors.Join(c.validateWindows(), c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateMixture(f), c.validateWindows(), c.validateRotary(), c.validateTokens())
 }
 
 func (c Config) validateWindows() error {

@@ -9,16 +9,19 @@ import (
 
 // tinyConfig is a valid model of a few hundred parameters.
 func tinyConfig(family string) Config {
-	return Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
+	c := Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
 		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}.WithDefaults()
+	if families[family].defaults.Mixture != nil {
+		c.Mixture = &Mixture{Experts: 3, PerToken: 2, FFN: 5, Dense: []int{0}, Step: 1}
+	}
+	return c
 }
 
 // goldenConfigs are the config.json files of the golden models.
-func goldenConfigs(t *testing.T) []string {
+func goldenConfigs(t *testing.T) (paths []string) {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "config.json"))
-	if err != nil || len(found) == 0 {
-		t.Fatalf("no model goldens: %v", err)
+	for _, dir := range golden.Models(t) {
+		paths = append(paths, filepath.Join(dir, "config.json"))
 	}
-	return found
+	return paths
 }

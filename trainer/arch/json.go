@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,11 @@ func fromKeys(k *keys) (Config, error) {
 	}
 	if f.mlpBias {
 		k.boolean("mlp_bias", &c.MLPBias)
+	}
+	if f.defaults.Mixture != nil {
+		c.Mixture = k.mixture(*f.defaults.Mixture)
+	} else {
+		k.refuseExperts()
 	}
 	c.BOS, c.EOS, c.Pad = k.idsOr("bos_token_id", c.BOS), k.idsOr("eos_token_id", c.EOS), k.ids("pad_token_id")
 	if err := k.heads(&c); err != nil {
@@ -112,11 +118,15 @@ func (k *keys) refuseUnimplemented() {
 			k.fail("%s: quantised Hugging Face checkpoints are not supported; use the unquantised one or a GGUF", key)
 		}
 	}
+}
+
+// refuseExperts refuses a mixture of experts in a family of dense models.
+func (k *keys) refuseExperts() {
 	for _, key := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
 		experts := 0
 		k.integerOrNull(key, &experts)
 		if experts > 0 {
-			k.fail("%s is %d: mixtures of experts are not supported", key, experts)
+			k.fail("%s is %d: the family has no mixtures of experts", key, experts)
 		}
 	}
 }
@@ -173,6 +183,9 @@ func (c Config) keys() map[string]any {
 	}
 	for key, value := range f.writes {
 		object[key] = value
+	}
+	if c.Mixture != nil {
+		maps.Copy(object, c.Mixture.keys())
 	}
 	return object
 }

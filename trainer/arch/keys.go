@@ -49,6 +49,24 @@ func (k *keys) integer(key string, to *int) {
 	*to = int(n)
 }
 
+// integers reads a list; null is an empty one, as is an absent key.
+func (k *keys) integers(key string) (list []int) {
+	values, isList := k.values[key].([]any)
+	if !isList && k.values[key] != nil {
+		k.fail("%s is %s: must be a list of integers", key, strictjson.Show(k.values[key]))
+	}
+	for _, v := range values {
+		number, _ := v.(json.Number)
+		n, err := number.Int64()
+		if err != nil || n < math.MinInt32 || n > math.MaxInt32 {
+			k.fail("%s has %s: must be integers below 2^31", key, strictjson.Show(v))
+			return nil
+		}
+		list = append(list, int(n))
+	}
+	return list
+}
+
 func (k *keys) integerOrNull(key string, to *int) {
 	if !k.null(key) {
 		k.integer(key, to)

@@ -16,24 +16,27 @@ import (
 // Env names the variable that points tests at another folder laid out like testdata/.
 const Env = "MGRPO_GOLDENS"
 
-// Dir returns the folder of one kind of golden ("mgrpo", "models", "tokenizer"): below $MGRPO_GOLDENS
+// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "tokenizer"): below $MGRPO_GOLDENS
 // if that is set, else below the repository's testdata. With the variable set a missing kind skips the
 // test by name; without it a missing kind fails.
 func Dir(t testing.TB, kind string) string {
 	t.Helper()
-	root, foreign := os.LookupEnv(Env)
-	if !foreign {
-		_, file, _, _ := runtime.Caller(0)
-		root = filepath.Join(filepath.Dir(file), "..", "..", "testdata")
-	}
-	dir := filepath.Join(root, kind)
+	dir := filepath.Join(root(), kind)
 	if _, err := os.Stat(dir); err != nil {
-		if foreign {
-			t.Skipf("golden: %s: absent from %s", kind, root)
+		if _, foreign := os.LookupEnv(Env); foreign {
+			t.Skipf("golden: %s: absent from %s", kind, root())
 		}
 		t.Fatalf("golden: %v", err)
 	}
 	return dir
+}
+
+func root() string {
+	if dir, foreign := os.LookupEnv(Env); foreign {
+		return dir
+	}
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "testdata")
 }
 
 // File is Dir(t, kind)/name, skipping or failing as Dir does when the file is absent.

@@ -40,25 +40,13 @@ type adamwCase struct {
 // TestFiveAdamWSteps trains every golden model for five steps on its batch: losses, gradient norms before
 // clipping and the parameters afterwards.
 func TestFiveAdamWSteps(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "expected.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cases := 0
-	for _, file := range files {
-		dir := filepath.Dir(file)
-		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); err == nil {
-			continue // loaded through gotch: see bindings/torch/gotchx
-		}
-		cases++
+	dirs := golden.InSafetensors(golden.Models(t))
+	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
 			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { fiveSteps(t, dir, device) })
 		}
 	}
-	if cases == 0 {
-		t.Fatal("no model goldens found")
-	}
-	golden.Count("models/adamw", cases)
+	golden.CountModels("adamw", dirs, 1)
 }
 
 func fiveSteps(t *testing.T, dir, device string) {

@@ -46,6 +46,7 @@ type layer struct {
 	qkv, o              linear
 	qNorm, kNorm        *torch.Tensor
 	gateUp, down        linear
+	mixture             *mixture // in place of gateUp and down; nil: none
 	cos, sin            *torch.Tensor
 }
 
@@ -194,15 +195,22 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 	if m.Config.Tied {
 		d.head = matrix("embed")
 	}
+	routed := 0
 	for i := range m.Config.Layers {
 		p := fmt.Sprintf("layers.%d.", i)
-		d.layers = append(d.layers, layer{
+		l := layer{
 			cfg: &m.Config, cos: m.cos, sin: m.sin,
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
 			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"),
 			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
-		})
+		}
+		if m.Config.HasExperts(i) {
+			l.mixture = &mixture{index: routed, router: other(p + "router"), gateUp: matrix(p + "experts_gate_up"), down: matrix(p + "experts_down"),
+				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise}
+			routed++
+		}
+		d.layers = append(d.layers, l)
 	}
 	return d
 }
@@ -214,14 +222,14 @@ func (d *Decoder) Head() *torch.Tensor { return d.head }
 func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
 
 // Hidden is the forward pass without the head: ids and positions int32 [T] give the normalised hidden
-// states [T, Hidden] of the last layer. Call it inside Device.Do.
-func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention) *torch.Tensor {
+// states [T, Hidden] of the last layer. routes may be nil. Call it inside Device.Do.
+func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention, routes *Routes) *torch.Tensor {
 	x := torch.Embedding(d.embed, ids)
 	h := d.normOf(x, 0)
 	for i := range d.layers {
 		oldX, oldH := x, h
 		s.Scoped(func() { // free all tensors of the block but its result
-			sum, out := d.layers[i].forward(i, oldX, oldH, pos, att)
+			sum, out := d.layers[i].forward(i, oldX, oldH, pos, att, routes)
 			x, h = torch.AddRMSNorm(sum, out, d.normBefore(i+1), d.cfg.RMSEps)
 			s.Hoist(x)
 			s.Hoist(h)
@@ -244,9 +252,9 @@ func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
 	return torch.RMSNorm(x, d.normBefore(i), d.cfg.RMSEps)
 }
 
-// forward is one pre-norm decoder block: attention and a gated MLP, each added to the residual x [T, Hidden]; h is
+// forward is one pre-norm decoder block: attention and an MLP, each added to the residual x [T, Hidden]; h is
 // norm(x). The new residual is sum + out: the caller adds them, so that one kernel adds and normalises.
-func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention) (sum, out *torch.Tensor) {
+func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention, routes *Routes) (sum, out *torch.Tensor) {
 	eps := l.cfg.RMSEps
 	q, k, v := l.project(h)
 	if l.qNorm != nil {
@@ -255,11 +263,16 @@ func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention) (sum, out
 	q, k = torch.Rope(q, l.cos, l.sin, pos), torch.Rope(k, l.cos, l.sin, pos)
 	a := att.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
 	x, h = torch.AddRMSNorm(x, l.o.of(a), l.postNorm, eps)
-	return x, l.mlp(h)
+	return x, l.mlp(h, routes)
 }
 
-// mlp is the gated MLP of h [T, Hidden].
-func (l *layer) mlp(h *torch.Tensor) *torch.Tensor { return l.down.of(torch.SwiGLU(l.gateUp.of(h))) }
+// mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
+func (l *layer) mlp(h *torch.Tensor, routes *Routes) *torch.Tensor {
+	if l.mixture != nil {
+		return l.mixture.of(h, routes)
+	}
+	return l.down.of(torch.SwiGLU(l.gateUp.of(h)))
+}
 
 // project is the fused q, k, v projection, split into heads.
 func (l *layer) project(h *torch.Tensor) (q, k, v *torch.Tensor) {

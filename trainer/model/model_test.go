@@ -92,34 +92,14 @@ func (f *fixture) unpadded(name string, less, per int64) []float64 {
 	return out
 }
 
-func cases(t *testing.T) []string {
-	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "expected.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []string
-	for _, d := range dirs {
-		dir := filepath.Dir(d)
-		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); err == nil {
-			continue // loaded through gotch: see bindings/torch/gotchx
-		}
-		out = append(out, dir)
-	}
-	if len(out) == 0 {
-		t.Fatal("no model goldens found")
-	}
-	return out
-}
-
 func each(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
-	dirs := cases(t)
+	dirs := golden.InSafetensors(golden.Models(t))
 	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
 			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { test(t, open(t, dir, device)) })
 		}
 	}
-	golden.Count("models/"+kind, len(dirs))
+	golden.CountModels(kind, dirs, 1)
 }
 
 func TestLogits(t *testing.T) {
@@ -246,7 +226,7 @@ func TestCachedRows(t *testing.T) {
 				}
 				k := int64(to - from)
 				r := Rows{Slot: s.FromInt32(rows, k), Pos: s.FromInt32(pos, k), Length: s.FromInt32(length, k)}
-				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), r.Pos, cache.At(r))
+				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), r.Pos, cache.At(r), nil)
 				return floats(torch.Linear(h, f.m.Head(), nil))
 			}
 			prompt := step(0, 0, n)

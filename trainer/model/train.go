@@ -11,6 +11,7 @@ type Packed struct {
 	IDs, Pos *torch.Tensor // int32 [T]
 	Cu       *torch.Tensor // int32 [B+1]
 	Follows  *torch.Tensor // int32 [B], Follows[b] < Cu[b], -1 at the start of a sequence; nil if every segment is a sequence
+	Routes   *Routes       // of a mixture of experts; may be nil
 }
 
 // packedAttention is causal attention within each sequence of a packed batch.
@@ -30,7 +31,7 @@ func (m *Model) packed(in Packed) Attention {
 
 // Forward is Hidden over a packed batch.
 func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
-	return m.Hidden(s, in.IDs, in.Pos, m.packed(in))
+	return m.Hidden(s, in.IDs, in.Pos, m.packed(in), in.Routes)
 }
 
 // Objective computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
@@ -53,7 +54,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	for i := range m.layers {
 		x := inputs[i]
 		var y *torch.Tensor
-		s.Scoped(func() { y = s.Hoist(m.block(i, x, in.Pos, att)) })
+		s.Scoped(func() { y = s.Hoist(m.block(i, x, in.Pos, att, in.Routes)) })
 		inputs = append(inputs, y)
 	}
 	grad := m.backBlock(s, inputs[len(m.layers)], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
@@ -62,7 +63,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		dy := grad
 		grad = m.backBlock(s, inputs[i], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-			return []*torch.Tensor{m.block(i, x, in.Pos, att)}, []*torch.Tensor{dy}
+			return []*torch.Tensor{m.block(i, x, in.Pos, att, in.Routes)}, []*torch.Tensor{dy}
 		})
 		dy.Drop()
 		inputs[i+1].Drop()
@@ -76,8 +77,8 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 }
 
 // block computes layer i: residual in, residual out.
-func (m *Model) block(i int, x, pos *torch.Tensor, att Attention) *torch.Tensor {
-	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pos, att)
+func (m *Model) block(i int, x, pos *torch.Tensor, att Attention, routes *Routes) *torch.Tensor {
+	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pos, att, routes)
 	return sum.Add(out)
 }
 

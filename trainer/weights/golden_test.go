@@ -51,24 +51,8 @@ func readJSON(t *testing.T, path string, to any) {
 	}
 }
 
-// modelCases lists the golden model folders: those with an expected.json.
-func modelCases(t *testing.T) []string {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(golden.Dir(t, "models"), "*", "expected.json"))
-	if _, foreign := os.LookupEnv(golden.Env); err == nil && len(found) == 0 && foreign {
-		t.Skip("golden: models: no folder with an expected.json")
-	}
-	if err != nil || len(found) == 0 {
-		t.Fatalf("no model cases: %v", err)
-	}
-	for i := range found {
-		found[i] = filepath.Dir(found[i])
-	}
-	return found
-}
-
 func TestGoldenWeights(t *testing.T) {
-	cases := modelCases(t)
+	cases := golden.Models(t)
 	for _, dir := range cases {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			var expected struct {
@@ -86,7 +70,7 @@ func TestGoldenWeights(t *testing.T) {
 			}
 		})
 	}
-	golden.Count("models/checksums_initial", len(cases))
+	golden.CountModels("checksums_initial", cases, 1)
 }
 
 // openChecked opens and checks a checkpoint that must be good.

@@ -17,7 +17,7 @@ import (
 
 // TestRoundTrip writes every golden model and every tiny family and reads back the same values.
 func TestRoundTrip(t *testing.T) {
-	paths := modelCases(t)
+	paths := golden.Models(t)
 	for _, path := range paths {
 		s := openChecked(t, path)
 		dtype := F32

@@ -142,6 +142,13 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(swiglu_bwd),
                               MGT_THROWING(rope),
                               MGT_THROWING(cache_write),
-                              MGT_THROWING(attention_cached)};
+                              MGT_THROWING(attention_cached),
+                              MGT_THROWING(moe_route),
+                              MGT_THROWING(moe_route_bwd),
+                              MGT_THROWING(moe_sort),
+                              MGT_THROWING(moe_gather),
+                              MGT_THROWING(moe_linear),
+                              MGT_THROWING(moe_combine),
+                              MGT_THROWING(moe_weigh)};
   return &part;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo_torch.h"
@@ -33,6 +34,13 @@ struct cuda_part {
   decltype(&mgrpo_rope_cuda) rope;
   decltype(&mgrpo_cache_write_cuda) cache_write;
   decltype(&mgrpo_attention_cached_cuda) attention_cached;
+  decltype(&mgrpo_moe_route_cuda) moe_route;
+  decltype(&mgrpo_moe_route_bwd_cuda) moe_route_bwd;
+  decltype(&mgrpo_moe_sort_cuda) moe_sort;
+  decltype(&mgrpo_moe_gather_cuda) moe_gather;
+  decltype(&mgrpo_moe_linear_cuda) moe_linear;
+  decltype(&mgrpo_moe_combine_cuda) moe_combine;
+  decltype(&mgrpo_moe_weigh_cuda) moe_weigh;
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

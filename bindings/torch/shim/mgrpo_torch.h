@@ -150,6 +150,9 @@ MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v
 MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *pos);
 MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale,
                                         int64_t window);
+MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
+                             int normalise, double balance);
+MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk);
 // refusal is filled where status is MGRPO_REFUSED.
 MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk,

@@ -20,6 +20,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "swiglu.h"
 
 namespace {
 
@@ -172,31 +173,13 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   }
 };
 
-at::Tensor swiglu(const at::Tensor &gate_up) {
-  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
-  auto y = like_with_last(gate_up, f);
-  if (gate_up.is_cuda())
-    check_status(the_cuda_part->swiglu(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
-  else
-    check_status(mgrpo_swiglu_cpu(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
-  return y;
-}
-
 struct SwiGlu : torch::autograd::Function<SwiGlu> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &gate_up) {
     ctx->save_for_backward({gate_up});
     return swiglu(gate_up);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
-    auto gate_up = ctx->get_saved_variables()[0];
-    auto dy = grads[0].contiguous(), d_gate_up = at::empty_like(gate_up);
-    int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
-    if (gate_up.is_cuda())
-      check_status(the_cuda_part->swiglu_bwd(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up), d_gate_up.mutable_data_ptr(),
-                                             rows, f, stream_of(gate_up)));
-    else
-      check_status(mgrpo_swiglu_bwd_cpu(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
-    return {d_gate_up};
+    return {swiglu_bwd(grads[0].contiguous(), ctx->get_saved_variables()[0])};
   }
 };
 
@@ -235,6 +218,27 @@ at::Tensor rope_composite(const at::Tensor &x, const at::Tensor &cos, const at::
 }
 
 }  // namespace
+
+at::Tensor swiglu(const at::Tensor &gate_up) {
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+  auto y = like_with_last(gate_up, f);
+  if (gate_up.is_cuda())
+    check_status(the_cuda_part->swiglu(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
+  else
+    check_status(mgrpo_swiglu_cpu(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
+  return y;
+}
+
+at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) {
+  auto d_gate_up = at::empty_like(gate_up);
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+  if (gate_up.is_cuda())
+    check_status(the_cuda_part->swiglu_bwd(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up), d_gate_up.mutable_data_ptr(),
+                                           rows, f, stream_of(gate_up)));
+  else
+    check_status(mgrpo_swiglu_bwd_cpu(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
+  return d_gate_up;
+}
 
 mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   return make(d, [&] {

@@ -25,26 +25,18 @@ func scores(t *testing.T, p *standalone.Policy, temperature float64, batch int, 
 
 // Every model's rows give the expected log-probs and entropies, at both temperatures.
 func TestScoreGoldens(t *testing.T) {
-	root := golden.Dir(t, "models")
-	folders, err := filepath.Glob(filepath.Join(root, "*", "expected.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(folders) == 0 {
-		golden.File(t, "models", "CASE/expected.safetensors") // skips, or fails where they have to be
-	}
-	for _, path := range folders {
-		dir := filepath.Dir(path)
+	folders := golden.Models(t)
+	for _, dir := range folders {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			p, err := standalone.Open(context.Background(), dir, standalone.Options{Device: "cpu", Threads: 2, DType: "fp32"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer p.Close(context.Background())
-			compareScores(t, p, golden.ReadTensors(t, path))
+			compareScores(t, p, golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors")))
 		})
 	}
-	golden.Count("models/score", 2*len(folders))
+	golden.CountModels("score", folders, 2)
 }
 
 func compareScores(t *testing.T, p *standalone.Policy, want golden.Tensors) {

@@ -112,7 +112,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 // hidden runs the forward pass over rows [4, n], as batch.inputs returns them.
 func (e *Engine) hidden(s *torch.Scope, in *torch.Tensor) *torch.Tensor {
 	rows := model.Rows{Slot: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
-	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows))
+	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows), nil)
 }
 
 func (e *Engine) head(hidden *torch.Tensor) *torch.Tensor {

@@ -1,0 +1,272 @@
+// A mixture of experts: the router's choice, and the experts' SwiGLU MLPs on their tokens.
+// Generation on a CPU runs our kernels alone, and on a GPU too where rows are few. Elsewhere each expert's products are
+// LibTorch's.
+#include "mgrpo/moe.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "cuda_part.h"
+#include "guard.h"
+#include "kernel.h"
+#include "leaf.h"
+#include "swiglu.h"
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kFewRows = 512;  // of all experts: up to here a GPU reads weights once a row
+
+int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
+
+// --- The choice.
+
+at::Tensor route(const at::Tensor &logits, const at::Tensor &given, const at::Tensor &chosen, const at::Tensor &differs, bool normalise) {
+  const int64_t tokens = logits.size(0), experts = logits.size(1), k = chosen.size(1);
+  auto weight = at::empty({tokens, k}, logits.options());
+  const float *z = logits.const_data_ptr<float>();
+  const int32_t *fixed = given.defined() ? given.const_data_ptr<int32_t>() : nullptr;
+  int32_t *to = chosen.mutable_data_ptr<int32_t>(), *others = differs.defined() ? differs.mutable_data_ptr<int32_t>() : nullptr;
+  float *w = weight.mutable_data_ptr<float>();
+  if (logits.is_cuda())
+    check_status(the_cuda_part->moe_route(z, fixed, to, w, others, tokens, experts, k, normalise, stream_of(logits)));
+  else
+    check_status(mgrpo_moe_route_cpu(z, fixed, to, w, others, tokens, experts, k, normalise), ": does a token name an expert that there is not, or one twice?");
+  return weight;
+}
+
+// Gives the weights that route made a history.
+struct Route : torch::autograd::Function<Route> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &logits, const at::Tensor &chosen, const at::Tensor &weight, bool normalise,
+                            double balance) {
+    ctx->save_for_backward({logits, chosen});
+    ctx->saved_data["normalise"] = normalise;
+    ctx->saved_data["balance"] = balance;
+    return weight;
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &logits = saved[0], &chosen = saved[1];
+    const int64_t tokens = logits.size(0), experts = logits.size(1), k = chosen.size(1);
+    const bool normalise = ctx->saved_data["normalise"].toBool();
+    const double balance = ctx->saved_data["balance"].toDouble();
+    auto dweight = grads[0].contiguous(), dlogits = at::empty_like(logits);
+    at::Tensor dprob;  // of balance E sum_e load_e mean_t prob_te, in which the loads are constants
+    if (balance != 0)
+      dprob = at::bincount(chosen.reshape(-1), {}, experts).to(at::kFloat) * (balance * double(experts) / (double(tokens) * double(tokens) * double(k)));
+    const float *dw = dweight.const_data_ptr<float>(), *z = logits.const_data_ptr<float>();
+    const float *dp = dprob.defined() ? dprob.const_data_ptr<float>() : nullptr;
+    if (logits.is_cuda())
+      check_status(the_cuda_part->moe_route_bwd(dw, z, chosen.const_data_ptr<int32_t>(), dp, dlogits.mutable_data_ptr<float>(), tokens, experts, k,
+                                                normalise, stream_of(logits)));
+    else
+      check_status(mgrpo_moe_route_bwd_cpu(dw, z, chosen.const_data_ptr<int32_t>(), dp, dlogits.mutable_data_ptr<float>(), tokens, experts, k, normalise));
+    return {dlogits, {}, {}, {}, {}};
+  }
+};
+
+// --- Rows by expert.
+
+struct Order {
+  at::Tensor first, source, place;  // as in mgrpo/moe.h
+  int64_t tokens, k, experts;
+};
+
+Order by_expert(const at::Tensor &chosen, int64_t experts) {
+  const int64_t entries = chosen.numel();
+  Order o{at::empty({experts + 1}, chosen.options()), at::empty({entries}, chosen.options()), at::empty({entries}, chosen.options()),
+          chosen.size(0), chosen.size(1), experts};
+  const int32_t *e = chosen.const_data_ptr<int32_t>();
+  int32_t *first = o.first.mutable_data_ptr<int32_t>(), *source = o.source.mutable_data_ptr<int32_t>(), *place = o.place.mutable_data_ptr<int32_t>();
+  if (chosen.is_cuda())
+    check_status(the_cuda_part->moe_sort(e, first, source, place, entries, experts, stream_of(chosen)));
+  else
+    check_status(mgrpo_moe_sort_cpu(e, first, source, place, entries, experts), ": does a token name an expert that there is not?");
+  return o;
+}
+
+at::Tensor gather(const at::Tensor &x, const Order &o) {
+  const int64_t d = x.size(1);
+  auto y = at::empty({o.tokens * o.k, d}, x.options());
+  const int32_t *source = o.source.const_data_ptr<int32_t>();
+  if (x.is_cuda())
+    check_status(the_cuda_part->moe_gather(x.const_data_ptr(), source, dtype_of(x), y.mutable_data_ptr(), o.tokens, o.k, d, stream_of(x)));
+  else
+    check_status(mgrpo_moe_gather_cpu(x.const_data_ptr<float>(), source, y.mutable_data_ptr<float>(), o.tokens, o.k, d));
+  return y;
+}
+
+at::Tensor combine(const at::Tensor &x, const Order &o, const at::Tensor &weight) {
+  const int64_t d = x.size(1);
+  auto y = at::empty({o.tokens, d}, x.options());
+  const int32_t *place = o.place.const_data_ptr<int32_t>();
+  const float *w = weight.defined() ? weight.const_data_ptr<float>() : nullptr;
+  if (x.is_cuda())
+    check_status(the_cuda_part->moe_combine(x.const_data_ptr(), place, w, dtype_of(x), y.mutable_data_ptr(), o.tokens, o.k, d, stream_of(x)));
+  else
+    check_status(mgrpo_moe_combine_cpu(x.const_data_ptr<float>(), place, w, y.mutable_data_ptr<float>(), o.tokens, o.k, d));
+  return y;
+}
+
+at::Tensor weigh(at::Tensor &g, at::Tensor &a, const Order &o, const at::Tensor &weight) {
+  auto dweight = at::empty_like(weight);
+  const int32_t *source = o.source.const_data_ptr<int32_t>();
+  const float *w = weight.const_data_ptr<float>();
+  float *dw = dweight.mutable_data_ptr<float>();
+  if (g.is_cuda())
+    check_status(the_cuda_part->moe_weigh(g.mutable_data_ptr(), a.mutable_data_ptr(), source, w, dtype_of(g), dw, g.size(0), g.size(1), stream_of(g)));
+  else
+    check_status(mgrpo_moe_weigh_cpu(g.mutable_data_ptr<float>(), a.mutable_data_ptr<float>(), source, w, dw, g.size(0), g.size(1)));
+  return dweight;
+}
+
+// --- Products. w is [E out, in], as a leaf of the model.
+
+at::Tensor of_each(const at::Tensor &w, int64_t experts) { return w.view({experts, w.size(0) / experts, w.size(1)}); }
+
+// x w^T by our kernels.
+at::Tensor products(const at::Tensor &x, const at::Tensor &w, const Order &o) {
+  const int64_t entries = x.size(0), in = x.size(1), out = w.size(0) / o.experts;
+  auto y = at::empty({entries, out}, x.options());
+  const int32_t *first = o.first.const_data_ptr<int32_t>();
+  if (x.is_cuda())
+    check_status(the_cuda_part->moe_linear(x.const_data_ptr(), w.const_data_ptr(), first, dtype_of(x), y.mutable_data_ptr(), entries, o.experts, in, out, stream_of(x)));
+  else if (w.scalar_type() == at::kFloat)
+    check_status(mgrpo_moe_linear_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), first, y.mutable_data_ptr<float>(), entries, o.experts, in, out));
+  else
+    check_status(mgrpo_moe_linear_bf16_cpu(x.const_data_ptr<float>(), static_cast<const uint16_t *>(w.const_data_ptr()), first,
+                                           y.mutable_data_ptr<float>(), entries, o.experts, in, out));
+  return y;
+}
+
+// f(e, from, rows) for each expert with rows; on a GPU this waits for their numbers.
+template <class F>
+void for_each_expert(const Order &o, const F &f) {
+  const auto host = o.first.cpu();
+  const int32_t *first = host.const_data_ptr<int32_t>();
+  for (int64_t e = 0; e < o.experts; e++)
+    if (first[e + 1] > first[e]) f(e, first[e], first[e + 1] - first[e]);
+}
+
+// x w^T, or with w as it is x w, by LibTorch.
+at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Order &o, bool transposed) {
+  const auto each = of_each(w, o.experts);
+  auto y = at::empty({x.size(0), each.size(transposed ? 1 : 2)}, x.options());
+  for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
+    auto to = y.narrow(0, from, rows);
+    at::mm_out(to, x.narrow(0, from, rows), transposed ? each[e].t() : each[e]);
+  });
+  return y;
+}
+
+// The gradient of w: dy^T x of each expert's rows, added in place where w is a leaf with a gradient.
+at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const Order &o) {
+  auto total = gradient_in_place(w);
+  at::Tensor own = total.defined() ? at::Tensor() : at::zeros_like(w);
+  auto each = of_each(total.defined() ? total : own, o.experts);
+  for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
+    each[e].addmm_(dy.narrow(0, from, rows).t(), x.narrow(0, from, rows));
+  });
+  return own;
+}
+
+at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight, const at::Tensor &gate_up, const at::Tensor &down) {
+  if (!x.is_cuda() || o.tokens * o.k <= kFewRows) return combine(products(swiglu(products(gather(x, o), gate_up, o)), down, o), o, weight);
+  return combine(products_of_each(swiglu(products_of_each(gather(x, o), gate_up, o, true)), down, o, true), o, weight);
+}
+
+struct Experts : torch::autograd::Function<Experts> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight,
+                            const at::Tensor &gate_up, const at::Tensor &down) {
+    const Order o = by_expert(chosen, down.size(0) / x.size(1));
+    auto h = products_of_each(gather(x, o), gate_up, o, true);
+    auto y = combine(products_of_each(swiglu(h), down, o, true), o, weight);
+    ctx->save_for_backward({x, weight, gate_up, down, h, o.first, o.source, o.place});
+    return y;
+  }
+  // The gradient of a weight is what its expert's output adds to the loss: dout W a, in which dout W is on the way to
+  // the activations a anyway. So no output of an expert is kept.
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &x = saved[0], &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4];
+    const Order o{saved[5], saved[6], saved[7], x.size(0), weight.size(1), saved[5].size(0) - 1};
+    auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = swiglu(h);
+    auto dweight = weigh(g, a, o, weight);
+    at::Tensor dx, d_gate_up, d_down;
+    if (ctx->needs_input_grad(4)) d_down = weight_gradient(dout, a, down, o);
+    auto dh = swiglu_bwd(g, h);
+    if (ctx->needs_input_grad(3)) d_gate_up = weight_gradient(dh, gather(x, o), gate_up, o);
+    if (ctx->needs_input_grad(0)) dx = combine(products_of_each(dh, gate_up, o, false), o, {});
+    return {dx, {}, dweight, d_gate_up, d_down};
+  }
+};
+
+// Other dtypes, by LibTorch's operators.
+at::Tensor experts_composite(const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight, const at::Tensor &gate_up,
+                             const at::Tensor &down) {
+  const int64_t d = x.size(1), k = chosen.size(1);
+  const Order o = by_expert(chosen, down.size(0) / d);
+  const auto gates = of_each(gate_up, o.experts), downs = of_each(down, o.experts);
+  auto xs = x.index_select(0, o.source.to(at::kLong).div(k, "floor"));
+  std::vector<at::Tensor> outputs;
+  for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
+    auto halves = at::linear(xs.narrow(0, from, rows), gates[e]).chunk(2, 1);
+    outputs.push_back(at::linear(at::silu(halves[0]) * halves[1], downs[e]));
+  });
+  if (outputs.empty()) return at::empty_like(x);
+  auto by_token = at::cat(outputs).index_select(0, o.place).view({o.tokens, k, d});
+  return (by_token * weight.unsqueeze(2).to(x.scalar_type())).sum(1);
+}
+
+void int32_table(const at::Tensor &t, const at::Tensor &like, int64_t rows, const char *name) {
+  TORCH_CHECK(t.device() == like.device() && t.scalar_type() == at::kInt && t.dim() == 2 && t.size(0) == rows && t.is_contiguous(), name,
+              " must be int32 [", rows, ", k], contiguous and on ", like.device());
+}
+
+}  // namespace
+
+mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
+                     int normalise, double balance) {
+  return make(d, [&] {
+    const at::Tensor none, &Z = ref(logits), &C = ref(chosen), &G = given_or_null ? ref(given_or_null) : none,
+                           &D = differs_or_null ? ref(differs_or_null) : none;
+    TORCH_CHECK(Z.dim() == 2 && Z.scalar_type() == at::kFloat, "logits must be float32 [T, E]");
+    int32_table(C, Z, Z.size(0), "chosen");
+    if (G.defined()) {
+      int32_table(G, Z, Z.size(0), "given");
+      TORCH_CHECK(G.size(1) == C.size(1), "given and chosen must have one number of experts a token");
+    }
+    if (D.defined()) int32s(D, Z.size(0), "differs", Z);
+    auto z = Z.contiguous();
+    if (prob_or_null) ref(prob_or_null).copy_(at::softmax(z.detach(), 1).mean(0));
+    auto weight = route(z.detach(), G, C, D, normalise != 0);
+    return recorded(z) ? Route::apply(z, C, weight, normalise != 0, balance) : weight;
+  });
+}
+
+mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down) {
+  return make(d, [&] {
+    const auto &X = ref(x), &C = ref(chosen), &W = ref(weight), &G = ref(gate_up), &D = ref(down);
+    TORCH_CHECK(X.dim() == 2 && G.dim() == 2 && D.dim() == 2 && G.size(1) == X.size(1) && X.size(1) > 0 && D.size(1) > 0 && D.size(0) > 0 &&
+                    D.size(0) % X.size(1) == 0 && G.size(0) == 2 * D.size(1) * (D.size(0) / X.size(1)) && G.scalar_type() == D.scalar_type(),
+                "x [T, H], gate_up [E 2 F, H] and down [E H, F] do not agree");
+    int32_table(C, X, X.size(0), "chosen");
+    TORCH_CHECK(W.sizes() == C.sizes() && W.scalar_type() == at::kFloat && W.device() == X.device(), "weight must be float32 of the shape of chosen");
+    const bool record = recorded(X, W, G, D);
+    auto xc = X.contiguous(), wc = W.contiguous();
+    if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16) return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
+    if (!ours(X, G, D)) return experts_composite(xc, C, wc, G, D);
+    return record ? Experts::apply(xc, C, wc, G, D) : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
+  });
+}

@@ -1,0 +1,124 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Mixture is a mixture of experts in place of the MLP: of each token, a router chooses PerToken of Experts SwiGLU MLPs.
+type Mixture struct {
+	Experts   int  // num_experts
+	PerToken  int  // num_experts_per_tok
+	FFN       int  // moe_intermediate_size: of each expert
+	Normalise bool // norm_topk_prob: the weights of the chosen experts are divided by their sum
+
+	// A layer has experts if its index is not in Dense (mlp_only_layers) and its index + 1 is a multiple of Step
+	// (decoder_sparse_step). Other layers have an MLP of Config.FFN.
+	Dense []int
+	Step  int
+}
+
+// Limits as in config.go; maxPerToken is the kernels' own.
+const (
+	maxExperts    = 1 << 12
+	maxPerToken   = 64
+	maxExpertSize = 1 << 36 // of one projection of all experts
+)
+
+// HasExperts says whether a layer has a mixture of experts.
+func (c Config) HasExperts(layer int) bool {
+	m := c.Mixture
+	return m != nil && (layer+1)%m.Step == 0 && !slices.Contains(m.Dense, layer)
+}
+
+// RoutedLayers is the number of layers that have a mixture of experts.
+func (c Config) RoutedLayers() (n int) {
+	for i := range c.Layers {
+		if c.HasExperts(i) {
+			n++
+		}
+	}
+	return n
+}
+
+// RouteWidth is how many experts a token passes through: one number for each layer and choice.
+func (c Config) RouteWidth() int {
+	if c.Mixture == nil {
+		return 0
+	}
+	return c.RoutedLayers() * c.Mixture.PerToken
+}
+
+func (c Config) validateMixture(f *family) error {
+	m := c.Mixture
+	if has := f.defaults.Mixture != nil; has != (m != nil) {
+		return fmt.Errorf("model_type %s with a mixture of experts: %v, the family has one: %v", f.name, m != nil, has)
+	}
+	if m == nil {
+		return nil
+	}
+	for _, s := range []struct {
+		key        string
+		value, max int
+	}{
+		{"num_experts", m.Experts, maxExperts},
+		{"num_experts_per_tok", m.PerToken, min(m.Experts, maxPerToken)},
+		{"moe_intermediate_size", m.FFN, maxFFN},
+		{"decoder_sparse_step", m.Step, maxLayers},
+	} {
+		if s.value < 1 || s.value > s.max {
+			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
+		}
+	}
+	for _, layer := range m.Dense {
+		if layer < 0 || layer >= c.Layers {
+			return fmt.Errorf("mlp_only_layers has %d: the layers are 0 to %d", layer, c.Layers-1)
+		}
+	}
+	if size := int64(m.Experts) * int64(m.FFN) * int64(c.Hidden); size > maxExpertSize {
+		return fmt.Errorf("num_experts %d × moe_intermediate_size %d × hidden_size %d is %d: must be at most %d", m.Experts, m.FFN, c.Hidden, size, maxExpertSize)
+	}
+	if c.RoutedLayers() == 0 {
+		return fmt.Errorf("mlp_only_layers and decoder_sparse_step %d leave no layer with experts", m.Step)
+	}
+	return nil
+}
+
+// mixture reads the keys of a mixture of experts. Both names of the number of experts are in use.
+func (k *keys) mixture(m Mixture) *Mixture {
+	k.integer("num_experts", &m.Experts)
+	named := m.Experts
+	k.integer("num_local_experts", &m.Experts)
+	if k.has("num_experts") && named != m.Experts {
+		k.fail("num_experts is %d but num_local_experts is %d", named, m.Experts)
+	}
+	k.integer("num_experts_per_tok", &m.PerToken)
+	k.integer("moe_intermediate_size", &m.FFN)
+	k.boolean("norm_topk_prob", &m.Normalise)
+	k.integer("decoder_sparse_step", &m.Step)
+	m.Dense = k.integers("mlp_only_layers")
+	return &m
+}
+
+func (m *Mixture) keys() map[string]any {
+	dense := m.Dense
+	if dense == nil {
+		dense = []int{}
+	}
+	return map[string]any{"num_experts": m.Experts, "num_local_experts": m.Experts, "num_experts_per_tok": m.PerToken,
+		"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "decoder_sparse_step": m.Step, "mlp_only_layers": dense}
+}
+
+// experts adds a router, and a SwiGLU MLP for each expert. The experts are stacked in one leaf for gate and up and one for
+// down, an expert's gate before its up.
+func (l *layer) experts(m *Mixture) {
+	l.linear("router", Matrix, l.c.Hidden, false, module{"mlp.gate", "ffn_gate_inp", m.Experts, 0})
+	var gateUp, down []module
+	for e := range m.Experts {
+		name := fmt.Sprintf("mlp.experts.%d.", e)
+		gateUp = append(gateUp, module{name + "gate_proj", "ffn_gate_exps", m.FFN, 0}, module{name + "up_proj", "ffn_up_exps", m.FFN, 0})
+		down = append(down, module{name + "down_proj", "ffn_down_exps", l.c.Hidden, 0})
+	}
+	l.linear("experts_gate_up", Matrix, l.c.Hidden, false, gateUp...)
+	l.linear("experts_down", Residual, m.FFN, false, down...)
+}

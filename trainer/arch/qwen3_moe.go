@@ -1,0 +1,27 @@
+package arch
+
+// Qwen3MoE is the family of Qwen 3's mixtures of experts: attention as in Qwen3, and experts in all or some layers.
+const Qwen3MoE = "qwen3_moe"
+
+func init() {
+	register(&family{
+		name:         Qwen3MoE,
+		architecture: "Qwen3MoeForCausalLM",
+		defaults: Config{VocabSize: 151936, Hidden: 2048, Layers: 24, Heads: 32, KVHeads: 4, FFN: 6144, RMSEps: 1e-6,
+			MaxPosition: 32768, Mixture: &Mixture{Experts: 128, PerToken: 8, FFN: 768, Step: 1}},
+		attentionBias: true,
+		writes:        map[string]any{"use_sliding_window": false},
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.headNorms()
+			l.output(c.AttentionBias)
+			l.postNorm()
+			if c.HasExperts(l.index) {
+				l.experts(c.Mixture)
+			} else {
+				l.gatedMLP(false)
+			}
+		},
+	})
+}

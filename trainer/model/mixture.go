@@ -1,0 +1,38 @@
+package model
+
+import "github.com/mgrpo/mgrpo/bindings/torch"
+
+// Routes are the experts through which the T rows of a forward pass go, of each layer that has experts (L layers, k of E
+// experts). The zero value and nil let every row choose. Fields that are nil are not used.
+type Routes struct {
+	Given   *torch.Tensor // int32 [L, T, k]: what a row takes in place of its own choice; -1 first in one that chooses
+	Chosen  *torch.Tensor // int32 [L, T, k], written
+	Differs *torch.Tensor // int32 [L, T], written: 1 where Given is not the row's own choice
+	Prob    *torch.Tensor // float32 [L, E], written: the router's mean probabilities
+	Balance float64       // coefficient of the load-balancing loss of one layer; see torch.Routing
+}
+
+// mixture is the router and the experts of a layer. Routers are read in float32 where there is a copy in it.
+type mixture struct {
+	index                int // among the layers that have experts
+	router, gateUp, down *torch.Tensor
+	perToken             int
+	normalise            bool
+}
+
+// of is the mixture's output for h [T, Hidden]. The router's logits are float32, whatever type h has.
+func (m *mixture) of(h *torch.Tensor, routes *Routes) *torch.Tensor {
+	logits := torch.Linear(h.To(torch.Float32), m.router.To(torch.Float32), nil)
+	r := torch.Routing{PerToken: m.perToken, Normalise: m.normalise}
+	if routes != nil {
+		at := func(t *torch.Tensor) *torch.Tensor {
+			if t == nil {
+				return nil
+			}
+			return t.Select(0, int64(m.index))
+		}
+		r.Given, r.Chosen, r.Differs, r.Prob, r.Balance = at(routes.Given), at(routes.Chosen), at(routes.Differs), at(routes.Prob), routes.Balance
+	}
+	chosen, weight := torch.Route(logits, r)
+	return torch.Experts(h, chosen, weight, m.gateUp, m.down)
+}

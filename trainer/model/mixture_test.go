@@ -1,0 +1,108 @@
+package model
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// eachMixture runs a test on the golden models that have experts.
+func eachMixture(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
+	var dirs []string
+	for _, dir := range golden.InSafetensors(golden.Models(t)) {
+		if f := open(t, dir, "cpu"); f.m.Config.Mixture != nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	if len(dirs) == 0 {
+		t.Skip("golden: families: no mixture of experts")
+	}
+	for _, dir := range dirs {
+		for _, device := range cudatest.Devices(t) {
+			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { test(t, open(t, dir, device)) })
+		}
+	}
+	golden.CountModels(kind, dirs, 1)
+}
+
+// routed is a forward pass over the golden batch, and its experts int32 [L, T, k].
+func (f *fixture) routed(s *torch.Scope, routes *Routes) (hidden *torch.Tensor, chosen []int32) {
+	in := f.packed(s)
+	in.Routes = routes
+	cfg := &f.m.Config
+	routes.Chosen = s.Empty(torch.Int32, int64(cfg.RoutedLayers()), in.IDs.Size(0), int64(cfg.Mixture.PerToken))
+	hidden = f.m.Forward(s, in)
+	chosen = make([]int32, routes.Chosen.Numel())
+	routes.Chosen.Int32s(chosen)
+	return hidden, chosen
+}
+
+// wantExperts is experts.L of every layer that has experts, as Routes has them.
+func (f *fixture) wantExperts() (all []float64) {
+	for i := range f.m.Config.Layers {
+		if f.m.Config.HasExperts(i) {
+			all = append(all, f.unpadded(fmt.Sprintf("experts.%d", i), 0, int64(f.m.Config.Mixture.PerToken))...)
+		}
+	}
+	return all
+}
+
+func asFloats(v []int32) []float64 {
+	out := make([]float64, len(v))
+	for i, x := range v {
+		out[i] = float64(x)
+	}
+	return out
+}
+
+// The experts of every row are those of the goldens, in their order; given to the same pass they change nothing, and other
+// ones are taken and counted.
+func TestRoutes(t *testing.T) {
+	eachMixture(t, "experts", func(t *testing.T, f *fixture) {
+		do(t, f.m, func(s *torch.Scope) {
+			free, chosen := f.routed(s, &Routes{})
+			near(t, "experts", asFloats(chosen), f.wantExperts(), 0)
+
+			layers, k := int64(f.m.Config.RoutedLayers()), int64(f.m.Config.Mixture.PerToken)
+			rows := int64(len(chosen)) / layers / k
+			give := func(experts []int32) *Routes {
+				return &Routes{Given: s.FromInt32(experts, layers, rows, k), Differs: s.Empty(torch.Int32, layers, rows)}
+			}
+			differing := func(r *Routes) (n int32) {
+				each := make([]int32, r.Differs.Numel())
+				r.Differs.Int32s(each)
+				for _, d := range each {
+					n += d
+				}
+				return n
+			}
+			same := give(chosen)
+			replayed, _ := f.routed(s, same)
+			near(t, "replayed", floats(replayed), floats(free), 0)
+			if n := differing(same); n != 0 {
+				t.Errorf("%d choices differ from themselves", n)
+			}
+
+			// Row 3 of the first layer takes another expert, and row 4 is free.
+			other := append([]int32{}, chosen...)
+			taken := map[int32]bool{}
+			for _, e := range other[3*k : 4*k] {
+				taken[e] = true
+			}
+			for e := range int32(f.m.Config.Mixture.Experts) {
+				if !taken[e] {
+					other[3*k] = e
+				}
+			}
+			other[4*k] = -1
+			forced := give(other)
+			if _, got := f.routed(s, forced); got[3*k] != other[3*k] || got[4*k] != chosen[4*k] || differing(forced) < 1 {
+				t.Errorf("rows 3 and 4 went to %v where %v was given; %d differ", got[3*k:5*k], other[3*k:5*k], differing(forced))
+			}
+		})
+	})
+}
