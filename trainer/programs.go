@@ -28,23 +28,13 @@ func (w *worker) admitPrograms(p store.Phase) (end func()) {
 // attemptByProgram is one rollout that a program plays. A program that fails has no reward of 0: its rollout is removed for
 // every agent, as one whose answer cannot be verified.
 func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Query, k int) error {
-	played, err := w.Programs.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
-		Run: w.cfg.Run.Name, Round: w.member.Nonce(), Phase: c.phase.String(), Query: q.ID, Rollout: k}})
-	if err != nil {
-		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
-	}
-	for name := range played.Result.Experts {
-		if !slices.ContainsFunc(w.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
-			played.Failed = fmt.Errorf("the program scores calls of %q, which is no sub-agent", name)
-		}
-	}
-	said, err := w.Gateway.Finish(played.Ticket)
+	played, said, err := w.playProgram(ctx, c.phase, q, k)
 	if err != nil {
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
 	t := w.heldOf(q, k, 0, said)
 	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
-	if t.FormatValid = !slices.ContainsFunc(said, func(c gateway.Conversation) bool { return !c.Valid }); played.Result.Format != nil {
+	if played.Result.Format != nil {
 		t.FormatValid = *played.Result.Format
 	}
 	if played.Failed != nil {
@@ -57,27 +47,35 @@ func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Quer
 	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Unscored: lost.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
-	} else if err := w.scoreProgram(ctx, q, &t, played.Result.Correct, &o); err != nil {
-		return err
 	}
-	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
-		return err
+	return w.conclude(ctx, c, &t, o, func(o *store.Outcome) error {
+		return w.scoreProgram(ctx, q, &t, played.Result.Correct, o)
+	})
+}
+
+// playProgram has the program play, and returns what it says and the main agent's conversations.
+func (w *worker) playProgram(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.Played, []gateway.Conversation, error) {
+	played, err := w.Programs.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
+		Run: w.cfg.Run.Name, Round: w.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
+	if err != nil {
+		return played, nil, err
 	}
-	c.add(&t)
-	return nil
+	for name := range played.Result.Experts {
+		if !slices.ContainsFunc(w.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
+			played.Failed = fmt.Errorf("the program scores calls of %q, which is no sub-agent", name)
+		}
+	}
+	said, err := w.Gateway.Finish(played.Ticket)
+	return played, said, err
 }
 
 // scoreProgram makes the reward of the program's own score, or of the task's verification where it gave none.
 func (w *worker) scoreProgram(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
-	if correct != nil {
-		o.Correct = *correct
-		o.Reward, err = w.Rules.Rewards.MainReward(o.Format, &o.Correct)
-	} else {
-		err = w.score(ctx, q, attemptOf(t.Trajectory, ""), o)
+	if correct == nil {
+		return w.score(ctx, q, attemptOf(t.Trajectory, ""), o)
 	}
-	if err != nil && ctx.Err() == nil {
-		o.Failed, o.Correct, o.Reward, err = reasonOf(err), 0, 0, nil
-	}
+	o.Correct = *correct
+	o.Reward, err = w.Rules.Rewards.MainReward(o.Format, &o.Correct)
 	return err
 }
 

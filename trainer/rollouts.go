@@ -131,16 +131,26 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 		o.Failed = reasonOf(silent)
 		return w.member.PublishOutcome(ctx, c.phase, o)
 	}
-	if err := w.score(ctx, q, attemptOf(t, ""), &o); err != nil {
-		if ctx.Err() != nil {
-			return err
+	return w.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
+		return w.score(ctx, q, attemptOf(t, ""), o)
+	})
+}
+
+// conclude scores a rollout that has not failed, publishes its outcome and holds the main agent's trajectory. A rollout that
+// cannot be scored is void for every agent.
+func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) error {
+	if o.Failed == "" {
+		if err := score(&o); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
 		}
-		o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0 // no score, no reward: the rollout is void for every agent
 	}
 	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
 		return err
 	}
-	c.add(&trajectory{Trajectory: t, task: q.Text})
+	c.add(t)
 	return nil
 }
 

@@ -139,52 +139,69 @@ type Rules struct {
 func (o *options) sampling(r Rules) (policy.Sampling, error) {
 	s := r.Sampling
 	s.StopStrings = o.Stop
-	for name, n := range map[string]*int{"max_tokens": o.MaxTokens, "max_completion_tokens": o.MaxCompletionTokens} {
-		if n == nil {
-			continue
-		}
-		if *n < 1 {
-			return s, invalid(name, "%d; want at least 1", *n)
-		}
-		s.MaxNew = *n
+	if err := o.check(); err != nil {
+		return s, err
 	}
-	if o.N != nil && *o.N != 1 {
-		return s, invalid("n", "%d; one reply a request", *o.N)
-	}
-	if o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0 {
-		return s, refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias change the distribution that is trained: leave them out")
-	}
-	if o.ResponseFormat != nil && o.ResponseFormat.Type != "text" {
-		return s, invalid("response_format", "%s needs an engine that constrains what is sampled, which this one does not: check the reply, or offer a function", o.ResponseFormat.Type)
-	}
-	for _, f := range []struct {
-		name  string
-		asked *float64
-		own   *float64
-		max   float64
-		off   float64 // a value that means the same as 0
-	}{{"temperature", o.Temperature, &s.Temperature, 100, math.NaN()}, {"top_p", o.TopP, &s.TopP, 1, 1}, {"min_p", o.MinP, &s.MinP, 1, 0},
-		{"top_k", asFloat(o.TopK), nil, math.MaxInt32, -1}} {
-		own := float64(s.TopK)
-		if f.own != nil {
-			own = *f.own
-		}
-		if f.asked == nil || *f.asked == own || f.off == *f.asked && (own == 0 || own == f.off) {
-			continue
-		}
-		if !r.Free {
-			return s, invalid(f.name, "%v; the run trains what is sampled with %v: leave it out, or change the run's", *f.asked, own)
-		}
-		if !(*f.asked >= 0 && *f.asked <= f.max) {
-			return s, invalid(f.name, "%v; want 0 to %v", *f.asked, f.max)
-		}
-		if f.own != nil {
-			*f.own = *f.asked
-		} else {
-			s.TopK = int(*f.asked)
+	for _, n := range []*int{o.MaxTokens, o.MaxCompletionTokens} {
+		if n != nil {
+			s.MaxNew = *n
 		}
 	}
+	topK := float64(s.TopK)
+	for _, f := range []setting{
+		{"temperature", o.Temperature, &s.Temperature, 100, math.NaN()},
+		{"top_p", o.TopP, &s.TopP, 1, 1},
+		{"min_p", o.MinP, &s.MinP, 1, 0},
+		{"top_k", asFloat(o.TopK), &topK, math.MaxInt32, -1},
+	} {
+		if err := f.change(r.Free); err != nil {
+			return s, err
+		}
+	}
+	s.TopK = int(topK)
 	return s, nil
+}
+
+// check refuses what no phase allows.
+func (o *options) check() error {
+	for name, n := range map[string]*int{"max_tokens": o.MaxTokens, "max_completion_tokens": o.MaxCompletionTokens} {
+		if n != nil && *n < 1 {
+			return invalid(name, "%d; want at least 1", *n)
+		}
+	}
+	switch {
+	case o.N != nil && *o.N != 1:
+		return invalid("n", "%d; one reply a request", *o.N)
+	case o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0:
+		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias change the distribution that is trained: leave them out")
+	case o.ResponseFormat != nil && o.ResponseFormat.Type != "text":
+		return invalid("response_format", "%s needs an engine that constrains what is sampled, which this one does not: check the reply, or offer a function", o.ResponseFormat.Type)
+	}
+	return nil
+}
+
+// setting is a number that changes the distribution which tokens are drawn from.
+type setting struct {
+	name  string
+	asked *float64 // the request's; nil: none
+	own   *float64 // the run's
+	most  float64
+	off   float64 // a value that means the same as 0
+}
+
+// change sets the run's value to the request's. They may differ in a free phase alone.
+func (f setting) change(free bool) error {
+	own := *f.own
+	switch {
+	case f.asked == nil, *f.asked == own, *f.asked == f.off && (own == 0 || own == f.off):
+		return nil
+	case !free:
+		return invalid(f.name, "%v; the run trains what is sampled with %v: leave it out, or change the run's", *f.asked, own)
+	case !(*f.asked >= 0 && *f.asked <= f.most):
+		return invalid(f.name, "%v; want 0 to %v", *f.asked, f.most)
+	}
+	*f.own = *f.asked
+	return nil
 }
 
 func asFloat(n *int) *float64 {
