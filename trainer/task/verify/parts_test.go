@@ -41,6 +41,7 @@ func TestAskedByParaphrase(t *testing.T) {
 		"How many bronze medals did Senegal win at the Games 1999?": 1,
 		"How many bronze medals did Chad win at the Games 1999?":    0,
 		"How many bronze medals did Nepal win at the Games 1999?":   -1,
+		"What is the Bronze of Nepal in Games 1999, Medal table?":   -1,
 		"How many did Senegal win?":                                 -1,
 	} {
 		i, ok := Asked(medals, subtask, 0.6)
