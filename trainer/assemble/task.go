@@ -69,9 +69,13 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 			Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
 		})
 	}
+	layout := t.Layout
+	if layout == "rows" {
+		layout = ""
+	}
 	return jsonl.Open(jsonl.Settings{
-		Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
-		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts},
+		Layout: layout, Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
+		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts, Kind: t.Fields.Kind, Level: t.Fields.Level},
 	})
 }
 

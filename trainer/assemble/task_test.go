@@ -13,6 +13,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
@@ -137,5 +138,29 @@ agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowher
 	}
 	if got, err := opened.VerifyMain(t.Context(), q, task.Attempt{Answer: "3"}); err != nil || got != 1 {
 		t.Errorf("the whole answer: %v, %v", got, err)
+	}
+}
+
+// Every layout can be configured.
+func TestLayoutsAreConfigured(t *testing.T) {
+	for _, name := range jsonl.Layouts() {
+		text := "run: {name: x}\ntask: {kind: jsonl, train: a, eval: a, layout: " + name + "}\nagents: {writer: {role: main, model: nowhere}}\n"
+		if _, err := config.Parse("team.yaml", []byte(text), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	path := filepath.Join("..", "task", "jsonl", "testdata", "layouts", "musique.jsonl")
+	cfg, err := config.Parse("team.yaml", []byte("run: {name: x}\ntask: {kind: jsonl, train: "+path+", eval: "+path+", layout: musique, verifier: {kind: exact_match}, expert: {kind: parts}}\n"+
+		"agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowhere}}\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := Task(cfg, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer task.Close(opened)
+	if got, err := opened.VerifySub(t.Context(), opened.Train(0), task.Attempt{Subtask: "Otto Finn mother", Answer: "Ada Finn"}); err != nil || got != 1 {
+		t.Errorf("%v, %v", got, err)
 	}
 }

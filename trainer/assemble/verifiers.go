@@ -19,7 +19,7 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
 	}
 	j := cfg.Task.Judge
-	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Judge: verify.JudgeSettings{
+	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Relative: v.Relative, Judge: verify.JudgeSettings{
 		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
 	}}
 	if kind == verify.Program {

@@ -86,9 +86,10 @@ type TLS struct {
 // Task is the source of queries and the scoring of answers.
 type Task struct {
 	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
-	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array or Parquet (jsonl, gsm8k)."`
+	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k)."`
 	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
-	Fields         Fields   `yaml:"fields" doc:"Names of the fields of a row. The verifier gets all fields."`
+	Layout         string   `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published (docs/verifiers.md)."`
+	Fields         Fields   `yaml:"fields" doc:"Names of the fields of a row, with layout rows. The verifier gets all fields."`
 	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
 	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
 	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
@@ -103,14 +104,17 @@ type Fields struct {
 	Question string `yaml:"question" default:"question" doc:"Text of the query."`
 	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer, or a list of accepted answers."`
 	Choices  string `yaml:"choices" default:"choices" doc:"List of choices, for the verifier of that kind."`
+	Kind     string `yaml:"kind" default:"kind" doc:"What kind of question it is; evaluations report each kind."`
+	Level    string `yaml:"level" default:"level" doc:"How hard it is; evaluations report each level."`
 	Parts    string `yaml:"parts" default:"parts" doc:"List of sub-questions, {question, answer}, for the expert of that kind and for demonstrations."`
 }
 
 // Verifier says how one answer becomes a score in [0, 1].
 type Verifier struct {
-	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|numeric|choice|regex|parts|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. parts, of an expert: as task.verifier, against the part of the question that the sub-task asks for. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
+	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|exact_match|f1|quantity|numeric|choice|regex|parts|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. parts, of an expert: as task.verifier, against the part of the question that the sub-task asks for. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
 	Pattern   string        `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
-	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric: greatest absolute difference that still counts as equal."`
+	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric, quantity: greatest absolute difference that still counts as equal."`
+	Relative  float64       `yaml:"relative" default:"0" min:"0" doc:"numeric, quantity: the same as a share of the reference answer. The larger of the two counts."`
 	Overlap   float64       `yaml:"overlap" default:"1" above:"0" max:"1" doc:"parts: least share of a part's words that a sub-task which asks for it has. See docs/verifiers.md."`
 	Command   []string      `yaml:"command" doc:"program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line with its score."`
 	Dir       Path          `yaml:"dir" default:"." doc:"program: folder in which it runs. Absent: the folder of this file." change:"worker"`

@@ -169,6 +169,12 @@ func TestErrors(t *testing.T) {
 				"f.yaml:4:14: cold_start.demonstrations: the queries of the task gsm8k have no parts; use task.kind: jsonl, or demonstrations: task"},
 		{name: "sloppiness", text: team + "cold_start: {sloppiness: {misred: 0.5, skip: 2}}\n",
 			want: "f.yaml:3:27: cold_start.sloppiness.misred: unknown key; did you mean misread?\nf.yaml:3:46: cold_start.sloppiness.skip: must be at most 1; found 2"},
+		{name: "layout", text: team + "task: {kind: jsonl, train: a, eval: b, layout: musique, fields: {answer: a}}\n",
+			want: "f.yaml:3:57: task.fields: given besides task.layout, which knows the names; keep one"},
+		{name: "layout of a task", text: team + "task: {layout: gaia, verifier: {relative: 0.1}}\n",
+			want: "f.yaml:3:8: task.layout: only the task jsonl has it; this one is research\nf.yaml:3:22: task.verifier: the task research scores answers by itself; leave this out"},
+		{name: "an unknown layout", text: team + "task: {kind: jsonl, train: a, eval: b, layout: hotpotq}\n",
+			want: "f.yaml:3:48: task.layout: \"hotpotq\" is not possible; did you mean hotpotqa?"},
 		{name: "verifiers", text: team + "task: {kind: jsonl, train: a, eval: b, verifier: {kind: program}, expert: {kind: torchscript, path: s.pt, command: [x]}}\n",
 			want: "f.yaml:3:40: task.verifier.command: missing; a verifier of kind program needs it\n" +
 				"f.yaml:3:67: task.expert.tokenizer: missing; a verifier of kind torchscript needs it\n" +

@@ -182,6 +182,12 @@ func (c *Config) validateTask(d *decoder) {
 	if t.Expert.Kind == "parts" && t.Kind == "gsm8k" {
 		d.failAt("task.expert.kind", "the rows of gsm8k have no parts; use task.kind: jsonl")
 	}
+	if t.Layout != "rows" && t.Kind != "jsonl" {
+		d.failAt("task.layout", "only the task jsonl has it; this one is %s", t.Kind)
+	}
+	if t.Layout != "rows" && t.Fields != defaultFields {
+		d.failAt("task.fields", "given besides task.layout, which knows the names; keep one")
+	}
 	t.Verifier.validate(d, "task.verifier", &t.Judge)
 	t.Expert.validate(d, "task.expert", &t.Judge)
 	if t.Judge.KeyEnv != "" && !validEnv(t.Judge.KeyEnv) {
@@ -189,9 +195,12 @@ func (c *Config) validateTask(d *decoder) {
 	}
 }
 
+// defaultFields are those of a configuration that names none.
+var defaultFields = Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Kind: "kind", Level: "level", Parts: "parts"}
+
 // given says whether the configuration has settings for this verifier.
 func (v *Verifier) given() bool {
-	return v.Kind != "auto" || v.Overlap != 1 || v.Pattern != "" || v.Tolerance != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
+	return v.Kind != "auto" || v.Overlap != 1 || v.Pattern != "" || v.Tolerance != 0 || v.Relative != 0 || len(v.Command) > 0 || v.Path != "" || v.Tokenizer != ""
 }
 
 func (v *Verifier) validate(d *decoder, key string, j *Judge) {

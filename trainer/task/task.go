@@ -26,6 +26,8 @@ type Query struct {
 
 	Accepted []string        // all right answers, Answer first; nil: Answer only
 	Parts    []SubQuestion   // in the order in which they are to be asked; nil: none are known
+	Kind     string          // what kind of question it is, for evaluations; "": not known
+	Level    string          // how hard it is, for evaluations; "": not known
 	Columns  json.RawMessage // the row with all its columns, a JSON object; nil: the task has no rows
 }
 

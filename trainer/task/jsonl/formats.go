@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/parquet-go/parquet-go"
 )
@@ -17,6 +19,12 @@ import (
 func (t *table) read(file *os.File) (at int, err error) {
 	in := bufio.NewReader(file)
 	head, _ := in.Peek(in.Size())
+	switch filepath.Ext(file.Name()) {
+	case ".csv":
+		return t.readSeparated(in, ',')
+	case ".tsv":
+		return t.readSeparated(in, '\t')
+	}
 	switch {
 	case bytes.HasPrefix(head, []byte("PAR1")):
 		return t.readParquet(file)
@@ -71,6 +79,38 @@ func (t *table) readArray(in io.Reader) (at int, err error) {
 		return at + 1, errors.New("text follows the array: a file must be a single array of objects, or one object a line")
 	}
 	return at, nil
+}
+
+// readSeparated adds the rows of a file of values with a separator, whose first line has their names.
+func (t *table) readSeparated(in io.Reader, separator rune) (at int, err error) {
+	bounded := &patient{in: in}
+	lines := csv.NewReader(bounded)
+	lines.Comma, lines.LazyQuotes = separator, separator == '\t'
+	names, err := lines.Read()
+	if err != nil {
+		return 1, err
+	}
+	for at = 1; ; at++ {
+		bounded.read = 0
+		values, err := lines.Read()
+		if err == io.EOF {
+			return at, nil
+		}
+		if err != nil {
+			return at, err
+		}
+		row := map[string]string{}
+		for i, name := range names {
+			row[name] = values[i]
+		}
+		text, err := json.Marshal(row)
+		if err != nil {
+			return at, err
+		}
+		if err := t.add(at, text); err != nil {
+			return at, err
+		}
+	}
 }
 
 // patient is a reader that returns an error if a row is too long.

@@ -59,9 +59,9 @@ func TestParquetOfPyarrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Row{
-		{ID: "sum-1", Question: "2 + 2?", Answer: "4", Accepted: []string{"4", "four"}, Choices: []string{"3", "4"}},
+		{ID: "sum-1", Question: "2 + 2?", Answer: "4", Accepted: []string{"4", "four"}, Choices: []string{"3", "4"}, Level: "1"},
 		{ID: "capital-1", Question: "Côte d'Ivoire <capital>?", Answer: "Yamoussoukro", Accepted: []string{"Yamoussoukro"}},
-		{ID: "sum-2", Question: "3 + 4?", Answer: "7", Accepted: []string{"7"}, Choices: []string{}},
+		{ID: "sum-2", Question: "3 + 4?", Answer: "7", Accepted: []string{"7"}, Choices: []string{}, Level: "3"},
 	}
 	columns := []string{
 		`{"id":"sum-1","question":"2 + 2?","answer":["4","four"],"choices":["3","4"],"subject":"sums","level":1,"weight":0.5,"checked":true,"price":"12.5","meta":{"source":"book","tags":["a","b"]}}`,

@@ -16,6 +16,7 @@ import (
 type Settings struct {
 	Train, Eval string // files
 	Fields      Fields
+	Layout      string          // one of Layouts, whose fields are known; "": Fields
 	Seed        uint64          // of the training order
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
@@ -46,11 +47,18 @@ const (
 
 // Open reads both files.
 func Open(s Settings) (*Task, error) {
-	train, err := ReadRows(s.Train, s.Fields)
+	reshape, fields := layouts[s.Layout], s.Fields
+	if s.Layout != "" {
+		if reshape == nil {
+			return nil, fmt.Errorf("jsonl: layout %q: must be one of %s", s.Layout, strings.Join(Layouts(), ", "))
+		}
+		fields = DefaultFields()
+	}
+	train, err := readRows(s.Train, fields, reshape)
 	if err != nil {
 		return nil, err
 	}
-	eval, err := ReadRows(s.Eval, s.Fields)
+	eval, err := readRows(s.Eval, fields, reshape)
 	if err != nil {
 		return nil, err
 	}
@@ -147,5 +155,5 @@ func query(split string, r Row) task.Query {
 	for i, choice := range r.Choices {
 		fmt.Fprintf(&text, "\n(%c) %s", 'A'+i, choice)
 	}
-	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Parts: r.Parts, Columns: r.Columns, Data: r.Choices}
+	return task.Query{ID: id, Row: id, Text: text.String(), Answer: r.Answer, Accepted: r.Accepted, Parts: r.Parts, Kind: r.Kind, Level: r.Level, Columns: r.Columns, Data: r.Choices}
 }

@@ -30,11 +30,13 @@ type Fields struct {
 	Answer   string // a text, or a list of texts of which any is right
 	Choices  string // list of options; a row may lack this field; "": no row has it
 	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
+	Kind     string // what kind of question it is; a row may lack this field; "": no row has it
+	Level    string // how hard it is; a row may lack this field; "": no row has it
 }
 
-// DefaultFields are id, question, answer, choices and parts.
+// DefaultFields are id, question, answer, choices, parts, kind and level.
 func DefaultFields() Fields {
-	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Parts: "parts"}
+	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Parts: "parts", Kind: "kind", Level: "level"}
 }
 
 // Row is one question.
@@ -45,18 +47,24 @@ type Row struct {
 	Accepted []string // all accepted answers if the row has a list, else nil
 	Choices  []string
 	Parts    []task.SubQuestion
+	Kind     string
+	Level    string
 	Columns  json.RawMessage // the whole row, a JSON object
 }
 
-// ReadRows reads a file of rows: Parquet, a JSON array of objects, or one JSON object a line. The first bytes tell the
-// format. Blank lines are skipped but counted. Errors name the file and the number of the row.
-func ReadRows(path string, fields Fields) ([]Row, error) {
+// ReadRows reads a file of rows: Parquet, a JSON array of objects, or one JSON object a line, as the first bytes tell; or
+// comma- or tab-separated values, as the ending of the name, .csv or .tsv, tells. Blank lines are skipped but counted. Errors
+// name the file and the number of the row.
+func ReadRows(path string, fields Fields) ([]Row, error) { return readRows(path, fields, nil) }
+
+// readRows reads a file whose rows reshape turns into objects with the given fields; nil: they are such objects.
+func readRows(path string, fields Fields, reshape func(object) (object, error)) ([]Row, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("jsonl: %w", err)
 	}
 	defer file.Close()
-	t := table{fields: fields, seen: map[string]int{}}
+	t := table{fields: fields, reshape: reshape, seen: map[string]int{}}
 	if at, err := t.read(file); err != nil {
 		return nil, fmt.Errorf("jsonl: %s:%d: %w", path, at, err)
 	}
@@ -68,17 +76,21 @@ func ReadRows(path string, fields Fields) ([]Row, error) {
 
 // table collects the rows of a file.
 type table struct {
-	fields Fields
-	rows   []Row
-	seen   map[string]int // row number by id
+	fields  Fields
+	reshape func(object) (object, error)
+	rows    []Row
+	seen    map[string]int // row number by id
 }
 
+// object is a row: its values by the names of its fields.
+type object = map[string]json.RawMessage
+
 // add parses the JSON object of row n, counted from 1.
-func (t *table) add(n int, object []byte) error {
-	if len(object) > maxLine {
+func (t *table) add(n int, text []byte) error {
+	if len(text) > maxLine {
 		return errTooLong
 	}
-	row, err := parseRow(object, n, t.fields)
+	row, err := t.parse(text, n)
 	if err != nil {
 		return err
 	}
@@ -95,15 +107,28 @@ func (t *table) add(n int, object []byte) error {
 
 var errTooLong = fmt.Errorf("a row of more than %d bytes", maxLine)
 
-func parseRow(line []byte, n int, fields Fields) (Row, error) {
-	var object map[string]json.RawMessage
-	if !utf8.Valid(line) {
+func (t *table) parse(text []byte, n int) (Row, error) {
+	var o object
+	if !utf8.Valid(text) {
 		return Row{}, errors.New("not UTF-8")
 	}
-	if err := json.Unmarshal(line, &object); err != nil || object == nil {
+	if err := json.Unmarshal(text, &o); err != nil || o == nil {
 		return Row{}, fmt.Errorf("not a JSON object: %v", err)
 	}
-	row := Row{ID: fmt.Sprintf("row-%06d", n), Columns: bytes.Clone(bytes.TrimSpace(line))}
+	if t.reshape != nil {
+		var err error
+		if o, err = t.reshape(o); err != nil {
+			return Row{}, err
+		}
+	}
+	row, err := parseRow(o, n, t.fields)
+	row.Columns = bytes.Clone(bytes.TrimSpace(text))
+	return row, err
+}
+
+// parseRow reads row n, counted from 1.
+func parseRow(object object, n int, fields Fields) (Row, error) {
+	row := Row{ID: fmt.Sprintf("row-%06d", n)}
 	for _, f := range []struct{ key, name string }{{"question", fields.Question}, {"answer", fields.Answer}} {
 		if _, ok := object[f.name]; !ok {
 			return Row{}, fmt.Errorf("no field %q: the row has %s; name the right one in task.fields.%s", f.name, list(object), f.key)
@@ -130,6 +155,13 @@ func parseRow(line []byte, n int, fields Fields) (Row, error) {
 	if raw, ok := object[fields.Parts]; ok && fields.Parts != "" {
 		if row.Parts, err = readParts(raw); err != nil {
 			return Row{}, fmt.Errorf("field %q: %w", fields.Parts, err)
+		}
+	}
+	for name, into := range map[string]*string{fields.Kind: &row.Kind, fields.Level: &row.Level} {
+		if raw, ok := object[name]; ok && name != "" && string(raw) != "null" {
+			if err := scalar(raw, into); err != nil {
+				return Row{}, fmt.Errorf("field %q: %w", name, err)
+			}
 		}
 	}
 	if raw, ok := object[fields.ID]; ok && fields.ID != "" {

@@ -11,13 +11,25 @@ import (
 )
 
 // margin compares exact rationals.
-type margin struct{ tolerance *big.Rat }
+type margin struct {
+	tolerance *big.Rat
+	relative  *big.Rat // share of the reference
+}
 
-func newNumeric(tolerance float64) (Verifier, error) {
-	if !(tolerance >= 0) || math.IsInf(tolerance, 0) {
-		return nil, fmt.Errorf("verifier: tolerance %v: must be a finite number, 0 or more", tolerance)
+func newMargin(tolerance, relative float64) (margin, error) {
+	for name, v := range map[string]float64{"tolerance": tolerance, "relative": relative} {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return margin{}, fmt.Errorf("verifier: %s %v: must be a finite number, 0 or more", name, v)
+		}
 	}
-	within := margin{new(big.Rat).SetFloat64(tolerance)}
+	return margin{new(big.Rat).SetFloat64(tolerance), new(big.Rat).SetFloat64(relative)}, nil
+}
+
+func newNumeric(tolerance, relative float64) (Verifier, error) {
+	within, err := newMargin(tolerance, relative)
+	if err != nil {
+		return nil, err
+	}
 	return comparison(func(reference string, c Case) (bool, error) {
 		want, ok := ParseNumber(reference)
 		if !ok {
@@ -34,9 +46,13 @@ func (v margin) equal(got, want Number) bool {
 	return v.near(got.Value(), want.Value()) || (got.Percent != want.Percent && v.near(got.Figure, want.Figure))
 }
 
-func (v margin) near(a, b *big.Rat) bool {
-	d := new(big.Rat).Sub(a, b)
-	return d.Abs(d).Cmp(v.tolerance) <= 0
+func (v margin) near(got, want *big.Rat) bool {
+	bound := new(big.Rat).Mul(v.relative, new(big.Rat).Abs(want))
+	if bound.Cmp(v.tolerance) < 0 {
+		bound = v.tolerance
+	}
+	d := new(big.Rat).Sub(got, want)
+	return d.Abs(d).Cmp(bound) <= 0
 }
 
 // Number is a figure as written.

@@ -53,13 +53,16 @@ func Close(v Verifier) error {
 
 // Kinds of verifier.
 const (
-	Exact      = "exact"      // equal except for surrounding space
-	Normalized = "normalized" // equal except for case, punctuation, articles and spacing
-	Numeric    = "numeric"    // equal numbers: in \boxed{} or after ####, else the last number
-	Choice     = "choice"     // the same letter or the same option
-	Regex      = "regex"      // the pattern's first group, or its match, equals the reference
-	Judge      = "judge"      // an OpenAI-compatible model's score
-	Program    = "program"    // the score of a program in any language
+	Exact      = "exact"       // equal except for surrounding space
+	Normalized = "normalized"  // equal except for case, punctuation, articles and spacing
+	ExactMatch = "exact_match" // equal as SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA define it
+	F1         = "f1"          // the share of common words, as they define it
+	Quantity   = "quantity"    // equal numbers of one unit; texts as normalized
+	Numeric    = "numeric"     // equal numbers: in \boxed{} or after ####, else the last number
+	Choice     = "choice"      // the same letter or the same option
+	Regex      = "regex"       // the pattern's first group, or its match, equals the reference
+	Judge      = "judge"       // an OpenAI-compatible model's score
+	Program    = "program"     // the score of a program in any language
 
 	TorchScript = "torchscript" // the score of a module that torch.jit.save wrote
 )
@@ -68,7 +71,8 @@ const (
 type Settings struct {
 	Kind      string
 	Pattern   string  // regex: RE2
-	Tolerance float64 // numeric: greatest absolute difference that counts as equal
+	Tolerance float64 // numeric, quantity: greatest difference that counts as equal
+	Relative  float64 // the same, as a share of the reference; the larger of the two counts
 	Judge     JudgeSettings
 	Program   ProgramSettings
 
@@ -82,8 +86,14 @@ func New(s Settings) (Verifier, error) {
 		return sameText(strings.TrimSpace), nil
 	case Normalized:
 		return sameText(normalize), nil
+	case ExactMatch:
+		return comparison(exactMatch), nil
+	case F1:
+		return f1{}, nil
+	case Quantity:
+		return newQuantity(s.Tolerance, s.Relative)
 	case Numeric:
-		return newNumeric(s.Tolerance)
+		return newNumeric(s.Tolerance, s.Relative)
 	case Choice:
 		return comparison(sameChoice), nil
 	case Regex:
@@ -99,7 +109,7 @@ func New(s Settings) (Verifier, error) {
 	case TorchScript:
 		return newTorchScript(s.TorchScript)
 	}
-	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, Numeric, Choice, Regex, Judge, Program, TorchScript)
+	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, ExactMatch, F1, Quantity, Numeric, Choice, Regex, Judge, Program, TorchScript)
 }
 
 // comparison says whether an answer equals a reference. An error means that the reference cannot be read.

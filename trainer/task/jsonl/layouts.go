@@ -1,0 +1,298 @@
+package jsonl
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// layouts are the forms in which benchmarks publish their questions: each turns a row into one with DefaultFields.
+var layouts = map[string]func(object) (object, error){
+	"hotpotqa":    renamed(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}, "level": {"level"}}),
+	"2wiki":       renamed(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}}),
+	"musique":     musique,
+	"frames":      renamed(map[string][]string{"id": {"Unnamed: 0", "", "id"}, "question": {"Prompt"}, "answer": {"Answer"}, "kind": {"reasoning_types"}}),
+	"fanoutqa":    fanOutQA,
+	"webwalkerqa": webWalkerQA,
+	"gaia":        gaia,
+	"browsecomp":  browseComp,
+}
+
+// Layouts are the names of the known layouts, sorted.
+func Layouts() []string { return slices.Sorted(maps.Keys(layouts)) }
+
+// renamed returns the layout whose row has its fields under other names, of which the first that is there counts.
+// Question and answer keep their names where none is given.
+func renamed(names map[string][]string) func(object) (object, error) {
+	return func(row object) (object, error) {
+		out := object{}
+		for _, key := range []string{"id", "question", "answer", "kind", "level"} {
+			from, given := names[key]
+			if !given && (key == "question" || key == "answer") {
+				from = []string{key}
+			}
+			for _, name := range from {
+				if raw, ok := row[name]; ok {
+					out[key] = raw
+					break
+				}
+			}
+			if out[key] == nil && (key == "question" || key == "answer") {
+				return nil, fmt.Errorf("no field %q, which rows of this layout have: the row has %s", from[0], list(row))
+			}
+		}
+		return out, nil
+	}
+}
+
+// quoted is a text as JSON.
+func quoted(text string) json.RawMessage {
+	raw, _ := json.Marshal(text) // a text always marshals
+	return raw
+}
+
+// part is a sub-question as a row has it.
+type part struct {
+	Question string          `json:"question"`
+	Answer   json.RawMessage `json:"answer"`
+}
+
+func withParts(row object, parts []part) (object, error) {
+	raw, err := json.Marshal(parts)
+	row["parts"] = raw
+	return row, err
+}
+
+// musique: any of answer and answer_aliases is right; "#n" in a step of question_decomposition is the answer of step n;
+// the kind is the id's first word, such as 3hop1.
+func musique(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"id"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	var extra struct {
+		ID         string   `json:"id"`
+		Answer     string   `json:"answer"`
+		Aliases    []string `json:"answer_aliases"`
+		Answerable *bool    `json:"answerable"`
+		Steps      []struct {
+			Question string `json:"question"`
+			Answer   string `json:"answer"`
+		} `json:"question_decomposition"`
+	}
+	if err := reread(row, &extra); err != nil {
+		return nil, err
+	}
+	if extra.Answerable != nil && !*extra.Answerable {
+		return nil, errors.New("answerable is false: there is no answer to compare with; use the files of answerable questions, musique_ans_*")
+	}
+	accepted := []string{extra.Answer}
+	for _, alias := range extra.Aliases {
+		if !slices.Contains(accepted, alias) {
+			accepted = append(accepted, alias)
+		}
+	}
+	if out["answer"], err = json.Marshal(accepted); err != nil {
+		return nil, err
+	}
+	if kind, _, ok := strings.Cut(extra.ID, "__"); ok {
+		out["kind"] = quoted(kind)
+	}
+	parts := make([]part, len(extra.Steps))
+	for i, step := range extra.Steps {
+		for n := i; n > 0; n-- { // #10 before #1
+			step.Question = strings.ReplaceAll(step.Question, "#"+strconv.Itoa(n), extra.Steps[n-1].Answer)
+		}
+		parts[i] = part{step.Question, quoted(step.Answer)}
+	}
+	return withParts(out, parts)
+}
+
+// reread decodes some fields of a row.
+func reread(row object, into any) error {
+	raw, err := json.Marshal(row)
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		return fmt.Errorf("not of this layout: %w", err)
+	}
+	return nil
+}
+
+// step is a node of FanOutQA's decomposition.
+type step struct {
+	Question string          `json:"question"`
+	Answer   json.RawMessage `json:"answer"`
+	Steps    []step          `json:"decomposition"`
+}
+
+// fanOutQA: the parts are the steps of the decomposition, each after those that it consists of. Answers that are lists or
+// objects become texts: "a, b" and "key: value, key: value".
+func fanOutQA(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"id"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	var whole step
+	if err := reread(row, &whole); err != nil {
+		return nil, err
+	}
+	if out["answer"], err = asText(whole.Answer); err != nil {
+		return nil, err
+	}
+	var parts []part
+	var flatten func(steps []step) error
+	flatten = func(steps []step) error {
+		for _, s := range steps {
+			if err := flatten(s.Steps); err != nil {
+				return err
+			}
+			answer, err := asText(s.Answer)
+			if err != nil {
+				return fmt.Errorf("decomposition: %q: %w", s.Question, err)
+			}
+			parts = append(parts, part{s.Question, answer})
+		}
+		return nil
+	}
+	if err := flatten(whole.Steps); err != nil {
+		return nil, err
+	}
+	return withParts(out, parts)
+}
+
+// asText is a JSON value as a text of JSON.
+func asText(raw json.RawMessage) (json.RawMessage, error) {
+	if len(raw) == 0 {
+		return nil, errors.New("no answer")
+	}
+	var pieces []string
+	switch raw[0] {
+	case '[':
+		var list []json.RawMessage
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, err
+		}
+		for _, x := range list {
+			piece, err := plainText(x)
+			if err != nil {
+				return nil, err
+			}
+			pieces = append(pieces, piece)
+		}
+	case '{':
+		var fields object
+		if err := json.Unmarshal(raw, &fields); err != nil {
+			return nil, err
+		}
+		for _, key := range slices.Sorted(maps.Keys(fields)) {
+			piece, err := plainText(fields[key])
+			if err != nil {
+				return nil, err
+			}
+			pieces = append(pieces, key+": "+piece)
+		}
+	default:
+		return raw, nil
+	}
+	return quoted(strings.Join(pieces, ", ")), nil
+}
+
+func plainText(raw json.RawMessage) (text string, err error) {
+	if raw, err = asText(raw); err != nil {
+		return "", err
+	}
+	return text, scalar(raw, &text)
+}
+
+// webWalkerQA: kind and level are info.hop and info.difficulty_level.
+func webWalkerQA(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"id"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	var extra struct {
+		Info struct {
+			Hop   string `json:"hop"`
+			Level string `json:"difficulty_level"`
+		} `json:"info"`
+	}
+	if err := reread(row, &extra); err != nil {
+		return nil, err
+	}
+	out["kind"], out["level"] = quoted(extra.Info.Hop), quoted(extra.Info.Level)
+	return out, nil
+}
+
+// gaia: an attachment is named to the agents, who cannot open it. Answers of the test split are not published.
+func gaia(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"task_id"}, "question": {"Question"}, "answer": {"Final answer"}, "level": {"Level"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	var question, answer, file string
+	if err := errors.Join(scalar(out["question"], &question), scalar(out["answer"], &answer)); err != nil {
+		return nil, err
+	}
+	if answer == "?" {
+		return nil, errors.New(`the answer is "?": the answers of this split are not published; use the validation split`)
+	}
+	if raw, ok := row["file_name"]; ok && string(raw) != "null" {
+		if err := scalar(raw, &file); err != nil {
+			return nil, fmt.Errorf(`field "file_name": %w`, err)
+		}
+	}
+	if file != "" {
+		out["question"] = quoted(question + "\n(The file " + file + " belongs to this question. It cannot be opened here.)")
+	}
+	return out, nil
+}
+
+// browseComp: problem and answer are encrypted with the row's canary, so that nobody finds them by a search. Without a
+// canary they are taken as they are.
+func browseComp(row object) (object, error) {
+	out, err := renamed(map[string][]string{"id": {"id"}, "question": {"problem"}, "answer": {"answer"}, "kind": {"problem_topic"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	raw, encrypted := row["canary"]
+	if !encrypted {
+		return out, nil
+	}
+	var canary string
+	if err := scalar(raw, &canary); err != nil {
+		return nil, fmt.Errorf(`field "canary": %w`, err)
+	}
+	for _, key := range []string{"question", "answer"} {
+		var text string
+		if err := scalar(out[key], &text); err != nil {
+			return nil, err
+		}
+		plain, err := decrypt(text, canary)
+		if err != nil {
+			return nil, fmt.Errorf("the %s cannot be decrypted with the row's canary: %w", key, err)
+		}
+		out[key] = quoted(plain)
+	}
+	return out, nil
+}
+
+// decrypt undoes BrowseComp's encryption: base64, then exclusive or with the repeated SHA-256 of the password.
+func decrypt(text, password string) (string, error) {
+	bytes, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", err
+	}
+	key := sha256.Sum256([]byte(password))
+	for i := range bytes {
+		bytes[i] ^= key[i%len(key)]
+	}
+	return strings.ToValidUTF8(string(bytes), "\uFFFD"), nil
+}

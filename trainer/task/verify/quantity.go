@@ -1,0 +1,129 @@
+package verify
+
+import (
+	"math/big"
+	"strings"
+)
+
+// newQuantity compares an answer with a reference that is a number with a unit: the same unit, or another of the same
+// dimension, or no unit on one side. Other references are compared as texts, normalised.
+func newQuantity(tolerance, relative float64) (Verifier, error) {
+	within, err := newMargin(tolerance, relative)
+	if err != nil {
+		return nil, err
+	}
+	texts := sameText(normalize)
+	return comparison(func(reference string, c Case) (bool, error) {
+		want, ok := parseQuantity(reference)
+		if !ok {
+			return texts(reference, c)
+		}
+		got, ok := parseQuantity(conclusion(c.Attempt.Answer))
+		if !ok {
+			return false, nil
+		}
+		switch {
+		case got.dimension == want.dimension:
+			return within.near(got.value, want.value), nil
+		case got.dimension == "":
+			return within.near(got.value, want.written), nil
+		case want.dimension == "":
+			return within.near(got.written, want.value), nil
+		}
+		return false, nil
+	}), nil
+}
+
+// quantity is a number with its unit.
+type quantity struct {
+	value     *big.Rat // in the unit of the dimension
+	written   *big.Rat // in the unit that is written
+	dimension string   // of the unit: m for lengths, or a unit that is not in units; "": there is none
+}
+
+// parseQuantity reads a text that is a number with words before or after it, which are its unit. ok is false for a text
+// without a number or with several.
+func parseQuantity(text string) (q quantity, ok bool) {
+	text = plain(text)
+	at := figure.FindAllStringIndex(text, -1)
+	if len(at) != 1 || len(text) > maxFigure {
+		return q, false
+	}
+	numbers := scanNumbers(text)
+	if len(numbers) != 1 || numbers[0].Figure == nil {
+		return q, false
+	}
+	q.written = numbers[0].Figure
+	before := strings.TrimRight(text[:at[0][0]], " ")
+	factor := big.NewRat(1, 1)
+	var names []string
+	for _, w := range unitWords(strings.TrimSuffix(before, "-") + " " + text[at[0][1]:]) {
+		if n, ok := scales[w]; ok {
+			factor.Mul(factor, n)
+			continue
+		}
+		names = append(names, w)
+	}
+	q.written = new(big.Rat).Mul(q.written, factor)
+	q.value, q.dimension = q.written, strings.Join(names, " ")
+	if u, ok := units[q.dimension]; ok {
+		q.value, q.dimension = new(big.Rat).Mul(q.written, u.size), u.dimension
+	}
+	return q, true
+}
+
+// unitWords are the words around a number, in lower case and without filler, each as in the singular. Signs of
+// currencies and of per cent are words of their own.
+func unitWords(text string) (words []string) {
+	for _, sign := range []string{"$", "€", "£", "¥", "₹", "%"} {
+		text = strings.ReplaceAll(text, sign, " "+sign+" ")
+	}
+	for w := range strings.FieldsSeq(strings.ToLower(text)) {
+		w = strings.Trim(w, ".,;:()")
+		if w == "per" || w == "cent" || w == "percent" {
+			w = "%"
+		}
+		if singular := strings.TrimSuffix(w, "s"); len(singular) > 2 {
+			w = singular
+		}
+		if w != "" && !quantityFiller[w] && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {
+			words = append(words, w)
+		}
+	}
+	return words
+}
+
+var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "approximately": true, "of": true}
+
+// scales are words that multiply a number.
+var scales = map[string]*big.Rat{
+	"thousand": big.NewRat(1e3, 1), "million": big.NewRat(1e6, 1), "billion": big.NewRat(1e9, 1), "trillion": big.NewRat(1e12, 1),
+}
+
+// units are the units of length, mass and time that are converted: the size in the unit of the dimension.
+var units = unitTable()
+
+type unit struct {
+	size      *big.Rat
+	dimension string
+}
+
+func unitTable() map[string]unit {
+	table := map[string]unit{}
+	for _, u := range []struct {
+		dimension, names string // singular, separated by spaces
+		size             string
+	}{
+		{"m", "m metre meter", "1"}, {"m", "km kilometre kilometer", "1000"}, {"m", "cm centimetre centimeter", "1/100"}, {"m", "mm millimetre millimeter", "1/1000"},
+		{"m", "mi mile", "1609.344"}, {"m", "ft foot feet", "0.3048"}, {"m", "in inch inche", "0.0254"}, {"m", "yd yard", "0.9144"},
+		{"kg", "kg kilogram kilogramme", "1"}, {"kg", "g gram gramme", "1/1000"}, {"kg", "t tonne", "1000"}, {"kg", "lb lbs pound", "0.45359237"}, {"kg", "oz ounce", "0.028349523125"},
+		{"s", "s sec second", "1"}, {"s", "min minute", "60"}, {"s", "h hr hour", "3600"}, {"s", "d day", "86400"}, {"s", "ms millisecond", "1/1000"},
+		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"},
+	} {
+		size, _ := new(big.Rat).SetString(u.size) // the table's own sizes can be read
+		for name := range strings.FieldsSeq(u.names) {
+			table[name] = unit{size, u.dimension}
+		}
+	}
+	return table
+}

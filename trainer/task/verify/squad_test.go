@@ -1,0 +1,95 @@
+package verify
+
+import (
+	"math"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// The results are those of the evaluation scripts of SQuAD 1.1 and HotpotQA on the same texts.
+func TestSquadNormalisation(t *testing.T) {
+	for text, want := range map[string]string{
+		"The Eiffel Tower!":     "eiffel tower",
+		"  an   apple,a pear ":  "applea pear",
+		"a":                     "",
+		"the-a-an":              "theaan",
+		"U.S.A.":                "usa",
+		"Theatre of a Thousand": "theatre of thousand",
+		"1,000.5":               "10005",
+		"\"Don't\"":             "dont",
+		"the–a":                 "–",
+		"Beyoncé\u00a0Knowles":  "beyoncé knowles",
+		"A_The":                 "athe",
+		"“the”":                 "“ ”",
+	} {
+		if got := squad(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestExactMatchAndF1(t *testing.T) {
+	score := func(kind, answer string, accepted ...string) float64 {
+		v, err := New(Settings{Kind: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := v.Score(t.Context(), Case{Query: task.Query{Answer: accepted[0], Accepted: accepted}, Attempt: task.Attempt{Answer: answer}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, c := range []struct {
+		answer    string
+		accepted  []string
+		match, f1 float64
+	}{
+		{"the Eiffel tower", []string{"Eiffel Tower"}, 1, 1},
+		{"Eiffel Tower in Paris", []string{"Eiffel Tower"}, 0, 2.0 / 3},
+		{"Paris", []string{"Eiffel Tower"}, 0, 0},
+		{"New York York", []string{"New York"}, 0, 0.8},
+		{"York", []string{"New York York"}, 0, 0.5},
+		{"NYC", []string{"New York", "nyc"}, 1, 1},
+		{"the city of New York", []string{"New York City", "Big Apple"}, 0, 6.0 / 7},
+		{"yes", []string{"yes"}, 1, 1},
+		{"yes it is", []string{"yes"}, 0, 0},
+		{"no", []string{"no one"}, 0, 0},
+		{"", []string{"the"}, 1, 1},
+		{"the", []string{"Ada"}, 0, 0},
+	} {
+		if got := score(ExactMatch, c.answer, c.accepted...); got != c.match {
+			t.Errorf("exact match of %q with %q is %v", c.answer, c.accepted, got)
+		}
+		if got := score(F1, c.answer, c.accepted...); math.Abs(got-c.f1) > 1e-12 {
+			t.Errorf("F1 of %q with %q is %v, want %v", c.answer, c.accepted, got, c.f1)
+		}
+	}
+}
+
+func TestQuantity(t *testing.T) {
+	for _, c := range []struct {
+		reference, answer   string
+		tolerance, relative float64
+		want                float64
+	}{
+		{"5 km", "5 kilometres", 0, 0, 1}, {"5 km", "5000 m", 0, 0, 1}, {"5 km", "5", 0, 0, 1}, {"5 km", "5 miles", 0, 0, 0}, {"5 km", "5 kg", 0, 0, 0},
+		{"5 km", "about 5.1 km", 0, 0, 0}, {"5 km", "5.1 km", 100, 0, 1}, {"5 km", "5.1 km", 0, 0.02, 1}, {"5 km", "5.2 km", 0, 0.02, 0}, {"-5 km", "-5.1 km", 0, 0.02, 1},
+		{"$1.2 million", "1200000", 0, 0, 1}, {"$1.2 million", "1,200,000 dollars", 0, 0, 1}, {"$1.2 million", "€1.2 million", 0, 0, 0},
+		{"65%", "65 percent", 0, 0, 1}, {"65%", "65 per cent", 0, 0, 1}, {"65%", "65", 0, 0, 1}, {"65%", "0.65", 0, 0, 0}, {"65%", "66%", 0, 0, 0},
+		{"17 lamps", "17 lamps.", 0, 0, 1}, {"17 lamps", "17 lamp", 0, 0, 1}, {"17 lamps", "17 boats", 0, 0, 0}, {"17", "The answer is 17 lamps", 0, 0, 1},
+		{"1,003", "1003", 0, 0, 1}, {"1,003", "1003.0", 0, 0, 1}, {"12", "12 or 13", 0, 0, 0}, {"12", "1 2", 0, 0, 0},
+		{"11.7 (0.461)", "11.7 (0.461)", 0, 0, 1}, {"11.7 (0.461)", "11.7", 0, 0, 0}, {"Garra Dembele", "garra  dembele", 0, 0, 1}, {"May 12, 2008", "May 12, 2008", 0, 0, 1}, {"2–3", "2–3", 0, 0, 1},
+		{"6 ft", "2 yards", 0, 0, 1}, {"90 minutes", "1.5 hours", 0, 0, 1},
+	} {
+		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := v.Score(t.Context(), Case{Query: task.Query{Answer: c.reference}, Attempt: task.Attempt{Answer: c.answer}})
+		if err != nil || got != c.want {
+			t.Errorf("%q for %q within %v or %v scores %v, %v; want %v", c.answer, c.reference, c.tolerance, c.relative, got, err, c.want)
+		}
+	}
+}
