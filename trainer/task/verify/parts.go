@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -96,10 +97,11 @@ func asksFor(asked map[string]bool, words []map[string]bool, i int, overlap floa
 // filler are words that questions have or lack without asking for something else.
 var filler = map[string]bool{"what": true, "which": true, "who": true, "whose": true, "is": true, "are": true, "was": true, "were": true, "of": true, "in": true}
 
+// wordSet is the words of a text, those that are signs alone left out.
 func wordSet(text string) map[string]bool {
 	set := map[string]bool{}
 	for w := range strings.FieldsSeq(normalize(text)) {
-		if !filler[w] {
+		if !filler[w] && strings.ContainsFunc(w, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
 			set[w] = true
 		}
 	}
