@@ -37,6 +37,11 @@ func layers() []layer {
 		{"linear with bias", [][]int64{{5, 6}, {3, 6}, {3}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(Linear(in[0], in[1], in[2])) },
 			func(in [][]float64) []float64 { return linearOracle(in[0], in[1], in[2], 6) }},
+		{"linear with a low-rank adapter", [][]int64{{5, 6}, {4, 6}, {24}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(LoRAAdd_(Linear(in[0], in[1], nil), in[0], []LoRA{{in[2], loraParts}}, nil))
+			},
+			func(in [][]float64) []float64 { return loraOracle(in[0], in[1], in[2], 6, 4) }},
 		{"embedding", [][]int64{{5, 4}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(Embedding(in[0], s.FromInt32(ids, 5))) },
 			func(in [][]float64) []float64 {

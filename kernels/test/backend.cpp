@@ -68,6 +68,10 @@ const Backend &cpu() {
         return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), slot, length, floats(out),
                                                              rows, slots, heads, kv_heads, max_len, hd, scale, window));
       },
+      [](const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows,
+         int64_t k, int64_t n) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_lora_add_cpu(adapters, count, which, floats(x), floats(y), rows, k, n));
+      },
       true,
   };
   return backend;
@@ -116,6 +120,7 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(rope),
       MGRPO_ON_DEFAULT_STREAM(cache_write),
       MGRPO_ON_DEFAULT_STREAM(attention_cached),
+      MGRPO_ON_DEFAULT_STREAM(lora_add),
       false,
   };
 }

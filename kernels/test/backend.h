@@ -14,6 +14,7 @@
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"
 #include "mgrpo/logprob.h"
+#include "mgrpo/lora.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
 #include "mgrpo/policy_loss_from_logits.h"
@@ -60,6 +61,8 @@ struct Backend {
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length,
                               int32_t dtype, void *out, int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads,
                               int64_t max_len, int64_t hd, float scale, int64_t window);
+  int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y,
+                      int64_t rows, int64_t k, int64_t n);
   bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 

@@ -16,7 +16,7 @@ import (
 // Env names the variable that points tests at another folder laid out like testdata/.
 const Env = "MGRPO_GOLDENS"
 
-// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "tokenizer"): below $MGRPO_GOLDENS
+// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "lora", "tokenizer"): below $MGRPO_GOLDENS
 // if that is set, else below the repository's testdata. With the variable set a missing kind skips the
 // test by name; without it a missing kind fails.
 func Dir(t testing.TB, kind string) string {

@@ -50,7 +50,20 @@ func TestFiveAdamWSteps(t *testing.T) {
 }
 
 func fiveSteps(t *testing.T, dir, device string) {
-	var want adamwCase
+	m := loadModel(t, dir, device)
+	want := takeSteps(t, m, model.All(m), dir, tolLoss, tolNorm)
+	for _, p := range m.Layout.Tensors() {
+		values := make([]float32, p.Numel())
+		if err := m.ReadFlat(context.Background(), m.Master, p.Offset, values); err != nil {
+			t.Fatal(err)
+		}
+		wantFinal(t, want, p.Name, values, tolSum, tolSumSq)
+	}
+}
+
+// takeSteps trains for the steps of a case's expected.json, and compares losses and norms.
+func takeSteps(t *testing.T, m *model.Model, params model.Params, dir string, tolLoss, tolNorm float64) (want adamwCase) {
+	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +72,7 @@ func fiveSteps(t *testing.T, dir, device string) {
 		t.Fatal(err)
 	}
 	ctx, a := context.Background(), want.AdamW
-	m := loadModel(t, dir, device)
-	l, err := New(ctx, m, model.All(m), Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
+	l, err := New(ctx, m, params, Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,20 +94,20 @@ func fiveSteps(t *testing.T, dir, device string) {
 	if loss := lossAndGradient(t, l, batch, coef); math.Abs(loss-a.After) > tolLoss {
 		t.Errorf("loss after the last step %v, want %v", loss, a.After)
 	}
-	for _, p := range m.Layout.Tensors() {
-		values := make([]float32, p.Numel())
-		if err := m.ReadFlat(ctx, m.Master, p.Offset, values); err != nil {
-			t.Fatal(err)
-		}
-		sum, sumsq := 0.0, 0.0
-		for _, v := range values {
-			sum += float64(v)
-			sumsq += float64(v) * float64(v)
-		}
-		w := want.Final[p.Name]
-		if math.Abs(sum-w.Sum) > tolSum || math.Abs(sumsq-w.Sumsq) > tolSumSq*w.Sumsq {
-			t.Errorf("%s: sum %v, sum of squares %v; want %v, %v", p.Name, sum, sumsq, w.Sum, w.Sumsq)
-		}
+	return want
+}
+
+// wantFinal compares a tensor after the last step.
+func wantFinal(t *testing.T, want adamwCase, name string, values []float32, tolSum, tolSumSq float64) {
+	t.Helper()
+	sum, sumsq := 0.0, 0.0
+	for _, v := range values {
+		sum += float64(v)
+		sumsq += float64(v) * float64(v)
+	}
+	w, ok := want.Final[name]
+	if !ok || math.Abs(sum-w.Sum) > tolSum || math.Abs(sumsq-w.Sumsq) > tolSumSq*w.Sumsq {
+		t.Errorf("%s: sum %v, sum of squares %v; want %v, %v", name, sum, sumsq, w.Sum, w.Sumsq)
 	}
 }
 

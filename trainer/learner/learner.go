@@ -59,7 +59,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		l.m = s.Keep(s.Zeros(torch.Float32, n))
 		l.v = s.Keep(s.Zeros(torch.Float32, n))
 		target := l.grad
-		if mod.Compute.DType() != torch.Float32 {
+		if p := params.Leaves(); len(p) > 0 && p[0].Leaf.DType() != torch.Float32 {
 			l.part = s.Keep(s.Zeros(mod.Compute.DType(), n))
 			target = l.part
 		}

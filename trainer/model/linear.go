@@ -2,8 +2,17 @@ package model
 
 import "github.com/mgrpo/mgrpo/bindings/torch"
 
-// linear is a linear map of a layer: weight [N, K] and bias [N], nil where the family has none.
-type linear struct{ weight, bias *torch.Tensor }
+// linear is a linear map of a layer: weight [N, K] and bias [N], nil where the family has none. Adapters may add to it.
+type linear struct {
+	weight, bias *torch.Tensor
+	lora         *torch.LoRA // nil: none
+}
 
 // of applies the map to x [T, K].
-func (l linear) of(x *torch.Tensor) *torch.Tensor { return torch.Linear(x, l.weight, l.bias) }
+func (l linear) of(x *torch.Tensor) *torch.Tensor {
+	y := torch.Linear(x, l.weight, l.bias)
+	if l.lora == nil {
+		return y
+	}
+	return torch.LoRAAdd_(y, x, []torch.LoRA{*l.lora}, nil)
+}

@@ -151,11 +151,11 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		m.cos = s.Keep(s.FromFloat32(cos, int64(positions), half))
 		m.sin = s.Keep(s.FromFloat32(sin, int64(positions), half))
 		m.leaves = m.views(s, m.Compute)
-		m.Decoder = m.decoder(m.leaves, m.leaves)
+		m.Decoder = m.decoder(m.leaves, m.leaves, nil)
 		m.Generation = &m.Decoder
 		if m.Half != nil && !dev.IsCUDA() {
 			m.wide, m.halves = m.views(s, m.Master), m.views(s, m.Half)
-			mixed := m.decoder(m.halves, m.wide)
+			mixed := m.decoder(m.halves, m.wide, nil)
 			m.Generation = &mixed
 		}
 		return nil
@@ -175,8 +175,9 @@ func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) 
 	return all
 }
 
-// decoder binds leaves: the matrices of linear maps from matrices, all other tensors from rest.
-func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
+// decoder binds leaves: the matrices of linear maps from matrices, all other tensors from rest, and adapters by the names
+// of the leaves to whose maps they are added.
+func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*torch.LoRA) Decoder {
 	at := map[string]int{}
 	for i, l := range m.Layout.Leaves {
 		at[l.Name] = i
@@ -190,7 +191,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor) Decoder {
 		}
 	}
 	matrix, other := from(matrices), from(rest)
-	linearOf := func(name string) linear { return linear{matrix(name), other(name + "_bias")} }
+	linearOf := func(name string) linear { return linear{matrix(name), other(name + "_bias"), adapters[name]} }
 	d := Decoder{cfg: &m.Config, embed: other("embed"), norm: other("norm"), head: matrix("head")}
 	if m.Config.Tied {
 		d.head = matrix("embed")

@@ -37,13 +37,19 @@ type fixture struct {
 
 func open(t *testing.T, dir, device string) *fixture {
 	t.Helper()
+	return openWith(t, dir, dir, device)
+}
+
+// openWith has the weights of one folder and the expected numbers of another.
+func openWith(t *testing.T, checkpoint, dir, device string) *fixture {
+	t.Helper()
 	ctx := context.Background()
 	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	src, err := weights.Open(dir)
+	src, err := weights.Open(checkpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,14 +143,18 @@ func TestLogProbs(t *testing.T) {
 			do(t, f.m, func(s *torch.Scope) {
 				logp, entropy := f.logProbs(s, f.m.Forward(s, f.packed(s)), tau)
 				near(t, "log-probs", floats(logp), f.unpadded(fmt.Sprintf("logprobs_t%.1f", tau), 1, 1), tolLogProb)
-				var want []float64 // the entropy is given at every position, computed where there is a next token
-				for row, n := range f.lengths {
-					want = append(want, f.want[fmt.Sprintf("entropy_t%.1f", tau)].Data[int64(row)*f.length:][:n-1]...)
-				}
-				near(t, "entropy", floats(entropy), want, tolLogProb)
+				near(t, "entropy", floats(entropy), f.entropies(tau), tolLogProb)
 			})
 		}
 	})
+}
+
+// entropies are the golden ones where there is a next token; they are given at every position.
+func (f *fixture) entropies(tau float64) (want []float64) {
+	for row, n := range f.lengths {
+		want = append(want, f.want[fmt.Sprintf("entropy_t%.1f", tau)].Data[int64(row)*f.length:][:n-1]...)
+	}
+	return want
 }
 
 // logProbs of every real next token.
@@ -166,45 +176,57 @@ func (f *fixture) logProbs(s *torch.Scope, hidden *torch.Tensor, tau float64) (l
 func TestGradients(t *testing.T) {
 	for _, checkpointed := range []bool{false, true} {
 		each(t, fmt.Sprintf("gradients (checkpointed: %v)", checkpointed), func(t *testing.T, f *fixture) {
-			coef := f.unpadded("coef", 1, 1)
-			var loss float64
-			do(t, f.m, func(s *torch.Scope) {
-				grad := s.Zeros(torch.Float32, f.m.Layout.Numel)
-				for _, p := range All(f.m).Leaves() {
-					p.Leaf.RequireGrad(true)
-					p.Leaf.SetGrad(grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
-				}
-				run := f.m.ForwardBackward
-				if checkpointed {
-					run = f.m.ForwardBackwardCheckpointed
-				}
-				run(s, f.packed(s), func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
-					logp, _ := f.logProbs(s, hidden, 1)
-					values, d := floats(logp.Detach()), make([]float32, len(coef))
-					for i, c := range coef {
-						loss -= c * values[i] / float64(len(coef))
-						d[i] = float32(-c / float64(len(coef)))
-					}
-					return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32(d, int64(len(d)))}
-				})
-				if math.Abs(loss-f.expect.Loss) > tolLoss {
-					t.Errorf("loss %v, want %v", loss, f.expect.Loss)
-				}
-				got := floats(grad)
-				for _, p := range f.m.Layout.Tensors() {
-					want, ok := f.want["grad."+p.Name]
-					if !ok {
-						t.Fatalf("no golden gradient for %s", p.Name)
-					}
-					largest := 0.0
-					for _, v := range want.Data {
-						largest = max(largest, math.Abs(v))
-					}
-					near(t, "gradient of "+p.Name, got[p.Offset:p.Offset+p.Numel()], want.Data, tolGradient*largest)
-				}
-			})
+			loss, got := f.gradient(t, All(f.m), checkpointed)
+			if math.Abs(loss-f.expect.Loss) > tolLoss {
+				t.Errorf("loss %v, want %v", loss, f.expect.Loss)
+			}
+			for _, p := range f.m.Layout.Tensors() {
+				f.wantGradient(t, p.Name, got[p.Offset:][:p.Numel()])
+			}
 		})
 	}
+}
+
+// gradient is the goldens' loss on their batch, and its gradient for the trained parameters.
+func (f *fixture) gradient(t *testing.T, params Params, checkpointed bool) (loss float64, flat []float64) {
+	t.Helper()
+	coef := f.unpadded("coef", 1, 1)
+	do(t, f.m, func(s *torch.Scope) {
+		grad := s.Zeros(torch.Float32, params.Numel())
+		for _, p := range params.Leaves() {
+			p.Leaf.RequireGrad(true)
+			p.Leaf.SetGrad(grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+		}
+		run := f.m.ForwardBackward
+		if checkpointed {
+			run = f.m.ForwardBackwardCheckpointed
+		}
+		run(s, f.packed(s), func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			logp, _ := f.logProbs(s, hidden, 1)
+			values, d := floats(logp.Detach()), make([]float32, len(coef))
+			for i, c := range coef {
+				loss -= c * values[i] / float64(len(coef))
+				d[i] = float32(-c / float64(len(coef)))
+			}
+			return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32(d, int64(len(d)))}
+		})
+		flat = floats(grad)
+	})
+	return loss, flat
+}
+
+// wantGradient compares the gradient of a tensor with the golden one.
+func (f *fixture) wantGradient(t *testing.T, name string, got []float64) {
+	t.Helper()
+	want, ok := f.want["grad."+name]
+	if !ok {
+		t.Fatalf("no golden gradient for %s", name)
+	}
+	largest := 0.0
+	for _, v := range want.Data {
+		largest = max(largest, math.Abs(v))
+	}
+	near(t, "gradient of "+name, got, want.Data, tolGradient*largest)
 }
 
 // TestCachedRows decodes the first row token by token and as one prompt, and compares both with the

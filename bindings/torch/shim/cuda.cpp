@@ -143,6 +143,7 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(rope),
                               MGT_THROWING(cache_write),
                               MGT_THROWING(attention_cached),
+                              MGT_THROWING(lora_add),
                               MGT_THROWING(moe_route),
                               MGT_THROWING(moe_route_bwd),
                               MGT_THROWING(moe_sort),

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss_from_logits.h"
@@ -34,6 +35,7 @@ struct cuda_part {
   decltype(&mgrpo_rope_cuda) rope;
   decltype(&mgrpo_cache_write_cuda) cache_write;
   decltype(&mgrpo_attention_cached_cuda) attention_cached;
+  decltype(&mgrpo_lora_add_cuda) lora_add;
   decltype(&mgrpo_moe_route_cuda) moe_route;
   decltype(&mgrpo_moe_route_bwd_cuda) moe_route_bwd;
   decltype(&mgrpo_moe_sort_cuda) moe_sort;

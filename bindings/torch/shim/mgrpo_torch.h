@@ -141,6 +141,11 @@ MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t 
 
 // Layers of a decoder; shapes are in bindings/torch.
 MGT_API mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null);
+// Low-rank adapters (mgrpo/lora.h): adapters[i] is the fp32 tensor of adapter i's values, with counts[i] of the parts, which
+// follow each other. y is changed and returned.
+struct mgrpo_lora_part;
+MGT_API mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const int64_t *counts, int64_t n,
+                                 const struct mgrpo_lora_part *parts, void *which_or_null);
 MGT_API mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids);
 MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps);
 MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps);

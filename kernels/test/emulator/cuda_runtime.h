@@ -17,6 +17,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) alignas(n)
 #define __CUDA_ARCH__ 900
 #define __shared__ static  // shared.ld gathers these: the emulator fills them before each block and swaps them in clusters

@@ -1,0 +1,37 @@
+// Low-rank adapters of linear maps (LoRA, Hu et al. 2021): y += scale * B (A x), for rows that may each have another adapter.
+//
+// Batch invariance, threads and returned statuses are those of mgrpo/nn.h.
+#pragma once
+#include "mgrpo/status.h"
+
+// The columns [from, from + n) of y get scale * B (A x), with A [r, k] and B [n, r].
+typedef struct mgrpo_lora_part {
+  int64_t from, n, r;
+  double scale;
+} mgrpo_lora_part;
+
+// One adapter of a linear map. values are fp32 and dense: the parts' A one after the other, then the parts' B. So all A
+// are one matrix.
+typedef struct mgrpo_lora {
+  const float *values;
+  const mgrpo_lora_part *parts;
+  int64_t count;  // of parts
+} mgrpo_lora;
+
+// The most parts of an adapter: queries, keys and values are one product.
+#define MGRPO_LORA_PARTS 4
+// The largest sum of the r of an adapter's parts.
+#define MGRPO_LORA_RANK 8192
+
+// Row i of y [rows, n] gets adapter which[i] of `adapters` applied to row i of x [rows, k]; -1 is none. All rows have
+// adapter 0 where which_or_null is null. The product with A is complete before that with B. Parts that reach outside of y,
+// more than MGRPO_LORA_PARTS or MGRPO_LORA_RANK, or a row with another adapter than those given are
+// MGRPO_INVALID_ARGUMENT. Scratch: the products with A, of a few rows.
+MGRPO_API int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const float *x,
+                                     float *y, int64_t rows, int64_t k, int64_t n);
+
+// The same on a GPU: values, which, x and y are in device memory, x and y of one dtype, float32 or bfloat16; adapters and
+// their parts are in host memory. Arithmetic is float32, and a bfloat16 sum is rounded once. A row with another adapter
+// than those given is left as it is.
+MGRPO_API int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const void *x,
+                                      int32_t dtype, void *y, int64_t rows, int64_t k, int64_t n, void *stream);

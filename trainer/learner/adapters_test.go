@@ -1,0 +1,68 @@
+package learner
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// TestAdapterSteps trains every golden adapter for five steps: losses, gradient norms, and the adapters afterwards. The
+// base does not change.
+func TestAdapterSteps(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(golden.Dir(t, "lora"), "*", "expected.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no LoRA goldens found: %v", err)
+	}
+	for _, file := range files {
+		dir := filepath.Dir(file)
+		for _, device := range cudatest.Devices(t) {
+			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { adapterSteps(t, dir, device) })
+		}
+	}
+	golden.Count("lora/adamw", len(files))
+}
+
+func adapterSteps(t *testing.T, dir, device string) {
+	const tolLoss, tolNorm, tolSum, tolSumSq = 1e-4, 2e-4, 2e-3, 1e-4
+	var config struct {
+		Base string `json:"base_model_name_or_path"`
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
+	if err == nil {
+		err = json.Unmarshal(raw, &config)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	base := loadModel(t, filepath.Join(dir, config.Base), device)
+	before := masterOf(t, base)
+	read, err := weights.ReadAdapter(dir, base.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := model.Adapt(ctx, base, read.Layout, func(from int64, dst []float32) error { copy(dst, read.Values[from:]); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close(ctx)
+	want := takeSteps(t, a.Model(), a, dir, tolLoss, tolNorm)
+	for _, p := range read.Layout.Tensors() {
+		values := make([]float32, p.Numel())
+		if err := base.ReadFlat(ctx, a.Master(), p.Offset, values); err != nil {
+			t.Fatal(err)
+		}
+		wantFinal(t, want, p.Name, values, tolSum, tolSumSq)
+	}
+	if !slices.Equal(before, masterOf(t, base)) {
+		t.Error("the base changed")
+	}
+}

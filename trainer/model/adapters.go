@@ -1,0 +1,144 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/lora"
+)
+
+// Adapters are Params that are low-rank adapters of a model, in a flat buffer of their own, in float32. The model's own
+// weights are not trained. Training and generation add them to the linear maps and never merge them.
+type Adapters struct {
+	base    *Model
+	adapted *Model // the base's weights, with the adapters
+	layout  *lora.Layout
+	master  *torch.Tensor   // fp32 [layout.Numel]
+	leaves  []*torch.Tensor // views of it, one per layout.Maps
+}
+
+var _ Params = (*Adapters)(nil)
+
+// Adapt makes adapters of a model with values that read fills in: dst with those from element `from` of the flat buffer on.
+func Adapt(ctx context.Context, base *Model, layout *lora.Layout, read func(from int64, dst []float32) error) (*Adapters, error) {
+	a := &Adapters{base: base, layout: layout}
+	err := base.Device.Do(ctx, func(s *torch.Scope) error {
+		a.master = s.Keep(s.Empty(torch.Float32, layout.Numel))
+		maps := map[string]*torch.LoRA{}
+		for _, m := range layout.Maps {
+			leaf := s.Keep(a.master.Narrow(0, m.Offset, m.Numel).Detach())
+			a.leaves = append(a.leaves, leaf)
+			maps[m.Leaf] = &torch.LoRA{Values: leaf, Parts: parts(m)}
+		}
+		a.adapted = base.with(maps)
+		return nil
+	})
+	if err == nil {
+		err = a.Restore(ctx, read)
+	}
+	if err != nil {
+		a.Close(ctx)
+		return nil, fmt.Errorf("model: adapters of %d parameters: %w", layout.Numel, err)
+	}
+	return a, nil
+}
+
+func parts(m lora.Map) (all []torch.LoRAPart) {
+	for _, module := range m.Modules {
+		all = append(all, torch.LoRAPart{From: module.Row, N: module.Out, R: int64(module.R), Scale: module.Scale})
+	}
+	return all
+}
+
+// with returns a model of the same tensors, to whose linear maps adapters are added. It must not be closed.
+func (m *Model) with(adapters map[string]*torch.LoRA) *Model {
+	adapted := *m
+	adapted.Decoder = adapted.decoder(m.leaves, m.leaves, adapters)
+	adapted.Generation = &adapted.Decoder
+	if m.halves != nil {
+		mixed := adapted.decoder(m.halves, m.wide, adapters)
+		adapted.Generation = &mixed
+	}
+	return &adapted
+}
+
+// FreshAdapters are the initial values of adapters, for Adapt. They change nothing yet: every B is 0. The values of A are
+// uniform in (-1/sqrt(in), 1/sqrt(in)), as nn.Linear's and so PEFT's are (Kaiming with a = sqrt(5)), and a function of
+// layout and seed. If gaussian is set, they are normal with standard deviation 1/R.
+func FreshAdapters(layout *lora.Layout, seed uint64, gaussian bool) func(from int64, dst []float32) error {
+	values := make([]float32, layout.Numel)
+	rng := rand.New(rand.NewPCG(seed, 0x6c6f7261)) // second word: "lora"
+	for _, m := range layout.Modules() {
+		for i := range values[m.A:][:int64(m.R)*m.In] {
+			v := (2*rng.Float64() - 1) / math.Sqrt(float64(m.In))
+			if gaussian {
+				v = rng.NormFloat64() / float64(m.R)
+			}
+			values[m.A+int64(i)] = float32(v)
+		}
+	}
+	return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
+}
+
+// Model is the base with the adapters. It shares the base's weights: use no method that changes or closes them.
+func (a *Adapters) Model() *Model { return a.adapted }
+
+// Layout places the adapters in the flat buffer.
+func (a *Adapters) Layout() *lora.Layout { return a.layout }
+
+func (a *Adapters) Numel() int64          { return a.layout.Numel }
+func (a *Adapters) Master() *torch.Tensor { return a.master }
+func (a *Adapters) Half() *torch.Tensor   { return nil }
+func (a *Adapters) Publish()              {} // the decoders read views of Master
+
+func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+	return a.base.WriteFlat(ctx, a.master, read)
+}
+
+func (a *Adapters) Leaves() []Param {
+	leaves := make([]Param, len(a.leaves))
+	for i, m := range a.layout.Maps {
+		leaves[i] = Param{a.leaves[i], m.Offset}
+	}
+	return leaves
+}
+
+// Close frees the adapters, not the base.
+func (a *Adapters) Close(ctx context.Context) error {
+	return a.base.Device.Do(ctx, func(*torch.Scope) error {
+		for _, t := range append(a.leaves, a.master) {
+			t.Drop()
+		}
+		return nil
+	})
+}
+
+// Reader's tensors are the merged ones: W + Scale·B A, computed in float32.
+func (a *Adapters) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
+	base := All(a.base).Reader(ctx, func(from int64, dst []float32) error { return a.base.ReadFlat(ctx, a.base.Master, from, dst) })
+	modules := map[string]lora.Module{}
+	for _, m := range a.layout.Modules() {
+		modules[m.Name+".weight"] = m
+	}
+	return func(name string, dst []float32) error {
+		m, adapted := modules[name]
+		if err := base(name, dst); err != nil || !adapted {
+			return err
+		}
+		r := int64(m.R)
+		A, B := make([]float32, r*m.In), make([]float32, m.Out*r)
+		if err := errors.Join(master(m.A, A), master(m.B, B)); err != nil {
+			return err
+		}
+		return a.base.Device.Do(ctx, func(s *torch.Scope) error {
+			w := s.FromFloat32(dst, m.Out, m.In)
+			w.AddScaled_(s.FromFloat32(B, m.Out, r).MatMul(s.FromFloat32(A, r, m.In)), m.Scale)
+			w.Float32s(dst)
+			return nil
+		})
+	}
+}

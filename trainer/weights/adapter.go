@@ -1,0 +1,162 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/lora"
+)
+
+// Files of an adapter's folder, as PEFT names them.
+const (
+	adapterConfigFile = "adapter_config.json"
+	adapterFile       = "adapter_model.safetensors"
+)
+
+// Adapter is a LoRA adapter that was read from a folder as PEFT writes it.
+type Adapter struct {
+	Config lora.PEFT
+	Layout *lora.Layout
+	Values []float32 // [Layout.Numel]
+}
+
+// IsAdapter says whether a folder holds an adapter.
+func IsAdapter(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, adapterConfigFile))
+	return err == nil
+}
+
+// ReadAdapter reads the adapter in a folder, of a base model of the given architecture. The tensors must be those of the
+// settings: one that is missing, unexpected, of another shape or not finite is an error that names it.
+func ReadAdapter(dir string, base arch.Config) (*Adapter, error) {
+	a := &Adapter{}
+	err := a.readConfig(dir)
+	if err == nil {
+		err = a.readValues(filepath.Join(dir, adapterFile), base)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("weights: adapter %s: %w", dir, err)
+	}
+	return a, nil
+}
+
+func (a *Adapter) readConfig(dir string) error {
+	data, err := durable.ReadSmall(filepath.Join(dir, adapterConfigFile), maxConfigBytes)
+	if err == nil {
+		a.Config, err = lora.ParsePEFT(data)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", adapterConfigFile, err)
+	}
+	return nil
+}
+
+func (a *Adapter) readValues(path string, base arch.Config) error {
+	tensors, err := OpenTensors(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no %s: adapters are read from safetensors alone", adapterFile)
+	}
+	if err != nil {
+		return err
+	}
+	defer tensors.Close()
+	if a.Layout, err = a.Config.Spec.Match(base, modulesOf(tensors.Names())); err != nil {
+		return err
+	}
+	if err := a.check(tensors); err != nil {
+		return fmt.Errorf("%s: %w", adapterFile, err)
+	}
+	a.Values = make([]float32, a.Layout.Numel)
+	for _, t := range a.Layout.Tensors() {
+		dst := a.Values[t.Offset:][:t.Numel()]
+		if err := tensors.Read(t.Name, 0, t.Shape[0], dst); err != nil {
+			return err
+		}
+		for i, v := range dst {
+			if v-v != 0 { // NaN for NaN and Inf
+				return fmt.Errorf("%s: tensor %s: %s at element %d", adapterFile, t.Name, nonFinite(v), i)
+			}
+		}
+	}
+	return nil
+}
+
+// modulesOf are the modules to which tensors of an adapter's file belong.
+func modulesOf(names []string) (modules []string) {
+	for _, name := range names {
+		module := strings.TrimSuffix(strings.TrimSuffix(name, ".lora_A.weight"), ".lora_B.weight")
+		modules = append(modules, strings.TrimPrefix(module, lora.FilePrefix))
+	}
+	slices.Sort(modules)
+	return slices.Compact(modules)
+}
+
+// check compares names and shapes with the layout's.
+func (a *Adapter) check(tensors *Tensors) error {
+	var faults []error
+	want := map[string]bool{}
+	for _, t := range a.Layout.Tensors() {
+		want[t.Name] = true
+		dtype, shape, ok := tensors.Info(t.Name)
+		switch {
+		case !ok:
+			faults = append(faults, fmt.Errorf("tensor %s is missing", t.Name))
+		case !slices.Equal(shape, t.Shape):
+			faults = append(faults, fmt.Errorf("tensor %s has shape %v: the base model and %s require %v", t.Name, shape, adapterConfigFile, t.Shape))
+		case encodings[DType(dtype)].blockLen != 1:
+			faults = append(faults, fmt.Errorf("tensor %s is %s: must be F32, F16 or BF16", t.Name, dtype))
+		}
+	}
+	for _, name := range tensors.Names() {
+		if !want[name] {
+			faults = append(faults, fmt.Errorf("unexpected tensor %s", name))
+		}
+	}
+	if more := len(faults) - maxReported; more > 0 {
+		faults = append(faults[:maxReported], fmt.Errorf("and %d more", more))
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return oneLine(faults)
+}
+
+// AdapterFolder is what an adapter's folder is written from.
+type AdapterFolder struct {
+	Spec   lora.Spec
+	Layout *lora.Layout
+	Base   string // name or path of the base model
+	Config arch.Config
+	Read   func(from int64, dst []float32) error // fills dst with values of the layout's flat buffer
+}
+
+// WriteAdapter writes the files of an adapter as PEFT does, in float32, into a folder that is being written, and those of
+// extra by name.
+func WriteAdapter(f *durable.Folder, a AdapterFolder, extra map[string][]byte) error {
+	var out []OutTensor
+	for _, t := range a.Layout.Tensors() {
+		out = append(out, OutTensor{t.Name, string(F32), t.Shape, 4 * t.Numel(), func(w io.Writer) error {
+			values := make([]float32, t.Numel())
+			if err := a.Read(t.Offset, values); err != nil {
+				return fmt.Errorf("tensor %s: %w", t.Name, err)
+			}
+			return WriteFloats(w, F32, values)
+		}})
+	}
+	slices.SortFunc(out, func(a, b OutTensor) int { return strings.Compare(a.Name, b.Name) })
+	if err := f.Create(adapterFile, func(w io.Writer) error { return WriteSafetensors(w, out) }); err != nil {
+		return err
+	}
+	if err := f.CreateExtra(extra, adapterConfigFile, adapterFile); err != nil {
+		return err
+	}
+	return f.CreateBytes(adapterConfigFile, a.Spec.JSON(a.Base, a.Config))
+}

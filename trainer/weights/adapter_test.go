@@ -1,0 +1,58 @@
+package weights
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+)
+
+// TestBrokenAdapters: each is refused with a message that names its folder and the fault.
+func TestBrokenAdapters(t *testing.T) {
+	dir := filepath.Join(golden.Dir(t, "lora"), "bad")
+	raw, err := os.ReadFile(filepath.Join(dir, "cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table struct {
+		Base  string
+		Cases []struct {
+			Name, Must string
+			Literals   [][]string
+		}
+	}
+	if err := json.Unmarshal(raw, &table); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range table.Cases {
+		t.Run(c.Name, func(t *testing.T) {
+			folder := filepath.Join(dir, c.Name)
+			base, err := ReadConfig(filepath.Join(dir, table.Base))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = ReadAdapter(folder, base)
+			if c.Must == "load" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			golden.WantError(t, err, c.Name)
+			for _, any := range c.Literals {
+				named := false
+				for _, literal := range any {
+					named = named || err != nil && strings.Contains(err.Error(), literal)
+				}
+				if !named {
+					t.Errorf("%v does not name one of %q", err, any)
+				}
+			}
+			t.Log(err)
+		})
+	}
+	golden.Count("lora/bad", len(table.Cases))
+}
