@@ -117,9 +117,9 @@ gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (
 
 ENGINES ?= $(CURDIR)/build/engines
 
-test-engines: build ## train the small team with an agent on a real vLLM server, on the CPU (5.9 GB in ENGINES=build/engines once, ten minutes)
+test-engines: build ## train the small team with an agent on real vLLM and SGLang servers, on the CPU (12 GB in ENGINES=build/engines once, half an hour)
 	bench/engines/setup.sh $(ENGINES)
-	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 1h -v ./trainer -run TestVLLM
+	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 2h -v ./trainer -run 'TestVLLM|TestSGLang'
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)

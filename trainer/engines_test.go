@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -19,8 +23,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// This test trains the small team with its planner on a real server: make test-engines, which installs vLLM and sets
-// MGRPO_ENGINES to the folder of its virtual environment.
+// These tests train the small team with its planner on real servers: make test-engines, which installs vLLM and SGLang and sets
+// MGRPO_ENGINES to the folder of their virtual environments.
 
 // engineServer is a process that serves a model. It is slow to start on a CPU: one to three minutes.
 type engineServer struct {
@@ -67,32 +71,50 @@ func freeAddress(t *testing.T) (address, port string) {
 	return l.Addr().String(), port
 }
 
-// python is the interpreter of the virtual environment with vLLM.
-func python(t *testing.T) string {
+// python is the interpreter of the virtual environment of a kind of server.
+func python(t *testing.T, kind string) string {
 	t.Helper()
-	path := filepath.Join(os.Getenv("MGRPO_ENGINES"), "vllm", "bin", "python")
+	path := filepath.Join(os.Getenv("MGRPO_ENGINES"), kind, "bin", "python")
 	if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
-		t.Fatal("no vLLM in MGRPO_ENGINES: make test-engines installs it")
+		t.Fatalf("no %s in MGRPO_ENGINES: make test-engines installs it", kind)
 	}
 	return path
 }
 
-func newVLLM(t *testing.T, model, forget string) *engineServer {
+// absolute is the path of a folder of the repository.
+func absolute(t *testing.T, folder string) string {
 	t.Helper()
-	extension, err := filepath.Abs("../deploy/vllm")
+	path, err := filepath.Abs(filepath.Join("..", folder))
 	if err != nil {
 		t.Fatal(err)
 	}
-	forgetful, _ := filepath.Abs("../bench/engines")
+	return path
+}
+
+// startEngine starts a server of a model. While the file forget exists, it says that it has loaded weights and has not.
+func startEngine(t *testing.T, kind, model, dtype, forget string) *engineServer {
+	t.Helper()
 	address, port := freeAddress(t)
-	return &engineServer{t: t, address: address,
-		command: []string{python(t), "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "policy",
-			"--host", "127.0.0.1", "--port", port, "--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "32",
-			"--logprobs-mode", "processed_logprobs", "--worker-extension-cls", "forgetful.Weights"},
-		env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1",
-			"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
-			"PYTHONPATH=" + extension + ":" + forgetful, "MGRPO_FORGET=" + forget},
+	s := &engineServer{t: t, address: address, env: []string{"OMP_NUM_THREADS=1", "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "MGRPO_FORGET=" + forget}}
+	common := []string{"--served-model-name", "policy", "--host", "127.0.0.1", "--port", port, "--dtype", dtype}
+	scripts := absolute(t, "bench/engines")
+	switch kind {
+	case "vllm":
+		s.command = slices.Concat([]string{python(t, kind), "-m", "vllm.entrypoints.openai.api_server", "--model", model}, common,
+			[]string{"--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "32", "--logprobs-mode", "processed_logprobs",
+				"--worker-extension-cls", "forgetful.Weights"})
+		s.env = append(s.env, "VLLM_SERVER_DEV_MODE=1", "VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "VLLM_NO_USAGE_STATS=1",
+			"DO_NOT_TRACK=1", "PYTHONPATH="+absolute(t, "deploy/vllm")+":"+scripts)
+	case "sglang":
+		s.command = slices.Concat([]string{python(t, kind), scripts + "/sglang_server.py", "--model-path", model}, common,
+			[]string{"--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none",
+				"--disable-overlap-schedule", "--disable-cuda-graph", "--max-total-tokens", "8192", "--max-running-requests", "32",
+				"--context-length", "256", "--mem-fraction-static", "0.3"})
+		s.env = append(s.env, "SGLANG_USE_CPU_ENGINE=1")
 	}
+	s.start()
+	t.Cleanup(s.kill)
+	return s
 }
 
 // served are the settings of the small team with its planner on a server. vLLM's attention on a CPU takes heads of 32 and
@@ -102,18 +124,25 @@ func served(extra ...string) []string {
 		"agents.researcher.limits.wall_time=20m", "eval.before=false"}, extra...)
 }
 
-// TestVLLM trains three steps on a server that is killed in the second, and then on one that forgets to load.
-func TestVLLM(t *testing.T) {
-	dir := t.TempDir()
-	if err := toTheEnd(Train(t.Context(), load(t, dir+"/model", served(append(untaught, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...)...), Options{})); err != nil {
+// servable is a checkpoint of the small team's planner, untrained.
+func servable(t *testing.T, dir string) string {
+	t.Helper()
+	settings := append(untaught, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")
+	if err := toTheEnd(Train(t.Context(), load(t, dir, served(settings...)...), Options{})); err != nil {
 		t.Fatal(err)
 	}
-	model := archive.CheckpointsOf(dir+"/model").AgentDir(0, "planner")
+	return archive.CheckpointsOf(dir).AgentDir(0, "planner")
+}
+
+func TestVLLM(t *testing.T)   { useServer(t, "vllm") }
+func TestSGLang(t *testing.T) { useServer(t, "sglang") }
+
+// useServer trains three steps on a server that is killed in the second, and then on one that forgets to load.
+func useServer(t *testing.T, kind string) {
+	dir := t.TempDir()
 	forget := filepath.Join(dir, "forget")
-	s := newVLLM(t, model, forget)
-	s.start()
-	t.Cleanup(s.kill)
-	engine := fmt.Sprintf("agents.planner.engine={kind: vllm, url: [%q], weights: {path: %q, dtype: fp32}}", s.url(), dir+"/weights")
+	s := startEngine(t, kind, servable(t, dir+"/model"), "float32", forget)
+	engine := fmt.Sprintf("agents.planner.engine={kind: %s, url: [%q], weights: {path: %q, dtype: fp32}}", kind, s.url(), dir+"/weights")
 
 	seen := &recorder{}
 	var once sync.Once
@@ -156,4 +185,52 @@ func TestVLLM(t *testing.T) {
 	if r, err := http.Get(s.url() + "/health"); err != nil || r.StatusCode != http.StatusOK {
 		t.Errorf("the server did not survive it: %v", err)
 	}
+}
+
+func TestVLLMReplicas(t *testing.T)   { useReplicas(t, "vllm") }
+func TestSGLangReplicas(t *testing.T) { useReplicas(t, "sglang") }
+
+// useReplicas trains on two servers at once, with weights and servers in bf16.
+func useReplicas(t *testing.T, kind string) {
+	dir := t.TempDir()
+	model := servable(t, dir+"/model")
+	a, b := counted(t, startEngine(t, kind, model, "bfloat16", dir+"/never")), counted(t, startEngine(t, kind, model, "bfloat16", dir+"/never"))
+	engine := fmt.Sprintf("agents.planner.engine={kind: %s, url: [%q, %q], weights: {path: %q, dtype: bf16}}", kind, a.URL, b.URL, dir+"/weights")
+	seen := &recorder{}
+	if err := Train(t.Context(), load(t, dir+"/run", served(engine, "run.steps=2")...), Options{Observer: seen}); err != nil {
+		t.Fatalf("%v\nnotes: %s", err, seen)
+	}
+	for step := int64(1); step <= 2; step++ {
+		if gap := seen.find(t, "step", step, "planner").Values["gap_mean"]; !(gap > 1e-5 && gap < 0.05) {
+			t.Errorf("step %d: a gap of %v nats is not one of bf16", step, gap)
+		}
+	}
+	const proofs = 3 * 2 * 12 // three versions, two temperatures, 12 prompts each
+	if a.turns.Load() <= proofs || b.turns.Load() <= proofs {
+		t.Errorf("%d and %d requests for tokens: one of the servers has sampled no turn", a.turns.Load(), b.turns.Load())
+	}
+	t.Logf("%d and %d requests for tokens\n%s", a.turns.Load(), b.turns.Load(), seen)
+}
+
+// counter passes requests on to a server and counts those for tokens.
+type counter struct {
+	*httptest.Server
+	turns atomic.Int64
+}
+
+func counted(t *testing.T, s *engineServer) *counter {
+	t.Helper()
+	to, err := url.Parse(s.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, proxy := &counter{}, httputil.NewSingleHostReverseProxy(to)
+	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/generate") {
+			c.turns.Add(1)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(c.Close)
+	return c
 }

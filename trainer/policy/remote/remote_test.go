@@ -199,7 +199,7 @@ func TestUpdates(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", kind, c, err)
 		}
 		holdsTo(t, r, c, w)
-		cleared := map[Kind]string{VLLM: "/reset_prefix_cache", SGLang: "/flush_cache"}[kind]
+		cleared := map[Kind]string{VLLM: "/reset_prefix_cache", SGLang: "flush_cache"}[kind]
 		if i := slices.Index(s.events, "load"); i < slices.Index(s.events, "answer") || !slices.Contains(s.events[max(i, 0):], cleared) {
 			t.Errorf("%s: %v", kind, s.events)
 		}

@@ -122,7 +122,6 @@ func (s *server) routes() http.Handler {
 			s.t.Error(err)
 		}
 	}
-	ok := func(w http.ResponseWriter, r *http.Request) { s.event(r.URL.Path) }
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	if s.kind == VLLM {
 		mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { say(w, map[string]string{"version": "0.25.1"}) })
@@ -131,15 +130,15 @@ func (s *server) routes() http.Handler {
 		})
 		mux.HandleFunc("POST /pause", func(_ http.ResponseWriter, r *http.Request) { s.set(func() { s.paused = true }); s.event("/pause") })
 		mux.HandleFunc("POST /resume", func(_ http.ResponseWriter, r *http.Request) { s.set(func() { s.paused = false }); s.event("/resume") })
-		mux.HandleFunc("POST /reset_prefix_cache", ok)
+		mux.HandleFunc("POST /reset_prefix_cache", func(_ http.ResponseWriter, r *http.Request) { s.event("/reset_prefix_cache") })
 		mux.HandleFunc("POST /collective_rpc", s.rpc)
 		mux.HandleFunc("POST /inference/v1/generate", s.generate)
 		return mux
 	}
-	mux.HandleFunc("GET /get_server_info", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /server_info", func(w http.ResponseWriter, _ *http.Request) {
 		say(w, map[string]any{"version": "0.5.16", "context_length": 48, "max_req_input_len": 48})
 	})
-	mux.HandleFunc("GET /get_model_info", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /model_info", func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.broken == "no versions" {
@@ -152,6 +151,7 @@ func (s *server) routes() http.Handler {
 		var body struct {
 			Path    string `json:"model_path"`
 			Version string `json:"weight_version"`
+			Flush   bool   `json:"flush_cache"`
 		}
 		json.NewDecoder(r.Body).Decode(&body)
 		if err := s.load(body.Path, body.Version); err != nil {
@@ -159,9 +159,11 @@ func (s *server) routes() http.Handler {
 			say(w, map[string]any{"success": false, "message": err.Error()})
 			return
 		}
+		if body.Flush {
+			s.event("flush_cache")
+		}
 		say(w, map[string]any{"success": true, "message": "Succeeded to update model weights."})
 	})
-	mux.HandleFunc("POST /flush_cache", ok)
 	mux.HandleFunc("POST /generate", s.generate)
 	return mux
 }

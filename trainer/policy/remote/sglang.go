@@ -20,8 +20,8 @@ func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
 		Context *int   `json:"context_length"`
 		Longest int    `json:"max_req_input_len"`
 	}
-	if err := g.r.ctl(ctx, http.MethodGet, "/get_server_info", nil, &info); err != nil {
-		return is, missing(err, "is this an SGLang server?")
+	if err := g.r.ctl(ctx, http.MethodGet, "/server_info", nil, &info); err != nil {
+		return is, missing(err, "is this an SGLang server? docs/engines.md says which releases are known")
 	}
 	is = facts{name: "SGLang " + info.Version, context: info.Longest,
 		way: "token ids through /generate, weights through /update_weights_from_disk, their version in every reply"}
@@ -29,7 +29,7 @@ func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
 		is.context = *info.Context
 	}
 	if is.context -= reserved; is.context < 2 {
-		return is, fmt.Errorf("/get_server_info says neither context_length nor max_req_input_len, or too little: start it with --context-length")
+		return is, fmt.Errorf("/server_info says neither context_length nor max_req_input_len, or too little: start it with --context-length")
 	}
 	_, err = g.stamp(ctx)
 	return is, err
@@ -40,15 +40,13 @@ func (g *sglang) load(ctx context.Context, folder, stamp string) error {
 		Success bool   `json:"success"`
 		Message string `json:"message"`
 	}
-	body := map[string]any{"model_path": folder, "weight_version": stamp}
+	// flush_cache as a request of its own fails while any request is in flight, such as the server's own to warm up.
+	body := map[string]any{"model_path": folder, "weight_version": stamp, "flush_cache": true}
 	if err := g.r.ctl(ctx, http.MethodPost, "/update_weights_from_disk", body, &reply); err != nil {
 		return fmt.Errorf("loading %s: %w", folder, err)
 	}
 	if !reply.Success {
 		return fmt.Errorf("loading %s: %s", folder, g.r.quote(reply.Message))
-	}
-	if err := g.r.ctl(ctx, http.MethodPost, "/flush_cache", nil, nil); err != nil {
-		return err
 	}
 	reports, err := g.stamp(ctx)
 	if err == nil && reports != stamp {
@@ -61,11 +59,11 @@ func (g *sglang) stamp(ctx context.Context) (string, error) {
 	var info struct {
 		Version *string `json:"weight_version"`
 	}
-	if err := g.r.ctl(ctx, http.MethodGet, "/get_model_info", nil, &info); err != nil {
+	if err := g.r.ctl(ctx, http.MethodGet, "/model_info", nil, &info); err != nil {
 		return "", err
 	}
 	if info.Version == nil {
-		return "", errors.New("/get_model_info has no weight_version: this release cannot prove its weights")
+		return "", errors.New("/model_info has no weight_version: this release cannot prove its weights")
 	}
 	return *info.Version, nil
 }
