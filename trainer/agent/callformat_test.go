@@ -14,9 +14,15 @@ import (
 // templateOf is SmolLM2's tokenizer with a chat template that prints an assistant's calls by the given Jinja.
 func templateOf(t *testing.T, calls string) *Template {
 	t.Helper()
-	files := golden.Folder(t, golden.File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
-	files["chat_template.jinja"] = []byte("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}" + calls +
+	return chatTemplate(t, "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}"+calls+
 		"{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+}
+
+// chatTemplate is SmolLM2's tokenizer with another chat template.
+func chatTemplate(t *testing.T, jinja string) *Template {
+	t.Helper()
+	files := golden.Folder(t, golden.File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
+	files["chat_template.jinja"] = []byte(jinja)
 	tok, err := tokenizer.Parse(files)
 	if err != nil {
 		t.Fatal(err)
@@ -27,6 +33,19 @@ func templateOf(t *testing.T, calls string) *Template {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// TestExtends: a template that prints a space of its own before a turn, as Llama 2's and the first of Mistral do, goes on from
+// what was sampled; one that adds words does not.
+func TestExtends(t *testing.T) {
+	const chat = "{% for m in messages %}{% if m.role == 'assistant' %}BEFORE{{ m.content | trim }}<|im_end|>{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+	before, after := []tokenizer.Message{{Role: "user", Content: "a"}}, []tokenizer.Message{{Role: "user", Content: "b"}}
+	for printed, want := range map[string]bool{"": true, "{{ ' ' }}": true, "{{ '\n\n' }}": true, "Well: ": false, "<think>\n\n</think>\n\n": false} {
+		got, err := chatTemplate(t, strings.Replace(chat, "BEFORE", printed, 1)).Extends(before, false, after)
+		if err != nil || got != want {
+			t.Errorf("a template that prints %q before a turn: %v, %v", printed, got, err)
+		}
+	}
 }
 
 // TestCallFormats: the calls of a turn are read as the model's template prints them.

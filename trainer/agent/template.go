@@ -270,7 +270,8 @@ func (t *Template) delta(messages []tokenizer.Message) (string, error) {
 
 // Extends says whether the template still prints the messages before a turn, and the turn's thinking, as it did when the
 // turn was sampled, once messages follow. If not, a client that renders the whole history shows the model another prompt
-// than the tokens at hand with Observe's tokens appended.
+// than the tokens at hand with Observe's tokens appended. Spaces that the template itself prints before a turn's text, as
+// Llama 2's does, make no difference: the model has sampled its own, and those are the tokens at hand.
 func (t *Template) Extends(before []tokenizer.Message, thought bool, messages []tokenizer.Message) (bool, error) {
 	before = t.withFunctions(t.results(before))
 	prompt, err := t.render(before, t.tools, true)
@@ -287,7 +288,7 @@ func (t *Template) Extends(before []tokenizer.Message, thought bool, messages []
 	}
 	whole, _, found := strings.Cut(whole, probeTurn)
 	thinking, same := strings.CutPrefix(whole, prompt)
-	return found && same && (thinking == "" && !thought || thought && strings.Contains(thinking, probeThinking)), nil
+	return found && same && (strings.TrimSpace(thinking) == "" && !thought || thought && strings.Contains(thinking, probeThinking)), nil
 }
 
 // Reply is what a sampled turn says.
