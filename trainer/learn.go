@@ -43,7 +43,7 @@ func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, adva
 					continue
 				}
 				out[m.Query] = append(out[m.Query], &learner.Sequence{
-					ID: row.ID, Whole: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs,
+					ID: row.ID, Whole: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
 					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Stale: row.Version != n,
 				})
 			}
@@ -73,12 +73,11 @@ func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 			}
 			failpoint.Here("learn.update.after")
 			out.reports = append(out.reports, r)
-			if gap, known := r.Values["gap_mean"]; changed {
+			if changed {
 				delete(r.Values, "gap_mean")
-			} else if known {
-				if err := w.checkGap(gap); err != nil {
-					return out, err
-				}
+				delete(r.Values, "routing_differs")
+			} else if err := w.checkSampler(r.Values); err != nil {
+				return out, err
 			}
 			changed = changed || !r.Skipped && r.Refused == nil
 			if r.Refused != nil {
@@ -144,15 +143,21 @@ func (w *worker) minibatches(n int64, epoch int, queries []string) [][]string {
 	return out
 }
 
-// checkGap compares the sampler's log-probs with the trainer's before the first update of a step, of the
-// trajectories that the trained version sampled. They are of the same weights, so a gap means that the two forward
+// checkSampler compares the sampler's log-probs and experts with the trainer's before the first update of a step, of the
+// trajectories that the trained version sampled. They are of the same weights, so a difference means that the two forward
 // passes disagree.
-func (w *worker) checkGap(gap float64) error {
+func (w *worker) checkSampler(values map[string]float64) error {
+	gap, differs := values["gap_mean"], values["routing_differs"]
 	switch {
 	case gap > w.cfg.GRPO.GapStop:
 		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run the same policy", gap, w.cfg.GRPO.GapStop)
+	case differs > w.cfg.GRPO.RoutingStop:
+		return fmt.Errorf("the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean, more than grpo.routing_stop %.3g: the two do not run the same policy", differs, w.cfg.GRPO.RoutingStop)
 	case gap > w.cfg.GRPO.GapWarn:
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicGap, "log-prob gap between sampler and trainer is %.3g nats (grpo.gap_warn %.3g)", gap, w.cfg.GRPO.GapWarn))
+	}
+	if differs > w.cfg.GRPO.RoutingWarn {
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicGap, "the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean (grpo.routing_warn %.3g)", differs, w.cfg.GRPO.RoutingWarn))
 	}
 	return nil
 }

@@ -172,6 +172,7 @@ func (w *worker) heldOf(q task.Query, k, i int, said []gateway.Conversation) tra
 	t := trajectory{Trajectory: sum, task: subtask}
 	if len(rows) > 0 { // else the program never asked
 		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.more = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
+		t.Routes = rows[0].Routes
 	}
 	return t
 }

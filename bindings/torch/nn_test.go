@@ -69,6 +69,7 @@ func layers() []layer {
 		{"swiglu", [][]int64{{5, 14}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(SwiGLU(in[0])) },
 			func(in [][]float64) []float64 { return swigluOracle(in[0], 7) }},
+		experts("experts", false), experts("experts, weights normalised", true),
 		{"rope", [][]int64{{5, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				return one(Rope(in[0], from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)))

@@ -40,6 +40,7 @@ type Trajectory struct {
 	Sampled  []bool    `json:"sampled"`   // true where the policy sampled the token: these are trained
 	LogProbs []float32 `json:"log_probs"` // natural log, of sampled tokens under softmax(logits/tau); 0 elsewhere
 	Version  int64     `json:"version"`   // oldest policy version that sampled a turn
+	Routes   []uint16  `json:"-"`         // experts of the first tokens, as in policy.Completion, each as when it was first computed
 
 	Turns       []Turn         `json:"turns"`
 	FormatValid bool           `json:"format_valid"`
@@ -145,6 +146,9 @@ func (t *Trajectory) AppendSampled(c policy.Completion, text string) {
 	from := len(t.Tokens)
 	t.Tokens = append(t.Tokens, c.Tokens...)
 	t.LogProbs = append(t.LogProbs, c.LogProbs...)
+	if known := len(t.Routes); known < len(c.Routes) {
+		t.Routes = append(t.Routes, c.Routes[known:]...)
+	}
 	for range c.Tokens {
 		t.Sampled = append(t.Sampled, true)
 	}

@@ -25,6 +25,12 @@ const (
 	maxExpertSize = 1 << 36 // of one projection of all experts
 )
 
+// HasExperts says whether the models of a family are mixtures of experts.
+func HasExperts(family string) bool {
+	f := families[family]
+	return f != nil && f.defaults.Mixture != nil
+}
+
 // HasExperts says whether a layer has a mixture of experts.
 func (c Config) HasExperts(layer int) bool {
 	m := c.Mixture

@@ -135,6 +135,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent) (err e
 	p.Learner, err = learner.New(ctx, p.Model, p.Params, learner.Options{
 		Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations,
+		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef,
 	})
 	if err != nil || !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return err

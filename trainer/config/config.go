@@ -178,6 +178,10 @@ type GRPO struct {
 	Resample        int                 `yaml:"resample" default:"0" min:"0" doc:"Replacement queries drawn at most in a step for groups whose rewards are all equal."`
 	GapWarn         float64             `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
 	GapStop         float64             `yaml:"gap_stop" default:"0.2" above:"0" doc:"Stop when the gap exceeds this (nats)."`
+	Routing         string              `yaml:"routing" default:"replay" enum:"replay|free" doc:"Mixtures of experts. replay: training sends each token through the experts that the sampler recorded for it, with weights of its own. free: the trainer's router chooses. See docs/algorithm.md, section 9."`
+	RoutingWarn     float64             `yaml:"routing_warn" default:"0.1" min:"0" max:"1" doc:"Warn when the trainer's router would choose other experts than the recorded ones for a larger share of tokens (routing_differs)."`
+	RoutingStop     float64             `yaml:"routing_stop" default:"0.5" above:"0" max:"1" doc:"Stop when the share exceeds this."`
+	RouterAuxCoef   float64             `yaml:"router_aux_coef" default:"0" min:"0" doc:"Coefficient of the load-balancing loss of mixtures of experts; 0: off. See docs/algorithm.md, section 9."`
 	Reward          mgrpo.RewardWeights `yaml:"reward" doc:"Weights of the parts of a reward. A trajectory with an invalid format has reward 0."`
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
@@ -271,6 +272,9 @@ func (c *Config) validateGRPO(d *decoder) {
 	if g.Resample > 0 {
 		d.failAt("grpo.resample", "not supported yet; leave it at 0")
 	}
+	if g.RoutingStop < g.RoutingWarn {
+		d.failAt("grpo.routing_stop", "must be at least grpo.routing_warn, %s", formatFloat(g.RoutingWarn))
+	}
 	if g.GapStop < g.GapWarn {
 		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
 	}
@@ -493,6 +497,16 @@ func (s *Shape) validate(d *decoder, key string) {
 	}
 	if s.Heads%s.KVHeads != 0 {
 		d.failAt(key+".kv_heads", "must divide heads, %d; found %d", s.Heads, s.KVHeads)
+	}
+	for name, value := range map[string]int{"experts": s.Experts, "experts_per_token": s.PerToken, "expert_ffn": s.ExpertFFN} {
+		if mixture := arch.HasExperts(s.Family); mixture && value < 1 {
+			d.failAt(key+"."+name, "missing; family %s is a mixture of experts", s.Family)
+		} else if !mixture && value != 0 {
+			d.failAt(key+"."+name, "family %s has no experts", s.Family)
+		}
+	}
+	if s.PerToken > s.Experts {
+		d.failAt(key+".experts_per_token", "must be at most experts, %d; found %d", s.Experts, s.PerToken)
 	}
 	if s.Tokenizer == "" {
 		d.failAt(key+".tokenizer", "want task or a folder with tokenizer.json")

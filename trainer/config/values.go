@@ -54,6 +54,9 @@ type Shape struct {
 	KVHeads      int     `yaml:"kv_heads" default:"0" min:"0" doc:"Key and value heads, a divisor of heads. 0: heads."`
 	HeadDim      int     `yaml:"head_dim" default:"0" min:"0" doc:"Size of a head, even. 0: width / heads."`
 	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
+	Experts      int     `yaml:"experts" default:"0" min:"0" doc:"Experts of each layer, in families with a mixture of experts, which need the next two keys, too."`
+	PerToken     int     `yaml:"experts_per_token" default:"0" min:"0" doc:"Experts that each token goes through."`
+	ExpertFFN    int     `yaml:"expert_ffn" default:"0" min:"0" doc:"Inner size of an expert."`
 	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
 	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
 	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, or a model on the Hub."`

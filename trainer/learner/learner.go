@@ -22,6 +22,11 @@ type Options struct {
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
 	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows
+
+	// Of a mixture of experts: tokens go through the experts that Sequence.Routes names, and the coefficient of the
+	// load-balancing loss.
+	Replay  bool
+	Balance float64
 }
 
 // Adam are the optimizer's constants; each update gets its learning rate.
@@ -99,7 +104,7 @@ type Report struct {
 // if Options.Recomputed, else they are the sampler's. Reference log-probs are computed if there is a KL term.
 func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 	for _, q := range batch {
-		if err := q.check(l.model.Config.VocabSize); err != nil {
+		if err := errors.Join(q.check(l.model.Config.VocabSize), q.checkRoutes(l.model.Config)); err != nil {
 			return err
 		}
 		q.old = q.Behaviour
@@ -152,7 +157,14 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	if err := l.zeroGrad(ctx); err != nil {
 		return Report{}, err
 	}
-	for _, micro := range microBatches(loss.learning, l.opt.MicroBatchTokens) {
+	learning := microBatches(loss.learning, l.opt.MicroBatchTokens)
+	if loss.routing = (routing{cfg: l.model.Config, balance: l.opt.Balance}); l.opt.Balance != 0 {
+		for _, micro := range learning {
+			rows := prefixTree{}.with(micro)
+			loss.routing.total += rows.len()
+		}
+	}
+	for _, micro := range learning {
 		if err := l.policyPass(ctx, loss, micro, true); err != nil {
 			return Report{}, err
 		}

@@ -20,7 +20,8 @@ type Sequence struct {
 	Group     int64     // sequences with the same number are compared with each other: the query
 	Weight    float64   // alignment weight; 0: dropped
 	Advantage float64
-	Stale     bool // sampled by an older policy version than the trained one
+	Stale     bool     // sampled by an older policy version than the trained one
+	Routes    []uint16 // experts of the first tokens, arch.Config.RouteWidth each, as the sampler chose them; nil: not known
 
 	old, ref []float32 // log-probs like Behaviour, of the old policy and the reference; Prepare fills them
 }
@@ -113,6 +114,8 @@ func leadingGroup(batch []*Sequence) []*Sequence {
 // packed is a micro-batch on the device. Trained token i of N has id target[i] and is predicted by hidden row source[i].
 type packed struct {
 	in     model.Packed
+	rows   int
+	paths  [][]int32     // of each sequence, the rows of its inputs
 	source *torch.Tensor // int32 [N]
 	target *torch.Tensor // int32 [N]
 	n      int
@@ -123,8 +126,10 @@ type packed struct {
 func pack(s *torch.Scope, micro []*Sequence) packed {
 	var rows prefixTree
 	var source, target []int32
+	var paths [][]int32
 	for _, q := range micro {
 		path := rows.add(q.inputs())
+		paths = append(paths, path)
 		for _, t := range q.trained() {
 			source = append(source, path[t-1])
 			target = append(target, q.Tokens[t])
@@ -136,7 +141,7 @@ func pack(s *torch.Scope, micro []*Sequence) packed {
 			IDs: vector(rows.ids), Pos: vector(rows.positions),
 			Cu: vector(append(slices.Clone(rows.first), int32(rows.len()))), Follows: vector(rows.follows),
 		},
-		source: vector(source), target: vector(target), n: len(target),
+		rows: rows.len(), paths: paths, source: vector(source), target: vector(target), n: len(target),
 	}
 }
 

@@ -19,6 +19,7 @@ type minibatchLoss struct {
 	totals      kernels.LossTotals
 	sums        kernels.LossSums
 	gap, tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number
+	routing     routing
 
 	learning []*Sequence // sequences with a gradient
 	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
@@ -77,6 +78,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, micro)
+		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns)
 		objective := l.lossOfLogProbs
 		if learns && l.opt.Loss.Ratio.TokenLevel() {
 			objective = l.lossOfHidden
@@ -99,8 +101,11 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		default:
 			l.model.ForwardBackward(s, b.in, outputsAndGrads)
 		}
-		if err == nil && learns {
-			l.collectGradient()
+		if err == nil {
+			count()
+			if learns {
+				l.collectGradient()
+			}
 		}
 		return err
 	})
@@ -206,6 +211,7 @@ func (p *minibatchLoss) values() map[string]float64 {
 	if p.tokens > 0 {
 		v["gap_mean"] = p.gap / p.tokens
 	}
+	p.routing.values(v)
 	batchTokens := 0
 	for _, q := range p.learning {
 		batchTokens += len(q.Tokens)

@@ -17,6 +17,10 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 			if b.n == 0 {
 				return nil
 			}
+			if l.opt.Replay && m == l.model && m.Config.Mixture != nil { // a reference chooses for itself
+				b.in.Routes = &model.Routes{}
+				b.replay(s, m.Config, run)
+			}
 			hidden := m.Forward(s, b.in).IndexSelect(0, b.source)
 			logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 			flat = make([]float32, b.n)

@@ -139,9 +139,23 @@ func (n Need) sum(of func(Part) bool) (bytes int64) {
 func kvWidth(c arch.Config) int64 { return int64(c.KVHeads) * int64(c.HeadDim) }
 
 // layerValues counts the values that one layer keeps of a token for its backward pass: both norms' inputs and outputs, q, k and
-// v before and after RoPE, the attention's output and log-sum-exp, and the MLP's gate, up and product.
+// v before and after RoPE, the attention's output and log-sum-exp, and what the MLP keeps.
 func layerValues(c arch.Config) int64 {
-	return 4*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + 3*int64(c.FFN)
+	return 4*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + mlpValues(c)
+}
+
+// mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert that a token goes through, with the
+// experts' inputs and outputs beside them and the router's logits.
+func mlpValues(c arch.Config) int64 {
+	dense, m := 3*int64(c.FFN), c.Mixture
+	if m == nil {
+		return dense
+	}
+	experts := int64(m.PerToken)*(3*int64(m.FFN)+2*int64(c.Hidden)) + int64(m.Experts)
+	if c.RoutedLayers() < c.Layers {
+		return max(dense, experts)
+	}
+	return experts
 }
 
 // trainingActivations is the memory of the activations of one micro-batch, forward and backward.

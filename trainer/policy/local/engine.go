@@ -73,7 +73,7 @@ func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{dev: m.Device, model: m, cache: cache, opt: opt, done: make(chan struct{}), recordings: map[int]*recording{},
-		slots: slots{all: make([]slot, opt.Slots), sharing: !opt.NoPrefixes}}
+		slots: slots{all: make([]slot, opt.Slots), width: m.Config.RouteWidth(), sharing: !opt.NoPrefixes}}
 	e.wake = sync.NewCond(&e.mu)
 	e.stats.Batches = map[int]int64{}
 	go e.schedule()
@@ -272,9 +272,12 @@ func (e *Engine) dropCancelled() {
 func (e *Engine) distribute(b *batch, sampled []token) {
 	e.stats.Passes++
 	e.stats.Batches[len(b.ready)]++
+	told := b.routes
 	for _, w := range b.work {
 		w.q.filled += w.rows
-		e.slots.all[w.q.slot].filled = w.q.filled
+		st := &e.slots.all[w.q.slot]
+		st.filled = w.q.filled
+		st.routes, told = append(st.routes, told[:w.rows*e.slots.width]...), told[w.rows*e.slots.width:]
 	}
 	for i, q := range b.ready {
 		q.accept(sampled[i])
@@ -282,6 +285,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		st := &e.slots.all[q.slot]
 		st.tokens = append(st.tokens, sampled[i].id)
 		if f, ended := q.ending.Add(sampled[i].id); ended {
+			q.out.Routes = slices.Clone(st.routes)
 			q.finish(f, nil)
 			e.slots.release(q.slot)
 		}

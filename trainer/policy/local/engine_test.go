@@ -30,16 +30,21 @@ func testModelIn(t *testing.T, threads int, half bool) *model.Model {
 
 func testModelOn(t *testing.T, device string, threads int, half bool) *model.Model {
 	t.Helper()
-	ctx := context.Background()
 	dev, err := torch.Open(device, threads)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(ctx, dev, arch.Config{
-		Family: arch.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true,
-	}, 7, model.Options{Compute: torch.Float32, HalfCopy: half})
+	return randomModel(t, dev, denseConfig, half)
+}
+
+var denseConfig = arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
+	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true}
+
+func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *model.Model {
+	t.Helper()
+	ctx := context.Background()
+	m, err := model.Random(ctx, dev, c, 7, model.Options{Compute: torch.Float32, HalfCopy: half})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ type batch struct {
 	ready  []*sequence // sequences whose next token is sampled from this pass, in the order of `last`
 	last   []int32     // row of each ready sequence's newest token
 	rows   int
+	routes []uint16 // experts of the rows, after the pass; see tell
 }
 
 // work is consecutive rows of one sequence: its tokens from q.filled on.
@@ -99,7 +100,9 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	if b.decodes() && e.dev.IsCUDA() && !e.opt.NoRecordings {
 		return e.recorded(s, b)
 	}
-	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 4, int64(b.rows)))
+	chosen := routes(s, &e.model.Config, b.rows)
+	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 4, int64(b.rows)), chosen)
+	b.tell(chosen)
 	switch len(b.ready) {
 	case 0:
 		return nil
@@ -109,10 +112,10 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	return e.head(hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last)))))
 }
 
-// hidden runs the forward pass over rows [4, n], as batch.inputs returns them.
-func (e *Engine) hidden(s *torch.Scope, in *torch.Tensor) *torch.Tensor {
+// hidden runs the forward pass over rows [4, n], as batch.inputs returns them, and writes their experts to chosen.
+func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
 	rows := model.Rows{Slot: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
-	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows), nil)
+	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows), &model.Routes{Chosen: chosen})
 }
 
 func (e *Engine) head(hidden *torch.Tensor) *torch.Tensor {

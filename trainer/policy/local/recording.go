@@ -12,6 +12,7 @@ import (
 type recording struct {
 	graph      *torch.Graph
 	in, logits *torch.Tensor // int32 [4, rows] as batch.inputs returns them; [rows, vocabulary]
+	chosen     *torch.Tensor // experts of the rows, nil without
 }
 
 // recorded returns the logits of a pass in which every sequence decodes.
@@ -24,11 +25,15 @@ func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 	}
 	r.in.CopyFrom(s.FromInt32(b.inputs(size), 4, int64(size)))
 	r.graph.Replay()
+	b.tell(r.chosen)
 	return r.logits.Narrow(0, 0, int64(b.rows))
 }
 
 func (e *Engine) record(s *torch.Scope, size int) *recording {
 	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 4, int64(size)))}
+	if chosen := routes(s, &e.model.Config, size); chosen != nil {
+		r.chosen = s.Keep(chosen)
+	}
 	defer func() {
 		if r.graph == nil { // recording failed
 			r.drop()
@@ -38,7 +43,7 @@ func (e *Engine) record(s *torch.Scope, size int) *recording {
 		if r.logits != nil {
 			r.logits.Drop()
 		}
-		s.Scoped(func() { r.logits = s.Keep(e.head(e.hidden(s, r.in))) })
+		s.Scoped(func() { r.logits = s.Keep(e.head(e.hidden(s, r.in, r.chosen))) })
 	})
 	return r
 }
@@ -48,6 +53,9 @@ func (r *recording) drop() {
 		r.graph.Drop()
 	}
 	r.in.Drop()
+	if r.chosen != nil {
+		r.chosen.Drop()
+	}
 	if r.logits != nil {
 		r.logits.Drop()
 	}

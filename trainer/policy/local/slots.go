@@ -1,9 +1,12 @@
 package local
 
+import "slices"
+
 // slot is a slot of the key-value cache and its sequence.
 type slot struct {
 	tokens  []int32 // the sequence placed here; keys and values of the first `filled` are in the cache
 	filled  int
+	routes  []uint16 // experts of the first `filled` tokens
 	busy    bool
 	stale   bool  // the weights changed while the slot was busy: its keys and values must not be reused
 	lastUse int64 // admission counter, for eviction of the least recently used
@@ -13,6 +16,7 @@ type slot struct {
 type slots struct {
 	all     []slot
 	clock   int64
+	width   int  // experts of a token
 	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
 }
 
@@ -50,7 +54,8 @@ func (s *slots) place(tokens []int32) (p placement, ok bool) {
 		from = target
 	}
 	s.clock++
-	s.all[target] = slot{tokens: append([]int32(nil), tokens...), filled: reuse, busy: true, lastUse: s.clock}
+	s.all[target] = slot{tokens: append([]int32(nil), tokens...), filled: reuse, busy: true, lastUse: s.clock,
+		routes: slices.Clone(s.all[from].routes[:reuse*s.width])}
 	return placement{slot: target, from: from, reuse: reuse}, true
 }
 

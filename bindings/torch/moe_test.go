@@ -1,0 +1,100 @@
+package torch
+
+import (
+	"context"
+	"math"
+	"testing"
+)
+
+// experts is a mixture of 4 experts of 3 units, 2 a token, whose choice is given: expert 2 has one token, expert 3 none.
+func experts(name string, normalise bool) layer {
+	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
+	given := []int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}
+	return layer{name, [][]int64{{tokens, hidden}, {tokens, n}, {n * 2 * width, hidden}, {n * hidden, width}},
+		func(s *Scope, in []*Tensor) []*Tensor {
+			logits := in[1].To(Float32) // as a model has them, whatever type its weights are
+			chosen, weight := Route(logits, Routing{PerToken: k, Normalise: normalise, Given: s.FromInt32(given, tokens, k)})
+			return one(Experts(in[0], chosen, weight, in[2], in[3]))
+		},
+		func(in [][]float64) []float64 {
+			y := make([]float64, tokens*hidden)
+			for t := range tokens {
+				x, p := in[0][t*hidden:][:hidden], softmaxOf(in[1][t*n:][:n])
+				sum := 1.0
+				if normalise {
+					sum = p[given[t*k]] + p[given[t*k+1]]
+				}
+				for _, e := range given[t*k:][:k] {
+					gates := in[2][int(e)*2*width*hidden:][:2*width*hidden]
+					out := linearOracle(swigluOracle(linearOracle(x, gates, nil, hidden), width), in[3][int(e)*hidden*width:][:hidden*width], nil, width)
+					for i, v := range out {
+						y[t*hidden+i] += p[e] / sum * v
+					}
+				}
+			}
+			return y
+		}}
+}
+
+func softmaxOf(logits []float64) []float64 {
+	p, sum := make([]float64, len(logits)), 0.0
+	for _, z := range logits {
+		sum += math.Exp(z)
+	}
+	for i, z := range logits {
+		p[i] = math.Exp(z) / sum
+	}
+	return p
+}
+
+// The load-balancing loss is c·E·Σ load·mean probability. Its gradient comes with that of the weights, which are not used here.
+func TestBalance(t *testing.T) {
+	const tokens, n, k, c = 3, 4, 2, 0.7
+	logits := []float64{1, 2, -1, 0.5, 0.25, 0, 3, 2, -2, 1.5, 1, 0}
+	loads := []float64{1. / 6, 2. / 6, 2. / 6, 1. / 6} // the two largest of each row: 1 and 0, 2 and 3, 1 and 2
+	loss := func(z []float64) (all float64) {
+		for r := range tokens {
+			for e, p := range softmaxOf(z[r*n:][:n]) {
+				all += c * n * loads[e] * p / tokens
+			}
+		}
+		return all
+	}
+	dev, err := Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	err = dev.Do(context.Background(), func(s *Scope) error {
+		z := from(s, logits, Float32, tokens, n)
+		z.RequireGrad(true)
+		prob := s.Empty(Float32, n)
+		s.Grad(true, func() {
+			_, weight := Route(z, Routing{PerToken: k, Prob: prob, Balance: c})
+			Backward([]*Tensor{weight}, []*Tensor{s.Zeros(Float32, tokens, k)})
+		})
+		got, mean := make([]float32, tokens*n), make([]float32, n)
+		z.Grad().Float32s(got)
+		prob.Float32s(mean)
+		for i := range logits {
+			const h = 1e-5
+			up, down := append([]float64{}, logits...), append([]float64{}, logits...)
+			up[i] += h
+			down[i] -= h
+			if want := (loss(up) - loss(down)) / (2 * h); math.Abs(float64(got[i])-want) > 1e-6 {
+				t.Errorf("gradient of logit %d is %v, want %v", i, got[i], want)
+			}
+		}
+		whole := 0.0
+		for e, p := range mean {
+			whole += c * n * loads[e] * float64(p)
+		}
+		if want := loss(logits); math.Abs(whole-want) > 1e-6 {
+			t.Errorf("with the mean probabilities told the loss is %v, want %v", whole, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,160 @@
+package learner
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// checkRoutes refuses experts that the model does not have.
+func (q *Sequence) checkRoutes(c arch.Config) error {
+	width := c.RouteWidth()
+	if len(q.Routes) == 0 {
+		return nil
+	}
+	if width == 0 || len(q.Routes)%width != 0 || len(q.Routes)/width > len(q.Tokens) {
+		return fmt.Errorf("learner: %s: %d recorded experts for %d tokens of %d each", q.ID, len(q.Routes), len(q.Tokens), width)
+	}
+	for i, e := range q.Routes {
+		if int(e) >= c.Mixture.Experts {
+			return fmt.Errorf("learner: %s: expert %d of token %d, the model has %d", q.ID, e, i/width, c.Mixture.Experts)
+		}
+	}
+	return nil
+}
+
+// replay gives the rows of a micro-batch the experts that were recorded for them. Rows that sequences share have those of the
+// first that knows them; the others choose. It returns which rows have recorded experts of the trained version's.
+func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known, fresh []bool) {
+	width, k := c.RouteWidth(), c.Mixture.PerToken
+	layers := width / k
+	given := make([]int32, layers*b.rows*k)
+	for i := range given {
+		given[i] = -1
+	}
+	known, fresh = make([]bool, b.rows), make([]bool, b.rows)
+	for i, q := range micro {
+		for t, row := range b.paths[i] {
+			if known[row] || (t+1)*width > len(q.Routes) {
+				continue
+			}
+			known[row], fresh[row] = true, !q.Stale
+			for l := range layers {
+				for j, e := range q.Routes[t*width+l*k:][:k] {
+					given[(l*b.rows+int(row))*k+j] = int32(e)
+				}
+			}
+		}
+	}
+	b.in.Routes.Given = s.FromInt32(given, int64(layers), int64(b.rows), int64(k))
+	return known, fresh
+}
+
+// routing counts the experts of an update's micro-batches.
+type routing struct {
+	cfg           arch.Config
+	balance       float64 // coefficient of the load-balancing loss
+	total         int     // rows of all micro-batches that learn; set where balance is not 0
+	rows, free    int     // of the micro-batches that ran; those of them without recorded experts
+	fresh, differ int     // layers of rows with experts recorded by the trained version; those whose own choice differs
+	load          []int   // tokens of each expert, [layers, experts]
+	aux           float64
+}
+
+// watch makes a micro-batch report its experts, and recorded ones be taken if replays. The returned function counts them after
+// the pass. A micro-batch of a model without experts has nothing to count.
+func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, learns bool) (count func()) {
+	m := r.cfg.Mixture
+	if m == nil {
+		return func() {}
+	}
+	layers, rows := int64(r.cfg.RoutedLayers()), int64(b.rows)
+	known, fresh := make([]bool, b.rows), make([]bool, b.rows)
+	b.in.Routes = &model.Routes{Chosen: s.Empty(torch.Int32, layers, rows, int64(m.PerToken))}
+	if replays {
+		known, fresh = b.replay(s, r.cfg, micro)
+		b.in.Routes.Differs = s.Empty(torch.Int32, layers, rows)
+	}
+	if r.balance != 0 && learns {
+		b.in.Routes.Prob = s.Empty(torch.Float32, layers, int64(m.Experts))
+		b.in.Routes.Balance = r.balance / float64(layers) * float64(b.rows) / float64(r.total)
+	}
+	return func() { r.count(b, known, fresh) }
+}
+
+func (r *routing) count(b *packed, known, fresh []bool) {
+	m, layers := r.cfg.Mixture, r.cfg.RoutedLayers()
+	chosen := make([]int32, b.in.Routes.Chosen.Numel())
+	b.in.Routes.Chosen.Int32s(chosen)
+	load, perLayer := make([]int, layers*m.Experts), len(chosen)/layers
+	for i, e := range chosen {
+		load[i/perLayer*m.Experts+int(e)]++
+	}
+	if r.load == nil {
+		r.load = make([]int, len(load))
+	}
+	for i, n := range load {
+		r.load[i] += n
+	}
+	r.rows += b.rows
+	for _, k := range known {
+		if !k {
+			r.free++
+		}
+	}
+	if b.in.Routes.Differs != nil {
+		r.countDiffering(b, fresh)
+	}
+	if b.in.Routes.Prob != nil {
+		prob := make([]float32, len(load))
+		b.in.Routes.Prob.Float32s(prob)
+		for i, p := range prob {
+			share := float64(load[i]) / float64(perLayer)
+			r.aux += float64(m.Experts) * share * float64(p) / float64(layers) * float64(b.rows) / float64(r.total)
+		}
+	}
+}
+
+func (r *routing) countDiffering(b *packed, fresh []bool) {
+	differs := make([]int32, b.in.Routes.Differs.Numel())
+	b.in.Routes.Differs.Int32s(differs)
+	for i, d := range differs {
+		if fresh[i%b.rows] {
+			r.fresh++
+			r.differ += int(d)
+		}
+	}
+}
+
+// values adds the statistics under the names of docs/metrics.md.
+func (r *routing) values(v map[string]float64) {
+	if r.rows == 0 {
+		return
+	}
+	v["routing_free"] = float64(r.free) / float64(r.rows)
+	if r.fresh > 0 {
+		v["routing_differs"] = float64(r.differ) / float64(r.fresh)
+	}
+	if r.balance != 0 {
+		v["router_aux_loss"] = r.aux
+	}
+	experts, layers := r.cfg.Mixture.Experts, r.cfg.RoutedLayers()
+	tokens, idle, entropy, highest := float64(r.rows*r.cfg.Mixture.PerToken), 0, 0.0, 0
+	for _, n := range r.load {
+		highest = max(highest, n)
+		if n == 0 {
+			idle++
+			continue
+		}
+		share := float64(n) / tokens
+		entropy -= share * math.Log(share)
+	}
+	v["expert_load_max"] = float64(highest*experts) / tokens
+	v["experts_idle"] = float64(idle) / float64(len(r.load))
+	if experts > 1 {
+		v["expert_entropy"] = entropy / float64(layers) / math.Log(float64(experts))
+	}
+}
