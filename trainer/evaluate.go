@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,6 +37,54 @@ func (e Evaluation) Unknown() error {
 		}
 	}
 	return nil
+}
+
+// Scores are by set, kind, level and number of parts.
+func (e Evaluation) Scores() []metrics.Score {
+	for _, r := range e.Records {
+		if len(r.Scores) > 0 {
+			return r.Scores
+		}
+	}
+	return nil
+}
+
+// costs are the tokens that all agents read and wrote for a question, and the seconds that it took: those of the whole
+// evaluation, in which conversations go on side by side, divided by its questions.
+func (e Evaluation) costs() (tokens, seconds float64, known bool) {
+	questions := 0
+	for _, s := range e.Scores() {
+		if s.By == "" {
+			questions += s.Questions
+		}
+	}
+	known = questions > 0
+	for _, r := range e.Records {
+		n, ok := r.Values["tokens"]
+		tokens, seconds, known = tokens+n, max(seconds, r.Values["rollout_seconds"]), known && ok
+	}
+	return tokens / float64(questions), seconds / float64(questions), known
+}
+
+// JSON is the evaluation as an object, indented.
+func (e Evaluation) JSON() ([]byte, error) {
+	out := struct {
+		Checkpoint string           `json:"checkpoint"`
+		Samples    int              `json:"samples"`
+		Scores     []metrics.Score  `json:"scores"`
+		Tokens     *float64         `json:"tokens_per_question,omitempty"`
+		Seconds    *float64         `json:"seconds_per_question,omitempty"`
+		Agents     []metrics.Record `json:"agents"`
+	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores()}
+	if tokens, seconds, known := e.costs(); known {
+		out.Tokens, out.Seconds = &tokens, &seconds
+	}
+	for _, r := range e.Records {
+		r.Scores = nil
+		out.Agents = append(out.Agents, r)
+	}
+	text, err := json.MarshalIndent(out, "", "  ")
+	return append(text, '\n'), err
 }
 
 // EvalOptions are options of an evaluation beside the run's configuration.
@@ -118,8 +167,16 @@ func (w *worker) evaluate(ctx context.Context, version int64) error {
 		return err
 	}
 	clock.lap("rollout")
-	record := w.evalRecord(version, held, outcomes, clock)
-	w.archive.Evaluated(version, accuracy(outcomes))
+	questions, err := w.questionsOf(held.plan)
+	if err != nil {
+		return err
+	}
+	own := ofOwnSet(questions, outcomes)
+	record := w.evalRecord(version, held, outcomes, own, clock)
+	if w.main && record.Unknown == "" {
+		record.Scores = scoresOf(answersOf(questions, outcomes, held.plan.Rollouts), w.cfg.Run.Seed)
+	}
+	w.archive.Evaluated(version, accuracy(own))
 	w.observer.Report(record)
 	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
 	return nil
@@ -225,6 +282,9 @@ func (e Evaluation) String() string {
 		}
 	}
 	b.WriteByte('\n')
+	if scores := e.Scores(); len(scores) > 0 {
+		fmt.Fprintf(&b, "%s\n", scoreTable(scores))
+	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
 	for _, r := range e.Records {
@@ -243,6 +303,9 @@ func (e Evaluation) String() string {
 		fmt.Fprintln(t)
 	}
 	t.Flush()
+	if tokens, seconds, known := e.costs(); known {
+		fmt.Fprintf(&b, "\na question cost %.0f tokens and %.2f seconds, each of its samples counted\n", tokens, seconds)
+	}
 	fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
 	return b.String()
 }

@@ -57,7 +57,8 @@ func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 	return r
 }
 
-func (w *worker) evalRecord(version int64, held *experience, outcomes []store.Outcome, clock *stopwatch) metrics.Record {
+// evalRecord sums up an evaluation; own are the outcomes by which versions are compared.
+func (w *worker) evalRecord(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
 	if !w.main {
@@ -70,7 +71,8 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes []store.Ou
 	if r.Unknown = unknownAccuracy(outcomes); r.Unknown != "" {
 		delete(r.Values, "accuracy")
 	} else {
-		describePassAtK(&r, outcomes, held.plan.Rollouts)
+		r.Values["accuracy"] = accuracy(own)
+		describePassAtK(&r, own, held.plan.Rollouts)
 	}
 	return r
 }

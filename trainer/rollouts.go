@@ -71,10 +71,7 @@ func (w *worker) rollOut(ctx context.Context, p store.Phase) (*experience, error
 // queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
 func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	if p.Evaluates() {
-		for i := range min(w.cfg.Eval.Queries, w.Player.Task.EvalSize()) {
-			queries = append(queries, w.Player.Task.Eval(i))
-		}
-		return queries, w.cfg.Eval.Samples
+		return task.HeldOut(w.Player.Task, w.cfg.Eval.Queries), w.cfg.Eval.Samples
 	}
 	n := int64(w.cfg.Task.QueriesPerStep)
 	for i := range n {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer"
@@ -12,6 +13,7 @@ type evalCmd struct {
 	requiredConfig
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
 	Queries    int    `placeholder:"N" help:"Held-out queries, in place of eval.queries."`
+	JSON       bool   `help:"Print the evaluation as JSON, in place of tables."`
 	Samples    int    `placeholder:"N" help:"Rollouts of each, in place of eval.samples."`
 }
 
@@ -30,7 +32,11 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	console := newConsole(cfg, nil)
+	progress := os.Stdout
+	if c.JSON {
+		progress = os.Stderr
+	}
+	console := newConsole(progress, cfg, nil)
 	opt := trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console}
 	if cfg.HasGateway() {
 		server, err := serveHealth(cfg, nil)
@@ -47,6 +53,14 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Print(e)
+	if !c.JSON {
+		fmt.Print(e)
+		return e.Unknown()
+	}
+	text, err := e.JSON()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s", text)
 	return e.Unknown()
 }

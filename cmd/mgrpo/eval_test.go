@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -44,6 +45,12 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}
+	}
+	var counted struct {
+		Scores []struct{ Questions, Samples int }
+	}
+	if text := succeed(t, "", append([]string{"eval", "--json"}, set...)...); json.Unmarshal([]byte(text), &counted) != nil || len(counted.Scores) != 1 || counted.Scores[0].Questions != 9 || counted.Scores[0].Samples != 2 {
+		t.Errorf("%+v in\n%s", counted, text)
 	}
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)

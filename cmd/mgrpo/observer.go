@@ -21,7 +21,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		return err
 	}
 	dir := cfg.RunDir()
-	console := newConsole(cfg, opt.Agents)
+	console := newConsole(os.Stdout, cfg, opt.Agents)
 	var before metrics.Log
 	if opt.Resume {
 		before = recall(console, dir)
@@ -82,17 +82,17 @@ func recall(console *metrics.Console, dir string) metrics.Log {
 	return before
 }
 
-// newConsole writes to standard output. agents are those that run here; nil means all.
-func newConsole(cfg *config.Config, agents []string) *metrics.Console {
+// newConsole writes to a file, such as standard output. agents are those that run here; nil means all.
+func newConsole(file *os.File, cfg *config.Config, agents []string) *metrics.Console {
 	opt := metrics.ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
 	if agents == nil {
 		opt.Agents = cfg.AgentNames()
 	}
-	out := int(os.Stdout.Fd())
+	out := int(file.Fd())
 	if term.IsTerminal(out) && os.Getenv("TERM") != "dumb" {
 		opt.Terminal = true
 		opt.Color = os.Getenv("NO_COLOR") == ""
 		opt.Width, _, _ = term.GetSize(out)
 	}
-	return metrics.NewConsole(os.Stdout, opt)
+	return metrics.NewConsole(file, opt)
 }

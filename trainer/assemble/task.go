@@ -69,12 +69,16 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 			Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, Delegate: demonstratedDelegations,
 		})
 	}
-	layout := t.Layout
-	if layout == "rows" {
-		layout = ""
+	var sets []jsonl.Set
+	for _, s := range t.EvalSets {
+		path := cfg.Resolve(s.Path)
+		if _, err := os.Stat(path); err != nil {
+			return nil, cfg.Fault("task.eval_sets."+s.Name+".path", err)
+		}
+		sets = append(sets, jsonl.Set{Name: s.Name, Path: path, Layout: layout(s.Layout)})
 	}
 	return jsonl.Open(jsonl.Settings{
-		Layout: layout, Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
+		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
 		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts, Kind: t.Fields.Kind, Level: t.Fields.Level},
 	})
 }
@@ -82,3 +86,11 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 // demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates:
 // enough to learn how, not so many that it forgets to answer by itself.
 const demonstratedDelegations = 0.7
+
+// layout is a layout's name for the task.
+func layout(name string) string {
+	if name == "rows" {
+		return ""
+	}
+	return name
+}

@@ -85,17 +85,25 @@ type TLS struct {
 
 // Task is the source of queries and the scoring of answers.
 type Task struct {
-	Kind           string   `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
-	Train          Path     `yaml:"train" doc:"File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k)."`
-	Eval           Path     `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
-	Layout         string   `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published (docs/verifiers.md)."`
-	Fields         Fields   `yaml:"fields" doc:"Names of the fields of a row, with layout rows. The verifier gets all fields."`
-	QueriesPerStep int      `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
-	Verifier       Verifier `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
-	Expert         Verifier `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
-	Judge          Judge    `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
-	Program        Program  `yaml:"program" doc:"The program that plays the rollouts, in place of the main agent's own conversation. Its calls of the agents are requests to the gateway (docs/programs.md)."`
-	Research       Research `yaml:"research" doc:"The generated task: its knowledge bases and the mistakes in its demonstrations."`
+	Kind           string    `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: questions and answers of your own. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
+	Train          Path      `yaml:"train" doc:"File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k)."`
+	Eval           Path      `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
+	EvalSets       []EvalSet `yaml:"eval_sets" keyed:"true" doc:"jsonl: further sets of held-out queries, by name. Evaluations report each; versions are compared by eval alone." change:"resume"`
+	Layout         string    `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published (docs/verifiers.md)."`
+	Fields         Fields    `yaml:"fields" doc:"Names of the fields of a row, with layout rows. The verifier gets all fields."`
+	QueriesPerStep int       `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
+	Verifier       Verifier  `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
+	Expert         Verifier  `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
+	Judge          Judge     `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
+	Program        Program   `yaml:"program" doc:"The program that plays the rollouts, in place of the main agent's own conversation. Its calls of the agents are requests to the gateway (docs/programs.md)."`
+	Research       Research  `yaml:"research" doc:"The generated task: its knowledge bases and the mistakes in its demonstrations."`
+}
+
+// EvalSet is a further set of held-out queries.
+type EvalSet struct {
+	Name   string `yaml:"-"`
+	Path   Path   `yaml:"path" required:"true" doc:"File of its queries, as of eval."`
+	Layout string `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"How the file names things, as task.layout."`
 }
 
 // Fields are the names of the fields that the task reads from a row.

@@ -183,6 +183,9 @@ func (c *Config) validateTask(d *decoder) {
 	if t.Expert.Kind == "parts" && t.Kind == "gsm8k" {
 		d.failAt("task.expert.kind", "the rows of gsm8k have no parts; use task.kind: jsonl")
 	}
+	if len(t.EvalSets) > 0 && t.Kind != "jsonl" {
+		d.failAt("task.eval_sets", "only the task jsonl has them; this one is %s", t.Kind)
+	}
 	if t.Layout != "rows" && t.Kind != "jsonl" {
 		d.failAt("task.layout", "only the task jsonl has it; this one is %s", t.Kind)
 	}

@@ -103,10 +103,7 @@ func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
 		}
 		train = append(train, q)
 	}
-	for i := range min(cfg.Eval.Queries, t.EvalSize()) {
-		held = append(held, t.Eval(i))
-	}
-	return train, held
+	return train, task.HeldOut(t, cfg.Eval.Queries)
 }
 
 // repeated counts the held-out queries whose question is one of the training.

@@ -19,7 +19,22 @@ type Record struct {
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 
-	Unknown string `json:"unknown,omitempty"` // why an evaluation has no accuracy
+	Unknown string  `json:"unknown,omitempty"` // why an evaluation has no accuracy
+	Scores  []Score `json:"scores,omitempty"`  // of an evaluation, by set, kind, level and number of parts; the main agent's
+}
+
+// Score is how well the questions of a set, or some of them, were answered in an evaluation.
+type Score struct {
+	Set       string          `json:"set,omitempty"` // name of the set; "": task.eval
+	By        string          `json:"by,omitempty"`  // what the questions have in common: "kind", "level" or "parts"; "": nothing
+	Of        string          `json:"of,omitempty"`  // which kind, level or number of parts
+	Questions int             `json:"questions"`
+	Samples   int             `json:"samples"`  // answers to each
+	Accuracy  float64         `json:"accuracy"` // mean correctness
+	Interval  [2]float64      `json:"interval"` // 95 % of the accuracies of questions drawn again, with replacement
+	Pass      map[int]float64 `json:"pass"`     // by k: probability that one of k answers is right
+	Best      map[int]float64 `json:"best"`     // by k: expected correctness of the best of k answers
+	Calls     float64         `json:"calls"`    // of sub-agents in one answer
 }
 
 // place is the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.

@@ -41,6 +41,25 @@ sampled them. A value that is not known is absent, never 0.
 
 A resumed run appends to the file. A record of an agent replaces that agent's earlier records of the same step and of
 later steps; readers of the file keep the last.
+
+## Evaluations
+
+The main agent's record of an evaluation also has ` + "`scores`" + `: the accuracy of each evaluation set (` + "`task.eval`" + `, and those of
+` + "`task.eval_sets`" + ` by name), and in it of each kind, level and number of parts, where its questions differ in them. ` + "`mgrpo eval`" + ` prints
+them as a table or, with ` + "`--json`" + `, as JSON, and the report shows those of the last evaluation.
+
+| field | meaning |
+|---|---|
+| ` + "`set`" + `, ` + "`by`" + `, ` + "`of`" + ` | name of the set, absent for ` + "`task.eval`" + `; ` + "`kind`" + `, ` + "`level`" + ` or ` + "`parts`" + `, and which of them |
+| ` + "`questions`" + `, ` + "`samples`" + ` | questions, and answers to each (` + "`eval.samples`" + `) |
+| ` + "`accuracy`" + ` | mean correctness over questions and samples |
+| ` + "`interval`" + ` | 95 % bootstrap interval of the accuracy: the percentiles of 2,000 resamples of the questions. A function of the results and ` + "`run.seed`" + ` |
+| ` + "`pass`" + ` | by k: unbiased estimate of the probability that one of k answers is right (correctness 1), up to ` + "`samples`" + ` |
+| ` + "`best`" + ` | by k: expected correctness of the best of k answers. Equal to ` + "`pass`" + ` where correctness is 0 or 1 |
+| ` + "`calls`" + ` | calls of sub-agents in one answer |
+
+` + "`mgrpo eval`" + ` also says what a question cost: the tokens that all agents read and wrote for its samples, and seconds, those of the whole
+evaluation divided by its questions, since conversations go on side by side.
 `
 
 // page is docs/metrics.md.

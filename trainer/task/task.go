@@ -26,6 +26,7 @@ type Query struct {
 
 	Accepted []string        // all right answers, Answer first; nil: Answer only
 	Parts    []SubQuestion   // in the order in which they are to be asked; nil: none are known
+	Set      string          // name of the evaluation set; "": the task's own, or a training query
 	Kind     string          // what kind of question it is, for evaluations; "": not known
 	Level    string          // how hard it is, for evaluations; "": not known
 	Columns  json.RawMessage // the row with all its columns, a JSON object; nil: the task has no rows
@@ -69,6 +70,28 @@ type Task interface {
 	VerifyMain(ctx context.Context, q Query, a Attempt) (correct float64, err error)
 	// VerifySub scores a sub-agent's answer to a sub-task of q in [0,1]: the expert score.
 	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
+}
+
+// Divided is a task whose held-out queries are of several sets.
+type Divided interface {
+	// EvalSets returns the sizes of the sets, in the order of Eval.
+	EvalSets() []int
+}
+
+// HeldOut returns the first n held-out queries of each set, or all of a smaller set.
+func HeldOut(t Task, n int) (queries []Query) {
+	sizes := []int{t.EvalSize()}
+	if d, ok := t.(Divided); ok {
+		sizes = d.EvalSets()
+	}
+	first := 0
+	for _, size := range sizes {
+		for i := range min(n, size) {
+			queries = append(queries, t.Eval(first+i))
+		}
+		first += size
+	}
+	return queries
 }
 
 // Close releases the resources of a task that is an io.Closer, such as a program that scores answers.

@@ -77,7 +77,8 @@ type page struct {
 	Missing         []string
 	Outcome, Learn  []card
 	Calls, Costs    []card
-	Evals, Totals   table
+	Evals, Scores   table
+	Totals          table
 	Tools           table
 	Failing         []string // sentences about tools that fail often
 	Notes           []note
@@ -127,7 +128,7 @@ func (r *run) sections() page {
 	p := page{
 		frame: frame{Smoothed: r.smoothed()}, Tiles: r.tiles(),
 		Outcome: r.cards(r.outcomeCharts()), Learn: r.cards(r.learningCharts()), Costs: append(r.cards(r.costCharts()), r.batchCards()...),
-		Calls: r.callCards(), Evals: r.evaluations(), Totals: r.totals(),
+		Calls: r.callCards(), Evals: r.evaluations(), Scores: r.scores(), Totals: r.totals(),
 	}
 	p.Tools, p.Failing = r.tools()
 	return p

@@ -115,6 +115,26 @@ func (r *run) evaluations() table {
 	return t
 }
 
+// scores returns a table of the last evaluation by set, kind, level and number of parts.
+func (r *run) scores() table {
+	t := table{Head: []string{"questions", "n", "accuracy", "95 %", "pass@N", "best of N", "d_k"}}
+	var last []metrics.Score
+	for _, l := range r.records {
+		if l.Kind == metrics.KindEval && len(l.Scores) > 1 {
+			last = l.Scores
+		}
+	}
+	for _, s := range last {
+		name := cmp.Or(s.Set, "task.eval")
+		if s.By != "" {
+			name += ", " + s.By + " " + cmp.Or(s.Of, "–")
+		}
+		t.Rows = append(t.Rows, []string{name, fmt.Sprint(s.Questions), fmt.Sprintf("%.3f", s.Accuracy), fmt.Sprintf("%.3f – %.3f", s.Interval[0], s.Interval[1]),
+			fmt.Sprintf("%.3f (N = %d)", s.Pass[s.Samples], s.Samples), fmt.Sprintf("%.3f", s.Best[s.Samples]), fmt.Sprintf("%.2f", s.Calls)})
+	}
+	return t
+}
+
 func known(values map[string]float64, name string, digits int) string {
 	if v, ok := values[name]; ok {
 		return fmt.Sprintf("%.*f", digits, v)

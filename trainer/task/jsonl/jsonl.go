@@ -17,28 +17,42 @@ type Settings struct {
 	Train, Eval string // files
 	Fields      Fields
 	Layout      string          // one of Layouts, whose fields are known; "": Fields
+	Sets        []Set           // further held-out queries
 	Seed        uint64          // of the training order
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
 	NeedParts   bool            // a row without parts is an error
 }
 
-// Task implements task.Task.
+// Set is a further file of held-out queries. Evaluations report each set by its name.
+type Set struct{ Name, Path, Layout string }
+
+// Task implements task.Task and task.Divided.
 type Task struct {
 	name        string
-	train, eval []Row
+	train, eval []Row // eval has the rows of all sets, one set after another
+	sets        []set // of eval, in order
 	order       *task.Order
 	main, sub   verify.Verifier
 	byID        map[string]place
 }
 
-// place is the position of a row: its file and its index there.
+// place is the position of a row: in train or in eval.
 type place struct {
-	split string
+	held  bool
 	index int
 }
 
-var _ task.Task = (*Task)(nil)
+// set is the rows of eval from first on, up to the next set. Its name is "" for the rows of Settings.Eval.
+type set struct {
+	name        string
+	first, size int
+}
+
+var (
+	_ task.Task    = (*Task)(nil)
+	_ task.Divided = (*Task)(nil)
+)
 
 const (
 	splitTrain = "train"
@@ -47,22 +61,40 @@ const (
 
 // Open reads both files.
 func Open(s Settings) (*Task, error) {
-	reshape, fields := layouts[s.Layout], s.Fields
-	if s.Layout != "" {
-		if reshape == nil {
-			return nil, fmt.Errorf("jsonl: layout %q: must be one of %s", s.Layout, strings.Join(Layouts(), ", "))
+	train, err := s.read(s.Train, s.Layout)
+	if err != nil {
+		return nil, err
+	}
+	eval, err := s.read(s.Eval, s.Layout)
+	if err != nil {
+		return nil, err
+	}
+	t, err := New("jsonl", train, eval, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, further := range s.Sets {
+		rows, err := s.read(further.Path, further.Layout)
+		if err == nil {
+			err = t.add(further.Name, rows, s.NeedParts)
 		}
-		fields = DefaultFields()
+		if err != nil {
+			return nil, fmt.Errorf("evaluation set %s: %w", further.Name, err)
+		}
 	}
-	train, err := readRows(s.Train, fields, reshape)
-	if err != nil {
-		return nil, err
+	return t, nil
+}
+
+// read reads a file of a layout.
+func (s Settings) read(path, layout string) ([]Row, error) {
+	if layout == "" {
+		return ReadRows(path, s.Fields)
 	}
-	eval, err := readRows(s.Eval, fields, reshape)
-	if err != nil {
-		return nil, err
+	reshape, ok := layouts[layout]
+	if !ok {
+		return nil, fmt.Errorf("jsonl: layout %q: must be one of %s", layout, strings.Join(Layouts(), ", "))
 	}
-	return New("jsonl", train, eval, s)
+	return readRows(path, DefaultFields(), reshape)
 }
 
 // New builds a task from rows in memory. It ignores Settings.Train, Eval and Fields.
@@ -73,19 +105,48 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 	if s.Main == nil {
 		return nil, fmt.Errorf("%s: no verifier", name)
 	}
-	t := &Task{name: name, train: train, eval: eval, order: task.NewOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
+	t := &Task{name: name, train: train, order: task.NewOrder(s.Seed, len(train)), main: s.Main, sub: s.Sub, byID: map[string]place{}}
 	if t.sub == nil {
 		t.sub = t.main
 	}
-	for split, rows := range map[string][]Row{splitTrain: train, splitEval: eval} {
-		for i, r := range rows {
-			if s.NeedParts && len(r.Parts) == 0 {
-				return nil, fmt.Errorf("%s: the %s row %s has no parts, with which sub-agents' answers are to be compared", name, split, r.ID)
-			}
-			t.byID[split+"-"+r.ID] = place{split, i}
+	for i, r := range train {
+		if err := t.place(splitTrain, r, place{false, i}, s.NeedParts); err != nil {
+			return nil, err
 		}
 	}
-	return t, nil
+	return t, t.add("", eval, s.NeedParts)
+}
+
+// add adds the rows of a set to eval.
+func (t *Task) add(name string, rows []Row, needParts bool) error {
+	added := set{name, len(t.eval), len(rows)}
+	for i, r := range rows {
+		if err := t.place(added.split(), r, place{true, added.first + i}, needParts); err != nil {
+			return err
+		}
+	}
+	t.eval, t.sets = append(t.eval, rows...), append(t.sets, added)
+	return nil
+}
+
+// split is what the ids of the set's queries begin with.
+func (s set) split() string {
+	if s.name == "" {
+		return splitEval
+	}
+	return splitEval + "." + s.name
+}
+
+func (t *Task) place(split string, r Row, at place, needParts bool) error {
+	if needParts && len(r.Parts) == 0 {
+		return fmt.Errorf("%s: the %s row %s has no parts, with which sub-agents' answers are to be compared", t.name, split, r.ID)
+	}
+	id := split + "-" + r.ID
+	if _, taken := t.byID[id]; taken {
+		return fmt.Errorf("%s: two sets have a query %s: rename one of the sets", t.name, id)
+	}
+	t.byID[id] = at
+	return nil
 }
 
 // Name of the task.
@@ -99,11 +160,30 @@ func (t *Task) Train(i int64) task.Query {
 	return q
 }
 
-// Eval returns held-out row i.
-func (t *Task) Eval(i int) task.Query { return query(splitEval, t.eval[i]) }
+// Eval returns held-out row i, over all sets.
+func (t *Task) Eval(i int) task.Query {
+	of := t.sets[0]
+	for _, s := range t.sets[1:] {
+		if i >= s.first {
+			of = s
+		}
+	}
+	q := query(of.split(), t.eval[i])
+	q.Set = of.name
+	return q
+}
 
-// EvalSize is the number of held-out rows.
+// EvalSize is the number of held-out rows of all sets.
 func (t *Task) EvalSize() int { return len(t.eval) }
+
+// EvalSets returns the numbers of rows of the sets.
+func (t *Task) EvalSets() []int {
+	sizes := make([]int, len(t.sets))
+	for i, s := range t.sets {
+		sizes[i] = s.size
+	}
+	return sizes
+}
 
 // Lookup returns the query with the given id, epoch included.
 func (t *Task) Lookup(id string) (task.Query, error) {
@@ -115,11 +195,12 @@ func (t *Task) Lookup(id string) (task.Query, error) {
 	if !ok {
 		return task.Query{}, fmt.Errorf("%s: no row %.150q: do all servers read the same files?", t.name, row)
 	}
-	rows := t.train
-	if at.split == splitEval {
-		rows = t.eval
+	var q task.Query
+	if at.held {
+		q = t.Eval(at.index)
+	} else {
+		q = query(splitTrain, t.train[at.index])
 	}
-	q := query(at.split, rows[at.index])
 	q.ID = id
 	return q, nil
 }
