@@ -324,7 +324,7 @@ func (c *collector) add(t *trajectory) {
 		return
 	}
 	c.held.trajectories[t.ID] = t
-	p := metrics.Progress{Agent: c.w.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories)}
+	p := metrics.Progress{Agent: c.w.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories), Ended: talkOf(t.Trajectory)}
 	if c.phase == store.Eval(c.phase.Step) {
 		p.Activity = metrics.Evaluate
 	}
@@ -332,6 +332,15 @@ func (c *collector) add(t *trajectory) {
 		p.Total = total(c.held.plan)
 	}
 	c.w.observer.Progress(p)
+}
+
+// talkOf is a conversation as texts.
+func talkOf(t agent.Trajectory) *metrics.Talk {
+	out := &metrics.Talk{ID: t.ID}
+	for _, turn := range t.Turns {
+		out.Turns = append(out.Turns, metrics.Spoken{Said: turn.Sampled, Text: turn.Text})
+	}
+	return out
 }
 
 func trajectoryID(query string, k int, name string, i int, main bool) string {

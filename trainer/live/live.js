@@ -7,10 +7,11 @@ const since = () => document.querySelectorAll("[data-since]").forEach((e) => {
 setInterval(since, 1000);
 
 // fill replaces a section. What was unfolded stays unfolded.
+const named = (s) => (s.closest("article")?.ariaLabel ?? "") + s.textContent;
 function fill(section, html) {
-  const unfolded = [...section.querySelectorAll("details[open] > summary")].map((s) => s.textContent);
+  const unfolded = [...section.querySelectorAll("details[open] > summary")].map(named);
   section.innerHTML = html;
-  section.querySelectorAll("details > summary").forEach((s) => { s.parentElement.open = unfolded.includes(s.textContent); });
+  section.querySelectorAll("details > summary").forEach((s) => { s.parentElement.open = unfolded.includes(named(s)); });
   tip.hidden = true;
   charted(section);
   since();

@@ -4,7 +4,7 @@
 //	GET /live/events   its content, as server-sent events
 //
 // The workers publish their records and what they do through the store, and every page reads the store: so each shows the
-// whole team. What goes through the store are statistics and the texts of sub-tasks and answers, never a token.
+// whole team. What goes through the store are statistics and the texts of conversations, never a token.
 package live
 
 import (

@@ -32,6 +32,7 @@ type place struct {
 type doing struct {
 	metrics.Progress
 	since time.Time
+	talks []talk // that ended here, the newest last
 }
 
 // activity is what a worker publishes of itself.
@@ -42,6 +43,7 @@ type activity struct {
 	Total    int       `json:"total"`         // all units of the phase; 0: unknown
 	Since    time.Time `json:"since"`         // beginning of the phase, by the worker's clock
 	Rollouts int       `json:"rollouts"`      // conversations in flight
+	Talks    []talk    `json:"talks,omitempty"`
 }
 
 // Joined tells the page that an agent of this process has a place in the run, until the place's context ends: the page
@@ -62,9 +64,9 @@ func (p *Page) keepTelling(agent string, at place) {
 	defer tick.Stop()
 	told := ""
 	for {
-		text := p.activityOf(agent, at)
-		if text != told && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, []byte(text)) }) {
-			told = text
+		text := p.activityOf(agent, at).encode()
+		if string(text) != told && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, text) }) {
+			told = string(text)
 		}
 		select {
 		case <-p.ctx.Done():
@@ -76,8 +78,8 @@ func (p *Page) keepTelling(agent string, at place) {
 	}
 }
 
-// activityOf is what an agent does, as JSON.
-func (p *Page) activityOf(agent string, at place) string {
+// activityOf is what an agent does.
+func (p *Page) activityOf(agent string, at place) activity {
 	p.mu.Lock()
 	d := p.doing[agent]
 	p.mu.Unlock()
@@ -85,8 +87,12 @@ func (p *Page) activityOf(agent string, at place) string {
 	if d.Activity != "" {
 		a.Phase = d.Phase()
 	}
-	text, _ := json.Marshal(a) // texts and numbers: cannot fail
-	return string(text)
+	if len(d.talks) > 0 {
+		ctx, cancel := context.WithTimeout(at.Context(), patience)
+		defer cancel()
+		a.Talks = shownTalks(ctx, at, d.talks)
+	}
+	return a
 }
 
 // publish does a request for an agent, and says once if it fails. It does not report what fails because the place is lost.
@@ -111,12 +117,14 @@ func (p *Page) publish(agent string, at place, request func(context.Context) err
 func (p *Page) Progress(x metrics.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	since := p.doing[x.Agent].since
-	if since.IsZero() || p.doing[x.Agent].Phase() != x.Phase() {
-		since = time.Now().UTC()
+	d := p.doing[x.Agent]
+	if d.since.IsZero() || d.Phase() != x.Phase() {
+		d.since = time.Now().UTC()
 	}
-	x.For = slices.Clone(x.For)
-	p.doing[x.Agent] = doing{x, since}
+	d.keep(x)
+	x.For, x.Ended = slices.Clone(x.For), nil
+	d.Progress = x
+	p.doing[x.Agent] = d
 }
 
 // Report publishes a record. Training waits for the store's answer, but not for long.

@@ -85,6 +85,7 @@ func TestBrowserSeesTheRun(t *testing.T) {
 		b.until(fmt.Sprintf(`document.querySelector("#team .doing b").textContent === %q && document.querySelector("#team progress") !== null`, phase))
 		b.until(fmt.Sprintf(`document.querySelector("#rollouts .lead")?.textContent.startsWith(%q)`, phase))
 		compare(t, b, dir, cfg.AgentNames())
+		whole(t, b, cfg.AgentNames()[0])
 		b.quiet()
 		if *update {
 			keep(t, b.picture())
@@ -93,6 +94,13 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// whole waits until the rollouts are there as whole conversations: a prompt and what the main agent said to it.
+func whole(t *testing.T, b *browser, main string) {
+	t.Helper()
+	b.until(fmt.Sprintf(`[...document.querySelectorAll("#rollouts article")].some((a) => { const who = [...a.querySelectorAll(".who")].map((e) => e.textContent);
+		return who[0] === "prompt" && who[1] === %q; })`, main))
 }
 
 // compare holds what the page shows against metrics.jsonl.
@@ -185,6 +193,18 @@ func TestBrowserHostile(t *testing.T) {
 	if want := []string{"task " + evil, evil, "task a word", "a word", evil + strings.Repeat("x", 500)}; !slices.Equal(texts, want) {
 		t.Errorf("the page shows %q, want %q", texts, want)
 	}
+	for agent, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
+		said := agent + " says " + evil
+		team[agent].Progress(metrics.Progress{Agent: agent, Activity: metrics.RollOut, Done: 1, Ended: &metrics.Talk{ID: id,
+			Turns: []metrics.Spoken{{Text: "prompt of " + agent}, {Text: said, Said: true}, {Text: "observed " + evil}, {Text: strings.Repeat("long ", 1000), Said: true}}}})
+	}
+	b.until(`document.querySelector("#rollouts details.call") !== null && document.querySelector("#rollouts .who").textContent === "prompt"`)
+	texts = eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
+	long := strings.Repeat("long ", 400) + "…"
+	if want := []string{"prompt of planner", "planner says " + evil, "observed " + evil, long, "prompt of researcher", "researcher says " + evil, "observed " + evil, long}; !slices.Equal(texts, want) {
+		t.Errorf("whole conversations are %q, want %q", texts, want)
+	}
+	eval[bool](b, `(document.querySelector("#rollouts details.call").open = true)`)
 	if n := eval[int](b, `document.querySelectorAll("img, #rollouts script, #rollouts b").length`); n != 0 {
 		t.Errorf("%d elements of somebody's text", n)
 	}

@@ -165,7 +165,15 @@ type rolloutView struct {
 	Class string
 	Chips []chip
 	Turns []turn
+	Calls []callView
 	More  int // calls that are not shown
+}
+
+// callView is a sub-agent's whole conversation.
+type callView struct {
+	named
+	Task  string
+	Turns []turn
 }
 
 type chip struct{ Text, Kind string }
@@ -186,10 +194,17 @@ func (b *board) newest() rolloutsView {
 			calls += n
 		}
 		x.More = max(calls-len(r.Delegated), 0)
+		x.Turns = b.said(b.opts.Agents[0], r.ID())
+		whole := x.Turns != nil
 		for _, d := range r.Delegated {
-			x.Turns = append(x.Turns, turn{b.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, b.answer(d))
+			if turns := b.said(d.Agent, d.ID()); turns != nil {
+				x.Calls = append(x.Calls, callView{named{d.Agent, b.class(d.Agent)}, d.Task, turns})
+			}
+			if !whole {
+				x.Turns = append(x.Turns, turn{b.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, b.answer(d))
+			}
 		}
-		if r.Failed == "" {
+		if r.Failed == "" && !whole {
 			x.Turns = append(x.Turns, turn{b.class(b.opts.Agents[0]), "answer", "said", r.Answer})
 		}
 		if why := cmp.Or(r.Failed, r.Unscored); why != "" {

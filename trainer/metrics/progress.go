@@ -25,6 +25,20 @@ type Progress struct {
 	Version     int64    // policy version that rolls out, is evaluated or is saved
 	For         []string // the awaited agents, if the activity is Waiting
 	Done, Total int      // finished units and all units; Total 0: unknown
+
+	Ended *Talk // the conversation that is the newest of Done; nil: none
+}
+
+// Talk is the texts of a conversation that has ended. Its ID is the trajectory's.
+type Talk struct {
+	ID    string
+	Turns []Spoken
+}
+
+// Spoken is a turn: what an agent said, or read.
+type Spoken struct {
+	Said bool   `json:"said,omitempty"`
+	Text string `json:"text"`
 }
 
 // Phase returns the activity as text: step-3, cold start, waits for researcher.

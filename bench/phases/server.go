@@ -1,0 +1,125 @@
+package phases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/policy/remote"
+)
+
+// Server is an inference server that samples the same prompts as our engine, with the same weights.
+type Server struct {
+	Kind  remote.Kind
+	URL   string
+	Model string // the folder that it serves, which it sees under the same path
+	Half  bool   // our engine samples from bf16 weights
+}
+
+// Beside measures our rollouts beside the server's, and logs the tokens a second of both.
+func Beside(ctx context.Context, s Server, o Options) (*measure.Results, error) {
+	folder, err := filepath.Abs(s.Model)
+	if err != nil {
+		return nil, err
+	}
+	b := bench{name: string(s.Kind), suite: "rollout", weights: network{name: filepath.Base(folder), file: folder}, shape: shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64}}
+	if o.Quick {
+		b.shape = shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}
+	}
+	if s.Half {
+		b.precision = half
+	}
+	beside := measure.Case{Label: b.name, Measure: func(ctx context.Context) (row measure.Row, err error) {
+		err = b.prepared(ctx, o, func(w *workload) error {
+			row, err = b.compare(ctx, w, o, measure.Opener{Name: b.name, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+				return s.open(ctx, w, o)
+			}})
+			return err
+		})
+		for _, p := range row.Providers {
+			if p.Status == "ok" {
+				o.Log("%s: %.0f sampled tokens/s", p.Name, float64(b.shape.sequences()*b.shape.newTokens)/p.Median)
+			}
+		}
+		return row, err
+	}}
+	o.Only = ""
+	return measure.Run(ctx, "rollout", o, []measure.Case{beside})
+}
+
+// open gives the server the weights, and proves that it has taken them.
+func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Provider, _ measure.Setup, err error) {
+	a, err := openActor(ctx, actorOptions{}, w, o)
+	if err != nil {
+		return nil, measure.Setup{}, err
+	}
+	closing := context.WithoutCancel(ctx)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close(closing))
+		}
+	}()
+	said := ""
+	engine, err := remote.New(ctx, lent{a}, remote.Options{
+		Kind: s.Kind, URLs: []string{s.URL}, Folder: filepath.Join(filepath.Dir(w.Folder), "served"), Name: "bench", Context: w.context() + 1, Vocabulary: w.config.VocabSize,
+		InFlight: len(w.Completions), Temperature: 1, Tolerance: 0.05, Patience: time.Minute, Note: func(text string) { said = text },
+	})
+	if err != nil {
+		return nil, measure.Setup{}, err
+	}
+	a.engine = engine
+	if err := engine.UpdateWeights(ctx, 0); err != nil {
+		return nil, measure.Setup{}, err
+	}
+	provider := &measure.Native{
+		Around: func(_ context.Context, f func() error) error { return f() },
+		Reset:  a.forget,
+		Work:   func() error { return w.complete(rollOut(ctx, a, w), a) },
+		Error:  func() (float64, error) { return a.logProbError(ctx, w) },
+		Done:   func() error { return a.close(closing) },
+	}
+	return elsewhere{provider}, measure.Setup{Version: said}, nil
+}
+
+// complete wants that every rollout has as many tokens as were asked for.
+func (w *workload) complete(err error, a *actor) error {
+	for i := 0; i < len(a.sampled) && err == nil; i++ {
+		if n := len(a.sampled[i].Tokens); n != w.NewTokens {
+			err = fmt.Errorf("it sampled %d tokens of %d: its context is too short", n, w.NewTokens)
+		}
+	}
+	return err
+}
+
+// elsewhere is a provider whose memory is not this process's.
+type elsewhere struct{ *measure.Native }
+
+func (e elsewhere) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
+	s, err := e.Native.Run(ctx, repeat, cache)
+	s.PeakExtraBytes = 0
+	return s, err
+}
+
+// lent are an actor's weights as a server gets them: anew before each sample, whereby it drops its cached prefixes.
+type lent struct{ *actor }
+
+func (l lent) Write(ctx context.Context, dir string) error { return l.export(ctx, dir) }
+
+func (l lent) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+	return l.model.Logits(ctx, ids, ends)
+}
+
+func (lent) Fixed() bool { return false }
+
+var _ remote.Weights = lent{}
+
+// spoken is the part of a vocabulary that prompts are drawn from: servers refuse ids without a text, which are at its end.
+func (b bench) spoken(vocabulary int) int {
+	if filepath.IsAbs(b.weights.file) {
+		return vocabulary / 2
+	}
+	return vocabulary
+}
