@@ -4,6 +4,8 @@ package trainer
 
 import (
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,8 +21,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/bench/phases"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/policy/remote"
 )
 
 // These tests train the small team with its planner on real servers: make test-engines, which installs vLLM and SGLang and sets
@@ -141,7 +145,8 @@ func TestSGLang(t *testing.T) { useServer(t, "sglang") }
 func useServer(t *testing.T, kind string) {
 	dir := t.TempDir()
 	forget := filepath.Join(dir, "forget")
-	s := startEngine(t, kind, servable(t, dir+"/model"), "float32", forget)
+	model := servable(t, dir+"/model")
+	s := startEngine(t, kind, model, "float32", forget)
 	engine := fmt.Sprintf("agents.planner.engine={kind: %s, url: [%q], weights: {path: %q, dtype: fp32}}", kind, s.url(), dir+"/weights")
 
 	seen := &recorder{}
@@ -185,6 +190,25 @@ func useServer(t *testing.T, kind string) {
 	if r, err := http.Get(s.url() + "/health"); err != nil || r.StatusCode != http.StatusOK {
 		t.Errorf("the server did not survive it: %v", err)
 	}
+	if err := os.Remove(forget); err != nil {
+		t.Fatal(err)
+	}
+	measureBeside(t, phases.Server{Kind: remote.Kind(kind), URL: s.url(), Model: model})
+}
+
+// measureBeside has the benchmark of rollouts compare the server with our engine.
+func measureBeside(t *testing.T, s phases.Server) {
+	t.Helper()
+	r, err := phases.Beside(t.Context(), s, phases.Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range r.Rows[0].Providers {
+		if p.Status != "ok" || p.Median <= 0 || p.MaxError > 1e-4 {
+			t.Errorf("%+v", p)
+		}
+	}
+	t.Log(r.Table())
 }
 
 func TestVLLMReplicas(t *testing.T)   { useReplicas(t, "vllm") }
@@ -225,6 +249,7 @@ func counted(t *testing.T, s *engineServer) *counter {
 		t.Fatal(err)
 	}
 	c, proxy := &counter{}, httputil.NewSingleHostReverseProxy(to)
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // it is asked long before the server answers
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/generate") {
 			c.turns.Add(1)

@@ -21,7 +21,7 @@ import (
 type actor struct {
 	device  *torch.Device
 	model   *model.Model
-	engine  *local.Engine
+	engine  policy.Policy
 	learner *learner.Learner
 
 	steps   int64
@@ -68,9 +68,11 @@ func (w *workload) context() int { return len(w.Prompts[0]) + w.NewTokens }
 // equip starts the engine and the learner.
 func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err error) {
 	if opt.engine {
-		if a.engine, err = local.New(ctx, a.model, local.Options{Slots: len(w.Prompts) * w.Rollouts}); err != nil {
+		engine, err := local.New(ctx, a.model, local.Options{Slots: len(w.Prompts) * w.Rollouts})
+		if err != nil {
 			return err
 		}
+		a.engine = engine
 	}
 	if opt.learner {
 		a.learner, err = learner.New(ctx, a.model, model.All(a.model), learner.Options{

@@ -175,30 +175,31 @@ func peersOf(o Options) measure.Peers {
 // from memory.
 func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err error) {
 	err = b.prepared(ctx, o, func(w *workload) error {
-		row, err = b.compare(ctx, w, o)
+		var peers []measure.Opener
+		if o.Peers {
+			if err := w.askFloat64(ctx, peersOf(o)); err != nil {
+				return fmt.Errorf("log-probs in float64: %w", err)
+			}
+			peers = append(peers, peersOf(o).Opener(phases[b.suite].peer, w))
+		}
+		row, err = b.compare(ctx, w, o, peers...)
 		return err
 	})
 	return row, err
 }
 
-func (b bench) compare(ctx context.Context, w *workload, o Options) (row measure.Row, err error) {
-	peers, p := peersOf(o), phases[b.suite]
-	openers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...measure.Opener) (measure.Row, error) {
+	p := phases[b.suite]
+	ours := measure.Opener{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
 		return open(ctx, p, w, o)
-	}}}
-	if o.Peers {
-		if err := w.askFloat64(ctx, peers); err != nil {
-			return row, fmt.Errorf("log-probs in float64: %w", err)
-		}
-		openers = append(openers, peers.Opener(p.peer, w))
-	}
-	row = b.row()
+	}}
+	row := b.row()
 	weight := 4.0
 	if b.precision != full {
 		weight = 2
 	}
 	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight), p.flops(w.config, b.shape)
-	return o.Schedule().Measure(ctx, row, openers)
+	return o.Schedule().Measure(ctx, row, append([]measure.Opener{ours}, peers...))
 }
 
 // row is the case's without what follows from its weights.

@@ -96,12 +96,12 @@ func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]
 	var tokens [][]int32
 	for i, before := range w.checked() {
 		c := a.sampled[i*w.Rollouts]
-		if !a.device.IsCUDA() && !slices.Equal(c.Tokens, before) {
+		if a.engine.Deterministic() && !slices.Equal(c.Tokens, before) {
 			return nil, nil, fmt.Errorf("prompt %d was continued otherwise than before with the same weights and seed", i)
 		}
 		got, tokens = append(got, widen(c.LogProbs)), append(tokens, c.Tokens)
 	}
-	if a.device.IsCUDA() { // products of another batch round otherwise, and another token may be sampled
+	if !a.engine.Deterministic() { // products of another batch round otherwise, and another token may be sampled
 		want, err = a.trainingLogProbs(ctx, w, tokens)
 		return got, want, err
 	}

@@ -53,7 +53,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 	}
 	for i := range b.shape.prompts {
 		prompt := make([]int32, b.shape.promptTokens)
-		measure.Index(prompt, uint32(i), uint32(w.config.VocabSize))
+		measure.Index(prompt, uint32(i), uint32(b.spoken(w.config.VocabSize)))
 		w.Prompts = append(w.Prompts, prompt)
 	}
 	if err := a.equip(ctx, actorOptions{engine: true}, w); err != nil {
@@ -82,7 +82,11 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err
 	}
-	src, err := weights.Open(filepath.Join(root, "models", b.weights.file))
+	file := b.weights.file
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(root, "models", file)
+	}
+	src, err := weights.Open(file)
 	if err != nil {
 		return fmt.Errorf("%w (make gsm8k brings it)", err)
 	}

@@ -2,15 +2,37 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bench/phases"
+	"github.com/mgrpo/mgrpo/trainer/policy/remote"
 )
 
-type benchRolloutCmd struct{ benchFlags }
+type benchRolloutCmd struct {
+	benchFlags
+	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite: our rollouts beside those of a running server, with the same weights and prompts in one run. It is started as docs/engines.md says, and computes where it was started to."`
+	URL    string `name:"url" placeholder:"URL" help:"With --engine: the server's address, such as http://127.0.0.1:8000."`
+	Model  string `type:"existingdir" placeholder:"DIR" help:"With --engine: the folder that it serves."`
+	DType  string `name:"dtype" enum:"float32,bfloat16" default:"float32" help:"With --engine: of the weights that ours samples from."`
+}
 
-func (c *benchRolloutCmd) Run(ctx context.Context) error { return c.phase(ctx, "rollout") }
+func (c *benchRolloutCmd) Run(ctx context.Context) error {
+	if c.Engine == "" {
+		return c.phase(ctx, "rollout")
+	}
+	if c.URL == "" || c.Model == "" {
+		return errors.New("--engine also needs --url, the server's address, and --model, the folder that it serves")
+	}
+	s := phases.Server{Kind: remote.Kind(c.Engine), URL: c.URL, Model: c.Model, Half: c.DType == "bfloat16"}
+	return c.suite(func(o measure.Options) (*measure.Results, error) {
+		if c.Out == "" {
+			o.Save = nil // it is no row of the suite's file
+		}
+		return phases.Beside(ctx, s, o)
+	})
+}
 
 type benchLearnerCmd struct{ benchFlags }
 
