@@ -6,14 +6,12 @@ import (
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // parameters are a worker's weights and moments as its archive asks for them.
 type parameters struct{ w *worker }
-
-func (p parameters) Config() arch.Config { return p.w.Model.Config }
 
 func (p parameters) Trains() bool { return p.w.Learner != nil && p.w.cfg.Learns(p.w.agent) }
 
@@ -31,8 +29,8 @@ func (p parameters) Moments(ctx context.Context) (m, v func(from int64, dst []fl
 
 func (p parameters) Numel() int64 { return p.w.Params.Numel() }
 
-func (p parameters) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
-	return p.w.Params.Reader(ctx, master)
+func (p parameters) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
+	return p.w.Params.Files(ctx, master)
 }
 
 func (p parameters) Counters() archive.Counters {

@@ -18,8 +18,8 @@ func saveSteps(t *testing.T, dir string, steps ...int64) {
 	cfg := arch.Config{Family: arch.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
 	var agents []archive.AgentState
 	for _, name := range []string{"planner", "researcher"} {
-		agents = append(agents, archive.AgentState{Name: name, Config: cfg, DType: weights.F32,
-			Read: func(string, []float32) error { return nil }})
+		agents = append(agents, archive.AgentState{Name: name, DType: weights.F32,
+			Files: weights.HF{Config: cfg, Read: func(string, []float32) error { return nil }}})
 	}
 	r := archive.CheckpointsOf(dir)
 	for _, step := range steps {

@@ -30,6 +30,7 @@ type cli struct {
 	Store      storeCmd      `cmd:"" help:"Print what a Redis server needs to know of the run."`
 	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is not, and what to do about it."`
+	Merge      mergeCmd      `cmd:"" help:"Write a model with a LoRA adapter merged into it as a checkpoint of its own."`
 	Eval       evalCmd       `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
 	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
 	Serve      serveCmd      `cmd:"" help:"Serve a trained team, or a model, as an OpenAI endpoint."`

@@ -14,6 +14,7 @@ import (
 // modelFlags are shared by the commands that compute with one checkpoint.
 type modelFlags struct {
 	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME of the Hub if it is in the local cache."`
+	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter of the model, as PEFT writes it; a checkpoint of a run that trains adapters has one for each agent."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
 	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16" help:"auto: fp32 on the CPU, bf16 on a GPU."`
 	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`
@@ -23,7 +24,7 @@ func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, e
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
 	}
-	return standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length})
+	return standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter})
 }
 
 // samplingFlags say how tokens are drawn.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -84,7 +83,6 @@ type Place interface {
 // Parameters are the numbers in the agent's checkpoints: its weights and AdamW's moments m and v, three flat float32
 // buffers of the same length.
 type Parameters interface {
-	Config() arch.Config
 	// Trains says whether training changes the weights. If not, there are no moments.
 	Trains() bool
 	// Numel is the length of the buffers.
@@ -95,9 +93,9 @@ type Parameters interface {
 	Moments(ctx context.Context) (m, v func(from int64, dst []float32) error)
 	// Copy copies all buffers at one moment. The slices have the buffers' length.
 	Copy(ctx context.Context, master, m, v []float32) error
-	// Reader returns a function that fills dst with a whole tensor of a checkpoint. It takes the values from master, which
-	// fills dst with the weights that begin at index from.
-	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
+	// Files are what the agent's folder is written from. They take the weights from master, which fills dst with those
+	// that begin at index from.
+	Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files
 	Counters() Counters
 	// RestoreMaster replaces the weights. master fills dst with the weights that begin at index from.
 	RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error

@@ -176,7 +176,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		return AgentState{}, nil
 	}
 	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}
-	out := AgentState{Name: a.settings.Agent, Config: a.parameters.Config(), DType: a.settings.DType, Extra: a.settings.Tokenizer}
+	out := AgentState{Name: a.settings.Agent, DType: a.settings.DType, Extra: a.settings.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {
 		c := a.copied
@@ -190,7 +190,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 			out.Optimizer.Buffers[masterBuffer] = master
 		}
 	}
-	out.Read = a.parameters.Reader(ctx, master)
+	out.Files = a.parameters.Files(ctx, master)
 	out.State, _ = json.Marshal(st) // integers and strings: cannot fail
 	return out, nil
 }

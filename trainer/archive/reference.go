@@ -20,7 +20,7 @@ func (a *Archive) KeepReference(ctx context.Context) error {
 	err := durable.MkdirAll(a.checkpoints.fsys(), filepath.Dir(folder))
 	if err == nil {
 		a.reference, err = durable.WriteFolder(a.checkpoints.fsys(), folder, func(f *durable.Folder) error {
-			return weights.WriteInto(f, a.parameters.Config(), a.reader(ctx), weights.F32, nil)
+			return a.files(ctx).Write(f, weights.F32, nil)
 		})
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func (a *Archive) referenceDir() string {
 	return filepath.Join(a.settings.Dir, referenceFolder, a.settings.Agent)
 }
 
-// reader returns a function that fills dst with a tensor of the current weights.
-func (a *Archive) reader(ctx context.Context) func(name string, dst []float32) error {
-	return a.parameters.Reader(ctx, func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) })
+// files are what the current weights are written from.
+func (a *Archive) files(ctx context.Context) weights.Files {
+	return a.parameters.Files(ctx, func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) })
 }

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -41,10 +40,9 @@ type Checkpoints struct {
 type AgentState struct {
 	Name string // name of its folder: letters, digits, '-', '_' and '.'; not '.' first
 
-	Config arch.Config
-	Read   func(name string, dst []float32) error // as for weights.WriteHF
-	DType  weights.DType
-	Extra  map[string][]byte // tokenizer files, as for weights.WriteHF
+	Files weights.Files // its weights
+	DType weights.DType
+	Extra map[string][]byte // tokenizer files, as for weights.WriteHF
 
 	Optimizer *Optimizer      // nil for a frozen agent
 	State     json.RawMessage // content of state.json
@@ -130,7 +128,7 @@ func (a AgentState) write(f *durable.Folder) error {
 			return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
 		}
 	}
-	if err := weights.WriteInto(f, a.Config, a.Read, a.DType, a.Extra); err != nil {
+	if err := a.Files.Write(f, a.DType, a.Extra); err != nil {
 		return err
 	}
 	if a.Optimizer != nil {

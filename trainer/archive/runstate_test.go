@@ -22,10 +22,10 @@ func testAgents(step int64) []AgentState {
 	for i, name := range []string{"planner", "solver"} {
 		cfg := tinyConfig([]string{arch.Qwen3, arch.Llama}[i])
 		read := randomWeights(cfg, uint64(step)+uint64(i)<<32)
-		agents = append(agents, AgentState{Name: name, Config: cfg, Read: read, DType: weights.F32,
+		agents = append(agents, AgentState{Name: name, Files: weights.HF{Config: cfg, Read: read}, DType: weights.F32,
 			Extra: map[string][]byte{"tokenizer.json": []byte("{}")}, State: json.RawMessage(fmt.Sprintf(`{"version":%d}`, step))})
 	}
-	n := agents[0].Config.Parameters()
+	n := tinyConfig(arch.Qwen3).Parameters()
 	buffer := func(scale float32) func(int64, []float32) error {
 		return func(from int64, dst []float32) error {
 			for i := range dst {
@@ -74,9 +74,10 @@ func mustHold(t *testing.T, c Checkpoints, step int64, want AgentState) {
 	if err := s.Check(); err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range want.Config.Layout().Tensors() {
+	model := want.Files.(weights.HF)
+	for _, spec := range model.Config.Layout().Tensors() {
 		saved, values := make([]float32, spec.Numel()), make([]float32, spec.Numel())
-		if err := errors.Join(s.Read(spec.Name, 0, spec.Shape[0], saved), want.Read(spec.Name, values)); err != nil || !slices.Equal(values, saved) {
+		if err := errors.Join(s.Read(spec.Name, 0, spec.Shape[0], saved), model.Read(spec.Name, values)); err != nil || !slices.Equal(values, saved) {
 			t.Fatalf("step %d: %s of %s differs (%v)", step, spec.Name, want.Name, err)
 		}
 	}

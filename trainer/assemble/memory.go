@@ -35,7 +35,15 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		case err != nil:
 			return nil, err
 		}
-		needs = append(needs, memory.Count(cfg, a, arch, trained(arch)))
+		n, err := trained(cfg, a, arch)
+		switch {
+		case errors.As(err, &fault):
+			faults = append(faults, fault)
+			continue
+		case err != nil:
+			return nil, err
+		}
+		needs = append(needs, memory.Count(cfg, a, arch, n))
 	}
 	return needs, faults.Err()
 }

@@ -124,7 +124,12 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 			return nil, fmt.Errorf("cold start of %s: %w", a.Name, err)
 		}
 	}
-	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
+	if a.Adapts() {
+		if _, _, _, err := adapters(cfg, a, o.arch); err != nil {
+			return nil, err
+		}
+	}
+	if !cfg.HasKL(a) || cfg.KLToColdStart(a) || a.Adapts() && a.Reference == "" {
 		return tooLong, nil
 	}
 	reference, err := openReference(cfg, a, t)

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -24,7 +24,7 @@ import (
 // Parts are what one agent of a run is made of. An agent whose model is hosted has a Player, a Policy and Rules alone.
 type Parts struct {
 	Device    *torch.Device
-	Model     *model.Model
+	Model     *model.Model  // what is sampled from and trained: with adapters, if it has some
 	Params    model.Params  // what training changes of it
 	SaveDType weights.DType // of the weights in its checkpoints
 	Tokenizer *tokenizer.Tokenizer
@@ -36,6 +36,9 @@ type Parts struct {
 	Gateway   *gateway.Agent // answers requests of programs; nil: it has none
 	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
 	Notes     []string       // tensors of the checkpoint that are not used, and why
+
+	base  *model.Model                  // whose weights Model has
+	frees []func(context.Context) error // what is closed last, in reverse
 }
 
 // Wanted says how an agent is to be put together.
@@ -71,10 +74,10 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	if p.Device, err = torch.Open(a.Device, threads(cfg, want.Local)); err != nil {
 		return p, err
 	}
+	p.frees = append(p.frees, func(context.Context) error { return p.Device.Close() })
 	if err = p.load(ctx, want, a); err != nil {
 		return p, err
 	}
-	p.Params = model.All(p.Model) // as many values as trained counts
 	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer); err != nil {
 		return p, err
 	}
@@ -95,12 +98,13 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	return p, nil
 }
 
-// trained is the number of parameters that training changes in a model of this architecture.
-func trained(c arch.Config) int64 { return c.Parameters() }
-
 // load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.
 func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
-	o, err := openOrigin(want.Config, a, want.Task, want.Weights)
+	folder := want.Weights
+	if a.Adapts() {
+		folder = "" // a checkpoint has the adapters alone
+	}
+	o, err := openOrigin(want.Config, a, want.Task, folder)
 	if err != nil {
 		return err
 	}
@@ -110,18 +114,26 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	if o.source != nil {
 		p.SaveDType = saveDType(want.Config, a, o.source.DType())
 	}
-	p.Model, err = o.model(ctx, p.Device, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16"})
+	p.base, err = o.model(ctx, p.Device, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16"})
+	if err != nil {
+		return err
+	}
+	p.frees = append(p.frees, p.base.Close)
 	if o.source != nil {
 		p.Notes = o.source.Notes()
 	}
-	return err
+	p.Model, p.Params = p.base, model.All(p.base) // as many values as trained counts
+	if a.Adapts() {
+		return p.adapt(ctx, want, a)
+	}
+	return nil
 }
 
 // saveDType is in which type an agent's weights are saved that were read in another. An agent that does not learn has
 // no float32 weights beside its folder, so what it is saved in holds them exactly.
 func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.DType {
 	switch {
-	case cfg.Run.SaveDType == "fp32" || !cfg.Learns(a) && cfg.ColdStarts(a):
+	case a.Adapts() || cfg.Run.SaveDType == "fp32" || !cfg.Learns(a) && cfg.ColdStarts(a):
 		return weights.F32
 	case cfg.Run.SaveDType == "bf16" && cfg.Learns(a):
 		return weights.BF16
@@ -140,6 +152,9 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent) (err e
 	if err != nil || !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return err
 	}
+	if a.Adapts() && a.Reference == "" {
+		return p.referToStart(ctx, cfg, a)
+	}
 	o, err := openReference(cfg, a, want.Task)
 	if err != nil {
 		return err
@@ -149,6 +164,9 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent) (err e
 
 // ReferTo makes the weights in a folder those of the KL term.
 func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+	if a.Adapts() {
+		return p.referToAdapter(ctx, folder)
+	}
 	src, err := weights.Open(folder)
 	if err != nil {
 		return err
@@ -160,6 +178,7 @@ func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent
 func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
 	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{}); err == nil {
+		p.frees = append(p.frees, p.Reference.Close)
 		p.Learner.SetReference(p.Reference)
 	}
 	return err
@@ -201,14 +220,8 @@ func (p *Parts) Close(ctx context.Context) error {
 	if p.Learner != nil {
 		note("learner", p.Learner.Close(ctx))
 	}
-	if p.Reference != nil {
-		note("reference", p.Reference.Close(ctx))
-	}
-	if p.Model != nil {
-		note("model", p.Model.Close(ctx))
-	}
-	if p.Device != nil {
-		note("device", p.Device.Close())
+	for _, free := range slices.Backward(p.frees) {
+		note("device and its weights", free(ctx))
 	}
 	return errors.Join(errs...)
 }

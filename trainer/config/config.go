@@ -16,6 +16,7 @@
 //	keyed      "true": the field is an ordered mapping from Name to the slice's element
 //	words      of a path: values that are words and not paths, separated by |
 //	hub        "true": of a path: it may be a model's name on the Hugging Face Hub, as an agent's model may
+//	single     "true": of a list: one text may stand for a list of one
 //	inherits   the section whose keys of the same name are the defaults
 //
 // Load reads a file, reports all unknown keys and bad values with file, line and column, and fills in the defaults. This
@@ -257,6 +258,7 @@ type Agent struct {
 	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
+	LoRA         LoRA       `yaml:"lora" doc:"Low-rank adapters: the model's weights stay as they are, and small matrices beside its linear maps are trained (docs/adapters.md). Agents of one process with the same model and adapters hold its weights once."`
 	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights. An agent whose model is hosted always does."`
 	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
 	Tools        []string   `yaml:"tools" doc:"Tools it may call. The research task brings its own."`
@@ -270,6 +272,15 @@ type Agent struct {
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
 	Engine       Engine     `yaml:"engine" doc:"What samples the agent's turns; memory and batching." change:"worker"`
+}
+
+// LoRA says which low-rank adapters an agent trains in place of its model's weights.
+type LoRA struct {
+	R       int      `yaml:"r" default:"0" min:"0" max:"2048" doc:"Rank of the adapters. 0: none, every weight is trained."`
+	Alpha   float64  `yaml:"alpha" default:"0" min:"0" doc:"What an adapter adds is multiplied by alpha/r. 0: by 1."`
+	Targets []string `yaml:"targets" single:"true" doc:"Modules that have an adapter: the ends of their names in the checkpoint, such as [q_proj, v_proj], or one regular expression (RE2) for whole names, or all-linear: every linear map of the layers. Absent: all-linear."`
+	RSLoRA  bool     `yaml:"rslora" default:"false" doc:"true: multiplied by alpha/sqrt(r)."`
+	Init    Path     `yaml:"init" default:"uniform" words:"uniform|gaussian" doc:"Initial values; they change nothing, since one of the two matrices is 0. uniform: the other as in PEFT, uniform between -1/sqrt(inputs) and 1/sqrt(inputs). gaussian: normal with standard deviation 1/r. Else a folder with an adapter as PEFT writes it, to go on with; it has its own r, alpha, targets and rslora."`
 }
 
 // Limits bound a conversation.

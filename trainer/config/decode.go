@@ -143,6 +143,9 @@ func (d *decoder) value(key string, n *node, v reflect.Value, tag reflect.Struct
 		d.model(key, n, v)
 		return
 	}
+	if tag.Get("single") == "true" && n.kind == textKind {
+		n = &node{kind: listKind, pos: n.pos, items: []*node{n}}
+	}
 	before := len(d.errs)
 	d.scalar(key, n, v)
 	if len(d.errs) == before {

@@ -30,6 +30,17 @@ func (a *Agent) ComputesBF16() bool {
 	return a.DType == "bf16" || a.DType == "auto" && a.Device != "cpu"
 }
 
+// Adapts says whether the agent trains adapters in place of its model's weights.
+func (a *Agent) Adapts() bool { return a.LoRA.R > 0 || a.LoRA.Folder() != "" }
+
+// Folder is the folder of the adapter to go on with; "": the adapters are new.
+func (l LoRA) Folder() Path {
+	if l.Init == "uniform" || l.Init == "gaussian" {
+		return ""
+	}
+	return l.Init
+}
+
 // PlayedByProgram says whether a program plays the rollouts through the gateway.
 func (c *Config) PlayedByProgram() bool {
 	return len(c.Task.Program.Command) > 0 || c.Task.Program.Elsewhere

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/lora"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
@@ -359,6 +360,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Engine.DType == "bf16" && a.Device != "cpu" {
 		d.failAt(key+".engine.dtype", "bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16")
 	}
+	a.LoRA.validate(d, key+".lora")
 	if a.Prompt != "" && a.PromptText != "" {
 		d.failAt(key+".prompt_text", "given besides prompt; keep one")
 	}
@@ -399,13 +401,27 @@ func (c *Config) validateHosted(d *decoder, a *Agent) {
 	for _, own := range []struct {
 		key   string
 		given bool
-	}{{"device", a.Device != "cpu"}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}} {
+	}{{"device", a.Device != "cpu"}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}, {"lora", a.Adapts()}} {
 		if own.given {
 			d.failAt(key+"."+own.key, "the model of %s is hosted and has none; leave this out", a.Name)
 		}
 	}
 	if c.Task.Kind == "research" {
 		d.failAt(key+".model", "the task research speaks a language of its own, which a hosted model does not know; use jsonl or gsm8k")
+	}
+}
+
+func (l LoRA) validate(d *decoder, key string) {
+	given := l.Alpha != 0 || len(l.Targets) > 0 || l.RSLoRA
+	switch {
+	case l.Folder() != "" && (given || l.R > 0):
+		d.failAt(key+".init", "names an adapter, which has its own r, alpha, targets and rslora; leave those out")
+	case l.Folder() == "" && l.R == 0 && (given || l.Init == "gaussian"):
+		d.failAt(key+".r", "missing: the rank of the adapters, such as 16")
+	case l.R > 0:
+		if err := lora.New(l.R, l.Alpha, l.RSLoRA, l.Targets).Validate(); err != nil {
+			d.failAt(key+".targets", "%v", err)
+		}
 	}
 }
 

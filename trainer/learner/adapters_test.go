@@ -49,7 +49,7 @@ func adapterSteps(t *testing.T, dir, device string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := model.Adapt(ctx, base, read.Layout, func(from int64, dst []float32) error { copy(dst, read.Values[from:]); return nil })
+	a, err := model.Adapt(ctx, base, read.Config, read.Layout, func(from int64, dst []float32) error { copy(dst, read.Values[from:]); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

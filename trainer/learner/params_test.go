@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // some are a few leaves of a model, trained in a buffer of their own; the others stay as they are.
@@ -61,6 +62,10 @@ func (p *some) Publish() {
 	if p.m.Half != nil {
 		p.each(publish, p.m.Half)
 	}
+}
+
+func (p *some) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
+	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, master)}
 }
 
 func (p *some) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {

@@ -40,6 +40,29 @@ type Spec struct {
 	Ranks, Alphas []Override
 }
 
+// New are the settings of new adapters. alpha 0 is a scale of 1. targets are names of modules, or one regular expression,
+// or AllLinear, which is also meant where there are none.
+func New(r int, alpha float64, rslora bool, targets []string) Spec {
+	s := Spec{R: r, Alpha: alpha, RSLoRA: rslora}
+	if alpha == 0 {
+		s.Alpha = float64(r)
+		if rslora {
+			s.Alpha = math.Sqrt(s.Alpha)
+		}
+	}
+	switch {
+	case len(targets) == 0:
+		s.Targets.Pattern = AllLinear
+	case len(targets) == 1 && !plainName.MatchString(targets[0]):
+		s.Targets.Pattern = targets[0] // an expression, or AllLinear, whose dash is in no module's name
+	default:
+		s.Targets.Names = targets
+	}
+	return s
+}
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
+
 // Targets are the modules with an adapter: those of which a name of Names is the name or its end, beginning after a dot;
 // without Names those whose whole name the regular expression Pattern matches, or AllLinear.
 type Targets struct {

@@ -16,6 +16,7 @@ type Kind string
 const (
 	Weights     Kind = "weights"     // read by forward passes, with the rotary tables and a sampler's bf16 copy
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16
+	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
 	Gradients   Kind = "gradients"   // fp32, and where Weights are bf16 those of one micro-batch besides
 	Moments     Kind = "moments"     // AdamW's, fp32
 	Reference   Kind = "reference"   // weights of the KL reference, with a bf16 copy where the agent computes in bf16
@@ -72,19 +73,23 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64
 		p.add(Master, 4*n)
 	}
 	p.Files = 4 * n
+	if a.Adapts() {
+		p.add(Adapters, 4*trained)
+		p.Files = 4 * trained
+	}
 	if taught {
 		gradients := 4 * trained
-		if half {
+		if half && !a.Adapts() {
 			gradients += 2 * trained
 		}
 		p.add(Gradients, gradients)
 		p.add(Moments, 8*trained)
 		p.Files += 8 * trained
 	}
-	if s := cfg.Run.SaveDType; cfg.Learns(a) && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
+	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
 		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
 	}
-	if cfg.HasKL(a) {
+	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
 		reference := 4*n + rotary
 		if half {
 			reference += 2 * n

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Adapters are Params that are low-rank adapters of a model, in a flat buffer of their own, in float32. The model's own
@@ -16,6 +17,7 @@ import (
 type Adapters struct {
 	base    *Model
 	adapted *Model // the base's weights, with the adapters
+	config  lora.PEFT
 	layout  *lora.Layout
 	master  *torch.Tensor   // fp32 [layout.Numel]
 	leaves  []*torch.Tensor // views of it, one per layout.Maps
@@ -23,9 +25,10 @@ type Adapters struct {
 
 var _ Params = (*Adapters)(nil)
 
-// Adapt makes adapters of a model with values that read fills in: dst with those from element `from` of the flat buffer on.
-func Adapt(ctx context.Context, base *Model, layout *lora.Layout, read func(from int64, dst []float32) error) (*Adapters, error) {
-	a := &Adapters{base: base, layout: layout}
+// Adapt makes adapters of a model. config, which layout belongs to, is written beside their values; read fills those in: dst
+// with the ones from element `from` of the flat buffer on.
+func Adapt(ctx context.Context, base *Model, config lora.PEFT, layout *lora.Layout, read func(from int64, dst []float32) error) (*Adapters, error) {
+	a := &Adapters{base: base, config: config, layout: layout}
 	err := base.Device.Do(ctx, func(s *torch.Scope) error {
 		a.master = s.Keep(s.Empty(torch.Float32, layout.Numel))
 		maps := map[string]*torch.LoRA{}
@@ -97,6 +100,10 @@ func (a *Adapters) Publish()              {} // the decoders read views of Maste
 
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	return a.base.WriteFlat(ctx, a.master, read)
+}
+
+func (a *Adapters) Files(_ context.Context, master func(from int64, dst []float32) error) weights.Files {
+	return weights.PEFT{Config: a.config, Layout: a.layout, Base: a.base.Config, Read: master}
 }
 
 func (a *Adapters) Leaves() []Param {

@@ -79,7 +79,7 @@ func openAdapted(t *testing.T, dir, device string) *adapted {
 		t.Fatal(err)
 	}
 	values := f.read.Values
-	f.a, err = Adapt(t.Context(), f.base, f.read.Layout, func(from int64, dst []float32) error { copy(dst, values[from:]); return nil })
+	f.a, err = Adapt(t.Context(), f.base, f.read.Config, f.read.Layout, func(from int64, dst []float32) error { copy(dst, values[from:]); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

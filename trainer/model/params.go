@@ -6,6 +6,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // Params are the trained parameters of a model. Learners, snapshots and checkpoints access no other weights. Params may
@@ -24,6 +25,8 @@ type Params interface {
 	Publish()
 	// Restore fills Master and publishes it. read fills dst with the values from element `from` on.
 	Restore(ctx context.Context, read func(from int64, dst []float32) error) error
+	// Files are what a checkpoint's folder is written from. Trained values come from a copy of Master, as in Reader.
+	Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files
 	// Reader returns a function that reads a whole checkpoint tensor by name as float32. Trained values come from a copy
 	// of Master: master fills dst with its values from element `from` on.
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
@@ -50,6 +53,10 @@ func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) e
 		return err
 	}
 	return p.m.SyncHalf(ctx)
+}
+
+func (p all) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
+	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, master)}
 }
 
 func (p all) Leaves() []Param {

@@ -28,6 +28,12 @@ type Adapter struct {
 	Values []float32 // [Layout.Numel]
 }
 
+// Fill fills dst with the values that begin at index from.
+func (a *Adapter) Fill(from int64, dst []float32) error {
+	copy(dst, a.Values[from:])
+	return nil
+}
+
 // IsAdapter says whether a folder holds an adapter.
 func IsAdapter(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, adapterConfigFile))
@@ -129,23 +135,21 @@ func (a *Adapter) check(tensors *Tensors) error {
 	return oneLine(faults)
 }
 
-// AdapterFolder is what an adapter's folder is written from.
-type AdapterFolder struct {
-	Spec   lora.Spec
+// PEFT is an adapter: the files that PEFT writes.
+type PEFT struct {
+	Config lora.PEFT
 	Layout *lora.Layout
-	Base   string // name or path of the base model
-	Config arch.Config
+	Base   arch.Config
 	Read   func(from int64, dst []float32) error // fills dst with values of the layout's flat buffer
 }
 
-// WriteAdapter writes the files of an adapter as PEFT does, in float32, into a folder that is being written, and those of
-// extra by name.
-func WriteAdapter(f *durable.Folder, a AdapterFolder, extra map[string][]byte) error {
+// Write writes adapter_config.json, adapter_model.safetensors in float32 whatever dtype is, and the files of extra.
+func (p PEFT) Write(f *durable.Folder, _ DType, extra map[string][]byte) error {
 	var out []OutTensor
-	for _, t := range a.Layout.Tensors() {
+	for _, t := range p.Layout.Tensors() {
 		out = append(out, OutTensor{t.Name, string(F32), t.Shape, 4 * t.Numel(), func(w io.Writer) error {
 			values := make([]float32, t.Numel())
-			if err := a.Read(t.Offset, values); err != nil {
+			if err := p.Read(t.Offset, values); err != nil {
 				return fmt.Errorf("tensor %s: %w", t.Name, err)
 			}
 			return WriteFloats(w, F32, values)
@@ -158,5 +162,5 @@ func WriteAdapter(f *durable.Folder, a AdapterFolder, extra map[string][]byte) e
 	if err := f.CreateExtra(extra, adapterConfigFile, adapterFile); err != nil {
 		return err
 	}
-	return f.CreateBytes(adapterConfigFile, a.Spec.JSON(a.Base, a.Config))
+	return f.CreateBytes(adapterConfigFile, p.Config.Spec.JSON(p.Config.Base, p.Base))
 }

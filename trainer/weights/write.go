@@ -30,6 +30,23 @@ func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) 
 	return nil
 }
 
+// Files is what a folder of weights is written from.
+type Files interface {
+	// Write writes the weights, rounded to dtype where the files have a choice, what describes them, and the files of extra
+	// by name.
+	Write(f *durable.Folder, dtype DType, extra map[string][]byte) error
+}
+
+// HF is a whole model: the files of WriteHF.
+type HF struct {
+	Config arch.Config
+	Read   func(name string, dst []float32) error // fills dst with all values of a tensor
+}
+
+func (h HF) Write(f *durable.Folder, dtype DType, extra map[string][]byte) error {
+	return WriteInto(f, h.Config, h.Read, dtype, extra)
+}
+
 // WriteInto writes the files of WriteHF into a folder that is being written.
 func WriteInto(f *durable.Folder, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
 	return writeHF(f, cfg, read, dtype, extra, shardLimit)

@@ -26,15 +26,19 @@ type Options struct {
 	Threads int    // CPU threads; 0 means one a core
 	DType   string // "fp32", "bf16", or "auto": fp32 on the CPU, bf16 on a GPU
 	Context int    // tokens of the longest sequence; 0 means the model's limit
+	Adapter string // folder of a LoRA adapter as PEFT writes it; "": none
 }
 
 // Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
 type Policy struct {
-	Model     *model.Model
+	Model     *model.Model         // with the adapter, if there is one
 	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has no tokenizer: token ids in, token ids out
 
-	device *torch.Device
-	path   string
+	device  *torch.Device
+	base    *model.Model
+	adapter *model.Adapters // nil: none
+	path    string
+	dtype   weights.DType // of the checkpoint's weights
 }
 
 // Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in
@@ -49,7 +53,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 		return nil, err
 	}
 	defer src.Close()
-	p = &Policy{path: path}
+	p = &Policy{path: path, dtype: src.DType()}
 	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
 		if p.Tokenizer, err = TokenizerOf(path, src); err != nil {
 			return nil, err
@@ -63,10 +67,39 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 		return nil, err
 	}
 	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), MaxPosition: opt.Context}
-	if p.Model, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
+	if p.base, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
 		return nil, errors.Join(err, p.device.Close())
 	}
+	p.Model = p.base
+	if opt.Adapter != "" {
+		if err = p.adapt(ctx, opt.Adapter); err != nil {
+			return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+		}
+	}
 	return p, nil
+}
+
+func (p *Policy) adapt(ctx context.Context, folder string) error {
+	read, err := weights.ReadAdapter(folder, p.base.Config)
+	if err != nil {
+		return err
+	}
+	if p.adapter, err = model.Adapt(ctx, p.base, read.Config, read.Layout, read.Fill); err != nil {
+		return err
+	}
+	p.Model = p.adapter.Model()
+	return nil
+}
+
+// Merge writes a Hugging Face folder of the model with the adapter in it, in which every changed weight is W + scale·B A,
+// computed in float32 and rounded once to the type of the checkpoint. dir must not exist.
+func (p *Policy) Merge(ctx context.Context, dir string) error {
+	read := p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.base.ReadFlat(ctx, p.adapter.Master(), from, dst) })
+	var files map[string][]byte
+	if p.Tokenizer != nil {
+		files = p.Tokenizer.Files()
+	}
+	return weights.WriteHF(dir, p.base.Config, read, p.dtype, files)
 }
 
 func exists(path string) bool {
@@ -142,5 +175,9 @@ func (p *Policy) NoTokenizer() error {
 
 // Close frees the weights and the device.
 func (p *Policy) Close(ctx context.Context) error {
-	return errors.Join(p.Model.Close(ctx), p.device.Close())
+	var err error
+	if p.adapter != nil {
+		err = p.adapter.Close(ctx)
+	}
+	return errors.Join(err, p.base.Close(ctx), p.device.Close())
 }

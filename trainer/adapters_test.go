@@ -1,0 +1,86 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/memory"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// withAdapters trains small matrices of both agents, and of the models nothing, with a KL term.
+var withAdapters = append(slices.Clone(withKL), "agents.planner.lora.r=4", "agents.researcher.lora.r=3", "agents.researcher.lora.alpha=6",
+	"agents.researcher.lora.rslora=true", "agents.researcher.lora.targets=[q_proj, v_proj, down_proj]", "agents.planner.lora.init=gaussian")
+
+// TestAdaptersResume interrupts a run that trains adapters, with a cold start and a KL term, and goes on: it ends with the
+// bits of a run that was left alone. A checkpoint holds the adapters and their optimizer, and nothing of the base.
+func TestAdaptersResume(t *testing.T) {
+	for _, reference := range []string{"cold_start", "start"} {
+		sets := append(slices.Clone(withAdapters), "grpo.reference="+reference)
+		wholeDir, dir, first := t.TempDir(), t.TempDir(), &recorder{}
+		want := mustTrain(t, load(t, wholeDir, sets...), Options{})
+		if err := Train(interrupt(t, first, "planner", "step-2", dir), load(t, dir, sets...), Options{Observer: first}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("interrupted: %v", err)
+		}
+		numbers := first.numbers()
+		maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
+		sameNumbers(t, numbers, want.numbers())
+		sameWeights(t, digests(t, dir, 3), digests(t, wholeDir, 3))
+		if kl := want.find(t, "step", 1, "planner").Values["ref_kl_mean"]; (kl <= kl0) != (reference == "cold_start") {
+			t.Errorf("%s: the first step's KL is %v", reference, kl)
+		}
+		if kl := want.find(t, "step", 3, "planner").Values["ref_kl_mean"]; kl <= kl0 {
+			t.Errorf("%s: the last step's KL is %v", reference, kl)
+		}
+		for _, agent := range []string{"planner", "researcher"} {
+			folder := archive.CheckpointsOf(dir).AgentDir(3, agent)
+			if _, err := os.Stat(filepath.Join(folder, "model.safetensors")); err == nil || !weights.IsAdapter(folder) {
+				t.Errorf("%s holds no adapter alone", folder)
+			}
+		}
+	}
+}
+
+// TestAdapterAsAStart begins a run with the adapters of another one.
+func TestAdapterAsAStart(t *testing.T) {
+	before, dir := t.TempDir(), t.TempDir()
+	mustTrain(t, load(t, before, append(slices.Clone(withAdapters), "run.steps=1")...), Options{})
+	sets := append(append(slices.Clone(untaught), withKL...), "run.steps=1")
+	for _, agent := range []string{"planner", "researcher"} {
+		sets = append(sets, "agents."+agent+".lora.init="+archive.CheckpointsOf(before).AgentDir(1, agent))
+	}
+	seen := mustTrain(t, load(t, dir, sets...), Options{})
+	if kl := seen.find(t, "step", 1, "planner").Values["ref_kl_mean"]; kl > kl0 {
+		t.Errorf("the run does not begin at its reference: KL %v", kl)
+	}
+	evaluated, err := Evaluate(t.Context(), load(t, dir, sets...), EvalOptions{})
+	if err != nil || len(evaluated.Records) == 0 {
+		t.Errorf("evaluation of adapters: %v", err)
+	}
+}
+
+// The plan of memory has gradients and moments of the adapters alone, and no second model for the KL term.
+func TestAdaptersNeedLessMemory(t *testing.T) {
+	whole, err := assemble.MemoryNeeds(load(t, t.TempDir(), withKL...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, err := assemble.MemoryNeeds(load(t, t.TempDir(), withAdapters...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range small {
+		adapters := n.Of(memory.Adapters)
+		if adapters == 0 || n.Of(memory.Moments) != 2*adapters || n.Of(memory.Gradients) != adapters || n.Of(memory.Snapshot) != 3*adapters ||
+			n.Of(memory.Reference) != 0 || n.Of(memory.Weights) != whole[i].Of(memory.Weights) || n.Files != 3*adapters {
+			t.Errorf("%v, files %d", n, n.Files)
+		}
+	}
+}
