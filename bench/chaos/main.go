@@ -30,6 +30,7 @@ type options struct {
 	steps   int
 	every   int64
 	shared  bool
+	moe     bool
 	point   string
 	asleep  bool
 	work    string
@@ -47,6 +48,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.steps, "steps", 50, "steps of both runs, a multiple of 10; more are added if these are too few for all kills")
 	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
 	flags.BoolVar(&o.shared, "shared", false, "all workers share one run.dir; otherwise each has its own")
+	flags.BoolVar(&o.moe, "moe", false, "the researcher is a mixture of experts")
 	flags.StringVar(&o.point, "point", "", "kill workers only at this failpoint")
 	flags.BoolVar(&o.asleep, "asleep", false, "with -point: suspend the workers there instead, while other workers take their places")
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs; its content is deleted first")

@@ -29,17 +29,21 @@ const (
 	moreSteps = 2 * evalEvery // steps by which a run grows
 )
 
+// mixture is a researcher of the size of team.yaml's whose layers have experts.
+const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 32, max_positions: 192}"
+
 // team is the trained team, with its folders and settings.
 type team struct {
 	names  []string // the main agent first
 	work   string   // folder of all files
 	shared bool     // one folder for all workers
+	moe    bool     // the researcher is a mixture of experts
 	steps  int      // of both runs; more than the flag if these are too few for all kills
 	set    []string // settings of both runs, beside the file and the number of steps
 }
 
 func newTeam(o options) *team {
-	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared, steps: o.steps}
+	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared, moe: o.moe, steps: o.steps}
 	if o.agents == 3 {
 		t.names = append(t.names, "librarian")
 	}
@@ -99,7 +103,11 @@ func (t *team) build(ctx context.Context, overlay string) error {
 
 // teach makes the initial weights of both runs.
 func (t *team) teach(ctx context.Context) error {
-	return command(ctx, t.program(), "train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir="+t.taught())
+	args := []string{"train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
+	if t.moe {
+		args = append(args, "--set", "agents.researcher.model="+mixture)
+	}
+	return command(ctx, t.program(), args...)
 }
 
 // leaveAlone trains the team without interruption, in one process on an embedded store. It returns the duration of a

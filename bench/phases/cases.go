@@ -33,6 +33,7 @@ var (
 	small       = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
 	halfBillion = network{name: "24 layers, width 896, vocabulary 151,936", config: llama(24, 896, 14, 2, 4864, 151_936)}
 	tiny        = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	experts     = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
 )
 
 func llama(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
@@ -40,6 +41,12 @@ func llama(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 		Family: arch.Llama, VocabSize: vocab, Hidden: width, Layers: layers, Heads: heads, KVHeads: kvHeads,
 		HeadDim: width / heads, FFN: ffn, RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 512, Tied: true, EOS: []int32{0},
 	}
+}
+
+func mixture(layers, width, heads, kvHeads, ffn, experts, perToken, vocab int) arch.Config {
+	c := llama(layers, width, heads, kvHeads, ffn, vocab)
+	c.Family, c.Mixture = arch.Qwen3MoE, &arch.Mixture{Experts: experts, PerToken: perToken, FFN: ffn, Normalise: true, Step: 1}
+	return c
 }
 
 // phase is the work of a case, ours and the peer's.
@@ -121,9 +128,14 @@ func casesOf(suite string, quick bool) []bench {
 			{"smollm2", suite, smolLM2, apart, full, []measure.Target{faster(peer, 4), nearFloor(0.6)}},
 			{"smollm2-bf16", suite, smolLM2, apart, half, []measure.Target{faster(peer, 6), nearFloor(0.6)}},
 			{"smollm2-shared", suite, smolLM2, shared, full, nil},
+			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 3)}},
 		}
 	case "learner":
-		return []bench{{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 2)}}}
+		apart := shape{prompts: 16, rollouts: 1, promptTokens: 64, newTokens: 64}
+		return []bench{
+			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 2)}},
+			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 1.5)}},
+		}
 	case "step":
 		return []bench{
 			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},

@@ -2,6 +2,7 @@ package phases
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -10,10 +11,23 @@ import (
 // The least that a phase computes and moves. A prompt that several rollouts share is computed once; a rollout's last
 // token is sampled and read no more; logits are of sampled tokens alone; element-wise work is not counted.
 
-// matrices is the number of weights of the layers' linear maps, head the output projection's.
+// matrices is the number of weights of the layers' linear maps that a token passes, head the output projection's.
 func matrices(c arch.Config) (layers, head float64) {
-	d, q, kv := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	return float64(c.Layers * (d*(q+2*kv) + q*d + 3*d*c.FFN)), float64(d * c.VocabSize)
+	d, q, kv, mlp := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, 3*c.Hidden*c.FFN
+	if m := c.Mixture; m != nil {
+		mlp = d*m.Experts + m.PerToken*3*d*m.FFN
+	}
+	return float64(c.Layers * (d*(q+2*kv) + q*d + mlp)), float64(d * c.VocabSize)
+}
+
+// unread is how many weights of experts a pass of so many rows leaves out, if each expert is as likely as another.
+func unread(c arch.Config, rows int) float64 {
+	m := c.Mixture
+	if m == nil {
+		return 0
+	}
+	left := math.Pow(1-float64(m.PerToken)/float64(m.Experts), float64(rows))
+	return left * float64(c.Layers*m.Experts*3*c.Hidden*m.FFN)
 }
 
 // pairs is how many (query, key) pairs attention looks at.
@@ -44,8 +58,8 @@ func stepFLOPs(c arch.Config, s shape) measure.Amount {
 }
 
 func decodeBytes(c arch.Config, s shape, weight float64) measure.Amount {
-	return measure.Amount{Formula: fmt.Sprintf("%g·parameters·new tokens: every pass reads the weights", weight),
-		Value: weight * float64(c.Parameters()) * float64(s.newTokens)}
+	return measure.Amount{Formula: fmt.Sprintf("%g·parameters·new tokens: every pass reads the weights, of experts those that a row chose", weight),
+		Value: weight * (float64(c.Parameters()) - unread(c, s.sequences())) * float64(s.newTokens)}
 }
 
 func noBytes(arch.Config, shape, float64) measure.Amount {

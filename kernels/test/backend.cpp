@@ -72,6 +72,24 @@ const Backend &cpu() {
          int64_t k, int64_t n) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_lora_add_cpu(adapters, count, which, floats(x), floats(y), rows, k, n));
       },
+      mgrpo_moe_route_cpu,
+      mgrpo_moe_route_bwd_cpu,
+      mgrpo_moe_sort_cpu,
+      [](const void *x, const int32_t *source, int32_t dtype, void *y, int64_t tokens, int64_t k, int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_moe_gather_cpu(floats(x), source, floats(y), tokens, k, d));
+      },
+      [](const void *x, const void *w, const int32_t *first, int32_t dtype, void *y, int64_t entries, int64_t experts, int64_t in,
+         int64_t out) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_moe_linear_cpu(floats(x), floats(w), first, floats(y), entries, experts, in, out));
+      },
+      [](const void *x, const int32_t *place, const float *weight, int32_t dtype, void *y, int64_t tokens, int64_t k,
+         int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_moe_combine_cpu(floats(x), place, weight, floats(y), tokens, k, d));
+      },
+      [](void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries,
+         int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_moe_weigh_cpu(floats(g), floats(a), source, weight, dweight, entries, d));
+      },
       true,
   };
   return backend;
@@ -121,6 +139,13 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(cache_write),
       MGRPO_ON_DEFAULT_STREAM(attention_cached),
       MGRPO_ON_DEFAULT_STREAM(lora_add),
+      MGRPO_ON_DEFAULT_STREAM(moe_route),
+      MGRPO_ON_DEFAULT_STREAM(moe_route_bwd),
+      MGRPO_ON_DEFAULT_STREAM(moe_sort),
+      MGRPO_ON_DEFAULT_STREAM(moe_gather),
+      MGRPO_ON_DEFAULT_STREAM(moe_linear),
+      MGRPO_ON_DEFAULT_STREAM(moe_combine),
+      MGRPO_ON_DEFAULT_STREAM(moe_weigh),
       false,
   };
 }

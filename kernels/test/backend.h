@@ -15,6 +15,7 @@
 #include "mgrpo/advantage.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
+#include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
 #include "mgrpo/policy_loss_from_logits.h"
@@ -63,6 +64,16 @@ struct Backend {
                               int64_t max_len, int64_t hd, float scale, int64_t window);
   int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y,
                       int64_t rows, int64_t k, int64_t n);
+  decltype(&mgrpo_moe_route_cpu) moe_route;
+  decltype(&mgrpo_moe_route_bwd_cpu) moe_route_bwd;
+  decltype(&mgrpo_moe_sort_cpu) moe_sort;
+  int32_t (*moe_gather)(const void *x, const int32_t *source, int32_t dtype, void *y, int64_t tokens, int64_t k, int64_t d);
+  int32_t (*moe_linear)(const void *x, const void *w, const int32_t *first, int32_t dtype, void *y, int64_t entries, int64_t experts,
+                        int64_t in, int64_t out);
+  int32_t (*moe_combine)(const void *x, const int32_t *place, const float *weight, int32_t dtype, void *y, int64_t tokens, int64_t k,
+                         int64_t d);
+  int32_t (*moe_weigh)(void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries,
+                       int64_t d);
   bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 
