@@ -92,7 +92,7 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	defer w.admitPrograms(p)()
 	c := w.collect(p, plan)
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(w.cfg.Slots(w.agent))
+	g.SetLimit(w.cfg.Conversations(w.agent))
 	for _, q := range queries {
 		for k := range rollouts {
 			g.Go(func() error { return w.attempt(gctx, c, q, k) })
@@ -185,11 +185,11 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
-	slots := w.cfg.Slots(w.agent)
-	g.SetLimit(slots)
+	most := w.cfg.Conversations(w.agent)
+	g.SetLimit(most)
 	var answering atomic.Int64
 	for {
-		vs, err := w.member.Claim(gctx, p, max(slots-int(answering.Load()), 1))
+		vs, err := w.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
 		if errors.Is(err, store.ErrEnded) {
 			return c.held, g.Wait()
 		}

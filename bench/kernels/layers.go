@@ -5,6 +5,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // layer is an operation of bindings/torch. leaves are the inputs that get a gradient where the outputs' are given,
@@ -151,15 +152,20 @@ func attention(d *desk, n dims) *measure.Native {
 
 func decodeAttention(d *desk, n dims) *measure.Native {
 	rows, heads, kv, hd, context := n["sequences"], n["heads"], n["kv_heads"], n["head_dim"], n["context"]
-	slots, lengths := make([]int32, rows), make([]int32, rows)
+	const block = arch.CacheBlock
+	width := int64(arch.CacheBlocks(int(context)))
+	sequences, lengths, blocks := make([]int32, rows), make([]int32, rows), make([]int32, rows*width)
 	for i := range rows {
-		slots[i], lengths[i] = int32(i), int32(context)
+		sequences[i], lengths[i] = int32(i), int32(context)
 	}
-	slot, length := d.ints(slots), d.ints(lengths)
+	for i := range blocks { // as after a while: a sequence's blocks are not beside each other
+		blocks[i] = int32(int64(i)%width*rows + int64(i)/width)
+	}
+	sequence, length, table := d.ints(sequences), d.ints(lengths), d.keep(d.s.FromInt32(blocks, rows, width))
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, context, hd), d.uniform(3, 1, rows, kv, context, hd)},
+		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows*width, kv, block, hd), d.uniform(3, 1, rows*width, kv, block, hd)},
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionCached(x[0], x[1], x[2], slot, length, 1/math.Sqrt(float64(hd)), 0))
+			return one(torch.AttentionCached(x[0], x[1], x[2], table, sequence, length, 1/math.Sqrt(float64(hd)), 0))
 		},
 	}.native(d)
 }

@@ -70,22 +70,24 @@ func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int) *T
 		q, k, v, cu, follows)
 }
 
-// CacheWrite copies row r of x [T, KV, hd] to cache[slot[r], :, pos[r]]: cache [S, KV, L, hd], slot and pos
-// int32 [T]. On a GPU a row that names a place outside of the cache is not written and is no error.
-func CacheWrite(cache, x, slot, pos *Tensor) {
-	s := cache.scopeFor("cache write", x, slot, pos)
-	must("cache write", C.mgt_cache_write_(s.dev.native, cache.handle, x.handle, slot.handle, pos.handle), cache, x, slot, pos)
+// CacheWrite makes row r of x [T, KV, hd] position pos[r] of sequence[r] in a cache in blocks, [N, KV, B, hd], B a power
+// of two: position p is place p % B of the block that table[sequence[r], p / B] names. table is int32 [S, W], sequence and pos
+// are int32 [T]. On a GPU a row that names a place outside of the cache is not written and is no error.
+func CacheWrite(cache, x, table, sequence, pos *Tensor) {
+	s := cache.scopeFor("cache write", x, table, sequence, pos)
+	must("cache write", C.mgt_cache_write_(s.dev.native, cache.handle, x.handle, table.handle, sequence.handle, pos.handle), cache, x, table, sequence, pos)
 }
 
-// AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of slot[r] of the
-// caches [S, KV, L, hd], with a window above 0 to the last window of them: result [T, H, hd]; slot and length int32 [T],
-// lengths from 1 to L. No gradient is
-// recorded. On CPU in float32 a row's result depends on that row, its slot and length alone, to the bit. On a GPU a slot
-// or length outside of the cache may give NaN instead of an error, which the host would have to wait for.
-func AttentionCached(q, kCache, vCache, slot, length *Tensor, scale float64, window int) *Tensor {
-	s := q.scopeFor("cached attention", kCache, vCache, slot, length)
-	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, slot.handle, length.handle, C.double(scale), C.int64_t(window)),
-		q, kCache, vCache, slot, length)
+// AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches as CacheWrite
+// has them, with a window above 0 to the last window of them: result [T, H, hd]; sequence and length int32 [T], lengths from
+// 1 to W·B. Neither the blocks of other positions nor their entries in the table are read. No gradient is
+// recorded. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
+// the blocks that have them. On a GPU a place outside of the cache may give NaN instead of an error, which the host would have to
+// wait for.
+func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale float64, window int) *Tensor {
+	s := q.scopeFor("cached attention", kCache, vCache, table, sequence, length)
+	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, table.handle, sequence.handle, length.handle,
+		C.double(scale), C.int64_t(window)), q, kCache, vCache, table, sequence, length)
 }
 
 // HeadLogProb returns, for p = softmax(h w^T / tau), log p of the target and the entropy of p of each row,

@@ -317,28 +317,28 @@ func testCachedAttentionMatchesPacked(t *testing.T, d *Device) {
 }
 
 func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
-	const T, heads, kv, hd, slots, length = 9, 4, 2, 8, 3, 6
+	const T, heads, kv, hd, blocks, block = 9, 4, 2, 8, 7, 2
 	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
-	cu, slot := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}
+	cu, sequence, table := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}, []int32{5, 0, 3, -1, -1, -1, 2, 6, -1}
 	pos, lengths := []int32{0, 1, 2, 3, 0, 1, 2, 3, 4}, []int32{1, 2, 3, 4, 1, 2, 3, 4, 5}
 	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5, window)
 	for _, p := range precisions {
 		do(t, d, func(s *Scope) {
 			Q, K, V := from(s, q, p.dt, T, heads, hd), from(s, k, p.dt, T, kv, hd), from(s, v, p.dt, T, kv, hd)
-			kc, vc := s.Full(p.dt, math.NaN(), slots, kv, length, hd), s.Full(p.dt, math.NaN(), slots, kv, length, hd)
+			kc, vc := s.Full(p.dt, math.NaN(), blocks, kv, block, hd), s.Full(p.dt, math.NaN(), blocks, kv, block, hd)
 			kc.Zero_() // positions past a length may hold anything finite
 			vc.Zero_()
-			S, P, L := s.FromInt32(slot, T), s.FromInt32(pos, T), s.FromInt32(lengths, T)
-			CacheWrite(kc, K, S, P)
-			CacheWrite(vc, V, S, P)
-			out := AttentionCached(Q, kc, vc, S, L, 0.5, window)
+			S, P, L, table := s.FromInt32(sequence, T), s.FromInt32(pos, T), s.FromInt32(lengths, T), s.FromInt32(table, 3, 3)
+			CacheWrite(kc, K, table, S, P)
+			CacheWrite(vc, V, table, S, P)
+			out := AttentionCached(Q, kc, vc, table, S, L, 0.5, window)
 			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
 			promised := p.dt == Float32 && !d.IsCUDA() // bits are, on a CPU alone
 			if promised && !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5, window)) {
 				t.Error("cached and packed attention differ in bits")
 			}
 			for r := range int64(T) { // on a GPU a prompt goes another way than a row
-				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5, window)
+				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, table, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5, window)
 				wantClose(t, "a row of "+p.dt.String(), float64s(alone), want[r*heads*hd:(r+1)*heads*hd], p.forward)
 				if promised && !alone.Equal(out.Narrow(0, r, 1)) {
 					t.Errorf("row %d alone differs from the row in its batch", r)
@@ -348,11 +348,15 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 	}
 }
 
-// A prompt's rows read the cache where it lies: a copy of it for each row would be 256 times as large.
-func TestCachedAttentionOfAPromptMakesNoCopies(t *testing.T) {
+// A prompt's keys and values are gathered from their blocks once: a copy for each row would be 256 times as large.
+func TestCachedAttentionOfAPromptGathersOnce(t *testing.T) {
 	d := open(t)
 	const rows, length, hd = 256, 2048, 32
-	slot, lengths := make([]int32, rows), make([]int32, rows)
+	const block = 64
+	sequence, lengths, table := make([]int32, rows), make([]int32, rows), make([]int32, length/block)
+	for i := range table {
+		table[i] = int32(len(table) - 1 - i)
+	}
 	for r := range lengths {
 		lengths[r] = int32(length - rows + 1 + r)
 	}
@@ -365,14 +369,14 @@ func TestCachedAttentionOfAPromptMakesNoCopies(t *testing.T) {
 	}
 	var q, cache *Tensor
 	do(t, d, func(s *Scope) {
-		q, cache = s.Keep(s.Zeros(BFloat16, rows, 2, hd)), s.Keep(s.Zeros(BFloat16, 1, 1, length, hd))
+		q, cache = s.Keep(s.Zeros(BFloat16, rows, 2, hd)), s.Keep(s.Zeros(BFloat16, length/block, 1, block, hd))
 	})
 	before := peak()
 	do(t, d, func(s *Scope) {
-		AttentionCached(q, cache, cache, s.FromInt32(slot, rows), s.FromInt32(lengths, rows), 1, 0)
+		AttentionCached(q, cache, cache, s.FromInt32(table, 1, length/block), s.FromInt32(sequence, rows), s.FromInt32(lengths, rows), 1, 0)
 	})
 	if grown := peak() - before; grown > 8<<20 {
-		t.Errorf("attention of %d rows to one slot of %d KB took %d MB", rows, length*hd*2>>10, grown>>20)
+		t.Errorf("attention of %d rows to one sequence of %d KB took %d MB", rows, length*hd*2>>10, grown>>20)
 	}
 }
 
@@ -413,15 +417,21 @@ func TestLayerErrors(t *testing.T) {
 			x := s.Zeros(Float32, 4, 2, 8)
 			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1, 0)
 		}},
-		{"cache slot", "inside the cache", func(s *Scope) {
-			CacheWrite(s.Zeros(Float32, 2, 1, 3, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{2}, 1), s.FromInt32([]int32{0}, 1))
+		{"cache sequence", "inside the cache", func(s *Scope) {
+			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.Zeros(Int32, 2, 1), s.FromInt32([]int32{2}, 1), s.FromInt32([]int32{0}, 1))
 		}},
 		{"cache position", "inside the cache", func(s *Scope) {
-			CacheWrite(s.Zeros(Float32, 2, 1, 3, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{-1}, 1))
+			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.Zeros(Int32, 2, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{-1}, 1))
+		}},
+		{"cache block", "inside the cache", func(s *Scope) {
+			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{2}, 1, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{0}, 1))
+		}},
+		{"cache table", "the table must be int32 [S, W]", func(s *Scope) {
+			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.Zeros(Int32, 2), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{0}, 1))
 		}},
 		{"cached length", "inside the cache", func(s *Scope) {
-			c := s.Zeros(Float32, 2, 1, 3, 4)
-			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{4}, 1), 1, 0)
+			c := s.Zeros(Float32, 2, 1, 4, 4)
+			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.Zeros(Int32, 2, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{5}, 1), 1, 0)
 		}},
 		{"head target", "row 4: invalid argument; is its target", func(s *Scope) {
 			HeadLogProb(s.Zeros(Float32, 5, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0, 1, 2, 3, 4}, 5), 1, 2)

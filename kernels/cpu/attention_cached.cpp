@@ -1,10 +1,10 @@
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <vector>
 
-#include "check.h"
-#include "mgrpo/nn.h"
 #include "nn_ops.h"
+#include "pages.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -12,73 +12,118 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-// Consecutive (row, query head) pairs that read the same slot and key/value head.
+// Consecutive rows of one sequence, and where the keys that they see lie.
+struct Run {
+  int64_t row, rows;
+  size_t span, spans;  // the first of Runs::spans, and how many
+};
+
+// Consecutive (row, query head) pairs of a run and one key/value head.
 struct Tile {
+  size_t run;
   int64_t kv_head;
-  int64_t row;        // first row of the run of rows with one slot
   int64_t first, end; // pairs, numbered (row - run's first row) * group + query head of the group
 };
 
-std::vector<Tile> tiles_of(const int32_t *slot, int64_t rows, int64_t kv_heads, int64_t group) {
-  std::vector<Tile> tiles;
-  for (int64_t row = 0, next; row < rows; row = next) {
-    for (next = row + 1; next < rows && slot[next] == slot[row];) next++;
-    const int64_t pairs = (next - row) * group;
-    for (int64_t h = 0; h < kv_heads; h++)
-      for (int64_t first = 0; first < pairs; first += kAttentionTile)
-        tiles.push_back({h, row, first, first + kAttentionTile < pairs ? first + kAttentionTile : pairs});
+struct Runs {
+  std::vector<Run> runs;
+  std::vector<KeySpan> spans;  // rows counted from those of the first block's head
+
+  // False if a row names a place outside of the cache.
+  bool add(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *length, int64_t rows, int64_t window) {
+    for (int64_t row = 0, next; row < rows; row = next) {
+      int64_t first = first_seen(length[row] - 1, window), longest = length[row];
+      for (next = row + 1; next < rows && sequence[next] == sequence[row]; next++) {
+        first = std::min(first, first_seen(length[next] - 1, window));
+        longest = std::max<int64_t>(longest, length[next]);
+      }
+      const size_t span = spans.size();
+      const int32_t *table = pages.table + sequence[row] * pages.width;
+      for (int64_t i = first / pages.block; i * pages.block < longest; i++) {
+        if (table[i] < 0 || table[i] >= pages.blocks) return false;
+        spans.push_back({i * pages.block, table[i] * pages.kv_heads * pages.block, pages.block});
+      }
+      runs.push_back({row, next - row, span, spans.size() - span});
+    }
+    return true;
   }
-  return tiles;
+
+  std::vector<Tile> tiles(int64_t kv_heads, int64_t group) const {
+    std::vector<Tile> tiles;
+    for (size_t run = 0; run < runs.size(); run++) {
+      const int64_t pairs = runs[run].rows * group;
+      for (int64_t h = 0; h < kv_heads; h++)
+        for (int64_t first = 0; first < pairs; first += kAttentionTile)
+          tiles.push_back({run, h, first, std::min(first + kAttentionTile, pairs)});
+    }
+    return tiles;
+  }
+};
+
+// The block of each row's position, or one that is not in the cache.
+std::vector<int64_t> blocks_of(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *pos, int64_t rows) {
+  std::vector<int64_t> blocks;
+  for (int64_t r = 0; r < rows; r++) blocks.push_back(pages.table[sequence[r] * pages.width + pos[r] / pages.block]);
+  return blocks;
 }
 
 }  // namespace
 
-int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int32_t *slot, const int32_t *pos, int64_t rows,
-                              int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd) {
-  if (!valid_sizes({slots, kv_heads, max_len, hd}) || !valid_sizes({rows, kv_heads, hd}))
-    return MGRPO_INVALID_ARGUMENT;
+int32_t mgrpo_cache_write_cpu(float *cache, const float *x, mgrpo_pages pages, const int32_t *sequence,
+                              const int32_t *pos, int64_t rows) try {
+  const int64_t kv_heads = pages.kv_heads, hd = pages.hd;
+  if (!valid_pages(pages) || !valid_sizes({rows, kv_heads, hd})) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (any_null({slot, pos}) || !all_in_range(slot, rows, 0, slots) || !all_in_range(pos, rows, 0, max_len))
+  if (any_null({pages.table, sequence, pos}) || !all_in_range(sequence, rows, 0, pages.sequences) ||
+      !all_in_range(pos, rows, 0, pages.width * pages.block))
     return MGRPO_INVALID_ARGUMENT;
+  const std::vector<int64_t> blocks = blocks_of(pages, sequence, pos, rows);
+  for (int64_t block : blocks)
+    if (block < 0 || block >= pages.blocks) return MGRPO_INVALID_ARGUMENT;
   if (kv_heads == 0 || hd == 0) return MGRPO_OK;
   if (any_null({cache, x})) return MGRPO_INVALID_ARGUMENT;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < kv_heads; h++)
-      std::memcpy(cache + ((slot[r] * kv_heads + h) * max_len + pos[r]) * hd, x + (r * kv_heads + h) * hd,
-                  static_cast<size_t>(hd) * sizeof(float));
+      std::memcpy(cache + ((blocks[r] * kv_heads + h) * pages.block + pos[r] % pages.block) * hd,
+                  x + (r * kv_heads + h) * hd, static_cast<size_t>(hd) * sizeof(float));
   return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
 }
 
-int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, const int32_t *slot,
-                                   const int32_t *length, float *out, int64_t rows, int64_t slots, int64_t heads,
-                                   int64_t kv_heads, int64_t max_len, int64_t hd, float scale, int64_t window) try {
-  if (!valid_sizes({slots, kv_heads, max_len, hd}) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 ||
-      heads == 0 || heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
+int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
+                                   const int32_t *sequence, const int32_t *length, float *out, int64_t rows,
+                                   int64_t heads, float scale, int64_t window) try {
+  const int64_t kv_heads = pages.kv_heads, hd = pages.hd, longest = pages.width * pages.block;
+  if (!valid_pages(pages) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 ||
+      heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (any_null({q, slot, length, out}) || !all_in_range(slot, rows, 0, slots) ||
-      !all_in_range(length, rows, 0, max_len + 1) || (max_len > 0 && any_null({k_cache, v_cache})))
+  if (any_null({q, sequence, length, out}) || !all_in_range(sequence, rows, 0, pages.sequences) ||
+      !all_in_range(length, rows, 0, longest + 1) || (longest > 0 && any_null({pages.table, k_cache, v_cache})))
     return MGRPO_INVALID_ARGUMENT;
+  Runs all;
+  if (!all.add(pages, sequence, length, rows, window)) return MGRPO_INVALID_ARGUMENT;
   const int64_t group = heads / kv_heads;
-  const std::vector<Tile> tiles = tiles_of(slot, rows, kv_heads, group);
+  const std::vector<Tile> tiles = all.tiles(kv_heads, group);
   double keys = 0;
   for (int64_t r = 0; r < rows; r++) keys += static_cast<double>(length[r] - first_seen(length[r] - 1, window));
   parallel_for(static_cast<int64_t>(tiles.size()), 2 * keys * heads * hd, [&](int64_t t) {
     const Tile &tile = tiles[static_cast<size_t>(t)];
+    const Run &run = all.runs[tile.run];
     const float *queries[kAttentionTile];
     float *outputs[kAttentionTile];
-    int64_t lengths[kAttentionTile], longest = 0;
+    int64_t lengths[kAttentionTile];
     int n = 0;
     for (int64_t pair = tile.first; pair < tile.end; pair++, n++) {
-      const int64_t row = tile.row + pair / group, at = (row * heads + tile.kv_head * group + pair % group) * hd;
+      const int64_t row = run.row + pair / group, at = (row * heads + tile.kv_head * group + pair % group) * hd;
       queries[n] = q + at;
       outputs[n] = out + at;
       lengths[n] = length[row];
-      if (longest < lengths[n]) longest = lengths[n];
     }
-    const int64_t at = (slot[tile.row] * kv_heads + tile.kv_head) * max_len * hd;
-    const KeySpan all{0, 0, longest};
-    nn_ops().attend(queries, lengths, n, {&all, 1, k_cache + at, v_cache + at, hd}, hd, scale, window, outputs, nullptr);
+    const int64_t at = tile.kv_head * pages.block * hd;
+    const AttentionKeys seen{all.spans.data() + run.span, static_cast<int64_t>(run.spans), k_cache + at, v_cache + at, hd};
+    nn_ops().attend(queries, lengths, n, seen, hd, scale, window, outputs, nullptr);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {

@@ -22,11 +22,16 @@ constexpr const float *kNothingAhead = nullptr;
 // order: n keys from the block's column on are the rows from `row` on.
 template <class F>
 MGRPO_INLINE void for_pieces(const AttentionKeys &keys, int64_t begin, int64_t first, int64_t n_keys, F f) {
-  for (int64_t i = 0; i < keys.count; i++) {
+  for (int64_t i = 0; i < keys.count && keys.spans[i].position < first + n_keys; i++) {
     const KeySpan &span = keys.spans[i];
     const int64_t from = max64(max64(begin, first), span.position), to = min64(first + n_keys, span.position + span.rows);
     if (from < to) f(from - first, to - from, span.row + from - span.position);
   }
+}
+
+// Leaves out the spans that end before the position.
+MGRPO_INLINE void skip(AttentionKeys &keys, int64_t position) {
+  for (; keys.count > 0 && keys.spans->position + keys.spans->rows <= position; keys.count--) keys.spans++;
 }
 
 // M rows x V vectors of out[i] += sum_t a[i, t] b[t] over t in [0, n).
@@ -131,7 +136,7 @@ MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *f
   for (int i = 0; i < rows; i++) alone(i, max64(end, from[i]), to[i]);
 }
 
-void attend(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd, float scale,
+void attend(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale,
             int64_t window, float *const *out, float *const *lse) {
   alignas(64) float scores[kAttentionTile * kKeyBlock];
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
@@ -147,6 +152,7 @@ void attend(const float *const *q, const int64_t *length, int rows, const Attent
   }
   for (int64_t first = begin / kKeyBlock * kKeyBlock; first < longest; first += kKeyBlock) {
     const int64_t n_keys = min64(kKeyBlock, longest - first);
+    skip(keys, first);
     for_pieces(keys, begin, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       dot_block(PointerRows{q}, rows, keys.k + row * keys.stride, keys.stride, n, hd, nullptr, scores + column,
                 kKeyBlock, keys.v + row * keys.stride);
@@ -197,7 +203,7 @@ MGRPO_INLINE float dot(const float *a, const float *b, int64_t n) {
 }
 
 // Rows [first, first + rows) of query head `head` of the group against all keys they see.
-void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float *dk, float *dv, int64_t head,
+void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, float *dv, int64_t head,
                      int64_t first, int64_t rows) {
   alignas(64) float prob[kQueryBlock * kKeyBlock];
   alignas(64) float dprob[kQueryBlock * kKeyBlock];
@@ -216,6 +222,7 @@ void attend_bwd_rows(const AttentionQueries &s, const AttentionKeys &keys, float
   const int64_t base = first_seen(s.position, s.window);  // of dk and dv
   for (int64_t key = begin; key < position + rows; key += kKeyBlock) {
     const int64_t n_keys = min64(kKeyBlock, position + rows - key);
+    skip(keys, key);
     for_pieces(keys, key, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       const int64_t at = row * keys.stride;
       dot_block(StridedRows{q, s.hd}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,

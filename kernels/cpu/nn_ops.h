@@ -21,7 +21,8 @@ inline int64_t first_seen(int64_t position, int64_t window) {
   return window > 0 && position >= window ? position + 1 - window : 0;
 }
 
-// The keys and values of one head. The spans' positions follow each other from 0 without a gap.
+// The keys and values of one head. The spans' positions follow each other without a gap, the first being at or before what any
+// query sees.
 struct AttentionKeys {
   const KeySpan *spans;
   int64_t count;
@@ -74,7 +75,7 @@ struct NnOps {
 
   // rows <= kAttentionTile query rows; row i attends to the last window of the first length[i] keys, to all where window is
   // 0. lse or its entries may be null.
-  void (*attend)(const float *const *q, const int64_t *length, int rows, const AttentionKeys &keys, int64_t hd,
+  void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd,
                  float scale, int64_t window, float *const *out, float *const *lse);
   // Writes dq, and to dk and dv what these queries add to the keys they see, of which the first is
   // first_seen(position, window) and the last position + rows - 1.

@@ -4,7 +4,7 @@
 // own. Groups are merged in their order, and then the parts of a row in theirs. Where a row is cut depends on
 // how many keys it sees alone.
 #include "mgrpo/nn.h"
-#include "nn.cuh"
+#include "pages.cuh"
 
 #include <cfloat>
 
@@ -27,16 +27,17 @@ __host__ __device__ inline int parts_of(int64_t keys) {
 template <class T>
 struct Attention {
   const T *q, *k, *v;
-  const int32_t *slot, *length;
+  Pages pages;
+  const int32_t *sequence, *length;
   T *out;
   float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of rows with more than one part
-  int64_t rows, slots, heads, kv_heads, max_len, hd;
+  int64_t rows, heads, kv_heads, hd;
   int parts;     // of the longest row there can be
   float scale;  // of a score, times log2 e
   int64_t window;  // 0: all keys
 
   __device__ bool known(int64_t row) const {
-    return slot[row] >= 0 && slot[row] < slots && length[row] >= 0 && length[row] <= max_len;
+    return sequence[row] >= 0 && sequence[row] < pages.sequences && length[row] >= 0 && length[row] <= pages.longest();
   }
   // The number of keys that a known row sees: the last of its length.
   __device__ int64_t seen(int64_t row) const {
@@ -92,8 +93,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
     }
     const int64_t length = in.length[row], share = (seen + parts - 1) / parts;
     const int64_t begin = length - seen + part * share, end = min(length, begin + share);
-    const int64_t keys_at = (in.slot[row] * in.kv_heads + kv_head) * in.max_len * in.hd;
-    const T *k = in.k + keys_at, *v = in.v + keys_at;
+    const int64_t sequence = in.sequence[row];
 
     float q[kHeads][kWide];
     Running<kWide> state[kHeads];
@@ -104,10 +104,13 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
     for (int64_t base = begin; base < end; base += kGroups * kKeys) {  // all groups together: warps shuffle
       const int64_t key = base + group * kKeys;
       float score[kHeads][kKeys];
+      int64_t at[kKeys];  // of a key in the cache; -1: the table names no block
 #pragma unroll
       for (int j = 0; j < kKeys; j++) {
+        const int64_t place = key + j < end ? in.pages.place_of(sequence, key + j) : -1;
+        at[j] = place < 0 ? -1 : in.pages.row(place, kv_head) * in.hd;
         float key_share[kWide];
-        load_share<T, kLanes>(k + (key + j) * in.hd, lane, key + j < end ? in.hd : 0, key_share);
+        load_share<T, kLanes>(in.k + (at[j] < 0 ? 0 : at[j]), lane, at[j] < 0 ? 0 : in.hd, key_share);
 #pragma unroll
         for (int h = 0; h < kHeads; h++) {
           float dot = 0;
@@ -115,7 +118,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
           for (int c = 0; c < kWide; c++) dot = fmaf(q[h][c], key_share[c], dot);
 #pragma unroll
           for (int other = kLanes / 2; other > 0; other /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, other);
-          score[h][j] = key + j < end ? dot * in.scale : -INFINITY;
+          score[h][j] = key + j >= end ? -INFINITY : at[j] < 0 ? NAN : dot * in.scale;
         }
       }
 #pragma unroll
@@ -138,7 +141,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 #pragma unroll
       for (int j = 0; j < kKeys; j++) {
         float value_share[kWide];
-        load_share<T, kLanes>(v + (key + j) * in.hd, lane, key + j < end ? in.hd : 0, value_share);
+        load_share<T, kLanes>(in.v + (at[j] < 0 ? 0 : at[j]), lane, at[j] < 0 ? 0 : in.hd, value_share);
 #pragma unroll
         for (int h = 0; h < kHeads; h++)
 #pragma unroll
@@ -235,7 +238,7 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
     if (in.parts > 1) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
     in.q += in.rows * in.heads * in.hd;
     in.out += in.rows * in.heads * in.hd;
-    in.slot += in.rows;
+    in.sequence += in.rows;
     in.length += in.rows;
   }
   return MGRPO_OK;
@@ -244,21 +247,24 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
 }  // namespace
 }  // namespace mgrpo::cuda
 
-int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length,
-                                    int32_t dtype, void *out, int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads,
-                                    int64_t max_len, int64_t hd, float scale, int64_t window, void *stream) {
+int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
+                                    const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale,
+                                    int64_t window, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
-  if (!valid_sizes({slots, kv_heads, max_len, hd}) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 ||
-      heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
+  if (!valid_pages(pages) || !valid_sizes({rows, heads, pages.hd}) || pages.kv_heads == 0 || heads == 0 || heads % pages.kv_heads != 0 ||
+      pages.hd == 0 || pages.hd > kMaxHeadDim || window < 0)
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (any_null({q, slot, length, out}) || (slots > 0 && max_len > 0 && any_null({k_cache, v_cache}))) return MGRPO_INVALID_ARGUMENT;
+  if (any_null({q, sequence, length, out}) || (pages.sequences * pages.width > 0 && pages.table == nullptr) ||
+      (pages.blocks > 0 && any_null({k_cache, v_cache})))
+    return MGRPO_INVALID_ARGUMENT;
+  const int64_t longest = pages.width * pages.block;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), slot, length,
-                               static_cast<T *>(out), nullptr, rows, slots, heads, kv_heads, max_len, hd,
-                               parts_of(window > 0 && window < max_len ? window : max_len), scale * kLog2E, window},
+    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), Pages(pages),
+                               sequence, length, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
+                               parts_of(window > 0 && window < longest ? window : longest), scale * kLog2E, window},
                   stream_of(stream));
   });
 }

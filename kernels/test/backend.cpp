@@ -59,14 +59,13 @@ const Backend &cpu() {
          int64_t hd, int64_t max_pos, int32_t inverse) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_rope_cpu(floats(x), cos, sin, pos, floats(y), rows, heads, hd, max_pos, inverse));
       },
-      [](void *cache, const void *x, const int32_t *slot, const int32_t *pos, int32_t dtype, int64_t rows, int64_t slots,
-         int64_t kv_heads, int64_t max_len, int64_t hd) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_cache_write_cpu(floats(cache), floats(x), slot, pos, rows, slots, kv_heads, max_len, hd));
+      [](void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos, int32_t dtype, int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_cache_write_cpu(floats(cache), floats(x), pages, sequence, pos, rows));
       },
-      [](const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length, int32_t dtype, void *out,
-         int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale, int64_t window) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), slot, length, floats(out),
-                                                             rows, slots, heads, kv_heads, max_len, hd, scale, window));
+      [](const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
+         int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), pages, sequence, length,
+                                                             floats(out), rows, heads, scale, window));
       },
       [](const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows,
          int64_t k, int64_t n) -> int32_t {

@@ -57,11 +57,10 @@ struct Backend {
   int32_t (*swiglu_bwd)(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
   int32_t (*rope)(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows,
                   int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse);
-  int32_t (*cache_write)(void *cache, const void *x, const int32_t *slot, const int32_t *pos, int32_t dtype, int64_t rows,
-                         int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd);
-  int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot, const int32_t *length,
-                              int32_t dtype, void *out, int64_t rows, int64_t slots, int64_t heads, int64_t kv_heads,
-                              int64_t max_len, int64_t hd, float scale, int64_t window);
+  int32_t (*cache_write)(void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos, int32_t dtype,
+                         int64_t rows);
+  int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
+                              const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window);
   int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y,
                       int64_t rows, int64_t k, int64_t n);
   decltype(&mgrpo_moe_route_cpu) moe_route;

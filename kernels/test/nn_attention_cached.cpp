@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "mgrpo/nn.h"
 #include "nn_testing.h"
 
@@ -14,12 +16,42 @@ MGRPO_EVERY_BACKEND(AttentionCached);
 class CacheWrite : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(CacheWrite);
 
+// Where the blocks of sequences of up to max_len positions are, in no order; those of no sequence are there too.
+struct Table {
+  int64_t sequences, width, blocks, block;
+  Ints entries;
+
+  Table(int64_t sequences, int64_t max_len, int64_t block)
+      : sequences(sequences), width((max_len + block - 1) / block), blocks(sequences * width + 3), block(block),
+        entries(static_cast<size_t>(sequences * width)) {
+    std::vector<int32_t> order(static_cast<size_t>(blocks));
+    for (int64_t i = 0; i < blocks; i++) order[i] = static_cast<int32_t>(i);
+    std::shuffle(order.begin(), order.end(), std::mt19937(7));
+    std::copy_n(order.begin(), entries.size(), entries.begin());
+  }
+  mgrpo_pages pages(const int32_t *on_device, int64_t kv_heads, int64_t hd) const {
+    return {on_device, sequences, width, blocks, kv_heads, block, hd};
+  }
+  int64_t place(int64_t s, int64_t p, int64_t h, int64_t kv_heads) const {
+    return (entries[s * width + p / block] * kv_heads + h) * block + p % block;
+  }
+  // x [sequences, kv_heads, max_len, hd] in blocks; NaN where nothing is.
+  Floats in_blocks(const Floats &x, int64_t kv_heads, int64_t max_len, int64_t hd) const {
+    Floats cache(static_cast<size_t>(blocks * kv_heads * block * hd), NAN);
+    for (int64_t s = 0; s < sequences; s++)
+      for (int64_t h = 0; h < kv_heads; h++)
+        for (int64_t p = 0; p < max_len; p++)
+          std::copy_n(&x[((s * kv_heads + h) * max_len + p) * hd], hd, &cache[place(s, p, h, kv_heads) * hd]);
+    return cache;
+  }
+};
+
 struct Cache {
   int64_t slots, heads, kv_heads, max_len, hd;
-  Floats k, v;
+  Floats k, v;  // [slots, kv_heads, max_len, hd]
   int32_t dtype = MGRPO_FLOAT32;
   bool aligned = false;
-  int64_t window = 0;
+  int64_t window = 0, block = 16;
 
   Cache(int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd)
       : slots(slots), heads(heads), kv_heads(kv_heads), max_len(max_len), hd(hd),
@@ -27,10 +59,18 @@ struct Cache {
 
   int64_t row() const { return heads * hd; }
   int32_t status(const Backend &b, const Floats &q, const Ints &slot, const Ints &length, Array &out) const {
-    Array Q(b, dtype, q, aligned), K(b, dtype, k, aligned), V(b, dtype, v, aligned);
-    Buffer<int32_t> s(b, slot), l(b, length);
-    return b.attention_cached(Q.get(), K.get(), V.get(), s.get(), l.get(), dtype, out.get(), static_cast<int64_t>(slot.size()), slots,
-                              heads, kv_heads, max_len, hd, kScale, window);
+    return status(b, q, slot, length, out, Table(slots, max_len, block));
+  }
+  int32_t status(const Backend &b, const Floats &q, const Ints &slot, const Ints &length, Array &out, const Table &table) const {
+    const auto in_blocks = [&](const Floats &x) { return table.in_blocks(x, kv_heads, max_len, hd); };
+    return status(b, q, slot, length, out, table, in_blocks(k), in_blocks(v));
+  }
+  int32_t status(const Backend &b, const Floats &q, const Ints &slot, const Ints &length, Array &out, const Table &table,
+                 const Floats &k_blocks, const Floats &v_blocks) const {
+    Array Q(b, dtype, q, aligned), K(b, dtype, k_blocks, aligned), V(b, dtype, v_blocks, aligned);
+    Buffer<int32_t> s(b, slot), l(b, length), t(b, table.entries);
+    return b.attention_cached(Q.get(), K.get(), V.get(), table.pages(t.get(), kv_heads, hd), s.get(), l.get(), dtype, out.get(),
+                              static_cast<int64_t>(slot.size()), heads, kScale, window);
   }
   int64_t first(int64_t length) const { return window > 0 && length > window ? length - window : 0; }
   Floats attend(const Backend &b, const Floats &q, const Ints &slot, const Ints &length) const {
@@ -118,16 +158,23 @@ void prefill_in_one_call(const Backend &backend, int64_t window) {
                  v = normal(tokens * kv_heads * hd, 6);
     Ints slot(tokens, 1), pos, length;
     for (int32_t t = 0; t < tokens; t++) pos.push_back(t), length.push_back(t + 1);
-    for (auto [to, from] : {std::pair<Floats *, const Floats *>{&cache.k, &k}, {&cache.v, &v}}) {
-      Array c(backend, MGRPO_FLOAT32, *to), x(backend, MGRPO_FLOAT32, *from);
-      Buffer<int32_t> s(backend, slot), p(backend, pos);
-      ASSERT_EQ(backend.cache_write(c.get(), x.get(), s.get(), p.get(), MGRPO_FLOAT32, tokens, 2, kv_heads, tokens, hd), MGRPO_OK);
-      *to = c.values();
-    }
+    const Table table(2, tokens, cache.block);
+    const auto written = [&](const Floats &x) {
+      Array c(backend, MGRPO_FLOAT32, table.blocks * kv_heads * table.block * hd), X(backend, MGRPO_FLOAT32, x);
+      Buffer<int32_t> s(backend, slot), p(backend, pos), t(backend, table.entries);
+      EXPECT_EQ(backend.cache_write(c.get(), X.get(), table.pages(t.get(), kv_heads, hd), s.get(), p.get(), MGRPO_FLOAT32, tokens), MGRPO_OK);
+      return c.values();
+    };
+    const Floats keys = written(k), values = written(v);
+    const auto attend = [&](const Floats &q, const Ints &slot, const Ints &length) {
+      Array out(backend, MGRPO_FLOAT32, static_cast<int64_t>(q.size()));
+      EXPECT_EQ(cache.status(backend, q, slot, length, out, table, keys, values), MGRPO_OK);
+      return out.values();
+    };
     Floats prefill;
-    with_threads(2, [&] { prefill = cache.attend(backend, q, slot, length); });
+    with_threads(2, [&] { prefill = attend(q, slot, length); });
     for (int32_t t = 0; t < tokens; t += backend.is_emulated ? 13 : 1) {
-      const Floats step = cache.attend(backend, part(q, t * cache.row(), cache.row()), {1}, {t + 1});
+      const Floats step = attend(part(q, t * cache.row(), cache.row()), {1}, {t + 1});
       ASSERT_TRUE(same_bits(step, part(prefill, t * cache.row(), cache.row()))) << "token " << t;
     }
     if (&backend != &cpu()) continue;
@@ -199,6 +246,34 @@ TEST_P(AttentionCached, ScoresFarApart) {
   for (int64_t h = 0; h < 2; h++) EXPECT_TRUE(same_bits(part(out, h * cache.hd, cache.hd), last));
 }
 
+TEST_P(AttentionCached, BlocksDoNotMatter) {
+  for (int64_t window : {0, 50}) {
+    Cache cache(3, 6, 2, 200, 24);
+    cache.window = window;
+    const Ints slot{2, 0, 1, 1, 1, 1}, length{200, 33, 70, 71, 72, 73};
+    const Floats q = normal(6 * cache.row(), 3);
+    cache.block = 256;  // one a sequence
+    const Floats want = cache.attend(backend(), q, slot, length);
+    for (int64_t block : {1, 8, 32, 64, 128}) {
+      cache.block = block;
+      EXPECT_TRUE(same_bits(cache.attend(backend(), q, slot, length), want)) << block << ", " << window;
+    }
+  }
+}
+
+TEST_P(AttentionCached, SequencesShareBlocks) {
+  Cache cache(2, 4, 2, 60, 16);
+  for (auto *x : {&cache.k, &cache.v})  // the first 32 tokens of both are one's
+    for (int64_t h = 0; h < 2; h++) std::copy_n(&(*x)[h * 60 * 16], 32 * 16, &(*x)[(2 + h) * 60 * 16]);
+  const Ints slot{0, 1, 1}, length{60, 45, 46};
+  const Floats q = normal(3 * cache.row(), 3);
+  Table table(2, 60, 16);
+  table.entries[4] = table.entries[0], table.entries[5] = table.entries[1];
+  Array out(backend(), MGRPO_FLOAT32, 3 * cache.row());
+  ASSERT_EQ(cache.status(backend(), q, slot, length, out, table), MGRPO_OK);
+  EXPECT_TRUE(same_bits(out.values(), cache.attend(backend(), q, slot, length)));
+}
+
 TEST_P(AttentionCached, EmptyAndInvalid) {
   const Backend &b = backend();
   const Cache cache(2, 4, 2, 8, 16);
@@ -206,17 +281,17 @@ TEST_P(AttentionCached, EmptyAndInvalid) {
   Array out(b, MGRPO_FLOAT32, cache.row());
   EXPECT_EQ(cache.status(b, {}, {}, {}, out), MGRPO_OK);
   Array Q(b, MGRPO_FLOAT32, q), K(b, MGRPO_FLOAT32, cache.k), V(b, MGRPO_FLOAT32, cache.v);
-  Buffer<int32_t> slot(b, Ints{0}), length(b, Ints{1});
-  const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t max_len = 8, int64_t window = 0) {
-    return b.attention_cached(queries, K.get(), V.get(), slot.get(), length.get(), MGRPO_FLOAT32, out.get(), 1, 1, heads, kv_heads, max_len,
-                              hd, kScale, window);
+  Buffer<int32_t> slot(b, Ints{0}), length(b, Ints{1}), table(b, Ints{0});
+  const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t block = 8, int64_t window = 0) {
+    return b.attention_cached(queries, K.get(), V.get(), {table.get(), 1, 1, 1, kv_heads, block, hd}, slot.get(), length.get(), MGRPO_FLOAT32,
+                              out.get(), 1, heads, kScale, window);
   };
   EXPECT_EQ(with(nullptr, 4, 2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 3, 2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 4, 0, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 4, -2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 1, 1, 257), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(with(Q.get(), 1, 1, 1, int64_t{1} << 60), MGRPO_INVALID_ARGUMENT);
+  for (int64_t block : {int64_t{0}, int64_t{-8}, int64_t{6}, int64_t{1} << 60}) EXPECT_EQ(with(Q.get(), 1, 1, 1, block), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 4, 2, 16, 8, -1), MGRPO_INVALID_ARGUMENT);
   EXPECT_TRUE(out.unwritten());
   EXPECT_EQ(cache.attend(b, q, {1}, {0}), Floats(cache.row(), 0.0f));
@@ -224,7 +299,8 @@ TEST_P(AttentionCached, EmptyAndInvalid) {
 
 TEST_P(AttentionCached, PlaceOutsideTheCache) {
   const Backend &b = backend();
-  const Cache cache(2, 4, 2, 8, 16);
+  Cache cache(2, 4, 2, 8, 16);
+  cache.block = 4;
   const Floats q = normal(2 * cache.row(), 10);
   for (auto [slot, length] : {std::pair{2, 1}, {-1, 1}, {0, 9}, {0, -1}, {INT32_MAX, INT32_MAX}}) {
     Array out(b, MGRPO_FLOAT32, 2 * cache.row());
@@ -240,34 +316,66 @@ TEST_P(AttentionCached, PlaceOutsideTheCache) {
   }
 }
 
+TEST_P(AttentionCached, TableOutsideTheCache) {
+  const Backend &b = backend();
+  Cache cache(2, 4, 2, 40, 16);
+  cache.window = 20;
+  const Floats q = normal(2 * cache.row(), 10);
+  const Ints slot{0, 1}, length{40, 40};
+  Table table(2, 40, 8);
+  const Floats keys = table.in_blocks(cache.k, 2, 40, 16), values = table.in_blocks(cache.v, 2, 40, 16);
+  const auto status = [&](Array &out) { return cache.status(b, q, slot, length, out, table, keys, values); };
+  table.entries[5] = -1, table.entries[6] = INT32_MAX;  // of the second, before its window
+  Array clean(b, MGRPO_FLOAT32, 2 * cache.row());
+  ASSERT_EQ(status(clean), MGRPO_OK);
+  EXPECT_TRUE(same_bits(clean.values(), cache.attend(b, q, slot, length)));
+  for (int32_t entry : {-1, static_cast<int32_t>(table.blocks), INT32_MAX, INT32_MIN}) {
+    table.entries[8] = entry;
+    Array out(b, MGRPO_FLOAT32, 2 * cache.row());
+    const int32_t got = status(out);
+    if (b.refuses_places) {
+      EXPECT_EQ(got, MGRPO_INVALID_ARGUMENT);
+      EXPECT_TRUE(out.unwritten());
+      continue;
+    }
+    ASSERT_EQ(got, MGRPO_OK);
+    EXPECT_TRUE(same_bits(part(out.values(), 0, cache.row()), part(clean.values(), 0, cache.row())));
+    for (float v : part(out.values(), cache.row(), cache.row())) EXPECT_TRUE(std::isnan(v));
+  }
+}
+
 TEST_P(CacheWrite, PutsRowsInTheirPlaces) {
   const Backend &b = backend();
-  const int64_t slots = 3, kv_heads = 2, max_len = 4;
+  const int64_t kv_heads = 2;
   for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16})
     for (int64_t hd : {5, 8})
       for (bool aligned : {false, true}) {
         if (dtype == MGRPO_BFLOAT16 && !has_bf16(b)) continue;
-        const Ints slot{2, 0, 2, 2}, pos{3, 0, 1, 3};  // the last names the first's place
-        const Floats x = rounded_to_bf16(normal(4 * kv_heads * hd, 11)), before = rounded_to_bf16(normal(slots * kv_heads * max_len * hd, 12));
+        Table table(3, 8, 4);
+        table.entries[1] = -1;                             // of the first sequence's second half
+        const Ints slot{2, 0, 2, 2}, pos{7, 0, 1, 7};  // the last names the first's place
+        const Floats x = rounded_to_bf16(normal(4 * kv_heads * hd, 11)),
+                     before = rounded_to_bf16(normal(table.blocks * kv_heads * table.block * hd, 12));
         Floats want = before;
         for (size_t r = 0; r < slot.size(); r++)
           for (int64_t h = 0; h < kv_heads; h++)
-            for (int64_t c = 0; c < hd; c++)
-              want[((slot[r] * kv_heads + h) * max_len + pos[r]) * hd + c] = x[(r * kv_heads + h) * hd + c];
+            std::copy_n(&x[(r * kv_heads + h) * hd], hd, &want[table.place(slot[r], pos[r], h, kv_heads) * hd]);
         Array cache(b, dtype, before, aligned), X(b, dtype, x, aligned);
-        const auto write = [&](const Ints &s, const Ints &p) {
+        Buffer<int32_t> T(b, table.entries);
+        const auto write_to = [&](void *to, mgrpo_pages pages, const Ints &s, const Ints &p) {
           Buffer<int32_t> S(b, s), P(b, p);
-          return b.cache_write(cache.get(), X.get(), S.get(), P.get(), dtype, static_cast<int64_t>(s.size()), slots, kv_heads, max_len, hd);
+          return b.cache_write(to, X.get(), pages, S.get(), P.get(), dtype, static_cast<int64_t>(s.size()));
         };
-        EXPECT_EQ(write({}, {}), MGRPO_OK);
+        mgrpo_pages pages = table.pages(T.get(), kv_heads, hd);
+        EXPECT_EQ(write_to(cache.get(), pages, {}, {}), MGRPO_OK);
         // Places outside the cache: all is refused, or nothing is written for them.
-        for (auto [s, p] : {std::pair{3, 0}, {-1, 0}, {0, 4}, {0, -1}, {INT32_MAX, INT32_MAX}})
-          EXPECT_EQ(write({s}, {p}), b.refuses_places ? MGRPO_INVALID_ARGUMENT : MGRPO_OK);
-        Buffer<int32_t> S(b, slot), P(b, pos);
-        EXPECT_EQ(b.cache_write(nullptr, X.get(), S.get(), P.get(), dtype, 4, slots, kv_heads, max_len, hd), MGRPO_INVALID_ARGUMENT);
-        EXPECT_EQ(b.cache_write(cache.get(), X.get(), S.get(), P.get(), dtype, 4, int64_t{1} << 58, kv_heads, max_len, hd), MGRPO_INVALID_ARGUMENT);
+        for (auto [s, p] : {std::pair{3, 0}, {-1, 0}, {1, 8}, {1, -1}, {0, 4}, {INT32_MAX, INT32_MAX}})
+          EXPECT_EQ(write_to(cache.get(), pages, {s}, {p}), b.refuses_places ? MGRPO_INVALID_ARGUMENT : MGRPO_OK);
+        EXPECT_EQ(write_to(nullptr, pages, slot, pos), MGRPO_INVALID_ARGUMENT);
+        pages.blocks = int64_t{1} << 58;
+        EXPECT_EQ(write_to(cache.get(), pages, slot, pos), MGRPO_INVALID_ARGUMENT);
         EXPECT_EQ(cache.values(), before);
-        EXPECT_EQ(write(slot, pos), MGRPO_OK);
+        EXPECT_EQ(write_to(cache.get(), table.pages(T.get(), kv_heads, hd), slot, pos), MGRPO_OK);
         EXPECT_EQ(cache.values(), want);
       }
 }

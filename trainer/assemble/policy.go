@@ -28,7 +28,8 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.MaxLag > 0
 	m := maker{open: func(ctx context.Context, p *Parts, _ func(text string)) (policy.Policy, error) {
 		engine, err := local.New(ctx, p.Model, local.Options{
-			Slots: cfg.Slots(a), Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap,
+			Slots: cfg.Slots(a), Conversations: cfg.Conversations(a), CacheTokens: a.Engine.CacheTokens,
+			Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap,
 		})
 		if err != nil {
 			return nil, err

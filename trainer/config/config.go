@@ -303,8 +303,10 @@ type Engine struct {
 	URL                   []string      `yaml:"url" doc:"vllm, sglang: base addresses of one or more servers of the agent's model, such as [\"http://127.0.0.1:8000\"]. No other program may use them during the run."`
 	KeyEnv                string        `yaml:"key_env" doc:"vllm, sglang: environment variable with the servers' API key."`
 	Weights               EngineWeights `yaml:"weights" doc:"vllm, sglang: how the servers get the agent's weights."`
-	Slots                 int           `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences in flight, each with a KV cache of context tokens; of a hosted model, conversations at once. 0: as many as a step can use, at most 128."`
-	Context               int           `yaml:"context" default:"0" min:"0" doc:"Tokens of a slot. 0: limits.max_tokens or the model's limit, whichever is lower."`
+	Slots                 int           `yaml:"slots" default:"0" min:"0" max:"65536" doc:"Sequences that sample at once; of a hosted model, conversations at once. 0: as many as a step can use, at most 128."`
+	Conversations         int           `yaml:"conversations" default:"0" min:"0" max:"65536" doc:"Conversations at once, with those that wait for a tool, for another agent or for a slot. 0: as many as slots."`
+	CacheTokens           int           `yaml:"cache_tokens" default:"0" min:"0" doc:"Tokens of all conversations whose keys and values are kept, at least those of one. Conversations that wait make room for those that sample, and are then computed again. 0: slots × the longest conversation."`
+	Context               int           `yaml:"context" default:"0" min:"0" doc:"Most tokens of a conversation. 0: limits.max_tokens or the model's limit, whichever is lower."`
 	MicroBatchTokens      int           `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; a common prefix of sequences counts once."`
 	CheckpointActivations bool          `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
 	DType                 string        `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`

@@ -2,7 +2,7 @@ package config
 
 // Values that depend on several keys.
 
-// Slots returns the number of slots of an agent's engine: engine.slots or, if that is 0, the rollouts of a step, at most
+// Slots returns how many sequences of an agent sample at once: engine.slots or, if that is 0, the rollouts of a step, at most
 // 128.
 func (c *Config) Slots(a *Agent) int {
 	if n := a.Engine.Slots; n > 0 {
@@ -11,6 +11,9 @@ func (c *Config) Slots(a *Agent) int {
 	const most = 128
 	return min(c.Task.QueriesPerStep*c.GRPO.Rollouts, most)
 }
+
+// Conversations returns how many conversations an agent holds at once: at least as many as can sample.
+func (c *Config) Conversations(a *Agent) int { return max(a.Engine.Conversations, c.Slots(a)) }
 
 // ContextTokens returns the largest number of tokens of a conversation, for a model with the given number of positions.
 func (a *Agent) ContextTokens(positions int) int {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"regexp"
@@ -357,6 +358,12 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	}
 	a.Engine.validate(d, key+".engine")
+	if n := a.ContextTokens(math.MaxInt); a.Engine.CacheTokens > 0 && a.Engine.CacheTokens < n {
+		d.failAt(key+".engine.cache_tokens", "%d tokens are less than one conversation may have, %d (engine.context or limits.max_tokens)", a.Engine.CacheTokens, n)
+	}
+	if n := a.Engine.Conversations; n > 0 && n < c.Slots(a) {
+		d.failAt(key+".engine.conversations", "%d are fewer than can sample at once, %d (engine.slots)", n, c.Slots(a))
+	}
 	if a.Engine.DType == "bf16" && a.Device != "cpu" {
 		d.failAt(key+".engine.dtype", "bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16")
 	}
@@ -439,6 +446,9 @@ func (e *Engine) validate(d *decoder, key string) {
 	}
 	if !e.Remote() {
 		return
+	}
+	if e.CacheTokens != 0 {
+		d.failAt(key+".cache_tokens", "only an engine of kind local has it; this one is %s, whose server has a cache of its own", e.Kind)
 	}
 	if len(e.URL) == 0 {
 		d.failAt(key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)

@@ -20,7 +20,7 @@ const (
 	Gradients   Kind = "gradients"   // fp32, and where Weights are bf16 those of one micro-batch besides
 	Moments     Kind = "moments"     // AdamW's, fp32
 	Reference   Kind = "reference"   // weights of the KL reference, with a bf16 copy where the agent computes in bf16
-	KVCache     Kind = "KV cache"    // of engine.slots conversations
+	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
 	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
@@ -98,11 +98,11 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64
 	}
 	var activations int64
 	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
-		p.add(KVCache, 2*slots*context*int64(model.Layers)*kvWidth(model)*size)
+		p.add(KVCache, cacheBytes(cfg, a, model, size))
 		activations = samplingActivations(model, slots, context, size)
 	}
 	if taught {
-		activations = max(activations, trainingActivations(model, &a.Engine, size))
+		activations = max(activations, trainingActivations(model, &a.Engine, context, size))
 	}
 	if activations > 0 {
 		p.add(Activations, activations)
@@ -113,10 +113,18 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64
 
 	prefix := "agents." + a.Name + ".engine."
 	if !a.Engine.Remote() {
-		p.lever(prefix+"slots", int(slots), KVCache)
+		if n := a.Engine.CacheTokens; n > 0 {
+			p.lever(prefix+"cache_tokens", n, KVCache)
+		} else {
+			p.lever(prefix+"slots", int(slots), KVCache)
+		}
 	}
 	if taught {
-		p.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
+		if int(context) > a.Engine.MicroBatchTokens {
+			p.lever(prefix+"context", int(context), Activations)
+		} else {
+			p.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
+		}
 	}
 	return p
 }
@@ -137,6 +145,19 @@ func (n Need) sum(of func(Part) bool) (bytes int64) {
 		if of(part) {
 			bytes += part.Bytes
 		}
+	}
+	return bytes
+}
+
+// cacheBytes is the memory of the key-value cache. Layers that see a window keep no more than the windows.
+func cacheBytes(cfg *config.Config, a *config.Agent, c arch.Config, size int64) (bytes int64) {
+	tokens := a.Engine.CacheTokens
+	if tokens == 0 {
+		tokens = arch.WholeCache(cfg.Slots(a), a.ContextTokens(c.MaxPosition))
+	}
+	for _, g := range c.CacheGroups() {
+		blocks := int64(g.Blocks(tokens, cfg.Conversations(a), arch.PassRows))
+		bytes += 2 * int64(len(g.Layers)) * blocks * arch.CacheBlock * kvWidth(c) * size
 	}
 	return bytes
 }
@@ -163,9 +184,10 @@ func mlpValues(c arch.Config) int64 {
 	return experts
 }
 
-// trainingActivations is the memory of the activations of one micro-batch, forward and backward.
-func trainingActivations(c arch.Config, e *config.Engine, size int64) int64 {
-	tokens := int64(e.MicroBatchTokens)
+// trainingActivations is the memory of the activations of one micro-batch, forward and backward. A trajectory that is longer is
+// a micro-batch of its own.
+func trainingActivations(c arch.Config, e *config.Engine, context, size int64) int64 {
+	tokens := max(int64(e.MicroBatchTokens), context)
 	layers := int64(c.Layers) * layerValues(c)
 	if e.CheckpointActivations {
 		layers = int64(c.Layers)*int64(c.Hidden) + layerValues(c)

@@ -69,7 +69,7 @@ func remedy(needs []Need, s Sum) string {
 	l := levers[0]
 	text := fmt.Sprintf("lower %s (%d; %s %s)", l.Key, l.Value, l.Kind, Size(l.Bytes))
 	if l.Kind == KVCache {
-		text += " or " + strings.TrimSuffix(l.Key, "slots") + "context"
+		text += " or " + l.Key[:strings.LastIndex(l.Key, ".")+1] + "context"
 	}
 	if l.Bytes < s.Needed-s.Free {
 		text += "; that alone is not enough: use a smaller model, train: false, or another device"

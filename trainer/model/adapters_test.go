@@ -207,11 +207,7 @@ func TestAdaptedGreedy(t *testing.T) {
 	eachAdapted(t, "greedy", func(t *testing.T, f *adapted) {
 		ids := append([]int32{}, f.want.Greedy.Prompt...)
 		prompt, vocab := len(ids), f.m.Config.VocabSize
-		cache, err := f.m.NewCache(t.Context(), 1, prompt+len(f.want.Greedy.New))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer cache.Close(context.Background(), f.m.Device)
+		cache := newCache(t, f.m, 1, prompt+len(f.want.Greedy.New))
 		for i, want := range f.want.Greedy.New {
 			from := len(ids) - 1
 			if i == 0 {
@@ -219,11 +215,11 @@ func TestAdaptedGreedy(t *testing.T) {
 			}
 			do(t, f.m, func(s *torch.Scope) {
 				n := int64(len(ids) - from)
-				slot, pos, length := make([]int32, n), make([]int32, n), make([]int32, n)
+				sequence, pos, length := make([]int32, n), make([]int32, n), make([]int32, n)
 				for j := range pos {
 					pos[j], length[j] = int32(from+j), int32(from+j+1)
 				}
-				r := Rows{Slot: s.FromInt32(slot, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
+				r := Rows{Sequence: s.FromInt32(sequence, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
 				hidden := f.m.Generation.Hidden(s, s.FromInt32(ids[from:], n), r.Pos, cache.At(r), nil)
 				logits := floats(torch.Linear(hidden.Narrow(0, n-1, 1), f.m.Generation.Head(), nil))
 				near(t, fmt.Sprintf("logits of token %d", i), logits, f.fixture.want["greedy_logits"].Data[i*vocab:][:vocab], tolLogits)

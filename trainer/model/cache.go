@@ -9,37 +9,45 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// Cache stores the keys and values of sequences in slots. Each layer has a tensor [slots, KVHeads, length, HeadDim] for
-// keys and another for values, in the compute type.
+// Cache stores the keys and values of sequences in blocks of arch.CacheBlock tokens. Each layer has a tensor [blocks, KVHeads,
+// CacheBlock, HeadDim] for keys and another for values, in the compute type. Which blocks are a sequence's is in tables,
+// one for each group of layers, which stay where they are in memory.
 type Cache struct {
-	Slots, Length int
-	k, v          []*torch.Tensor
-	cfg           *arch.Config
-	scale         float64
+	k, v   []*torch.Tensor // of a layer
+	tables []*torch.Tensor // of a group, int32 [sequences, blocks]
+	group  []int           // of a layer
+	cfg    *arch.Config
+	scale  float64
 }
 
-// NewCache allocates room for slots sequences of up to length tokens.
-func (m *Model) NewCache(ctx context.Context, slots, length int) (*Cache, error) {
-	c := &Cache{Slots: slots, Length: length, cfg: &m.Config, scale: m.attentionScale()}
+// NewCache allocates blocks, a number for each of Config.CacheGroups, and tables for so many sequences of up to length tokens.
+func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length int) (*Cache, error) {
+	c := &Cache{cfg: &m.Config, scale: m.attentionScale(), group: make([]int, m.Config.Layers)}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
-		shape := []int64{int64(slots), int64(m.Config.KVHeads), int64(length), int64(m.Config.HeadDim)}
-		for range m.layers {
+		for g, group := range m.Config.CacheGroups() {
+			for _, layer := range group.Layers {
+				c.group[layer] = g
+			}
+			c.tables = append(c.tables, s.Keep(s.Zeros(torch.Int32, int64(sequences), int64(arch.CacheBlocks(length)))))
+		}
+		for _, g := range c.group {
+			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeads), arch.CacheBlock, int64(m.Config.HeadDim)}
 			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.embed.DType(), shape...)))
 			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.embed.DType(), shape...)))
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("model: key-value cache of %d slots × %d tokens: %w", slots, length, err)
+		return nil, fmt.Errorf("model: key-value cache of %d blocks of %d tokens: %w", blocks, arch.CacheBlock, err)
 	}
 	return c, nil
 }
 
 func (m *Model) attentionScale() float64 { return 1 / math.Sqrt(float64(m.Config.HeadDim)) }
 
-// Rows maps the rows of one forward pass to cache slots: row r is position Pos[r] of the sequence in Slot[r] and attends
-// to its first Length[r] = Pos[r]+1 tokens, or to the last of them that the layer's window holds. Int32 [T] each.
-type Rows struct{ Slot, Pos, Length *torch.Tensor }
+// Rows maps the rows of one forward pass to the cache: row r is position Pos[r] of the sequence whose blocks row Sequence[r] of
+// the tables lists, and attends to its first Length[r] = Pos[r]+1 tokens, or to the last of them that the layer's window holds. Int32 [T] each.
+type Rows struct{ Sequence, Pos, Length *torch.Tensor }
 
 // At returns the attention of a pass that appends rows to the cache and attends to all earlier positions.
 func (c *Cache) At(r Rows) Attention { return cachedAttention{c, r} }
@@ -50,17 +58,26 @@ type cachedAttention struct {
 }
 
 func (a cachedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor {
-	torch.CacheWrite(a.c.k[layer], k, a.rows.Slot, a.rows.Pos)
-	torch.CacheWrite(a.c.v[layer], v, a.rows.Slot, a.rows.Pos)
-	return torch.AttentionCached(q, a.c.k[layer], a.c.v[layer], a.rows.Slot, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
+	table := a.c.tables[a.c.group[layer]]
+	torch.CacheWrite(a.c.k[layer], k, table, a.rows.Sequence, a.rows.Pos)
+	torch.CacheWrite(a.c.v[layer], v, table, a.rows.Sequence, a.rows.Pos)
+	return torch.AttentionCached(q, a.c.k[layer], a.c.v[layer], table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
 }
 
-// Copy copies the keys and values of the first n tokens of slot `from` to slot `to`.
-func (c *Cache) Copy(from, to, n int) {
-	for _, layer := range [][]*torch.Tensor{c.k, c.v} {
-		for _, t := range layer {
-			src := t.Narrow(0, int64(from), 1).Narrow(2, 0, int64(n))
-			t.Narrow(0, int64(to), 1).Narrow(2, 0, int64(n)).CopyFrom(src)
+// List makes blocks the entries from `from` on of a sequence in the table of a group.
+func (c *Cache) List(s *torch.Scope, group, sequence, from int, blocks []int32) {
+	if n := int64(len(blocks)); n > 0 {
+		row := c.tables[group].Narrow(0, int64(sequence), 1)
+		row.Narrow(1, int64(from), n).CopyFrom(s.FromInt32(blocks, 1, n))
+	}
+}
+
+// Copy copies a block of a group's layers to another.
+func (c *Cache) Copy(group int, from, to int64) {
+	for layer, g := range c.group {
+		if g == group && from != to {
+			c.k[layer].Narrow(0, to, 1).CopyFrom(c.k[layer].Narrow(0, from, 1))
+			c.v[layer].Narrow(0, to, 1).CopyFrom(c.v[layer].Narrow(0, from, 1))
 		}
 	}
 }
@@ -68,9 +85,10 @@ func (c *Cache) Copy(from, to, n int) {
 // Close frees the cache.
 func (c *Cache) Close(ctx context.Context, dev *torch.Device) error {
 	return dev.Do(ctx, func(*torch.Scope) error {
-		for i := range c.k {
-			c.k[i].Drop()
-			c.v[i].Drop()
+		for _, all := range [][]*torch.Tensor{c.k, c.v, c.tables} {
+			for _, t := range all {
+				t.Drop()
+			}
 		}
 		return nil
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
@@ -234,20 +235,16 @@ func (f *fixture) wantGradient(t *testing.T, name string, got []float64) {
 func TestCachedRows(t *testing.T) {
 	each(t, "cached", func(t *testing.T, f *fixture) {
 		ids, n := f.want["input_ids"].Int32s(), int(f.lengths[0])
-		cache, err := f.m.NewCache(context.Background(), 2, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer cache.Close(context.Background(), f.m.Device)
+		cache := newCache(t, f.m, 2, n)
 		do(t, f.m, func(s *torch.Scope) {
-			step := func(slot, from, to int) []float64 {
+			step := func(sequence, from, to int) []float64 {
 				rows, pos := make([]int32, 0, n), make([]int32, 0, n)
 				length := make([]int32, 0, n)
 				for p := from; p < to; p++ {
-					rows, pos, length = append(rows, int32(slot)), append(pos, int32(p)), append(length, int32(p+1))
+					rows, pos, length = append(rows, int32(sequence)), append(pos, int32(p)), append(length, int32(p+1))
 				}
 				k := int64(to - from)
-				r := Rows{Slot: s.FromInt32(rows, k), Pos: s.FromInt32(pos, k), Length: s.FromInt32(length, k)}
+				r := Rows{Sequence: s.FromInt32(rows, k), Pos: s.FromInt32(pos, k), Length: s.FromInt32(length, k)}
 				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), r.Pos, cache.At(r), nil)
 				return floats(torch.Linear(h, f.m.Head(), nil))
 			}
@@ -260,6 +257,33 @@ func TestCachedRows(t *testing.T) {
 			near(t, "logits", prompt, f.want["logits"].Data[:len(prompt)], tolLogits)
 		})
 	})
+}
+
+// newCache has room for so many sequences of so many tokens, whose blocks lie in no order.
+func newCache(t *testing.T, m *Model, sequences, tokens int) *Cache {
+	t.Helper()
+	groups, each := m.Config.CacheGroups(), arch.CacheBlocks(tokens)
+	blocks := make([]int, len(groups))
+	for g := range blocks {
+		blocks[g] = sequences * each
+	}
+	cache, err := m.NewCache(context.Background(), blocks, sequences, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cache.Close(context.Background(), m.Device) })
+	do(t, m, func(s *torch.Scope) {
+		for g := range groups {
+			for q := range sequences {
+				list := make([]int32, each)
+				for i := range list {
+					list[i] = int32((each-1-i)*sequences + q)
+				}
+				cache.List(s, g, q, 0, list)
+			}
+		}
+	})
+	return cache
 }
 
 func do(t *testing.T, m *Model, f func(s *torch.Scope)) {

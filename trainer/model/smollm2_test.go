@@ -63,11 +63,7 @@ func TestSmolLM2(t *testing.T) {
 
 // continues compares a prompt's next token and two continuations with what is expected.
 func continues(t *testing.T, m *Model, p smolPrompt) {
-	cache, err := m.NewCache(context.Background(), 1, len(p.IDs)+len(p.Greedy.IDs))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cache.Close(context.Background(), m.Device)
+	cache := newCache(t, m, 1, len(p.IDs)+len(p.Greedy.IDs))
 	do(t, m, func(s *torch.Scope) {
 		logits := appendRows(s, m, cache, p.IDs, 0)
 		for i, id := range p.Next.IDs {
@@ -106,12 +102,12 @@ func checkContinuation(t *testing.T, m *Model, p smolPrompt) {
 
 // appendRows feeds tokens at positions from `from` on and returns the last row's logits.
 func appendRows(s *torch.Scope, m *Model, c *Cache, ids []int32, from int) []float32 {
-	slot, pos, length := make([]int32, len(ids)), make([]int32, len(ids)), make([]int32, len(ids))
+	sequence, pos, length := make([]int32, len(ids)), make([]int32, len(ids)), make([]int32, len(ids))
 	for i := range ids {
 		pos[i], length[i] = int32(from+i), int32(from+i+1)
 	}
 	n := int64(len(ids))
-	r := Rows{Slot: s.FromInt32(slot, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
+	r := Rows{Sequence: s.FromInt32(sequence, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
 	hidden := m.Hidden(s, s.FromInt32(ids, n), r.Pos, c.At(r), nil)
 	logits := make([]float32, m.Config.VocabSize)
 	torch.Linear(hidden.Narrow(0, n-1, 1), m.Head(), nil).Float32s(logits)

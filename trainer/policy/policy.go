@@ -159,8 +159,10 @@ type Lifecycle interface {
 // Stats counts a policy's work since it was created. A number that the policy does not know is 0.
 type Stats struct {
 	Requests      int64         `json:"requests"`
-	PromptTokens  int64         `json:"prompt_tokens"` // tokens of all prompts, reused ones included
-	ReusedTokens  int64         `json:"reused_tokens"` // prompt tokens whose keys and values were cached
+	PromptTokens  int64         `json:"prompt_tokens"`  // tokens of all prompts, reused ones included
+	ReusedTokens  int64         `json:"reused_tokens"`  // prompt tokens whose keys and values were cached
+	EvictedTokens int64         `json:"evicted_tokens"` // tokens whose cached keys and values made room for others
+	PutBack       int64         `json:"put_back"`       // sequences that had to wait in the middle of a turn, for want of room
 	SampledTokens int64         `json:"sampled_tokens"`
 	Passes        int64         `json:"passes"`  // forward passes
 	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them

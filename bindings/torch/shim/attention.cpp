@@ -179,25 +179,38 @@ at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::
                                                          /*is_causal=*/true, false, scale, before, after));
 }
 
+mgrpo_pages pages_of(const at::Tensor &cache, const at::Tensor &table) {
+  return {table.const_data_ptr<int32_t>(), table.size(0), table.size(1), cache.size(0), cache.size(1), cache.size(2), cache.size(3)};
+}
+
 // Our kernel, which only enqueues its work on a GPU.
-at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &slot, const at::Tensor &length, double scale,
-                  int64_t window) {
+at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &table, const at::Tensor &sequence,
+                  const at::Tensor &length, double scale, int64_t window) {
   auto qc = q.contiguous(), out = at::empty_like(qc);
-  const auto *slots = slot.const_data_ptr<int32_t>(), *lengths = length.const_data_ptr<int32_t>();
+  const auto *sequences = sequence.const_data_ptr<int32_t>(), *lengths = length.const_data_ptr<int32_t>();
   if (q.is_cuda())
-    check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), slots, lengths, int32_t(q.scalar_type()),
-                                                 out.mutable_data_ptr(), q.size(0), k.size(0), q.size(1), k.size(1), k.size(2), q.size(2),
-                                                 float(scale), window, stream_of(q)));
+    check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), pages_of(k, table), sequences, lengths,
+                                                 int32_t(q.scalar_type()), out.mutable_data_ptr(), q.size(0), q.size(1), float(scale), window,
+                                                 stream_of(q)));
   else
-    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(), slots, lengths,
-                                            out.mutable_data_ptr<float>(), q.size(0), k.size(0), q.size(1), k.size(1), k.size(2), q.size(2),
-                                            float(scale), window),
-                 ": is every slot and length inside the cache?");
+    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(), pages_of(k, table),
+                                            sequences, lengths, out.mutable_data_ptr<float>(), q.size(0), q.size(1), float(scale), window),
+                 ": is every sequence and length inside the cache?");
   return out;
 }
 
-// Rows of one slot see its keys and values where they lie. The n-th query heads of all groups make one batch.
-at::Tensor attend_slot(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
+// The keys or values of sequences at positions [begin, begin + n), [rows, KV, n, hd], gathered from their blocks. What the tables
+// name may be anything where a sequence is shorter.
+at::Tensor gathered(const at::Tensor &cache, const at::Tensor &tables, int64_t begin, int64_t n) {
+  int64_t rows = tables.size(0), kv = cache.size(1), block = cache.size(2), hd = cache.size(3);
+  int64_t first = begin / block, blocks = (begin + n + block - 1) / block - first;
+  auto which = tables.narrow(1, first, blocks).clamp(0, cache.size(0) - 1).flatten();
+  auto all = cache.index_select(0, which).view({rows, blocks, kv, block, hd}).permute({0, 2, 1, 3, 4}).reshape({rows, kv, blocks * block, hd});
+  return all.narrow(2, begin - first * block, n);
+}
+
+// Rows of one sequence. The n-th query heads of all groups make one batch.
+at::Tensor attend_one(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(0), hd = q.size(2), group = heads / kv;
   auto qs = q.reshape({rows, kv, group, hd}).permute({2, 1, 0, 3});
   auto each = [&](const at::Tensor &t) { return t.unsqueeze(0).expand({group, -1, -1, -1}); };
@@ -205,19 +218,18 @@ at::Tensor attend_slot(const at::Tensor &q, const at::Tensor &k, const at::Tenso
   return out.permute({2, 1, 0, 3}).reshape({rows, heads, hd});
 }
 
-// One row for each slot: keys and values are gathered, and the query heads of a group are the rows of one small
-// attention.
-at::Tensor attend_slots(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
+// One row for each sequence: the query heads of a group are the rows of one small attention.
+at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
   auto out = at::scaled_dot_product_attention(q.reshape({rows, kv, heads / kv, hd}), k, v, seen.unsqueeze(1).unsqueeze(1), 0.0, false, scale);
   return out.reshape({rows, heads, hd});
 }
 
-// The end of the rows that one call attends with: consecutive rows of one slot, as in a prompt, or rows of which each
-// has another slot than the next, as in decoding. A mask has at most 16 Mi elements.
-int64_t cached_run(const std::vector<int64_t> &slots, const std::vector<int64_t> &lengths, int64_t from) {
-  int64_t rows = int64_t(slots.size()), end = from + 1, longest = lengths[from];
-  auto continues = [&](int64_t r) { return r < rows && slots[r] == slots[r - 1]; };
+// The end of the rows that one call attends with: consecutive rows of one sequence, as in a prompt, or rows of which each
+// has another sequence than the next, as in decoding. A mask has at most 16 Mi elements.
+int64_t cached_run(const std::vector<int64_t> &sequences, const std::vector<int64_t> &lengths, int64_t from) {
+  int64_t rows = int64_t(sequences.size()), end = from + 1, longest = lengths[from];
+  auto continues = [&](int64_t r) { return r < rows && sequences[r] == sequences[r - 1]; };
   for (bool prompt = continues(end); end < rows && (prompt ? continues(end) : !continues(end + 1)); end++) {
     longest = std::max(longest, lengths[end]);
     if (prompt && (end + 1 - from) * longest > 16 << 20) break;
@@ -225,36 +237,39 @@ int64_t cached_run(const std::vector<int64_t> &slots, const std::vector<int64_t>
   return end;
 }
 
-at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &slot,
+at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
                             const at::Tensor &length, double scale, int64_t window) {
   auto out = at::empty(q.sizes(), q.options());
-  auto slots = read_int64s(slot), lengths = read_int64s(length);
-  for (int64_t n : lengths) TORCH_CHECK(n >= 1 && n <= kc.size(2), "lengths must be from 1 to ", kc.size(2));
+  auto sequences = read_int64s(sequence), lengths = read_int64s(length);
+  int64_t most = table.size(1) * kc.size(2);
+  for (int64_t n : lengths) TORCH_CHECK(n >= 1 && n <= most, "lengths must be from 1 to ", most);
   for (int64_t from = 0, end; from < q.size(0); from = end) {
-    end = cached_run(slots, lengths, from);
+    end = cached_run(sequences, lengths, from);
     int64_t rows = end - from;
     auto [shortest, longest] = std::minmax_element(lengths.begin() + from, lengths.begin() + end);
     int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
     auto key = at::arange(begin, *longest, length.options()).unsqueeze(0), ends = length.narrow(0, from, rows).unsqueeze(1), seen = key < ends;
     if (window > 0) seen = seen & (key >= ends - window);
-    auto k = kc.narrow(2, begin, keys), v = vc.narrow(2, begin, keys), part = q.narrow(0, from, rows);
-    auto to = out.narrow(0, from, rows);
-    if (rows > 1 && slots[from] == slots[from + 1]) {
-      to.copy_(attend_slot(part, k.select(0, slots[from]), v.select(0, slots[from]), seen, scale));
+    auto part = q.narrow(0, from, rows), to = out.narrow(0, from, rows), which = sequence.narrow(0, from, rows);
+    if (rows > 1 && sequences[from] == sequences[from + 1]) {
+      auto one = table.narrow(0, sequences[from], 1);
+      to.copy_(attend_one(part, gathered(kc, one, begin, keys)[0], gathered(vc, one, begin, keys)[0], seen, scale));
     } else if (ours(q)) {
-      to.copy_(cached(part, kc, vc, slot.narrow(0, from, rows), length.narrow(0, from, rows), scale, window));
+      to.copy_(cached(part, kc, vc, table, which, length.narrow(0, from, rows), scale, window));
     } else {
-      auto which = slot.narrow(0, from, rows);
-      to.copy_(attend_slots(part, k.index_select(0, which), v.index_select(0, which), seen, scale));
+      auto each = table.index_select(0, which);
+      to.copy_(attend_each(part, gathered(kc, each, begin, keys), gathered(vc, each, begin, keys), seen, scale));
     }
   }
   return out;
 }
 
-void check_cache(const at::Tensor &cache, int64_t kv, int64_t hd, const at::Tensor &like) {
+void check_cache(const at::Tensor &cache, const at::Tensor &table, int64_t kv, int64_t hd, const at::Tensor &like) {
   TORCH_CHECK(cache.dim() == 4 && cache.size(1) == kv && cache.size(3) == hd && cache.is_contiguous() && cache.scalar_type() == like.scalar_type() &&
                   cache.device() == like.device(),
-              "the cache must be [S, ", kv, ", L, ", hd, "] of ", like.scalar_type(), ", contiguous and on ", like.device());
+              "the cache must be [N, ", kv, ", B, ", hd, "] of ", like.scalar_type(), ", contiguous and on ", like.device());
+  TORCH_CHECK(table.dim() == 2 && table.is_contiguous() && table.scalar_type() == at::kInt && table.device() == like.device(),
+              "the table must be int32 [S, W], contiguous and on ", like.device());
 }
 
 }  // namespace
@@ -283,44 +298,44 @@ mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *
   });
 }
 
-char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *pos) {
+char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *table, void *sequence, void *pos) {
   return run(d, [&] {
     at::NoGradGuard no_grad;
     auto &C = ref(cache);
-    const auto &X = ref(x), &S = ref(slot), &P = ref(pos);
+    const auto &X = ref(x), &T = ref(table), &S = ref(sequence), &P = ref(pos);
     TORCH_CHECK(X.dim() == 3, "x must be [T, KV, hd]");
-    int64_t rows = X.size(0);
-    check_cache(C, X.size(1), X.size(2), X);
-    auto slots = int32s(S, rows, "slot", X), positions = int32s(P, rows, "pos", X);
+    int64_t rows = X.size(0), block = C.size(2);
+    check_cache(C, T, X.size(1), X.size(2), X);
+    auto sequences = int32s(S, rows, "sequence", X), positions = int32s(P, rows, "pos", X);
     auto xc = X.contiguous();
     if (C.is_cuda() && ours(C)) {
-      check_status(the_cuda_part->cache_write(C.mutable_data_ptr(), xc.const_data_ptr(), slots, positions, int32_t(C.scalar_type()), rows, C.size(0),
-                                              C.size(1), C.size(2), C.size(3), stream_of(C)));
+      check_status(the_cuda_part->cache_write(C.mutable_data_ptr(), xc.const_data_ptr(), pages_of(C, T), sequences, positions,
+                                              int32_t(C.scalar_type()), rows, stream_of(C)));
       return;
     }
     if (cpu_fp32(C)) {
-      check_status(mgrpo_cache_write_cpu(C.mutable_data_ptr<float>(), xc.const_data_ptr<float>(), slots, positions, rows, C.size(0),
-                                         C.size(1), C.size(2), C.size(3)),
-                   ": is every slot and position inside the cache?");
+      check_status(mgrpo_cache_write_cpu(C.mutable_data_ptr<float>(), xc.const_data_ptr<float>(), pages_of(C, T), sequences, positions, rows),
+                   ": is every sequence and position inside the cache?");
       return;
     }
-    C.transpose(1, 2).index_put_({S, P}, xc);
+    auto which = T.index({S, P.floor_divide(block)});
+    C.transpose(1, 2).index_put_({which, P.remainder(block)}, xc);
   });
 }
 
-mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale,
+mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length, double scale,
                                 int64_t window) {
   return make(d, [&] {
     at::NoGradGuard no_grad;
-    TORCH_CHECK(window >= 0, "the window must not be negative, got ", window);
-    const auto &Q = ref(q), &K = ref(k_cache), &V = ref(v_cache), &S = ref(slot), &L = ref(length);
+    const auto &Q = ref(q), &K = ref(k_cache), &V = ref(v_cache), &T = ref(table), &S = ref(sequence), &L = ref(length);
     TORCH_CHECK(Q.dim() == 3 && K.dim() == 4 && K.sizes() == V.sizes() && K.size(1) > 0 && Q.size(1) % K.size(1) == 0,
-                "q must be [T, H, hd], the caches [S, KV, L, hd] with H a multiple of KV");
-    for (const auto *cache : {&K, &V}) check_cache(*cache, K.size(1), Q.size(2), Q);
-    int32s(S, Q.size(0), "slot", Q);
+                "q must be [T, H, hd], the caches [N, KV, B, hd] with H a multiple of KV");
+    TORCH_CHECK(window >= 0, "the window must not be negative, got ", window);
+    for (const auto *cache : {&K, &V}) check_cache(*cache, T, K.size(1), Q.size(2), Q);
+    int32s(S, Q.size(0), "sequence", Q);
     int32s(L, Q.size(0), "length", Q);
-    // More rows than slots: there is a prompt among them. On a GPU LibTorch takes it, as products of matrices.
-    bool decodes = Q.size(0) <= K.size(0);
-    return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, S, L, scale, window) : cached_composite(Q, K, V, S, L, scale, window);
+    // More rows than sequences: there is a prompt among them. On a GPU LibTorch takes it, as products of matrices.
+    bool decodes = Q.size(0) <= T.size(0);
+    return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, T, S, L, scale, window) : cached_composite(Q, K, V, T, S, L, scale, window);
   });
 }

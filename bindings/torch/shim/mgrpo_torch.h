@@ -152,9 +152,9 @@ MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos);
 MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale, int64_t window);
-MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *slot, void *pos);
-MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *slot, void *length, double scale,
-                                        int64_t window);
+MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *table, void *sequence, void *pos);
+MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
+                                        double scale, int64_t window);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);

@@ -81,31 +81,37 @@ MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float 
                                                  float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale,
                                                  int64_t window);
 
-// cache[slot[r], h, pos[r]] = x[r, h].  cache [slots, kv_heads, max_len, hd], x [rows, kv_heads, hd];
-// slot [rows] in [0, slots), pos [rows] in [0, max_len), else MGRPO_INVALID_ARGUMENT. Of rows that
-// name the same place the last one stays.
-MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, const int32_t *slot, const int32_t *pos,
-                                        int64_t rows, int64_t slots, int64_t kv_heads, int64_t max_len,
-                                        int64_t hd);
+// A key-value cache [blocks, kv_heads, block, hd], in blocks of `block` tokens, a power of two, at most 2^31 tokens a sequence.
+// Position p of sequence s is place p % block of the block that table[s, p / block] names.
+typedef struct mgrpo_pages {
+  const int32_t *table;      // [sequences, width]: blocks, in the order of the positions
+  int64_t sequences, width;
+  int64_t blocks, kv_heads, block, hd;
+} mgrpo_pages;
 
-// Row r attends to the first length[r] positions of slot[r], with a window above 0 to the last window of them: the others
-// are not read.  q, out [rows, heads, hd]; k_cache, v_cache
-// [slots, kv_heads, max_len, hd]; slot [rows] in [0, slots), length [rows] in [0, max_len], else
-// MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. Positions from length[r] on do not matter.
-// hd in [1, 256]. Decoding passes one row a slot, prefill passes a prompt's rows one after the other
-// with lengths that grow by one: consecutive rows of a slot share the reading of its keys and values.
+// Row r of x becomes position pos[r] of sequence[r].  cache as pages says, x [rows, kv_heads, hd]; sequence [rows] in
+// [0, sequences), pos [rows] in [0, width * block), the blocks that the table names for them in [0, blocks), else
+// MGRPO_INVALID_ARGUMENT. Of rows that name the same place the last one stays.
+MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, mgrpo_pages pages, const int32_t *sequence,
+                                        const int32_t *pos, int64_t rows);
+
+// Row r attends to the first length[r] positions of sequence[r], with a window above 0 to the last window of them: the others
+// are not read, nor is what the table has for them.  q, out [rows, heads, hd]; k_cache, v_cache as pages says; sequence
+// [rows] in [0, sequences), length [rows] in [0, width * block], blocks of what is read in [0, blocks), else
+// MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. The bits do not depend on which blocks a sequence has, nor on their
+// size. hd in [1, 256]. Decoding passes one row a sequence, prefill passes a prompt's rows one after the other with lengths
+// that grow by one: consecutive rows of a sequence share the reading of its keys and values.
 MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
-                                             const int32_t *slot, const int32_t *length, float *out, int64_t rows,
-                                             int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len,
-                                             int64_t hd, float scale, int64_t window);
+                                             mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
+                                             float *out, int64_t rows, int64_t heads, float scale, int64_t window);
 
 // The same on a GPU: arrays in device memory, x, y, w and the like of one dtype, float32 or bfloat16; cos, sin, inv_rms and
 // dw are float32. Arithmetic is float32, a bfloat16 result is rounded once; the sum of mgrpo_add_rms_norm_cuda is rounded
 // before it is normalised. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
-// Calls only enqueue: what lies in slot, pos and length is not seen by the host. A row that names a place outside its table
-// or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
+// Calls only enqueue: what lies in table, sequence, pos and length is not seen by the host. A row that names a place outside its
+// table or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
 // Scratch, allocated in the stream's order: for the norm's backward pass at most 1 KiB a column; for attention where
-// max_len is above 128, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
+// a row can see more than 128 keys, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
 MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms_or_null,
                                       int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum,
@@ -118,9 +124,8 @@ MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int
                                         void *stream);
 MGRPO_API int32_t mgrpo_rope_cuda(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y,
                                   int64_t rows, int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse, void *stream);
-MGRPO_API int32_t mgrpo_cache_write_cuda(void *cache, const void *x, const int32_t *slot, const int32_t *pos, int32_t dtype,
-                                         int64_t rows, int64_t slots, int64_t kv_heads, int64_t max_len, int64_t hd, void *stream);
-MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, const int32_t *slot,
-                                              const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t slots,
-                                              int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd, float scale, int64_t window,
-                                              void *stream);
+MGRPO_API int32_t mgrpo_cache_write_cuda(void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos,
+                                         int32_t dtype, int64_t rows, void *stream);
+MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,
+                                              const int32_t *sequence, const int32_t *length, int32_t dtype, void *out, int64_t rows,
+                                              int64_t heads, float scale, int64_t window, void *stream);

@@ -1,33 +1,38 @@
-// Package local is the rollout engine on our own kernels: continuous batching over slots of a key-value cache. Prefixes
-// are shared between rollouts and kept between turns.
+// Package local is the rollout engine on our own kernels: continuous batching over a key-value cache in blocks. Prefixes
+// are shared between rollouts and kept between turns, as long as no sequence in flight needs their blocks.
 //
-// On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse or
-// restarts. Every row of every kernel depends on that row's inputs alone, and the random number of a token is a function
+// On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse, the size
+// of the cache or restarts. Every row of every kernel depends on that row's inputs alone, and the random number of a token is a function
 // of the sequence's key and the token's position.
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // Options of an engine.
 type Options struct {
-	Slots        int                   // sequences in flight at once
-	Context      int                   // tokens a sequence may reach; 0 means the model's limit
-	PassRows     int                   // most rows of one forward pass (decoding rows plus prefill); 0 means 512
-	NoPrefixes   bool                  // never reuse a cached prefix
-	NoRecordings bool                  // do not record decode passes as CUDA graphs
-	Overlap      bool                  // the weights may change under sequences in flight
-	TokenBytes   func(id int32) []byte // for stop strings; may be nil
+	Slots         int                   // sequences in flight at once
+	Context       int                   // tokens a sequence may reach; 0 means the model's limit
+	Conversations int                   // those at once, of which most may wait; below Slots it means Slots
+	CacheTokens   int                   // tokens of all sequences whose keys and values are kept, at least Context; 0 means Slots × Context
+	PassRows      int                   // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows
+	NoPrefixes    bool                  // never reuse a cached prefix
+	NoRecordings  bool                  // do not record decode passes as CUDA graphs
+	Overlap       bool                  // the weights may change under sequences in flight
+	TokenBytes    func(id int32) []byte // for stop strings; may be nil
 }
 
 // ErrClosed is returned by calls on a closed engine.
@@ -42,12 +47,14 @@ type Engine struct {
 
 	mu      sync.Mutex
 	wake    *sync.Cond
-	queue   []*sequence // waiting for a slot, in order of arrival
+	queue   []*sequence // waiting for a slot or for room in the cache
+	arrived int64       // sequences so far
 	version int64
 	stats   policy.Stats
 	closed  bool
 	failed  error
-	slots   slots
+	pages   *pages
+	slots   []int // those of no sequence in flight
 	running []*sequence
 	done    chan struct{}
 
@@ -63,21 +70,36 @@ func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		opt.Context = m.MaxPosition()
 	}
 	if opt.PassRows == 0 {
-		opt.PassRows = 512
+		opt.PassRows = arch.PassRows
 	}
 	if opt.Slots < 1 {
 		return nil, fmt.Errorf("policy: engine.slots is %d; at least 1 is needed", opt.Slots)
 	}
-	cache, err := m.NewCache(ctx, opt.Slots, opt.Context)
-	if err != nil {
+	if opt.CacheTokens == 0 {
+		opt.CacheTokens = arch.WholeCache(opt.Slots, opt.Context)
+	}
+	if opt.CacheTokens < opt.Context {
+		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, and one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
+	}
+	e := newEngine(m, opt)
+	var err error
+	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context); err != nil {
 		return nil, err
 	}
-	e := &Engine{dev: m.Device, model: m, cache: cache, opt: opt, done: make(chan struct{}), recordings: map[int]*recording{},
-		slots: slots{all: make([]slot, opt.Slots), width: m.Config.RouteWidth(), sharing: !opt.NoPrefixes}}
-	e.wake = sync.NewCond(&e.mu)
-	e.stats.Batches = map[int]int64{}
 	go e.schedule()
 	return e, nil
+}
+
+// newEngine makes an engine without a cache, whose scheduler does not run.
+func newEngine(m *model.Model, opt Options) *Engine {
+	e := &Engine{dev: m.Device, model: m, opt: opt, done: make(chan struct{}), recordings: map[int]*recording{}}
+	e.pages = newPages(&m.Config, opt)
+	for i := range opt.Slots {
+		e.slots = append(e.slots, opt.Slots-1-i)
+	}
+	e.wake = sync.NewCond(&e.mu)
+	e.stats.Batches = map[int]int64{}
+	return e
 }
 
 // Deterministic is true on a CPU, where every row of every kernel depends on that row's inputs alone, unless the weights
@@ -107,7 +129,7 @@ func (e *Engine) UpdateWeights(_ context.Context, version int64) error {
 	if n := len(e.running) + len(e.queue); n > 0 && !e.opt.Overlap {
 		return fmt.Errorf("policy: weights changed to version %d under %d sequences in flight", version, n)
 	}
-	e.slots.forget()
+	e.pages.forget()
 	e.version = version
 	return nil
 }
@@ -130,6 +152,8 @@ func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Complet
 		}
 		return policy.Completion{}, err
 	}
+	e.arrived++
+	q.arrival = e.arrived
 	e.queue = append(e.queue, q)
 	e.wake.Signal()
 	e.mu.Unlock()
@@ -171,10 +195,8 @@ func (e *Engine) Stats() policy.Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
-	s.Batches = map[int]int64{}
-	for k, v := range e.stats.Batches {
-		s.Batches[k] = v
-	}
+	s.EvictedTokens = e.pages.evicted
+	s.Batches = maps.Clone(e.stats.Batches)
 	return s
 }
 
@@ -209,14 +231,42 @@ func (e *Engine) next() (batch *batch, ok bool) {
 			return nil, false
 		}
 		e.dropCancelled()
-		copies := e.admit()
+		moves := e.admit()
 		if len(e.running) > 0 {
-			b := planBatch(e.running, e.opt.PassRows)
-			b.copies = copies
+			b := e.plan()
+			b.moves = moves
 			return b, true
 		}
 		e.wake.Wait()
 	}
+}
+
+// plan plans a pass over the sequences in flight, and gives them the blocks that it fills. If the cache is too small for all
+// of them, the youngest is put back.
+func (e *Engine) plan() *batch {
+	for {
+		b := planBatch(e.running, e.opt.PassRows)
+		if !slices.ContainsFunc(b.work, func(w work) bool { return !e.pages.extend(w.q.line, w.q.filled+w.rows) }) {
+			return b
+		}
+		e.putBack(slices.MaxFunc(e.running, func(a, b *sequence) int { return cmp.Compare(a.arrival, b.arrival) }))
+	}
+}
+
+// putBack lets a sequence in flight wait until there is room again. It will be the first of the queue, and computes again what
+// it gives up until then: random numbers are keyed by position, so it goes on as if it had never waited.
+func (e *Engine) putBack(q *sequence) {
+	e.stats.PutBack++
+	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
+	e.land(q)
+	e.queue = slices.Insert(e.queue, 0, q)
+}
+
+// land ends a sequence's flight.
+func (e *Engine) land(q *sequence) {
+	e.pages.close(q.line)
+	e.slots = append(e.slots, q.slot)
+	q.line, q.slot = nil, -1
 }
 
 // gather yields to all runnable goroutines, so that conversations that are about to request a turn join the next pass:
@@ -228,29 +278,47 @@ func (e *Engine) gather() {
 	e.mu.Lock()
 }
 
-// admit moves waiting sequences into slots and returns the prefixes to copy for them.
-func (e *Engine) admit() (copies []placement) {
+// admit moves waiting sequences into flight and returns the blocks to copy for them.
+func (e *Engine) admit() (moves []move) {
 	waiting := e.queue[:0]
-	for _, q := range e.queue {
-		p, ok := e.slots.place(q.tokens)
-		if !ok {
+	for i, q := range e.queue {
+		if len(e.slots) == 0 {
+			waiting = append(waiting, e.queue[i:]...)
+			break
+		}
+		from, soon := e.pages.find(q.tokens)
+		if soon {
 			waiting = append(waiting, q)
 			continue
 		}
-		q.slot, q.out.Version = p.slot, e.version
-		q.filled = p.reuse
-		if p.from != p.slot && p.reuse > 0 {
-			copies = append(copies, p)
+		if !e.pages.fits(len(q.tokens), from, len(e.running)) { // those behind it may not take the room that it waits for
+			waiting = append(waiting, e.queue[i:]...)
+			break
 		}
-		e.running = append(e.running, q)
-		e.stats.Requests++
-		e.stats.PromptTokens += int64(len(q.tokens))
-		e.stats.ReusedTokens += int64(p.reuse)
+		moves = append(moves, e.launch(q, from)...)
 	}
 	clear(e.queue[len(waiting):])
 	e.queue = waiting
 	e.stats.MaxInFlight = max(e.stats.MaxInFlight, len(e.running))
-	return copies
+	return moves
+}
+
+// launch puts a sequence in flight.
+func (e *Engine) launch(q *sequence, from prefix) (moves []move) {
+	q.line, moves = e.pages.open(q.tokens, from)
+	q.filled = q.line.filled
+	last := len(e.slots) - 1
+	q.slot, e.slots = e.slots[last], e.slots[:last]
+	q.listed = make([]int, len(e.pages.groups))
+	e.running = append(e.running, q)
+	if q.launched {
+		return moves // it had been put back
+	}
+	q.launched, q.out.Version = true, e.version
+	e.stats.Requests++
+	e.stats.PromptTokens += int64(len(q.tokens))
+	e.stats.ReusedTokens += int64(q.filled)
+	return moves
 }
 
 func (e *Engine) dropCancelled() {
@@ -259,8 +327,8 @@ func (e *Engine) dropCancelled() {
 			return false
 		}
 		q.finish(policy.FinishCancelled, context.Cause(q.ctx))
-		if q.slot >= 0 {
-			e.slots.release(q.slot)
+		if q.line != nil {
+			e.land(q)
 		}
 		return true
 	}
@@ -275,19 +343,18 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 	told := b.routes
 	for _, w := range b.work {
 		w.q.filled += w.rows
-		st := &e.slots.all[w.q.slot]
-		st.filled = w.q.filled
-		st.routes, told = append(st.routes, told[:w.rows*e.slots.width]...), told[w.rows*e.slots.width:]
+		e.pages.fill(w.q.line, w.q.filled)
+		n := w.rows * e.pages.width
+		w.q.line.routes, told = append(w.q.line.routes, told[:n]...), told[n:]
 	}
 	for i, q := range b.ready {
 		q.accept(sampled[i])
 		e.stats.SampledTokens++
-		st := &e.slots.all[q.slot]
-		st.tokens = append(st.tokens, sampled[i].id)
+		q.line.tokens = append(q.line.tokens, sampled[i].id)
 		if f, ended := q.ending.Add(sampled[i].id); ended {
-			q.out.Routes = slices.Clone(st.routes)
+			q.out.Routes = slices.Clone(q.line.routes)
 			q.finish(f, nil)
-			e.slots.release(q.slot)
+			e.land(q)
 		}
 	}
 	e.running = slices.DeleteFunc(e.running, func(q *sequence) bool { return q.finished })

@@ -69,9 +69,8 @@ func TestGather(t *testing.T) {
 	const sequences, times = 8, 21
 	together := 0
 	for range times { // a goroutine may be preempted between two others: once in a while, not most times
-		e := &Engine{model: &model.Model{Config: arch.Config{VocabSize: 113}}, opt: Options{Slots: sequences, Context: 16, PassRows: 512},
-			slots: slots{all: make([]slot, sequences)}}
-		e.wake = sync.NewCond(&e.mu)
+		e := newEngine(&model.Model{Config: arch.Config{VocabSize: 113, Layers: 1}},
+			Options{Slots: sequences, Context: 16, CacheTokens: sequences * arch.CacheBlock, PassRows: 512})
 		var asking sync.WaitGroup
 		for i := range int32(sequences) {
 			asking.Go(func() {

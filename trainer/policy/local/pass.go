@@ -9,7 +9,7 @@ import (
 
 // batch is the work of one forward pass.
 type batch struct {
-	copies []placement // prefixes to copy before the pass
+	moves  []move // blocks to copy before the pass
 	work   []work
 	ready  []*sequence // sequences whose next token is sampled from this pass, in the order of `last`
 	last   []int32     // row of each ready sequence's newest token
@@ -76,13 +76,16 @@ func (b *batch) inputs(n int) []int32 {
 	return all
 }
 
-// pass runs the batch: it copies prefixes, makes one forward pass over all rows, and samples for the ready sequences.
+// pass runs the batch: it copies blocks, makes one forward pass over all rows, and samples for the ready sequences.
 func (e *Engine) pass(b *batch) ([]token, error) {
 	var sampled []token
 	// Not a request's context: a cancelled request must not fail the other requests of the batch.
 	err := e.dev.Do(context.Background(), func(s *torch.Scope) error {
-		for _, c := range b.copies {
-			e.cache.Copy(c.from, c.slot, c.reuse)
+		for _, m := range b.moves {
+			e.cache.Copy(m.group, int64(m.from), int64(m.to))
+		}
+		for _, w := range b.work {
+			e.list(s, w.q)
 		}
 		logits := e.logits(s, b)
 		if len(b.ready) == 0 {
@@ -93,6 +96,14 @@ func (e *Engine) pass(b *batch) ([]token, error) {
 		return err
 	})
 	return sampled, err
+}
+
+// list puts what is new of a sequence's blocks into the tables on the device.
+func (e *Engine) list(s *torch.Scope, q *sequence) {
+	for g, blocks := range q.line.tables {
+		e.cache.List(s, g, q.slot, q.listed[g], blocks[q.listed[g]:])
+		q.listed[g] = len(blocks)
+	}
 }
 
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
@@ -114,7 +125,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 
 // hidden runs the forward pass over rows [4, n], as batch.inputs returns them, and writes their experts to chosen.
 func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
-	rows := model.Rows{Slot: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
+	rows := model.Rows{Sequence: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
 	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows), &model.Routes{Chosen: chosen})
 }
 

@@ -11,7 +11,7 @@ import (
 
 // A pass of fewer rows than its recording is filled up with rows of no slot.
 func TestInputsOfNothing(t *testing.T) {
-	a, b := &sequence{slot: 4, tokens: []int32{7, 8, 9}, filled: 2}, &sequence{slot: 1, tokens: []int32{5}}
+	a, b := &sequence{flight: flight{slot: 4, filled: 2}, tokens: []int32{7, 8, 9}}, &sequence{flight: flight{slot: 1}, tokens: []int32{5}}
 	plan := planBatch([]*sequence{a, b}, 8)
 	if !plan.decodes() {
 		t.Error("two newest tokens are no decode pass")

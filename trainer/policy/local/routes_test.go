@@ -61,6 +61,7 @@ func testRoutes(t *testing.T, half bool) {
 		inFlight int
 	}{
 		{"16 in flight, prefixes shared", 1, Options{Slots: 16}, 16},
+		{"room for one sequence", 1, Options{Slots: 16, CacheTokens: 160}, 16},
 		{"fewer slots than sequences, prefill in pieces, 2 threads", 2, Options{Slots: 5, PassRows: 20}, 16},
 	} {
 		got := run(t, testEngine(t, mixtureModel(t, c.threads, half), c.opt), reqs, c.inFlight, inOrder(len(reqs)))

@@ -15,14 +15,23 @@ type sequence struct {
 	key      [2]uint32
 	tokens   []int32 // prompt and sampled tokens
 	prompt   int
-	slot     int // -1 while waiting
-	filled   int // tokens whose keys and values are in the cache
+	flight
 	onToken  func(id int32)
 	ending   *policy.Ending
 	out      policy.Completion
 	err      error
 	finished bool
 	done     chan struct{}
+}
+
+// flight is a sequence's place in the engine.
+type flight struct {
+	arrival  int64
+	launched bool  // once, perhaps to be put back later
+	line     *line // nil while waiting
+	slot     int   // -1 while waiting
+	filled   int   // tokens whose keys and values are in the cache
+	listed   []int // of each group of layers, how many of the line's blocks the tables on the device name
 }
 
 // token is a sampled id with its log-probs under softmax(logits/tau) and under the truncated distribution.
@@ -34,7 +43,7 @@ type token struct {
 func newSequence(ctx context.Context, r policy.Request, opt *Options) *sequence {
 	k := r.Key
 	return &sequence{
-		ctx: ctx, sampling: r.Sampling, slot: -1, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
+		ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1}, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), opt.Context, opt.TokenBytes),
 	}

@@ -1,0 +1,33 @@
+// The places of a key-value cache in blocks, for kernels.
+#pragma once
+#include "nn.cuh"
+#include "pages.h"
+
+namespace mgrpo::cuda {
+
+struct Pages {
+  const int32_t *table;
+  int64_t sequences, width, blocks, kv_heads, hd;
+  int shift;  // a block is 1 << shift tokens
+
+  explicit Pages(const mgrpo_pages &p)
+      : table(p.table), sequences(p.sequences), width(p.width), blocks(p.blocks), kv_heads(p.kv_heads), hd(p.hd), shift(0) {
+    while (int64_t{1} << shift < p.block) shift++;
+  }
+
+  __host__ __device__ int64_t longest() const { return width << shift; }
+  // The place of a position among those of all blocks, or -1 where there is none; `sequence` must be known.
+  __device__ int64_t place_of(int64_t sequence, int64_t pos) const {
+    const int64_t block = table[sequence * width + (pos >> shift)];
+    return block >= 0 && block < blocks ? (block << shift) + (pos & ((int64_t{1} << shift) - 1)) : -1;
+  }
+  __device__ int64_t place(int64_t sequence, int64_t pos) const {
+    return sequence >= 0 && sequence < sequences && pos >= 0 && pos < longest() ? place_of(sequence, pos) : -1;
+  }
+  // The row of the cache, taken as rows of hd values, that a head has at a place.
+  __device__ int64_t row(int64_t place, int64_t head) const {
+    return (((place >> shift) * kv_heads + head) << shift) + (place & ((int64_t{1} << shift) - 1));
+  }
+};
+
+}  // namespace mgrpo::cuda

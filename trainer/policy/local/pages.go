@@ -1,0 +1,292 @@
+package local
+
+import (
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may go on.
+type line struct {
+	tokens  []int32   // keys and values of the first `filled` are in the cache
+	filled  int       // tokens
+	routes  []uint16  // experts of those, in a mixture
+	tables  [][]int32 // of each group of layers, the sequence's blocks in their order; noBlock where a window has passed
+	busy    bool      // in flight
+	stale   bool      // the weights changed while it was busy: its keys and values must not be reused
+	lastUse int64     // counter of admissions and ends
+}
+
+const noBlock = -1
+
+// pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences share the blocks of a
+// common prefix; the block in which they part is copied. It has no tensors.
+type pages struct {
+	groups  []arch.CacheGroup
+	pools   []*pool // of each group
+	rows    int     // most rows of a pass
+	width   int     // experts of a token
+	lines   []*line
+	clock   int64
+	sharing bool  // reuse cached prefixes; tests turn it off to show that results do not depend on it
+	evicted int64 // tokens that idle lines gave up
+}
+
+func newPages(c *arch.Config, opt Options) *pages {
+	p := &pages{groups: c.CacheGroups(), rows: opt.PassRows, width: c.RouteWidth(), sharing: !opt.NoPrefixes}
+	for _, g := range p.groups {
+		p.pools = append(p.pools, newPool(g.Blocks(opt.CacheTokens, max(opt.Slots, opt.Conversations), opt.PassRows)))
+	}
+	return p
+}
+
+// blocks is the number of blocks of each group.
+func (p *pages) blocks() (n []int) {
+	for _, pool := range p.pools {
+		n = append(n, len(pool.owners))
+	}
+	return n
+}
+
+// move copies the keys and values of a block to another of the same group.
+type move struct {
+	group    int
+	from, to int32
+}
+
+// prefix is what the cache has of a sequence: the keys and values of the first `reuse` tokens of line `from`.
+type prefix struct {
+	from  *line // nil: nothing
+	reuse int
+}
+
+// find returns the longest reusable prefix of a sequence. soon is true if a line in flight will have a longer one:
+// waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
+func (p *pages) find(tokens []int32) (best prefix, soon bool) {
+	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
+	for _, l := range p.lines {
+		if !p.sharing || l.stale {
+			continue
+		}
+		c := commonPrefix(l.tokens, tokens, usable)
+		if cached := min(c, l.filled); cached > best.reuse && p.holds(l, cached) {
+			best = prefix{l, cached}
+		}
+		if l.busy && c > l.filled {
+			promised = max(promised, c)
+		}
+	}
+	return best, promised > best.reuse
+}
+
+// firstSeen is the index of the first block that a token at a position sees.
+func firstSeen(g arch.CacheGroup, position int) int {
+	if g.Window == 0 {
+		return 0
+	}
+	return max(0, position+1-g.Window) / arch.CacheBlock
+}
+
+// holds says whether a sequence can go on after the first n tokens of a line, n ≥ 1: layers with a window may have freed
+// what its next token would see.
+func (p *pages) holds(l *line, n int) bool {
+	for g, group := range p.groups {
+		if i := firstSeen(group, n); i*arch.CacheBlock < n && l.tables[g][i] == noBlock {
+			return false
+		}
+	}
+	return true
+}
+
+// fits says whether there is room for a sequence of so many tokens beside `running` others, of which each may need another
+// block soon. Idle lines make room. A sequence alone always fits.
+func (p *pages) fits(tokens int, from prefix, running int) bool {
+	for g, group := range p.groups {
+		need := group.Blocks(tokens+1, 1, p.rows)
+		if from.from != nil {
+			for _, b := range from.from.tables[g][:from.reuse/arch.CacheBlock] {
+				if b != noBlock && p.pools[g].inFlight[b] > 0 {
+					need-- // it is there, and stays
+				}
+			}
+		}
+		if need+running > p.pools[g].available && running > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// open puts a sequence in flight, which fits, behind the prefix that find gave. The moves must be made before the next pass.
+func (p *pages) open(tokens []int32, from prefix) (*line, []move) {
+	l, moves := from.from, []move(nil)
+	if l == nil || l.busy || l.filled > from.reuse {
+		l, moves = p.fork(from)
+		p.lines = append(p.lines, l)
+	} else { // the next turn of a conversation
+		p.each(l, (*pool).hold)
+	}
+	p.clock++
+	l.tokens, l.busy, l.lastUse = append(l.tokens[:0], tokens...), true, p.clock
+	return l, moves
+}
+
+// fork makes a line in flight that begins as another one does.
+func (p *pages) fork(from prefix) (l *line, moves []move) {
+	l = &line{tables: make([][]int32, len(p.groups)), busy: true}
+	if from.from == nil {
+		return l, nil
+	}
+	whole := from.reuse / arch.CacheBlock
+	l.routes = slices.Clone(from.from.routes[:from.reuse*p.width])
+	for g := range p.groups {
+		l.tables[g] = slices.Clone(from.from.tables[g][:whole])
+		for _, b := range l.tables[g] {
+			if b != noBlock {
+				p.pools[g].own(b)
+				p.pools[g].hold(b)
+			}
+		}
+	}
+	l.filled = whole * arch.CacheBlock
+	if from.reuse == l.filled {
+		return l, nil
+	}
+	var parted []int32
+	for g := range p.groups {
+		parted = append(parted, from.from.tables[g][whole])
+	}
+	if !p.extend(l, from.reuse) { // the few tokens are computed again
+		l.routes = l.routes[:l.filled*p.width]
+		return l, nil
+	}
+	l.filled = from.reuse
+	for g, b := range parted {
+		moves = append(moves, move{group: g, from: b, to: l.tables[g][whole]})
+	}
+	return l, moves
+}
+
+// extend gives a line in flight blocks for its first n tokens. It is false if there are none: other lines in flight have
+// them. Idle lines give up what is needed.
+func (p *pages) extend(l *line, n int) bool {
+	for g, pool := range p.pools {
+		for len(l.tables[g]) < arch.CacheBlocks(n) {
+			for len(pool.free) == 0 {
+				if !p.giveUp() {
+					return false
+				}
+			}
+			b := pool.take()
+			pool.own(b)
+			pool.hold(b)
+			l.tables[g] = append(l.tables[g], b)
+		}
+	}
+	return true
+}
+
+// giveUp takes the last block from the idle line that was used least recently. It is false if no line is idle.
+func (p *pages) giveUp() bool {
+	var oldest *line
+	for _, l := range p.lines {
+		if !l.busy && (oldest == nil || l.lastUse < oldest.lastUse) {
+			oldest = l
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	p.shorten(oldest, (oldest.filled-1)/arch.CacheBlock*arch.CacheBlock)
+	return true
+}
+
+// shorten lets an idle line keep its first n tokens, or nothing if no sequence can go on after them.
+func (p *pages) shorten(l *line, n int) {
+	if n > 0 && !p.holds(l, n) {
+		n = 0
+	}
+	p.evicted += int64(l.filled - n)
+	l.filled, l.tokens, l.routes = n, l.tokens[:n], l.routes[:n*p.width]
+	if n == 0 {
+		p.remove(l)
+	} else {
+		p.cut(l)
+	}
+}
+
+// cut drops the blocks of an idle line behind its cached tokens.
+func (p *pages) cut(l *line) {
+	for g, table := range l.tables {
+		keep := arch.CacheBlocks(l.filled)
+		for _, b := range table[min(keep, len(table)):] {
+			if b != noBlock {
+				p.pools[g].drop(b)
+			}
+		}
+		l.tables[g] = table[:min(keep, len(table))]
+	}
+}
+
+// fill says that a line in flight has the keys and values of n tokens. Blocks that no window will see again are dropped; what
+// the n-th token itself sees is kept, for sequences that end or part there.
+func (p *pages) fill(l *line, n int) {
+	l.filled = n
+	for g, group := range p.groups {
+		table := l.tables[g]
+		for i := firstSeen(group, n-1) - 1; i >= 0 && table[i] != noBlock; i-- {
+			p.pools[g].release(table[i])
+			p.pools[g].drop(table[i])
+			table[i] = noBlock
+		}
+	}
+}
+
+// close ends a line's flight. Its prefix stays reusable until the line is stale or gives it up.
+func (p *pages) close(l *line) {
+	p.each(l, (*pool).release)
+	p.clock++
+	l.busy, l.lastUse, l.tokens = false, p.clock, l.tokens[:l.filled]
+	if l.stale || l.filled == 0 {
+		p.remove(l)
+	} else {
+		p.cut(l)
+	}
+}
+
+// remove drops an idle line.
+func (p *pages) remove(l *line) {
+	p.each(l, (*pool).drop)
+	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
+}
+
+// forget drops all cached prefixes, after a change of the weights.
+func (p *pages) forget() {
+	for _, l := range slices.Clone(p.lines) {
+		if l.busy {
+			l.stale = true
+		} else {
+			p.remove(l)
+		}
+	}
+}
+
+func (p *pages) each(l *line, do func(*pool, int32)) {
+	for g, table := range l.tables {
+		for _, b := range table {
+			if b != noBlock {
+				do(p.pools[g], b)
+			}
+		}
+	}
+}
+
+func commonPrefix(a, b []int32, limit int) int {
+	n := min(len(a), len(b), limit)
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}

@@ -1,0 +1,47 @@
+package local
+
+// pool counts who uses the blocks of a group of layers. It has no tensors.
+type pool struct {
+	free      []int32
+	owners    []int // lines that have the block, by block
+	inFlight  []int // those of them that are in flight
+	available int   // blocks of no line in flight: free ones, and those that lines can give up
+}
+
+func newPool(blocks int) *pool {
+	p := &pool{owners: make([]int, blocks), inFlight: make([]int, blocks), available: blocks}
+	for b := blocks - 1; b >= 0; b-- {
+		p.free = append(p.free, int32(b))
+	}
+	return p
+}
+
+// take returns a free block, of which there must be one, without owners.
+func (p *pool) take() int32 {
+	last := len(p.free) - 1
+	b := p.free[last]
+	p.free = p.free[:last]
+	return b
+}
+
+// own adds an owner of a block; drop removes one, which must not be in flight.
+func (p *pool) own(b int32) { p.owners[b]++ }
+
+func (p *pool) drop(b int32) {
+	if p.owners[b]--; p.owners[b] == 0 {
+		p.free = append(p.free, b)
+	}
+}
+
+// hold says that an owner of the block is in flight from now on; release says that it no longer is.
+func (p *pool) hold(b int32) {
+	if p.inFlight[b]++; p.inFlight[b] == 1 {
+		p.available--
+	}
+}
+
+func (p *pool) release(b int32) {
+	if p.inFlight[b]--; p.inFlight[b] == 0 {
+		p.available++
+	}
+}
