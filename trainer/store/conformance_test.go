@@ -193,7 +193,11 @@ func TestRewind(t *testing.T) {
 				}
 				heir <- m
 			}()
-			<-boss.Context().Done()
+			select {
+			case <-boss.Context().Done():
+			case <-heir:
+				t.Fatalf("%s: the place was taken over, and the round goes on", name)
+			}
 			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: a worker of it was lost") {
 				t.Errorf("%s: the other was told %v", name, err)
 			}

@@ -1,4 +1,4 @@
-// Command bugs puts bugs into the product, one at a time, and checks that a test finds each. The product itself is not
+// Command bugs puts bugs into the product, each alone, and checks that a test finds each. The product itself is not
 // changed: a bug replaces a piece of a file's text in an overlay, which the compiler reads. Run it in the root of the
 // repository:
 //
@@ -20,9 +20,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -42,29 +45,42 @@ func run(ctx context.Context, only string, tested bool) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "bugs")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
 	tried := slices.DeleteFunc(slices.Clone(bugs), func(b bug) bool { return !chosen.MatchString(b.Name) })
 	if err := withoutBugs(ctx, tried, tested); err != nil {
 		return err
 	}
-	var errs []error
-	for _, b := range tried {
-		started, said := time.Now(), "found"
-		err := b.try(ctx, dir)
-		if ctx.Err() != nil {
-			return ctx.Err()
+	errs := make([]error, len(tried))
+	var tests errgroup.Group
+	tests.SetLimit(runtime.NumCPU())
+	for i, b := range tried {
+		if b.Suite.Chaos == nil {
+			tests.Go(func() error { errs[i] = b.report(ctx); return nil })
 		}
-		if err != nil {
-			said = err.Error()
-			errs = append(errs, fmt.Errorf("%s: %w", b.Name, err))
+	}
+	tests.Wait()
+	for i, b := range tried {
+		if b.Suite.Chaos != nil { // processes of its own, which share the cores
+			errs[i] = b.report(ctx)
 		}
-		fmt.Printf("%4.0f s  %s: %s by %s\n", time.Since(started).Seconds(), b.Name, said, b.Suite)
 	}
 	return errors.Join(errs...)
+}
+
+// report tries the bug and prints what became of it.
+func (b bug) report(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	started, said := time.Now(), "found"
+	err := b.try(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		said, err = err.Error(), fmt.Errorf("%s: %w", b.Name, err)
+	}
+	fmt.Printf("%4.0f s  %s: %s by %s\n", time.Since(started).Seconds(), b.Name, said, b.Suite)
+	return err
 }
 
 // withoutBugs checks that the suites pass without a bug. It runs the tests of a package together, or not at all if they
@@ -93,7 +109,12 @@ func withoutBugs(ctx context.Context, tried []bug, tested bool) error {
 }
 
 // try puts the bug in and runs its suite.
-func (b bug) try(ctx context.Context, dir string) error {
+func (b bug) try(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "bug")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
 	overlay, err := b.overlay(dir)
 	if err != nil {
 		return err
@@ -151,7 +172,7 @@ func (s suite) run(ctx context.Context, overlay string) ([]byte, error) {
 		args := []string{"test", "-timeout", "1h", "-failfast", "-run", "^(" + s.Tests + ")$", "./" + s.Package}
 		if overlay != "" {
 			args[2] = "3m" // a test that hangs has found the bug
-			args = append(args, "-overlay", overlay)
+			args = append(args, "-vet=off", "-overlay", overlay)
 		}
 		out, err := command(ctx, "go", args...)
 		if err == nil && bytes.Contains(out, []byte("[no tests to run]")) {
