@@ -45,7 +45,7 @@ func idsLine(ids []int32) string {
 }
 
 func TestScoreAndGenerateGoldens(t *testing.T) {
-	dirs := golden.Models(t)
+	dirs := golden.Computed(golden.Models(t))
 	for _, dir := range dirs {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()

@@ -1,10 +1,9 @@
 package golden
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -31,13 +30,17 @@ func Models(t testing.TB) (folders []string) {
 }
 
 // InSafetensors drops the folders of Models whose weights are pickled: those are loaded through gotch.
-func InSafetensors(folders []string) (out []string) {
-	for _, dir := range folders {
-		if _, err := os.Stat(filepath.Join(dir, "pytorch_model.bin")); errors.Is(err, fs.ErrNotExist) {
-			out = append(out, dir)
-		}
-	}
-	return out
+func InSafetensors(folders []string) []string { return have(folders, "pytorch_model.bin", false) }
+
+// Computed drops the folders of Models that have checksums of the weights alone, and not what the model computes.
+func Computed(folders []string) []string { return have(folders, "expected.safetensors", true) }
+
+// have keeps the folders that have a file, or those that lack it.
+func have(folders []string, file string, has bool) []string {
+	return slices.DeleteFunc(slices.Clone(folders), func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, file))
+		return (err == nil) != has
+	})
 }
 
 // CountModels is Count for each kind of model, with `each` cases a folder.
