@@ -10,8 +10,9 @@ import (
 
 // gguf describes the GGUF files of a family: general.architecture and the keys that begin with the family's name.
 type gguf struct {
-	interleaved bool // the two halves of each query and key head are interleaved row by row
-	ropeFactors bool // files may have GGUFRopeFactors, the divisors of llama3 scaling
+	name        string // of the architecture; "": the family's
+	interleaved bool   // the two halves of each query and key head are interleaved row by row
+	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of llama3 scaling
 }
 
 // Names in GGUF files.
@@ -65,16 +66,31 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 func (m *metadata) family() *family {
 	var name string
 	m.text("general.architecture", &name)
-	f := families[name]
-	if m.err == nil && (f == nil || f.gguf == nil) {
-		known := slices.DeleteFunc(Families(), func(n string) bool { return families[n].gguf == nil })
-		m.fail("general.architecture %q is not supported: %s", strictjson.Brief(name), supported(known))
+	var known []string
+	for _, n := range Families() {
+		f := families[n]
+		if f.gguf == nil {
+			continue
+		}
+		if f.ggufName() == name {
+			return f
+		}
+		known = append(known, f.ggufName())
 	}
-	return f
+	m.fail("general.architecture %q is not supported: %s", strictjson.Brief(name), supported(known))
+	return nil
+}
+
+// ggufName is general.architecture, with which the architecture's keys begin.
+func (f *family) ggufName() string {
+	if f.gguf.name != "" {
+		return f.gguf.name
+	}
+	return f.name
 }
 
 func (m *metadata) architecture(c *Config) {
-	arch := c.Family + "."
+	arch := families[c.Family].ggufName() + "."
 	m.require(arch+"embedding_length", arch+"block_count", arch+"attention.head_count", arch+"feed_forward_length", arch+"context_length")
 	m.integer(arch+"embedding_length", &c.Hidden)
 	m.integer(arch+"block_count", &c.Layers)
@@ -89,6 +105,13 @@ func (m *metadata) architecture(c *Config) {
 		c.HeadDim = c.Hidden / c.Heads
 	}
 	m.integer(arch+"attention.key_length", &c.HeadDim)
+	if HasExperts(c.Family) {
+		m.require(arch+"expert_count", arch+"expert_used_count", arch+"expert_feed_forward_length")
+		c.Mixture = &Mixture{Normalise: true, Step: 1} // as ggml computes every model of this architecture
+		m.integer(arch+"expert_count", &c.Mixture.Experts)
+		m.integer(arch+"expert_used_count", &c.Mixture.PerToken)
+		m.integer(arch+"expert_feed_forward_length", &c.Mixture.FFN)
+	}
 	c.BOS = m.tokens(c.VocabSize, "tokenizer.ggml.bos_token_id")
 	c.EOS = m.tokens(c.VocabSize, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
 	c.Pad = m.tokens(c.VocabSize, "tokenizer.ggml.padding_token_id")
@@ -96,7 +119,7 @@ func (m *metadata) architecture(c *Config) {
 
 // refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
 func (m *metadata) refuseUnimplemented(c Config) {
-	arch := c.Family + "."
+	arch := families[c.Family].ggufName() + "."
 	for _, key := range []string{arch + "attention.value_length", arch + "rope.dimension_count"} {
 		n := c.HeadDim
 		m.integer(key, &n)
@@ -111,8 +134,8 @@ func (m *metadata) refuseUnimplemented(c Config) {
 	if vocab != c.VocabSize {
 		m.fail("%svocab_size is %d, token_embd.weight has %d rows", arch, vocab, c.VocabSize)
 	}
-	if experts > 0 {
-		m.fail("%sexpert_count is %d: mixtures of experts are not supported", arch, experts)
+	if experts > 0 && c.Mixture == nil {
+		m.fail("%sexpert_count is %d: the architecture has no mixtures of experts", arch, experts)
 	}
 	if splits > 1 {
 		m.fail("split.count is %d: merge the parts into one GGUF file first", splits)

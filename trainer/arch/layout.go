@@ -25,6 +25,9 @@ type Tensor struct {
 
 	// Pairs is HeadDim/2 if the two halves of each head's rows are interleaved in GGUF files, and 0 otherwise.
 	Pairs int64
+
+	// Stack is the number of tensors of this shape that GGUF files have as one, and Index the place of this one; 0: it is alone.
+	Stack, Index int64
 }
 
 // Numel returns the number of elements.
@@ -102,6 +105,8 @@ type module struct {
 	name, gguf string
 	rows       int
 	pairs      int64
+
+	stack, index int // see Tensor
 }
 
 // tensor is the module's weight or bias. cols is 0 for a tensor with one dimension.
@@ -111,7 +116,8 @@ func (l *layer) tensor(m module, kind string, cols int) Tensor {
 		shape = append(shape, int64(cols))
 	}
 	return Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
-		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs}
+		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs,
+		Stack: int64(m.stack), Index: int64(m.index)}
 }
 
 func (l *layer) add(leaf string, kind Kind, tensors ...Tensor) {
@@ -142,8 +148,8 @@ func (l *layer) inputNorm() { l.norm("input_norm", "input_layernorm", "attn_norm
 // qkv adds the projections to queries, keys and values.
 func (l *layer) qkv(bias bool) {
 	q, kv := l.c.Heads*l.c.HeadDim, l.c.KVHeads*l.c.HeadDim
-	l.linear("qkv", Matrix, l.c.Hidden, bias, module{"self_attn.q_proj", "attn_q", q, l.pairs},
-		module{"self_attn.k_proj", "attn_k", kv, l.pairs}, module{"self_attn.v_proj", "attn_v", kv, 0})
+	l.linear("qkv", Matrix, l.c.Hidden, bias, module{name: "self_attn.q_proj", gguf: "attn_q", rows: q, pairs: l.pairs},
+		module{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, module{name: "self_attn.v_proj", gguf: "attn_v", rows: kv})
 }
 
 // headNorms adds norms over every query head and every key head, before rotation.
@@ -154,7 +160,7 @@ func (l *layer) headNorms() {
 
 // output adds the projection of attention's result into the residual stream.
 func (l *layer) output(bias bool) {
-	l.linear("o", Residual, l.c.Heads*l.c.HeadDim, bias, module{"self_attn.o_proj", "attn_output", l.c.Hidden, 0})
+	l.linear("o", Residual, l.c.Heads*l.c.HeadDim, bias, module{name: "self_attn.o_proj", gguf: "attn_output", rows: l.c.Hidden})
 }
 
 // postNorm adds the norm between attention and MLP.
@@ -162,9 +168,9 @@ func (l *layer) postNorm() { l.norm("post_norm", "post_attention_layernorm", "ff
 
 // gatedMLP adds a SwiGLU MLP.
 func (l *layer) gatedMLP(bias bool) {
-	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{"mlp.gate_proj", "ffn_gate", l.c.FFN, 0},
-		module{"mlp.up_proj", "ffn_up", l.c.FFN, 0})
-	l.linear("down", Residual, l.c.FFN, bias, module{"mlp.down_proj", "ffn_down", l.c.Hidden, 0})
+	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: "mlp.gate_proj", gguf: "ffn_gate", rows: l.c.FFN},
+		module{name: "mlp.up_proj", gguf: "ffn_up", rows: l.c.FFN})
+	l.linear("down", Residual, l.c.FFN, bias, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
 }
 
 func numel(shape []int64) int64 {

@@ -118,12 +118,14 @@ func (m *Mixture) keys() map[string]any {
 // experts adds a router, and a SwiGLU MLP for each expert. The experts are stacked in one leaf for gate and up and one for
 // down, an expert's gate before its up.
 func (l *layer) experts(m *Mixture) {
-	l.linear("router", Matrix, l.c.Hidden, false, module{"mlp.gate", "ffn_gate_inp", m.Experts, 0})
+	l.linear("router", Matrix, l.c.Hidden, false, module{name: "mlp.gate", gguf: "ffn_gate_inp", rows: m.Experts})
 	var gateUp, down []module
 	for e := range m.Experts {
-		name := fmt.Sprintf("mlp.experts.%d.", e)
-		gateUp = append(gateUp, module{name + "gate_proj", "ffn_gate_exps", m.FFN, 0}, module{name + "up_proj", "ffn_up_exps", m.FFN, 0})
-		down = append(down, module{name + "down_proj", "ffn_down_exps", l.c.Hidden, 0})
+		of := func(name string, rows int) module { // of this expert; GGUF files have those of all experts as one
+			return module{name: fmt.Sprintf("mlp.experts.%d.%s_proj", e, name), gguf: "ffn_" + name + "_exps", rows: rows, stack: m.Experts, index: e}
+		}
+		gateUp = append(gateUp, of("gate", m.FFN), of("up", m.FFN))
+		down = append(down, of("down", l.c.Hidden))
 	}
 	l.linear("experts_gate_up", Matrix, l.c.Hidden, false, gateUp...)
 	l.linear("experts_down", Residual, m.FFN, false, down...)

@@ -23,5 +23,6 @@ func init() {
 				l.gatedMLP(false)
 			}
 		},
+		gguf: &gguf{name: "qwen3moe"},
 	})
 }

@@ -51,27 +51,56 @@ const maxRopeFactors = 1 << 16 // bytes
 
 // addGGUF registers the tensors under their Hugging Face names.
 func (s *Source) addGGUF(tensors []ggufTensor) error {
-	known := map[string]arch.Tensor{}
+	known := map[string][]arch.Tensor{}
 	for _, t := range s.config.Layout().Tensors() {
-		known[t.GGUF] = t
+		known[t.GGUF] = append(known[t.GGUF], t)
 	}
 	for _, g := range tensors {
 		if g.name == arch.GGUFRopeFactors { // it is in Config.RopeScaling already
 			continue
 		}
-		want, ok := known[g.name]
-		t, err := s.ggufTensor(g, want)
-		if err == nil && !ok {
-			err = fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", s.config.Family)
-		}
-		if err == nil {
-			err = s.add(s.path, want.Name, t)
-		}
-		if err != nil {
+		if err := s.addNamed(g, known[g.name]); err != nil {
 			return fmt.Errorf("tensor %s: %w", g.name, err)
 		}
 	}
 	return nil
+}
+
+// addNamed registers a tensor of the file as what the architecture has under its name: one tensor, or those that it stacks.
+func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
+	if len(named) == 0 {
+		return fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", s.config.Family)
+	}
+	for _, want := range named {
+		one, err := slice(g, want)
+		if err != nil {
+			return err
+		}
+		t, err := s.ggufTensor(one, want)
+		if err != nil {
+			return err
+		}
+		if err := s.add(s.path, want.Name, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slice is the part of a stacked tensor that the architecture wants; of another tensor it is the whole.
+func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
+	if want.Stack == 0 {
+		return g, nil
+	}
+	if len(g.shape) != 3 || g.shape[0] != want.Stack {
+		return g, fmt.Errorf("shape %v: %d stacked matrices are required", g.shape, want.Stack)
+	}
+	size, err := storedBytes(g.shape[1:], g.dtype)
+	if err != nil {
+		return g, err
+	}
+	g.shape, g.data = g.shape[1:], g.data[want.Index*size:][:size]
+	return g, nil
 }
 
 // ggufTensor makes a tensor of the file, with the order of rows that the architecture has in GGUF files.

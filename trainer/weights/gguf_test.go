@@ -187,7 +187,12 @@ func (w *ggufWriter) bytes() []byte {
 }
 
 func (w *ggufWriter) architecture(c arch.Config) {
-	arch := c.Family
+	arch := strings.ReplaceAll(c.Family, "_", "")
+	if m := c.Mixture; m != nil {
+		w.u32(arch+".expert_count", uint32(m.Experts))
+		w.u32(arch+".expert_used_count", uint32(m.PerToken))
+		w.u32(arch+".expert_feed_forward_length", uint32(m.FFN))
+	}
 	w.text("general.architecture", arch)
 	w.u32(arch+".embedding_length", uint32(c.Hidden))
 	w.u32(arch+".block_count", uint32(c.Layers))
@@ -203,13 +208,21 @@ func (w *ggufWriter) architecture(c arch.Config) {
 	w.u32("tokenizer.ggml.padding_token_id", math.MaxUint32)
 }
 
-// ggufOf writes those tensors of a model that weights has, as F32, query and key rows interleaved for llama.
+// ggufOf writes those tensors of a model that weights has, as F32, query and key rows interleaved for llama, those of experts
+// stacked.
 func ggufOf(c arch.Config, weights map[string][]float32) *ggufWriter {
-	w := &ggufWriter{}
+	w, stacks := &ggufWriter{}, map[string][]float32{}
 	w.architecture(c)
 	for _, t := range c.Layout().Tensors() {
 		values, ok := weights[t.Name]
 		if !ok {
+			continue
+		}
+		if t.Stack > 0 {
+			stacked := slices.Concat(stacks[t.GGUF], values)
+			if stacks[t.GGUF] = stacked; t.Index == t.Stack-1 {
+				w.tensor(t.GGUF, 0, encodeAs(nil, F32, stacked), append([]int64{t.Stack}, t.Shape...)...)
+			}
 			continue
 		}
 		if c.Family == arch.Llama && (strings.Contains(t.Name, "q_proj") || strings.Contains(t.Name, "k_proj")) {
@@ -243,7 +256,7 @@ func writeGGUF(t *testing.T, w *ggufWriter) string {
 }
 
 func TestGGUFFamilies(t *testing.T) {
-	for _, family := range []string{arch.Llama, arch.Qwen2, arch.Qwen3} {
+	for _, family := range []string{arch.Llama, arch.Qwen2, arch.Qwen3, arch.Qwen3MoE} {
 		cfg := tinyConfig(family)
 		cfg.Tied = family == arch.Qwen3
 		cfg.AttentionBias = family == arch.Llama // biases are interleaved too
