@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/memory"
@@ -82,5 +84,45 @@ func TestAdaptersNeedLessMemory(t *testing.T) {
 			n.Of(memory.Reference) != 0 || n.Of(memory.Weights) != whole[i].Of(memory.Weights) || n.Files != 3*adapters {
 			t.Errorf("%v, files %d", n, n.Files)
 		}
+	}
+}
+
+// oneBase are settings under which both agents adapt one model.
+func oneBase(t *testing.T) []string {
+	t.Helper()
+	before := t.TempDir()
+	mustTrain(t, load(t, before, append(slices.Clone(untaught), "run.steps=1")...), Options{})
+	model := archive.CheckpointsOf(before).AgentDir(1, "planner")
+	return append(slices.Clone(withAdapters), "agents.planner.model="+model, "agents.researcher.model="+model)
+}
+
+// TestOneBase trains two adapters of one model, which a process holds once: in one process, and in two, of which each has
+// the model for itself. Both end with the same bits.
+func TestOneBase(t *testing.T) {
+	sets, url := oneBase(t), startRedis(t)
+	dir := t.TempDir()
+	alone := mustTrain(t, load(t, dir, sets...), Options{})
+	if v := alone.find(t, "step", 2, "planner").Values["grad_norm"]; v == 0 {
+		t.Error("the planner learned nothing")
+	}
+	apart, seen := t.TempDir(), &recorder{}
+	var g errgroup.Group
+	for _, name := range []string{"researcher", "planner"} {
+		g.Go(func() error {
+			return Train(t.Context(), load(t, apart, append(slices.Clone(sets), "store.url="+url, "run.name=apart")...), Options{Agents: []string{name}, Observer: seen})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	sameWeights(t, digests(t, apart, 3), digests(t, dir, 3))
+	sameNumbers(t, seen.numbers(), alone.numbers())
+
+	needs, err := assemble.MemoryNeeds(load(t, t.TempDir(), sets...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if needs[0].Shares || !needs[1].Shares || needs[0].Of(memory.Weights) == 0 || needs[1].Of(memory.Weights) != 0 {
+		t.Errorf("%v; %v", needs[0], needs[1])
 	}
 }

@@ -30,7 +30,7 @@ type setup struct {
 	Date        string             // YYYY-MM-DD, the run's as far as this process knows
 	From        *archive.Manifest  // the one of them to continue; nil starts afresh
 	Checkpoints string             // folder of the run's checkpoints; "": within Dir
-	Local       int                // agents in this process, among which its cores are shared out
+	Process     *assemble.Process  // of the agents here
 	Frozen      bool               // no learner at all: evaluation
 	FS          durable.FS         // to write checkpoints and ledgers to; nil: the disk
 	Gateway     *Gateway           // of this process; nil: it has none
@@ -49,7 +49,7 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 			w, err = nil, fmt.Errorf("agent %s: %w", name, err)
 		}
 	}()
-	want := assemble.Wanted{Config: s.Config, Agent: name, Task: s.Task, Local: s.Local,
+	want := assemble.Wanted{Config: s.Config, Agent: name, Task: s.Task, Process: s.Process,
 		Note:   func(text string) { s.Observer.Note(metrics.Infof(name, metrics.TopicEngine, "%s", text)) },
 		Learns: !s.Frozen && (s.Config.Learns(a) || s.From == nil && s.Config.ColdStarts(a))}
 	if s.From != nil {
@@ -66,7 +66,7 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	}
 	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
 		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), DType: w.SaveDType,
-		Announce: w.main || s.Local <= 1, Observer: s.Observer, FS: s.FS}
+		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if e := a.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))

@@ -16,6 +16,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		names = cfg.AgentNames()
 	}
 	var needs []memory.Need
+	bases := map[string]bool{}
 	var faults config.Errors
 	for _, name := range names {
 		a := cfg.Agent(name)
@@ -43,7 +44,13 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		case err != nil:
 			return nil, err
 		}
-		needs = append(needs, memory.Count(cfg, a, arch, n))
+		need := memory.Count(cfg, a, arch, n)
+		if key := baseKey(cfg, a); key != "" && bases[key] {
+			need.Share()
+		} else {
+			bases[key] = true
+		}
+		needs = append(needs, need)
 	}
 	return needs, faults.Err()
 }

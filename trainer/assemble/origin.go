@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -63,15 +62,19 @@ func (o origin) close() error {
 
 // model makes the agent's model of it: the weights, or random ones, which are a function of the seed.
 func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
-	opt.Compute, opt.MaxPosition = computeType(a), a.ContextTokens(math.MaxInt)
+	opt.Compute = computeType(a)
 	if o.source != nil {
 		return model.Load(ctx, d, o.source, opt)
 	}
-	seed := a.Model.Shape.InitSeed
-	if seed == 0 {
-		seed = cfg.Run.Seed ^ Hash(a.Name)
+	return model.Random(ctx, d, o.arch, shapeSeed(cfg, a), opt)
+}
+
+// shapeSeed is the seed of random weights.
+func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
+	if seed := a.Model.Shape.InitSeed; seed != 0 {
+		return seed
 	}
-	return model.Random(ctx, d, o.arch, seed, opt)
+	return cfg.Run.Seed ^ Hash(a.Name)
 }
 
 // architecture is what the agent's model will be. It reads headers and the tokenizer, and no weights.

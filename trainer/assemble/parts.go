@@ -48,7 +48,7 @@ type Wanted struct {
 	Task    task.Task
 	Weights string // a checkpoint's folder; "": what the configuration names
 	Learns  bool   // it needs a learner
-	Local   int    // agents in this process, among which its cores are shared out
+	Process *Process
 
 	Note func(text string) // is told of servers that sample, and of waits for them
 }
@@ -71,10 +71,6 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		p.Policy, p.Player = m, player
 		return p, nil
 	}
-	if p.Device, err = torch.Open(a.Device, threads(cfg, want.Local)); err != nil {
-		return p, err
-	}
-	p.frees = append(p.frees, func(context.Context) error { return p.Device.Close() })
 	if err = p.load(ctx, want, a); err != nil {
 		return p, err
 	}
@@ -114,15 +110,27 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	if o.source != nil {
 		p.SaveDType = saveDType(want.Config, a, o.source.DType())
 	}
-	p.base, err = o.model(ctx, p.Device, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16"})
-	if err != nil {
+	load := func() (*model.Model, error) {
+		sharing := want.sharing(a)
+		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, len(want.Process.Agents)))
+		if err != nil {
+			return nil, err
+		}
+		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", MaxPosition: positions(sharing)})
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+		return m, err
+	}
+	var free func(context.Context) error
+	if p.base, free, err = want.Process.take(baseKey(want.Config, a), load); err != nil {
 		return err
 	}
-	p.frees = append(p.frees, p.base.Close)
+	p.frees = append(p.frees, free)
 	if o.source != nil {
 		p.Notes = o.source.Notes()
 	}
-	p.Model, p.Params = p.base, model.All(p.base) // as many values as trained counts
+	p.Device, p.Model, p.Params = p.base.Device, p.base, model.All(p.base) // as many values as trained counts
 	if a.Adapts() {
 		return p.adapt(ctx, want, a)
 	}
@@ -177,7 +185,7 @@ func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent
 // setReference loads the weights of the KL term and closes where they come from.
 func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
-	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{}); err == nil {
+	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{MaxPosition: positions([]*config.Agent{a})}); err == nil {
 		p.frees = append(p.frees, p.Reference.Close)
 		p.Learner.SetReference(p.Reference)
 	}

@@ -4,6 +4,8 @@
 package memory
 
 import (
+	"slices"
+
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
@@ -38,6 +40,7 @@ type Need struct {
 	Device string // where it computes: "cpu", "cuda:N"
 	Parts  []Part // no more than one of a kind, none of 0 bytes
 	Files  int64  // bytes on disk of one checkpoint
+	Shares bool   // it adapts weights that another agent before it holds
 	Levers []Lever
 }
 
@@ -127,6 +130,12 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64
 		}
 	}
 	return p
+}
+
+// Share leaves the weights out, which another agent of the process holds.
+func (n *Need) Share() {
+	n.Shares = true
+	n.Parts = slices.DeleteFunc(n.Parts, func(p Part) bool { return p.Kind == Weights || p.Kind == Master })
 }
 
 func (n *Need) add(kind Kind, bytes int64) {

@@ -32,6 +32,11 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 		row(p.Agent, func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
 	}
 	table.Flush()
+	for _, p := range needs {
+		if p.Shares {
+			fmt.Fprintf(w, "%s adapts weights that are held once\n", p.Agent)
+		}
+	}
 	for _, s := range Sums(needs, free) {
 		fmt.Fprintln(w, s)
 	}
@@ -56,6 +61,9 @@ func (n Need) String() string {
 			text += " on " + part.Device
 		}
 		parts = append(parts, text)
+	}
+	if n.Shares {
+		parts = append(parts, "and the weights of another agent")
 	}
 	return fmt.Sprintf("%s on %s: %s", n.Agent, n.Device, strings.Join(parts, ", "))
 }

@@ -1,0 +1,94 @@
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same model
+// on the same device hold its weights once, and share the device's thread.
+type Process struct {
+	Agents []string
+
+	mu   sync.Mutex
+	held map[string]*base
+}
+
+// base is a model on a device of its own.
+type base struct {
+	model *model.Model
+	users int
+}
+
+// take returns the model of a key, which load makes, with a device, if no other agent has it yet, and what gives it back. A
+// model without a key is nobody else's.
+func (p *Process) take(key string, load func() (*model.Model, error)) (*model.Model, func(context.Context) error, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := p.held[key]
+	if held == nil || key == "" {
+		m, err := load()
+		if err != nil {
+			return nil, nil, err
+		}
+		held = &base{model: m}
+		if p.held == nil {
+			p.held = map[string]*base{}
+		}
+		p.held[key] = held
+	}
+	held.users++
+	return held.model, func(ctx context.Context) error { return p.giveBack(ctx, key, held) }, nil
+}
+
+func (p *Process) giveBack(ctx context.Context, key string, held *base) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if held.users--; held.users > 0 {
+		return nil
+	}
+	if p.held[key] == held {
+		delete(p.held, key)
+	}
+	return errors.Join(held.model.Close(ctx), held.model.Device.Close())
+}
+
+// baseKey names the weights in memory that an agent adapts: equal for agents that can share them.
+func baseKey(cfg *config.Config, a *config.Agent) string {
+	if !a.Adapts() {
+		return "" // its weights change
+	}
+	where := fmt.Sprint(a.Device, a.DType, a.Engine.DType)
+	if a.Model.Shape == nil {
+		return fmt.Sprint(where, cfg.Resolve(a.Model.Path), a.Model.Path)
+	}
+	return fmt.Sprint(where, *a.Model.Shape, shapeSeed(cfg, a))
+}
+
+// sharing are the agents of this process that hold an agent's weights, itself included.
+func (w Wanted) sharing(a *config.Agent) (all []*config.Agent) {
+	for _, name := range w.Process.Agents {
+		other := w.Config.Agent(name)
+		if other == a || baseKey(w.Config, a) != "" && baseKey(w.Config, other) == baseKey(w.Config, a) {
+			all = append(all, other)
+		}
+	}
+	if len(all) == 0 {
+		return []*config.Agent{a}
+	}
+	return all
+}
+
+// positions are the most tokens of a conversation of any of the agents.
+func positions(agents []*config.Agent) (most int) {
+	for _, a := range agents {
+		most = max(most, a.ContextTokens(math.MaxInt))
+	}
+	return most
+}
