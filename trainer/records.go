@@ -19,7 +19,8 @@ import (
 func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
 	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
-	w.describeRollouts(&r, held, outcomes, clock)
+	w.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), clock)
+	r.Values["queries_replaced"] = float64(len(held.plan.Replaced))
 	kept := 0
 	for _, o := range complete {
 		kept += len(o)

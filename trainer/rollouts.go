@@ -75,9 +75,14 @@ func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	}
 	n := int64(w.cfg.Task.QueriesPerStep)
 	for i := range n {
-		queries = append(queries, w.Player.Task.Train(p.Step*n+i))
+		queries = append(queries, w.trainQuery(p.Step, 0, n, i))
 	}
 	return queries, w.cfg.GRPO.Rollouts
+}
+
+// trainQuery is query i of those that step n takes from the training order, per step each, counted from first.
+func (w *worker) trainQuery(n, first, per, i int64) task.Query {
+	return w.Player.Task.Train(first + n*per + i)
 }
 
 // lead runs every rollout of a phase as the main agent and publishes its outcome.
@@ -91,15 +96,27 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	}
 	defer w.admitPrograms(p)()
 	c := w.collect(p, plan)
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(w.cfg.Conversations(w.agent))
-	for _, q := range queries {
-		for k := range rollouts {
-			g.Go(func() error { return w.attempt(gctx, c, q, k) })
+	play := func(queries []task.Query) error {
+		g, gctx := errgroup.WithContext(ctx)
+		g.SetLimit(w.cfg.Conversations(w.agent))
+		for _, q := range queries {
+			for k := range rollouts {
+				g.Go(func() error { return w.attempt(gctx, c, q, k) })
+			}
 		}
+		return g.Wait()
 	}
-	if err := g.Wait(); err != nil {
+	if err := play(queries); err != nil {
 		return nil, err
+	}
+	if w.resamples(p) {
+		var err error
+		if c.held.plan, err = w.resample(ctx, p, plan, play); err != nil {
+			return nil, err
+		}
+		if err := w.member.Settle(ctx, p, c.held.plan); err != nil {
+			return nil, err
+		}
 	}
 	return c.held, w.member.End(ctx, p)
 }
@@ -191,7 +208,11 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 	for {
 		vs, err := w.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
 		if errors.Is(err, store.ErrEnded) {
-			return c.held, g.Wait()
+			if err := g.Wait(); err != nil || !w.resamples(p) {
+				return c.held, err
+			}
+			c.held.plan, err = w.member.Settled(ctx, p)
+			return c.held, err
 		}
 		if err != nil {
 			cancel() // nobody will ask for what is being talked about

@@ -20,10 +20,11 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	clock.resume()
 
 	// 1-2. Rolled out; the outcomes are there when the main agent's worker has verified them.
-	outcomes, err := w.member.Outcomes(ctx, phase, total(held.plan))
+	outcomes, err := w.member.Outcomes(ctx, phase, played(held.plan))
 	if err != nil {
 		return err
 	}
+	outcomes, held.replaced = without(outcomes, held.plan.Replaced)
 	clock.lap("rollout")
 
 	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
@@ -78,6 +79,7 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 // experience is what one agent's worker keeps of a phase: its own trajectories, by id.
 type experience struct {
 	plan         store.Plan
+	replaced     []store.Outcome // outcomes of queries that were replaced, of which nothing is learned
 	trajectories map[string]*trajectory
 	unscored     unscored   // calls of this agent whose answers have no score: their trajectories are not held
 	stale        int        // trajectories given up for their age

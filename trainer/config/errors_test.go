@@ -141,15 +141,14 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:9: store.url: contains a password; put it into an environment variable and name the variable in store.password_env"},
 		{name: "words", text: team + "store: {allow_insecure: yes please}\n",
 			want: "f.yaml:3:25: store.allow_insecure: \"yes please\" is not possible; the only word is \"anyone may read and write\""},
-		{name: "combinations", text: team + "grpo: {aggregation: constant, convention: leave_one_out_std, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1, resample: 2}\n", sets: []string{"run.deterministic=true", "agents.b.device=cuda"},
+		{name: "combinations", text: team + "grpo: {aggregation: constant, convention: leave_one_out_std, kl_coef: 0.1, tis_cap: 2, minibatches: 20, gap_warn: 1, max_lag: 1}\n", sets: []string{"run.deterministic=true", "agents.b.device=cuda"},
 			want: "f.yaml:3:1: grpo.max_length: missing; aggregation constant divides by it\n" +
 				"f.yaml:3:1: grpo.gap_stop: must be at least grpo.gap_warn, 1\n" +
 				"f.yaml:3:31: grpo.convention: leave_one_out_std needs trajectories of weight 1, but grpo.align.mode draw gives other weights; set it to none\n" +
 				"f.yaml:3:62: grpo.kl_coef: needs an estimator: set grpo.kl to k1, k2 or k3\n" +
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
-				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true\n" +
-				"f.yaml:3:130: grpo.resample: not supported yet; leave it at 0"},
+				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true"},
 		{name: "reference after no cold start", text: team + "grpo: {kl: k3, reference: cold_start}\ncold_start: {demonstrations: none}\n",
 			want: "f.yaml:3:16: grpo.reference: is cold_start, but a has no cold start: set auto, or agents.a.reference\n" +
 				"f.yaml:3:16: grpo.reference: is cold_start, but b has no cold start: set auto, or agents.b.reference"},

@@ -274,9 +274,6 @@ func (c *Config) validateGRPO(d *decoder) {
 	if det := c.Run.Deterministic; g.MaxLag > 0 && det != nil && *det {
 		d.failAt("grpo.max_lag", "the versions that sample then depend on the clock: run.deterministic cannot be true")
 	}
-	if g.Resample > 0 {
-		d.failAt("grpo.resample", "not supported yet; leave it at 0")
-	}
 	if g.RoutingStop < g.RoutingWarn {
 		d.failAt("grpo.routing_stop", "must be at least grpo.routing_warn, %s", formatFloat(g.RoutingWarn))
 	}

@@ -48,6 +48,7 @@ var Sections = []Section{
 		{"rows_rewritten", "rows", inPhase, "Rows of conversations that began anew because a program, or the chat template, rewrote the history (docs/programs.md). 0 without programs."},
 		{"prompts_too_long", "trajectories", inPhase, "Trajectories without a sampled token because their prompt reached limits.max_tokens or the context."},
 		{"trajectories_stale", "trajectories", inStep, "Trajectories older than `grpo.max_lag`, never trained; their rollouts are among `rollouts_removed`."},
+		{"queries_replaced", "queries", inStep, "Queries that were replaced by others because all rewards of their main group were equal (`grpo.resample`). Their rollouts count in the values of this section and are not trained on."},
 		{"rollouts_removed", "rollouts", inStep, "Rollouts removed from training for all agents: the verifier or the server of a hosted model failed, or an agent lost one of the rollout's trajectories."},
 	}},
 	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{

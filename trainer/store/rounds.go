@@ -66,6 +66,27 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 	return plan, err
 }
 
+// Settle publishes what remains of a phase's plan, before its end: some queries replaced by others.
+func (m *Member) Settle(ctx context.Context, p Phase, plan Plan) error {
+	if err := plan.check(); err != nil {
+		return fmt.Errorf("store: settled plan of %s: %w", p, err)
+	}
+	return m.writeOnce(ctx, p, "plan", "settled", plan, "plan", "the settled plan")
+}
+
+// Settled returns what remains of the plan of a phase that has ended; it is an error if Settle was not called before.
+func (s *Store) Settled(ctx context.Context, p Phase) (Plan, error) {
+	key := s.key("plan", p.String())
+	text, err := s.rdb.HGet(ctx, key, "settled").Result()
+	if errors.Is(err, redis.Nil) {
+		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its plan is not settled: have all workers the same configuration?"}
+	}
+	if err != nil {
+		return Plan{}, fmt.Errorf("store: settled plan of %s: %w", p, err)
+	}
+	return decode[Plan](key, text)
+}
+
 // End publishes that all rollouts of a phase have ended. Claim then returns ErrEnded to every worker once all invocations
 // are handed out.
 func (m *Member) End(ctx context.Context, p Phase) error {

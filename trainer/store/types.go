@@ -79,4 +79,6 @@ func (o Outcome) ID() string { return fmt.Sprintf("%s/%d", o.Query, o.Rollout) }
 type Plan struct {
 	Queries  []string `json:"queries"`  // in the phase's order
 	Rollouts int      `json:"rollouts"` // of each query
+
+	Replaced []string `json:"replaced,omitempty"` // queries that were played too, and that Queries has others for
 }

@@ -1,0 +1,80 @@
+package trainer
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// TestResample: queries whose rollouts all have one reward are replaced, up to the bound, for every agent alike, and a step
+// that is made again has the same queries and leaves the same weights.
+func TestResample(t *testing.T) {
+	const bound = 3
+	sets := []string{"run.steps=2", "grpo.rollouts=2", "eval.before=false", "eval.every=0", "eval.queries=2"}
+	train := func(dir string, more ...string) *recorder {
+		return mustTrain(t, load(t, dir, slices.Concat(sets, more)...), Options{})
+	}
+	plain := train(t.TempDir())
+	dirs := []string{t.TempDir(), t.TempDir()}
+	first := train(dirs[0], "grpo.resample=3")
+	sameNumbers(t, train(dirs[1], "grpo.resample=3").numbers(), first.numbers())
+	sameWeights(t, digests(t, dirs[1], 2), digests(t, dirs[0], 2))
+
+	before, after := plain.find(t, "step", 1, "planner").Values, first.find(t, "step", 1, "planner").Values
+	n := after["queries_replaced"]
+	if n < 1 || n > bound || before["queries_replaced"] != 0 {
+		t.Errorf("%v queries are replaced, and %v without resampling", n, before["queries_replaced"])
+	}
+	if after["groups"] != 4 || after["trajectories"] != 2*(4+n) || after["groups_degenerate"] > before["groups_degenerate"] || after["rollouts_removed"] != 0 {
+		t.Errorf("%v after %v", after, before)
+	}
+	if after["groups_degenerate"] > 0 && n < bound {
+		t.Errorf("%v groups are degenerate, but only %v queries are replaced", after["groups_degenerate"], n)
+	}
+	var queries []string
+	for _, agent := range []string{"planner", "researcher"} {
+		var trained []string
+		text, err := os.ReadFile(filepath.Join(dirs[0], "ledger", agent+".jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := bytes.Cut(text, []byte("\n"))
+		var line archive.LedgerLine
+		if err := json.Unmarshal(first, &line); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range line.Rollouts {
+			query, _, _ := strings.Cut(r.ID, "/")
+			trained = append(trained, query)
+		}
+		trained = slices.Compact(trained)
+		if queries == nil {
+			queries = trained
+		}
+		if len(trained) != 4 || !slices.Equal(trained, queries) || !slices.ContainsFunc(trained, func(q string) bool { return strings.Contains(q, "42949672") }) {
+			t.Errorf("%s learned from %v, the planner from %v", agent, trained, queries)
+		}
+	}
+	if said, err := os.ReadFile(filepath.Join(dirs[0], "trajectories", "step-0", "planner.jsonl")); err != nil || strings.Count(string(said), "\n") != 2*(4+int(n)) {
+		t.Errorf("the trajectories of replaced queries are lost: %v", err)
+	}
+}
+
+// A rollout without a score says nothing about its group, and a query without any rollout is not replaced.
+func TestOutcomesOfReplacedQueries(t *testing.T) {
+	outcomes := []store.Outcome{{Query: "a"}, {Query: "b"}, {Query: "a", Rollout: 1}, {Query: "c"}}
+	kept, gone := without(outcomes, []string{"b", "c"})
+	if len(kept) != 2 || kept[1].Rollout != 1 || len(gone) != 2 || gone[0].Query != "b" {
+		t.Errorf("%v, %v", kept, gone)
+	}
+	if n := played(store.Plan{Queries: []string{"a", "d", "e"}, Replaced: []string{"b", "c"}, Rollouts: 4}); n != 20 {
+		t.Errorf("%d rollouts", n)
+	}
+}
