@@ -4,14 +4,15 @@
 #include "nn_dot.h"
 #include "nn_layers.h"
 #include "nn_ops.h"
+#include "nn_quant.h"
 #include "simd.h"
 
 namespace mgrpo::cpu {
 namespace {
 
 constexpr NnOps make_nn_ops(const char *name) {
-  return {name, linear<float>, linear<uint16_t>, rms_norm, rms_norm_dx, rms_norm_dw, swiglu, swiglu_bwd, rope, moe_combine, moe_weigh,
-          attend, attend_bwd};
+  return {name,   linear<float>, linear<uint16_t>, dequantise,  linear_quant, linear_quant_bwd, rms_norm, rms_norm_dx, rms_norm_dw,
+          swiglu, swiglu_bwd,    rope,             moe_combine, moe_weigh,    attend,           attend_bwd};
 }
 
 }  // namespace

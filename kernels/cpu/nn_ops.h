@@ -9,6 +9,8 @@ namespace mgrpo::cpu {
 constexpr int64_t kMaxHeadDim = 256;
 // Query rows that share one pass over keys and values.
 constexpr int kAttentionTile = 16;
+// Columns that a call of linear_quant_bwd takes: whole blocks of every type.
+constexpr int64_t kQuantStrip = 256;
 
 // Some of the keys that a query meets: those at positions [position, position + rows) of its sequence
 // are the rows from `row` on.
@@ -52,6 +54,16 @@ struct NnOps {
                  int64_t y_stride, int64_t rows, int64_t k, int64_t n);
   void (*linear_bf16)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                       int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+
+  // A matrix in blocks of a type of mgrpo/quant.h; k weights, which follow each other, become float.
+  void (*dequantise)(int32_t type, const uint8_t *w, float *y, int64_t k);
+  // As linear.
+  void (*linear_quant)(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y,
+                       int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+  // dx[r, c] = sum_j dy[r, j] w[j, c] for c in [0, width), width <= kQuantStrip; w, whose rows are row_bytes apart, and dx are
+  // at the first of these columns.
+  void (*linear_quant_bwd)(const float *dy, int64_t dy_stride, int32_t type, const uint8_t *w, int64_t row_bytes, float *dx,
+                           int64_t dx_stride, int64_t rows, int64_t width, int64_t n, bool add);
 
   // With a residual, sum = x + residual is written and normalised. residual and sum, and inv_rms, may be null.
   void (*rms_norm)(const float *x, const float *residual, const float *w, double eps, float *sum, float *y,

@@ -89,6 +89,9 @@ const Backend &cpu() {
          int64_t d) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_moe_weigh_cpu(floats(g), floats(a), source, weight, dweight, entries, d));
       },
+      [](const void *w, int32_t type, const int32_t *rows, int32_t dtype, void *y, int64_t count, int64_t n, int64_t k) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_dequantise_cpu(w, type, rows, floats(y), count, n, k));
+      },
       true,
   };
   return backend;
@@ -145,6 +148,7 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(moe_linear),
       MGRPO_ON_DEFAULT_STREAM(moe_combine),
       MGRPO_ON_DEFAULT_STREAM(moe_weigh),
+      MGRPO_ON_DEFAULT_STREAM(dequantise),
       false,
   };
 }

@@ -19,6 +19,7 @@
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
 #include "mgrpo/policy_loss_from_logits.h"
+#include "mgrpo/quant.h"
 #include "mgrpo/sample.h"
 
 namespace conformance {
@@ -73,6 +74,7 @@ struct Backend {
                          int64_t d);
   int32_t (*moe_weigh)(void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries,
                        int64_t d);
+  int32_t (*dequantise)(const void *w, int32_t type, const int32_t *rows, int32_t dtype, void *y, int64_t count, int64_t n, int64_t k);
   bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 
