@@ -11,10 +11,6 @@
 namespace mgrpo::cpu {
 namespace {
 
-typedef uint8_t VecByte __attribute__((vector_size(kLanes)));
-typedef uint8_t VecByteUnaligned __attribute__((vector_size(kLanes), aligned(1), may_alias));
-typedef int8_t VecSignedUnaligned __attribute__((vector_size(kLanes), aligned(1), may_alias));
-
 MGRPO_INLINE float half_of(const uint8_t *p) {
 #if defined(__F16C__)
   uint16_t h;
@@ -25,17 +21,31 @@ MGRPO_INLINE float half_of(const uint8_t *p) {
 #endif
 }
 
-MGRPO_INLINE VecInt bytes_at(const uint8_t *p) {
-  return __builtin_convertvector(*reinterpret_cast<const VecByteUnaligned *>(p), VecInt);
+// kLanes bytes, widened. Compilers do not find these instructions in a conversion of vectors.
+#if defined(__AVX512F__)
+MGRPO_INLINE __m128i byte_lanes(const uint8_t *p) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p)); }
+MGRPO_INLINE VecInt bytes_at(const uint8_t *p) { return (VecInt)_mm512_maskz_cvtepu8_epi32(lane_mask(16), byte_lanes(p)); }
+MGRPO_INLINE VecInt signed_at(const uint8_t *p) { return (VecInt)_mm512_maskz_cvtepi8_epi32(lane_mask(16), byte_lanes(p)); }
+#elif defined(__AVX2__)
+MGRPO_INLINE __m128i byte_lanes(const uint8_t *p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)); }
+MGRPO_INLINE VecInt bytes_at(const uint8_t *p) { return (VecInt)_mm256_cvtepu8_epi32(byte_lanes(p)); }
+MGRPO_INLINE VecInt signed_at(const uint8_t *p) { return (VecInt)_mm256_cvtepi8_epi32(byte_lanes(p)); }
+#else
+MGRPO_INLINE VecInt bytes_at(const uint8_t *p) { return VecInt{p[0], p[1], p[2], p[3]}; }
+MGRPO_INLINE VecInt signed_at(const uint8_t *p) {
+  return VecInt{static_cast<int8_t>(p[0]), static_cast<int8_t>(p[1]), static_cast<int8_t>(p[2]), static_cast<int8_t>(p[3])};
 }
+#endif
 MGRPO_INLINE Vec floats_of(VecInt a) { return __builtin_convertvector(a, Vec); }
 
-// The bits [from, from + kLanes) of a word, one a lane.
-MGRPO_INLINE VecInt bits_of(uint32_t word, int from) {
+MGRPO_INLINE VecInt lanes_from(int first) {
   VecInt lane;
-  for (int i = 0; i < kLanes; i++) lane[i] = i + from;
-  return (static_cast<int32_t>(word) - VecInt{}) >> lane & 1;
+  for (int i = 0; i < kLanes; i++) lane[i] = i + first;
+  return lane;
 }
+
+// The bits [from, from + kLanes) of a word, one a lane.
+MGRPO_INLINE VecInt bits_of(uint32_t word, int from) { return (static_cast<int32_t>(word) - VecInt{}) >> lanes_from(from) & 1; }
 
 MGRPO_INLINE uint32_t word_at(const uint8_t *p) {
   uint32_t word;
@@ -96,25 +106,20 @@ struct Q8_0 {
   static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
     const Vec d = splat(half_of(b));
     MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes)
-      store(y + i, d * __builtin_convertvector(*reinterpret_cast<const VecSignedUnaligned *>(b + 2 + i), Vec));
+      store(y + i, d * floats_of(signed_at(b + 2 + i)));
   }
 };
-
-typedef float Vec16 __attribute__((vector_size(64)));
-typedef uint8_t Byte16 __attribute__((vector_size(16)));
-typedef int8_t Signed16Unaligned __attribute__((vector_size(16), aligned(1), may_alias));
 
 // The scales of the 8 groups of a block of Q4_K or Q5_K times d, then the minima times dmin.
 MGRPO_INLINE void group_scales(const uint8_t *b, float *scales) {
   const uint32_t p0 = word_at(b + 4), p1 = word_at(b + 8), p2 = word_at(b + 12);
-  const uint32_t packed[4] = {p0 & 0x3F3F3F3F, (p2 & 0x0F0F0F0F) | (p0 >> 6 & 0x03030303) << 4, p1 & 0x3F3F3F3F,
-                              (p2 >> 4 & 0x0F0F0F0F) | (p1 >> 6 & 0x03030303) << 4};
-  Byte16 all;
-  memcpy(&all, packed, sizeof all);
-  const float d = half_of(b), dmin = half_of(b + 2);
-  const Vec16 factors{d, d, d, d, d, d, d, d, dmin, dmin, dmin, dmin, dmin, dmin, dmin, dmin};
-  const Vec16 products = __builtin_convertvector(all, Vec16) * factors;
-  memcpy(scales, &products, sizeof products);
+  const uint32_t words[4] = {p0 & 0x3F3F3F3F, (p2 & 0x0F0F0F0F) | (p0 >> 6 & 0x03030303) << 4, p1 & 0x3F3F3F3F,
+                             (p2 >> 4 & 0x0F0F0F0F) | (p1 >> 6 & 0x03030303) << 4};
+  uint8_t packed[16];
+  memcpy(packed, words, sizeof packed);
+  const Vec d = splat(half_of(b)), dmin = splat(half_of(b + 2));
+  MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes)
+    store(scales + i, floats_of(bytes_at(packed + i)) * (lanes_from(i) < 8 ? d : dmin));
 }
 
 struct Q4_K {
@@ -155,18 +160,18 @@ struct Q6_K {
   static constexpr int32_t kType = MGRPO_Q6_K;
   static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
     alignas(64) float scales[16];
-    const Vec16 products = __builtin_convertvector(*reinterpret_cast<const Signed16Unaligned *>(b + 192), Vec16) * half_of(b + 208);
-    memcpy(scales, &products, sizeof products);
+    const Vec d = splat(half_of(b + 208));
+    MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes) store(scales + i, floats_of(signed_at(b + 192 + i)) * d);
     MGRPO_UNROLL for (int half = 0; half < 2; half++)
       MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) {
         const VecInt even = bytes_at(b + 64 * half + i), odd = bytes_at(b + 64 * half + 32 + i);
         const VecInt high = bytes_at(b + 128 + 32 * half + i);
         const float *scale = scales + 8 * half + i / 16;
         float *to = y + 128 * half + i;
-        store(to, floats_of((even & 15) + ((high & 3) << 4) - 32) * scale[0]);
-        store(to + 32, floats_of((odd & 15) + ((high & 12) << 2) - 32) * scale[2]);
-        store(to + 64, floats_of((even >> 4) + (high & 48) - 32) * scale[4]);
-        store(to + 96, floats_of((odd >> 4) + (high >> 6 << 4) - 32) * scale[6]);
+        store(to, floats_of((even & 15) + ((high & 3) << 4) - 32) * splat(scale[0]));
+        store(to + 32, floats_of((odd & 15) + ((high & 12) << 2) - 32) * splat(scale[2]));
+        store(to + 64, floats_of((even >> 4) + (high & 48) - 32) * splat(scale[4]));
+        store(to + 96, floats_of((odd >> 4) + (high >> 6 << 4) - 32) * splat(scale[6]));
       }
   }
 };
