@@ -7,21 +7,29 @@ import "unsafe"
 
 // Linear returns x w^T + b: x [..., K], w [N, K], b [N] or nil, result [..., N]. With grad mode off, on CPU
 // in float32, a row of the result depends on that row of x alone, to the bit, whatever else is in the
-// batch.
-func Linear(x, w, b *Tensor) *Tensor {
-	s := x.scopeFor("linear", w)
+// batch. To a quantised w no gradient flows, and b must be frozen too.
+func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
+	s := x.scopeFor("linear", w.tensors()...)
 	var bias unsafe.Pointer
 	if b != nil {
 		b.check("linear", s)
 		bias = b.handle
 	}
-	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, w.handle, bias), x, w, b)
+	if q, ok := w.(*Quantised); ok {
+		return q.linear(s, x, bias)
+	}
+	t := w.(*Tensor)
+	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
-// Embedding returns the rows of w [V, D] that ids (int32 or int64 [T]) name: [T, D].
-func Embedding(w, ids *Tensor) *Tensor {
-	s := w.scopeFor("embedding", ids)
-	return s.take("embedding", C.mgt_embedding(s.dev.native, w.handle, ids.handle), w, ids)
+// Embedding returns the rows of w [V, D] that ids (int32, or int64 where w is a tensor, [T]) name: [T, D].
+func Embedding(w Matrix, ids *Tensor) *Tensor {
+	s := ids.scopeFor("embedding", w.tensors()...)
+	if q, ok := w.(*Quantised); ok {
+		return q.embedding(s, ids)
+	}
+	t := w.(*Tensor)
+	return s.take("embedding", C.mgt_embedding(s.dev.native, t.handle, ids.handle), t, ids)
 }
 
 // RMSNorm returns x / sqrt(mean(x^2) + eps) * w over the last dimension, D: x [..., D], w [D].
@@ -93,10 +101,11 @@ func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale f
 // HeadLogProb returns, for p = softmax(h w^T / tau), log p of the target and the entropy of p of each row,
 // both float32 [N]: h [N, D], w [V, D], targets int32 [N]. Logits are computed chunk rows at a time and
 // again in the backward pass, so the [N, V] matrix never exists. Gradients flow to h and w from both
-// results.
-func HeadLogProb(h, w, targets *Tensor, tau float64, chunk int64) (logp, entropy *Tensor) {
-	s := h.scopeFor("head log prob", w, targets)
-	r := C.mgt_head_log_prob(s.dev.native, h.handle, w.handle, targets.handle, C.double(tau), C.int64_t(chunk))
-	must("head log prob", r.error, h, w, targets)
+// results, but not to a quantised w.
+func HeadLogProb(h *Tensor, w Matrix, targets *Tensor, tau float64, chunk int64) (logp, entropy *Tensor) {
+	t, kind := head("head log prob", w)
+	s := h.scopeFor("head log prob", t, targets)
+	r := C.mgt_head_log_prob(s.dev.native, h.handle, t.handle, kind, targets.handle, C.double(tau), C.int64_t(chunk))
+	must("head log prob", r.error, h, t, targets)
 	return s.take("head log prob", r.first), s.take("head log prob", r.second)
 }

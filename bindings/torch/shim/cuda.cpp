@@ -150,6 +150,7 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(moe_gather),
                               MGT_THROWING(moe_linear),
                               MGT_THROWING(moe_combine),
-                              MGT_THROWING(moe_weigh)};
+                              MGT_THROWING(moe_weigh),
+                              MGT_THROWING(dequantise)};
   return &part;
 }

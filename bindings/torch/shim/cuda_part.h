@@ -7,6 +7,7 @@
 #include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss_from_logits.h"
+#include "mgrpo/quant.h"
 #include "mgrpo_torch.h"
 
 struct cuda_part {
@@ -43,6 +44,7 @@ struct cuda_part {
   decltype(&mgrpo_moe_linear_cuda) moe_linear;
   decltype(&mgrpo_moe_combine_cuda) moe_combine;
   decltype(&mgrpo_moe_weigh_cuda) moe_weigh;
+  decltype(&mgrpo_dequantise_cuda) dequantise;
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

@@ -19,6 +19,7 @@
 #include "leaf.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/nn.h"
+#include "quant.h"
 
 namespace {
 
@@ -79,6 +80,7 @@ void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targe
 // One buffer of logits, filled for one chunk of rows after the other.
 struct Chunks {
   const at::Tensor &h, &w;
+  int32_t type;  // of w's blocks, or MGT_NOT_QUANTISED
   int64_t chunk;
   bool invariant;  // our linear, whose rows do not depend on the chunk; LibTorch's is faster
   at::Tensor buffer = at::empty({std::min(chunk, h.size(0)), w.size(0)}, h.options());
@@ -88,7 +90,9 @@ struct Chunks {
     for (int64_t from = 0; from < h.size(0); from += chunk) {
       int64_t n = std::min(chunk, h.size(0) - from);
       auto rows = h.narrow(0, from, n), logits = buffer.narrow(0, 0, n);
-      if (invariant && cpu_fp32(h))
+      if (type != MGT_NOT_QUANTISED)
+        quant_product(rows, {w, type, h.size(1)}, logits);
+      else if (invariant && cpu_fp32(h))
         check_status(mgrpo_linear_cpu(rows.const_data_ptr<float>(), w.const_data_ptr<float>(), nullptr,
                                       logits.mutable_data_ptr<float>(), n, w.size(1), w.size(0)));
       else
@@ -98,27 +102,29 @@ struct Chunks {
   }
 };
 
-variable_list head(const at::Tensor &h, const at::Tensor &w, const at::Tensor &targets, double tau, int64_t chunk, bool invariant) {
+variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const at::Tensor &targets, double tau, int64_t chunk, bool invariant) {
   auto options = h.options().dtype(h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   auto logp = at::empty({h.size(0)}, options), entropy = at::empty({h.size(0)}, options);
-  Chunks{h, w, chunk, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
+  Chunks{h, w, type, chunk, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
     log_prob(logits, from, targets.narrow(0, from, n), tau, logp.narrow(0, from, n), entropy.narrow(0, from, n));
   });
   return {logp, entropy};
 }
 
 struct Head : torch::autograd::Function<Head> {
-  static variable_list forward(AutogradContext *ctx, const at::Tensor &h, const at::Tensor &w, const at::Tensor &targets,
+  static variable_list forward(AutogradContext *ctx, const at::Tensor &h, const at::Tensor &w, int64_t type, const at::Tensor &targets,
                                double tau, int64_t chunk) {
     ctx->save_for_backward({h, w, targets});
+    ctx->saved_data["type"] = type;
     ctx->saved_data["tau"] = tau;
     ctx->saved_data["chunk"] = chunk;
-    return head(h, w, targets, tau, chunk, false);
+    return head(h, w, int32_t(type), targets, tau, chunk, false);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &h = saved[0], &w = saved[1], &targets = saved[2];
     double tau = ctx->saved_data["tau"].toDouble();
+    auto type = int32_t(ctx->saved_data["type"].toInt());
     bool for_h = ctx->needs_input_grad(0), for_w = ctx->needs_input_grad(1);
     auto dlogp = grads[0].contiguous(), dentropy = grads[1].contiguous();
     at::Tensor dh, dw;
@@ -126,33 +132,35 @@ struct Head : torch::autograd::Function<Head> {
     // Half-precision weights: the sum over chunks is in float32 and rounded once.
     bool in_place = for_w && dlogp.scalar_type() == w.scalar_type() && gradient_in_place(w).defined();
     if (for_w) dw = in_place ? w.grad() : at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));
-    Chunks{h, w, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
+    Chunks{h, w, type, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
       log_prob_backward(logits, from, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
       if (for_h) {
         auto out = dh.narrow(0, from, n);
-        at::mm_out(out, logits, w);
+        if (type != MGT_NOT_QUANTISED)
+          quant_product_bwd(logits, {w, type, h.size(1)}, out, false);
+        else
+          at::mm_out(out, logits, w);
       }
       if (for_w && dw.scalar_type() == w.scalar_type())
         dw.addmm_(logits.t(), rows);
       else if (for_w)
         dw.add_(at::mm(logits.t(), rows));
     });
-    return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}};
+    return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk) {
+mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk) {
   mgt_pair r{};
   r.error = run(d, [&] {
     const auto &H = ref(h), &W = ref(w), &Y = ref(targets);
-    TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
-    TORCH_CHECK(H.scalar_type() == W.scalar_type(), "h and w must have one dtype");
+    check_head(H, W, type);
     TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     int32s(Y, H.size(0), "targets");
     auto hc = factor(H.contiguous()), wc = factor(W.contiguous());
-    auto out = recorded(H, W) ? Head::apply(hc, wc, Y, tau, chunk) : head(hc, wc, Y, tau, chunk, true);
+    auto out = recorded(H, W) ? Head::apply(hc, wc, type, Y, tau, chunk) : head(hc, wc, type, Y, tau, chunk, true);
     own(r.first, out[0]);
     own(r.second, out[1]);
   });

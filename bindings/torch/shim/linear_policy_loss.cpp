@@ -17,6 +17,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "quant.h"
 
 namespace {
 
@@ -74,7 +75,7 @@ struct WeightGradient {
 
 }  // namespace
 
-mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk,
+mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk,
                                        const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, mgrpo_loss_sums *sums,
                                        mgrpo_loss_error *refusal) {
   mgt_policy_loss r{};
@@ -82,9 +83,8 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *ta
   r.error = run(d, [&] {
     at::NoGradGuard no_grad;
     const auto &leaf = ref(w), &Y = ref(targets);
+    check_head(ref(h), leaf, type);
     const auto H = factor(ref(h).contiguous()), W = factor(leaf);
-    TORCH_CHECK(H.dim() == 2 && W.dim() == 2 && H.size(1) == W.size(1), "h [N, D] and w [V, D] do not agree on D");
-    TORCH_CHECK(ref(h).scalar_type() == leaf.scalar_type(), "h and w must have one dtype");
     TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     TORCH_CHECK(batch->tokens == H.size(0), "the batch has ", batch->tokens, " tokens, h ", H.size(0), " rows");
     const int32_t *y = int32s(Y, H.size(0), "targets");
@@ -97,10 +97,16 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *ta
     for (int64_t from = 0; from < H.size(0) && r.status == MGRPO_OK; from += chunk) {
       int64_t n = std::min(chunk, H.size(0) - from);
       auto rows = H.narrow(0, from, n), logits = buffer.narrow(0, 0, n), out = dh.narrow(0, from, n);
-      at::mm_out(logits, rows, W.t());
+      if (type != MGT_NOT_QUANTISED)
+        quant_product(rows, {W, type, H.size(1)}, logits);
+      else
+        at::mm_out(logits, rows, W.t());
       r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(H.scalar_type()), n, W.size(0), W.size(0), y + from, tau}, from,
                                   *batch, *config, logp, entropy, refusal);
-      at::mm_out(out, logits, W);
+      if (type != MGT_NOT_QUANTISED)
+        quant_product_bwd(logits, {W, type, H.size(1)}, out, false);
+      else
+        at::mm_out(out, logits, W);
       dw.add(logits, rows);
     }
     dw.finish();
@@ -112,7 +118,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *ta
       r.row = kernels.bad_row.item<int64_t>();
       if (r.row >= 0) r.status = MGRPO_NON_FINITE;
     }
-    own(r.dh, dh.to(leaf.scalar_type()));
+    own(r.dh, dh.to(ref(h).scalar_type()));
     own(r.logp, logp);
     own(r.entropy, entropy);
   });

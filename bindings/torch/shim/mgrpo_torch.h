@@ -147,6 +147,9 @@ struct mgrpo_lora_part;
 MGT_API mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const int64_t *counts, int64_t n,
                                  const struct mgrpo_lora_part *parts, void *which_or_null);
 MGT_API mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids);
+// Matrices in blocks (mgrpo/quant.h): parts[i] is uint8 [rows, bytes of a row] of types[i]; the parts stand below each other.
+MGT_API mgt_tensor mgt_linear_quant(mgt_device *d, void *x, void **parts, const int32_t *types, int64_t n, void *b_or_null);
+MGT_API mgt_tensor mgt_embedding_quant(mgt_device *d, void *w, int32_t type, int64_t k, int dtype, void *ids);
 MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps);
 MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps);
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
@@ -158,9 +161,11 @@ MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, v
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);
-MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk);
+// A head's w is a tensor [V, D] where type is MGT_NOT_QUANTISED, else blocks of that type.
+enum { MGT_NOT_QUANTISED = -1 };
+MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk);
 // refusal is filled where status is MGRPO_REFUSED.
-MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, void *targets, double tau, int64_t chunk,
+MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk,
                                                const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
                                                mgrpo_loss_sums *sums, mgrpo_loss_error *refusal);
 

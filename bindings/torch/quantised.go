@@ -1,0 +1,105 @@
+package torch
+
+// #include "mgrpo_torch.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Matrix is what linear maps and heads multiply by and embeddings take rows from: a *Tensor [N, K] or a *Quantised.
+type Matrix interface {
+	DType() DType       // of the rows that an embedding gives
+	Size(dim int) int64 // N, K
+	Drop()
+	tensors() []*Tensor
+}
+
+func (t *Tensor) tensors() []*Tensor { return []*Tensor{t} }
+
+// QuantType is a quantisation of GGUF files, by its number there.
+type QuantType int32
+
+// The quantisations that can be multiplied.
+const (
+	Q4_0 QuantType = 2
+	Q4_1 QuantType = 3
+	Q5_0 QuantType = 6
+	Q5_1 QuantType = 7
+	Q8_0 QuantType = 8
+	Q4_K QuantType = 12
+	Q5_K QuantType = 13
+	Q6_K QuantType = 14
+)
+
+// QuantPart is rows of one quantisation: uint8 [rows, bytes of a row].
+type QuantPart struct {
+	Type   QuantType
+	Blocks *Tensor
+}
+
+// Quantised is a frozen matrix [N, K] in the blocks of a GGUF file. It is widened tile by tile in the products, to what the
+// format defines; on a CPU in float32 the results have the bits of the widened matrix's, without a gradient recorded.
+type Quantised struct {
+	handles []unsafe.Pointer
+	types   []C.int32_t
+	blocks  []*Tensor
+	rows, k int64
+	dtype   DType
+}
+
+// NewQuantised makes a matrix with rows of k weights of its parts, which stand below each other: an embedding's or a head's has
+// one. An embedding gives rows of type dt, Float32 or BFloat16. The parts' tensors must live as long as the matrix.
+func NewQuantised(k int64, dt DType, parts ...QuantPart) *Quantised {
+	q := &Quantised{k: k, dtype: dt}
+	for _, p := range parts {
+		if p.Blocks.Dim() != 2 || p.Blocks.DType() != Uint8 {
+			fail("quantised", "blocks must be uint8 [rows, bytes of a row]", p.Blocks)
+		}
+		q.blocks, q.rows = append(q.blocks, p.Blocks), q.rows+p.Blocks.Size(0)
+		q.handles, q.types = append(q.handles, p.Blocks.handle), append(q.types, C.int32_t(p.Type))
+	}
+	return q
+}
+
+// DType is the type of the rows that an embedding gives.
+func (q *Quantised) DType() DType { return q.dtype }
+
+// Size is N for dimension 0 and K for dimension 1.
+func (q *Quantised) Size(dim int) int64 { return [...]int64{q.rows, q.k}[dim] }
+
+// Drop frees the parts.
+func (q *Quantised) Drop() {
+	for _, t := range q.blocks {
+		t.Drop()
+	}
+}
+
+func (q *Quantised) tensors() []*Tensor { return q.blocks }
+
+// only is the one part of an embedding or a head.
+func (q *Quantised) only(op string) (*Tensor, C.int32_t) {
+	if len(q.blocks) != 1 {
+		fail(op, fmt.Sprintf("a matrix of %d parts: 1 is needed", len(q.blocks)))
+	}
+	return q.blocks[0], q.types[0]
+}
+
+// head returns what a head's functions take of its matrix.
+func head(op string, w Matrix) (*Tensor, C.int32_t) {
+	if q, ok := w.(*Quantised); ok {
+		return q.only(op)
+	}
+	return w.(*Tensor), C.MGT_NOT_QUANTISED
+}
+
+func (q *Quantised) linear(s *Scope, x *Tensor, bias unsafe.Pointer) *Tensor {
+	r := C.mgt_linear_quant(s.dev.native, x.handle, unsafe.SliceData(q.handles), unsafe.SliceData(q.types), C.int64_t(len(q.types)), bias)
+	return s.take("linear", r, append([]*Tensor{x}, q.blocks...)...)
+}
+
+func (q *Quantised) embedding(s *Scope, ids *Tensor) *Tensor {
+	blocks, kind := q.only("embedding")
+	return s.take("embedding", C.mgt_embedding_quant(s.dev.native, blocks.handle, kind, C.int64_t(q.k), C.int(q.dtype), ids.handle), blocks, ids)
+}

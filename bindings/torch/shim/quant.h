@@ -1,0 +1,25 @@
+// Matrices in the blocks of a GGUF file (mgrpo/quant.h), which nothing trains.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+// Rows of one type: uint8 [rows, bytes of a row of k weights].
+struct Blocks {
+  at::Tensor data;
+  int32_t type;
+  int64_t k;
+
+  int64_t rows() const { return data.size(0); }
+};
+
+// Throws unless data are whole rows of k weights of this type where `like` is.
+Blocks blocks(const at::Tensor &data, int32_t type, int64_t k, const at::Tensor &like);
+
+// y = x w^T: x [R, k], y [R, w.rows()], whose rows may be apart, both float32 or bfloat16. Weights are widened a few rows at a
+// time. On the CPU a row of y depends on that row of x alone.
+void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y);
+
+// The gradient of x: dx = dy w, or that added to dx; dx [R, k] is contiguous.
+void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, bool add);
+
+// Throws unless h [N, D] meets a head's w: [V, D] of one dtype, or V rows of D weights in blocks of a type.
+void check_head(const at::Tensor &h, const at::Tensor &w, int32_t type);
