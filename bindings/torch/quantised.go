@@ -103,3 +103,20 @@ func (q *Quantised) embedding(s *Scope, ids *Tensor) *Tensor {
 	blocks, kind := q.only("embedding")
 	return s.take("embedding", C.mgt_embedding_quant(s.dev.native, blocks.handle, kind, C.int64_t(q.k), C.int(q.dtype), ids.handle), blocks, ids)
 }
+
+// Widen returns rows from to from+n-1 in float32: [n, K]. They must lie in one part.
+func (q *Quantised) Widen(s *Scope, from, n int64) *Tensor {
+	for i, t := range q.blocks {
+		if rows := t.Size(0); from < rows {
+			ids := make([]int32, n)
+			for j := range ids {
+				ids[j] = int32(from) + int32(j)
+			}
+			part := NewQuantised(q.k, Float32, QuantPart{QuantType(q.types[i]), t})
+			return part.embedding(s, s.FromInt32(ids, n))
+		}
+		from -= t.Size(0)
+	}
+	fail("widen", "rows outside of the matrix", q.blocks...)
+	return nil
+}

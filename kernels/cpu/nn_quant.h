@@ -53,87 +53,93 @@ MGRPO_INLINE uint32_t word_at(const uint8_t *p) {
   return word;
 }
 
-// f(vector, first weight, first byte, shift) for the vectors of 32 weights in 16 bytes.
+// f(first weight, first byte, shift) for the vectors of 32 weights in 16 bytes.
 template <class F>
 MGRPO_INLINE void each_of_32(const F &f) {
   MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) f(i, i % 16, i / 16 * 4);
 }
 
+// A block's decode(b, f) calls f(first weight, vector of weights) for the weights of the block b, from the first to the last.
+
 struct Q4_0 {
   static constexpr int32_t kType = MGRPO_Q4_0;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b));
     each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      store(y + i, d * floats_of((bytes_at(b + 2 + byte) >> shift & 15) - 8));
+      f(i, d * floats_of((bytes_at(b + 2 + byte) >> shift & 15) - 8));
     });
   }
 };
 
 struct Q4_1 {
   static constexpr int32_t kType = MGRPO_Q4_1;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b)), m = splat(half_of(b + 2));
     each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      store(y + i, fma(floats_of(bytes_at(b + 4 + byte) >> shift & 15), d, m));
+      f(i, fma(floats_of(bytes_at(b + 4 + byte) >> shift & 15), d, m));
     });
   }
 };
 
 struct Q5_0 {
   static constexpr int32_t kType = MGRPO_Q5_0;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b));
     const uint32_t high = word_at(b + 2);
     each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      store(y + i, d * floats_of((bytes_at(b + 6 + byte) >> shift & 15) + (bits_of(high, i) << 4) - 16));
+      f(i, d * floats_of((bytes_at(b + 6 + byte) >> shift & 15) + (bits_of(high, i) << 4) - 16));
     });
   }
 };
 
 struct Q5_1 {
   static constexpr int32_t kType = MGRPO_Q5_1;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b)), m = splat(half_of(b + 2));
     const uint32_t high = word_at(b + 4);
     each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      store(y + i, fma(floats_of((bytes_at(b + 8 + byte) >> shift & 15) + (bits_of(high, i) << 4)), d, m));
+      f(i, fma(floats_of((bytes_at(b + 8 + byte) >> shift & 15) + (bits_of(high, i) << 4)), d, m));
     });
   }
 };
 
 struct Q8_0 {
   static constexpr int32_t kType = MGRPO_Q8_0;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b));
     MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes)
-      store(y + i, d * floats_of(signed_at(b + 2 + i)));
+      f(i, d * floats_of(signed_at(b + 2 + i)));
   }
 };
 
-// The scales of the 8 groups of a block of Q4_K or Q5_K times d, then the minima times dmin.
+// The scales of the 8 groups of a block of Q4_K or Q5_K times d, then the minima times -dmin.
 MGRPO_INLINE void group_scales(const uint8_t *b, float *scales) {
   const uint32_t p0 = word_at(b + 4), p1 = word_at(b + 8), p2 = word_at(b + 12);
   const uint32_t words[4] = {p0 & 0x3F3F3F3F, (p2 & 0x0F0F0F0F) | (p0 >> 6 & 0x03030303) << 4, p1 & 0x3F3F3F3F,
                              (p2 >> 4 & 0x0F0F0F0F) | (p1 >> 6 & 0x03030303) << 4};
   uint8_t packed[16];
   memcpy(packed, words, sizeof packed);
-  const Vec d = splat(half_of(b)), dmin = splat(half_of(b + 2));
+  const Vec d = splat(half_of(b)), minus = splat(-half_of(b + 2));
   MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes)
-    store(scales + i, floats_of(bytes_at(packed + i)) * (lanes_from(i) < 8 ? d : dmin));
+    store(scales + i, floats_of(bytes_at(packed + i)) * (lanes_from(i) < 8 ? d : minus));
 }
 
 struct Q4_K {
   static constexpr int32_t kType = MGRPO_Q4_K;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     alignas(64) float scales[16];
     group_scales(b, scales);
-    MGRPO_UNROLL for (int g = 0; g < 8; g += 2) {
-      const Vec low = splat(scales[g]), low_min = splat(scales[8 + g]);
-      const Vec high = splat(scales[g + 1]), high_min = splat(scales[9 + g]);
+    MGRPO_UNROLL for (int g = 0; g < 8; g++) {
+      const Vec scale = splat(scales[g]), minimum = splat(scales[8 + g]);
       MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) {
-        const VecInt q = bytes_at(b + 16 + 16 * g + i);
-        store(y + 32 * g + i, fma(floats_of(q & 15), low, -low_min));
-        store(y + 32 * g + 32 + i, fma(floats_of(q >> 4), high, -high_min));
+        const VecInt q = bytes_at(b + 16 + g / 2 * 32 + i);
+        f(32 * g + i, fma(floats_of(g % 2 == 0 ? q & 15 : q >> 4), scale, minimum));
       }
     }
   }
@@ -141,16 +147,15 @@ struct Q4_K {
 
 struct Q5_K {
   static constexpr int32_t kType = MGRPO_Q5_K;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     alignas(64) float scales[16];
     group_scales(b, scales);
-    MGRPO_UNROLL for (int g = 0; g < 8; g += 2) {
-      const Vec low = splat(scales[g]), low_min = splat(scales[8 + g]);
-      const Vec high = splat(scales[g + 1]), high_min = splat(scales[9 + g]);
+    MGRPO_UNROLL for (int g = 0; g < 8; g++) {
+      const Vec scale = splat(scales[g]), minimum = splat(scales[8 + g]);
       MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) {
-        const VecInt q = bytes_at(b + 48 + 16 * g + i), fifth = bytes_at(b + 16 + i) >> g;
-        store(y + 32 * g + i, fma(floats_of((q & 15) + ((fifth & 1) << 4)), low, -low_min));
-        store(y + 32 * g + 32 + i, fma(floats_of((q >> 4) + ((fifth & 2) << 3)), high, -high_min));
+        const VecInt q = bytes_at(b + 48 + g / 2 * 32 + i), fifth = (bytes_at(b + 16 + i) >> g & 1) << 4;
+        f(32 * g + i, fma(floats_of((g % 2 == 0 ? q & 15 : q >> 4) + fifth), scale, minimum));
       }
     }
   }
@@ -158,21 +163,19 @@ struct Q5_K {
 
 struct Q6_K {
   static constexpr int32_t kType = MGRPO_Q6_K;
-  static MGRPO_INLINE void decode(const uint8_t *b, float *y) {
+  template <class F>
+  static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     alignas(64) float scales[16];
     const Vec d = splat(half_of(b + 208));
     MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes) store(scales + i, floats_of(signed_at(b + 192 + i)) * d);
-    MGRPO_UNROLL for (int half = 0; half < 2; half++)
+    MGRPO_UNROLL for (int run = 0; run < 8; run++) {  // two halves of four runs
+      const uint8_t *low = b + run / 4 * 64 + run % 2 * 32, *high = b + 128 + run / 4 * 32;
       MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) {
-        const VecInt even = bytes_at(b + 64 * half + i), odd = bytes_at(b + 64 * half + 32 + i);
-        const VecInt high = bytes_at(b + 128 + 32 * half + i);
-        const float *scale = scales + 8 * half + i / 16;
-        float *to = y + 128 * half + i;
-        store(to, floats_of((even & 15) + ((high & 3) << 4) - 32) * splat(scale[0]));
-        store(to + 32, floats_of((odd & 15) + ((high & 12) << 2) - 32) * splat(scale[2]));
-        store(to + 64, floats_of((even >> 4) + (high & 48) - 32) * splat(scale[4]));
-        store(to + 96, floats_of((odd >> 4) + (high >> 6 << 4) - 32) * splat(scale[6]));
+        const VecInt nibbles = bytes_at(low + i), pairs = bytes_at(high + i) >> run % 4 * 2 & 3;
+        const VecInt q = (run % 4 < 2 ? nibbles & 15 : nibbles >> 4) + (pairs << 4) - 32;
+        f(32 * run + i, floats_of(q) * splat(scales[2 * run + i / 16]));
       }
+    }
   }
 };
 
@@ -201,15 +204,50 @@ __attribute__((noinline)) void decode_blocks(const uint8_t *w, int64_t blocks, f
   for (int64_t i = 0; i < blocks; i++) {
     const uint8_t *b = w + i * kSize.bytes;
     for (int64_t line = 0; line < kSize.bytes; line += kLineBytes) __builtin_prefetch(b + kQuantAhead + line, 0, 2);
-    Block::decode(b, y + i * kSize.length);
+    float *to = y + i * kSize.length;
+    Block::decode(b, [to](int at, Vec v) MGRPO_LAMBDA_INLINE { store(to + at, v); });
   }
+}
+
+// M rows x N outputs, of which n are stored, in the order of dot_tile's sums; the weights stay in registers.
+template <class Block, int M, int N>
+MGRPO_INLINE void quant_tile(const StridedRows &rows, const uint8_t *w, int64_t row_bytes, int64_t k, const DotOutput &o, int64_t n) {
+  constexpr QuantSize kSize = quant_size(Block::kType);
+  Vec acc[M][N];
+  MGRPO_UNROLL for (int m = 0; m < M; m++)
+    MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
+  for (int64_t i = 0, at = 0; i < k; i += kSize.length, at += kSize.bytes)
+    MGRPO_UNROLL for (int j = 0; j < N; j++) {
+      const uint8_t *b = w + min64(j, n - 1) * row_bytes + at;
+      MGRPO_UNROLL for (int64_t line = 0; line < kSize.bytes; line += kLineBytes) __builtin_prefetch(b + N * row_bytes + line, 0, 2);
+      Block::decode(b, [&](int c, Vec v) MGRPO_LAMBDA_INLINE {
+        MGRPO_UNROLL for (int m = 0; m < M; m++) acc[m][j] = fma(load(rows(m) + i + c), v, acc[m][j]);
+      });
+    }
+  MGRPO_UNROLL for (int m = 0; m < M; m++)
+    MGRPO_UNROLL for (int j = 0; j < N; j += 4) {
+      const Vec4 sums = sum_lanes4(acc[m][j], acc[m][j + 1], N > 2 ? acc[m][(j + 2) % N] : Vec{}, N > 2 ? acc[m][(j + 3) % N] : Vec{});
+      store_part(sums, o.y + m * o.y_stride + j, o.b != nullptr ? o.b + j : nullptr, min64(n - j, N));
+    }
+}
+
+template <class Block, int M>
+__attribute__((noinline)) void quant_few_rows(const StridedRows &rows, const uint8_t *w, int64_t row_bytes, int64_t n, int64_t k,
+                                              const float *b, float *y, int64_t y_stride) {
+  constexpr int kOutputs = kLanes == 16 || M < 3 ? 4 : 2;
+  for (int64_t j = 0; j < n; j += kOutputs)
+    quant_tile<Block, M, kOutputs>(rows, w + j * row_bytes, row_bytes, k, {y + j, y_stride, b != nullptr ? b + j : nullptr}, n - j);
 }
 
 void dequantise(int32_t type, const uint8_t *w, float *y, int64_t k) {
   for_blocks(type, [=](auto block) { decode_blocks<decltype(block)>(w, k / quant_size(block.kType).length, y); });
 }
 
-// As linear() of nn_dot.h, w in blocks: as many rows of w as a pass of the tiles takes are decoded, then multiplied.
+// Rows of x that the weights meet in registers.
+constexpr int64_t kQuantFewRows = 4;
+
+// As linear() of nn_dot.h, w in blocks: for more than a few rows of x, as many rows of w as a pass of the tiles takes are
+// decoded into the cache, then multiplied.
 void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y, int64_t y_stride,
                   int64_t rows, int64_t k, int64_t n) {
   alignas(64) float wide[MGRPO_QUANT_COLUMNS];
@@ -219,7 +257,20 @@ void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t 
   for (int64_t i = 0; i < blocks; i++) {
     const int64_t r = rows * i / blocks, m = rows * (i + 1) / blocks - r;
     const StridedRows some{x + r * x_stride, x_stride};
-    const int64_t at_once = m == 1 ? 8 : outputs_at_once(plan_tiles(m));
+    if (m <= kQuantFewRows) {
+      for_blocks(type, [=](auto block) {
+        using Block = decltype(block);
+        float *to = y + r * y_stride;
+        switch (m) {
+          case 1: return quant_few_rows<Block, 1>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 2: return quant_few_rows<Block, 2>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 3: return quant_few_rows<Block, 3>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 4: return quant_few_rows<Block, 4>(some, w, row_bytes, n, k, b, to, y_stride);
+        }
+      });
+      continue;
+    }
+    const int64_t at_once = outputs_at_once(plan_tiles(m));
     const int64_t outputs = k > 0 ? max64(min64(at_once, MGRPO_QUANT_COLUMNS / k), 1) : n;
     for (int64_t j = 0; j < n; j += outputs) {
       const int64_t size = min64(outputs, n - j);

@@ -27,7 +27,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			needs = append(needs, memory.Need{Agent: name})
 			continue
 		}
-		arch, err := architecture(cfg, a)
+		arch, quantised, err := architecture(cfg, a)
 		var fault *config.Error
 		switch {
 		case errors.As(err, &fault):
@@ -44,7 +44,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		case err != nil:
 			return nil, err
 		}
-		need := memory.Count(cfg, a, arch, n)
+		need := memory.Count(cfg, a, arch, n, quantised)
 		if key := baseKey(cfg, a); key != "" && bases[key] {
 			need.Share()
 		} else {

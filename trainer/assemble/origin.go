@@ -62,7 +62,7 @@ func (o origin) close() error {
 
 // model makes the agent's model of it: the weights, or random ones, which are a function of the seed.
 func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
-	opt.Compute = computeType(a)
+	opt.Compute, opt.Quantised = computeType(a), a.Quantised()
 	if o.source != nil {
 		return model.Load(ctx, d, o.source, opt)
 	}
@@ -77,13 +77,17 @@ func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 	return cfg.Run.Seed ^ Hash(a.Name)
 }
 
-// architecture is what the agent's model will be. It reads headers and the tokenizer, and no weights.
-func architecture(cfg *config.Config, a *config.Agent) (arch.Config, error) {
+// architecture is what the agent's model will be, and the size of its weights if they stay quantised. It reads headers and
+// the tokenizer, and no weights.
+func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised int64, err error) {
 	o, err := openOrigin(cfg, a, nil, "")
 	if err != nil {
-		return arch.Config{}, err
+		return arch.Config{}, 0, err
 	}
-	return o.arch, o.close()
+	if a.Quantised() && o.source != nil {
+		quantised = model.QuantisedBytes(o.source, computeType(a))
+	}
+	return o.arch, quantised, o.close()
 }
 
 // Rehearse opens all that the agent's worker opens, but for the device, the weights and the store, and closes it

@@ -97,8 +97,8 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 // load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.
 func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	folder := want.Weights
-	if a.Adapts() {
-		folder = "" // a checkpoint has the adapters alone
+	if a.Adapts() || a.Quantised() {
+		folder = "" // a checkpoint has the adapters alone, or widened weights that nothing changed
 	}
 	o, err := openOrigin(want.Config, a, want.Task, folder)
 	if err != nil {

@@ -257,7 +257,7 @@ type Agent struct {
 	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
 	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
-	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy."`
+	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16|quantised" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy. quantised: matrices stay in the blocks of the model's GGUF file, are widened in the products and never trained: with lora or train: false."`
 	LoRA         LoRA       `yaml:"lora" doc:"Low-rank adapters: the model's weights stay as they are, and small matrices beside its linear maps are trained (docs/adapters.md). Agents of one process with the same model and adapters hold its weights once."`
 	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights. An agent whose model is hosted always does."`
 	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`

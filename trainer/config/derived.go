@@ -28,10 +28,13 @@ func (a *Agent) ContextTokens(positions int) int {
 // Remote says whether servers sample the agent's turns.
 func (e *Engine) Remote() bool { return e.Kind != "local" }
 
-// ComputesBF16 says whether forward passes read bf16 weights beside an fp32 master.
+// ComputesBF16 says whether forward passes compute in bf16. Weights that are not quantised have an fp32 master then.
 func (a *Agent) ComputesBF16() bool {
-	return a.DType == "bf16" || a.DType == "auto" && a.Device != "cpu"
+	return a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu"
 }
+
+// Quantised says whether the matrices of the agent's model stay in the blocks of their GGUF file.
+func (a *Agent) Quantised() bool { return a.DType == "quantised" }
 
 // Adapts says whether the agent trains adapters in place of its model's weights.
 func (a *Agent) Adapts() bool { return a.LoRA.R > 0 || a.LoRA.Folder() != "" }

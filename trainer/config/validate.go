@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -342,6 +343,18 @@ func (c *Config) validateTeam(d *decoder) {
 	}
 }
 
+// validateQuantised refuses what weights that stay quantised cannot be.
+func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
+	switch {
+	case !a.Adapts() && (c.Learns(a) || c.ColdStarts(a)):
+		d.failAt(key+".dtype", "quantised weights cannot be trained in full; set dtype: auto, train adapters (lora), or set train: false and no cold start")
+	case a.Model.Endpoint == nil && !strings.EqualFold(filepath.Ext(string(a.Model.Path)), ".gguf"):
+		d.failAt(key+".dtype", "only the model of a .gguf file can stay quantised; set dtype: auto")
+	case a.Engine.DType != "auto":
+		d.failAt(key+".engine.dtype", "the weights stay quantised for sampling, too; leave this out")
+	}
+}
+
 var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 
 func (c *Config) validateAgent(d *decoder, a *Agent) {
@@ -353,6 +366,9 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	}
 	if a.DType == "bf16" && a.Device == "cpu" {
 		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
+	}
+	if a.Quantised() {
+		c.validateQuantised(d, a, key)
 	}
 	a.Engine.validate(d, key+".engine")
 	if n := a.ContextTokens(math.MaxInt); a.Engine.CacheTokens > 0 && a.Engine.CacheTokens < n {

@@ -16,7 +16,7 @@ type Kind string
 
 // All kinds but Activations are exact to the byte; allocators may round each allocation up.
 const (
-	Weights     Kind = "weights"     // read by forward passes, with the rotary tables and a sampler's bf16 copy
+	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's bf16 copy
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16
 	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
 	Gradients   Kind = "gradients"   // fp32, and where Weights are bf16 those of one micro-batch besides
@@ -52,8 +52,8 @@ type Lever struct {
 }
 
 // Count counts the need of an agent of the configuration whose model has the given architecture, which must be valid, and
-// of whose parameters so many are trained.
-func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64) Need {
+// of whose parameters so many are trained. quantised is the size of weights that stay quantised, 0 where none do.
+func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) Need {
 	p := Need{Agent: a.Name, Device: a.Device}
 	if p.Device == "cuda" {
 		p.Device = "cuda:0"
@@ -68,11 +68,14 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained int64
 	rotary := 4 * context * int64(model.HeadDim)
 
 	weights := n*size + rotary
+	if quantised > 0 {
+		weights = quantised + rotary
+	}
 	if a.Engine.DType == "bf16" {
 		weights += 2 * n
 	}
 	p.add(Weights, weights)
-	if half {
+	if half && quantised == 0 {
 		p.add(Master, 4*n)
 	}
 	p.Files = 4 * n

@@ -4,8 +4,9 @@ import "github.com/mgrpo/mgrpo/bindings/torch"
 
 // linear is a linear map of a layer: weight [N, K] and bias [N], nil where the family has none. Adapters may add to it.
 type linear struct {
-	weight, bias *torch.Tensor
-	lora         *torch.LoRA // nil: none
+	weight torch.Matrix
+	bias   *torch.Tensor
+	lora   *torch.LoRA // nil: none
 }
 
 // of applies the map to x [T, K].

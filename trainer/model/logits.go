@@ -27,7 +27,7 @@ func (m *Model) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 			s.Scoped(func() {
 				width := min(most, vocab-from)
 				piece := make([]float32, n*width)
-				torch.Linear(hidden, m.Head().Narrow(0, from, width).To(torch.Float32), nil).Float32s(piece)
+				torch.Linear(hidden, m.headRows(s, from, width), nil).Float32s(piece)
 				for i := range out {
 					copy(out[i][from:], piece[int64(i)*width:int64(i+1)*width])
 				}
@@ -36,4 +36,15 @@ func (m *Model) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 		return nil
 	})
 	return out, err
+}
+
+// headRows are some rows of the head in float32.
+func (m *Model) headRows(s *torch.Scope, from, n int64) *torch.Tensor {
+	switch head := m.Head().(type) {
+	case *torch.Quantised:
+		return head.Widen(s, from, n)
+	case *torch.Tensor:
+		return head.Narrow(0, from, n).To(torch.Float32)
+	}
+	return nil
 }

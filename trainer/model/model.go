@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Model is the weights of one decoder on one device.
+// Model is the weights of one decoder on one device. Master, Half and Compute are nil where it stays quantised.
 type Model struct {
 	Config arch.Config
 	Device *torch.Device
@@ -27,7 +27,9 @@ type Model struct {
 	Decoder             // for training, over views of Compute
 	Generation *Decoder // for generation: the same decoder or, on a CPU with a bf16 copy, a decoder that reads matrices from the copy
 
-	leaves   []*torch.Tensor // views of Compute, one per Layout.Leaves
+	leaves    []*torch.Tensor    // views of Compute, one per Layout.Leaves
+	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks, nil where leaves has a tensor
+
 	halves   []*torch.Tensor // views of Half and
 	wide     []*torch.Tensor // of Master, where Generation reads both
 	cos, sin *torch.Tensor   // fp32 [MaxPosition, HeadDim/2]
@@ -35,9 +37,10 @@ type Model struct {
 
 // Decoder is the forward pass over weights of one precision.
 type Decoder struct {
-	cfg               *arch.Config
-	embed, norm, head *torch.Tensor
-	layers            []layer
+	cfg         *arch.Config
+	embed, head torch.Matrix
+	norm        *torch.Tensor
+	layers      []layer
 }
 
 type layer struct {
@@ -60,6 +63,7 @@ type Attention interface {
 type Options struct {
 	Compute     torch.DType // torch.Float32 or torch.BFloat16
 	HalfCopy    bool        // keep a bf16 copy beside float32: generation on a CPU then reads half the bytes
+	Quantised   bool        // keep matrices in the blocks of a GGUF file: nothing but adapters can train such a model
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 }
 
@@ -112,6 +116,9 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 	if err := src.Check(); err != nil {
 		return nil, err
 	}
+	if opt.Quantised {
+		return loadQuantised(ctx, dev, src, opt)
+	}
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
 		return nil, err
@@ -127,17 +134,33 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 	return m, nil
 }
 
-// allocate makes the buffers and the leaf views, without values.
-func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Options) (*Model, error) {
+// prepare makes a model without tensors.
+func prepare(dev *torch.Device, cfg arch.Config) (*Model, error) {
 	if err := usable(dev.Spec(), dev.IsCUDA()); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	m := &Model{Config: cfg, Device: dev, Layout: cfg.Layout()}
-	positions := cfg.MaxPosition
+	return &Model{Config: cfg, Device: dev, Layout: cfg.Layout()}, nil
+}
+
+// rotary makes the rotary tables.
+func (m *Model) rotary(s *torch.Scope, opt Options) {
+	positions := m.Config.MaxPosition
 	if opt.MaxPosition > 0 && opt.MaxPosition < positions {
 		positions = opt.MaxPosition
 	}
-	err := dev.Do(ctx, func(s *torch.Scope) error {
+	cos, sin := rotaryTables(&m.Config, positions)
+	half := int64(m.Config.HeadDim / 2)
+	m.cos = s.Keep(s.FromFloat32(cos, int64(positions), half))
+	m.sin = s.Keep(s.FromFloat32(sin, int64(positions), half))
+}
+
+// allocate makes the buffers and the leaf views, without values.
+func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Options) (*Model, error) {
+	m, err := prepare(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	err = dev.Do(ctx, func(s *torch.Scope) error {
 		m.Master = s.Keep(s.Empty(torch.Float32, m.Layout.Numel))
 		m.Compute = m.Master
 		if opt.HalfCopy || opt.Compute == torch.BFloat16 {
@@ -146,10 +169,7 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		if opt.Compute == torch.BFloat16 {
 			m.Compute = m.Half
 		}
-		cos, sin := rotaryTables(&cfg, positions)
-		half := int64(cfg.HeadDim / 2)
-		m.cos = s.Keep(s.FromFloat32(cos, int64(positions), half))
-		m.sin = s.Keep(s.FromFloat32(sin, int64(positions), half))
+		m.rotary(s, opt)
 		m.leaves = m.views(s, m.Compute)
 		m.Decoder = m.decoder(m.leaves, m.leaves, nil)
 		m.Generation = &m.Decoder
@@ -191,10 +211,16 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*tor
 		}
 	}
 	matrix, other := from(matrices), from(rest)
-	linearOf := func(name string) linear { return linear{matrix(name), other(name + "_bias"), adapters[name]} }
-	d := Decoder{cfg: &m.Config, embed: other("embed"), norm: other("norm"), head: matrix("head")}
+	held := func(name string, tensor func(string) *torch.Tensor) torch.Matrix {
+		if i, ok := at[name]; ok && m.quantised != nil && m.quantised[i] != nil {
+			return m.quantised[i]
+		}
+		return tensor(name)
+	}
+	linearOf := func(name string) linear { return linear{held(name, matrix), other(name + "_bias"), adapters[name]} }
+	d := Decoder{cfg: &m.Config, embed: held("embed", other), norm: other("norm"), head: held("head", matrix)}
 	if m.Config.Tied {
-		d.head = matrix("embed")
+		d.head = held("embed", matrix)
 	}
 	routed := 0
 	for i := range m.Config.Layers {
@@ -217,7 +243,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*tor
 }
 
 // Head is the output projection [VocabSize, Hidden]; a tied model returns its embedding.
-func (d *Decoder) Head() *torch.Tensor { return d.head }
+func (d *Decoder) Head() torch.Matrix { return d.head }
 
 // MaxPosition is the number of rows of the rotary tables.
 func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
@@ -295,6 +321,11 @@ func (m *Model) Close(ctx context.Context) error {
 				if t != nil {
 					t.Drop()
 				}
+			}
+		}
+		for _, q := range m.quantised {
+			if q != nil {
+				q.Drop()
 			}
 		}
 		return nil

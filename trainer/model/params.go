@@ -38,8 +38,14 @@ type Param struct {
 	Offset int64
 }
 
-// All returns Params that are all weights of a model, in the buffers that the model reads.
-func All(m *Model) Params { return all{m} }
+// All returns Params that are all weights of a model, in the buffers that the model reads; of one that stays quantised none,
+// since nothing can train it.
+func All(m *Model) Params {
+	if m.quantised != nil {
+		return frozen{m}
+	}
+	return all{m}
+}
 
 type all struct{ m *Model }
 

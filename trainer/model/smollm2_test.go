@@ -127,6 +127,11 @@ func argmax(v []float32) int32 {
 // openSmolLM2 opens the real model, which `make test` puts in place.
 func openSmolLM2(t *testing.T, device string) *Model {
 	t.Helper()
+	return openSmolLM2With(t, device, Options{Compute: torch.Float32, MaxPosition: 256})
+}
+
+func openSmolLM2With(t *testing.T, device string, opt Options) *Model {
+	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
 	path := filepath.Join(filepath.Dir(file), "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 	if _, err := os.Stat(path); err != nil {
@@ -142,7 +147,7 @@ func openSmolLM2(t *testing.T, device string) *Model {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	m, err := Load(context.Background(), dev, src, Options{Compute: torch.Float32, MaxPosition: 256})
+	m, err := Load(context.Background(), dev, src, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		dy.Drop()
 		inputs[i+1].Drop()
 	}
-	if m.embed.Grad() == nil {
+	if embed, ok := m.embed.(*torch.Tensor); !ok || embed.Grad() == nil {
 		return // it is not trained
 	}
 	s.Grad(true, func() {

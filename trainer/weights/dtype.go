@@ -52,6 +52,15 @@ func (d DType) Size() int64 {
 	return 0
 }
 
+// RowBytes returns the bytes of a row of k values, which must be whole blocks; 0 for a type that cannot be read.
+func (d DType) RowBytes(k int64) int64 {
+	e, ok := encodings[d]
+	if !ok {
+		return 0
+	}
+	return k / e.blockLen * e.blockBytes
+}
+
 func decodeF32(dst []float32, src []byte) {
 	for i := range dst {
 		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))

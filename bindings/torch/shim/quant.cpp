@@ -117,17 +117,17 @@ int64_t rows_of(const Parts &parts) {
 
 at::Tensor linear(const at::Tensor &x, const Parts &parts, const at::Tensor &b) {
   const int64_t n = rows_of(parts);
-  auto rows = x.reshape({-1, x.size(-1)});
-  auto y = at::empty({rows.size(0), n}, x.options());
+  auto sizes = x.sizes().vec();
+  sizes.back() = n;
+  auto y = at::empty(sizes, x.options());  // no view: adapters add to it in place
+  auto rows = x.reshape({-1, x.size(-1)}), to = y.view({-1, n});
   int64_t from = 0;
   for (const auto &p : parts) {
-    quant_product(rows, p, y.narrow(1, from, p.rows()));
+    quant_product(rows, p, to.narrow(1, from, p.rows()));
     from += p.rows();
   }
   if (b.defined()) y.add_(b);
-  auto sizes = x.sizes().vec();
-  sizes.back() = n;
-  return y.view(sizes);
+  return y;
 }
 
 struct LinearQuant : torch::autograd::Function<LinearQuant> {

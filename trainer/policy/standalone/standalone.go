@@ -24,7 +24,7 @@ import (
 type Options struct {
 	Device  string // "cpu", "cuda" or "cuda:N"
 	Threads int    // CPU threads; 0 means one a core
-	DType   string // "fp32", "bf16", or "auto": fp32 on the CPU, bf16 on a GPU
+	DType   string // "fp32", "bf16", "quantised" (as a GGUF file has them), or "auto": fp32 on the CPU, bf16 on a GPU
 	Context int    // tokens of the longest sequence; 0 means the model's limit
 	Adapter string // folder of a LoRA adapter as PEFT writes it; "": none
 }
@@ -66,7 +66,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	if p.device, err = torch.Open(opt.Device, threads); err != nil {
 		return nil, err
 	}
-	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), MaxPosition: opt.Context}
+	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), Quantised: opt.DType == "quantised", MaxPosition: opt.Context}
 	if p.base, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
 		return nil, errors.Join(err, p.device.Close())
 	}
@@ -108,7 +108,7 @@ func exists(path string) bool {
 }
 
 func computeType(name string, d *torch.Device) torch.DType {
-	if name == "bf16" || name == "auto" && d.IsCUDA() {
+	if name == "bf16" || name != "fp32" && d.IsCUDA() {
 		return torch.BFloat16
 	}
 	return torch.Float32

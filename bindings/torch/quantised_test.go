@@ -1,0 +1,182 @@
+package torch
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// goldenBlocks are random blocks of a quantisation, and their values by the gguf package (testdata/quant/make.py).
+type goldenBlocks struct {
+	kind   QuantType
+	data   []byte
+	values []float32
+}
+
+func readBlocks(t *testing.T) (all []goldenBlocks) {
+	raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "quant", "blocks.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden map[string]struct{ Blocks, Float32 string }
+	if err := json.Unmarshal(raw, &golden); err != nil {
+		t.Fatal(err)
+	}
+	for name, kind := range map[string]QuantType{"Q4_0": Q4_0, "Q4_1": Q4_1, "Q5_0": Q5_0, "Q5_1": Q5_1, "Q8_0": Q8_0, "Q4_K": Q4_K, "Q5_K": Q5_K, "Q6_K": Q6_K} {
+		b := goldenBlocks{kind: kind}
+		b.data, err = hex.DecodeString(golden[name].Blocks)
+		if err != nil || len(b.data) == 0 {
+			t.Fatalf("%s: %v", name, err)
+		}
+		bits, err := hex.DecodeString(golden[name].Float32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ; len(bits) > 0; bits = bits[4:] {
+			b.values = append(b.values, math.Float32frombits(uint32(bits[0])|uint32(bits[1])<<8|uint32(bits[2])<<16|uint32(bits[3])<<24))
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// matrix is the blocks as rows of one block, `times` times below each other, quantised and widened.
+func (b goldenBlocks) matrix(s *Scope, times int) (QuantPart, *Tensor) {
+	k := int64(32)
+	if b.kind >= Q4_K {
+		k = 256
+	}
+	rows := int64(len(b.values)) / k
+	var data []byte
+	var values []float32
+	for range times {
+		data, values = append(data, b.data...), append(values, b.values...)
+	}
+	rows *= int64(times)
+	return QuantPart{b.kind, s.FromBytes(data, Uint8, rows, int64(len(data))/rows)}, s.FromFloat32(values, rows, k)
+}
+
+// wantNear allows a part of the largest value: sums of random blocks cancel.
+func wantNear(t *testing.T, what string, got, want []float64, part float64) {
+	t.Helper()
+	largest := 0.0
+	for _, v := range want {
+		largest = max(largest, math.Abs(v))
+	}
+	for i := range want {
+		if !(math.Abs(got[i]-want[i]) <= part*largest) {
+			t.Fatalf("%s: value %d is %v, want %v (the largest is %v)", what, i, got[i], want[i], largest)
+		}
+	}
+}
+
+// TestQuantised compares every operation that takes a quantised matrix with the same operation by the widened one.
+func TestQuantised(t *testing.T) {
+	golden := readBlocks(t)
+	onDevices(t, func(t *testing.T, d *Device) {
+		for _, b := range golden {
+			do(t, d, func(s *Scope) {
+				part, wide := b.matrix(s, 3)
+				k, n := wide.Size(1), wide.Size(0)
+				w := NewQuantised(k, Float32, part)
+				x, bias := from(s, values(1, 7*k), Float32, 7, k), from(s, values(2, n), Float32, n)
+				tolerance := 1e-5
+				got, want := Linear(x, w, bias), Linear(x, wide, bias)
+				if d.IsCUDA() {
+					wantNear(t, "linear", float64s(got), float64s(want), tolerance)
+				} else if wantNear(t, "linear with bias", float64s(got), float64s(want), 1e-6); !Linear(x, w, nil).Equal(Linear(x, wide, nil)) {
+					t.Errorf("type %d: other bits than the widened matrix's", b.kind)
+				}
+				ids := s.FromInt32([]int32{int32(n - 1), 0, 1, 1}, 4)
+				if !Embedding(w, ids).Equal(Embedding(wide, ids)) || !w.Widen(s, 1, n-1).Equal(wide.Narrow(0, 1, n-1)) {
+					t.Errorf("type %d: other rows", b.kind)
+				}
+				targets := s.FromInt32([]int32{0, 1, 2, 3, 4, 5, 0}, 7)
+				scale := 1 / float64(k)
+				gradient := func(w Matrix) (logp, entropy, dx []float64) {
+					in := x.Scale(scale).Detach()
+					in.RequireGrad(true)
+					s.Grad(true, func() {
+						lp, e := HeadLogProb(in, w, targets, 0.9, 3)
+						y := Linear(in, w, bias)
+						Backward([]*Tensor{lp, e, y}, []*Tensor{from(s, values(3, 7), Float32, 7), from(s, values(4, 7), Float32, 7), from(s, values(5, 7*n), Float32, 7, n)})
+						logp, entropy = float64s(lp.Detach()), float64s(e.Detach())
+					})
+					return logp, entropy, float64s(in.Grad())
+				}
+				logp, entropy, dx := gradient(w)
+				wantLogp, wantEntropy, wantDx := gradient(wide)
+				wantNear(t, "log-prob", logp, wantLogp, tolerance)
+				wantNear(t, "entropy", entropy, wantEntropy, 10*tolerance)
+				wantNear(t, "gradient", dx, wantDx, tolerance)
+			})
+		}
+	})
+}
+
+// TestQuantisedParts multiplies by a matrix whose rows are of two types.
+func TestQuantisedParts(t *testing.T) {
+	golden := readBlocks(t)
+	onDevices(t, func(t *testing.T, d *Device) {
+		do(t, d, func(s *Scope) {
+			var parts []QuantPart
+			var wide []*Tensor
+			for _, b := range golden {
+				if b.kind == Q4_K || b.kind == Q6_K {
+					p, w := b.matrix(s, 2)
+					parts, wide = append(parts, p), append(wide, w)
+				}
+			}
+			q := NewQuantised(256, Float32, parts...)
+			gradient := func(of func(x *Tensor) []*Tensor) (y, dx []float64) {
+				x := from(s, values(6, 3*256), Float32, 3, 256)
+				x.RequireGrad(true)
+				s.Grad(true, func() {
+					outputs := of(x)
+					var grads []*Tensor
+					for i, o := range outputs {
+						g := values(7, 3*q.Size(0))
+						if len(outputs) == 1 {
+							grads = append(grads, from(s, g, Float32, 3, q.Size(0)))
+							continue
+						}
+						grads = append(grads, from(s, g, Float32, 3, q.Size(0)).Narrow(1, int64(i)*wide[0].Size(0), o.Size(1)))
+					}
+					Backward(outputs, grads)
+					for row := range int64(3) {
+						for _, o := range outputs {
+							y = append(y, float64s(o.Detach().Select(0, row))...)
+						}
+					}
+				})
+				return y, float64s(x.Grad())
+			}
+			y, dx := gradient(func(x *Tensor) []*Tensor { return []*Tensor{Linear(x, q, nil)} })
+			wantY, wantDx := gradient(func(x *Tensor) []*Tensor { return []*Tensor{Linear(x, wide[0], nil), Linear(x, wide[1], nil)} })
+			wantNear(t, "product", y, wantY, 1e-5)
+			wantNear(t, "gradient", dx, wantDx, 1e-5)
+		})
+	})
+}
+
+func TestQuantisedRefusals(t *testing.T) {
+	d := open(t)
+	for what, f := range map[string]func(s *Scope, w *Quantised){
+		"no rows of":   func(s *Scope, w *Quantised) { Linear(s.Zeros(Float32, 2, 33), w, nil) },
+		"blocks must":  func(s *Scope, w *Quantised) { Linear(s.Zeros(Float32, 2, 64), w, nil) },
+		"every id":     func(s *Scope, w *Quantised) { Embedding(w, s.FromInt32([]int32{4}, 1)) },
+		"float32 or":   func(s *Scope, w *Quantised) { Linear(s.Zeros(Float64, 2, 32), w, nil) },
+		"rows outside": func(s *Scope, w *Quantised) { w.Widen(s, 4, 1) },
+		"1 is needed": func(s *Scope, w *Quantised) {
+			HeadLogProb(s.Zeros(Float32, 1, 32), NewQuantised(32, Float32, QuantPart{Q8_0, w.blocks[0]}, QuantPart{Q8_0, w.blocks[0]}), s.FromInt32([]int32{0}, 1), 1, 1)
+		},
+	} {
+		err := failure(t, d, func(s *Scope) {
+			f(s, NewQuantised(32, Float32, QuantPart{Q8_0, s.Zeros(Uint8, 4, 34)}))
+		})
+		wantMessage(t, err, what)
+	}
+}

@@ -1,0 +1,192 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// quantTypes are the types of GGUF files in which matrices can stay.
+var quantTypes = map[weights.DType]torch.QuantType{
+	weights.Q4_0: torch.Q4_0, weights.Q4_1: torch.Q4_1, weights.Q5_0: torch.Q5_0, weights.Q5_1: torch.Q5_1, weights.Q8_0: torch.Q8_0,
+	weights.Q4_K: torch.Q4_K, weights.Q5_K: torch.Q5_K, weights.Q6_K: torch.Q6_K,
+}
+
+// staysQuantised says whether a leaf of the model is held in the file's blocks with Options.Quantised: a matrix all of whose
+// tensors the file has in them.
+func staysQuantised(src *weights.Source, l arch.Leaf) bool {
+	for _, t := range l.Parts {
+		if _, ok := quantTypes[src.TypeOf(t.Name)]; !ok {
+			return false
+		}
+	}
+	return len(l.Shape) == 2
+}
+
+// QuantisedBytes is the size of the weights of a checkpoint loaded with Options.Quantised.
+func QuantisedBytes(src *weights.Source, compute torch.DType) (bytes int64) {
+	cfg := src.Config()
+	for _, l := range cfg.Layout().Leaves {
+		if !staysQuantised(src, l) {
+			bytes += l.Numel() * int64(compute.Size())
+			continue
+		}
+		for _, t := range l.Parts {
+			bytes += t.Shape[0] * src.TypeOf(t.Name).RowBytes(t.Shape[1])
+		}
+	}
+	return bytes
+}
+
+// loadQuantised makes a model of the file's blocks, and of a tensor in the compute type for every other leaf.
+func loadQuantised(ctx context.Context, dev *torch.Device, src *weights.Source, opt Options) (*Model, error) {
+	cfg := src.Config()
+	switch {
+	case src.GGUFMeta() == nil:
+		return nil, errors.New("model: only a GGUF file has quantised weights to keep: this checkpoint is a folder; dtype fp32 or bf16 reads it")
+	case cfg.Mixture != nil:
+		return nil, errors.New("model: a mixture of experts cannot stay quantised: dtype fp32 or bf16 widens it")
+	}
+	m, err := prepare(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	m.quantised = make([]*torch.Quantised, len(m.Layout.Leaves))
+	for i, l := range m.Layout.Leaves {
+		if staysQuantised(src, l) {
+			m.quantised[i], err = readBlocks(ctx, dev, src, l, opt.Compute)
+			m.leaves = append(m.leaves, nil)
+		} else {
+			var t *torch.Tensor
+			t, err = readLeaf(ctx, m, src, l, opt.Compute)
+			m.leaves = append(m.leaves, t)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("model: %s: %w", l.Name, err), m.Close(ctx))
+		}
+	}
+	err = dev.Do(ctx, func(s *torch.Scope) error {
+		m.rotary(s, opt)
+		m.Decoder = m.decoder(m.leaves, m.leaves, nil)
+		m.Generation = &m.Decoder
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("model: %w", err), m.Close(ctx))
+	}
+	return m, nil
+}
+
+// readBlocks reads a matrix in the file's blocks. Tensors of one type that follow each other become one part.
+func readBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, l arch.Leaf, dt torch.DType) (*torch.Quantised, error) {
+	k := l.Shape[1]
+	var parts []torch.QuantPart
+	for i := 0; i < len(l.Parts); {
+		kind, rows, end := src.TypeOf(l.Parts[i].Name), int64(0), i
+		for ; end < len(l.Parts) && src.TypeOf(l.Parts[end].Name) == kind; end++ {
+			rows += l.Parts[end].Shape[0]
+		}
+		rowBytes := kind.RowBytes(k)
+		part := torch.QuantPart{Type: quantTypes[kind]}
+		err := dev.Do(ctx, func(s *torch.Scope) error {
+			part.Blocks = s.Keep(s.Empty(torch.Uint8, rows, rowBytes))
+			parts = append(parts, part)
+			return nil
+		})
+		at := int64(0)
+		for ; i < end && err == nil; i++ {
+			err = copyBlocks(ctx, dev, src, l.Parts[i], part.Blocks, at, rowBytes)
+			at += l.Parts[i].Shape[0]
+		}
+		if err != nil {
+			return torch.NewQuantised(k, dt, parts...), err
+		}
+	}
+	return torch.NewQuantised(k, dt, parts...), nil
+}
+
+// copyBlocks fills the rows of dst from row `at` on with a tensor of the file, some rows at a time.
+func copyBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, t arch.Tensor, dst *torch.Tensor, at, rowBytes int64) error {
+	rows := t.Shape[0]
+	step := max(4*chunkElements/rowBytes, 1)
+	buf := make([]byte, min(step, rows)*rowBytes)
+	for from := int64(0); from < rows; from += step {
+		n := min(step, rows-from)
+		if err := src.Blocks(t.Name, from, from+n, buf[:n*rowBytes]); err != nil {
+			return err
+		}
+		err := dev.Do(ctx, func(*torch.Scope) error {
+			dst.Narrow(0, at+from, n).SetBytes(buf[:n*rowBytes], torch.Uint8)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readLeaf reads a leaf that does not stay quantised.
+func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, dt torch.DType) (leaf *torch.Tensor, err error) {
+	var flat *torch.Tensor
+	err = m.Device.Do(ctx, func(s *torch.Scope) error {
+		flat = s.Keep(s.Empty(dt, l.Numel()))
+		leaf = s.Keep(flat.View(l.Shape...))
+		return nil
+	})
+	for _, t := range l.Parts {
+		if err != nil {
+			break
+		}
+		cols := t.Numel() / max(t.Shape[0], 1)
+		err = m.write(ctx, flat, t.Offset-l.Offset, t.Numel(), max(chunkElements/max(cols, 1), 1)*cols, func(from int64, dst []float32) error {
+			return src.Read(t.Name, from/cols, (from+int64(len(dst)))/cols, dst)
+		})
+	}
+	return leaf, errors.Join(err, m.Device.Do(ctx, func(*torch.Scope) error { flat.Drop(); return nil }))
+}
+
+// frozen are the Params of a model that stays quantised: there are none.
+type frozen struct{ m *Model }
+
+func (p frozen) Numel() int64          { return 0 }
+func (p frozen) Leaves() []Param       { return nil }
+func (p frozen) Master() *torch.Tensor { return nil }
+func (p frozen) Half() *torch.Tensor   { return nil }
+func (p frozen) Publish()              {}
+
+func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
+
+// Reader reads tensors of the model as the file's blocks define them.
+func (p frozen) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
+	return func(name string, dst []float32) error {
+		for i, l := range p.m.Layout.Leaves {
+			for _, t := range l.Parts {
+				if t.Name == name {
+					return p.m.Device.Do(ctx, func(s *torch.Scope) error { p.m.widen(s, i, t, dst); return nil })
+				}
+			}
+		}
+		return fmt.Errorf("model: no tensor %s", name)
+	}
+}
+
+// widen fills dst with a checkpoint's tensor of leaf i.
+func (m *Model) widen(s *torch.Scope, i int, t arch.Tensor, dst []float32) {
+	offset := t.Offset - m.Layout.Leaves[i].Offset
+	q := m.quantised[i]
+	if q == nil {
+		m.leaves[i].View(-1).Narrow(0, offset, t.Numel()).Float32s(dst)
+		return
+	}
+	cols := t.Shape[1]
+	step := max(chunkElements/cols, 1)
+	for from := int64(0); from < t.Shape[0]; from += step {
+		n := min(step, t.Shape[0]-from)
+		s.Scoped(func() { q.Widen(s, offset/cols+from, n).Float32s(dst[from*cols:][:n*cols]) })
+	}
+}
