@@ -36,7 +36,7 @@ func write(root string) error {
 }
 
 // suites in the order in which the document has them.
-var suites = []string{"kernels", "rollout", "learner", "step"}
+var suites = []string{"kernels", "rollout", "learner", "step", "quantised"}
 
 // document reads the results and returns the files of docs/ by their names.
 func document(root string) (map[string]string, error) {

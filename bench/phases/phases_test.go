@@ -128,3 +128,27 @@ func TestPeers(t *testing.T) {
 		})
 	}
 }
+
+// TestQuantisedQuick decodes from both kinds of blocks, as mgrpo bench quantised --quick does.
+func TestQuantisedQuick(t *testing.T) {
+	r, err := Quantised(context.Background(), Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf,
+		Save: func(*measure.Results) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) != 2 {
+		t.Fatalf("%d rows", len(r.Rows))
+	}
+	for _, row := range r.Rows {
+		ours, theirs := row.Providers[0], row.Providers[1]
+		if ours.Status != "ok" || theirs.Status != "ok" || ours.Median <= 0 || theirs.Median <= 0 {
+			t.Errorf("%+v", row.Providers)
+		}
+		if !(ours.MaxError < 1e-5) || !(theirs.MaxError > 1e-5 && theirs.MaxError < 1e-2) {
+			t.Errorf("%s: log-probs are off by %v, in bf16 by %v", row.Name, ours.MaxError, theirs.MaxError)
+		}
+		if ours.PeakExtraBytes >= theirs.PeakExtraBytes*6/10 {
+			t.Errorf("%s: %d bytes, in bf16 %d", row.Name, ours.PeakExtraBytes, theirs.PeakExtraBytes)
+		}
+	}
+}

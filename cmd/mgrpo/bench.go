@@ -15,7 +15,10 @@ type benchCmd struct {
 	Rollout benchRolloutCmd `cmd:"" help:"Sampling beside transformers' generate."`
 	Learner benchLearnerCmd `cmd:"" help:"An update beside transformers' forward and backward pass."`
 	Step    benchStepCmd    `cmd:"" help:"A whole step of GRPO beside TRL."`
-	Store   benchStoreCmd   `cmd:"" help:"What agents share: bytes, round trips, latency, and what one Redis bears."`
+
+	Quantised benchQuantisedCmd `cmd:"" help:"Decoding from quantised weights beside decoding from bf16."`
+
+	Store benchStoreCmd `cmd:"" help:"What agents share: bytes, round trips, latency, and what one Redis bears."`
 
 	StoreClient benchStoreClientCmd `cmd:"" hidden:""`
 }

@@ -50,6 +50,12 @@ func (c *benchStepCmd) Run(ctx context.Context) error {
 	return c.phase(ctx, "step")
 }
 
+type benchQuantisedCmd struct{ benchFlags }
+
+func (c *benchQuantisedCmd) Run(ctx context.Context) error {
+	return c.suite(func(o measure.Options) (*measure.Results, error) { return phases.Quantised(ctx, o) })
+}
+
 func (f benchFlags) phase(ctx context.Context, name string) error {
 	return f.suite(func(o measure.Options) (*measure.Results, error) { return phases.Run(ctx, name, o) })
 }

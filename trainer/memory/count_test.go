@@ -38,7 +38,7 @@ agents:
 func count(t *testing.T, agent string, sets ...string) Need {
 	t.Helper()
 	cfg := team(t, sets...)
-	return Count(cfg, cfg.Agent(agent), smolLM2Shape, smolLM2)
+	return Count(cfg, cfg.Agent(agent), smolLM2Shape, smolLM2, 0)
 }
 
 func TestCount(t *testing.T) {
@@ -89,7 +89,7 @@ func TestCountOfFewTrained(t *testing.T) {
 	const n, few = smolLM2, 1000
 	for agent, gradients := range map[string]int64{"boss": 4 * few, "help": 6 * few} {
 		cfg := team(t, "grpo.kl=k3")
-		all, p := Count(cfg, cfg.Agent(agent), smolLM2Shape, n), Count(cfg, cfg.Agent(agent), smolLM2Shape, few)
+		all, p := Count(cfg, cfg.Agent(agent), smolLM2Shape, n, 0), Count(cfg, cfg.Agent(agent), smolLM2Shape, few, 0)
 		for kind, want := range map[Kind]int64{Gradients: gradients, Moments: 8 * few, Snapshot: 12 * few,
 			Weights: all.Of(Weights), Master: all.Of(Master), Reference: all.Of(Reference)} {
 			if p.Of(kind) != want {
@@ -98,6 +98,20 @@ func TestCountOfFewTrained(t *testing.T) {
 		}
 		if p.Files != all.Files-8*(n-few) {
 			t.Errorf("%s: files of %d bytes, %d where all is trained", agent, p.Files, all.Files)
+		}
+	}
+}
+
+// Weights that stay quantised are counted as they are, without a master.
+func TestCountOfQuantised(t *testing.T) {
+	const n, blocks, rotary = smolLM2, 77_000_000, 4 * 1024 * 64
+	for _, agent := range []string{"boss", "help"} { // the first on the CPU, the second on a GPU
+		cfg := team(t)
+		a := *cfg.Agent(agent)
+		a.Train, a.DType = false, "quantised"
+		p := Count(cfg, &a, smolLM2Shape, 0, blocks)
+		if p.Of(Weights) != blocks+rotary || p.Of(Master) != 0 || p.Of(Gradients)+p.Of(Moments)+p.Of(Snapshot) != 0 || p.Of(KVCache) == 0 {
+			t.Errorf("%s: %+v", agent, p)
 		}
 	}
 }
@@ -131,7 +145,7 @@ func TestSums(t *testing.T) {
 	if text := sums[0].String(); !strings.HasPrefix(text, "boss and help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {
 		t.Error(text)
 	}
-	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape, smolLM2)
+	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape, smolLM2, 0)
 	if got := Sums([]Need{single}, nil); len(got) != 1 {
 		t.Errorf("%+v", got)
 	}

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"slices"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -69,6 +72,69 @@ func TestQuantisedBits(t *testing.T) {
 				t.Errorf("%s: other values", l)
 			}
 		}
+	}
+}
+
+// TestQuantisedAdapters trains adapters on the model in blocks: their gradient is the one on the widened model.
+func TestQuantisedAdapters(t *testing.T) {
+	ids := []int32{1, 4093, 198, 2683, 359, 260, 5345}
+	gradient := func(quantised, checkpointed bool) (flat []float64) {
+		base := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64, Quantised: quantised})
+		layout, err := lora.Spec{R: 2, Alpha: 4, Targets: lora.Targets{Pattern: lora.AllLinear}}.Layout(base.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := Adapt(t.Context(), base, layout, func(from int64, dst []float32) error {
+			for i := range dst {
+				dst[i] = float32(math.Sin(float64(from)+float64(i))) / 50
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close(context.Background())
+		do(t, base, func(s *torch.Scope) {
+			grad := s.Zeros(torch.Float32, a.Numel())
+			for _, p := range a.Leaves() {
+				p.Leaf.RequireGrad(true)
+				p.Leaf.SetGrad(grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+			}
+			run := a.Model().ForwardBackward
+			if checkpointed {
+				run = a.Model().ForwardBackwardCheckpointed
+			}
+			n := int64(len(ids))
+			in := Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32([]int32{0, 1, 2, 3, 4, 5, 6}, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)}
+			run(s, in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+				logp, _ := torch.HeadLogProb(hidden, a.Model().Head(), s.FromInt32([]int32{4093, 198, 2683, 359, 260, 5345, 2}, n), 1, 4)
+				return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32([]float32{1, -1, 1, 1, 1, -1, 1}, n)}
+			})
+			flat = floats(grad)
+		})
+		return flat
+	}
+	want := gradient(false, false)
+	for _, checkpointed := range []bool{false, true} {
+		apart, norm := 0.0, 0.0
+		for i, g := range gradient(true, checkpointed) {
+			apart, norm = apart+(g-want[i])*(g-want[i]), norm+want[i]*want[i]
+		}
+		if !(math.Sqrt(apart) <= 1e-3*math.Sqrt(norm)) || norm == 0 {
+			t.Errorf("the gradient is off by %v of its norm, %v", math.Sqrt(apart/norm), math.Sqrt(norm))
+		}
+	}
+}
+
+// Loading grows memory by the blocks and little more.
+func TestQuantisedMemory(t *testing.T) {
+	var m *Model
+	grown := memorytest.Peak(t, func() {
+		m = openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64, Quantised: true})
+	})
+	const fileBytes = 98 << 20 // with the tokenizer
+	if grown > fileBytes*12/10 || grown > m.Layout.Numel {
+		t.Errorf("memory grew by %d MB for %d million weights", grown>>20, m.Layout.Numel/1e6)
 	}
 }
 

@@ -115,7 +115,7 @@ int64_t rows_of(const Parts &parts) {
   return n;
 }
 
-at::Tensor linear(const at::Tensor &x, const Parts &parts, const at::Tensor &b) {
+at::Tensor linear(const at::Tensor &x, const Parts &parts, const std::optional<at::Tensor> &b) {
   const int64_t n = rows_of(parts);
   auto sizes = x.sizes().vec();
   sizes.back() = n;
@@ -126,12 +126,12 @@ at::Tensor linear(const at::Tensor &x, const Parts &parts, const at::Tensor &b) 
     quant_product(rows, p, to.narrow(1, from, p.rows()));
     from += p.rows();
   }
-  if (b.defined()) y.add_(b);
+  if (b) y.add_(*b);
   return y;
 }
 
 struct LinearQuant : torch::autograd::Function<LinearQuant> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const Parts &parts, const at::Tensor &b) {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const Parts &parts, const std::optional<at::Tensor> &b) {
     variable_list data;
     std::vector<int64_t> types;
     for (const auto &p : parts) data.push_back(p.data), types.push_back(p.type);
@@ -158,12 +158,14 @@ struct LinearQuant : torch::autograd::Function<LinearQuant> {
 
 mgt_tensor mgt_linear_quant(mgt_device *d, void *x, void **parts, const int32_t *types, int64_t n, void *b_or_null) {
   return make(d, [&] {
-    const at::Tensor none, &X = ref(x), &B = b_or_null ? ref(b_or_null) : none;
+    const auto &X = ref(x);
+    std::optional<at::Tensor> b;
+    if (b_or_null) b = ref(b_or_null);
     TORCH_CHECK(X.dim() >= 1, "x must be [..., K]");
     Parts all;
     for (int64_t i = 0; i < n; i++) all.push_back(blocks(ref(parts[i]), types[i], X.size(-1), X));
-    TORCH_CHECK(!B.defined() || (B.dim() == 1 && B.size(0) == rows_of(all) && !B.requires_grad()), "b must be [N] and frozen");
-    return recorded(X) ? LinearQuant::apply(X, all, B) : linear(X, all, B);
+    TORCH_CHECK(!b || (b->dim() == 1 && b->size(0) == rows_of(all) && !b->requires_grad()), "b must be [N] and frozen");
+    return recorded(X) ? LinearQuant::apply(X, all, b) : linear(X, all, b);
   });
 }
 
