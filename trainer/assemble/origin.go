@@ -62,7 +62,8 @@ func (o origin) close() error {
 
 // model makes the agent's model of it: the weights, or random ones, which are a function of the seed.
 func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
-	opt.Compute, opt.Quantised = computeType(a), a.Quantised()
+	opt.Compute = computeType(a)
+	opt.Quantised = a.Quantised() && o.source != nil && o.source.GGUFMeta() != nil // a reference may be a folder
 	if o.source != nil {
 		return model.Load(ctx, d, o.source, opt)
 	}

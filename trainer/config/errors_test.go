@@ -102,7 +102,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:2:75: agents.b.device: several devices for one agent are not supported yet; give one\n" +
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
 		{name: "quantised", text: "run: {name: t}\nagents: {a: {role: main, model: m.gguf, dtype: quantised}, b: {role: sub, model: m, train: false, dtype: quantised}, c: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {dtype: bf16}}}\n",
-			want: "f.yaml:2:41: agents.a.dtype: quantised weights cannot be trained in full; set dtype: auto, or train: false and no cold start\n" +
+			want: "f.yaml:2:41: agents.a.dtype: quantised weights cannot be trained in full; set dtype: auto, train adapters (lora), or set train: false and no cold start\n" +
 				"f.yaml:2:99: agents.b.dtype: only the model of a .gguf file can stay quantised; set dtype: auto\n" +
 				"f.yaml:2:189: agents.c.engine.dtype: the weights stay quantised for sampling, too; leave this out"},
 		{name: "half copy on a GPU", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: cuda, engine: {dtype: bf16}}}\n",
