@@ -161,6 +161,10 @@ func (p frozen) Publish()              {}
 
 func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
 
+func (p frozen) Files(ctx context.Context, _ func(from int64, dst []float32) error) weights.Files {
+	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, nil)}
+}
+
 // Reader reads tensors of the model as the file's blocks define them.
 func (p frozen) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
 	return func(name string, dst []float32) error {

@@ -80,11 +80,12 @@ func TestQuantisedAdapters(t *testing.T) {
 	ids := []int32{1, 4093, 198, 2683, 359, 260, 5345}
 	gradient := func(quantised, checkpointed bool) (flat []float64) {
 		base := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64, Quantised: quantised})
-		layout, err := lora.Spec{R: 2, Alpha: 4, Targets: lora.Targets{Pattern: lora.AllLinear}}.Layout(base.Config)
+		config := lora.PEFT{Spec: lora.Spec{R: 2, Alpha: 4, Targets: lora.Targets{Pattern: lora.AllLinear}}}
+		layout, err := config.Spec.Layout(base.Config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := Adapt(t.Context(), base, layout, func(from int64, dst []float32) error {
+		a, err := Adapt(t.Context(), base, config, layout, func(from int64, dst []float32) error {
 			for i := range dst {
 				dst[i] = float32(math.Sin(float64(from)+float64(i))) / 50
 			}
