@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/play"
@@ -60,12 +59,8 @@ func TestUnusedTensorsAreSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	device, err := torch.Open("cpu", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Parts{Device: device}
-	err = p.load(t.Context(), Wanted{Config: cfg, Agent: "writer"}, cfg.Agent("writer"))
+	p := &Parts{}
+	err = p.load(t.Context(), Wanted{Config: cfg, Agent: "writer", Process: &Process{Agents: []string{"writer"}}}, cfg.Agent("writer"))
 	if err != nil || len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], unused) {
 		t.Errorf("%q, %v", p.Notes, err)
 	}
