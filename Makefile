@@ -91,7 +91,7 @@ test: native-tests build gsm8k ## every test
 	$(GO) test -timeout 2h -race $(RACE)
 
 test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
-	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with lora/, mgrpo/, models/ or tokenizer/ in it'; exit 2; }
+	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, lora/, mgrpo/, models/ or tokenizer/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 
 test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # goldens.sh DIR: runs the tests that compare with expected numbers on those under DIR, laid out like testdata/
-# (lora/, mgrpo/, models/, tokenizer/; any may be absent). Prints how many cases of each kind were compared and what
+# (families/, lora/, mgrpo/, models/, tokenizer/; any may be absent). Prints how many cases of each kind were compared and what
 # was skipped; fails if a test does, or if there was nothing to compare.
 set -euo pipefail
 [ -d "$1" ] || { echo "goldens: no folder $1" >&2; exit 2; }

@@ -81,7 +81,7 @@ func rmsNorm(d *desk, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, width)}, douts: d.gradients(n, 1, 3, rows, width),
-		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.RMSNorm(x[0], x[1], 1e-5)) },
+		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.RMSNorm(x[0], x[1], 0, 1e-5)) },
 	}.native(d)
 }
 
@@ -91,7 +91,7 @@ func addRMSNorm(d *desk, n dims) *measure.Native {
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, rows, width), d.uniform(3, 1, width)},
 		douts:  d.gradients(n, 2, 4, rows, width),
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			sum, y := torch.AddRMSNorm(x[0], x[1], x[2], 1e-5)
+			sum, y := torch.AddRMSNorm(x[0], x[1], x[2], 0, 1e-5)
 			return []*torch.Tensor{sum, y}
 		},
 	}.native(d)

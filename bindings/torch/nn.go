@@ -32,17 +32,17 @@ func Embedding(w Matrix, ids *Tensor) *Tensor {
 	return s.take("embedding", C.mgt_embedding(s.dev.native, t.handle, ids.handle), t, ids)
 }
 
-// RMSNorm returns x / sqrt(mean(x^2) + eps) * w over the last dimension, D: x [..., D], w [D].
-func RMSNorm(x, w *Tensor, eps float64) *Tensor {
+// RMSNorm returns x / sqrt(mean(x^2) + eps) * (offset + w) over the last dimension, D: x [..., D], w [D].
+func RMSNorm(x, w *Tensor, offset, eps float64) *Tensor {
 	s := x.scopeFor("rms norm", w)
-	return s.take("rms norm", C.mgt_rms_norm(s.dev.native, x.handle, w.handle, C.double(eps)), x, w)
+	return s.take("rms norm", C.mgt_rms_norm(s.dev.native, x.handle, w.handle, C.double(offset), C.double(eps)), x, w)
 }
 
 // AddRMSNorm returns x + residual, of one shape, and RMSNorm of that sum, with the bits of RMSNorm(x.Add(residual), w,
-// eps). The forward and the backward pass each go over memory once.
-func AddRMSNorm(x, residual, w *Tensor, eps float64) (sum, y *Tensor) {
+// offset, eps). The forward and the backward pass each go over memory once.
+func AddRMSNorm(x, residual, w *Tensor, offset, eps float64) (sum, y *Tensor) {
 	s := x.scopeFor("add rms norm", residual, w)
-	r := C.mgt_add_rms_norm(s.dev.native, x.handle, residual.handle, w.handle, C.double(eps))
+	r := C.mgt_add_rms_norm(s.dev.native, x.handle, residual.handle, w.handle, C.double(offset), C.double(eps))
 	must("add rms norm", r.error, x, residual, w)
 	return s.take("add rms norm", r.first), s.take("add rms norm", r.second)
 }
@@ -53,9 +53,15 @@ func SwiGLU(gateUp *Tensor) *Tensor {
 	return s.take("swiglu", C.mgt_swiglu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// Rope rotates x [T, H, hd] by position: elements i and i + hd/2 of a head are the plane that turns by the angle whose
-// cosine and sine are cos[pos, i] and sin[pos, i]. cos and sin are float32 [P, hd/2], pos is int32 [T] with values
-// below P; on a GPU any other value gives NaN instead of an error. No gradient flows to cos and sin.
+// GeGLU is SwiGLU with the tanh form of GELU in place of silu.
+func GeGLU(gateUp *Tensor) *Tensor {
+	s := gateUp.scopeFor("geglu")
+	return s.take("geglu", C.mgt_geglu(s.dev.native, gateUp.handle), gateUp)
+}
+
+// Rope rotates x [T, H, hd] by position: elements i and i + R/2 of a head are the plane that turns by the angle whose
+// cosine and sine are cos[pos, i] and sin[pos, i]; elements from R on stay. cos and sin are float32 [P, R/2] with R at
+// most hd, pos is int32 [T] with values below P; on a GPU any other value gives NaN instead of an error. No gradient flows to cos and sin.
 func Rope(x, cos, sin, pos *Tensor) *Tensor {
 	s := x.scopeFor("rope", cos, sin, pos)
 	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)

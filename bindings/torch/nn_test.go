@@ -52,11 +52,14 @@ func layers() []layer {
 				return y
 			}},
 		{"rms norm", [][]int64{{4, 3, 8}, {8}},
-			func(s *Scope, in []*Tensor) []*Tensor { return one(RMSNorm(in[0], in[1], eps)) },
-			func(in [][]float64) []float64 { return rmsNormOracle(in[0], in[1], eps) }},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(RMSNorm(in[0], in[1], 0, eps)) },
+			func(in [][]float64) []float64 { return rmsNormOracle(in[0], in[1], 0, eps) }},
+		{"rms norm of weights from 1", [][]int64{{4, 3, 8}, {8}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(RMSNorm(in[0], in[1], 1, eps)) },
+			func(in [][]float64) []float64 { return rmsNormOracle(in[0], in[1], 1, eps) }},
 		{"add and rms norm", [][]int64{{4, 3, 8}, {4, 3, 8}, {8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				sum, y := AddRMSNorm(in[0], in[1], in[2], eps)
+				sum, y := AddRMSNorm(in[0], in[1], in[2], 1, eps)
 				return []*Tensor{sum, y}
 			},
 			func(in [][]float64) []float64 {
@@ -64,17 +67,35 @@ func layers() []layer {
 				for i := range sum {
 					sum[i] += in[1][i]
 				}
-				return append(sum, rmsNormOracle(sum, in[2], eps)...)
+				return append(sum, rmsNormOracle(sum, in[2], 1, eps)...)
 			}},
 		{"swiglu", [][]int64{{5, 14}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(SwiGLU(in[0])) },
-			func(in [][]float64) []float64 { return swigluOracle(in[0], 7) }},
+			func(in [][]float64) []float64 { return gluOracle(in[0], 7, silu) }},
+		{"geglu", [][]int64{{5, 14}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(GeGLU(in[0])) },
+			func(in [][]float64) []float64 { return gluOracle(in[0], 7, geluTanh) }},
 		experts("experts", false), experts("experts, weights normalised", true),
 		{"rope", [][]int64{{5, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				return one(Rope(in[0], from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)))
 			},
 			func(in [][]float64) []float64 { return ropeOracle(in[0], cos, sin, pos, 2, 8) }},
+		{"rope of a part of the head", [][]int64{{5, 2, 11}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(Rope(in[0], from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)))
+			},
+			func(in [][]float64) []float64 {
+				var head, y []float64 // the first 8 of 11
+				for at := 0; at < len(in[0]); at += 11 {
+					head = append(head, in[0][at:at+8]...)
+				}
+				head = ropeOracle(head, cos, sin, pos, 2, 8)
+				for h := range len(head) / 8 {
+					y = append(append(y, head[8*h:8*h+8]...), in[0][11*h+8:11*h+11]...)
+				}
+				return y
+			}},
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0))
@@ -250,10 +271,10 @@ func testAddRMSNormIsBothSteps(t *testing.T, d *Device) {
 				return []*Tensor{sum, y, x.Grad(), r.Grad(), w.Grad()}
 			}
 			do(t, d, func(s *Scope) {
-				one := run(s, func(x, r, w *Tensor) (*Tensor, *Tensor) { return AddRMSNorm(x, r, w, 1e-5) })
+				one := run(s, func(x, r, w *Tensor) (*Tensor, *Tensor) { return AddRMSNorm(x, r, w, 0, 1e-5) })
 				two := run(s, func(x, r, w *Tensor) (*Tensor, *Tensor) {
 					sum := x.Add(r)
-					return sum, RMSNorm(sum, w, 1e-5)
+					return sum, RMSNorm(sum, w, 0, 1e-5)
 				})
 				for i, name := range []string{"sum", "norm", "gradient of x", "gradient of the residual", "gradient of w"} {
 					if dt == BFloat16 && i > 1 { // there the gradient that is added is rounded before
@@ -389,7 +410,7 @@ func TestLayerErrors(t *testing.T) {
 		{"linear", "do not agree on K", func(s *Scope) { Linear(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4, 2), nil) }},
 		{"linear bias", "do not agree on N", func(s *Scope) { Linear(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4, 3), s.Zeros(Float32, 3)) }},
 		{"embedding", "out of range", func(s *Scope) { Embedding(s.Zeros(Float32, 2, 3), s.FromInt32([]int32{2}, 1)) }},
-		{"rms norm", "do not agree on D", func(s *Scope) { RMSNorm(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4), 1e-5) }},
+		{"rms norm", "do not agree on D", func(s *Scope) { RMSNorm(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4), 0, 1e-5) }},
 		{"swiglu", "even", func(s *Scope) { SwiGLU(s.Zeros(Float32, 2, 3)) }},
 		{"rope position", "position", func(s *Scope) {
 			Rope(s.Zeros(Float32, 1, 1, 4), s.Zeros(Float32, 3, 2), s.Zeros(Float32, 3, 2), s.FromInt32([]int32{3}, 1))

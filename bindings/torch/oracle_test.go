@@ -25,7 +25,7 @@ func linearOracle(x, w, b []float64, k int) []float64 {
 	return y
 }
 
-func rmsNormOracle(x, w []float64, eps float64) []float64 {
+func rmsNormOracle(x, w []float64, offset, eps float64) []float64 {
 	d := len(w)
 	y := make([]float64, len(x))
 	for r := 0; r < len(x); r += d {
@@ -34,7 +34,7 @@ func rmsNormOracle(x, w []float64, eps float64) []float64 {
 			sum += x[r+i] * x[r+i]
 		}
 		for i := range d {
-			y[r+i] = x[r+i] / math.Sqrt(sum/float64(d)+eps) * w[i]
+			y[r+i] = x[r+i] / math.Sqrt(sum/float64(d)+eps) * (offset + w[i])
 		}
 	}
 	return y
@@ -42,11 +42,15 @@ func rmsNormOracle(x, w []float64, eps float64) []float64 {
 
 func silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
 
-func swigluOracle(x []float64, f int) []float64 {
+func geluTanh(x float64) float64 {
+	return x / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+}
+
+func gluOracle(x []float64, f int, activation func(float64) float64) []float64 {
 	y := make([]float64, len(x)/2)
 	for r := range len(x) / (2 * f) {
 		for i := range f {
-			y[r*f+i] = silu(x[2*f*r+i]) * x[2*f*r+f+i]
+			y[r*f+i] = activation(x[2*f*r+i]) * x[2*f*r+f+i]
 		}
 	}
 	return y

@@ -11,8 +11,8 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr NnOps make_nn_ops(const char *name) {
-  return {name,   linear<float>, linear<uint16_t>, dequantise,  linear_quant, linear_quant_bwd, rms_norm, rms_norm_dx, rms_norm_dw,
-          swiglu, swiglu_bwd,    rope,             moe_combine, moe_weigh,    attend,           attend_bwd};
+  return {name, linear<float>, linear<uint16_t>, dequantise, linear_quant, linear_quant_bwd, rms_norm, rms_norm_dx, rms_norm_dw,
+          glu<Silu>, glu_bwd<Silu>, glu<GeluTanh>, glu_bwd<GeluTanh>, rope, moe_combine, moe_weigh, attend, attend_bwd};
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
-// Row-wise layers: RMS norm, SwiGLU, rotary embedding, sums over a token's experts.
+// Row-wise layers: RMS norm, gated activations, rotary embedding, sums over a token's experts.
 #pragma once
+#include <string.h>
+
 #include "simd.h"
 
 namespace mgrpo::cpu {
@@ -20,7 +22,7 @@ MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
 
 // The norm of x [d]; pass(at, put) gives each vector of it as it is first met.
 template <class Pass>
-MGRPO_INLINE void rms_norm_row(const float *x, const float *w, double eps, float *y, float *inv_rms, int64_t d,
+MGRPO_INLINE void rms_norm_row(const float *x, const float *w, float offset, double eps, float *y, float *inv_rms, int64_t d,
                                const Pass &pass) {
   Vec squares{};
   for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
@@ -28,19 +30,20 @@ MGRPO_INLINE void rms_norm_row(const float *x, const float *w, double eps, float
     squares = fma(v, v, squares);
   });
   const float inv = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(sum_lanes(squares)) / d + eps));
-  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * splat(inv) * at(w)); });
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * splat(inv) * (at(w) + splat(offset))); });
   if (inv_rms != nullptr) *inv_rms = inv;
 }
 
-void rms_norm(const float *x, const float *residual, const float *w, double eps, float *sum, float *y, float *inv_rms,
-              int64_t rows, int64_t d) {
+void rms_norm(const float *x, const float *residual, const float *w, float offset, double eps, float *sum, float *y,
+              float *inv_rms, int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++) {
     const int64_t row = r * d;
     float *inv = inv_rms != nullptr ? inv_rms + r : nullptr;
     if (residual == nullptr) {
-      rms_norm_row(x + row, w, eps, y + row, inv, d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { return at(x + row); });
+      rms_norm_row(x + row, w, offset, eps, y + row, inv, d,
+                   [&](auto at, auto) MGRPO_LAMBDA_INLINE { return at(x + row); });
     } else {
-      rms_norm_row(sum + row, w, eps, y + row, inv, d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      rms_norm_row(sum + row, w, offset, eps, y + row, inv, d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
         const Vec v = at(x + row) + at(residual + row);
         put(sum + row, v);
         return v;
@@ -49,17 +52,19 @@ void rms_norm(const float *x, const float *residual, const float *w, double eps,
   }
 }
 
-// dx = inv (dy w - x inv^2 mean(dy w x)) + more.
-void rms_norm_dx(const float *dy, const float *x, const float *w, const float *inv_rms, const float *dx_more, float *dx,
-                 int64_t rows, int64_t d) {
+// dx = inv (dy w - x inv^2 mean(dy w x)) + more, where w has the offset in it.
+void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
+                 const float *dx_more, float *dx, int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++, dy += d, x += d, dx += d) {
     Vec projection{};
-    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { projection = fma(at(dy) * at(w), at(x), projection); });
+    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { 
+      projection = fma(at(dy) * (at(w) + splat(offset)), at(x), projection);
+    });
     const double inv = inv_rms[r];
     const float along_x = static_cast<float>(-inv * inv * sum_lanes(projection) / d);
     const float *more = dx_more != nullptr ? dx_more + r * d : nullptr;
     for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      const Vec own = splat(inv_rms[r]) * fma(at(x), splat(along_x), at(dy) * at(w));
+      const Vec own = splat(inv_rms[r]) * fma(at(x), splat(along_x), at(dy) * (at(w) + splat(offset)));
       put(dx, more != nullptr ? own + at(more) : own);
     });
   }
@@ -82,31 +87,59 @@ void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *d
 
 MGRPO_INLINE Vec sigmoid(Vec g) { return 1.0f / (1.0f + vexp(-g)); }
 
-void swiglu(const float *gate_up, float *y, int64_t rows, int64_t f) {
+// Activations of the form g sigmoid(k(g)): k, and g times its derivative.
+struct Silu {
+  static MGRPO_INLINE Vec k(Vec g) { return g; }
+  static MGRPO_INLINE Vec slope(Vec g) { return g; }
+};
+
+// (1 + tanh(u)) / 2 is sigmoid(2 u). Beyond 16 the sigmoid is 0 or 1, and a cube of g could overflow.
+struct GeluTanh {
+  static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // 2 sqrt(2 / pi)
+  static MGRPO_INLINE Vec bounded(Vec g) {
+    g = g > splat(16) ? splat(16) : g;
+    return g < splat(-16) ? splat(-16) : g;
+  }
+  static MGRPO_INLINE Vec k(Vec g) {
+    g = bounded(g);
+    return g * fma(g * g, splat(kCubic), splat(kLinear));
+  }
+  static MGRPO_INLINE Vec slope(Vec g) {
+    g = bounded(g);
+    return g * fma(g * g, splat(3 * kCubic), splat(kLinear));
+  }
+};
+
+template <class Activation>
+void glu(const float *gate_up, float *y, int64_t rows, int64_t f) {
   for (int64_t r = 0; r < rows; r++, gate_up += 2 * f, y += f)
     for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
       const Vec gate = at(gate_up);
-      put(y, gate * sigmoid(gate) * at(gate_up + f));
+      put(y, gate * sigmoid(Activation::k(gate)) * at(gate_up + f));
     });
 }
 
-void swiglu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
+template <class Activation>
+void glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   for (int64_t r = 0; r < rows; r++, dy += f, gate_up += 2 * f, dgate_up += 2 * f)
     for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      const Vec gate = at(gate_up), up = at(gate_up + f), grad = at(dy), s = sigmoid(gate);
-      put(dgate_up, grad * up * s * fma(gate, 1.0f - s, splat(1.0f)));
+      const Vec gate = at(gate_up), up = at(gate_up + f), grad = at(dy), s = sigmoid(Activation::k(gate));
+      put(dgate_up, grad * up * s * fma(Activation::slope(gate), 1.0f - s, splat(1.0f)));
       put(dgate_up + f, grad * gate * s);
     });
 }
 
-void rope(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign) {
-  const int64_t half = hd / 2;
-  for (int64_t h = 0; h < heads; h++, x += hd, y += hd)
+void rope(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary,
+          float sign) {
+  const int64_t half = rotary / 2;
+  for (int64_t h = 0; h < heads; h++, x += hd, y += hd) {
+    if (rotary < hd && y != x) memcpy(y + rotary, x + rotary, static_cast<size_t>(hd - rotary) * sizeof(float));
     for_vectors(half, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
       const Vec a = at(x), b = at(x + half), c = at(cos), s = at(sin) * splat(sign);
       put(y, fma(a, c, -(b * s)));
       put(y + half, fma(b, c, a * s));
     });
+  }
 }
 
 void moe_combine(const float *x, const int32_t *place, const float *weight, float *y, int64_t k, int64_t d) {

@@ -66,19 +66,22 @@ struct NnOps {
                            int64_t dx_stride, int64_t rows, int64_t width, int64_t n, bool add);
 
   // With a residual, sum = x + residual is written and normalised. residual and sum, and inv_rms, may be null.
-  void (*rms_norm)(const float *x, const float *residual, const float *w, double eps, float *sum, float *y,
-                   float *inv_rms, int64_t rows, int64_t d);
+  void (*rms_norm)(const float *x, const float *residual, const float *w, float offset, double eps, float *sum,
+                   float *y, float *inv_rms, int64_t rows, int64_t d);
   // dx, to which dx_more is added where it is not null.
-  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, const float *inv_rms, const float *dx_more,
-                      float *dx, int64_t rows, int64_t d);
+  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
+                      const float *dx_more, float *dx, int64_t rows, int64_t d);
   // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows d floats apart.
   void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
                       int64_t columns);
 
   void (*swiglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*swiglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
-  // One row: x, y [heads, hd], cos, sin [hd / 2]; sign is -1 for the inverse.
-  void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, float sign);
+  void (*geglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
+  void (*geglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+  // One row: x, y [heads, hd], cos, sin [rotary / 2]; sign is -1 for the inverse.
+  void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary,
+               float sign);
 
   // One token: y[i] = sum_j weight[j] x[place[j] d + i], null weights are 1.
   void (*moe_combine)(const float *x, const int32_t *place, const float *weight, float *y, int64_t k, int64_t d);

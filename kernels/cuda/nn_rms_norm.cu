@@ -15,8 +15,8 @@ bool narrow_row(int64_t d) {
 }
 
 template <class T, int kBlock>
-__global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *residual, const T *w, double eps, T *sum, T *y,
-                                                          float *inv_rms, int64_t rows, int64_t d) {
+__global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *residual, const T *w, float offset, double eps, T *sum,
+                                                          T *y, float *inv_rms, int64_t rows, int64_t d) {
   __shared__ float shared[kBlock];
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T *row = x + r * d;
@@ -47,17 +47,17 @@ __global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *r
       const Pack<T> weight = load_pack(w, begin, d, w_aligned);
 #pragma unroll
       for (int i = 0; i < Pack<T>::kWidth; i++)
-        if (i < count) narrow(widen(p.at[i]) * inv * widen(weight.at[i]), &p.at[i]);
+        if (i < count) narrow(widen(p.at[i]) * inv * (widen(weight.at[i]) + offset), &p.at[i]);
       store_pack(to, p, begin, d, to_aligned);
     });
     if (inv_rms != nullptr && threadIdx.x == 0) inv_rms[r] = inv;
   }
 }
 
-// dx = inv (dy w - x inv^2 mean(dy w x)) + more.
+// dx = inv (dy w - x inv^2 mean(dy w x)) + more, where w has the offset in it.
 template <class T, int kBlock>
-__global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, const T *w, const float *inv_rms, const T *dx_more,
-                                                    T *dx, int64_t rows, int64_t d) {
+__global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, const T *w, float offset, const float *inv_rms,
+                                                    const T *dx_more, T *dx, int64_t rows, int64_t d) {
   __shared__ float shared[kBlock];
   const bool w_aligned = aligned(w);
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, con
       const Pack<T> v = load_pack(row, begin, d, row_aligned), weight = load_pack(w, begin, d, w_aligned);
 #pragma unroll
       for (int i = 0; i < Pack<T>::kWidth; i++)
-        if (i < count) projection = fmaf(widen(g.at[i]) * widen(weight.at[i]), widen(v.at[i]), projection);
+        if (i < count) projection = fmaf(widen(g.at[i]) * (widen(weight.at[i]) + offset), widen(v.at[i]), projection);
     });
     const double inv = inv_rms[r];
     const float scale = inv_rms[r], along_x = static_cast<float>(-inv * inv * block_sum<kBlock>(projection, shared) / d);
@@ -80,7 +80,7 @@ __global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, con
 #pragma unroll
       for (int i = 0; i < Pack<T>::kWidth; i++) {
         if (i >= count) break;
-        const float own = __fmul_rn(scale, fmaf(widen(v.at[i]), along_x, widen(g.at[i]) * widen(weight.at[i])));
+        const float own = __fmul_rn(scale, fmaf(widen(v.at[i]), along_x, widen(g.at[i]) * (widen(weight.at[i]) + offset)));
         narrow(more != nullptr ? own + widen(m.at[i]) : own, &g.at[i]);
       }
       store_pack(to, g, begin, d, to_aligned);
@@ -130,17 +130,17 @@ __global__ __launch_bounds__(kThreads) void dw_sum_kernel(const float *parts, fl
 }
 
 template <class T>
-int32_t rms_norm(const void *x, const void *residual, const void *w, double eps, void *sum, void *y, float *inv_rms, int64_t rows,
-                 int64_t d, cudaStream_t stream) {
+int32_t rms_norm(const void *x, const void *residual, const void *w, float offset, double eps, void *sum, void *y, float *inv_rms,
+                 int64_t rows, int64_t d, cudaStream_t stream) {
   const bool narrow = narrow_row<T>(d);
   return launch(narrow ? rms_norm_kernel<T, kWarp> : rms_norm_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream,
-                static_cast<const T *>(x), static_cast<const T *>(residual), static_cast<const T *>(w), eps, static_cast<T *>(sum),
-                static_cast<T *>(y), inv_rms, rows, d);
+                static_cast<const T *>(x), static_cast<const T *>(residual), static_cast<const T *>(w), offset, eps,
+                static_cast<T *>(sum), static_cast<T *>(y), inv_rms, rows, d);
 }
 
 template <class T>
-int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, const float *inv_rms, const T *dx_more, T *dx, float *dw, int64_t rows,
-                     int64_t d, cudaStream_t stream) {
+int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, float offset, const float *inv_rms, const T *dx_more, T *dx, float *dw,
+                     int64_t rows, int64_t d, cudaStream_t stream) {
   const int64_t part_rows = rows_of_part(rows), n = (rows + part_rows - 1) / part_rows;
   const int64_t tiles = (packs_of<T>(d) + kColumnThreads - 1) / kColumnThreads, blocks = n * tiles;
   Scratch<float> parts(stream);
@@ -151,7 +151,7 @@ int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, const float *inv_rms, 
   MGRPO_TRY(launch(dw_sum_kernel, {block_count((d + kThreads - 1) / kThreads), kThreads}, stream, parts.get(), dw, n, d));
   const bool narrow = narrow_row<T>(d);
   return launch(narrow ? dx_kernel<T, kWarp> : dx_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream, dy, x, w,
-                inv_rms, dx_more, dx, rows, d);
+                offset, inv_rms, dx_more, dx, rows, d);
 }
 
 bool valid(int64_t rows, int64_t d, double eps) { return valid_sizes({rows, d}) && d > 0 && eps >= 0; }
@@ -162,34 +162,34 @@ bool valid(int64_t rows, int64_t d, double eps) { return valid_sizes({rows, d}) 
 using namespace mgrpo;
 using namespace mgrpo::cuda;
 
-int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms_or_null, int64_t rows,
-                            int64_t d, void *stream) {
+int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms_or_null,
+                            int64_t rows, int64_t d, void *stream) {
   if (!cuda::valid(rows, d, eps)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({x, w, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
-    return rms_norm<decltype(zero)>(x, nullptr, w, eps, nullptr, y, inv_rms_or_null, rows, d, stream_of(stream));
+    return rms_norm<decltype(zero)>(x, nullptr, w, offset, eps, nullptr, y, inv_rms_or_null, rows, d, stream_of(stream));
   });
 }
 
-int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum, void *y,
-                                float *inv_rms_or_null, int64_t rows, int64_t d, void *stream) {
+int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum,
+                                void *y, float *inv_rms_or_null, int64_t rows, int64_t d, void *stream) {
   if (!cuda::valid(rows, d, eps)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({x, residual, w, sum, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
-    return rms_norm<decltype(zero)>(x, residual, w, eps, sum, y, inv_rms_or_null, rows, d, stream_of(stream));
+    return rms_norm<decltype(zero)>(x, residual, w, offset, eps, sum, y, inv_rms_or_null, rows, d, stream_of(stream));
   });
 }
 
 int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more_or_null,
-                                int32_t dtype, void *dx, float *dw, int64_t rows, int64_t d, void *stream) {
+                                int32_t dtype, float offset, void *dx, float *dw, int64_t rows, int64_t d, void *stream) {
   if (!cuda::valid(rows, d, 0)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({dy, x, w, inv_rms, dx, dw})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return rms_norm_bwd(static_cast<const T *>(dy), static_cast<const T *>(x), static_cast<const T *>(w), inv_rms,
-                        static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), dw, rows, d, stream_of(stream));
+    return rms_norm_bwd(static_cast<const T *>(dy), static_cast<const T *>(x), static_cast<const T *>(w), offset,
+                        inv_rms, static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), dw, rows, d, stream_of(stream));
   });
 }

@@ -8,15 +8,15 @@ namespace {
 constexpr int kThreads = 128;
 
 struct Rotation {
-  const float *cos, *sin;  // [max_pos, hd / 2]
+  const float *cos, *sin;  // [max_pos, rotary / 2]
   const int32_t *pos;
-  int64_t rows, heads, hd, max_pos;
+  int64_t rows, heads, hd, rotary, max_pos;
   float sign;  // of the angle
 };
 
 template <class T>
 __global__ __launch_bounds__(kThreads) void rope_kernel(const T *x, Rotation in, T *y) {
-  const int64_t half = in.hd / 2, packs = packs_of<T>(half);
+  const int64_t half = in.rotary / 2, rest = in.hd - in.rotary, packs = packs_of<T>(half);
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
     const int64_t pos = in.pos[r];
     const bool known = pos >= 0 && pos < in.max_pos;
@@ -37,6 +37,10 @@ __global__ __launch_bounds__(kThreads) void rope_kernel(const T *x, Rotation in,
       store_pack(to, a, begin, half, aligned(to));
       store_pack(to_second, b, begin, half, aligned(to_second));
     }
+    for (int64_t item = threadIdx.x; item < in.heads * rest; item += kThreads) {  // what does not turn
+      const int64_t at = (r * in.heads + item / rest) * in.hd + in.rotary + item % rest;
+      y[at] = x[at];
+    }
   }
 }
 
@@ -44,13 +48,14 @@ __global__ __launch_bounds__(kThreads) void rope_kernel(const T *x, Rotation in,
 }  // namespace mgrpo::cuda
 
 int32_t mgrpo_rope_cuda(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows,
-                        int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse, void *stream) {
+                        int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
-  if (!valid_sizes({rows, heads, hd}) || !valid_sizes({max_pos, hd}) || hd % 2 != 0) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_sizes({rows, heads, hd}) || !valid_sizes({max_pos, hd}) || rotary < 0 || rotary > hd || rotary % 2 != 0)
+    return MGRPO_INVALID_ARGUMENT;
   if (rows == 0 || heads == 0 || hd == 0) return MGRPO_OK;
   if (any_null({x, pos, y}) || (max_pos > 0 && any_null({cos, sin}))) return MGRPO_INVALID_ARGUMENT;
-  const Rotation in{cos, sin, pos, rows, heads, hd, max_pos, inverse != 0 ? -1.0f : 1.0f};
+  const Rotation in{cos, sin, pos, rows, heads, hd, rotary, max_pos, inverse != 0 ? -1.0f : 1.0f};
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     return launch(rope_kernel<T>, {block_count(rows), kThreads}, stream_of(stream), static_cast<const T *>(x), in, static_cast<T *>(y));

@@ -36,18 +36,19 @@ const Backend &cpu() {
       mgrpo_grad_norm_cpu,
       mgrpo_adamw_cpu,
       mgrpo_sample_cpu,
-      [](const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms, int64_t rows, int64_t d) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_rms_norm_cpu(floats(x), floats(w), eps, floats(y), inv_rms, rows, d));
+      [](const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms, int64_t rows,
+         int64_t d) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_rms_norm_cpu(floats(x), floats(w), offset, eps, floats(y), inv_rms, rows, d));
       },
-      [](const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum, void *y, float *inv_rms,
-         int64_t rows, int64_t d) -> int32_t {
+      [](const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum, void *y,
+         float *inv_rms, int64_t rows, int64_t d) -> int32_t {
         return MGRPO_FLOAT32_ONLY(
-            mgrpo_add_rms_norm_cpu(floats(x), floats(residual), floats(w), eps, floats(sum), floats(y), inv_rms, rows, d));
+            mgrpo_add_rms_norm_cpu(floats(x), floats(residual), floats(w), offset, eps, floats(sum), floats(y), inv_rms, rows, d));
       },
-      [](const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype, void *dx, float *dw,
-         int64_t rows, int64_t d) -> int32_t {
+      [](const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype, float offset, void *dx,
+         float *dw, int64_t rows, int64_t d) -> int32_t {
         return MGRPO_FLOAT32_ONLY(
-            mgrpo_rms_norm_bwd_cpu(floats(dy), floats(x), floats(w), inv_rms, floats(dx_more), floats(dx), dw, rows, d));
+            mgrpo_rms_norm_bwd_cpu(floats(dy), floats(x), floats(w), offset, inv_rms, floats(dx_more), floats(dx), dw, rows, d));
       },
       [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_swiglu_cpu(floats(gate_up), floats(y), rows, f));
@@ -55,9 +56,15 @@ const Backend &cpu() {
       [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_swiglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
       },
+      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_geglu_cpu(floats(gate_up), floats(y), rows, f));
+      },
+      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_geglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
+      },
       [](const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows, int64_t heads,
-         int64_t hd, int64_t max_pos, int32_t inverse) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_rope_cpu(floats(x), cos, sin, pos, floats(y), rows, heads, hd, max_pos, inverse));
+         int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_rope_cpu(floats(x), cos, sin, pos, floats(y), rows, heads, hd, rotary, max_pos, inverse));
       },
       [](void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos, int32_t dtype, int64_t rows) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_cache_write_cpu(floats(cache), floats(x), pages, sequence, pos, rows));
@@ -137,6 +144,8 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(rms_norm_bwd),
       MGRPO_ON_DEFAULT_STREAM(swiglu),
       MGRPO_ON_DEFAULT_STREAM(swiglu_bwd),
+      MGRPO_ON_DEFAULT_STREAM(geglu),
+      MGRPO_ON_DEFAULT_STREAM(geglu_bwd),
       MGRPO_ON_DEFAULT_STREAM(rope),
       MGRPO_ON_DEFAULT_STREAM(cache_write),
       MGRPO_ON_DEFAULT_STREAM(attention_cached),

@@ -49,15 +49,18 @@ struct Backend {
   decltype(&mgrpo_sample_cpu) sample;
 
   // Layers, with the arguments of a GPU's calls: the CPU has float32 alone and returns MGRPO_UNSUPPORTED otherwise.
-  int32_t (*rms_norm)(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms, int64_t rows, int64_t d);
-  int32_t (*add_rms_norm)(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum, void *y,
-                          float *inv_rms, int64_t rows, int64_t d);
+  int32_t (*rms_norm)(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms, int64_t rows,
+                      int64_t d);
+  int32_t (*add_rms_norm)(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum,
+                          void *y, float *inv_rms, int64_t rows, int64_t d);
   int32_t (*rms_norm_bwd)(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype,
-                          void *dx, float *dw, int64_t rows, int64_t d);
+                          float offset, void *dx, float *dw, int64_t rows, int64_t d);
   int32_t (*swiglu)(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f);
   int32_t (*swiglu_bwd)(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
+  decltype(swiglu) geglu;
+  decltype(swiglu_bwd) geglu_bwd;
   int32_t (*rope)(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows,
-                  int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse);
+                  int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse);
   int32_t (*cache_write)(void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos, int32_t dtype,
                          int64_t rows);
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,

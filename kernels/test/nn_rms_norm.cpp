@@ -22,16 +22,16 @@ struct Normed {
 
 // Of x, or of x + residual where there is one.
 Normed norm(const Backend &b, const Floats &x, const Floats &w, const Floats &residual = {}, int32_t dtype = MGRPO_FLOAT32,
-            bool aligned = false) {
+            bool aligned = false, float offset = 0) {
   const int64_t d = static_cast<int64_t>(w.size()), n = static_cast<int64_t>(x.size()), rows = n / d;
   Array X(b, dtype, x, aligned), W(b, dtype, w, aligned), y(b, dtype, n, aligned), inv(b, MGRPO_FLOAT32, rows);
   float *to_inv = static_cast<float *>(inv.get());
   if (residual.empty()) {
-    EXPECT_EQ(b.rms_norm(X.get(), W.get(), dtype, kEps, y.get(), to_inv, rows, d), MGRPO_OK);
+    EXPECT_EQ(b.rms_norm(X.get(), W.get(), dtype, offset, kEps, y.get(), to_inv, rows, d), MGRPO_OK);
     return {{}, y.values(), inv.values()};
   }
   Array R(b, dtype, residual, aligned), sum(b, dtype, n, aligned);
-  EXPECT_EQ(b.add_rms_norm(X.get(), R.get(), W.get(), dtype, kEps, sum.get(), y.get(), to_inv, rows, d), MGRPO_OK);
+  EXPECT_EQ(b.add_rms_norm(X.get(), R.get(), W.get(), dtype, offset, kEps, sum.get(), y.get(), to_inv, rows, d), MGRPO_OK);
   return {sum.values(), y.values(), inv.values()};
 }
 
@@ -41,12 +41,12 @@ struct Gradients {
 
 // dw0 is what dw holds before.
 Gradients norm_bwd(const Backend &b, const Floats &dy, const Floats &x, const Floats &w, const Floats &inv, const Floats &dx_more,
-                   const Floats &dw0, int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
+                   const Floats &dw0, int32_t dtype = MGRPO_FLOAT32, bool aligned = false, float offset = 0) {
   const int64_t d = static_cast<int64_t>(w.size()), n = static_cast<int64_t>(x.size());
   Array DY(b, dtype, dy, aligned), X(b, dtype, x, aligned), W(b, dtype, w, aligned), more(b, dtype, dx_more, aligned),
       dx(b, dtype, n, aligned), INV(b, MGRPO_FLOAT32, inv), dw(b, MGRPO_FLOAT32, dw0);
   EXPECT_EQ(b.rms_norm_bwd(DY.get(), X.get(), W.get(), static_cast<float *>(INV.get()), dx_more.empty() ? nullptr : more.get(), dtype,
-                           dx.get(), static_cast<float *>(dw.get()), n / d, d),
+                           offset, dx.get(), static_cast<float *>(dw.get()), n / d, d),
             MGRPO_OK);
   return {dx.values(), dw.values()};
 }
@@ -93,7 +93,7 @@ TEST_P(RmsNorm, MatchesFloat64) {
     EXPECT_TRUE(close_to(got.y, oracle(x, w), kForwardTolerance, 0)) << d;
     EXPECT_TRUE(close_to(got.inv, want_inv, kForwardTolerance, 0)) << d;
     Array in_place(backend(), MGRPO_FLOAT32, x), W(backend(), MGRPO_FLOAT32, w);
-    ASSERT_EQ(backend().rms_norm(in_place.get(), W.get(), MGRPO_FLOAT32, kEps, in_place.get(), nullptr, rows, d), MGRPO_OK);
+    ASSERT_EQ(backend().rms_norm(in_place.get(), W.get(), MGRPO_FLOAT32, 0, kEps, in_place.get(), nullptr, rows, d), MGRPO_OK);
     EXPECT_TRUE(same_bits(in_place.values(), got.y)) << d;
   }
 }
@@ -113,9 +113,35 @@ TEST_P(RmsNorm, OfASumHasTheBitsOfBothSteps) {
     for (bool sum_is_x : {true, false}) {
       Array X(backend(), MGRPO_FLOAT32, x), R(backend(), MGRPO_FLOAT32, residual);
       Array &to_sum = sum_is_x ? X : R, &to_y = sum_is_x ? R : X;
-      ASSERT_EQ(backend().add_rms_norm(X.get(), R.get(), W.get(), MGRPO_FLOAT32, kEps, to_sum.get(), to_y.get(), nullptr, rows, d), MGRPO_OK);
+      ASSERT_EQ(backend().add_rms_norm(X.get(), R.get(), W.get(), MGRPO_FLOAT32, 0, kEps, to_sum.get(), to_y.get(), nullptr, rows, d),
+                MGRPO_OK);
       EXPECT_TRUE(same_bits(to_sum.values(), sum)) << d;
       EXPECT_TRUE(same_bits(to_y.values(), got.y)) << d;
+    }
+  }
+}
+
+// Weights that are distances from 1: in float32 the bits of the whole weights, in bfloat16 more digits than these would have.
+TEST_P(RmsNorm, OffsetIsAddedToTheWeights) {
+  const int64_t rows = 5;
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;
+    for (int64_t d : kWidths) {
+      const Floats x = rounded_to_bf16(normal(rows * d, 30)), residual = rounded_to_bf16(normal(rows * d, 31)),
+                   w = rounded_to_bf16(normal(d, 32, 0.01f)), dy = rounded_to_bf16(normal(rows * d, 33));
+      Floats whole = w;
+      for (float &v : whole) v += 1;
+      const double rounding = dtype == MGRPO_BFLOAT16 ? kBf16Epsilon : kForwardTolerance;
+      const Normed got = norm(backend(), x, w, {}, dtype, false, 1), sum = norm(backend(), x, w, residual, dtype, false, 1);
+      EXPECT_TRUE(close_to(got.y, oracle(x, whole), rounding, 0)) << d;
+      EXPECT_TRUE(close_to(sum.y, oracle(sum.sum, whole), rounding, 0)) << d;
+      const Gradients grad = norm_bwd(backend(), dy, x, w, got.inv, {}, Floats(d), dtype, false, 1);
+      const WideGradients want = oracle_bwd(dy, x, whole, rows, d);
+      EXPECT_TRUE(close_to(grad.dx, want.dx, dtype == MGRPO_BFLOAT16 ? kBf16Epsilon : kBackwardTolerance, 8 * kBackwardTolerance)) << d;
+      EXPECT_TRUE(close_to(grad.dw, want.dw, kBackwardTolerance, 4 * kBackwardTolerance)) << d;
+      if (dtype == MGRPO_FLOAT32) {
+        EXPECT_TRUE(same_bits(got.y, norm(backend(), x, whole).y)) << d;
+      }
     }
   }
 }
@@ -179,7 +205,7 @@ TEST_P(RmsNorm, BackwardMatchesFloat64AndAccumulates) {
       for (bool dx_is_dy : {true, false}) {
         Array DY(backend(), MGRPO_FLOAT32, dy), MORE(backend(), MGRPO_FLOAT32, more), dw(backend(), MGRPO_FLOAT32, dw0);
         Array &dx = dx_is_dy ? DY : MORE;
-        ASSERT_EQ(backend().rms_norm_bwd(DY.get(), X.get(), W.get(), to_inv, MORE.get(), MGRPO_FLOAT32, dx.get(),
+        ASSERT_EQ(backend().rms_norm_bwd(DY.get(), X.get(), W.get(), to_inv, MORE.get(), MGRPO_FLOAT32, 0, dx.get(),
                                          static_cast<float *>(dw.get()), rows, d),
                   MGRPO_OK);
         EXPECT_TRUE(same_bits(dx.values(), both));
@@ -234,7 +260,7 @@ TEST_P(RmsNorm, EmptyAndInvalid) {
   Array array(b, MGRPO_FLOAT32, 1);
   float *v = static_cast<float *>(array.get());
   const auto run = [&](const void *x, const void *w, double eps, int64_t rows, int64_t d) {
-    return b.rms_norm(x, w, MGRPO_FLOAT32, eps, v, nullptr, rows, d);
+    return b.rms_norm(x, w, MGRPO_FLOAT32, 0, eps, v, nullptr, rows, d);
   };
   EXPECT_EQ(run(nullptr, nullptr, kEps, 0, 4), MGRPO_OK);
   EXPECT_EQ(run(v, v, kEps, 1, 0), MGRPO_INVALID_ARGUMENT);
@@ -244,7 +270,7 @@ TEST_P(RmsNorm, EmptyAndInvalid) {
   EXPECT_EQ(run(v, v, NAN, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run(v, nullptr, kEps, 1, 1), MGRPO_INVALID_ARGUMENT);
   const auto add = [&](const void *residual, void *sum, double eps, int64_t rows, int64_t d) {
-    return b.add_rms_norm(v, residual, v, MGRPO_FLOAT32, eps, sum, v, nullptr, rows, d);
+    return b.add_rms_norm(v, residual, v, MGRPO_FLOAT32, 0, eps, sum, v, nullptr, rows, d);
   };
   EXPECT_EQ(add(nullptr, nullptr, kEps, 0, 4), MGRPO_OK);
   EXPECT_EQ(add(nullptr, v, kEps, 1, 1), MGRPO_INVALID_ARGUMENT);
@@ -252,7 +278,7 @@ TEST_P(RmsNorm, EmptyAndInvalid) {
   EXPECT_EQ(add(v, v, -1, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(add(v, v, kEps, kHuge, kHuge), MGRPO_INVALID_ARGUMENT);
   const auto bwd = [&](const void *dy, float *dw, int64_t rows, int64_t d) {
-    return b.rms_norm_bwd(dy, v, v, v, nullptr, MGRPO_FLOAT32, v, dw, rows, d);
+    return b.rms_norm_bwd(dy, v, v, v, nullptr, MGRPO_FLOAT32, 0, v, dw, rows, d);
   };
   EXPECT_EQ(bwd(nullptr, nullptr, 0, 4), MGRPO_OK);
   EXPECT_EQ(bwd(nullptr, v, 1, 1), MGRPO_INVALID_ARGUMENT);

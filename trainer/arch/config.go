@@ -12,7 +12,7 @@ import (
 )
 
 // Config is the architecture of a decoder-only model: all settings that determine the names and shapes of its tensors and
-// its forward pass. All families use SwiGLU with SiLU, RMSNorm before attention and MLP, and RoPE.
+// its forward pass. All families use gated MLPs, RMSNorm and RoPE.
 type Config struct {
 	Family string // a name of Families
 
@@ -28,10 +28,16 @@ type Config struct {
 
 	RMSEps      float64     // rms_norm_eps
 	RopeTheta   float64     // rope_theta
-	RopeScaling *RopeLlama3 // nil: unscaled frequencies
+	RopeScaling RopeScaling // rope_scaling; nil: unscaled frequencies
+	RotaryDim   int         // head_dim × partial_rotary_factor: the dimensions of a head that turn; 0: all
 	MaxPosition int         // max_position_embeddings
 
-	Windows []int // of each layer: a query sees its own key and the Windows[i]-1 before it, 0: all before it; nil: all layers
+	// By layer. Nil is the same as all zero.
+	Windows []int  // a query sees its own key and the Windows[i]-1 before it; 0: all before it
+	NoRope  []bool // layers without rotary positions
+
+	LocalTheta  float64 // rope_local_base_freq: theta, unscaled, of the layers with a window; 0: as the others
+	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its root; 0: by that of HeadDim
 
 	Tied          bool // tie_word_embeddings: the embedding is the output head too
 	AttentionBias bool // attention_bias: biases on q, k, v and o, in families that have this key
@@ -48,16 +54,35 @@ type Config struct {
 // Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
 func (c Config) Parameters() int64 { return c.Layout().Numel }
 
-// Window is the number of keys that a query of a layer sees at most, its own among them; 0 means all before it.
-func (c Config) Window(layer int) int {
-	if c.Windows == nil {
-		return 0
+// AttentionScale is the factor of the products of queries and keys.
+func (c Config) AttentionScale() float64 {
+	if c.QueryScalar > 0 {
+		return 1 / math.Sqrt(c.QueryScalar)
 	}
-	return c.Windows[layer]
+	return 1 / math.Sqrt(float64(c.HeadDim))
 }
 
+// EmbeddingScale is the factor of the embedding's rows on their way into the first layer.
+func (c Config) EmbeddingScale() float64 {
+	if families[c.Family].scaledEmbedding {
+		return math.Sqrt(float64(c.Hidden))
+	}
+	return 1
+}
+
+// NormOffset is added to the weights of norms: 1 in families whose files have distances from 1.
+func (c Config) NormOffset() float64 {
+	if families[c.Family].normsFromOne {
+		return 1
+	}
+	return 0
+}
+
+// GELU reports whether the gates of MLPs go through the tanh form of GELU, in place of SiLU.
+func (c Config) GELU() bool { return families[c.Family].gelu }
+
 // WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
-// (1e-6) and RopeTheta (10000).
+// (1e-6), RopeTheta (10000), and LocalTheta (10000) where the family has it.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -70,6 +95,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.RopeTheta == 0 {
 		c.RopeTheta = 10000
+	}
+	if f := families[c.Family]; f != nil && f.localTheta && c.LocalTheta == 0 {
+		c.LocalTheta = 10000
 	}
 	return c
 }
@@ -97,25 +125,27 @@ func (c Config) Validate() error {
 	if err := c.validateSizes(); err != nil {
 		return err
 	}
-	if c.AttentionBias && !f.attentionBias {
-		return fmt.Errorf("attention_bias is set: model_type %s does not have this key", f.name)
-	}
-	if c.MLPBias && !f.mlpBias {
-		return fmt.Errorf("mlp_bias is set: model_type %s has no mlp biases", f.name)
-	}
-	return errors.Join(c.validateMixture(f), c.validateWindows(), c.validateRotary(), c.validateTokens())
-}
-
-func (c Config) validateWindows() error {
-	if c.Windows != nil && len(c.Windows) != c.Layers {
-		return fmt.Errorf("%d windows for %d layers", len(c.Windows), c.Layers)
-	}
-	for i, w := range c.Windows {
-		if w < 0 || w > maxPosition {
-			return fmt.Errorf("sliding_window is %d in layer %d: must be 1 to %d", w, i, maxPosition)
+	for _, s := range []struct {
+		key      string
+		set, has bool
+	}{
+		{"attention_bias", c.AttentionBias, f.attentionBias},
+		{"mlp_bias", c.MLPBias, f.mlpBias},
+		{"sliding_window", c.Windows != nil, f.windows},
+		{"no_rope_layers", c.NoRope != nil, f.noRope},
+		{"rope_local_base_freq", c.LocalTheta != 0, f.localTheta},
+		{"query_pre_attn_scalar", c.QueryScalar != 0, f.queryScalar},
+		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary},
+		{"rope_scaling", c.RopeScaling != nil, !f.unscaledRope},
+	} {
+		if s.set && !s.has {
+			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)
 		}
 	}
-	return nil
+	if c.QueryScalar < 0 || math.IsNaN(c.QueryScalar) || math.IsInf(c.QueryScalar, 0) {
+		return fmt.Errorf("query_pre_attn_scalar is %g: must be positive and finite", c.QueryScalar)
+	}
+	return errors.Join(c.validateMixture(f), c.validateWindows(), c.validateRotary(), c.validateTokens())
 }
 
 func (c Config) validateSizes() error {
@@ -141,22 +171,6 @@ func (c Config) validateSizes() error {
 	}
 	if !(c.RMSEps > 0 && c.RMSEps < 1) {
 		return fmt.Errorf("rms_norm_eps is %g: must be above 0 and below 1", c.RMSEps)
-	}
-	return nil
-}
-
-func (c Config) validateRotary() error {
-	if c.HeadDim%2 != 0 {
-		return fmt.Errorf("head_dim is %d: must be even for rotary positions", c.HeadDim)
-	}
-	if c.MaxPosition*c.HeadDim > maxRotary {
-		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim, c.MaxPosition*c.HeadDim, maxRotary)
-	}
-	if !(c.RopeTheta > 0) || math.IsInf(c.RopeTheta, 0) {
-		return fmt.Errorf("rope_theta is %g: must be positive and finite", c.RopeTheta)
-	}
-	if c.RopeScaling != nil {
-		return c.RopeScaling.validate()
 	}
 	return nil
 }

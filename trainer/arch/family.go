@@ -16,10 +16,21 @@ type family struct {
 	architecture string // name of the class in architectures of config.json
 	defaults     Config // defaults of transformers for absent keys; KVHeads 0 means Heads, HeadDim 0 means Hidden/Heads
 
-	attentionBias, mlpBias bool // whether the family has the keys attention_bias and mlp_bias
+	// Keys that only some families have.
+	attentionBias, mlpBias  bool // attention_bias, mlp_bias
+	windows                 bool // sliding_window
+	noRope                  bool // no_rope_layers
+	localTheta, queryScalar bool // rope_local_base_freq, query_pre_attn_scalar
+	partialRotary           bool // partial_rotary_factor
+	unscaledRope            bool // rope_scaling is refused
 
-	refuse func(k *keys, c Config) // refuses values of the family's own keys that are not implemented; may be nil
-	writes map[string]any          // own keys for a written config.json, so that readers do not use their defaults
+	// What the forward pass does in only some families.
+	scaledEmbedding bool // by the root of Hidden
+	normsFromOne    bool // weights of norms are distances from 1
+	gelu            bool // its tanh form in place of SiLU; the key is hidden_activation
+
+	read  func(k *keys, c *Config)      // reads, or refuses, the family's own keys; may be nil
+	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil
 
 	layer func(l *layer, c Config) // the tensors of one layer
 	gguf  *gguf                    // nil: GGUF has no such architecture

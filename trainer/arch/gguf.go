@@ -150,7 +150,7 @@ func (m *metadata) refuseUnimplemented(c Config) {
 
 // ropeScaling derives Llama 3.1's rope scaling from the divisors that GGUF has instead. Only the factor varies between
 // published models; every divisor is checked against the resulting scaling.
-func (f *family) ropeScaling(factors []float32, c Config) (*RopeLlama3, error) {
+func (f *family) ropeScaling(factors []float32, c Config) (RopeScaling, error) {
 	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
 		return nil, fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
 	}
@@ -158,7 +158,7 @@ func (f *family) ropeScaling(factors []float32, c Config) (*RopeLlama3, error) {
 		return nil, nil
 	}
 	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
-	for i, frequency := range c.InverseFrequencies() { // unscaled: c has no scaling yet
+	for i, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
 		if want := 1 / scaling.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
 			return nil, fmt.Errorf("factor %d is %g, but llama3 scaling over 8192 positions has %g; other scalings are not supported", i, factors[i], want)
 		}

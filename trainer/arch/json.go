@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,25 +44,23 @@ func fromKeys(k *keys) (Config, error) {
 	k.integer("max_position_embeddings", &c.MaxPosition)
 	k.float("rms_norm_eps", &c.RMSEps)
 	k.boolean("tie_word_embeddings", &c.Tied)
-	if f.attentionBias {
-		k.boolean("attention_bias", &c.AttentionBias)
-	}
-	if f.mlpBias {
-		k.boolean("mlp_bias", &c.MLPBias)
+	k.booleanOrNull("attention_bias", &c.AttentionBias)
+	k.booleanOrNull("mlp_bias", &c.MLPBias)
+	for _, t := range c.tokens() {
+		*t.ids = k.idsOr(t.key, *t.ids, c.VocabSize)
 	}
 	if f.defaults.Mixture != nil {
 		c.Mixture = k.mixture(*f.defaults.Mixture)
 	} else {
 		k.refuseExperts()
 	}
-	c.BOS, c.EOS, c.Pad = k.idsOr("bos_token_id", c.BOS), k.idsOr("eos_token_id", c.EOS), k.ids("pad_token_id")
 	if err := k.heads(&c); err != nil {
 		return Config{}, err
 	}
-	k.rope(&c)
-	k.refuseUnimplemented()
-	if f.refuse != nil {
-		f.refuse(k, c)
+	k.rope(f, &c)
+	k.refuseUnimplemented(f)
+	if f.read != nil {
+		f.read(k, &c)
 	}
 	return c, k.err
 }
@@ -92,25 +91,15 @@ func (k *keys) heads(c *Config) error {
 }
 
 // refuseUnimplemented refuses keys that would change the forward pass in a way that no family implements.
-func (k *keys) refuseUnimplemented() {
-	activation, partial, sliding := "silu", 1.0, false
-	k.text("hidden_act", &activation)
-	if activation != "silu" && activation != "swish" {
-		k.fail("hidden_act %q is not supported: only silu", strictjson.Brief(activation))
+func (k *keys) refuseUnimplemented(f *family) {
+	k.activation(f)
+	if !f.windows {
+		k.refuseWindows(f)
 	}
-	k.float("partial_rotary_factor", &partial)
-	if partial != 1 {
-		k.fail("partial_rotary_factor %g is not supported: only 1", partial)
-	}
-	k.boolean("use_sliding_window", &sliding)
-	if sliding {
-		k.fail("use_sliding_window true is not supported: only full attention is; set it to false if the model was trained without a window")
-	}
-	if layers, ok := k.values["layer_types"].([]any); ok {
-		for i, l := range layers {
-			if l != "full_attention" {
-				k.fail("layer_types[%d] is %s: only full_attention is supported", i, strictjson.Show(l))
-			}
+	for _, key := range []string{"use_bidirectional_attention", "clip_qkv", "final_logit_softcapping", "attn_logit_softcapping",
+		"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"} {
+		if v, has := k.values[key]; has && v != nil && v != false {
+			k.fail("%s %s is not supported: only null", key, strictjson.Show(v))
 		}
 	}
 	for _, key := range []string{"quantization_config", "compression_config"} {
@@ -127,6 +116,39 @@ func (k *keys) refuseExperts() {
 		k.integerOrNull(key, &experts)
 		if experts > 0 {
 			k.fail("%s is %d: the family has no mixtures of experts", key, experts)
+		}
+	}
+}
+
+// activation reads that of the MLPs' gates.
+func (k *keys) activation(f *family) {
+	wanted := []string{"silu", "swish"}
+	if f.gelu {
+		wanted = []string{"gelu_pytorch_tanh"}
+	}
+	for _, key := range []string{"hidden_act", "hidden_activation"} {
+		activation := wanted[0]
+		if !k.null(key) {
+			k.text(key, &activation)
+		}
+		if !slices.Contains(wanted, activation) {
+			k.fail("%s %q is not supported in model_type %s: only %s", key, strictjson.Brief(activation), f.name, wanted[0])
+		}
+	}
+}
+
+// refuseWindows is for families without windows.
+func (k *keys) refuseWindows(f *family) {
+	sliding := false
+	k.booleanOrNull("use_sliding_window", &sliding)
+	if sliding {
+		k.fail("use_sliding_window true is not supported in model_type %s: set it to false if the model was trained without a window", f.name)
+	}
+	if layers, ok := k.values["layer_types"].([]any); ok {
+		for i, l := range layers {
+			if l != fullAttention {
+				k.fail("layer_types[%d] is %s: only %s is supported in model_type %s", i, strictjson.Show(l), fullAttention, f.name)
+			}
 		}
 	}
 }
@@ -165,15 +187,22 @@ func (c Config) keys() map[string]any {
 		"num_key_value_heads":     c.KVHeads,
 		"head_dim":                c.HeadDim,
 		"intermediate_size":       c.FFN,
-		"hidden_act":              "silu",
 		"rms_norm_eps":            decimal(c.RMSEps),
 		"max_position_embeddings": c.MaxPosition,
 		"rope_theta":              decimal(c.RopeTheta),
-		"rope_scaling":            c.RopeScaling.json(),
+		"rope_scaling":            nil,
 		"tie_word_embeddings":     c.Tied,
 		"bos_token_id":            oneOrList(c.BOS),
 		"eos_token_id":            oneOrList(c.EOS),
 		"pad_token_id":            oneOrList(c.Pad),
+	}
+	if c.RopeScaling != nil {
+		object["rope_scaling"] = c.RopeScaling.json()
+	}
+	if f.gelu {
+		object["hidden_activation"] = "gelu_pytorch_tanh"
+	} else {
+		object["hidden_act"] = "silu"
 	}
 	if f.attentionBias {
 		object["attention_bias"] = c.AttentionBias
@@ -181,8 +210,8 @@ func (c Config) keys() map[string]any {
 	if f.mlpBias {
 		object["mlp_bias"] = c.MLPBias
 	}
-	for key, value := range f.writes {
-		object[key] = value
+	if f.write != nil {
+		maps.Copy(object, f.write(c))
 	}
 	if c.Mixture != nil {
 		maps.Copy(object, c.Mixture.keys())

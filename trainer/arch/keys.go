@@ -87,6 +87,18 @@ func (k *keys) float(key string, to *float64) {
 	*to = f
 }
 
+func (k *keys) floatOrNull(key string, to *float64) {
+	if !k.null(key) {
+		k.float(key, to)
+	}
+}
+
+func (k *keys) booleanOrNull(key string, to *bool) {
+	if !k.null(key) {
+		k.boolean(key, to)
+	}
+}
+
 func (k *keys) boolean(key string, to *bool) {
 	v, ok := k.values[key]
 	if !ok {
@@ -137,9 +149,15 @@ func (k *keys) ids(key string) []int32 {
 	return ids
 }
 
-func (k *keys) idsOr(key string, absent []int32) []int32 {
-	if !k.has(key) {
-		return absent
+// idsOr reads ids; where the key is absent they are the family's, those of them that a vocabulary has.
+func (k *keys) idsOr(key string, absent []int32, vocab int) (ids []int32) {
+	if k.has(key) {
+		return k.ids(key)
 	}
-	return k.ids(key)
+	for _, id := range absent {
+		if int(id) < vocab {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -152,10 +152,30 @@ func (l *layer) qkv(bias bool) {
 		module{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, module{name: "self_attn.v_proj", gguf: "attn_v", rows: kv})
 }
 
+// fusedQKV adds the same as one tensor.
+func (l *layer) fusedQKV() {
+	l.linear("qkv", Matrix, l.c.Hidden, false, module{"self_attn.qkv_proj", "attn_qkv", (l.c.Heads + 2*l.c.KVHeads) * l.c.HeadDim, 0})
+}
+
 // headNorms adds norms over every query head and every key head, before rotation.
-func (l *layer) headNorms() {
-	l.norm("q_norm", "self_attn.q_norm", "attn_q_norm", l.c.HeadDim)
-	l.norm("k_norm", "self_attn.k_norm", "attn_k_norm", l.c.HeadDim)
+func (l *layer) headNorms() { l.queryKeyNorms(l.c.HeadDim, l.c.HeadDim) }
+
+// wholeNorms adds norms over all query heads together and over all key heads, before rotation.
+func (l *layer) wholeNorms() { l.queryKeyNorms(l.c.Heads*l.c.HeadDim, l.c.KVHeads*l.c.HeadDim) }
+
+func (l *layer) queryKeyNorms(q, k int) {
+	l.norm("q_norm", "self_attn.q_norm", "attn_q_norm", q)
+	l.norm("k_norm", "self_attn.k_norm", "attn_k_norm", k)
+}
+
+// attendedNorm adds the norm of attention's result, before it is added to the residual stream.
+func (l *layer) attendedNorm() {
+	l.norm("attended_norm", "post_attention_layernorm", "post_attention_norm", l.c.Hidden)
+}
+
+// mlpNorm adds the norm of the MLP's result, before it is added to the residual stream.
+func (l *layer) mlpNorm() {
+	l.norm("mlp_norm", "post_feedforward_layernorm", "post_ffw_norm", l.c.Hidden)
 }
 
 // output adds the projection of attention's result into the residual stream.
@@ -164,9 +184,17 @@ func (l *layer) output(bias bool) {
 }
 
 // postNorm adds the norm between attention and MLP.
-func (l *layer) postNorm() { l.norm("post_norm", "post_attention_layernorm", "ffn_norm", l.c.Hidden) }
+func (l *layer) postNorm() { l.normBeforeMLP("post_attention_layernorm") }
 
-// gatedMLP adds a SwiGLU MLP.
+func (l *layer) normBeforeMLP(name string) { l.norm("post_norm", name, "ffn_norm", l.c.Hidden) }
+
+// fusedMLP adds a gated MLP whose gate and up projections are one tensor.
+func (l *layer) fusedMLP() {
+	l.linear("gate_up", Matrix, l.c.Hidden, false, module{"mlp.gate_up_proj", "ffn_up", 2 * l.c.FFN, 0})
+	l.linear("down", Residual, l.c.FFN, false, module{"mlp.down_proj", "ffn_down", l.c.Hidden, 0})
+}
+
+// gatedMLP adds a gated MLP.
 func (l *layer) gatedMLP(bias bool) {
 	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: "mlp.gate_proj", gguf: "ffn_gate", rows: l.c.FFN},
 		module{name: "mlp.up_proj", gguf: "ffn_up", rows: l.c.FFN})

@@ -10,7 +10,9 @@ func init() {
 		defaults: Config{VocabSize: 151936, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, HeadDim: 128, FFN: 22016,
 			RMSEps: 1e-6, MaxPosition: 32768},
 		attentionBias: true,
-		writes:        map[string]any{"use_sliding_window": false},
+		windows:       true,
+		read:          upperLayersSlide,
+		write:         writeUpperLayers,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qkv(c.AttentionBias)

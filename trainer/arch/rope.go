@@ -7,109 +7,187 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
-// RopeLlama3 rescales RoPE frequencies as Llama 3.1 does: wavelengths above
-// OriginalMaxPosition/LowFreqFactor are stretched by Factor, those below OriginalMaxPosition/HighFreqFactor stay, and
-// those between are interpolated.
-type RopeLlama3 struct {
-	Factor              float64
-	LowFreqFactor       float64
-	HighFreqFactor      float64
-	OriginalMaxPosition int
+// Rotary is the rotary position embedding of a layer (Su et al. 2021). Layers with equal values share their tables.
+type Rotary struct {
+	Theta   float64
+	Dim     int         // even: the first Dim dimensions of a head turn, in Dim/2 planes
+	Scaling RopeScaling // nil: none
 }
 
-// InverseFrequencies are RoPE's angles per position, in radians: theta^(-2i/HeadDim) for i below HeadDim/2 (Su et al.
-// 2021), rescaled with RopeScaling.
-func (c Config) InverseFrequencies() []float64 {
-	freqs := make([]float64, c.HeadDim/2)
+// Rotary returns the embedding of a layer; ok is false for a layer without one.
+func (c Config) Rotary(layer int) (r Rotary, ok bool) {
+	if c.NoRope != nil && c.NoRope[layer] {
+		return Rotary{}, false
+	}
+	r = Rotary{Theta: c.RopeTheta, Dim: c.HeadDim, Scaling: c.RopeScaling}
+	if c.RotaryDim > 0 {
+		r.Dim = c.RotaryDim
+	}
+	if c.LocalTheta > 0 && c.Window(layer) > 0 {
+		r.Theta, r.Scaling = c.LocalTheta, nil
+	}
+	return r, true
+}
+
+// Frequencies are the angles per position of the Dim/2 planes, in radians: Theta^(-2i/Dim), rescaled.
+func (r Rotary) Frequencies() []float64 {
+	freqs := make([]float64, r.Dim/2)
 	for i := range freqs {
-		freqs[i] = math.Pow(c.RopeTheta, -2*float64(i)/float64(c.HeadDim))
-		if r := c.RopeScaling; r != nil {
-			freqs[i] *= r.scale(freqs[i])
-		}
+		freqs[i] = math.Pow(r.Theta, -2*float64(i)/float64(r.Dim))
+	}
+	if r.Scaling != nil {
+		r.Scaling.rescale(freqs, r)
 	}
 	return freqs
 }
 
-// scale is the factor of the inverse frequency f (radians per position).
-func (r RopeLlama3) scale(f float64) float64 {
-	wavelength, original := 2*math.Pi/f, float64(r.OriginalMaxPosition)
-	switch {
-	case wavelength > original/r.LowFreqFactor:
-		return 1 / r.Factor
-	case wavelength < original/r.HighFreqFactor:
+// Amplitude is the factor of cosines and sines, and so of queries and keys.
+func (r Rotary) Amplitude() float64 {
+	if r.Scaling == nil {
 		return 1
 	}
-	smooth := (original/wavelength - r.LowFreqFactor) / (r.HighFreqFactor - r.LowFreqFactor)
-	return (1-smooth)/r.Factor + smooth
-}
-
-func (r RopeLlama3) validate() error {
-	for _, f := range []struct {
-		key   string
-		value float64
-	}{{"factor", r.Factor}, {"low_freq_factor", r.LowFreqFactor}, {"high_freq_factor", r.HighFreqFactor}} {
-		if !(f.value > 0) || math.IsInf(f.value, 0) {
-			return fmt.Errorf("rope_scaling.%s is %g: must be positive and finite", f.key, f.value)
-		}
-	}
-	if r.HighFreqFactor <= r.LowFreqFactor {
-		return fmt.Errorf("rope_scaling: high_freq_factor %g must be above low_freq_factor %g", r.HighFreqFactor, r.LowFreqFactor)
-	}
-	if r.OriginalMaxPosition < 1 || r.OriginalMaxPosition > maxPosition {
-		return fmt.Errorf("rope_scaling.original_max_position_embeddings is %d: must be 1 to %d", r.OriginalMaxPosition, maxPosition)
-	}
-	return nil
+	return r.Scaling.amplitude()
 }
 
 // rope reads rope_theta and rope_scaling, or rope_parameters, which has both.
-func (k *keys) rope(c *Config) {
-	c.RopeTheta = 10000
+func (k *keys) rope(f *family, c *Config) {
+	if c.RopeTheta == 0 {
+		c.RopeTheta = 10000
+	}
 	if !k.null("rope_theta") {
 		k.float("rope_theta", &c.RopeTheta)
+	}
+	if f.localTheta {
+		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
+		k.ropeByLayerType(f, c)
+		return
 	}
 	section := "rope_scaling"
 	if k.values[section] == nil {
 		section = "rope_parameters"
 	}
-	if k.values[section] == nil {
-		return
-	}
-	object, ok := k.values[section].(map[string]any)
-	if !ok {
-		k.fail("%s is not an object", section)
-		return
-	}
-	in := &keys{values: object, prefix: section + "."}
-	kind := "default"
-	in.text("type", &kind)
-	in.text("rope_type", &kind)
-	in.float("rope_theta", &c.RopeTheta)
-	switch kind {
-	case "default":
-		if _, perLayer := object["full_attention"]; perLayer {
-			in.fail("full_attention: parameters by layer type are not supported")
-		}
-	case "llama3":
-		r := &RopeLlama3{}
-		in.require("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-		in.float("factor", &r.Factor)
-		in.float("low_freq_factor", &r.LowFreqFactor)
-		in.float("high_freq_factor", &r.HighFreqFactor)
-		in.integer("original_max_position_embeddings", &r.OriginalMaxPosition)
-		c.RopeScaling = r
-	default:
-		in.fail("rope_type %q is not supported: only default and llama3", strictjson.Brief(kind))
-	}
-	if k.err == nil {
-		k.err = in.err
+	if in := k.section(section); in != nil {
+		in.ropeParameters(f, c)
+		k.partialRotary(f, in, c)
+		k.fold(in)
+	} else {
+		k.partialRotary(f, &keys{}, c)
 	}
 }
 
-// json is the value of rope_scaling in a config.json.
-func (r *RopeLlama3) json() any {
-	if r == nil {
+// section is an object under a key, nil if there is none.
+func (k *keys) section(name string) *keys {
+	if k.values[name] == nil {
 		return nil
 	}
-	return map[string]any{"rope_type": "llama3", "factor": decimal(r.Factor), "low_freq_factor": decimal(r.LowFreqFactor),
-		"high_freq_factor": decimal(r.HighFreqFactor), "original_max_position_embeddings": r.OriginalMaxPosition}
+	object, ok := k.values[name].(map[string]any)
+	if !ok {
+		k.fail("%s is not an object", name)
+		return nil
+	}
+	return &keys{values: object, prefix: k.prefix + name + "."}
+}
+
+// fold takes over the error of a section.
+func (k *keys) fold(section *keys) {
+	if k.err == nil {
+		k.err = section.err
+	}
+}
+
+// ropeByLayerType reads rope_parameters with an object for each type of layers, and rope_scaling, which is of the layers
+// without a window.
+func (k *keys) ropeByLayerType(f *family, c *Config) {
+	in := k.section("rope_parameters")
+	if in == nil {
+		in = &keys{}
+	}
+	for key := range in.values {
+		if key != fullAttention && key != slidingAttention {
+			in.fail("%s: only %s and %s are expected here", strictjson.Brief(key), fullAttention, slidingAttention)
+		}
+	}
+	for _, section := range []*keys{in.section(fullAttention), k.section("rope_scaling")} {
+		if section != nil {
+			section.ropeParameters(f, c)
+			in.fold(section)
+		}
+	}
+	if sliding := in.section(slidingAttention); sliding != nil {
+		local := Config{RopeTheta: c.LocalTheta}
+		sliding.ropeParameters(f, &local)
+		if local.RopeScaling != nil {
+			sliding.fail("rope_type: layers with a window are supported without scaling only")
+		}
+		c.LocalTheta = local.RopeTheta
+		in.fold(sliding)
+	}
+	k.fold(in)
+}
+
+func (k *keys) ropeParameters(f *family, c *Config) {
+	kind := "default"
+	k.text("type", &kind)
+	k.text("rope_type", &kind)
+	k.float("rope_theta", &c.RopeTheta)
+	for _, nested := range []string{fullAttention, slidingAttention} {
+		if k.has(nested) {
+			k.fail("%s: parameters by layer type are not supported in model_type %s", nested, f.name)
+		}
+	}
+	if kind == "default" {
+		return
+	}
+	read, ok := ropeScalings[kind]
+	if !ok || f.unscaledRope {
+		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name, map[bool]string{false: ", linear, llama3 or yarn"}[f.unscaledRope])
+		return
+	}
+	c.RopeScaling = read(k, c)
+}
+
+// partialRotary reads partial_rotary_factor, which in holds or k.
+func (k *keys) partialRotary(f *family, in *keys, c *Config) {
+	factor := 1.0
+	k.floatOrNull("partial_rotary_factor", &factor)
+	in.floatOrNull("partial_rotary_factor", &factor)
+	if factor == 1 {
+		return
+	}
+	if !f.partialRotary {
+		k.fail("partial_rotary_factor %g is not supported in model_type %s: only 1", factor, f.name)
+	}
+	dim := float64(c.HeadDim) * factor
+	if !(factor > 0 && factor < 1) || dim < 2 || int(dim)%2 != 0 {
+		k.fail("partial_rotary_factor %g of head_dim %d: an even number of dimensions, from 2 on, must turn", factor, c.HeadDim)
+		return
+	}
+	c.RotaryDim = int(dim)
+}
+
+func (c Config) validateRotary() error {
+	if c.HeadDim%2 != 0 {
+		return fmt.Errorf("head_dim is %d: must be even for rotary positions", c.HeadDim)
+	}
+	if c.RotaryDim < 0 || c.RotaryDim >= c.HeadDim || c.RotaryDim%2 != 0 {
+		return fmt.Errorf("%d rotary dimensions of head_dim %d: must be even and fewer", c.RotaryDim, c.HeadDim)
+	}
+	if c.MaxPosition*c.HeadDim > maxRotary {
+		return fmt.Errorf("max_position_embeddings %d times head_dim %d is %d: must be at most %d", c.MaxPosition, c.HeadDim, c.MaxPosition*c.HeadDim, maxRotary)
+	}
+	for _, theta := range []struct {
+		key   string
+		value float64
+	}{{"rope_theta", c.RopeTheta}, {"rope_local_base_freq", c.LocalTheta}} {
+		if theta.value < 0 || math.IsNaN(theta.value) || math.IsInf(theta.value, 0) || theta.value == 0 && theta.key == "rope_theta" {
+			return fmt.Errorf("%s is %g: must be positive and finite", theta.key, theta.value)
+		}
+	}
+	if c.NoRope != nil && len(c.NoRope) != c.Layers {
+		return fmt.Errorf("no_rope_layers has %d layers of %d", len(c.NoRope), c.Layers)
+	}
+	if c.RopeScaling != nil {
+		return c.RopeScaling.validate()
+	}
+	return nil
 }

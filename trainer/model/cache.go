@@ -3,7 +3,6 @@ package model
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -22,7 +21,7 @@ type Cache struct {
 
 // NewCache allocates blocks, a number for each of Config.CacheGroups, and tables for so many sequences of up to length tokens.
 func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length int) (*Cache, error) {
-	c := &Cache{cfg: &m.Config, scale: m.attentionScale(), group: make([]int, m.Config.Layers)}
+	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, m.Config.Layers)}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
 		for g, group := range m.Config.CacheGroups() {
 			for _, layer := range group.Layers {
@@ -42,8 +41,6 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 	}
 	return c, nil
 }
-
-func (m *Model) attentionScale() float64 { return 1 / math.Sqrt(float64(m.Config.HeadDim)) }
 
 // Rows maps the rows of one forward pass to the cache: row r is position Pos[r] of the sequence whose blocks row Sequence[r] of
 // the tables lists, and attends to its first Length[r] = Pos[r]+1 tokens, or to the last of them that the layer's window holds. Int32 [T] each.

@@ -30,9 +30,11 @@ type Model struct {
 	leaves    []*torch.Tensor    // views of Compute, one per Layout.Leaves
 	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks, nil where leaves has a tensor
 
-	halves   []*torch.Tensor // views of Half and
-	wide     []*torch.Tensor // of Master, where Generation reads both
-	cos, sin *torch.Tensor   // fp32 [MaxPosition, HeadDim/2]
+	halves []*torch.Tensor // views of Half and
+	wide   []*torch.Tensor // of Master, where Generation reads both
+
+	positions int // rows of the rotary tables
+	rotations map[arch.Rotary]rotation
 }
 
 // Decoder is the forward pass over weights of one precision.
@@ -43,14 +45,16 @@ type Decoder struct {
 	layers      []layer
 }
 
+// layer has nil for what its family lacks.
 type layer struct {
-	cfg                 *arch.Config
-	inputNorm, postNorm *torch.Tensor
-	qkv, o              linear
-	qNorm, kNorm        *torch.Tensor
-	gateUp, down        linear
-	mixture             *mixture // in place of gateUp and down; nil: none
-	cos, sin            *torch.Tensor
+	cfg                   *arch.Config
+	inputNorm, postNorm   *torch.Tensor // before attention and before the MLP
+	attendedNorm, mlpNorm *torch.Tensor // after them
+	qkv, o                linear
+	qNorm, kNorm          *torch.Tensor
+	gateUp, down          linear
+	mixture               *mixture // in place of gateUp and down
+	rotation              rotation
 }
 
 // Attention separates the decoder from packed training and cached generation, which implement it. q [T, Heads, HeadDim]
@@ -69,7 +73,7 @@ type Options struct {
 
 // Random makes a model with random weights, which depend on cfg and seed alone. Weights are normal with standard
 // deviation 1/sqrt(fan in); the two projections that write to the residual stream are divided by sqrt(2·layers) (GPT-2,
-// Radford et al. 2019). Norms are 1 and biases 0.
+// Radford et al. 2019). Norms are 1, with their offset, and biases 0.
 func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64, opt Options) (*Model, error) {
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
@@ -97,13 +101,13 @@ func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64
 	return m, nil
 }
 
-// initialStd is the standard deviation for one leaf; -1 stands for a norm (all ones).
+// initialStd is the standard deviation for one leaf; -1 stands for all ones.
 func initialStd(cfg *arch.Config, l arch.Leaf) float64 {
 	switch l.Kind {
 	case arch.Bias:
 		return 0
 	case arch.Norm:
-		return -1
+		return -1 + cfg.NormOffset()
 	case arch.Residual:
 		return 1 / math.Sqrt(float64(l.Shape[1])) / math.Sqrt(2*float64(cfg.Layers))
 	}
@@ -144,14 +148,11 @@ func prepare(dev *torch.Device, cfg arch.Config) (*Model, error) {
 
 // rotary makes the rotary tables.
 func (m *Model) rotary(s *torch.Scope, opt Options) {
-	positions := m.Config.MaxPosition
-	if opt.MaxPosition > 0 && opt.MaxPosition < positions {
-		positions = opt.MaxPosition
+	m.positions = m.Config.MaxPosition
+	if opt.MaxPosition > 0 && opt.MaxPosition < m.positions {
+		m.positions = opt.MaxPosition
 	}
-	cos, sin := rotaryTables(&m.Config, positions)
-	half := int64(m.Config.HeadDim / 2)
-	m.cos = s.Keep(s.FromFloat32(cos, int64(positions), half))
-	m.sin = s.Keep(s.FromFloat32(sin, int64(positions), half))
+	m.rotations = rotationsOf(s, &m.Config, m.positions)
 }
 
 // allocate makes the buffers and the leaf views, without values.
@@ -225,9 +226,11 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*tor
 	routed := 0
 	for i := range m.Config.Layers {
 		p := fmt.Sprintf("layers.%d.", i)
+		rotary, _ := m.Config.Rotary(i)
 		l := layer{
-			cfg: &m.Config, cos: m.cos, sin: m.sin,
+			cfg: &m.Config, rotation: m.rotations[rotary],
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
+			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
 			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"),
 			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
@@ -246,20 +249,22 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*tor
 func (d *Decoder) Head() torch.Matrix { return d.head }
 
 // MaxPosition is the number of rows of the rotary tables.
-func (m *Model) MaxPosition() int { return int(m.cos.Size(0)) }
+func (m *Model) MaxPosition() int { return m.positions }
 
 // Hidden is the forward pass without the head: ids and positions int32 [T] give the normalised hidden
 // states [T, Hidden] of the last layer. routes may be nil. Call it inside Device.Do.
 func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention, routes *Routes) *torch.Tensor {
-	x := torch.Embedding(d.embed, ids)
+	x := d.embedded(ids)
 	h := d.normOf(x, 0)
 	for i := range d.layers {
 		oldX, oldH := x, h
 		s.Scoped(func() { // free all tensors of the block but its result
 			sum, out := d.layers[i].forward(i, oldX, oldH, pos, att, routes)
-			x, h = torch.AddRMSNorm(sum, out, d.normBefore(i+1), d.cfg.RMSEps)
+			x, h = addNorm(d.cfg, sum, out, d.normBefore(i+1))
 			s.Hoist(x)
-			s.Hoist(h)
+			if h != x {
+				s.Hoist(h)
+			}
 		})
 		oldX.Drop()
 		oldH.Drop()
@@ -267,7 +272,26 @@ func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention, 
 	return h
 }
 
-// normBefore is the weight of the norm before layer i; after the last layer it is the final norm.
+// embedded is the embedding of ids, scaled where the family does that. In bf16 the scale is a bf16.
+func (d *Decoder) embedded(ids *torch.Tensor) *torch.Tensor {
+	x, scale := torch.Embedding(d.embed, ids), d.cfg.EmbeddingScale()
+	switch {
+	case scale == 1:
+		return x
+	case x.DType() == torch.BFloat16:
+		return x.Scale(float64(toBFloat16(float32(scale))))
+	}
+	return x.Scale(float64(float32(scale)))
+}
+
+// toBFloat16 rounds to the nearest bf16, ties to even.
+func toBFloat16(v float32) float32 {
+	bits := math.Float32bits(v)
+	return math.Float32frombits((bits + 0x7fff + bits>>16&1) &^ 0xffff)
+}
+
+// normBefore is the weight of the norm before layer i, nil if the family has none; after the last layer it is the final
+// norm.
 func (d *Decoder) normBefore(i int) *torch.Tensor {
 	if i == len(d.layers) {
 		return d.norm
@@ -276,21 +300,45 @@ func (d *Decoder) normBefore(i int) *torch.Tensor {
 }
 
 func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
-	return torch.RMSNorm(x, d.normBefore(i), d.cfg.RMSEps)
+	return norm(d.cfg, x, d.normBefore(i))
 }
 
-// forward is one pre-norm decoder block: attention and an MLP, each added to the residual x [T, Hidden]; h is
-// norm(x). The new residual is sum + out: the caller adds them, so that one kernel adds and normalises.
+// norm is the RMSNorm of x; without a weight it is x.
+func norm(c *arch.Config, x, weight *torch.Tensor) *torch.Tensor {
+	if weight == nil {
+		return x
+	}
+	return torch.RMSNorm(x, weight, c.NormOffset(), c.RMSEps)
+}
+
+// addNorm is x + out and its norm, in one pass; without a weight both are the sum.
+func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor) {
+	if weight == nil {
+		sum = x.Add(out)
+		return sum, sum
+	}
+	return torch.AddRMSNorm(x, out, weight, c.NormOffset(), c.RMSEps)
+}
+
+// forward is one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
+// or after them, or both; h is the norm of x. The new residual is sum + out: the caller adds them, so that one kernel adds
+// and normalises.
 func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention, routes *Routes) (sum, out *torch.Tensor) {
-	eps := l.cfg.RMSEps
 	q, k, v := l.project(h)
 	if l.qNorm != nil {
-		q, k = torch.RMSNorm(q, l.qNorm, eps), torch.RMSNorm(k, l.kNorm, eps)
+		q, k = l.headsNorm(q, l.qNorm), l.headsNorm(k, l.kNorm)
 	}
-	q, k = torch.Rope(q, l.cos, l.sin, pos), torch.Rope(k, l.cos, l.sin, pos)
+	q, k = l.rotation.of(q, pos), l.rotation.of(k, pos)
 	a := att.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
-	x, h = torch.AddRMSNorm(x, l.o.of(a), l.postNorm, eps)
-	return x, l.mlp(h, routes)
+	x, h = addNorm(l.cfg, x, norm(l.cfg, l.o.of(a), l.attendedNorm), l.postNorm)
+	return x, norm(l.cfg, l.mlp(h, routes), l.mlpNorm)
+}
+
+// headsNorm is the norm of queries or keys x [T, heads, HeadDim]: of each head, or of all heads together, whichever the
+// weight is as large as.
+func (l *layer) headsNorm(x, weight *torch.Tensor) *torch.Tensor {
+	heads, hd, of := x.Size(1), x.Size(2), weight.Size(0)
+	return norm(l.cfg, x.View(-1, heads*hd/of, of), weight).View(-1, heads, hd)
 }
 
 // mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
@@ -298,7 +346,11 @@ func (l *layer) mlp(h *torch.Tensor, routes *Routes) *torch.Tensor {
 	if l.mixture != nil {
 		return l.mixture.of(h, routes)
 	}
-	return l.down.of(torch.SwiGLU(l.gateUp.of(h)))
+	gateUp := l.gateUp.of(h)
+	if l.cfg.GELU() {
+		return l.down.of(torch.GeGLU(gateUp))
+	}
+	return l.down.of(torch.SwiGLU(gateUp))
 }
 
 // project is the fused q, k, v projection, split into heads.
@@ -316,7 +368,11 @@ func (l *layer) project(h *torch.Tensor) (q, k, v *torch.Tensor) {
 // Close frees the model's memory.
 func (m *Model) Close(ctx context.Context) error {
 	return m.Device.Do(ctx, func(*torch.Scope) error {
-		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.cos, m.sin, m.Master, m.Half}} {
+		for _, r := range m.rotations {
+			r.cos.Drop()
+			r.sin.Drop()
+		}
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Master, m.Half}} {
 			for _, t := range views {
 				if t != nil {
 					t.Drop()

@@ -3,19 +3,46 @@ package model
 import (
 	"math"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// rotaryTables are cos and sin of position × inverse frequency, [positions, HeadDim/2] row-major,
-// computed in float64 and rounded once (Su et al. 2021; half-split layout as in Llama).
-func rotaryTables(cfg *arch.Config, positions int) (cos, sin []float32) {
-	freqs := cfg.InverseFrequencies()
+// rotation is the tables of a rotary embedding, fp32 [positions, planes]; nil where a layer has none.
+type rotation struct{ cos, sin *torch.Tensor }
+
+// of rotates x [T, heads, HeadDim] by the positions pos.
+func (r rotation) of(x, pos *torch.Tensor) *torch.Tensor {
+	if r.cos == nil {
+		return x
+	}
+	return torch.Rope(x, r.cos, r.sin, pos)
+}
+
+// rotationsOf are the tables of all layers. They are kept.
+func rotationsOf(s *torch.Scope, cfg *arch.Config, positions int) map[arch.Rotary]rotation {
+	all := map[arch.Rotary]rotation{}
+	for i := range cfg.Layers {
+		rotary, ok := cfg.Rotary(i)
+		if _, made := all[rotary]; !ok || made {
+			continue
+		}
+		cos, sin := rotaryTables(rotary, positions)
+		shape := []int64{int64(positions), int64(rotary.Dim / 2)}
+		all[rotary] = rotation{s.Keep(s.FromFloat32(cos, shape...)), s.Keep(s.FromFloat32(sin, shape...))}
+	}
+	return all
+}
+
+// rotaryTables are cos and sin of position × frequency, [positions, planes] row-major, computed in float64 and rounded
+// once (Su et al. 2021; half-split layout as in Llama).
+func rotaryTables(r arch.Rotary, positions int) (cos, sin []float32) {
+	freqs, amplitude := r.Frequencies(), r.Amplitude()
 	cos = make([]float32, positions*len(freqs))
 	sin = make([]float32, positions*len(freqs))
 	for p := range positions {
 		for i, f := range freqs {
 			s, c := math.Sincos(float64(p) * f)
-			cos[p*len(freqs)+i], sin[p*len(freqs)+i] = float32(c), float32(s)
+			cos[p*len(freqs)+i], sin[p*len(freqs)+i] = float32(c*amplitude), float32(s*amplitude)
 		}
 	}
 	return cos, sin

@@ -26,7 +26,7 @@ func (a packedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor 
 }
 
 func (m *Model) packed(in Packed) Attention {
-	return packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.attentionScale()}
+	return packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.Config.AttentionScale()}
 }
 
 // Forward is Hidden over a packed batch.
@@ -50,7 +50,7 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 // state a layer, and each block runs again just before its backward pass.
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
 	att := m.packed(in)
-	inputs := []*torch.Tensor{torch.Embedding(m.embed, in.IDs)}
+	inputs := []*torch.Tensor{m.embedded(in.IDs)}
 	for i := range m.layers {
 		x := inputs[i]
 		var y *torch.Tensor
@@ -72,7 +72,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		return // it is not trained
 	}
 	s.Grad(true, func() {
-		torch.Backward([]*torch.Tensor{torch.Embedding(m.embed, in.IDs)}, []*torch.Tensor{grad})
+		torch.Backward([]*torch.Tensor{m.embedded(in.IDs)}, []*torch.Tensor{grad})
 	})
 }
 

@@ -293,13 +293,15 @@ func TestGGUFRopeFactors(t *testing.T) {
 	scaled := cfg
 	scaled.RopeScaling = &arch.RopeLlama3{Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	factors := make([]float32, 32)
-	for i, f := range scaled.InverseFrequencies() {
-		factors[i] = float32(cfg.InverseFrequencies()[i] / f)
+	plain, _ := cfg.Rotary(0)
+	slow, _ := scaled.Rotary(0)
+	for i, f := range slow.Frequencies() {
+		factors[i] = float32(plain.Frequencies()[i] / f)
 	}
 	w := ggufOf(cfg, weights)
 	w.tensor(arch.GGUFRopeFactors, 0, encodeAs(nil, F32, factors), 32)
 	s := openChecked(t, writeGGUF(t, w))
-	if got := s.Config().RopeScaling; got == nil || math.Abs(got.Factor-32) > 1e-3 || got.OriginalMaxPosition != 8192 {
+	if got, _ := s.Config().RopeScaling.(*arch.RopeLlama3); got == nil || math.Abs(got.Factor-32) > 1e-3 || got.OriginalMaxPosition != 8192 {
 		t.Errorf("%+v", got)
 	}
 	factors[16] *= 1.01

@@ -140,6 +140,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(rms_norm_bwd),
                               MGT_THROWING(swiglu),
                               MGT_THROWING(swiglu_bwd),
+                              MGT_THROWING(geglu),
+                              MGT_THROWING(geglu_bwd),
                               MGT_THROWING(rope),
                               MGT_THROWING(cache_write),
                               MGT_THROWING(attention_cached),

@@ -33,6 +33,8 @@ struct cuda_part {
   decltype(&mgrpo_rms_norm_bwd_cuda) rms_norm_bwd;
   decltype(&mgrpo_swiglu_cuda) swiglu;
   decltype(&mgrpo_swiglu_bwd_cuda) swiglu_bwd;
+  decltype(&mgrpo_geglu_cuda) geglu;
+  decltype(&mgrpo_geglu_bwd_cuda) geglu_bwd;
   decltype(&mgrpo_rope_cuda) rope;
   decltype(&mgrpo_cache_write_cuda) cache_write;
   decltype(&mgrpo_attention_cached_cuda) attention_cached;

@@ -150,9 +150,10 @@ MGT_API mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids);
 // Matrices in blocks (mgrpo/quant.h): parts[i] is uint8 [rows, bytes of a row] of types[i]; the parts stand below each other.
 MGT_API mgt_tensor mgt_linear_quant(mgt_device *d, void *x, void **parts, const int32_t *types, int64_t n, void *b_or_null);
 MGT_API mgt_tensor mgt_embedding_quant(mgt_device *d, void *w, int32_t type, int64_t k, int dtype, void *ids);
-MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps);
-MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps);
+MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double offset, double eps);
+MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double offset, double eps);
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
+MGT_API mgt_tensor mgt_geglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos);
 MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale, int64_t window);
 MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *table, void *sequence, void *pos);

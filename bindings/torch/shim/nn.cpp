@@ -9,6 +9,7 @@
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rms_norm.h>
@@ -97,20 +98,21 @@ int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
 
 float *data_or_null(const at::Tensor *t) { return t ? t->mutable_data_ptr<float>() : nullptr; }
 
-at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
+at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double offset, double eps, at::Tensor *inv_rms) {
   auto y = at::empty_like(x);
   if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options().dtype(at::kFloat));
   float *inv = data_or_null(inv_rms);
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
-    check_status(the_cuda_part->rms_norm(x.const_data_ptr(), w.const_data_ptr(), dtype_of(x), eps, y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
+    check_status(the_cuda_part->rms_norm(x.const_data_ptr(), w.const_data_ptr(), dtype_of(x), float(offset), eps, y.mutable_data_ptr(), inv, rows, d,
+                                         stream_of(x)));
   else
-    check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), eps, y.mutable_data_ptr<float>(), inv, rows, d));
+    check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), eps, y.mutable_data_ptr<float>(), inv, rows, d));
   return y;
 }
 
 // The gradient of x through norm(x), plus dx_more where that is defined; the gradient of w goes to *dw.
-at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const at::Tensor &inv_rms,
+at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, double offset, const at::Tensor &inv_rms,
                         const at::Tensor &dx_more, at::Tensor *dw) {
   auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);
   auto sums = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
@@ -119,79 +121,143 @@ at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Ten
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
     check_status(the_cuda_part->rms_norm_bwd(dyc.const_data_ptr(), x.const_data_ptr(), w.const_data_ptr(), inv, from_more, dtype_of(x),
-                                             dx.mutable_data_ptr(), sums.mutable_data_ptr<float>(), rows, d, stream_of(x)));
+                                             float(offset), dx.mutable_data_ptr(), sums.mutable_data_ptr<float>(), rows, d, stream_of(x)));
   else
-    check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), inv,
+    check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), inv,
                                         static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), sums.mutable_data_ptr<float>(), rows, d));
   *dw = sums.to(w.scalar_type());
   return dx;
 }
 
+// Other dtypes and devices. An offset is added in float32: near 1 a bfloat16 has fewer digits than what it is added to.
+at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
+  if (offset == 0) return at::rms_norm(x, w.sizes(), w, eps);
+  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::rms_norm(x.to(wide), w.sizes(), w.to(wide) + offset, eps).to(x.scalar_type());
+}
+
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, double eps) {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
     at::Tensor inv_rms;
-    auto y = rms_norm(x, w, eps, &inv_rms);
+    auto y = rms_norm(x, w, offset, eps, &inv_rms);
     ctx->save_for_backward({x, w, inv_rms});
+    ctx->saved_data["offset"] = offset;
     return y;
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    at::Tensor dw, dx = rms_norm_bwd(grads[0], saved[0], saved[1], saved[2], {}, &dw);
-    return {dx, dw, {}};
+    at::Tensor dw, dx = rms_norm_bwd(grads[0], saved[0], saved[1], ctx->saved_data["offset"].toDouble(), saved[2], {}, &dw);
+    return {dx, dw, {}, {}};
   }
 };
 
 // The sum and its norm.
-variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double eps, at::Tensor *inv_rms) {
+variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double offset, double eps,
+                           at::Tensor *inv_rms) {
   auto sum = at::empty_like(x), y = at::empty_like(x);
   if (inv_rms) *inv_rms = at::empty({rows_of(x)}, x.options().dtype(at::kFloat));
   float *inv = data_or_null(inv_rms);
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
-    check_status(the_cuda_part->add_rms_norm(x.const_data_ptr(), residual.const_data_ptr(), w.const_data_ptr(), dtype_of(x), eps,
-                                             sum.mutable_data_ptr(), y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
+    check_status(the_cuda_part->add_rms_norm(x.const_data_ptr(), residual.const_data_ptr(), w.const_data_ptr(), dtype_of(x),
+                                             float(offset), eps, sum.mutable_data_ptr(), y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
   else
-    check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(), eps,
+    check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), eps,
                                         sum.mutable_data_ptr<float>(), y.mutable_data_ptr<float>(), inv, rows, d));
   return {sum, y};
 }
 
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
-  static variable_list forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double eps) {
+  static variable_list forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double offset,
+                               double eps) {
     at::Tensor inv_rms;
-    auto out = add_rms_norm(x, residual, w, eps, &inv_rms);
+    auto out = add_rms_norm(x, residual, w, offset, eps, &inv_rms);
     ctx->save_for_backward({out[0], w, inv_rms});
+    ctx->saved_data["offset"] = offset;
     ctx->set_materialize_grads(false);  // the last sum of a model is used for its norm alone
     return out;
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &dsum = grads[0], &dy = grads[1];
-    if (!dy.defined()) return {dsum, dsum, {}, {}};
-    at::Tensor dw, dx = rms_norm_bwd(dy, saved[0], saved[1], saved[2], dsum, &dw);
-    return {dx, dx, dw, {}};
+    if (!dy.defined()) return {dsum, dsum, {}, {}, {}};
+    at::Tensor dw, dx = rms_norm_bwd(dy, saved[0], saved[1], ctx->saved_data["offset"].toDouble(), saved[2], dsum, &dw);
+    return {dx, dx, dw, {}, {}};
   }
 };
 
-struct SwiGlu : torch::autograd::Function<SwiGlu> {
+// A gated activation: its kernels, and its operator in LibTorch.
+struct SwiGlu {
+  static constexpr auto kForward = &mgrpo_swiglu_cpu;
+  static constexpr auto kBackward = &mgrpo_swiglu_bwd_cpu;
+  static constexpr auto kForwardOnGpu = &cuda_part::swiglu;
+  static constexpr auto kBackwardOnGpu = &cuda_part::swiglu_bwd;
+  static at::Tensor activate(const at::Tensor &gate) { return at::silu(gate); }
+};
+
+struct GeGlu {
+  static constexpr auto kForward = &mgrpo_geglu_cpu;
+  static constexpr auto kBackward = &mgrpo_geglu_bwd_cpu;
+  static constexpr auto kForwardOnGpu = &cuda_part::geglu;
+  static constexpr auto kBackwardOnGpu = &cuda_part::geglu_bwd;
+  static at::Tensor activate(const at::Tensor &gate) { return at::gelu(gate, "tanh"); }
+};
+
+template <class Kind>
+at::Tensor glu(const at::Tensor &gate_up) {
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+  auto y = like_with_last(gate_up, f);
+  if (gate_up.is_cuda())
+    check_status((the_cuda_part->*Kind::kForwardOnGpu)(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
+  else
+    check_status(Kind::kForward(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
+  return y;
+}
+
+template <class Kind>
+at::Tensor glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) {
+  auto d_gate_up = at::empty_like(gate_up);
+  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
+  if (gate_up.is_cuda())
+    check_status((the_cuda_part->*Kind::kBackwardOnGpu)(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up), d_gate_up.mutable_data_ptr(),
+                                                        rows, f, stream_of(gate_up)));
+  else
+    check_status(Kind::kBackward(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
+  return d_gate_up;
+}
+
+template <class Kind>
+struct Glu : torch::autograd::Function<Glu<Kind>> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &gate_up) {
     ctx->save_for_backward({gate_up});
-    return swiglu(gate_up);
+    return glu<Kind>(gate_up);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
-    return {swiglu_bwd(grads[0].contiguous(), ctx->get_saved_variables()[0])};
+    return {glu_bwd<Kind>(grads[0].contiguous(), ctx->get_saved_variables()[0])};
   }
 };
+
+template <class Kind>
+at::Tensor gated(const at::Tensor &x) {
+  TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
+  if (!ours(x)) {
+    auto halves = x.chunk(2, -1);
+    return Kind::activate(halves[0]) * halves[1];
+  }
+  auto xc = x.contiguous();
+  return recorded(x) ? Glu<Kind>::apply(xc) : glu<Kind>(xc);
+}
 
 at::Tensor rope(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos, bool inverse) {
   auto y = at::empty_like(x);
   const float *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
   const int32_t *p = pos.const_data_ptr<int32_t>();
   if (x.is_cuda())
-    check_status(the_cuda_part->rope(x.const_data_ptr(), c, s, p, dtype_of(x), y.mutable_data_ptr(), x.size(0), x.size(1), x.size(2), cos.size(0),
-                                     inverse, stream_of(x)));
+    check_status(the_cuda_part->rope(x.const_data_ptr(), c, s, p, dtype_of(x), y.mutable_data_ptr(), x.size(0), x.size(1), x.size(2),
+                                     2 * cos.size(1), cos.size(0), inverse, stream_of(x)));
   else
-    check_status(mgrpo_rope_cpu(x.const_data_ptr<float>(), c, s, p, y.mutable_data_ptr<float>(), x.size(0), x.size(1), x.size(2), cos.size(0), inverse),
+    check_status(mgrpo_rope_cpu(x.const_data_ptr<float>(), c, s, p, y.mutable_data_ptr<float>(), x.size(0), x.size(1), x.size(2), 2 * cos.size(1), cos.size(0),
+                                inverse),
                  ": is every position in the cosine table?");
   return y;
 }
@@ -210,35 +276,18 @@ struct Rope : torch::autograd::Function<Rope> {
 
 // Other dtypes and devices; the rotation is in float32, as the tables are.
 at::Tensor rope_composite(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos) {
-  int64_t half = x.size(2) / 2;
+  int64_t half = cos.size(1), rest = x.size(2) - 2 * half;
   auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   auto c = cos.index_select(0, pos).unsqueeze(1).to(wide), s = sin.index_select(0, pos).unsqueeze(1).to(wide);
   auto a = x.narrow(2, 0, half).to(wide), b = x.narrow(2, half, half).to(wide);
-  return at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
+  auto turned = at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
+  return rest == 0 ? turned : at::cat({turned, x.narrow(2, 2 * half, rest)}, 2);
 }
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor &gate_up) {
-  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
-  auto y = like_with_last(gate_up, f);
-  if (gate_up.is_cuda())
-    check_status(the_cuda_part->swiglu(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
-  else
-    check_status(mgrpo_swiglu_cpu(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
-  return y;
-}
-
-at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) {
-  auto d_gate_up = at::empty_like(gate_up);
-  int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
-  if (gate_up.is_cuda())
-    check_status(the_cuda_part->swiglu_bwd(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up), d_gate_up.mutable_data_ptr(),
-                                           rows, f, stream_of(gate_up)));
-  else
-    check_status(mgrpo_swiglu_bwd_cpu(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
-  return d_gate_up;
-}
+at::Tensor swiglu(const at::Tensor &gate_up) { return glu<SwiGlu>(gate_up); }
+at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<SwiGlu>(dy, gate_up); }
 
 mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   return make(d, [&] {
@@ -259,17 +308,17 @@ mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids) {
   });
 }
 
-mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double eps) {
+mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double offset, double eps) {
   return make(d, [&] {
     const auto &X = ref(x), &W = ref(w);
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 1 && X.size(-1) == W.size(0), "x [..., D] and w [D] do not agree on D");
-    if (!ours(X, W)) return at::rms_norm(X, W.sizes(), W, eps);
+    if (!ours(X, W)) return rms_norm_composite(X, W, offset, eps);
     auto xc = X.contiguous(), wc = W.contiguous();
-    return recorded(X, W) ? RmsNorm::apply(xc, wc, eps) : rms_norm(xc, wc, eps, nullptr);
+    return recorded(X, W) ? RmsNorm::apply(xc, wc, offset, eps) : rms_norm(xc, wc, offset, eps, nullptr);
   });
 }
 
-mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double eps) {
+mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double offset, double eps) {
   mgt_pair r{};
   r.error = run(d, [&] {
     const auto &X = ref(x), &R = ref(residual), &W = ref(w);
@@ -278,10 +327,10 @@ mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, doubl
     variable_list out;
     if (ours(X, R, W)) {
       auto xc = X.contiguous(), rc = R.contiguous(), wc = W.contiguous();
-      out = recorded(X, R, W) ? AddRmsNorm::apply(xc, rc, wc, eps) : add_rms_norm(xc, rc, wc, eps, nullptr);
+      out = recorded(X, R, W) ? AddRmsNorm::apply(xc, rc, wc, offset, eps) : add_rms_norm(xc, rc, wc, offset, eps, nullptr);
     } else {
       auto sum = X + R;
-      out = {sum, at::rms_norm(sum, W.sizes(), W, eps)};
+      out = {sum, rms_norm_composite(sum, W, offset, eps)};
     }
     own(r.first, out[0]);
     own(r.second, out[1]);
@@ -290,25 +339,20 @@ mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, doubl
 }
 
 mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
-  return make(d, [&] {
-    const auto &x = ref(gate_up);
-    TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
-    if (!ours(x)) {
-      auto halves = x.chunk(2, -1);
-      return at::silu(halves[0]) * halves[1];
-    }
-    auto xc = x.contiguous();
-    return recorded(x) ? SwiGlu::apply(xc) : swiglu(xc);
-  });
+  return make(d, [&] { return gated<SwiGlu>(ref(gate_up)); });
+}
+
+mgt_tensor mgt_geglu(mgt_device *d, void *gate_up) {
+  return make(d, [&] { return gated<GeGlu>(ref(gate_up)); });
 }
 
 mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos) {
   return make(d, [&] {
     const auto &X = ref(x), &C = ref(cos), &S = ref(sin), &P = ref(pos);
-    TORCH_CHECK(X.dim() == 3 && X.size(2) % 2 == 0, "x must be [T, H, hd] with hd even");
+    TORCH_CHECK(X.dim() == 3, "x must be [T, H, hd]");
     for (const auto *t : {&C, &S})
-      TORCH_CHECK(t->device() == X.device() && t->dim() == 2 && t->size(1) == X.size(2) / 2 && t->size(0) == C.size(0) && t->scalar_type() == at::kFloat && t->is_contiguous(),
-                  "cos and sin must be float32 [P, ", X.size(2) / 2, "], contiguous and on ", X.device());
+      TORCH_CHECK(t->device() == X.device() && t->dim() == 2 && t->size(1) <= X.size(2) / 2 && t->sizes() == C.sizes() && t->scalar_type() == at::kFloat && t->is_contiguous(),
+                  "cos and sin must be float32 [P, ", X.size(2) / 2, " at most], contiguous and on ", X.device());
     int32s(P, X.size(0), "pos", X);
     if (!ours(X)) return rope_composite(X, C, S, P);
     auto xc = X.contiguous();

@@ -25,22 +25,24 @@ MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *
 MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y,
                                         int64_t rows, int64_t k, int64_t n);
 
-// y = x * inv_rms * w with inv_rms[r] = 1 / sqrt(mean(x[r]^2) + eps).  x, y [rows, d], w [d], d >= 1,
-// eps >= 0; inv_rms_or_null [rows] is written for the backward pass. Works in place (y == x).
-MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, double eps, float *y, float *inv_rms_or_null,
-                                     int64_t rows, int64_t d);
+// y = x * inv_rms * (offset + w) with inv_rms[r] = 1 / sqrt(mean(x[r]^2) + eps).  x, y [rows, d], w [d], d >= 1,
+// eps >= 0; offset is 0, or 1 where w holds distances from 1; inv_rms_or_null [rows] is written for the backward pass.
+// Works in place (y == x).
+MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, float offset, double eps, float *y,
+                                     float *inv_rms_or_null, int64_t rows, int64_t d);
 
 // sum = x + residual and y = its norm, in one pass: the bits of the addition and of mgrpo_rms_norm_cpu after each
 // other. Sizes as there; x, residual, sum, y [rows, d]. sum may be x or residual, y may be either that sum is not.
-MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, double eps, float *sum,
-                                         float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
+MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, float offset, double eps,
+                                         float *sum, float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
 
 // The backward pass of both. dx [rows, d] is written, dw [d] is accumulated into. x is what was normalised: the sum of
 // mgrpo_add_rms_norm_cpu, whose gradient from elsewhere, dx_more [rows, d], is added to dx; then dx is the gradient of
 // either summand. The sum over rows has one fixed order, so that dw does not depend on the number of threads. dx may
 // be dy or dx_more.
-MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, const float *inv_rms,
-                                         const float *dx_more_or_null, float *dx, float *dw, int64_t rows, int64_t d);
+MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, float offset,
+                                         const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw,
+                                         int64_t rows, int64_t d);
 
 // y = silu(gate) * up with silu(g) = g / (1 + exp(-g)).  gate_up [rows, 2 f]: gate, then up; y [rows, f].
 MGRPO_API int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
@@ -49,13 +51,19 @@ MGRPO_API int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows,
 MGRPO_API int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows,
                                        int64_t f);
 
-// Rotary position embedding, half-split: dimension i < hd/2 is paired with i + hd/2.
-// y[i] = x[i] cos - x[i + hd/2] sin, y[i + hd/2] = x[i + hd/2] cos + x[i] sin, with the angle's cosine
-// and sine at [pos[r], i].  x, y [rows, heads, hd], hd even; cos, sin [max_pos, hd/2]; pos [rows] in
-// [0, max_pos), else MGRPO_INVALID_ARGUMENT. inverse != 0 rotates back, which is the backward pass.
-// Works in place (y == x).
+// The same with the tanh form of GELU: y = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) * up.
+MGRPO_API int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
+MGRPO_API int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+
+// Rotary position embedding, half-split, of the first `rotary` dimensions of each head: dimension i < rotary/2 is
+// paired with i + rotary/2.
+// y[i] = x[i] cos - x[i + rotary/2] sin, y[i + rotary/2] = x[i + rotary/2] cos + x[i] sin, with the angle's cosine
+// and sine at [pos[r], i]; the other dimensions stay.  x, y [rows, heads, hd]; rotary even, at most hd;
+// cos, sin [max_pos, rotary/2]; pos [rows] in [0, max_pos), else MGRPO_INVALID_ARGUMENT. inverse != 0 turns the other
+// way, which is the backward pass. Works in place (y == x).
 MGRPO_API int32_t mgrpo_rope_cpu(const float *x, const float *cos, const float *sin, const int32_t *pos, float *y,
-                                 int64_t rows, int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse);
+                                 int64_t rows, int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos,
+                                 int32_t inverse);
 
 // Causal self-attention of `batch` segments packed end to end; grouped queries: query head h reads
 // key/value head h / (heads / kv_heads).  Segment s is the rows [cu[s], cu[s+1]); cu [batch + 1],
@@ -112,18 +120,22 @@ MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cach
 // table or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
 // Scratch, allocated in the stream's order: for the norm's backward pass at most 1 KiB a column; for attention where
 // a row can see more than 128 keys, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
-MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, double eps, void *y, float *inv_rms_or_null,
-                                      int64_t rows, int64_t d, void *stream);
-MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, double eps, void *sum,
-                                          void *y, float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
+MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y,
+                                      float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
+MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps,
+                                          void *sum, void *y, float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms,
-                                          const void *dx_more_or_null, int32_t dtype, void *dx, float *dw, int64_t rows, int64_t d,
-                                          void *stream);
+                                          const void *dx_more_or_null, int32_t dtype, float offset, void *dx, float *dw, int64_t rows,
+                                          int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_swiglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                         void *stream);
+MGRPO_API int32_t mgrpo_geglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
+MGRPO_API int32_t mgrpo_geglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                                       void *stream);
 MGRPO_API int32_t mgrpo_rope_cuda(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y,
-                                  int64_t rows, int64_t heads, int64_t hd, int64_t max_pos, int32_t inverse, void *stream);
+                                  int64_t rows, int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse,
+                                  void *stream);
 MGRPO_API int32_t mgrpo_cache_write_cuda(void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos,
                                          int32_t dtype, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,

@@ -1,0 +1,147 @@
+#include "mgrpo/nn.h"
+#include "nn_testing.h"
+
+using namespace conformance;
+using namespace nn_testing;
+
+namespace {
+
+constexpr double kTolerance = 8 * kEpsilon;          // relative: exponential, division, two products
+constexpr double kBackwardTolerance = 16 * kEpsilon;  // relative to |dy| (|up| + |gate|) + 1
+constexpr double kLeast = 1e-36;                      // below it denormals lose digits, and a GPU's sigmoid is 0
+
+// A gated activation.
+struct Kind {
+  decltype(&Backend::swiglu) forward;
+  decltype(&Backend::swiglu_bwd) backward;
+  double (*activation)(double);
+  double (*exponent)(double);  // the activation is g / (1 + exp(exponent)), which has the roundings of its exponent
+};
+
+double silu(double g) { return g / (1 + std::exp(-g)); }
+double cubic(double g) { return std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g); }
+// g / 2 (1 + tanh(u)): below 0 its sum cancels, which 2 / (1 + exp(-2 u)) does not.
+double gelu_tanh(double g) { return g > 0 ? g / 2 * (1 + std::tanh(cubic(g))) : g / (1 + std::exp(-2 * cubic(g))); }
+
+const Kind kKinds[] = {{&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }},
+                       {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh,
+                        [](double g) { return 2 * cubic(g); }}};
+
+class Glu : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(Glu);
+
+Floats glu(const Kind &kind, const Backend &b, const Floats &gate_up, int64_t f, int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
+  const int64_t rows = static_cast<int64_t>(gate_up.size()) / 2 / f;
+  Array x(b, dtype, gate_up, aligned), y(b, dtype, rows * f, aligned);
+  EXPECT_EQ((b.*kind.forward)(x.get(), dtype, y.get(), rows, f), MGRPO_OK);
+  return y.values();
+}
+
+Floats glu_bwd(const Kind &kind, const Backend &b, const Floats &dy, const Floats &gate_up, int64_t f,
+               int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
+  Array d(b, dtype, dy, aligned), x(b, dtype, gate_up, aligned), grad(b, dtype, static_cast<int64_t>(gate_up.size()), aligned);
+  EXPECT_EQ((b.*kind.backward)(d.get(), x.get(), dtype, grad.get(), static_cast<int64_t>(dy.size()) / f, f), MGRPO_OK);
+  return grad.values();
+}
+
+std::vector<double> oracle(const Kind &kind, const Floats &gate_up, int64_t f) {
+  std::vector<double> y;
+  for (size_t at = 0; at < gate_up.size(); at += 2 * f)
+    for (int64_t j = 0; j < f; j++) y.push_back(kind.activation(gate_up[at + j]) * gate_up[at + f + j]);
+  return y;
+}
+
+TEST_P(Glu, MatchesFloat64OverTheWholeRangeOfGates) {
+  for (const Kind &kind : kKinds) {
+    Floats gate_up;
+    for (int i = -800; i <= 800; i++) gate_up.push_back(0.13f * i);
+    const int64_t f = static_cast<int64_t>(gate_up.size());
+    const Floats up = normal(f, 1);
+    gate_up.insert(gate_up.end(), up.begin(), up.end());
+    const Floats got = glu(kind, backend(), gate_up, f);
+    const std::vector<double> want = oracle(kind, gate_up, f);
+    for (int64_t j = 0; j < f; j++)
+      EXPECT_NEAR(got[j], want[j], kTolerance * (1 + std::fabs(kind.exponent(gate_up[j]))) * std::fabs(want[j]) + kLeast) << gate_up[j];
+  }
+}
+
+TEST_P(Glu, BackwardMatchesCentralDifferencesOfFloat64) {
+  const double h = 1e-5;
+  for (const Kind &kind : kKinds)
+    for (int64_t f : {1, 7, 8, 33, 1100}) {
+      const int64_t rows = 3;
+      const Floats gate_up = normal(rows * 2 * f, 2, 3), dy = normal(rows * f, 3), grad = glu_bwd(kind, backend(), dy, gate_up, f);
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < f; j++) {
+          const double gate = gate_up[r * 2 * f + j], up = gate_up[r * 2 * f + f + j], d = dy[r * f + j];
+          const double bound = kBackwardTolerance * (std::fabs(d) * (std::fabs(up) + std::fabs(gate)) + 1) + 1e-8;
+          EXPECT_NEAR(grad[r * 2 * f + j], d * up * (kind.activation(gate + h) - kind.activation(gate - h)) / (2 * h), bound);
+          EXPECT_NEAR(grad[r * 2 * f + f + j], d * kind.activation(gate), bound);
+        }
+      Array d(backend(), MGRPO_FLOAT32, dy), in_place(backend(), MGRPO_FLOAT32, gate_up);
+      ASSERT_EQ((backend().*kind.backward)(d.get(), in_place.get(), MGRPO_FLOAT32, in_place.get(), rows, f), MGRPO_OK);
+      EXPECT_TRUE(same_bits(in_place.values(), grad));
+    }
+}
+
+TEST_P(Glu, HugeGatesAndNaN) {
+  for (const Kind &kind : kKinds) {
+    const Floats gate_up{1e30f, -1e30f, 3e38f, -3e38f, NAN, 2, 2, 2, 2, 2}, y = glu(kind, backend(), gate_up, 5);
+    const Floats grad = glu_bwd(kind, backend(), Floats(5, 1), gate_up, 5);
+    for (int j : {0, 1}) {
+      EXPECT_EQ(y[j], j == 0 ? 2e30f : 0.0f);
+      EXPECT_EQ(grad[j], j == 0 ? 2.0f : 0.0f);
+      EXPECT_EQ(grad[5 + j], j == 0 ? 1e30f : 0.0f);
+    }
+    EXPECT_EQ(y[3], 0.0f);
+    EXPECT_TRUE(std::isnan(y[4]) && std::isnan(grad[4]) && std::isnan(grad[9]));
+  }
+}
+
+TEST_P(Glu, ElementDoesNotDependOnItsPlace) {
+  const int64_t f = 37, rows = 500;
+  const Floats gate_up = normal(rows * 2 * f, 4, 2);
+  for (const Kind &kind : kKinds) {
+    Floats all;
+    with_threads(3, [&] { all = glu(kind, backend(), gate_up, f); });
+    EXPECT_TRUE(same_bits(glu(kind, backend(), gate_up, f, MGRPO_FLOAT32, true), all));
+    for (int64_t r : {0, 7, 499})
+      for (int64_t j = 0; j < f; j++) {
+        const Floats one = glu(kind, backend(), {gate_up[r * 2 * f + j], gate_up[r * 2 * f + f + j]}, 1);
+        EXPECT_TRUE(same_bits(one, part(all, r * f + j, 1)));
+      }
+  }
+}
+
+TEST_P(Glu, Bf16IsFloat32RoundedOnce) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (const Kind &kind : kKinds)
+    for (int64_t f : {5, 64, 1100})
+      for (bool aligned : {false, true}) {
+        const Floats gate_up = rounded_to_bf16(normal(3 * 2 * f, 5, 2)), dy = rounded_to_bf16(normal(3 * f, 6));
+        EXPECT_TRUE(close_to(glu(kind, backend(), gate_up, f, MGRPO_BFLOAT16, aligned), oracle(kind, gate_up, f), kBf16Epsilon, kLeast));
+        EXPECT_TRUE(close_to(glu_bwd(kind, backend(), dy, gate_up, f, MGRPO_BFLOAT16, aligned),
+                             doubles(glu_bwd(kind, backend(), dy, gate_up, f)), kBf16Epsilon, kLeast));
+      }
+}
+
+TEST_P(Glu, EmptyAndInvalid) {
+  const Backend &b = backend();
+  Array array(b, MGRPO_FLOAT32, 2);
+  void *v = array.get();
+  const int64_t huge = int64_t{1} << 40;
+  for (const Kind &kind : kKinds) {
+    const auto forward = b.*kind.forward;
+    const auto backward = b.*kind.backward;
+    EXPECT_EQ(forward(nullptr, MGRPO_FLOAT32, nullptr, 0, 4), MGRPO_OK);
+    EXPECT_EQ(backward(nullptr, nullptr, MGRPO_FLOAT32, nullptr, 4, 0), MGRPO_OK);
+    EXPECT_EQ(forward(v, MGRPO_FLOAT32, v, -1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(forward(v, MGRPO_FLOAT32, v, huge, huge), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(forward(v, MGRPO_FLOAT32, nullptr, 1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(backward(v, nullptr, MGRPO_FLOAT32, v, 1, 1), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(backward(v, v, MGRPO_FLOAT32, v, huge, huge), MGRPO_INVALID_ARGUMENT);
+  }
+  EXPECT_TRUE(array.unwritten());
+}
+
+}  // namespace

@@ -1,0 +1,82 @@
+package arch
+
+// Gemma3 is the family of the text models of Gemma 3: norms before and after attention and MLP, GELU, scaled embeddings,
+// and windows on most layers, which have a rotary embedding of their own.
+const Gemma3 = "gemma3_text"
+
+func init() {
+	register(&family{
+		name:         Gemma3,
+		architecture: "Gemma3ForCausalLM",
+		defaults: Config{VocabSize: 262208, Hidden: 2304, Layers: 26, Heads: 8, KVHeads: 4, HeadDim: 256, FFN: 9216, RMSEps: 1e-6,
+			RopeTheta: 1e6, LocalTheta: 10000, MaxPosition: 131072, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}},
+		attentionBias:   true,
+		windows:         true,
+		localTheta:      true,
+		queryScalar:     true,
+		scaledEmbedding: true,
+		normsFromOne:    true,
+		gelu:            true,
+		read: func(k *keys, c *Config) {
+			k.gemma3Scalars(c)
+			k.gemma3Windows(c)
+		},
+		write: writeGemma3,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.headNorms()
+			l.output(c.AttentionBias)
+			l.attendedNorm()
+			l.normBeforeMLP("pre_feedforward_layernorm")
+			l.gatedMLP(false)
+			l.mlpNorm()
+		},
+	})
+}
+
+func (k *keys) gemma3Scalars(c *Config) {
+	c.QueryScalar = 256
+	k.float("query_pre_attn_scalar", &c.QueryScalar)
+	if c.QueryScalar <= 0 {
+		k.fail("query_pre_attn_scalar is %g: must be positive", c.QueryScalar)
+	}
+	if c.QueryScalar == float64(c.HeadDim) {
+		c.QueryScalar = 0
+	}
+	if c.LocalTheta <= 0 {
+		k.fail("rope_local_base_freq is %g: must be positive", c.LocalTheta)
+	}
+}
+
+// gemma3Windows reads which layers slide: those of layer_types, or else all but each sliding_window_pattern-th.
+func (k *keys) gemma3Windows(c *Config) {
+	window := k.slidingWindow(4096)
+	if slides, given := k.layerTypes(c); given {
+		k.slide(c, window, func(i int) bool { return slides[i] })
+		return
+	}
+	pattern := 6
+	k.integerOrNull("_sliding_window_pattern", &pattern)
+	k.integerOrNull("sliding_window_pattern", &pattern)
+	if pattern < 1 {
+		k.fail("sliding_window_pattern is %d: must be at least 1", pattern)
+		return
+	}
+	k.slide(c, window, func(i int) bool { return (i+1)%pattern != 0 })
+}
+
+func writeGemma3(c Config) map[string]any {
+	scalar := any(c.HeadDim)
+	if c.QueryScalar > 0 {
+		scalar = decimal(c.QueryScalar)
+		if whole := int(c.QueryScalar); float64(whole) == c.QueryScalar {
+			scalar = whole
+		}
+	}
+	object := map[string]any{"query_pre_attn_scalar": scalar, "rope_local_base_freq": decimal(c.LocalTheta), "layer_types": c.layerTypes()}
+	if c.Windows != nil {
+		object["sliding_window"] = c.window()
+	}
+	return object
+}

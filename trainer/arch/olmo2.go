@@ -1,0 +1,23 @@
+package arch
+
+// OLMo2 is the family of OLMo 2: norms after attention and MLP instead of before them, and over all queries and all keys of a
+// row.
+const OLMo2 = "olmo2"
+
+func init() {
+	register(&family{
+		name:         OLMo2,
+		architecture: "Olmo2ForCausalLM",
+		defaults: Config{VocabSize: 50304, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-5, MaxPosition: 2048,
+			EOS: []int32{50279}, Pad: []int32{1}},
+		attentionBias: true,
+		layer: func(l *layer, c Config) {
+			l.qkv(c.AttentionBias)
+			l.wholeNorms()
+			l.output(c.AttentionBias)
+			l.attendedNorm()
+			l.gatedMLP(false)
+			l.mlpNorm()
+		},
+	})
+}

@@ -1,0 +1,32 @@
+package arch
+
+// Phi3 is the family of Phi 3 and 4: Llama's with fused projections, a window on every layer or none, and heads of which
+// only a part may turn. Its scaling for long contexts (longrope, su) is refused.
+const Phi3 = "phi3"
+
+func init() {
+	register(&family{
+		name:         Phi3,
+		architecture: "Phi3ForCausalLM",
+		defaults: Config{VocabSize: 32064, Hidden: 3072, Layers: 32, Heads: 32, FFN: 8192, RMSEps: 1e-5, MaxPosition: 4096,
+			BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}},
+		windows:       true,
+		partialRotary: true,
+		unscaledRope:  true,
+		read:          everyLayerSlides(0),
+		write: func(c Config) map[string]any {
+			factor := 1.0
+			if c.RotaryDim > 0 {
+				factor = float64(c.RotaryDim) / float64(c.HeadDim)
+			}
+			return map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": decimal(factor)}
+		},
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.fusedQKV()
+			l.output(false)
+			l.postNorm()
+			l.fusedMLP()
+		},
+	})
+}
