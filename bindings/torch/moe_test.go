@@ -26,7 +26,7 @@ func experts(name string, normalise bool) layer {
 				}
 				for _, e := range given[t*k:][:k] {
 					gates := in[2][int(e)*2*width*hidden:][:2*width*hidden]
-					out := linearOracle(swigluOracle(linearOracle(x, gates, nil, hidden), width), in[3][int(e)*hidden*width:][:hidden*width], nil, width)
+					out := linearOracle(gluOracle(linearOracle(x, gates, nil, hidden), width, silu), in[3][int(e)*hidden*width:][:hidden*width], nil, width)
 					for i, v := range out {
 						y[t*hidden+i] += p[e] / sum * v
 					}

@@ -72,7 +72,6 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"qwen3_moe","mlp_only_layers":[24]}`, []string{"mlp_only_layers", "24"}},
 		{`{"model_type":"qwen3_moe","mlp_only_layers":["0"]}`, []string{"mlp_only_layers"}},
 		{`{"model_type":"qwen3_moe","moe_intermediate_size":1000000}`, []string{"moe_intermediate_size", "at most"}},
-		{`{"model_type":"qwen3_moe","use_sliding_window":true}`, []string{"use_sliding_window"}},
 		{`{"model_type":"llama","num_local_experts":8}`, []string{"num_local_experts"}},
 		{`{"model_type":"llama","architectures":["LlamaForSequenceClassification"]}`, []string{"LlamaForSequenceClassification"}},
 		{`{"architectures":["MambaForCausalLM"]}`, []string{"MambaForCausalLM"}},

@@ -3,6 +3,7 @@ package arch
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Kind is the purpose of a leaf, which determines its initialisation.
@@ -67,6 +68,19 @@ func (c Config) Layout() *Layout {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
 	return l
+}
+
+// BlockNorms is the number of norms over the residual stream's width in a layer.
+func (c Config) BlockNorms() (n int) {
+	l := &Layout{}
+	families[c.Family].layer(&layer{layout: l, c: c}, c)
+	for _, leaf := range l.Leaves {
+		switch strings.TrimPrefix(leaf.Name, "layers.0.") {
+		case "input_norm", "post_norm", "attended_norm", "mlp_norm":
+			n++
+		}
+	}
+	return n
 }
 
 // Tensors lists every tensor of the checkpoint, in the order of the flat buffer.

@@ -11,7 +11,7 @@ func init() {
 			MaxPosition: 32768, Mixture: &Mixture{Experts: 128, PerToken: 8, FFN: 768, Step: 1}},
 		attentionBias: true,
 		windows:       true,
-		read:          allLayersMaySlide,
+		read:          everyLayerMaySlide,
 		write: func(c Config) map[string]any {
 			return map[string]any{"use_sliding_window": c.Windows != nil, "sliding_window": c.windowOrNull()}
 		},

@@ -29,6 +29,18 @@ func (c Config) Rotary(layer int) (r Rotary, ok bool) {
 	return r, true
 }
 
+// RotaryWidth is the number of cosines and sines at each position, in the tables of all layers.
+func (c Config) RotaryWidth() (width int64) {
+	tables := map[Rotary]bool{}
+	for i := range c.Layers {
+		if r, ok := c.Rotary(i); ok && !tables[r] {
+			tables[r] = true
+			width += int64(r.Dim)
+		}
+	}
+	return width
+}
+
 // Frequencies are the angles per position of the Dim/2 planes, in radians: Theta^(-2i/Dim), rescaled.
 func (r Rotary) Frequencies() []float64 {
 	freqs := make([]float64, r.Dim/2)

@@ -80,15 +80,27 @@ func (k *keys) slidingWindow(absent int) int {
 
 // everyLayerSlides reads a window of all layers.
 func everyLayerSlides(absent int) func(k *keys, c *Config) {
-	return func(k *keys, c *Config) {
-		window := k.slidingWindow(absent)
-		slides, _ := k.layerTypes(c)
-		if i := slices.Index(slides, window == 0); i >= 0 {
-			k.fail("layer_types[%d] is another than sliding_window gives to all layers of model_type %s", i, c.Family)
-		}
-		if window > 0 {
-			k.slide(c, window, func(int) bool { return true })
-		}
+	return func(k *keys, c *Config) { k.slideEverywhere(c, k.slidingWindow(absent)) }
+}
+
+// everyLayerMaySlide reads sliding_window where use_sliding_window is true.
+func everyLayerMaySlide(k *keys, c *Config) {
+	use, window := false, k.slidingWindow(4096)
+	k.booleanOrNull("use_sliding_window", &use)
+	if !use {
+		window = 0
+	}
+	k.slideEverywhere(c, window)
+}
+
+// slideEverywhere gives all layers a window, or none if it is 0.
+func (k *keys) slideEverywhere(c *Config, window int) {
+	slides, _ := k.layerTypes(c)
+	if i := slices.Index(slides, window == 0); i >= 0 {
+		k.fail("layer_types[%d] is another than sliding_window gives to all layers of model_type %s", i, c.Family)
+	}
+	if window > 0 {
+		k.slide(c, window, func(int) bool { return true })
 	}
 }
 
@@ -105,15 +117,6 @@ func upperLayersSlide(k *keys, c *Config) {
 		k.slide(c, window, func(i int) bool { return slides[i] })
 	} else if window > 0 {
 		k.slide(c, window, func(i int) bool { return i >= first })
-	}
-}
-
-// allLayersMaySlide reads sliding_window, which counts where use_sliding_window is true.
-func allLayersMaySlide(k *keys, c *Config) {
-	use := false
-	k.booleanOrNull("use_sliding_window", &use)
-	if use {
-		everyLayerSlides(4096)(k, c)
 	}
 }
 

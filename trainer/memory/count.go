@@ -65,7 +65,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	if half {
 		size = 2
 	}
-	rotary := 4 * context * int64(model.HeadDim)
+	rotary := 4 * context * model.RotaryWidth()
 
 	weights := n*size + rotary
 	if quantised > 0 {
@@ -176,10 +176,11 @@ func cacheBytes(cfg *config.Config, a *config.Agent, c arch.Config, size int64) 
 
 func kvWidth(c arch.Config) int64 { return int64(c.KVHeads) * int64(c.HeadDim) }
 
-// layerValues counts the values that one layer keeps of a token for its backward pass: both norms' inputs and outputs, q, k and
-// v before and after RoPE, the attention's output and log-sum-exp, and what the MLP keeps.
+// layerValues counts the values that one layer keeps of a token for its backward pass: two sums of the residual stream,
+// what goes into or comes out of each norm of its width, q, k and v before and after RoPE, the attention's output and log-sum-exp,
+// and what the MLP keeps.
 func layerValues(c arch.Config) int64 {
-	return 4*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + mlpValues(c)
+	return int64(2+c.BlockNorms())*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + mlpValues(c)
 }
 
 // mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert that a token goes through, with the
