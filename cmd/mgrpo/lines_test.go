@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
@@ -44,6 +45,20 @@ func idsLine(ids []int32) string {
 	return fmt.Sprintf("{\"ids\":%s}\n", strings.ReplaceAll(fmt.Sprint(ids), " ", ","))
 }
 
+// eosOf lists the ids that end generation of a model.
+func eosOf(t *testing.T, dir string) []int32 {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := arch.ParseJSON(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg.EOS
+}
+
 func TestScoreAndGenerateGoldens(t *testing.T) {
 	dirs := golden.Computed(golden.Models(t))
 	for _, dir := range dirs {
@@ -63,9 +78,12 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 					}
 				}
 			}
-			greedy := want["greedy_ids"].Int32s()
+			greedy, ending := want["greedy_ids"].Int32s(), "length"
 			more := results(t, succeed(t, idsLine(ids[:8]), "generate", "--model", dir, "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
-			if !slices.Equal(more[0].IDs, greedy) || more[0].FinishReason != "length" {
+			if eos := slices.IndexFunc(greedy, func(id int32) bool { return slices.Contains(eosOf(t, dir), id) }); eos >= 0 {
+				greedy, ending = greedy[:eos+1], "stop" // the expected ids go on
+			}
+			if !slices.Equal(more[0].IDs, greedy) || more[0].FinishReason != ending {
 				t.Errorf("greedy %v (%s), want %v", more[0].IDs, more[0].FinishReason, greedy)
 			}
 		})

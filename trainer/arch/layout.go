@@ -168,7 +168,8 @@ func (l *layer) qkv(bias bool) {
 
 // fusedQKV adds the same as one tensor.
 func (l *layer) fusedQKV() {
-	l.linear("qkv", Matrix, l.c.Hidden, false, module{"self_attn.qkv_proj", "attn_qkv", (l.c.Heads + 2*l.c.KVHeads) * l.c.HeadDim, 0})
+	l.linear("qkv", Matrix, l.c.Hidden, false,
+		module{name: "self_attn.qkv_proj", gguf: "attn_qkv", rows: (l.c.Heads + 2*l.c.KVHeads) * l.c.HeadDim})
 }
 
 // headNorms adds norms over every query head and every key head, before rotation.
@@ -204,8 +205,8 @@ func (l *layer) normBeforeMLP(name string) { l.norm("post_norm", name, "ffn_norm
 
 // fusedMLP adds a gated MLP whose gate and up projections are one tensor.
 func (l *layer) fusedMLP() {
-	l.linear("gate_up", Matrix, l.c.Hidden, false, module{"mlp.gate_up_proj", "ffn_up", 2 * l.c.FFN, 0})
-	l.linear("down", Residual, l.c.FFN, false, module{"mlp.down_proj", "ffn_down", l.c.Hidden, 0})
+	l.linear("gate_up", Matrix, l.c.Hidden, false, module{name: "mlp.gate_up_proj", gguf: "ffn_up", rows: 2 * l.c.FFN})
+	l.linear("down", Residual, l.c.FFN, false, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
 }
 
 // gatedMLP adds a gated MLP.
