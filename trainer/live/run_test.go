@@ -96,7 +96,7 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	}
 }
 
-// whole waits until the rollouts are there as whole conversations: a prompt and what the main agent said to it.
+// whole waits until a rollout is there as a whole conversation: a prompt, and what the main agent said to it.
 func whole(t *testing.T, b *browser, main string) {
 	t.Helper()
 	b.until(fmt.Sprintf(`[...document.querySelectorAll("#rollouts article")].some((a) => { const who = [...a.querySelectorAll(".who")].map((e) => e.textContent);
