@@ -80,8 +80,16 @@ func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	return queries, w.cfg.GRPO.Rollouts
 }
 
-// trainQuery is query i of those that step n takes from the training order, per step each, counted from first.
+// trainQuery is query i of those that step n takes from the training order, per step each, counted from first. A stage of
+// the curriculum has an order of its own, which begins with the stage.
 func (w *worker) trainQuery(n, first, per, i int64) task.Query {
+	begun := int64(0)
+	for stage, s := range w.cfg.Task.Curriculum {
+		if n < begun+s.Steps {
+			return w.Player.Task.(task.Staged).TrainStage(stage, first+(n-begun)*per+i) // jsonl, the only kind that may have stages
+		}
+		begun += s.Steps
+	}
 	return w.Player.Task.Train(first + n*per + i)
 }
 

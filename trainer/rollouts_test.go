@@ -1,9 +1,15 @@
 package trainer
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // TestAnswerText: who asked is told the answer, also after a call that went wrong, and why where there is none.
@@ -16,6 +22,28 @@ func TestAnswerText(t *testing.T) {
 	} {
 		if got := answerText(said); got != want {
 			t.Errorf("%+v: %q, want %q", said, got, want)
+		}
+	}
+}
+
+// stagedTask says which stage a query is of, and its number there.
+type stagedTask struct{ task.Task }
+
+func (stagedTask) Train(i int64) task.Query { return task.Query{ID: fmt.Sprintf("all %d", i)} }
+
+func (stagedTask) TrainStage(stage int, i int64) task.Query {
+	return task.Query{ID: fmt.Sprintf("%d %d", stage, i)}
+}
+
+// Each stage of a curriculum begins with the first query of its own order and lasts its steps; then come all queries.
+func TestCurriculum(t *testing.T) {
+	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
+	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
+	w := &worker{cfg: cfg, Parts: &assemble.Parts{Player: &play.Player{Settings: play.Settings{Task: stagedTask{}}}}}
+	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
+		queries, _ := w.queriesOf(store.Train(int64(step)))
+		if got := queries[0].ID + "," + queries[1].ID; got != want {
+			t.Errorf("step %d takes %s, want %s", step, got, want)
 		}
 	}
 }

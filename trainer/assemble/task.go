@@ -77,7 +77,12 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 		}
 		sets = append(sets, jsonl.Set{Name: s.Name, Path: path, Layout: layout(s.Layout)})
 	}
+	var stages []jsonl.Stage
+	for _, s := range t.Curriculum {
+		stages = append(stages, jsonl.Stage{Name: s.Name, Kinds: s.Kinds, Levels: s.Levels, MinParts: s.MinParts, MaxParts: s.MaxParts})
+	}
 	return jsonl.Open(jsonl.Settings{
+		Stages: stages,
 		Layout: layout(t.Layout), Sets: sets, Train: train, Eval: held, Seed: cfg.Run.Seed, Main: answer, Sub: expert, NeedParts: t.Expert.Kind == "parts",
 		Fields: jsonl.Fields{ID: t.Fields.ID, Question: t.Fields.Question, Answer: t.Fields.Answer, Choices: t.Fields.Choices, Parts: t.Fields.Parts, Kind: t.Fields.Kind, Level: t.Fields.Level},
 	})

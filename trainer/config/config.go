@@ -90,6 +90,7 @@ type Task struct {
 	Train          Path      `yaml:"train" doc:"File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k)."`
 	Eval           Path      `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
 	EvalSets       []EvalSet `yaml:"eval_sets" keyed:"true" doc:"jsonl: further sets of held-out queries, by name. Evaluations report each; versions are compared by eval alone." change:"resume"`
+	Curriculum     []Stage   `yaml:"curriculum" keyed:"true" doc:"jsonl: stages of the training, by name, one after another from step 1 on. Each trains on some of the rows for its steps; after the last come all rows."`
 	Layout         string    `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published (docs/verifiers.md)."`
 	Fields         Fields    `yaml:"fields" doc:"Names of the fields of a row, with layout rows. The verifier gets all fields."`
 	QueriesPerStep int       `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
@@ -105,6 +106,16 @@ type EvalSet struct {
 	Name   string `yaml:"-"`
 	Path   Path   `yaml:"path" required:"true" doc:"File of its queries, as of eval."`
 	Layout string `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"How the file names things, as task.layout."`
+}
+
+// Stage is a part of the training that takes some of the training rows.
+type Stage struct {
+	Name     string   `yaml:"-"`
+	Steps    int64    `yaml:"steps" required:"true" min:"1" doc:"Training steps of the stage."`
+	Kinds    []string `yaml:"kinds" doc:"Rows of these kinds (task.fields.kind). Absent: of any kind."`
+	Levels   []string `yaml:"levels" doc:"Rows of these levels (task.fields.level). Absent: of any level."`
+	MinParts int      `yaml:"min_parts" default:"0" min:"0" doc:"Rows with at least as many parts."`
+	MaxParts int      `yaml:"max_parts" default:"0" min:"0" doc:"Rows with at most as many parts. 0: any number."`
 }
 
 // Fields are the names of the fields that the task reads from a row.

@@ -178,6 +178,11 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:44: task.eval_sets.hard.layout: \"row\" is not possible; did you mean rows?\nf.yaml:3:50: task.eval_sets.a b: not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores"},
 		{name: "evaluation sets of a task", text: team + "task: {eval_sets: {hard: {path: h}}}\n",
 			want: "f.yaml:3:8: task.eval_sets: only the task jsonl has them; this one is research"},
+		{name: "curriculum", text: team + "task: {curriculum: {easy: {steps: 2, min_parts: 3, max_parts: 2}}}\n",
+			want: "f.yaml:3:8: task.curriculum: only the task jsonl has it; this one is research\n" +
+				"f.yaml:3:52: task.curriculum.easy.max_parts: must be at least min_parts, 3"},
+		{name: "a stage without steps", text: team + "task: {kind: jsonl, train: a, eval: b, curriculum: {easy: {kind: hop}}}\n",
+			want: "f.yaml:3:53: task.curriculum.easy.steps: missing, but required\nf.yaml:3:60: task.curriculum.easy.kind: unknown key; did you mean kinds?"},
 		{name: "layout of a task", text: team + "task: {layout: gaia, verifier: {relative: 0.1}}\n",
 			want: "f.yaml:3:8: task.layout: only the task jsonl has it; this one is research\nf.yaml:3:22: task.verifier: the task research scores answers by itself; leave this out"},
 		{name: "an unknown layout", text: team + "task: {kind: jsonl, train: a, eval: b, layout: hotpotq}\n",

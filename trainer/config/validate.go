@@ -189,6 +189,14 @@ func (c *Config) validateTask(d *decoder) {
 	if len(t.EvalSets) > 0 && t.Kind != "jsonl" {
 		d.failAt("task.eval_sets", "only the task jsonl has them; this one is %s", t.Kind)
 	}
+	if len(t.Curriculum) > 0 && t.Kind != "jsonl" {
+		d.failAt("task.curriculum", "only the task jsonl has it; this one is %s", t.Kind)
+	}
+	for _, s := range t.Curriculum {
+		if s.MaxParts > 0 && s.MaxParts < s.MinParts {
+			d.failAt("task.curriculum."+s.Name+".max_parts", "must be at least min_parts, %d", s.MinParts)
+		}
+	}
 	if t.Layout != "rows" && t.Kind != "jsonl" {
 		d.failAt("task.layout", "only the task jsonl has it; this one is %s", t.Kind)
 	}

@@ -78,6 +78,12 @@ type Divided interface {
 	EvalSets() []int
 }
 
+// Staged is a task with a curriculum: stages that train on some of its rows.
+type Staged interface {
+	// TrainStage returns training query i of a stage, counted from 0: a pure function of the seed, the stage and i.
+	TrainStage(stage int, i int64) Query
+}
+
 // HeldOut returns the first n held-out queries of each set, or all of a smaller set.
 func HeldOut(t Task, n int) (queries []Query) {
 	sizes := []int{t.EvalSize()}

@@ -18,6 +18,7 @@ type Settings struct {
 	Fields      Fields
 	Layout      string          // one of Layouts, whose fields are known; "": Fields
 	Sets        []Set           // further held-out queries
+	Stages      []Stage         // of a curriculum
 	Seed        uint64          // of the training order
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
@@ -27,12 +28,13 @@ type Settings struct {
 // Set is a further file of held-out queries. Evaluations report each set by its name.
 type Set struct{ Name, Path, Layout string }
 
-// Task implements task.Task and task.Divided.
+// Task implements task.Task, task.Divided and task.Staged.
 type Task struct {
 	name        string
 	train, eval []Row // eval has the rows of all sets, one set after another
 	sets        []set // of eval, in order
 	order       *task.Order
+	stages      []stage
 	main, sub   verify.Verifier
 	byID        map[string]place
 }
@@ -52,6 +54,7 @@ type set struct {
 var (
 	_ task.Task    = (*Task)(nil)
 	_ task.Divided = (*Task)(nil)
+	_ task.Staged  = (*Task)(nil)
 )
 
 const (
@@ -113,6 +116,13 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 		if err := t.place(splitTrain, r, place{false, i}, s.NeedParts); err != nil {
 			return nil, err
 		}
+	}
+	for _, of := range s.Stages {
+		added, err := of.open(s.Seed, train)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		t.stages = append(t.stages, added)
 	}
 	return t, t.add("", eval, s.NeedParts)
 }
