@@ -1,10 +1,11 @@
-"""check.py MGRPO FOLDER...: transformers and mgrpo read the same Hugging Face folders alike.
+"""check.py MGRPO FOLDER...: transformers, peft and mgrpo read the same folders alike.
 
 For each folder transformers loads the model in float32 and scores random token ids; `mgrpo score` scores the
-same ids. Log-probs must agree within 1e-4 nats, entropies within 1e-3, and a folder whose tokenizer transformers can
+same ids. A folder with an adapter is loaded by peft, onto the base that it names. Log-probs must agree within 1e-4 nats, entropies within 1e-3, and a folder whose tokenizer transformers can
 load must give the same ids for a few texts.
 """
 import json
+import os
 import subprocess
 import sys
 
@@ -33,18 +34,32 @@ def reference(model, ids):
     return picked, -(logp.exp() * logp).sum(-1)
 
 
-def check(mgrpo, folder):
-    """The largest differences in log-prob and entropy, and the number of texts compared."""
+def load(folder):
+    """The model of a folder, and how mgrpo is told of it."""
+    adapter = os.path.join(folder, "adapter_config.json")
+    if os.path.exists(adapter):
+        from peft import PeftModel
+
+        with open(adapter) as f:
+            base = json.load(f)["base_model_name_or_path"]
+        model, named = load(base)
+        return PeftModel.from_pretrained(model, folder), [*named, "--adapter", folder]
     model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     odd = {k: sorted(v) for k, v in loading.items() if v and k != "error_msgs"} or loading["error_msgs"]
     if odd:
         sys.exit(f"{folder}: transformers finds {odd}")
+    return model, ["--model", folder]
+
+
+def check(mgrpo, folder):
+    """The largest differences in log-prob and entropy, and the number of texts compared."""
+    model, named = load(folder)
     model.eval()
     generator = torch.Generator().manual_seed(1)
     longest = min(128, model.config.max_position_embeddings)
     rows = [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
     worst_logp = worst_entropy = 0.0
-    for ids, got in zip(rows, lines([mgrpo, "score", "--model", folder, "--dtype", "fp32"], [{"ids": r} for r in rows]), strict=True):
+    for ids, got in zip(rows, lines([mgrpo, "score", *named, "--dtype", "fp32"], [{"ids": r} for r in rows]), strict=True):
         logp, entropy = reference(model, ids)
         worst_logp = max(worst_logp, (logp - torch.tensor(got["logprobs"], dtype=torch.float64)).abs().max().item())
         worst_entropy = max(worst_entropy, (entropy - torch.tensor(got["entropy"], dtype=torch.float64)).abs().max().item())

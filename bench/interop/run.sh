@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh: trains the quickstart team for one small step and lets transformers read what came out: the HF folders
-# of both agents. INTEROP_MODELS names further folders.
+# run.sh: trains the quickstart team for one small step, and then adapters of both agents on one of the models; lets transformers
+# and peft read what came out: the folders of models and adapters. INTEROP_MODELS names further folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/peers/setup.sh
@@ -10,8 +10,13 @@ rm -rf "$run"
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
 bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" "${small[@]}" >build/interop.log ||
   { cat build/interop.log >&2; exit 1; }
-mapfile -t folders < <(find "$run" -name config.json -printf '%h\n' | sort)
-[ ${#folders[@]} -ge 2 ] || { echo "interop: fewer than two HF folders under $run" >&2; exit 1; }
+base=$(dirname "$(find "$run" -path '*planner/config.json' | sort | tail -1)")
+bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/adapters" "${small[@]}" \
+  --set agents.planner.model="$base" --set agents.planner.lora.r=4 --set agents.planner.lora.alpha=8 \
+  --set agents.researcher.model="$base" --set agents.researcher.lora.r=3 --set agents.researcher.lora.rslora=true \
+  --set 'agents.researcher.lora.targets=.*\.(q|v|down)_proj' >>build/interop.log || { cat build/interop.log >&2; exit 1; }
+mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
+[ ${#folders[@]} -ge 2 ] || { echo "interop: fewer than two folders under $run" >&2; exit 1; }
 # PYTHONSAFEPATH: nothing of the current folder is imported.
 PYTHONSAFEPATH=1 PYTHONPATH=$site TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 \
   python3 bench/interop/check.py bin/mgrpo "${folders[@]}" ${INTEROP_MODELS:-}
