@@ -2,6 +2,7 @@ package torch
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -366,6 +367,37 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 				}
 			}
 		})
+	}
+}
+
+// What LibTorch computes in pieces, of many rows behind a common beginning, is what our kernel computes at once, forward and
+// backward.
+func TestPackedAttentionOfManyRows(t *testing.T) {
+	d := open(t)
+	const first, rest, hd = 3000, 3500, 4
+	const T = first + rest
+	for _, window := range []int{0, 700} {
+		gradients := map[DType][][]float64{}
+		for _, dt := range []DType{Float32, Float64} {
+			do(t, d, func(s *Scope) {
+				leaves := []*Tensor{from(s, values(1, T*hd), dt, T, 1, hd), from(s, values(2, T*hd), dt, T, 1, hd), from(s, values(3, T*hd), dt, T, 1, hd)}
+				for _, x := range leaves {
+					x.RequireGrad(true)
+				}
+				var out *Tensor
+				s.Grad(true, func() {
+					out = AttentionPacked(leaves[0], leaves[1], leaves[2], s.FromInt32([]int32{0, first, T}, 3), s.FromInt32([]int32{-1, first - 1}, 2), 0.5, window)
+				})
+				Backward([]*Tensor{out}, []*Tensor{from(s, values(4, T*hd), dt, T, 1, hd)})
+				gradients[dt] = [][]float64{float64s(out.Detach())}
+				for _, x := range leaves {
+					gradients[dt] = append(gradients[dt], float64s(x.Grad()))
+				}
+			})
+		}
+		for i, want := range gradients[Float64] {
+			wantClose(t, fmt.Sprintf("window %d, result %d", window, i), gradients[Float32][i], want, 2e-4)
+		}
 	}
 }
 

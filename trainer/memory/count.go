@@ -203,7 +203,11 @@ func trainingActivations(c arch.Config, e *config.Engine, context, size int64) i
 	tokens := max(int64(e.MicroBatchTokens), context)
 	layers := int64(c.Layers) * layerValues(c)
 	if e.CheckpointActivations {
-		layers = int64(c.Layers)*int64(c.Hidden) + layerValues(c)
+		const ends = 3 // the embeddings beside the layers' outputs, and the gradients at both ends of a layer
+		layers = (int64(c.Layers)+ends)*int64(c.Hidden) + layerValues(c)
+	}
+	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
+		layers += 10 * kvWidth(c)
 	}
 	// The layer whose backward pass runs also needs gradients of its kept values; logits exist as values and as gradients.
 	return tokens*(layers+layerValues(c))*size + 2*4*min(learner.DefaultHeadRows, tokens)*int64(c.VocabSize)

@@ -149,20 +149,28 @@ const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, i
   return last->segments;
 }
 
-// One segment after the other. The last query sees the last key, where SDPA's own causal mask would let the
-// first one see the first.
+// Of a mask, which LibTorch holds as a whole.
+constexpr int64_t kMostMasked = 16 << 20;
+
+// One segment after the other. The last query sees the last key, where SDPA's own causal mask would let the first one see the
+// first: a mask of our own says so, for as many rows at a time as it may have elements.
 at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, double scale, int64_t window) {
   std::vector<at::Tensor> outs;
+  auto part = [](const at::Tensor &t, int64_t from, int64_t n) { return t.narrow(0, from, n).transpose(0, 1).unsqueeze(0); };
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t n = g.cu[s + 1] - g.cu[s], keys = g.key_cu[s + 1] - g.key_cu[s];
-    if (n == 0) continue;
-    auto part = [](const at::Tensor &t, int64_t from, int64_t n) { return t.narrow(0, from, n).transpose(0, 1).unsqueeze(0); };
-    bool windowed = window > 0 && window < keys;
-    auto mask = keys > n || windowed ? MaybeTensor(at::ones({n, keys}, q.options().dtype(at::kBool)).tril(keys - n)) : std::nullopt;
-    if (windowed) mask = mask->triu(keys - n - window + 1);
-    auto out = at::scaled_dot_product_attention(part(q, g.cu[s], n), part(k, g.key_cu[s], keys), part(v, g.key_cu[s], keys), mask, 0.0,
-                                                /*is_causal=*/!mask, scale, true);
-    outs.push_back(out.squeeze(0).transpose(0, 1));
+    bool windowed = window > 0 && window < keys, masked = keys > n || windowed;
+    int64_t at_once = masked ? std::max<int64_t>(1, kMostMasked / std::max<int64_t>(1, keys)) : n;
+    for (int64_t from = 0, rows; from < n; from += rows) {
+      rows = std::min(at_once, n - from);
+      int64_t position = keys - n + from, first = windowed ? std::max<int64_t>(0, position + 1 - window) : 0, seen = position + rows - first;
+      MaybeTensor mask;
+      if (masked) mask = at::ones({rows, seen}, q.options().dtype(at::kBool)).tril(position - first);
+      if (windowed) mask = mask->triu(position - first - window + 1);
+      auto out = at::scaled_dot_product_attention(part(q, g.cu[s] + from, rows), part(k, g.key_cu[s] + first, seen),
+                                                  part(v, g.key_cu[s] + first, seen), mask, 0.0, /*is_causal=*/!masked, scale, true);
+      outs.push_back(out.squeeze(0).transpose(0, 1));
+    }
   }
   return outs.empty() ? at::empty_like(q) : at::cat(outs, 0);
 }
@@ -226,13 +234,13 @@ at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tenso
 }
 
 // The end of the rows that one call attends with: consecutive rows of one sequence, as in a prompt, or rows of which each
-// has another sequence than the next, as in decoding. A mask has at most 16 Mi elements.
+// has another sequence than the next, as in decoding.
 int64_t cached_run(const std::vector<int64_t> &sequences, const std::vector<int64_t> &lengths, int64_t from) {
   int64_t rows = int64_t(sequences.size()), end = from + 1, longest = lengths[from];
   auto continues = [&](int64_t r) { return r < rows && sequences[r] == sequences[r - 1]; };
   for (bool prompt = continues(end); end < rows && (prompt ? continues(end) : !continues(end + 1)); end++) {
     longest = std::max(longest, lengths[end]);
-    if (prompt && (end + 1 - from) * longest > 16 << 20) break;
+    if (prompt && (end + 1 - from) * longest > kMostMasked) break;
   }
   return end;
 }
