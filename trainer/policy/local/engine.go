@@ -153,7 +153,7 @@ func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Complet
 		return policy.Completion{}, err
 	}
 	e.arrived++
-	q.arrival = e.arrived
+	q.arrival, q.before = e.arrived, e.stats.Requests
 	e.queue = append(e.queue, q)
 	e.wake.Signal()
 	e.mu.Unlock()
@@ -253,13 +253,12 @@ func (e *Engine) plan() *batch {
 	}
 }
 
-// putBack lets a sequence in flight wait until there is room again. It will be the first of the queue, and computes again what
-// it gives up until then: random numbers are keyed by position, so it goes on as if it had never waited.
+// putBack lets a sequence in flight wait until there is room again. It computes again what it gives up until then: random numbers are keyed by position, so it goes on as if it had never waited.
 func (e *Engine) putBack(q *sequence) {
 	e.stats.PutBack++
 	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
 	e.land(q)
-	e.queue = slices.Insert(e.queue, 0, q)
+	e.queue = append(e.queue, q)
 }
 
 // land ends a sequence's flight.
@@ -280,6 +279,10 @@ func (e *Engine) gather() {
 
 // admit moves waiting sequences into flight and returns the blocks to copy for them.
 func (e *Engine) admit() (moves []move) {
+	if len(e.slots) == 0 {
+		return nil
+	}
+	e.sortQueue()
 	waiting := e.queue[:0]
 	for i, q := range e.queue {
 		if len(e.slots) == 0 {
@@ -301,6 +304,18 @@ func (e *Engine) admit() (moves []move) {
 	e.queue = waiting
 	e.stats.MaxInFlight = max(e.stats.MaxInFlight, len(e.running))
 	return moves
+}
+
+// sortQueue puts those first of which the fewest rows must be computed, before others take what the cache has of them. A
+// sequence that is overtaken counts as a block cheaper each time, so that all have their turn.
+func (e *Engine) sortQueue() {
+	for _, q := range e.queue {
+		from, _ := e.pages.find(q.tokens)
+		q.rank = int64(len(q.tokens)-from.reuse) + arch.CacheBlock*q.before
+	}
+	slices.SortFunc(e.queue, func(a, b *sequence) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.arrival, b.arrival))
+	})
 }
 
 // launch puts a sequence in flight.

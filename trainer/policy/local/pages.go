@@ -65,8 +65,8 @@ type prefix struct {
 func (p *pages) find(tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, l := range p.lines {
-		if !p.sharing || l.stale {
-			continue
+		if n := best.reuse; !p.sharing || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
+			continue // it has no longer prefix
 		}
 		c := commonPrefix(l.tokens, tokens, usable)
 		if cached := min(c, l.filled); cached > best.reuse && p.holds(l, cached) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -112,5 +113,46 @@ func (p *pages) verify(t *testing.T) {
 		if len(pool.free) != free || pool.available != len(owners) {
 			t.Errorf("%d of %d blocks are free, %d listed, %d available", free, len(owners), len(pool.free), pool.available)
 		}
+	}
+}
+
+// Sixty-four conversations of several turns, most of which wait, go on in the memory of sixteen of full length.
+func TestManyConversations(t *testing.T) {
+	const conversations, full = 64, 16
+	m := windowed(t, 0, 0)
+	play := func(opt Options) ([]policy.Completion, policy.Stats) {
+		e := testEngine(t, m, opt)
+		out := make([]policy.Completion, conversations)
+		histories := make([][]int32, conversations)
+		for turn := range 4 {
+			var wg sync.WaitGroup
+			for i := range conversations { // the others' turns come between two of a conversation
+				wg.Go(func() {
+					prompt := append(histories[i], make([]int32, 20)...)
+					for j := len(histories[i]); j < len(prompt); j++ {
+						prompt[j] = int32((i*17 + j*5 + turn) % 113)
+					}
+					c, err := e.Generate(t.Context(), policy.Request{Tokens: prompt, Sampling: policy.Sampling{Temperature: 1, MaxNew: 20 + i%40},
+						Key: policy.Key{Rollout: i}})
+					if err != nil {
+						t.Error(err)
+					}
+					out[i], histories[i] = c, append(prompt, c.Tokens...)
+				})
+			}
+			wg.Wait()
+		}
+		e.pages.verify(t)
+		return out, e.Stats()
+	}
+	want, roomy := play(Options{Slots: conversations})
+	got, s := play(Options{Slots: full})
+	for i := range want {
+		equal(t, fmt.Sprint("conversation ", i), got[i], want[i])
+	}
+	t.Logf("room for %d: %d of %d prompt tokens reused; for %d: %d, %d given up, %d put back", conversations, roomy.ReusedTokens, roomy.PromptTokens,
+		full, s.ReusedTokens, s.EvictedTokens, s.PutBack)
+	if roomy.EvictedTokens > 0 || s.EvictedTokens == 0 || s.ReusedTokens < s.PromptTokens/8 {
+		t.Errorf("%+v and %+v", roomy, s)
 	}
 }

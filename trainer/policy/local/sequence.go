@@ -26,7 +26,9 @@ type sequence struct {
 
 // flight is a sequence's place in the engine.
 type flight struct {
-	arrival  int64
+	arrival  int64 // its number
+	before   int64 // sequences in flight until it came
+	rank     int64 // in the queue; see sortQueue
 	launched bool  // once, perhaps to be put back later
 	line     *line // nil while waiting
 	slot     int   // -1 while waiting
