@@ -8,13 +8,14 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // eachMixture runs a test on the golden models that have experts.
 func eachMixture(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
 	var dirs []string
-	for _, dir := range golden.InSafetensors(golden.Models(t)) {
-		if f := open(t, dir, "cpu"); f.m.Config.Mixture != nil {
+	for _, dir := range golden.Computed(golden.InSafetensors(golden.Models(t))) {
+		if c, err := weights.ReadConfig(dir); err == nil && c.Mixture != nil {
 			dirs = append(dirs, dir)
 		}
 	}
@@ -102,6 +103,30 @@ func TestRoutes(t *testing.T) {
 			forced := give(other)
 			if _, got := f.routed(s, forced); got[3*k] != other[3*k] || got[4*k] != chosen[4*k] || differing(forced) < 1 {
 				t.Errorf("rows 3 and 4 went to %v where %v was given; %d differ", got[3*k:5*k], other[3*k:5*k], differing(forced))
+			}
+		})
+	})
+}
+
+// The router's logits and the experts' weights of every layer are those of the goldens.
+func TestRouterLogits(t *testing.T) {
+	eachMixture(t, "router_logits", func(t *testing.T, f *fixture) {
+		do(t, f.m, func(s *torch.Scope) {
+			in := f.packed(s)
+			att, x := f.m.packed(in), torch.Embedding(f.m.embed, in.IDs)
+			for i := range f.m.layers {
+				l := &f.m.layers[i]
+				sum, out := l.forward(i, x, f.m.normOf(x, i), in.Pos, att, nil)
+				x = sum.Add(out)
+				if l.mixture == nil {
+					continue
+				}
+				m := l.mixture
+				logits := torch.Linear(torch.RMSNorm(sum, l.postNorm, f.m.Config.RMSEps), m.router, nil)
+				_, weight := torch.Route(logits, torch.Routing{PerToken: m.perToken, Normalise: m.normalise})
+				experts, k := int64(f.m.Config.Mixture.Experts), int64(m.perToken)
+				near(t, fmt.Sprint("router logits of layer ", i), floats(logits), f.unpadded(fmt.Sprintf("router_logits.%d", i), 0, experts), tolLogits)
+				near(t, fmt.Sprint("expert weights of layer ", i), floats(weight), f.unpadded(fmt.Sprintf("expert_weights.%d", i), 0, k), tolLogits)
 			}
 		})
 	})
