@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh: trains the quickstart team for one small step, and then adapters of both agents on one of the models; lets transformers
-# and peft read what came out: the folders of models and adapters. INTEROP_MODELS names further folders.
+# run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, and then adapters of both agents on
+# the planner's model; lets transformers and peft read what came out: the folders of models and adapters. INTEROP_MODELS names
+# further folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/peers/setup.sh
@@ -8,7 +9,8 @@ site=build/peers run=$PWD/build/interop-run
 
 rm -rf "$run"
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
-bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" "${small[@]}" >build/interop.log ||
+mixture='{family: qwen3_moe, width: 96, layers: 2, heads: 4, kv_heads: 2, head_dim: 24, ffn: 256, experts: 8, experts_per_token: 3, expert_ffn: 48, max_positions: 256}'
+bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" --set agents.researcher.model="$mixture" "${small[@]}" >build/interop.log ||
   { cat build/interop.log >&2; exit 1; }
 base=$(dirname "$(find "$run" -path '*planner/config.json' | sort | tail -1)")
 bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/adapters" "${small[@]}" \

@@ -18,7 +18,9 @@ import inputs
 
 
 def load(folder, dtype=torch.float32):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(inputs.device)
+    # Its grouped products of experts know no float64.
+    experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **experts).to(inputs.device)
 
 
 def log_probs(model, prompt, completion):
