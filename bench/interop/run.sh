@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, and then adapters of both agents on
-# the planner's model; lets transformers and peft read what came out: the folders of models and adapters. INTEROP_MODELS names
-# further folders.
+# the planner's model; lets transformers and peft read what came out: the folders of models and adapters. FAMILIES
+# names families of models (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/peers/setup.sh
@@ -13,6 +13,10 @@ mixture='{family: qwen3_moe, width: 96, layers: 2, heads: 4, kv_heads: 2, head_d
 bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" --set agents.researcher.model="$mixture" "${small[@]}" >build/interop.log ||
   { cat build/interop.log >&2; exit 1; }
 base=$(dirname "$(find "$run" -path '*planner/config.json' | sort | tail -1)")
+for family in ${FAMILIES:-}; do
+  bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/$family" --set agents.planner.model.family="$family" \
+    --set agents.researcher.model.family="$family" "${small[@]}" >>build/interop.log || { cat build/interop.log >&2; exit 1; }
+done
 bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/adapters" "${small[@]}" \
   --set agents.planner.model="$base" --set agents.planner.lora.r=4 --set agents.planner.lora.alpha=8 \
   --set agents.researcher.model="$base" --set agents.researcher.lora.r=3 --set agents.researcher.lora.rslora=true \
