@@ -82,13 +82,18 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
-# Every path of the kernels. Where the CPU lacks an instruction set, that run repeats a lower one.
+# Every path of the kernels, several at once: most tests use one core. Where the CPU lacks an instruction set, that run
+# repeats a lower one. Threads that wait leave their core to the other runs.
+define KERNEL_TESTS
+printf '%s\n' "$(1)/kernels_emulated_test --gtest_filter='*emulated:Emulator*'" MGRPO_CPU_ISA={portable,avx2,avx512}" $(1)/kernels_test" | \
+	  OMP_WAIT_POLICY=passive xargs -d '\n' -P "$$(nproc)" -I TEST bash -c 'TEST --gtest_brief=1'
+endef
+
 test: native-tests build gsm8k ## every test
-	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/test/kernels_test --gtest_brief=1; done
-	build/test/kernels_emulated_test --gtest_brief=1 --gtest_filter='*emulated:Emulator*'
+	$(call KERNEL_TESTS,build/test)
 	build/test/shim_test --gtest_brief=1
 	$(GO) test -timeout 2h ./...
-	$(GO) test -timeout 2h -race $(RACE)
+	$(GO) test -timeout 2h -vet=off -race $(RACE)
 
 test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, lora/, mgrpo/, models/ or tokenizer/ in it'; exit 2; }
@@ -98,8 +103,7 @@ test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with ad
 	@grep -qs MGRPO_TESTS:BOOL=ON build/asan/CMakeCache.txt || cmake -G Ninja -S . -B build/asan -DMGRPO_TESTS=ON -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
-	for isa in portable avx2 avx512; do MGRPO_CPU_ISA=$$isa build/asan/test/kernels_test --gtest_brief=1; done
-	build/asan/test/kernels_emulated_test --gtest_brief=1 --gtest_filter='*emulated:Emulator*'
+	$(call KERNEL_TESTS,build/asan/test)
 
 # Where no driver is installed the stub stands in: 0 GPUs.
 test-cuda: ## what the CUDA build tests, with or without a GPU
