@@ -80,7 +80,9 @@ func TestSmallCache(t *testing.T) {
 				if opt.CacheTokens == 320 && opt.NoPrefixes && windows[0] == 0 && s.PutBack == 0 {
 					t.Errorf("%+v: no sequence was put back", opt)
 				}
+				e.mu.Lock()
 				e.pages.verify(t)
+				e.mu.Unlock()
 			}
 		})
 	}
@@ -142,7 +144,9 @@ func TestManyConversations(t *testing.T) {
 			}
 			wg.Wait()
 		}
+		e.mu.Lock()
 		e.pages.verify(t)
+		e.mu.Unlock()
 		return out, e.Stats()
 	}
 	want, roomy := play(Options{Slots: conversations})
