@@ -101,6 +101,8 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:2:75: agents.b.device: several devices for one agent are not supported yet; give one\n" +
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
+		{name: "quantised on a server", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {kind: vllm, url: [\"http://127.0.0.1:1\"], weights: {path: w}}}}\n",
+			want: "f.yaml:2:81: agents.b.dtype: a server takes whole weights, and quantised ones cannot be written; set dtype: auto"},
 		{name: "quantised", text: "run: {name: t}\nagents: {a: {role: main, model: m.gguf, dtype: quantised}, b: {role: sub, model: m, train: false, dtype: quantised}, c: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {dtype: bf16}}}\n",
 			want: "f.yaml:2:41: agents.a.dtype: quantised weights cannot be trained in full; set dtype: auto, train adapters (lora), or set train: false and no cold start\n" +
 				"f.yaml:2:99: agents.b.dtype: only the model of a .gguf file can stay quantised; set dtype: auto\n" +

@@ -358,6 +358,8 @@ func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
 		d.failAt(key+".dtype", "quantised weights cannot be trained in full; set dtype: auto, train adapters (lora), or set train: false and no cold start")
 	case a.Model.Endpoint == nil && !strings.EqualFold(filepath.Ext(string(a.Model.Path)), ".gguf"):
 		d.failAt(key+".dtype", "only the model of a .gguf file can stay quantised; set dtype: auto")
+	case a.Engine.Remote():
+		d.failAt(key+".dtype", "a server takes whole weights, and quantised ones cannot be written; set dtype: auto")
 	case a.Engine.DType != "auto":
 		d.failAt(key+".engine.dtype", "the weights stay quantised for sampling, too; leave this out")
 	}

@@ -39,9 +39,9 @@ type smolPrompt struct {
 	} `json:"greedy"`
 }
 
-// TestSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation and a
-// greedy continuation through the key-value cache.
-func TestSmolLM2(t *testing.T) {
+// smolPrompts are the expected numbers of the real pretrained model.
+func smolPrompts(t *testing.T) []smolPrompt {
+	t.Helper()
 	var want struct {
 		Prompts []smolPrompt `json:"prompts"`
 	}
@@ -52,13 +52,20 @@ func TestSmolLM2(t *testing.T) {
 	if err := json.Unmarshal(raw, &want); err != nil {
 		t.Fatal(err)
 	}
+	return want.Prompts
+}
+
+// TestSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation and a
+// greedy continuation through the key-value cache.
+func TestSmolLM2(t *testing.T) {
+	prompts := smolPrompts(t)
 	cudatest.Each(t, func(t *testing.T, device string) {
 		m := openSmolLM2(t, device)
-		for _, p := range want.Prompts {
+		for _, p := range prompts {
 			t.Run(p.Name, func(t *testing.T) { continues(t, m, p) })
 		}
 	})
-	golden.Count("models/smollm2", len(want.Prompts))
+	golden.Count("models/smollm2", len(prompts))
 }
 
 // continues compares a prompt's next token and two continuations with what is expected.
