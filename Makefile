@@ -85,7 +85,7 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 # Every path of the kernels, several at once: most tests use one core. Where the CPU lacks an instruction set, that run
 # repeats a lower one. Threads that wait leave their core to the other runs.
 define KERNEL_TESTS
-printf '%s\n' "$(1)/kernels_emulated_test --gtest_filter='*emulated:Emulator*'" MGRPO_CPU_ISA={portable,avx2,avx512}" $(1)/kernels_test" | \
+printf '%s\n' "$(1)/kernels_emulated_test --gtest_filter='*emulated:Emulator*'" MGRPO_CPU_ISA={portable,avx2,avx512,amx}" $(1)/kernels_test" | \
 	  OMP_WAIT_POLICY=passive xargs -d '\n' -P "$$(nproc)" -I TEST bash -c 'TEST --gtest_brief=1'
 endef
 

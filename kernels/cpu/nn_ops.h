@@ -97,12 +97,12 @@ struct NnOps {
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
 };
 
-// The best set this CPU has. MGRPO_CPU_ISA=portable|avx2|avx512 in the environment, read once, lowers it.
+// The best set this CPU has. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the environment, read once, lowers it.
 const NnOps &nn_ops();
 
 extern const NnOps kNnOpsPortable;
 #if defined(__x86_64__)
-extern const NnOps kNnOpsAvx2, kNnOpsAvx512;
+extern const NnOps kNnOpsAvx2, kNnOpsAvx512, kNnOpsAmx;
 #endif
 
 }  // namespace mgrpo::cpu

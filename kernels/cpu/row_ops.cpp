@@ -10,7 +10,7 @@ namespace mgrpo::cpu {
 // The instruction set that nn_ops() chose, as for all kernels.
 const RowOps &row_ops() {
 #if defined(__x86_64__)
-  if (&nn_ops() == &kNnOpsAvx512) return kRowOpsAvx512;
+  if (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx) return kRowOpsAvx512;
   if (&nn_ops() == &kNnOpsAvx2) return kRowOpsAvx2;
 #endif
   return kRowOpsPortable;

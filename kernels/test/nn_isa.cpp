@@ -9,14 +9,17 @@ namespace {
 TEST(Isa, EnvironmentLowersIt) {
   const std::string isa = mgrpo_cpu_isa();
   RecordProperty("isa", isa);
-  EXPECT_TRUE(isa == "avx512" || isa == "avx2" || isa == "portable") << isa;
+  EXPECT_TRUE(isa == "amx" || isa == "avx512" || isa == "avx2" || isa == "portable") << isa;
   const char *limit = std::getenv("MGRPO_CPU_ISA");
   if (limit == nullptr) return;
   if (std::string(limit) == "portable") {
     EXPECT_EQ(isa, "portable");
   }
   if (std::string(limit) == "avx2") {
-    EXPECT_NE(isa, "avx512");
+    EXPECT_TRUE(isa == "avx2" || isa == "portable") << isa;
+  }
+  if (std::string(limit) == "avx512") {
+    EXPECT_NE(isa, "amx");
   }
 }
 

@@ -12,7 +12,7 @@
 #pragma once
 #include "mgrpo/status.h"
 
-// The instruction set in use: "avx512", "avx2" or "portable". It is the best one of the CPU unless the
+// The instruction set in use: "amx" (avx512, and products with bfloat16 in tiles), "avx512", "avx2" or "portable". It is the best one of the CPU unless the
 // environment variable MGRPO_CPU_ISA names a lower one before the first call.
 MGRPO_API const char *mgrpo_cpu_isa(void);
 
@@ -21,7 +21,8 @@ MGRPO_API const char *mgrpo_cpu_isa(void);
 MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
                                    int64_t k, int64_t n);
 
-// The same with w in bfloat16: each weight is widened, products and sums are float32.
+// The same with w in bfloat16: each weight is widened, products and sums are float32. With "amx" x is the sum of two
+// bfloat16, which differs from it by at most 2^-17 of each number.
 MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y,
                                         int64_t rows, int64_t k, int64_t n);
 

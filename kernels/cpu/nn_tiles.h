@@ -1,0 +1,178 @@
+// Products of rows of float with rows of bfloat16 in the tile registers of AMX.
+//
+// A row of x is the sum of two rows of bfloat16, which leaves an error of at most 2^-17 of each number. A tile of weights is
+// 16 rows of w as they lie in memory; its products with 16 rows of x, taken as columns, are added in the order of k, first
+// those of the upper parts and apart from them those of the lower ones. So the result of a pair depends on its two rows alone.
+#pragma once
+#include <stdlib.h>
+
+#include "simd.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+constexpr int64_t kTile = 16, kTileDepth = 32, kTileBytes = 1024;  // a tile: 16 rows of 32 bfloat16, or of 16 float
+constexpr int64_t kPackedRows = 64;                                // rows of x that are packed at once
+
+struct TileSettings {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Memory of a thread, on the boundary of a cache line.
+struct TileScratch {
+  char *memory = nullptr;
+  int64_t size = 0;
+
+  char *at_least(int64_t bytes) {
+    if (bytes > size) {
+      free(memory);
+      memory = static_cast<char *>(aligned_alloc(64, static_cast<size_t>(bytes)));
+      if (memory == nullptr) abort();
+      size = bytes;
+    }
+    return memory;
+  }
+  ~TileScratch() { free(memory); }
+};
+
+MGRPO_INLINE void transpose(__m512i r[16]) {
+  __m512i t[16];
+  MGRPO_UNROLL for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  MGRPO_UNROLL for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  MGRPO_UNROLL for (int i = 0; i < 16; i += 8) MGRPO_UNROLL for (int j = 0; j < 4; j++) {
+    t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
+    t[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
+  }
+  MGRPO_UNROLL for (int i = 0; i < 8; i++) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+  }
+}
+
+MGRPO_INLINE __m512 widened(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
+
+// 32 numbers of a row, of which n are in memory, as two rows of bfloat16. An infinite number has no lower part.
+MGRPO_INLINE void split_row(const float *x, int64_t n, __m512i *upper, __m512i *lower) {
+  const __mmask16 first = lane_mask(n < 16 ? n : 16), second = n > 16 ? lane_mask(n - 16) : 0;
+  const __m512 a = _mm512_maskz_loadu_ps(first, x), b = _mm512_maskz_loadu_ps(second, x + (n > 16 ? 16 : 0));
+  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+  const __m512 a_upper = widened(_mm512_castsi512_si256(both)), b_upper = widened(_mm512_extracti64x4_epi64(both, 1));
+  const __m512 limit = _mm512_set1_ps(__builtin_inff());
+  const __mmask16 a_finite = _mm512_cmp_ps_mask(_mm512_abs_ps(a_upper), limit, _CMP_LT_OQ);
+  const __mmask16 b_finite = _mm512_cmp_ps_mask(_mm512_abs_ps(b_upper), limit, _CMP_LT_OQ);
+  *upper = both;
+  *lower = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_sub_ps(b_finite, b, b_upper), _mm512_maskz_sub_ps(a_finite, a, a_upper));
+}
+
+// Packs `rows` <= 16 rows of x: of each 32 numbers a tile of upper and one of lower parts. Number pairs of a row become a column.
+MGRPO_INLINE void pack_rows(const float *x, int64_t x_stride, int64_t rows, int64_t k, char *to) {
+  for (int64_t i = 0; i < k; i += kTileDepth, to += 2 * kTileBytes) {
+    __m512i upper[16], lower[16];
+    MGRPO_UNROLL for (int r = 0; r < 16; r++) {
+      upper[r] = lower[r] = _mm512_setzero_si512();
+      if (r < rows) split_row(x + r * x_stride + i, min64(k - i, kTileDepth), &upper[r], &lower[r]);
+    }
+    transpose(upper);
+    transpose(lower);
+    MGRPO_UNROLL for (int r = 0; r < 16; r++) {
+      _mm512_store_si512(to + r * 64, upper[r]);
+      _mm512_store_si512(to + kTileBytes + r * 64, lower[r]);
+    }
+  }
+}
+
+// A tile of weights: where it lies in memory or, at the edges of w, a copy with zeros around it.
+struct WeightTile {
+  const void *at;
+  int64_t row_bytes;
+};
+
+MGRPO_INLINE WeightTile weight_tile(const uint16_t *w, int64_t w_stride, int64_t rows, int64_t depth, char *copy) {
+  if (rows >= kTile && depth >= kTileDepth) return {w, w_stride * 2};
+  const __mmask32 kept = depth >= kTileDepth ? ~__mmask32{0} : static_cast<__mmask32>((1u << depth) - 1);
+  for (int64_t r = 0; r < kTile; r++)
+    _mm512_store_si512(copy + r * 64, r < rows ? _mm512_maskz_loadu_epi16(kept, w + r * w_stride) : _mm512_setzero_si512());
+  return {copy, 64};
+}
+
+// y[r, j] = upper + lower + b[j] for a tile of sums, whose rows are outputs.
+MGRPO_INLINE void store_tile(const char *upper, const char *lower, const float *b, float *y, int64_t y_stride, int64_t rows, int64_t n) {
+  const __mmask16 kept = lane_mask(min64(n, kTile));
+  const __m512 bias = b != nullptr ? _mm512_maskz_loadu_ps(kept, b) : _mm512_setzero_ps();
+  __m512i sums[16];
+  MGRPO_UNROLL for (int j = 0; j < 16; j++)
+    sums[j] = _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(upper + j * 64), _mm512_load_ps(lower + j * 64)));
+  transpose(sums);
+  MGRPO_UNROLL for (int r = 0; r < 16; r++)
+    if (r < rows) {
+      const __m512 row = _mm512_castsi512_ps(sums[r]);
+      _mm512_mask_storeu_ps(y + r * y_stride, kept, b != nullptr ? _mm512_add_ps(row, bias) : row);
+    }
+}
+
+// Up to 16 packed rows against up to 32 outputs. `ahead` is a row of w, of which 32 are fetched on the way; null: none are.
+MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stride, int64_t n, int64_t k, const uint16_t *ahead,
+                                char *scratch) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  char *sums = scratch, *copies = scratch + 4 * kTileBytes;
+  for (int64_t i = 0; i < k; i += kTileDepth, x += 2 * kTileBytes) {
+    const WeightTile a = weight_tile(w + i, w_stride, n, k - i, copies);
+    const WeightTile b = weight_tile(w + min64(kTile, n) * w_stride + i, w_stride, n - kTile, k - i, copies + kTileBytes);
+    _tile_loadd(4, a.at, a.row_bytes);
+    _tile_loadd(5, b.at, b.row_bytes);
+    _tile_loadd(6, x, 64);
+    _tile_loadd(7, x + kTileBytes, 64);
+    if (ahead != nullptr)
+      MGRPO_UNROLL for (int r = 0; r < 32; r++) _mm_prefetch(reinterpret_cast<const char *>(ahead + r * w_stride + i), _MM_HINT_T1);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums, 64);
+  _tile_stored(1, sums + kTileBytes, 64);
+  _tile_stored(2, sums + 2 * kTileBytes, 64);
+  _tile_stored(3, sums + 3 * kTileBytes, 64);
+}
+
+void linear_tiles(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
+                  int64_t rows, int64_t k, int64_t n) {
+  static thread_local TileScratch scratch;
+  const int64_t row_tile = (k + kTileDepth - 1) / kTileDepth * 2 * kTileBytes;
+  char *products = scratch.at_least(6 * kTileBytes + kPackedRows / kTile * row_tile), *packed = products + 6 * kTileBytes;
+  const TileSettings settings;
+  _tile_loadconfig(&settings);
+  for (int64_t first = 0; first < rows; first += kPackedRows) {
+    const int64_t count = min64(rows - first, kPackedRows);
+    for (int64_t r = 0; r < count; r += kTile)
+      pack_rows(x + (first + r) * x_stride, x_stride, min64(count - r, kTile), k, packed + r / kTile * row_tile);
+    for (int64_t j = 0; j < n; j += 2 * kTile)
+      for (int64_t r = 0; r < count; r += kTile) {
+        const int64_t outputs = min64(n - j, 2 * kTile), these = min64(count - r, kTile);
+        const bool more = r == 0 && n - j >= 4 * kTile;
+        tile_products(packed + r / kTile * row_tile, w + j * w_stride, w_stride, outputs, k,
+                      more ? w + (j + 2 * kTile) * w_stride : nullptr, products);
+        float *to = y + (first + r) * y_stride + j;
+        for (int64_t half = 0; half < 2 && half * kTile < outputs; half++)
+          store_tile(products + half * kTileBytes, products + (half + 2) * kTileBytes, b != nullptr ? b + j + half * kTile : nullptr,
+                     to + half * kTile, y_stride, these, outputs - half * kTile);
+      }
+  }
+  _tile_release();
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu
