@@ -69,6 +69,16 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 // Version returns the version of the LibTorch library in use, such as "2.11.0".
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
+// RoundFactors says whether products of fp32 matrices in training round their factors to bf16 from now on, in the whole process
+// and on the CPU alone; sums stay fp32. inForce is false where the processor has no instructions for it, and nothing is rounded.
+func RoundFactors(on bool) (inForce bool) {
+	var flag C.int
+	if on {
+		flag = 1
+	}
+	return C.mgt_round_factors(flag) != 0 && on
+}
+
 // CPUFeatures names the instruction sets that decide which kernels run, such as
 // "avx2 fma avx512f avx512bf16". Equal features give equal bits on CPU.
 func CPUFeatures() string { return C.GoString(C.mgt_cpu_features()) }

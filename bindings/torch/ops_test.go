@@ -6,6 +6,31 @@ import (
 	"testing"
 )
 
+// 1 + 2^-9 is a float32 and no bfloat16.
+func TestFactorsAreRounded(t *testing.T) {
+	d := openOn(t, "cpu")
+	product := func() (got float64) {
+		do(t, d, func(s *Scope) {
+			a := s.Full(Float32, 1+1./512, 512, 512)
+			got = float64s(a.MatMul(s.Full(Float32, 1, 512, 512)))[0]
+		})
+		return got
+	}
+	exact := 512 + 512./512
+	if got := product(); got != exact {
+		t.Fatalf("%v, want %v", got, exact)
+	}
+	want := exact
+	if RoundFactors(true) {
+		want = 512
+	}
+	got := product()
+	RoundFactors(false)
+	if got != want || product() != exact {
+		t.Errorf("%v and afterwards %v, want %v and %v", got, product(), want, exact)
+	}
+}
+
 func TestOps(t *testing.T) {
 	d := open(t)
 	a, b := []float64{1, -2, 3, 4, 5, -6}, []float64{0.5, 2, -1}

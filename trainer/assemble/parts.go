@@ -111,6 +111,9 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		p.SaveDType = saveDType(want.Config, a, o.source.DType())
 	}
 	load := func() (*model.Model, error) {
+		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
+			want.Note("this processor has no instructions for products of bf16: run.matmul has no effect")
+		}
 		sharing := want.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, len(want.Process.Agents)))
 		if err != nil {

@@ -1,4 +1,5 @@
 // Process, device, memory and the loading of the CUDA part.
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
@@ -96,6 +97,13 @@ const char *mgt_loaded_version(void) {
   return found == options.end() ? "unknown" : found->second.c_str();
 }
 
+int mgt_round_factors(int on) {
+  const bool able = __builtin_cpu_supports("avx512bf16");
+  at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL,
+                                          on && able ? at::Float32Precision::BF16 : at::Float32Precision::NONE);
+  return able;
+}
+
 const char *mgt_cpu_features(void) {
   static const std::string features = [] {
     std::string s;
@@ -108,6 +116,7 @@ const char *mgt_cpu_features(void) {
     FEATURE("avx512vl");
     FEATURE("avx512vnni");
     FEATURE("avx512bf16");
+    FEATURE("amx-bf16");
 #undef FEATURE
     return s;
   }();
