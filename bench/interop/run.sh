@@ -4,8 +4,8 @@
 # names families of models (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-bench/peers/setup.sh
-site=build/peers run=$PWD/build/interop-run
+bench/interop/setup.sh
+run=$PWD/build/interop-run
 
 rm -rf "$run"
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
@@ -23,6 +23,7 @@ bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/adapters" "
   --set 'agents.researcher.lora.targets=.*\.(q|v|down)_proj' >>build/interop.log || { cat build/interop.log >&2; exit 1; }
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
 [ ${#folders[@]} -ge 2 ] || { echo "interop: fewer than two folders under $run" >&2; exit 1; }
-# PYTHONSAFEPATH: nothing of the current folder is imported.
-PYTHONSAFEPATH=1 PYTHONPATH=$site TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 \
-  python3 bench/interop/check.py bin/mgrpo "${folders[@]}" ${INTEROP_MODELS:-}
+# -P and -S: nothing of the current folder and of the machine's packages is imported. TORCH_USE_RTLD_GLOBAL: libraries of
+# CUDA are not looked for.
+PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 \
+  python3 -P -S bench/interop/check.py bin/mgrpo "${folders[@]}" ${INTEROP_MODELS:-}

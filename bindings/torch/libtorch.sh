@@ -53,9 +53,8 @@ python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ig
   --platform manylinux_2_12_x86_64 --platform manylinux2010_x86_64 \
   -r "$here/requirements-$kind.txt"
 check "$site.part/torch" LIBTORCH
-if [ "$kind" = cpu ]; then  # only libtorch_cpu and libc10 are linked: half of the wheel is not needed
-  rm -rf "$site.part"/torch/lib/libtorch_cuda*.so "$site.part"/torch/lib/libtorch_nvshmem.so \
-    "$site.part"/torch/lib/libtorch_python.so "$site.part"/torch/bin "$site.part"/torch/_inductor
+if [ "$kind" = cpu ]; then  # what is CUDA's is not needed: half of the wheel
+  rm -rf "$site.part"/torch/lib/libtorch_cuda*.so "$site.part"/torch/lib/libtorch_nvshmem.so "$site.part"/torch/bin/{protoc*,ptxas}
 fi
 touch "$site.part/.$kind-$want"
 rm -rf "$site" && mv "$site.part" "$site"
