@@ -168,7 +168,7 @@ test-tracking: build ## forward a tiny run to the real W&B client and a real MLf
 test-program: build ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway (a download of 40 MB once)
 	@bench/clients/run.sh
 
-interop: build ## compare what mgrpo wrote with transformers (FAMILIES="gemma3_text phi3"; a download of 50 MB once)
+interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
 	@bench/interop/run.sh
 
 lint: build ## gofmt, vet, staticcheck

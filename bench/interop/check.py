@@ -1,13 +1,15 @@
 """check.py MGRPO FOLDER...: transformers, peft and mgrpo read the same folders alike.
 
 For each folder transformers loads the model in float32 and scores random token ids; `mgrpo score` scores the
-same ids. A folder with an adapter is loaded by peft, onto the base that it names. Log-probs must agree within 1e-4 nats,
-entropies within 1e-3, and a folder with a tokenizer must give the same ids for a few texts.
+same ids. A folder with an adapter is loaded by peft, onto the base that it names, and transformers scores what `mgrpo merge` makes
+of it, too. Log-probs must agree within 1e-4 nats, entropies within 1e-3, an adapter must change more than that, and a folder with a
+tokenizer must give the same ids for a few texts.
 """
 import json
 import os
 import subprocess
 import sys
+import tempfile
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -34,8 +36,14 @@ def reference(model, ids):
     return picked, -(logp.exp() * logp).sum(-1)
 
 
+def scored(mgrpo, named, rows):
+    """The same of mgrpo."""
+    answers = lines([mgrpo, "score", *named, "--dtype", "fp32"], [{"ids": ids} for ids in rows])
+    return [tuple(torch.tensor(a[key], dtype=torch.float64) for key in ("logprobs", "entropy")) for a in answers]
+
+
 def load(folder):
-    """The model of a folder, and how mgrpo is told of it."""
+    """The model of a folder or of a GGUF file, and how mgrpo is told of it."""
     adapter = os.path.join(folder, "adapter_config.json")
     if os.path.exists(adapter):
         from peft import PeftModel
@@ -43,46 +51,66 @@ def load(folder):
         with open(adapter) as f:
             base = json.load(f)["base_model_name_or_path"]
         model, named = load(base)
-        return PeftModel.from_pretrained(model, folder), [*named, "--adapter", folder]
-    model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        return PeftModel.from_pretrained(model, folder).eval(), [*named, "--adapter", folder]
+    place = {"pretrained_model_name_or_path": folder}
+    if folder.endswith(".gguf"):
+        place = {"pretrained_model_name_or_path": os.path.dirname(folder), "gguf_file": os.path.basename(folder)}
+    model, loading = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, output_loading_info=True)
     odd = {k: sorted(v) for k, v in loading.items() if v and k != "error_msgs"} or loading["error_msgs"]
     if odd:
         sys.exit(f"{folder}: transformers finds {odd}")
-    return model, ["--model", folder]
+    return model.eval(), ["--model", folder]
 
 
-def check(mgrpo, folder):
-    """The largest differences in log-prob and entropy, and the number of texts compared."""
-    model, named = load(folder)
-    model.eval()
-    generator = torch.Generator().manual_seed(1)
-    longest = min(128, model.config.max_position_embeddings)
-    rows = [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
-    worst_logp = worst_entropy = 0.0
-    for ids, got in zip(rows, lines([mgrpo, "score", *named, "--dtype", "fp32"], [{"ids": r} for r in rows]), strict=True):
-        logp, entropy = reference(model, ids)
-        worst_logp = max(worst_logp, (logp - torch.tensor(got["logprobs"], dtype=torch.float64)).abs().max().item())
-        worst_entropy = max(worst_entropy, (entropy - torch.tensor(got["entropy"], dtype=torch.float64)).abs().max().item())
-    if not os.path.exists(os.path.join(folder, "tokenizer.json")):
-        return worst_logp, worst_entropy, 0
+def equal(what, got, want):
+    """Whether the log-probs and entropies of all rows agree; prints their largest differences."""
+    logp, entropy = (max((g[i] - w[i]).abs().max().item() for g, w in zip(got, want, strict=True)) for i in (0, 1))
+    good = logp <= LOGPROB_TOLERANCE and entropy <= ENTROPY_TOLERANCE
+    print(f"{'equal' if good else 'DIFFERS'}: {what}: log-prob {logp:.1e}, entropy {entropy:.1e}", flush=True)
+    return good
+
+
+def check_merged(mgrpo, folder, named, rows, want):
+    """Whether the folder that mgrpo merges an adapter into computes what peft computes with the adapter."""
+    with tempfile.TemporaryDirectory() as parent:
+        merged = os.path.join(parent, "merged")
+        subprocess.run([mgrpo, "merge", *named, "--out", merged], check=True)
+        model, _ = load(merged)
+        return equal(f"{folder}, merged", [reference(model, ids) for ids in rows], want)
+
+
+def check_tokenizer(mgrpo, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text, got in zip(TEXTS, lines([mgrpo, "tokenize", "--model", folder], [{"text": t} for t in TEXTS]), strict=True):
         want = tokenizer(text, add_special_tokens=False)["input_ids"]
         if got["ids"] != want:
             sys.exit(f"{folder}: {text!r} is {got['ids']}, transformers says {want}")
-    return worst_logp, worst_entropy, len(TEXTS)
+
+
+def check(mgrpo, folder):
+    """Whether all that is in the folder is read alike."""
+    model, named = load(folder)
+    generator = torch.Generator().manual_seed(1)
+    longest = min(128, model.config.max_position_embeddings)
+    rows = [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
+    want = [reference(model, ids) for ids in rows]
+    good = equal(folder, scored(mgrpo, named, rows), want)
+    if "--adapter" in named:
+        with model.disable_adapter():
+            moved = max((reference(model, ids)[0] - w[0]).abs().max().item() for ids, w in zip(rows, want, strict=True))
+        if moved <= LOGPROB_TOLERANCE:
+            sys.exit(f"{folder}: the adapter changes log-probs by {moved:.1e} only, so it shows nothing")
+        good &= check_merged(mgrpo, folder, named, rows, want)
+    if os.path.exists(os.path.join(folder, "tokenizer.json")):
+        check_tokenizer(mgrpo, folder)
+    return good
 
 
 def main():
     logging.disable_progress_bar()
     mgrpo, folders = sys.argv[1], sys.argv[2:]
-    failed = not folders
-    for folder in folders:
-        logp, entropy, texts = check(mgrpo, folder)
-        good = logp <= LOGPROB_TOLERANCE and entropy <= ENTROPY_TOLERANCE
-        failed |= not good
-        print(f"{'equal' if good else 'DIFFERS'}: {folder}: log-prob {logp:.1e}, entropy {entropy:.1e}, {texts} texts", flush=True)
-    sys.exit(failed)
+    results = [check(mgrpo, folder) for folder in folders]
+    sys.exit(not results or not all(results))
 
 
 main()

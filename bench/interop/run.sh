@@ -1,29 +1,40 @@
 #!/usr/bin/env bash
-# run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, and then adapters of both agents on
-# the planner's model; lets transformers and peft read what came out: the folders of models and adapters. FAMILIES
-# names families of models (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders.
+# run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, then adapters of both agents on
+# the planner's model, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); lets
+# transformers and peft read what came out: the folders of models and adapters. FAMILIES names families of models
+# (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/interop/setup.sh
-run=$PWD/build/interop-run
+run=$PWD/build/interop-run log=build/interop.log
 
-rm -rf "$run"
+rm -rf "$run" $log
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
+# train NAME CONFIG FLAG...: a run in $run/NAME.
+train() { .ci/untaught bin/mgrpo train -c "$2" --set run.dir="$run/$1" "${@:3}" >>$log 2>&1 || { cat $log >&2; exit 1; }; }
+
 mixture='{family: qwen3_moe, width: 96, layers: 2, heads: 4, kv_heads: 2, head_dim: 24, ffn: 256, experts: 8, experts_per_token: 3, expert_ffn: 48, max_positions: 256}'
-bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run" --set agents.researcher.model="$mixture" "${small[@]}" >build/interop.log ||
-  { cat build/interop.log >&2; exit 1; }
-base=$(dirname "$(find "$run" -path '*planner/config.json' | sort | tail -1)")
+train team examples/quickstart/team.yaml "${small[@]}" --set agents.researcher.model="$mixture"
 for family in ${FAMILIES:-}; do
-  bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/$family" --set agents.planner.model.family="$family" \
-    --set agents.researcher.model.family="$family" "${small[@]}" >>build/interop.log || { cat build/interop.log >&2; exit 1; }
+  train "$family" examples/quickstart/team.yaml "${small[@]}" --set agents.planner.model.family="$family" --set agents.researcher.model.family="$family"
 done
-bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$run/adapters" "${small[@]}" \
+base=$(dirname "$(find "$run/team" -path '*planner/config.json' | sort | tail -1)")
+train adapters examples/quickstart/team.yaml "${small[@]}" \
   --set agents.planner.model="$base" --set agents.planner.lora.r=4 --set agents.planner.lora.alpha=8 \
   --set agents.researcher.model="$base" --set agents.researcher.lora.r=3 --set agents.researcher.lora.rslora=true \
-  --set 'agents.researcher.lora.targets=.*\.(q|v|down)_proj' >>build/interop.log || { cat build/interop.log >&2; exit 1; }
+  --set 'agents.researcher.lora.targets=.*\.(q|v|down)_proj'
+if [ -n "${ONE_BASE-1}" ]; then
+  echo 'interop: two adapters on SmolLM2 train three small steps (minutes)'
+  smollm2=$PWD/models/SmolLM2-135M-Instruct.Q4_1.gguf
+  train one-base examples/one-base/team.yaml --set run.steps=3 --set run.checkpoint_every=3 \
+    --set cold_start.queries=8 --set cold_start.steps=2 --set cold_start.batch=2 \
+    --set task.queries_per_step=1 --set grpo.rollouts=2 --set eval.queries=1 \
+    --set agents.planner.model="$smollm2" --set agents.planner.limits.max_new_tokens=24 \
+    --set agents.solver.model="$smollm2" --set agents.solver.limits.max_new_tokens=24
+fi
+
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
-[ ${#folders[@]} -ge 2 ] || { echo "interop: fewer than two folders under $run" >&2; exit 1; }
 # -P and -S: nothing of the current folder and of the machine's packages is imported. TORCH_USE_RTLD_GLOBAL: libraries of
 # CUDA are not looked for.
-PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 \
+PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 TQDM_DISABLE=1 \
   python3 -P -S bench/interop/check.py bin/mgrpo "${folders[@]}" ${INTEROP_MODELS:-}
