@@ -1,0 +1,100 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
+
+func (c *Config) validateAgent(d *decoder, a *Agent) {
+	key := "agents." + a.Name
+	if strings.ContainsAny(a.Device, ", ") {
+		d.failAt(key+".device", "several devices for one agent are not supported yet; give one")
+	} else if !deviceForm.MatchString(a.Device) {
+		d.failAt(key+".device", "%q is not possible; valid are cpu, cuda, cuda:N", clip(a.Device))
+	}
+	if a.DType == "bf16" && a.Device == "cpu" {
+		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
+	}
+	if a.Quantised() {
+		c.validateQuantised(d, a, key)
+	}
+	a.Engine.validate(d, key+".engine")
+	if n := a.ContextTokens(math.MaxInt); a.Engine.CacheTokens > 0 && a.Engine.CacheTokens < n {
+		d.failAt(key+".engine.cache_tokens", "%d tokens are less than one conversation may have, %d (engine.context or limits.max_tokens)", a.Engine.CacheTokens, n)
+	}
+	if n := a.Engine.Conversations; n > 0 && n < c.Slots(a) {
+		d.failAt(key+".engine.conversations", "%d are fewer than can sample at once, %d (engine.slots)", n, c.Slots(a))
+	}
+	if a.Engine.DType == "bf16" && a.Device != "cpu" {
+		d.failAt(key+".engine.dtype", "bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16")
+	}
+	a.LoRA.validate(d, key+".lora")
+	if a.Prompt != "" && a.PromptText != "" {
+		d.failAt(key+".prompt_text", "given besides prompt; keep one")
+	}
+	if a.PromptSingle != "" && a.Role != "main" {
+		d.failAt(key+".prompt_single", "given for a sub-agent, which takes no part in the arm single")
+	}
+	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
+		d.failAt(key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
+	}
+	c.validateDelegates(d, a)
+	c.validateTools(d, a)
+	if c.GRPO.Reference == "cold_start" && c.HasKL(a) && a.Reference == "" && !c.ColdStarts(a) {
+		d.failAt("grpo.reference", "is cold_start, but %s has no cold start: set auto, or %s.reference", a.Name, key)
+	}
+	a.Optimizer.validate(d, key+".optimizer")
+	if a.ColdStart.Steps > 0 {
+		a.ColdStart.Optimizer.validate(d, key+".cold_start.optimizer")
+	}
+	if a.Model.Shape != nil {
+		a.Model.Shape.validate(d, key+".model")
+	}
+	if a.Model.Endpoint != nil {
+		c.validateHosted(d, a)
+	}
+}
+
+func (e *Engine) validate(d *decoder, key string) {
+	for _, k := range []struct {
+		key   string
+		given bool
+	}{
+		{"url", len(e.URL) > 0}, {"key_env", e.KeyEnv != ""}, {"weights.path", e.Weights.Path != ""},
+		{"weights.dtype", e.Weights.DType != "bf16"}, {"weights.tolerance", e.Weights.Tolerance != 0},
+	} {
+		if k.given && !e.Remote() {
+			d.failAt(key+"."+k.key, "only an engine of kind vllm or sglang has it; this one is %s", e.Kind)
+		}
+	}
+	if !e.Remote() {
+		return
+	}
+	if e.CacheTokens != 0 {
+		d.failAt(key+".cache_tokens", "only an engine of kind local has it; this one is %s, whose server has a cache of its own", e.Kind)
+	}
+	if len(e.URL) == 0 {
+		d.failAt(key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
+	}
+	for i, u := range e.URL {
+		if item := fmt.Sprintf("%s.url[%d]", key, i); !webAddress(u) {
+			d.failAt(item, "must start with http:// or https://")
+		} else if slices.Contains(e.URL[:i], u) {
+			d.failAt(item, "is given twice")
+		}
+	}
+	if e.Weights.Path == "" {
+		d.failAt(key+".weights.path", "missing; an engine of kind %s needs a folder to read weights from", e.Kind)
+	}
+	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
+		d.failAt(key+".key_env", "want the name of an environment variable, not the key")
+	}
+	if e.DType != "auto" {
+		d.failAt(key+".dtype", "only an engine of kind local has it; this one is %s, with the type that the server was started with", e.Kind)
+	}
+}

@@ -1,0 +1,43 @@
+package config
+
+import "github.com/mgrpo/mgrpo/trainer/mgrpo"
+
+func (c *Config) validateGRPO(d *decoder) {
+	g := &c.GRPO
+	if g.Aggregation == mgrpo.ConstantLength && g.MaxLength == 0 {
+		d.failAt("grpo.max_length", "missing; aggregation constant divides by it")
+	}
+	if g.KL == mgrpo.KLNone && g.KLCoef > 0 {
+		d.failAt("grpo.kl_coef", "needs an estimator: set grpo.kl to k1, k2 or k3")
+	}
+	if g.TISCap != nil && g.Old != "recomputed" {
+		d.failAt("grpo.tis_cap", "needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1")
+	}
+	if g.StdEps > 0 && g.Convention != "population" && g.Convention != "sample" {
+		d.failAt("grpo.std_eps", "convention %s does not add it; only population and sample do", g.Convention)
+	}
+	if g.Minibatches > c.Task.QueriesPerStep {
+		d.failAt("grpo.minibatches", "must be at most task.queries_per_step, %d: a minibatch takes whole queries", c.Task.QueriesPerStep)
+	}
+	if aligned := g.Align.Mode != "none" && len(c.Subs()) > 0; g.Convention == "leave_one_out_std" && aligned {
+		d.failAt("grpo.convention", "leave_one_out_std needs trajectories of weight 1, but grpo.align.mode %s gives other weights; set it to none", g.Align.Mode)
+	}
+	if g.MaxLag > 0 && g.TISCap == nil {
+		d.failAt("grpo.max_lag", "rollouts of older versions need importance weights: set grpo.old: recomputed and grpo.tis_cap")
+	}
+	if det := c.Run.Deterministic; g.MaxLag > 0 && det != nil && *det {
+		d.failAt("grpo.max_lag", "the versions that sample then depend on the clock: run.deterministic cannot be true")
+	}
+	if g.RoutingStop < g.RoutingWarn {
+		d.failAt("grpo.routing_stop", "must be at least grpo.routing_warn, %s", formatFloat(g.RoutingWarn))
+	}
+	if g.GapStop < g.GapWarn {
+		d.failAt("grpo.gap_stop", "must be at least grpo.gap_warn, %s", formatFloat(g.GapWarn))
+	}
+}
+
+func (o *Optimizer) validate(d *decoder, key string) {
+	if o.Schedule != "constant" && float64(o.Warmup) > float64(o.DecaySteps) {
+		d.failAt(key+".warmup", "must be at most decay_steps, %d", o.DecaySteps)
+	}
+}

@@ -1,0 +1,87 @@
+package config
+
+import (
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/lora"
+)
+
+// validateQuantised refuses what weights that stay quantised cannot be.
+func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
+	switch {
+	case !a.Adapts() && (c.Learns(a) || c.ColdStarts(a)):
+		d.failAt(key+".dtype", "quantised weights cannot be trained in full; set dtype: auto, train adapters (lora), or set train: false and no cold start")
+	case a.Model.Endpoint == nil && !strings.EqualFold(filepath.Ext(string(a.Model.Path)), ".gguf"):
+		d.failAt(key+".dtype", "only the model of a .gguf file can stay quantised; set dtype: auto")
+	case a.Engine.Remote():
+		d.failAt(key+".dtype", "a server takes whole weights, and quantised ones cannot be written; set dtype: auto")
+	case a.Engine.DType != "auto":
+		d.failAt(key+".engine.dtype", "the weights stay quantised for sampling, too; leave this out")
+	}
+}
+
+func (c *Config) validateHosted(d *decoder, a *Agent) {
+	key, e := "agents."+a.Name, a.Model.Endpoint
+	if u, err := url.Parse(e.URL); !webAddress(e.URL) || err != nil || u.User != nil {
+		d.failAt(key+".model.url", "must start with http:// or https:// and have no user in it; a key comes from the environment variable that key_env names")
+	}
+	if e.Name == "" {
+		d.failAt(key+".model.name", "missing; the API wants the name of a model")
+	}
+	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
+		d.failAt(key+".model.key_env", "want the name of an environment variable, not the key")
+	}
+	for _, own := range []struct {
+		key   string
+		given bool
+	}{{"device", a.Device != "cpu"}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}, {"lora", a.Adapts()}} {
+		if own.given {
+			d.failAt(key+"."+own.key, "the model of %s is hosted and has none; leave this out", a.Name)
+		}
+	}
+	if c.Task.Kind == "research" {
+		d.failAt(key+".model", "the task research speaks a language of its own, which a hosted model does not know; use jsonl or gsm8k")
+	}
+}
+
+func (l LoRA) validate(d *decoder, key string) {
+	given := l.Alpha != 0 || len(l.Targets) > 0 || l.RSLoRA
+	switch {
+	case l.Folder() != "" && (given || l.R > 0):
+		d.failAt(key+".init", "names an adapter, which has its own r, alpha, targets and rslora; leave those out")
+	case l.Folder() == "" && l.R == 0 && (given || l.Init == "gaussian"):
+		d.failAt(key+".r", "missing: the rank of the adapters, such as 16")
+	case l.R > 0:
+		if err := lora.New(l.R, l.Alpha, l.RSLoRA, l.Targets).Validate(); err != nil {
+			d.failAt(key+".targets", "%v", err)
+		}
+	}
+}
+
+func (s *Shape) validate(d *decoder, key string) {
+	switch {
+	case s.HeadDim == 0:
+		d.failAt(key+".head_dim", "missing; width %d is no multiple of heads, %d", s.Width, s.Heads)
+	case s.HeadDim%2 != 0:
+		d.failAt(key+".head_dim", "must be even for the rotary embedding; it is %d", s.HeadDim)
+	}
+	if s.Heads%s.KVHeads != 0 {
+		d.failAt(key+".kv_heads", "must divide heads, %d; found %d", s.Heads, s.KVHeads)
+	}
+	for name, value := range map[string]int{"experts": s.Experts, "experts_per_token": s.PerToken, "expert_ffn": s.ExpertFFN} {
+		if mixture := arch.HasExperts(s.Family); mixture && value < 1 {
+			d.failAt(key+"."+name, "missing; family %s is a mixture of experts", s.Family)
+		} else if !mixture && value != 0 {
+			d.failAt(key+"."+name, "family %s has no experts", s.Family)
+		}
+	}
+	if s.PerToken > s.Experts {
+		d.failAt(key+".experts_per_token", "must be at most experts, %d; found %d", s.Experts, s.PerToken)
+	}
+	if s.Tokenizer == "" {
+		d.failAt(key+".tokenizer", "want task or a folder with tokenizer.json")
+	}
+}

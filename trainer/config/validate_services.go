@@ -1,0 +1,108 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+)
+
+func (c *Config) validateStore(d *decoder) {
+	s := &c.Store
+	if s.PasswordEnv != "" && s.PasswordFile != "" {
+		d.failAt("store.password_file", "given besides store.password_env; keep one")
+	}
+	if s.PasswordEnv != "" && !validEnv(s.PasswordEnv) {
+		d.failAt("store.password_env", "want the name of an environment variable, not the password")
+	}
+	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
+		d.failAt("store.tls", "cert and key go together")
+	}
+	if s.URL == "" {
+		return
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		d.failAt("store.url", "want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would contain the URL, which may contain a password
+		return
+	}
+	if !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
+		d.failAt("store.url", "want redis://, rediss:// or unix://, found %s://", clip(u.Scheme))
+	}
+	_, inURL := u.User.Password()
+	if inURL || u.Query().Has("password") {
+		d.failAt("store.url", "contains a password; put it into an environment variable and name the variable in store.password_env")
+	}
+	if u.User.Username() != "" && s.Username != "" && u.User.Username() != s.Username {
+		d.failAt("store.username", "differs from the user in store.url; keep one")
+	}
+	if u.Scheme != "rediss" && s.TLS != (TLS{}) {
+		d.failAt("store.tls", "needs a store.url that starts with rediss://")
+	}
+}
+
+func (h *Health) validate(d *decoder) {
+	if h.TokenEnv != "" && !validEnv(h.TokenEnv) {
+		d.failAt("health.token_env", "want the name of an environment variable, not the token")
+	}
+	if h.Address == "" {
+		if h.TokenEnv != "" {
+			d.failAt("health.address", "missing; a token is for requests to an address")
+		}
+		return
+	}
+	if !d.listening("health.address", h.Address) && h.TokenEnv == "" {
+		d.failAt("health.token_env", "missing; health.address %s is open to other machines, so requests need a token", clip(h.Address))
+	}
+}
+
+func (c *Config) validateGateway(d *decoder) {
+	g, p := &c.Gateway, &c.Task.Program
+	if p.Elsewhere && len(p.Command) > 0 {
+		d.failAt("task.program.elsewhere", "given besides task.program.command; keep one")
+	}
+	if p.Elsewhere && g.TokenEnv == "" {
+		d.failAt("gateway.token_env", "missing; programs elsewhere need a token to ask for rollouts")
+	}
+	if len(p.Command) > 0 && p.Command[0] == "" {
+		d.failAt("task.program.command", "its first word is empty; want a program")
+	}
+	if g.TokenEnv != "" && !validEnv(g.TokenEnv) {
+		d.failAt("gateway.token_env", "want the name of an environment variable, not the token")
+	}
+	if (g.Cert == "") != (g.Key == "") {
+		d.failAt("gateway.cert", "cert and key go together")
+	}
+	if u, err := url.Parse(g.Advertise); g.Advertise != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		d.failAt("gateway.advertise", "want http://HOST:PORT or https://HOST:PORT")
+	}
+	if g.Listen == "" {
+		return
+	}
+	local := d.listening("gateway.listen", g.Listen)
+	if host, _, err := net.SplitHostPort(g.Listen); err == nil && g.Advertise == "" {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			d.failAt("gateway.advertise", "missing; gateway.listen %s names no host, so others cannot be told where this process is", clip(g.Listen))
+		}
+	}
+	if !local && g.Cert == "" && g.AllowInsecure == "" {
+		d.failAt("gateway.cert", "missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
+	}
+	if c.Health.Address != "" && c.Health.Address != g.Listen {
+		d.failAt("health.address", "differs from gateway.listen; both are one port, so leave this one out")
+	}
+}
+
+// listening checks an address to listen at, and says whether only this machine reaches it.
+func (d *decoder) listening(key, address string) (local bool) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		d.failAt(key, "want HOST:PORT, such as 127.0.0.1:9464")
+		return true
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		d.failAt(key, "%q is not a port; want a number from 0 to 65535", clip(port))
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,109 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+)
+
+// builtinTools are the tools that need no entry under tools.
+var builtinTools = []string{"calculator", "code"}
+
+func (c *Config) validateTeam(d *decoder) {
+	var main []string
+	learns := false
+	for i := range c.Agents {
+		a := &c.Agents[i]
+		if a.Role == "main" {
+			main = append(main, a.Name)
+		}
+		learns = learns || c.Learns(a)
+	}
+	switch {
+	case len(main) == 0:
+		d.failAt("agents", "one agent must have role: main")
+	case len(main) > 1:
+		d.failAt("agents."+main[1]+".role", "%s is main already; a team has one main agent", main[0])
+	case !learns && c.Run.Steps > 0:
+		d.failAt("agents", "no agent learns in the arm %s; set train: true on one, or run.steps: 0", c.Run.Arm)
+	}
+}
+
+func (c *Config) validateDelegates(d *decoder, a *Agent) {
+	key := "agents." + a.Name + ".delegates"
+	if a.Role == "sub" && len(a.Delegates) > 0 {
+		d.failAt(key, "only the main agent delegates")
+		return
+	}
+	var subs []string
+	for _, other := range c.Agents {
+		if other.Role == "sub" {
+			subs = append(subs, other.Name)
+		}
+	}
+	for i, name := range a.Delegates {
+		item := fmt.Sprintf("%s[%d]", key, i)
+		if !slices.Contains(subs, name) {
+			d.failAt(item, "%q is not a sub-agent; %s", clip(name), didYouMean(name, subs))
+		} else if slices.Contains(a.Delegates[:i], name) {
+			d.failAt(item, "%q is given twice", name)
+		}
+	}
+}
+
+func (c *Config) validateTools(d *decoder, a *Agent) {
+	known := slices.Clone(builtinTools)
+	for _, t := range c.Tools {
+		known = append(known, t.Name)
+	}
+	for i, name := range a.Tools {
+		item := fmt.Sprintf("agents.%s.tools[%d]", a.Name, i)
+		switch {
+		case !slices.Contains(known, name):
+			d.failAt(item, "%q is not a tool; %s", clip(name), didYouMean(name, known))
+		case slices.Contains(a.Tools[:i], name):
+			d.failAt(item, "%q is given twice", name)
+		case slices.Contains(a.Delegates, name):
+			d.failAt(item, "%q is also a sub-agent of %s; rename one of them", name, a.Name)
+		}
+	}
+}
+
+func (t *Tool) validate(d *decoder) {
+	key := "tools." + t.Name
+	if t.Kind == "search" && t.Corpus == "" {
+		d.failAt(key+".corpus", "missing; search needs a JSONL file or a folder of Markdown")
+	}
+	if t.Kind == "mcp" && (len(t.Command) == 0) == (t.URL == "") {
+		d.failAt(key, "an MCP server needs either command or url")
+	}
+	if t.URL != "" && !webAddress(t.URL) {
+		d.failAt(key+".url", "must start with http:// or https://")
+	}
+	for _, given := range []struct {
+		key, kind string
+		is        bool
+	}{
+		{"corpus", "search", t.Corpus != ""},
+		{"command", "mcp", len(t.Command) > 0},
+		{"url", "mcp", t.URL != ""},
+		{"token_env", "mcp", t.TokenEnv != ""},
+		{"env", "mcp", len(t.Env) > 0},
+	} {
+		if given.is && t.Kind != given.kind {
+			d.failAt(key+"."+given.key, "only a tool of kind %s has it; this one is %s", given.kind, t.Kind)
+		}
+	}
+	if t.TokenEnv != "" {
+		if !validEnv(t.TokenEnv) {
+			d.failAt(key+".token_env", "want the name of an environment variable, not the token")
+		}
+		if len(t.Command) > 0 {
+			d.failAt(key+".token_env", "only for url, to which it is sent; a program on stdio gets its variables through env")
+		}
+	}
+	for i, e := range t.Env {
+		if !validEnv(e) {
+			d.failAt(fmt.Sprintf("%s.env[%d]", key, i), "want the name of an environment variable")
+		}
+	}
+}
