@@ -31,6 +31,7 @@ type options struct {
 	every   int64
 	shared  bool
 	moe     bool
+	lora    bool
 	point   string
 	asleep  bool
 	work    string
@@ -49,6 +50,7 @@ func parse(args []string) (options, error) {
 	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
 	flags.BoolVar(&o.shared, "shared", false, "all workers share one run.dir; otherwise each has its own")
 	flags.BoolVar(&o.moe, "moe", false, "the researcher is a mixture of experts")
+	flags.BoolVar(&o.lora, "lora", false, "the sub-agents train adapters on the researcher's model")
 	flags.StringVar(&o.point, "point", "", "kill workers only at this failpoint")
 	flags.BoolVar(&o.asleep, "asleep", false, "with -point: suspend the workers there instead, while other workers take their places")
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs; its content is deleted first")

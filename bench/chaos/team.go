@@ -32,6 +32,9 @@ const (
 // mixture is a researcher of the size of team.yaml's whose layers have experts.
 const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 32, max_positions: 192}"
 
+// adapters are those of sub-agents that adapt a model; they are on attention's projections, which a mixture of experts has, too.
+const adapters = "{r: 4, targets: [q_proj, k_proj, v_proj, o_proj]}"
+
 // team is the trained team, with its folders and settings.
 type team struct {
 	names  []string // the main agent first
@@ -48,8 +51,13 @@ func newTeam(o options) *team {
 		t.names = append(t.names, "librarian")
 	}
 	t.set = []string{fmt.Sprintf("run.checkpoint_every=%d", o.every), "cold_start.demonstrations=none"}
-	for _, name := range t.names {
-		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.taught(), "checkpoints", "step-000000", name))
+	for i, name := range t.names {
+		model := name
+		if o.lora && i > 0 {
+			model = t.names[1]
+			t.set = append(t.set, "agents."+name+".lora="+adapters)
+		}
+		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.taught(), "checkpoints", "step-000000", model))
 	}
 	return t
 }
