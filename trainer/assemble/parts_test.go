@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,14 +54,9 @@ func TestUnusedTensorsAreSaid(t *testing.T) {
 	}
 	const unused = "model.layers.0.self_attn.rotary_emb.inv_freq"
 	addTensor(t, filepath.Join(folder, "model.safetensors"), unused)
-	cfg, err := config.Parse("team.yaml", fmt.Appendf(nil, "run: {name: x}\nagents: {writer: {role: main, model: %q}}\n", folder), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Parts{}
-	err = p.load(t.Context(), Wanted{Config: cfg, Agent: "writer", Process: &Process{Agents: []string{"writer"}}}, cfg.Agent("writer"))
-	if err != nil || len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], unused) {
-		t.Errorf("%q, %v", p.Notes, err)
+	p, _ := openWriter(t, folder, "")
+	if len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], unused) {
+		t.Errorf("%q", p.Notes)
 	}
 	if err := p.Close(t.Context()); err != nil {
 		t.Error(err)
