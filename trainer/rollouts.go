@@ -352,9 +352,15 @@ func (c *collector) add(t *trajectory) {
 	if _, again := c.held.trajectories[t.ID]; again {
 		return
 	}
+	if c.phase.Evaluates() { // nothing is trained on it
+		t.Routes = nil
+		for i := range t.more {
+			t.more[i].Routes = nil
+		}
+	}
 	c.held.trajectories[t.ID] = t
 	p := metrics.Progress{Agent: c.w.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories), Ended: talkOf(t.Trajectory)}
-	if c.phase == store.Eval(c.phase.Step) {
+	if c.phase.Evaluates() {
 		p.Activity = metrics.Evaluate
 	}
 	if c.w.main {

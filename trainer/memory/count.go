@@ -14,7 +14,7 @@ import (
 // Kind is the purpose of a piece of memory.
 type Kind string
 
-// All kinds but Activations are exact to the byte; allocators may round each allocation up.
+// All kinds but Activations and Routes are exact to the byte; allocators may round each allocation up.
 const (
 	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's bf16 copy
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16
@@ -24,6 +24,7 @@ const (
 	Reference   Kind = "reference"   // weights of the KL reference, with a bf16 copy where the agent computes in bf16
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
+	Routes      Kind = "routes"      // experts recorded with the trajectories of a mixture, in the host's memory; if all are as long as they may be
 	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
 
@@ -113,6 +114,10 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	if activations > 0 {
 		p.add(Activations, activations)
 	}
+	routes := 2 * int64(model.RouteWidth()) * context * trajectories(cfg, a)
+	if routes > 0 {
+		p.Parts = append(p.Parts, Part{Routes, "cpu", routes})
+	}
 	if cfg.Learns(a) { // an agent that is frozen after its cold start is saved from its weights, without a copy
 		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
 	}
@@ -132,7 +137,23 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 			p.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
 		}
 	}
+	if routes > 0 {
+		p.Levers = append(p.Levers, Lever{prefix + "context", int(context), Part{Routes, "cpu", routes}})
+	}
 	return p
+}
+
+// trajectories is how many sequences of an agent have recorded experts at once: those of the steps that are rolled out, of a
+// sub-agent as many as are aligned, and the engine's conversations. Servers record none.
+func trajectories(cfg *config.Config, a *config.Agent) int64 {
+	if a.Engine.Remote() {
+		return 0
+	}
+	rollouts := (1 + cfg.GRPO.MaxLag) * int64(cfg.Task.QueriesPerStep*cfg.GRPO.Rollouts)
+	if a.Role == "sub" {
+		rollouts *= int64(a.Align.D)
+	}
+	return rollouts + int64(cfg.Conversations(a))
 }
 
 // Share leaves the weights out, which another agent of the process holds.

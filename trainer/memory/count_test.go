@@ -102,6 +102,33 @@ func TestCountOfFewTrained(t *testing.T) {
 	}
 }
 
+// The experts that the sampler records are in the host's memory: 2 bytes for each layer and choice of each token.
+func TestCountOfRoutes(t *testing.T) {
+	mixture := smolLM2Shape
+	mixture.Family, mixture.Mixture = "qwen3_moe", &arch.Mixture{Experts: 8, PerToken: 3, FFN: 64, Step: 2} // 15 of 30 layers
+	const token = 2 * 15 * 3
+	for _, c := range []struct {
+		agent string
+		sets  []string
+		want  int64 // tokens
+	}{
+		{"boss", nil, (2*8 + 16) * 1024}, // trajectories of a step, and as many conversations as sample at once
+		{"boss", []string{"grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2"}, (3*2*8 + 16) * 1024},
+		{"boss", []string{"agents.boss.engine.conversations=40"}, (2*8 + 40) * 1024},
+		{"help", []string{"agents.help.align.d=3"}, (3*2*8 + 16) * 1024},
+		{"boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, 0},
+	} {
+		cfg := team(t, c.sets...)
+		p := Count(cfg, cfg.Agent(c.agent), mixture, 1000, 0)
+		if p.Of(Routes) != c.want*token || c.want > 0 && on(p, "cpu") < c.want*token {
+			t.Errorf("%s %v: %d bytes, want %d", c.agent, c.sets, p.Of(Routes), c.want*token)
+		}
+		if dense := Count(cfg, cfg.Agent(c.agent), smolLM2Shape, 1000, 0); dense.Of(Routes) != 0 {
+			t.Errorf("%s: a model without experts has %d bytes of them", c.agent, dense.Of(Routes))
+		}
+	}
+}
+
 // Weights that stay quantised are counted as they are, without a master.
 func TestCountOfQuantised(t *testing.T) {
 	const n, blocks, rotary = smolLM2, 77_000_000, 4 * 1024 * 64

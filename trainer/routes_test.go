@@ -1,0 +1,23 @@
+package trainer
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// TestEvaluationsKeepNoExperts: only what is trained on holds the experts that were recorded with it.
+func TestEvaluationsKeepNoExperts(t *testing.T) {
+	for phase, want := range map[store.Phase]int{store.Train(1): 2, store.Eval(1): 0} {
+		w := &worker{observer: &recorder{}}
+		c := w.collect(phase, store.Plan{})
+		recorded := agent.Trajectory{ID: "q/0", Routes: []uint16{1, 2}}
+		c.add(&trajectory{Trajectory: recorded, more: []agent.Trajectory{recorded}})
+		for _, row := range c.held.trajectories["q/0"].rows() {
+			if len(row.Routes) != want {
+				t.Errorf("%v: a row has %d experts, want %d", phase, len(row.Routes), want)
+			}
+		}
+	}
+}
