@@ -112,7 +112,7 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 	for i, s := range said {
 		t := w.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
 		score, err := w.programScore(ctx, q, &t, s, v.End)
-		if err != nil && ctx.Err() != nil {
+		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
 		if err != nil { // not held: the rollout is removed for every agent

@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -163,7 +164,7 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) error {
 	if o.Failed == "" {
 		if err := score(&o); err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || unrecorded(err) {
 				return err
 			}
 			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
@@ -174,6 +175,12 @@ func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o st
 	}
 	c.add(t)
 	return nil
+}
+
+// unrecorded says whether an error is the cache's: what a judge would have said is not known.
+func unrecorded(err error) bool {
+	var of *recorded.Error
+	return errors.As(err, &of)
 }
 
 // unanswered says who left a conversation without an end, its own agent or one that it called; nil: nobody did.
@@ -263,7 +270,7 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	r := store.Result{Text: answerText(t)}
 	if t.FormatValid {
 		score, err := w.expertScore(ctx, q, attemptOf(t, v.Task))
-		if err != nil && ctx.Err() != nil {
+		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
 		if err != nil {

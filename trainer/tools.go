@@ -26,6 +26,8 @@ func (w *worker) describeTools(r *metrics.Record) {
 		r.Counts[metrics.ToolErrors][name] = u.Errors
 		r.Counts[metrics.ToolFailures][name] = u.Failures
 		r.Counts[metrics.ToolTimeouts][name] = u.Timeouts
+		r.Counts[metrics.ToolRefused][name] = u.Refused
+		r.Counts[metrics.ToolRetries][name] = u.Retries
 		r.Counts[metrics.ToolMilliseconds][name] = u.Time.Milliseconds()
 	}
 	for _, u := range metrics.ToolUses(r.Counts) {

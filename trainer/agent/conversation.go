@@ -12,6 +12,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 )
 
 // Spec says which conversation Run runs.
@@ -132,6 +133,8 @@ type conversation struct {
 	voice Voice
 	traj  Trajectory
 	asked map[subtask]int
+
+	called map[string]int // calls of each tool
 }
 
 // subtask is what an agent was asked; a conversation counts how often.
@@ -205,7 +208,7 @@ func Surplus(calls, limit int) string {
 }
 
 // execute runs the calls of a turn concurrently and returns their results in the order issued. The first failed
-// delegation cancels the other calls.
+// delegation cancels the other calls, and so does a cache that cannot answer.
 func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, error) {
 	results := make([]Result, len(calls))
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -222,9 +225,10 @@ func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, err
 				return err
 			})
 		default:
-			group.Go(func() error {
-				results[i].Text = c.callTool(groupCtx, call)
-				return nil
+			origin := c.origin(call)
+			group.Go(func() (err error) {
+				results[i].Text, err = c.callTool(tool.WithOrigin(groupCtx, origin), call)
+				return err
 			})
 		}
 	}
@@ -258,16 +262,31 @@ func (c *conversation) delegate(ctx context.Context, d Delegation) (string, erro
 	return answer, nil
 }
 
-func (c *conversation) callTool(ctx context.Context, call Call) string {
+// origin numbers a call of a tool.
+func (c *conversation) origin(call Call) tool.Origin {
+	k := c.spec.Key
+	o := tool.Origin{Query: k.Query, Row: c.spec.Row, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation, Call: c.called[call.Name]}
+	if c.called == nil {
+		c.called = map[string]int{}
+	}
+	c.called[call.Name]++
+	return o
+}
+
+// callTool returns the result of a call as the agent reads it. An error is one of the cache: what the tool would have
+// answered is not known.
+func (c *conversation) callTool(ctx context.Context, call Call) (string, error) {
 	t, ok := c.env.Tools[call.Name]
 	if !ok {
-		return fmt.Sprintf("error: no tool is named %q", call.Name)
+		return fmt.Sprintf("error: no tool is named %q", call.Name), nil
 	}
-	k := c.spec.Key
-	ctx = tool.WithOrigin(ctx, tool.Origin{Query: k.Query, Row: c.spec.Row, Rollout: k.Rollout, Agent: k.Agent, Invocation: k.Invocation})
 	out, err := t.Call(ctx, call.Arguments)
-	if err != nil {
-		return "error: " + err.Error()
+	var unknown *recorded.Error
+	switch {
+	case errors.As(err, &unknown):
+		return "", fmt.Errorf("tool %s: %w", call.Name, unknown)
+	case err != nil:
+		return "error: " + err.Error(), nil
 	}
-	return out
+	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
@@ -118,6 +119,32 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	}
 	if traj.LogProbs[last.From] != -1 || traj.LogProbs[last.From+1] != -1-1.0/64 {
 		t.Errorf("log-probs %v are not the engine's", traj.LogProbs[last.From:last.To])
+	}
+}
+
+// The calls of a tool are numbered in the order issued, those at once too, so that a limit refuses the same ones every time.
+func TestRunNumbersCalls(t *testing.T) {
+	s := newStage(t, says(t, calculation("1")+calculation("2")), says(t, calculation("3")+calculation("4")), says(t, "done"))
+	s.env.Tools["calculator"] = tool.Limited(tool.Calculator(), tool.Limits{Calls: 3})
+	for range 2 { // another conversation counts anew
+		traj := s.run(t)
+		if seen := traj.Turns[4].Text; !strings.Contains(traj.Turns[2].Text, "2") || !strings.Contains(seen, "3") || !strings.Contains(seen, "calculator was called 3 times") || strings.Contains(seen, "4") {
+			t.Errorf("%q, %q", traj.Turns[2].Text, seen)
+		}
+		s.engine.requests = nil
+	}
+}
+
+// What a tool would have answered is not known where a replay misses: the conversation does not go on without it.
+func TestRunReplayMisses(t *testing.T) {
+	cache, err := recorded.Open(t.TempDir(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t, says(t, calculation("1+1")))
+	s.env.Tools["calculator"] = tool.Limited(tool.Cached(tool.Calculator(), cache, "calculator", nil), tool.Limits{Bytes: 10})
+	if traj, err := Run(t.Context(), s.spec, s.env); !errors.Is(err, recorded.ErrMissing) || !strings.Contains(err.Error(), "tool calculator") {
+		t.Errorf("%s, %v", traj.Finish, err)
 	}
 }
 

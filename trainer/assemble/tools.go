@@ -2,61 +2,139 @@ package assemble
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 )
 
-// Tools makes the tools that an agent names, each within its time and output limits. A name without an
-// entry in the configuration's tools is a built-in of that kind.
+// cache opens the configured cache; nil if there is none.
+func cache(cfg *config.Config) (*recorded.Cache, error) {
+	if cfg.Cache.Dir == "" {
+		return nil, nil
+	}
+	c, err := recorded.Open(cfg.Resolve(cfg.Cache.Dir), cfg.Cache.Mode == "replay")
+	if err != nil {
+		return nil, cfg.Fault("cache.dir", err)
+	}
+	return c, nil
+}
+
+// Tools makes the tools that an agent names, each within its limits. A name without an entry in the configuration's tools
+// is a built-in of that kind.
 func Tools(ctx context.Context, cfg *config.Config, names []string) (*play.Toolbox, error) {
+	kept, err := cache(cfg)
+	if err != nil {
+		return nil, err
+	}
 	b := &play.Toolbox{}
 	for _, name := range names {
 		c := cfg.Tool(name)
 		if c == nil {
-			c = &config.Tool{Name: name, Kind: name, Timeout: play.DefaultToolTime, MaxOutput: play.DefaultToolOutput}
+			c = &config.Tool{Name: name, Kind: name, ToolLimits: config.ToolLimits{Timeout: play.DefaultToolTime, MaxOutput: play.DefaultToolOutput}}
 		}
-		if err := openTool(ctx, cfg, c, b); err != nil {
+		own := kept
+		if !c.Cached {
+			own = nil
+		}
+		o, err := openTool(ctx, cfg, c, own, b.Lost)
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("tools.%s: %w", name, err), b.Close())
 		}
+		o.add(c, own, b)
 	}
 	return b, nil
 }
 
-func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, b *play.Toolbox) error {
-	limits := tool.Limits{Timeout: c.Timeout, Bytes: c.MaxOutput}
+// openedTool is the tools of one entry of the configuration.
+type openedTool struct {
+	tools   []tool.Tool
+	close   func() error                // nil: nothing is open
+	secrets []string                    // that outputs must not show
+	service string                      // for the cache; "": nobody outside is asked
+	check   func(json.RawMessage) error // what is refused without asking; nil: nothing
+}
+
+// one is the only tool of an entry, which has the entry's name.
+func one(c *config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Name)} }
+
+// add puts the tools into a toolbox, wrapped: attempts, around them the cache, around that the conversation's limits.
+func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
+	if o.close != nil {
+		b.OnClose(o.close)
+	}
+	for _, t := range o.tools {
+		name := t.Name()
+		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Parallel: c.Parallel, Rate: c.Rate,
+			Secrets: o.secrets, Retried: func() { b.Retried(name) }})
+		if o.service != "" && kept != nil {
+			service := o.service
+			if c.Kind == "mcp" {
+				service += " " + name
+			}
+			t = tool.Cached(t, kept, service, o.check)
+		}
+		b.Add(t, tool.Limits{Calls: c.MaxCalls, Bytes: c.MaxOutput})
+	}
+}
+
+func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *recorded.Cache, lost func(string)) (o openedTool, err error) {
 	switch c.Kind {
 	case "calculator":
-		b.Add(tool.Named(tool.Calculator(), c.Name), limits)
+		o.tools = one(c, tool.Calculator())
 	case "code":
 		code := tool.NewCode(tool.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
-		b.OnClose(code.Close)
-		b.Add(tool.Named(code, c.Name), limits)
+		o.tools, o.close = one(c, code), code.Close
 	case "search":
 		s, err := tool.NewSearch(ctx, tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results})
 		if err != nil {
-			return err
+			return o, err
 		}
-		b.OnClose(s.Close)
-		b.Add(tool.Named(s, c.Name), limits)
+		o.tools, o.close = one(c, s), s.Close
+	case "visit":
+		v, err := newVisit(c)
+		if err != nil {
+			return o, err
+		}
+		o = openedTool{one(c, v), v.Close, nil, v.Service(), v.Check}
+	case "retriever":
+		set := tool.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
+		if kept.Replays() { // nobody is asked
+			set.TokenEnv = ""
+		}
+		r, err := tool.NewRetriever(set)
+		if err != nil {
+			return o, err
+		}
+		o = openedTool{one(c, r), r.Close, r.Secrets(), r.Service(), nil}
 	case "mcp":
-		set := tool.MCPConfig{Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Lost: b.Lost}
+		set := tool.MCPConfig{Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Cache: kept, Lost: lost}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 		server, err := tool.ConnectMCP(ctx, set)
 		if err != nil {
-			return err
+			return o, err
 		}
-		b.OnClose(server.Close)
-		limits.Secrets = set.Secrets()
-		for _, t := range server.Tools() {
-			b.Add(t, limits)
-		}
+		o = openedTool{server.Tools(), server.Close, set.Secrets(), set.Service(), nil}
 	default:
-		return fmt.Errorf("there is no tool of this name and no built-in kind %q", c.Kind)
+		return o, fmt.Errorf("there is no tool of this name and no built-in kind %q", c.Kind)
 	}
-	return nil
+	return o, nil
+}
+
+func newVisit(c *config.Tool) (*tool.Visit, error) {
+	set := tool.VisitConfig{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
+	for _, n := range c.Networks {
+		network, err := netip.ParsePrefix(n)
+		if err != nil {
+			return nil, err
+		}
+		set.Networks = append(set.Networks, network.Masked())
+	}
+	return tool.NewVisit(set), nil
 }

@@ -19,8 +19,12 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 		kind = map[string]string{"gsm8k": verify.Numeric, "jsonl": verify.Normalized}[cfg.Task.Kind]
 	}
 	j := cfg.Task.Judge
+	kept, err := cache(cfg)
+	if err != nil {
+		return nil, err
+	}
 	s := verify.Settings{Kind: kind, Pattern: v.Pattern, Tolerance: v.Tolerance, Relative: v.Relative, Judge: verify.JudgeSettings{
-		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries,
+		URL: j.URL, Model: j.Model, KeyEnv: j.KeyEnv, Scale: j.Scale, Timeout: j.Timeout, Retries: j.Retries, Cache: kept,
 	}}
 	if kind == verify.Program {
 		s.Program = verify.ProgramSettings{Command: v.Command, Dir: cfg.Resolve(v.Dir), Timeout: v.Timeout}

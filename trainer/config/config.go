@@ -39,6 +39,7 @@ type Config struct {
 	ColdStart ColdStart `yaml:"cold_start" doc:"Supervised training on demonstrations before the first step of M-GRPO."`
 	Agents    []Agent   `yaml:"agents" keyed:"true" required:"true" doc:"The team, in this order: exactly one main agent and any number of sub-agents."`
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
+	Cache     Cache     `yaml:"cache" doc:"What outside services answer, kept on disk: pages, retrievers, judges, MCP servers (docs/tools.md)." change:"worker"`
 	Gateway   Gateway   `yaml:"gateway" doc:"The team behind an OpenAI-compatible endpoint, so that somebody else's program holds its conversations (docs/programs.md)." change:"worker"`
 	Health    Health    `yaml:"health" doc:"The HTTP endpoint of a process: GET /healthz (the process runs), /readyz (it takes part in the run), /metrics (Prometheus) and /live (a page of the run as it goes on)." change:"worker"`
 
@@ -333,18 +334,47 @@ type EngineWeights struct {
 
 // Tool is one tool that agents can call.
 type Tool struct {
-	Name      string        `yaml:"-"`
-	Kind      string        `yaml:"kind" required:"true" enum:"search|calculator|code|mcp" doc:"search: a local corpus. calculator, code: Starlark without files or network. mcp: any MCP server."`
-	Corpus    Path          `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
-	Command   []string      `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
-	Dir       Path          `yaml:"dir" default:"." doc:"mcp: folder in which command runs. Absent: the folder of this file." change:"worker"`
-	URL       string        `yaml:"url" doc:"mcp: address of a server over HTTP."`
-	TokenEnv  string        `yaml:"token_env" doc:"mcp: environment variable whose value is sent to url as a bearer token." change:"worker"`
-	Env       []string      `yaml:"env" doc:"mcp: names of environment variables passed on to command."`
-	Results   int           `yaml:"results" default:"3" min:"1" max:"100" doc:"search: results of one call."`
-	Timeout   time.Duration `yaml:"timeout" default:"10s" above:"0s" doc:"Longest time of one call."`
+	Name       string   `yaml:"-"`
+	Kind       string   `yaml:"kind" required:"true" enum:"search|visit|retriever|calculator|code|mcp" doc:"search: a local corpus. visit: the text of a web page. retriever: any HTTP service that answers a query with documents. calculator, code: Starlark without files or network. mcp: any MCP server (docs/tools.md)."`
+	Corpus     Path     `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
+	Command    []string `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
+	Dir        Path     `yaml:"dir" default:"." doc:"mcp: folder in which command runs. Absent: the folder of this file." change:"worker"`
+	Env        []string `yaml:"env" doc:"mcp: names of environment variables passed on to command."`
+	URL        string   `yaml:"url" doc:"mcp: address of a server over HTTP. retriever: address of the service."`
+	TokenEnv   string   `yaml:"token_env" doc:"mcp, retriever: environment variable whose value is sent to url as a bearer token." change:"worker"`
+	Results    int      `yaml:"results" default:"3" min:"1" max:"100" doc:"search, retriever: results of one call."`
+	Request    string   `yaml:"request" doc:"retriever: Go template of what is sent, of .Query and .Results: JSON, or a query string that begins with ?. Absent: as Search-R1's retriever wants it (docs/tools.md)."`
+	Response   string   `yaml:"response" doc:"retriever: Go template that makes the text for the model of the JSON that comes back. Absent: for what Search-R1's retriever answers."`
+	MaxSteps   int64    `yaml:"max_steps" default:"1000000" min:"1" doc:"code: Starlark steps of one call."`
+	Visit      `yaml:",inline"`
+	ToolLimits `yaml:",inline"`
+}
+
+// Visit says which pages a tool of the kind visit may fetch.
+type Visit struct {
+	Hosts     []string `yaml:"hosts" doc:"visit: hosts that may be visited: example.org, *.example.org (all below it), * (any); with :PORT if it is not the scheme's own."`
+	Schemes   []string `yaml:"schemes" default:"[https]" doc:"visit: http, https or both."`
+	Networks  []string `yaml:"networks" doc:"visit: networks such as 10.1.0.0/16 that may be connected to although their addresses are private, loopback or link-local. Absent: public addresses alone."`
+	MaxPage   int64    `yaml:"max_page" default:"2097152" min:"1" max:"67108864" doc:"visit: bytes of the longest page that is read."`
+	UserAgent string   `yaml:"user_agent" default:"mgrpo" doc:"visit: what it calls itself. The part before / is the name under which robots.txt knows it. Many sites want an address for complaints in it."`
+	Links     bool     `yaml:"links" default:"false" doc:"visit: true: a link in the text is [text](address), so that the model can follow it."`
+}
+
+// ToolLimits bound the calls of a tool. Those of an agent count by themselves.
+type ToolLimits struct {
+	Timeout   time.Duration `yaml:"timeout" default:"10s" above:"0s" doc:"Longest time of one attempt at a call."`
+	Retries   int           `yaml:"retries" default:"0" min:"0" max:"100" doc:"Further attempts at a call after a time-out or an error that may pass, such as a busy server, with growing pauses. Absent: 2 of visit and retriever, else 0."`
 	MaxOutput int           `yaml:"max_output" default:"4096" min:"1" doc:"Bytes of output shown to the model; the rest is cut."`
-	MaxSteps  int64         `yaml:"max_steps" default:"1000000" min:"1" doc:"code: Starlark steps of one call."`
+	MaxCalls  int           `yaml:"max_calls" default:"0" min:"0" doc:"Calls in one conversation: a rollout of the main agent, an invocation of a sub-agent. Further ones are refused. 0: any number."`
+	Parallel  int           `yaml:"parallel" default:"0" min:"0" max:"65536" doc:"Attempts at once, of one agent. 0: any number." change:"worker"`
+	Rate      float64       `yaml:"rate" default:"0" min:"0" doc:"Attempts begun in a second, of one agent. 0: any number." change:"worker"`
+	Cached    bool          `yaml:"cached" default:"true" doc:"false: never in the cache, and always asked, in a replay too. For a server on this machine, and for one whose answers depend on more than the arguments, such as the calls before."`
+}
+
+// Cache is a folder in which answers of outside services are kept.
+type Cache struct {
+	Dir  Path   `yaml:"dir" doc:"Folder that any number of workers may use at once. Absent: nothing is kept."`
+	Mode string `yaml:"mode" default:"record" enum:"record|replay" doc:"record: who is not in the cache is asked, and the answer kept. replay: nobody is asked, and a question that is not in the cache ends the run."`
 }
 
 // Health is the address of a process's health endpoint and its access token.

@@ -28,7 +28,7 @@ func TestErrors(t *testing.T) {
 		{name: "key that only looks alike", text: team + "tools: {x: {kind: calculator, max_stops: 2, result: 1}}\n",
 			want: "f.yaml:3:31: tools.x.max_stops: unknown key; did you mean max_steps?\nf.yaml:3:45: tools.x.result: unknown key; did you mean results?"},
 		{name: "unknown section", text: team + "evaluation: {}\n",
-			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, gateway, health"},
+			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, cache, gateway, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
 			want: "f.yaml:1:6: run.name: missing, but required\nf.yaml:2:10: agents.a.model: missing, but required"},
 		{name: "empty file", text: "",
@@ -198,6 +198,18 @@ func TestErrors(t *testing.T) {
 		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: code, corpus: x}}\n",
 			want: "f.yaml:3:9: tools.s: an MCP server needs either command or url\n" +
 				"f.yaml:3:41: tools.t.corpus: only a tool of kind search has it; this one is code"},
+		{name: "retrievers", text: team + "tools: {r: {kind: retriever}, s: {kind: search, corpus: c, url: 'http://a', response: x}}\n",
+			want: "f.yaml:3:9: tools.r.url: missing; a retriever needs the address of its service\n" +
+				"f.yaml:3:60: tools.s.url: only a tool of kind mcp or retriever has it; this one is search\n" +
+				"f.yaml:3:77: tools.s.response: only a tool of kind retriever has it; this one is search"},
+		{name: "pages", text: team + "tools: {v: {kind: visit, schemes: [ftp], networks: [10.0.0.0], user_agent: 1bot},\n w: {kind: visit, hosts: ['http://a', '*b.org', a.org]},\n x: {kind: code, hosts: [a.org]}}\n",
+			want: "f.yaml:3:9: tools.v.hosts: missing; want the hosts that may be visited, such as [en.wikipedia.org]\n" +
+				"f.yaml:3:36: tools.v.schemes[0]: \"ftp\" is not possible; valid are http, https\n" +
+				"f.yaml:3:53: tools.v.networks[0]: \"10.0.0.0\" is not a network; want one such as 10.1.0.0/16\n" +
+				"f.yaml:3:64: tools.v.user_agent: want a name of letters, - and _, and what may follow it, such as mybot/1.0 (+https://example.org)\n" +
+				"f.yaml:4:27: tools.w.hosts[0]: \"http://a\" is not a host; want example.org, *.example.org or *, with :PORT if it is not the scheme's own\n" +
+				"f.yaml:4:39: tools.w.hosts[1]: \"*b.org\" is not a host; want example.org, *.example.org or *, with :PORT if it is not the scheme's own\n" +
+				"f.yaml:5:18: tools.x.hosts: only a tool of kind visit has it; this one is code"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := Parse("f.yaml", []byte(test.text), test.sets)

@@ -162,6 +162,12 @@ func (c *Config) fill(d *decoder) {
 	if slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Engine.Remote() }) {
 		c.GRPO.weighSampler(d)
 	}
+	for i := range c.Tools {
+		t := &c.Tools[i]
+		if _, given := d.at["tools."+t.Name+".retries"]; !given && (t.Kind == "visit" || t.Kind == "retriever") {
+			t.Retries = 2
+		}
+	}
 	for i := range c.Agents {
 		a := &c.Agents[i]
 		a.Engine.fill()

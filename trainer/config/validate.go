@@ -12,6 +12,9 @@ func (c *Config) validate(d *decoder) {
 	c.validateRun(d)
 	c.validateStore(d)
 	c.Health.validate(d)
+	if c.Cache.Dir == "" && c.Cache.Mode == "replay" {
+		d.failAt("cache.dir", "missing; a replay needs the folder in which a run was recorded")
+	}
 	c.validateGateway(d)
 	c.validateTask(d)
 	c.validateGRPO(d)

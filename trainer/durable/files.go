@@ -264,3 +264,18 @@ func ReadSmall(path string, limit int64) ([]byte, error) {
 	}
 	return data, nil
 }
+
+// Publish writes a file that must not exist yet, and syncs it. It appears complete or not at all. If it is there already, for
+// example because another process was first, it stays as it is, and the error is fs.ErrExist.
+func Publish(path string, data []byte) error {
+	temporary, dir := PartialName(path), filepath.Dir(path)
+	f := &Folder{fs: OS{}, path: dir}
+	err := f.CreateBytes(filepath.Base(temporary), data)
+	if err == nil {
+		err = os.Link(temporary, path)
+	}
+	if err = errors.Join(err, os.Remove(temporary)); err != nil {
+		return err
+	}
+	return OS{}.SyncDir(dir)
+}

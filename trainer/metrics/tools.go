@@ -11,6 +11,7 @@ type ToolUse struct {
 	Calls            int64
 	Errors, Timeouts int64 // calls that ended with an error, and calls that timed out
 	Failures         int64 // errors that other arguments would not have prevented
+	Refused, Retries int64 // calls beyond max_calls, and further attempts at calls
 	Milliseconds     int64 // total of all calls
 }
 
@@ -19,7 +20,7 @@ func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	var out []ToolUse
 	for _, tool := range slices.Sorted(maps.Keys(counts[ToolCalls])) {
 		u := ToolUse{Tool: tool, Calls: counts[ToolCalls][tool], Errors: counts[ToolErrors][tool], Timeouts: counts[ToolTimeouts][tool],
-			Failures: counts[ToolFailures][tool], Milliseconds: counts[ToolMilliseconds][tool]}
+			Failures: counts[ToolFailures][tool], Refused: counts[ToolRefused][tool], Retries: counts[ToolRetries][tool], Milliseconds: counts[ToolMilliseconds][tool]}
 		if u.Calls > 0 {
 			out = append(out, u)
 		}
@@ -27,7 +28,7 @@ func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	return out
 }
 
-// FailedShare is the share of calls that ended with an error or timed out.
+// FailedShare is the share of calls that ended with an error or timed out. That a conversation may call no more is no failure.
 func (u ToolUse) FailedShare() float64 { return float64(u.Errors+u.Timeouts) / float64(u.Calls) }
 
 // Failing says whether so many calls failed that a warning is due: the rewards of rollouts that called the tool then say

@@ -130,15 +130,19 @@ const (
 	ToolErrors       = "tool_errors"
 	ToolFailures     = "tool_failures"
 	ToolTimeouts     = "tool_timeouts"
+	ToolRefused      = "tool_refused"
+	ToolRetries      = "tool_retries"
 	ToolMilliseconds = "tool_milliseconds"
 )
 
 // ByTool lists the names of Record.Counts whose keys are tools; they are not histograms.
 var ByTool = Section{"Tools", "the calls of one agent's tools since the previous record, by the tool's name", []Value{
 	{ToolCalls, "calls", inPhase, "Calls of the tool."},
-	{ToolErrors, "calls", inPhase, "Calls that ended with an error other than a time-out; the agent got the error as the result."},
+	{ToolErrors, "calls", inPhase, "Calls that ended with an error other than a time-out or a refusal; the agent got the error as the result."},
 	{ToolFailures, "calls", inPhase, "Errors among `tool_errors` that other arguments would not have prevented: the tool crashed, or its server is gone. Calls whose arguments do not fit the tool's schema count in `malformed_mean` and reach no tool."},
 	{ToolTimeouts, "calls", inPhase, "Calls that timed out."},
+	{ToolRefused, "calls", inPhase, "Calls refused because the conversation had made `max_calls` already."},
+	{ToolRetries, "attempts", inPhase, "Further attempts at calls, after time-outs and errors that may pass. A call counts once, by its last attempt."},
 	{ToolMilliseconds, "ms", inPhase, "Total time of all calls."},
 }}
 

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/retry"
 )
 
 // Settings say where the API is and how long it is waited for.
@@ -50,7 +52,7 @@ func New(s Settings) (*Client, error) {
 		return nil, errors.New("url: must be an http or https address without a user; a key comes from an environment variable")
 	}
 	c := &Client{
-		endpoint: base.JoinPath("chat", "completions").String(), timeout: s.Timeout, retries: s.Retries, wait: sleep,
+		endpoint: base.JoinPath("chat", "completions").String(), timeout: s.Timeout, retries: s.Retries, wait: retry.Sleep,
 		http: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute},
 			// A redirect could carry the key to another host.
@@ -74,7 +76,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // Complete asks for a completion. It repeats the request after a time-out, a broken connection, or the status of a busy
 // or failing server. A reply with another status than 200 is a *StatusError.
 func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
-	reply, err := retry(ctx, c.retries, c.wait, func() (Reply, error) {
+	reply, err := retry.Do(ctx, c.retries, c.wait, func() (Reply, error) {
 		newName := c.newName.Load()
 		reply, err := c.post(ctx, r, newName)
 		var refused *StatusError
@@ -90,7 +92,7 @@ func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	return reply, nil
 }
 
-// post sends one request. An error is *transient if another attempt may succeed.
+// post sends one request. An error is a *retry.Transient if another attempt may succeed.
 func (c *Client) post(parent context.Context, r Request, newName bool) (Reply, error) {
 	body, err := r.body(newName)
 	if err != nil {
@@ -153,7 +155,7 @@ func interrupted(parent context.Context, err error) error {
 	if parent.Err() != nil || errors.As(err, &untrusted) {
 		return err
 	}
-	return &transient{error: err}
+	return &retry.Transient{Err: err}
 }
 
 // StatusError is a reply with a status other than 200.
@@ -179,26 +181,9 @@ func (e *StatusError) wantsNewName() bool {
 	return e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_completion_tokens")
 }
 
-// refused returns the error of a reply with a status other than 200. It is transient if the server is busy or failing
-// (RFC 9110, RFC 6585).
+// refused returns the error of a reply with a status other than 200.
 func (c *Client) refused(resp *http.Response, body string) error {
-	err := &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)}
-	switch code := resp.StatusCode; {
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
-		return &transient{error: err, after: retryAfter(resp.Header.Get("Retry-After"))}
-	}
-	return err
-}
-
-// retryAfter parses a Retry-After header, seconds or a date; 0 if it is neither.
-func retryAfter(header string) time.Duration {
-	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	if at, err := http.ParseTime(header); err == nil {
-		return max(time.Until(at), 0)
-	}
-	return 0
+	return retry.Refusal(resp, &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)})
 }
 
 // quote shortens a server's reply for an error and removes the key from it.

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/retry"
 )
 
 const testKey = "sk-very-secret"
@@ -165,7 +167,7 @@ func TestRetries(t *testing.T) {
 			t.Errorf("%s: %v, %v after %d calls, want %d", name, got, err, calls.Load(), c.calls)
 		}
 		for i, d := range *asked {
-			if most := firstWait << i; d < most/2 || d > max(most, 7*time.Second) {
+			if most := retry.FirstWait << i; d < most/2 || d > max(most, 7*time.Second) {
 				t.Errorf("%s: pause %d is %s", name, i, d)
 			}
 		}

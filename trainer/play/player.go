@@ -165,7 +165,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	brought := kit.Tools(q, p.Part)
 	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
 	for i, t := range brought {
-		tools[i] = p.Tools.meter.Counted(tool.Limited(t, tool.Limits{Timeout: DefaultToolTime, Bytes: DefaultToolOutput}))
+		tools[i] = p.Tools.meter.Counted(tool.Limited(tool.Attempted(t, tool.Attempts{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
 	}
 	return tools
 }

@@ -31,6 +31,9 @@ func (b *Toolbox) Add(t tool.Tool, l tool.Limits) {
 	b.all = append(b.all, t)
 }
 
+// Retried counts a further attempt at a call of the tool with this name.
+func (b *Toolbox) Retried(name string) { b.meter.Retried(name) }
+
 // Lost records that the connection to a tool's server was lost, and why.
 func (b *Toolbox) Lost(why string) { b.meter.Lost(why) }
 

@@ -69,7 +69,7 @@ func TestCodeErrors(t *testing.T) {
 // Each of these takes few steps and asks for gigabytes; each ends its own interpreter and no other call.
 func TestCodeMemory(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1, Memory: 32 << 20})
-	limited := Limited(c, Limits{Timeout: 20 * time.Second})
+	limited := Attempted(c, Attempts{Timeout: 20 * time.Second})
 	for name, program := range map[string]string{
 		"repeat":          `x = "a" * 1000000000`,
 		"list of a range": `list(range(1000000000))`,
@@ -103,7 +103,7 @@ func TestCodeMemoryUnderLimitWorks(t *testing.T) {
 // One step that computes for minutes cannot be counted, only killed.
 func TestCodeTimeoutWithinOneStep(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1})
-	got := callText(t, Limited(c, Limits{Timeout: 300 * time.Millisecond}), "program", "max(range(1000000000000))")
+	got := callText(t, Attempted(c, Attempts{Timeout: 300 * time.Millisecond}), "program", "max(range(1000000000000))")
 	if want := "error: code took longer than 300ms"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -6,22 +6,34 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
-// Limits bound one call of a tool.
+// Limits bound what a conversation has of a tool.
 type Limits struct {
-	Timeout time.Duration // 0: none
-	Bytes   int           // longest output or error shown to the model; 0: no limit
-	Secrets []string      // texts, such as API keys, that are replaced in outputs and errors
+	Calls int // of one conversation; 0: any number
+	Bytes int // longest output or error shown to the model; 0: no limit
 }
 
-// Errors of a Limited tool that its arguments did not cause.
+// Errors of a call that its arguments did not cause.
 var (
 	ErrTimeout = errors.New("the call timed out")
 	ErrFailed  = errors.New("the tool failed, whatever its arguments") // the tool crashed, or its server is gone
+	ErrRefused = errors.New("the conversation may not call the tool again")
 )
+
+// kinds are the errors by which calls are told apart, with the names under which they are kept.
+var kinds = map[string]error{"timeout": ErrTimeout, "failed": ErrFailed}
+
+// kindOf returns the kind of an error; nil: another call might not end with it.
+func kindOf(err error) (name string, kind error) {
+	for name, kind := range kinds {
+		if errors.Is(err, kind) {
+			return name, kind
+		}
+	}
+	return "", nil
+}
 
 // failed wraps an error as ErrFailed and keeps its text.
 func failed(err error) error { return &callError{err.Error(), ErrFailed} }
@@ -29,14 +41,13 @@ func failed(err error) error { return &callError{err.Error(), ErrFailed} }
 // callError is an error as the model reads it, and its kind.
 type callError struct {
 	text string
-	kind error // ErrTimeout, ErrFailed or nil
+	kind error // ErrTimeout, ErrFailed, ErrRefused or nil
 }
 
 func (e *callError) Error() string { return e.text }
 func (e *callError) Unwrap() error { return e.kind }
 
-// Limited wraps a tool: it enforces the time-out, truncates output and errors, replaces secrets, and turns a panic into
-// an error of the call.
+// Limited wraps a tool: it refuses the calls of a conversation beyond a number, and cuts outputs and errors.
 func Limited(t Tool, l Limits) Tool { return limited{t, l} }
 
 type limited struct {
@@ -44,36 +55,25 @@ type limited struct {
 	limits Limits
 }
 
-func (t limited) Call(ctx context.Context, args json.RawMessage) (out string, err error) {
-	if t.limits.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t.limits.Timeout, ErrTimeout)
-		defer cancel()
+func (t limited) Call(ctx context.Context, args json.RawMessage) (string, error) {
+	if o, ok := OriginOf(ctx); ok && t.limits.Calls > 0 && o.Call >= t.limits.Calls {
+		return "", &callError{fmt.Sprintf("%s was called %d times, and no more calls are allowed: go on with what you know", t.Name(), t.limits.Calls), ErrRefused}
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			out, err = "", failed(fmt.Errorf("%s crashed: %v", t.Name(), p))
-		}
-		if err != nil && errors.Is(context.Cause(ctx), ErrTimeout) {
-			err = &callError{fmt.Sprintf("%s took longer than %v", t.Name(), t.limits.Timeout), ErrTimeout}
-		}
-		if err != nil {
-			text, kind := t.presentable(err.Error()), error(nil)
-			for _, k := range []error{ErrTimeout, ErrFailed} {
-				if errors.Is(err, k) {
-					kind = k
-				}
-			}
-			out, err = "", &callError{text, kind}
-		}
-		out = t.presentable(out)
-	}()
-	return t.Tool.Call(ctx, args)
+	out, err := t.Tool.Call(ctx, args)
+	if err != nil {
+		return "", &cutError{err, Truncate(err.Error(), t.limits.Bytes)}
+	}
+	return Truncate(out, t.limits.Bytes), nil
 }
 
-func (t limited) presentable(s string) string {
-	return Truncate(redact(s, t.limits.Secrets), t.limits.Bytes)
+// cutError is an error of which the model reads the beginning.
+type cutError struct {
+	error
+	text string
 }
+
+func (e *cutError) Error() string { return e.text }
+func (e *cutError) Unwrap() error { return e.error }
 
 // redact returns s as valid UTF-8 without secrets.
 func redact(s string, secrets []string) string {

@@ -5,27 +5,22 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 )
 
-func TestLimitedTimeout(t *testing.T) {
-	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) {
-		<-ctx.Done()
-		return "", ctx.Err()
-	})
-	got := callText(t, Limited(slow, Limits{Timeout: time.Millisecond}), "x", "")
-	if want := "error: slow took longer than 1ms"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+// The calls of a conversation beyond the limit are refused, whoever else calls.
+func TestLimitedCalls(t *testing.T) {
+	echo := Limited(Func("echo", "", "x", "", func(_ context.Context, s string) (string, error) { return s, nil }), Limits{Calls: 2})
+	for call, want := range []string{"hi", "hi", "error: echo was called 2 times, and no more calls are allowed: go on with what you know"} {
+		out, err := echo.Call(WithOrigin(t.Context(), Origin{Call: call}), arg(t, "x", "hi"))
+		if err != nil {
+			out = "error: " + err.Error()
+		}
+		if out != want || errors.Is(err, ErrRefused) != (call == 2) {
+			t.Errorf("call %d: %q, want %q", call, out, want)
+		}
 	}
-}
-
-func TestLimitedCallerCancels(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
-	_, err := Limited(slow, Limits{Timeout: time.Hour}).Call(ctx, arg(t, "x", ""))
-	if err == nil || strings.Contains(err.Error(), "longer") {
-		t.Errorf("a cancelled call is not a slow one: %v", err)
+	if got := callText(t, echo, "x", "hi"); got != "hi" {
+		t.Errorf("a call without a conversation: %q", got)
 	}
 }
 
@@ -34,29 +29,6 @@ func TestLimitedOutput(t *testing.T) {
 	echo := Func("echo", "", "x", "", func(_ context.Context, s string) (string, error) { return s, nil })
 	got := callText(t, Limited(echo, Limits{Bytes: 5}), "x", said)
 	if want := "éé\n[16 more bytes not shown]"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestLimitedRedacts(t *testing.T) {
-	limits := Limits{Secrets: []string{"sk-123", ""}}
-	leak := Func("leak", "", "x", "", func(_ context.Context, s string) (string, error) {
-		if s == "error" {
-			return "", errors.New("GET http://host/?key=sk-123: 403")
-		}
-		return "the key is sk-123", nil
-	})
-	for _, mode := range []string{"error", "output"} {
-		got := callText(t, Limited(leak, limits), "x", mode)
-		if strings.Contains(got, "sk-123") || !strings.Contains(got, "[redacted]") {
-			t.Errorf("%s: %q", mode, got)
-		}
-	}
-}
-
-func TestLimitedPanicIsAnError(t *testing.T) {
-	crash := Func("crash", "", "x", "", func(context.Context, string) (string, error) { panic("boom") })
-	if got, want := callText(t, Limited(crash, Limits{}), "x", ""), "error: crash crashed: boom"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -71,7 +43,7 @@ func TestFuncWrongArguments(t *testing.T) {
 }
 
 func TestNamed(t *testing.T) {
-	sums := Limited(Named(Calculator(), "sums"), Limits{})
+	sums := Attempted(Named(Calculator(), "sums"), Attempts{})
 	if sums.Name() != "sums" || callText(t, sums, "expression", "1+1") != "2" {
 		t.Errorf("%s", sums.Name())
 	}

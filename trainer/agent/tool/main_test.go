@@ -10,7 +10,11 @@ import (
 
 func TestMain(m *testing.M) {
 	ServeSandbox()
-	if os.Getenv(mcpServerEnv) != "" {
+	switch os.Getenv(mcpServerEnv) {
+	case "":
+	case "absent":
+		os.Exit(1)
+	default:
 		serveTestMCP()
 	}
 	// bleve keeps a pool of analysers from its init on.

@@ -17,6 +17,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/retry"
 )
 
 const (
@@ -36,6 +39,8 @@ type MCPConfig struct {
 	Env      []string // names of environment variables passed to the program, besides PATH and HOME
 	URL      string   // instead of Command
 	TokenEnv string   // name of the environment variable with the bearer token for URL; "": no token is sent
+
+	Cache *recorded.Cache // keeps the list of the tools; if it replays, no server is started. nil: no cache
 
 	// Lost, if set, is called when the connection is lost. why includes the last output of the server on stderr.
 	Lost func(why string)
@@ -70,14 +75,25 @@ type mcpSession struct {
 // ConnectMCP starts the server or connects to it, and lists its tools. ctx bounds the set-up only. The caller must call
 // Close.
 func ConnectMCP(ctx context.Context, cfg MCPConfig) (*MCP, error) {
+	m := &MCP{cfg: cfg, turn: oneToken()}
+	if cfg.Cache.Replays() {
+		if err := m.recall(ctx); err != nil {
+			return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, err)
+		}
+		return m, nil
+	}
 	session, err := cfg.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("mcp: connecting to %s: %w", cfg, err)
 	}
-	m := &MCP{cfg: cfg, session: session, turn: oneToken()}
-	if err := m.list(ctx); err != nil {
+	m.session = session
+	if err = m.list(ctx); err != nil {
+		err = session.explain(errors.Join(err, m.Close()), cfg)
+	} else if err = m.keep(ctx); err != nil {
 		err = errors.Join(err, m.Close())
-		return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, session.explain(err, cfg))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mcp: tools of %s: %w", cfg, err)
 	}
 	return m, nil
 }
@@ -196,7 +212,7 @@ func (c MCPConfig) String() string {
 	return address
 }
 
-// Secrets returns the values that must not appear in the output of this server's tools: for Limits.Secrets.
+// Secrets returns the values that must not appear in the output of this server's tools: for Attempts.Secrets.
 func (c MCPConfig) Secrets() []string {
 	var secrets []string
 	for _, name := range c.Env {
@@ -255,6 +271,58 @@ func (m *MCP) list(ctx context.Context) error {
 	return nil
 }
 
+// listed is a tool in the cache's list.
+type listed struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Schema      json.RawMessage `json:"schema"`
+}
+
+// keep keeps the list of the tools. A list that was kept before must be the same.
+func (m *MCP) keep(ctx context.Context) error {
+	var list []listed
+	for _, t := range m.tools {
+		list = append(list, listed{t.Name(), t.Description(), t.Schema()})
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	kept, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), func(context.Context) (recorded.Answer, error) { return recorded.Answer{Text: string(text)}, nil })
+	if err == nil && kept.Text != string(text) {
+		err = errors.New("the server has other tools than when the cache was begun; use another folder (cache.dir)")
+	}
+	return err
+}
+
+// recall takes the list of the tools from the cache.
+func (m *MCP) recall(ctx context.Context) error {
+	kept, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), nil)
+	if err != nil {
+		return err
+	}
+	var list []listed
+	if err := json.Unmarshal([]byte(kept.Text), &list); err != nil {
+		return fmt.Errorf("the list in the cache: %w", err)
+	}
+	if len(list) > maxMCPTools {
+		return fmt.Errorf("more than %d tools", maxMCPTools)
+	}
+	for _, t := range list {
+		m.tools = append(m.tools, mcpTool{m, t.Name, t.Description, t.Schema})
+	}
+	return nil
+}
+
+func (c MCPConfig) listing() recorded.Question {
+	return recorded.Question{Service: c.Service(), Text: "tools"}
+}
+
+// Service names the server for the cache. Arguments and the query of a URL, which may be secret, are in it as a digest.
+func (c MCPConfig) Service() string {
+	return fmt.Sprintf("mcp %s %s", c, fingerprint(strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")))
+}
+
 // Tools returns the server's tools.
 func (m *MCP) Tools() []Tool { return slices.Clone(m.tools) }
 
@@ -299,7 +367,7 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 	case errors.As(err, &answer) && answer.Code == jsonrpc.CodeInvalidParams:
 		return "", err
 	case err != nil:
-		return "", failed(err)
+		return "", failedCall(err)
 	}
 	text := contentText(result)
 	if result.IsError {
@@ -309,6 +377,15 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 		return "", errors.New(text)
 	}
 	return text, nil
+}
+
+// failedCall is the failure of a call, transient if the server did not reply at all.
+func failedCall(err error) error {
+	var answer *jsonrpc.Error
+	if errors.As(err, &answer) {
+		return failed(err)
+	}
+	return &retry.Transient{Err: failed(err)}
 }
 
 // contentText returns the text of a result for the model.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 )
 
 // mcpServerEnv makes the test binary an MCP server on stdio.
@@ -130,7 +132,7 @@ func TestMCP(t *testing.T) {
 func testMCPTools(t *testing.T, m *MCP) {
 	tools := map[string]Tool{}
 	for _, tool := range m.Tools() {
-		tools[tool.Name()] = Limited(tool, Limits{Timeout: 10 * time.Second, Bytes: 100})
+		tools[tool.Name()] = Limited(Attempted(tool, Attempts{Timeout: 10 * time.Second}), Limits{Bytes: 100})
 	}
 	names := make([]string, 0, len(tools))
 	for name := range tools {
@@ -165,7 +167,7 @@ func testMCPTools(t *testing.T, m *MCP) {
 	if _, err := tools["greet"].Call(t.Context(), []byte(`{"nom": "Ada"}`)); err == nil {
 		t.Error("wrong arguments were accepted")
 	}
-	quick := Limited(tools["wait"], Limits{Timeout: 50 * time.Millisecond})
+	quick := Attempted(tools["wait"], Attempts{Timeout: 50 * time.Millisecond})
 	if _, err := quick.Call(t.Context(), []byte("{}")); err == nil || !strings.Contains(err.Error(), "longer than 50ms") {
 		t.Errorf("wait: %v", err)
 	}
@@ -267,7 +269,7 @@ func TestMCPLostServer(t *testing.T) {
 	defer m.Close()
 	tools := map[string]Tool{}
 	for _, tool := range m.Tools() {
-		tools[tool.Name()] = Limited(tool, Limits{Timeout: 20 * time.Second})
+		tools[tool.Name()] = Attempted(tool, Attempts{Timeout: 20 * time.Second})
 	}
 	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
 		t.Errorf("after the death of its server: %q", got)
@@ -397,5 +399,67 @@ func TestMCPExample(t *testing.T) {
 	}
 	if _, err := timetable.Call(t.Context(), []byte(`{}`)); err == nil || errors.Is(err, ErrFailed) {
 		t.Errorf("a call without its argument is the caller's mistake: %v", err)
+	}
+}
+
+// TestMCPReplay: a server whose tools and answers were recorded is neither started nor reached in a replay.
+func TestMCPReplay(t *testing.T) {
+	dir := t.TempDir()
+	cfg := stdioConfig(t)
+	greet := func(cfg MCPConfig, name string) (string, error) {
+		m, err := ConnectMCP(t.Context(), cfg)
+		if err != nil {
+			return "", err
+		}
+		defer func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		tools := m.Tools()
+		i := slices.IndexFunc(tools, func(t Tool) bool { return t.Name() == "greet" })
+		if schema := string(tools[i].Schema()); len(tools) != 9 || !strings.Contains(schema, `"whom to greet"`) || tools[i].Description() != "Greets." {
+			t.Errorf("%d tools; greet: %q, schema %s", len(tools), tools[i].Description(), schema)
+		}
+		return Cached(tools[i], cfg.Cache, cfg.Service(), nil).Call(t.Context(), arg(t, "name", name))
+	}
+	cfg.Cache = testCache(t, dir, false)
+	for range 2 { // a run that goes on finds its own list
+		if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	changed := cfg
+	changed.Env = []string{mcpServerEnv}
+	if _, err := greet(changed, "Ada"); err != nil { // another server for the cache
+		t.Error(err)
+	}
+	t.Setenv(mcpServerEnv, "absent")
+	cfg.Cache = testCache(t, dir, true)
+	if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := greet(cfg, "Bo"); !errors.Is(err, recorded.ErrMissing) {
+		t.Errorf("a call that was not recorded: %v", err)
+	}
+	cfg.Command = []string{"another"}
+	if _, err := greet(cfg, "Ada"); !errors.Is(err, recorded.ErrMissing) {
+		t.Errorf("a server that was not recorded: %v", err)
+	}
+}
+
+// TestMCPOtherTools: a server that has changed since it was recorded is not taken for the same.
+func TestMCPOtherTools(t *testing.T) {
+	cfg := stdioConfig(t)
+	cfg.Cache = testCache(t, t.TempDir(), false)
+	other := func(context.Context) (recorded.Answer, error) {
+		return recorded.Answer{Text: `[{"name": "greet"}]`}, nil
+	}
+	if _, err := cfg.Cache.Answer(t.Context(), cfg.listing(), other); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := ConnectMCP(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "other tools") {
+		t.Errorf("%v", err)
+		_ = m.Close()
 	}
 }

@@ -11,9 +11,11 @@ import (
 // Usage counts the calls of a tool by outcome.
 type Usage struct {
 	Calls    int64
-	Errors   int64 // calls that ended with an error other than a time-out, including Failures
+	Errors   int64 // calls that ended with an error other than a time-out or a refusal, including Failures
 	Failures int64 // errors that other arguments would not have prevented: see ErrFailed
 	Timeouts int64
+	Refused  int64         // calls beyond the number that a conversation has
+	Retries  int64         // further attempts at calls, whatever came of them
 	Time     time.Duration // total of all calls
 	Example  string        // text of the latest error or time-out
 }
@@ -26,7 +28,7 @@ type Meter struct {
 	lost  []string
 }
 
-// Counted wraps t and counts its calls. Wrap the result of Limited: Counted tells errors apart by Limited's error types.
+// Counted wraps t, a tool in all its other wrappers, and counts its calls.
 func (m *Meter) Counted(t Tool) Tool { return counted{t, m} }
 
 // Lost records that the connection to a tool's server was lost, and why: for MCPConfig.Lost.
@@ -38,6 +40,9 @@ func (m *Meter) Lost(why string) {
 		m.lost = append(m.lost, why)
 	}
 }
+
+// Retried counts a further attempt at a call of the tool with this name: for Attempts.Retried.
+func (m *Meter) Retried(name string) { m.change(name, func(u *Usage) { u.Retries++ }) }
 
 // Take returns the counts by tool name, and the servers lost, since the previous Take.
 func (m *Meter) Take() (usage map[string]Usage, lost []string) {
@@ -68,25 +73,35 @@ func (t counted) Call(ctx context.Context, args json.RawMessage) (string, error)
 }
 
 func (m *Meter) count(name string, took time.Duration, err error) {
+	m.change(name, func(u *Usage) {
+		u.Calls++
+		u.Time += took
+		switch {
+		case errors.Is(err, ErrRefused):
+			u.Refused++
+			return
+		case errors.Is(err, ErrTimeout):
+			u.Timeouts++
+		case err != nil:
+			u.Errors++
+			if errors.Is(err, ErrFailed) {
+				u.Failures++
+			}
+		}
+		if err != nil {
+			u.Example = err.Error()
+		}
+	})
+}
+
+// change changes the counts of a tool.
+func (m *Meter) change(name string, change func(*Usage)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.usage == nil {
 		m.usage = map[string]Usage{}
 	}
 	u := m.usage[name]
-	u.Calls++
-	u.Time += took
-	switch {
-	case errors.Is(err, ErrTimeout):
-		u.Timeouts++
-	case err != nil:
-		u.Errors++
-		if errors.Is(err, ErrFailed) {
-			u.Failures++
-		}
-	}
-	if err != nil {
-		u.Example = err.Error()
-	}
+	change(&u)
 	m.usage[name] = u
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// TestMeter: answers, errors, crashes and time-outs are counted apart, by the tool's name; what a conversation that
+// TestMeter: answers, errors, crashes, time-outs and refusals are counted apart, by the tool's name; what a conversation that
 // ended cut off is not the tool's doing.
 func TestMeter(t *testing.T) {
 	var m Meter
-	moody := m.Counted(Limited(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {
+	moody := m.Counted(Limited(Attempted(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {
 		switch mood {
 		case "bad":
 			return "", errors.New("no such page")
@@ -22,7 +22,7 @@ func TestMeter(t *testing.T) {
 			return "", ctx.Err()
 		}
 		return "fine", nil
-	}), "web"), Limits{Timeout: time.Millisecond}))
+	}), "web"), Attempts{Timeout: time.Millisecond}), Limits{Calls: 10}))
 	for _, mood := range []string{"good", "bad", "good", "mad", "slow", "bad"} {
 		callText(t, moody, "x", mood)
 	}
@@ -40,6 +40,11 @@ func TestMeter(t *testing.T) {
 	if _, err := moody.Call(wall, arg(t, "x", "slow")); err == nil {
 		t.Error("a call at the end of its conversation's time was answered")
 	}
+	full := WithOrigin(t.Context(), Origin{Call: 10})
+	if _, err := moody.Call(full, arg(t, "x", "good")); !errors.Is(err, ErrRefused) {
+		t.Errorf("the eleventh call: %v", err)
+	}
+	m.Retried("web")
 	for range 100 {
 		m.Lost("web: gone")
 	}
@@ -52,7 +57,7 @@ func TestMeter(t *testing.T) {
 		t.Errorf("%v for calls of which one lasted a millisecond", got.Time)
 	}
 	got.Time = 0
-	want := Usage{Calls: 8, Errors: 4, Failures: 1, Timeouts: 2, Example: "context deadline exceeded"}
+	want := Usage{Calls: 9, Refused: 1, Retries: 1, Errors: 4, Failures: 1, Timeouts: 2, Example: "context deadline exceeded"}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

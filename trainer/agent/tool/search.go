@@ -99,9 +99,9 @@ func fill(ctx context.Context, index bleve.Index, corpus string) error {
 
 // search matches words only: with a query language a model could write queries that never end.
 func (s *Search) search(ctx context.Context, query string) (string, error) {
-	query = strings.ToValidUTF8(query[:min(len(query), maxQuery)], "")
-	if strings.TrimSpace(query) == "" {
-		return "", errors.New("the query is empty")
+	query, err := bounded(query)
+	if err != nil {
+		return "", err
 	}
 	text := bleve.NewMatchQuery(query)
 	text.SetField("text")
@@ -125,4 +125,13 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 		fmt.Fprintf(&b, "[%d] %s\n%s\n\n", i+1, title, passage)
 	}
 	return strings.TrimSpace(b.String()), nil
+}
+
+// bounded returns the bytes of a query that are used.
+func bounded(query string) (string, error) {
+	query = strings.ToValidUTF8(query[:min(len(query), maxQuery)], "")
+	if strings.TrimSpace(query) == "" {
+		return "", errors.New("the query is empty")
+	}
+	return query, nil
 }

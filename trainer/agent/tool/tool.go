@@ -1,5 +1,5 @@
-// Package tool has the tools that agents call: search over a local corpus, a calculator, a sandboxed interpreter, and
-// the tools of any MCP server.
+// Package tool has the tools that agents call: search over a local corpus, web pages, retrievers, a calculator, a sandboxed
+// interpreter, and the tools of any MCP server; and what surrounds them: limits, attempts, a cache, a meter.
 package tool
 
 import (
@@ -33,6 +33,7 @@ type Origin struct {
 	Rollout    int
 	Agent      string
 	Invocation int // 0 for the main agent
+	Call       int // calls of the same tool earlier in the conversation
 }
 
 type originKey struct{}

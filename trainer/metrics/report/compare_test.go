@@ -271,6 +271,7 @@ func TestTools(t *testing.T) {
 	for n := range int64(10) {
 		j.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "a", Values: map[string]float64{"reward_mean": 1}, Counts: map[string]map[string]int64{
 			metrics.ToolCalls: {"search": 5, "<b>code": 5, "rare": n % 2}, metrics.ToolErrors: {"search": 1, "rare": n % 2}, metrics.ToolFailures: {"search": n % 2}, metrics.ToolTimeouts: {"search": 1},
+			metrics.ToolRefused: {"search": 2}, metrics.ToolRetries: {"search": 3},
 			metrics.ToolMilliseconds: {"search": 600, "<b>code": 5},
 		}})
 	}
@@ -279,8 +280,8 @@ func TestTools(t *testing.T) {
 	}
 	section := between(chromium(t, saved(t, render(t, Options{}, dir)), "--dump-dom"), `<section id="tools">`, "</section>")
 	for _, want := range []string{
-		"<td>a</td><td>search</td><td>50</td><td>10</td><td>5</td><td>10</td><td>40.0 %</td><td>120</td>",
-		"<td>a</td><td>&lt;b&gt;code</td><td>50</td><td>0</td><td>0</td><td>0</td><td>0.0 %</td><td>1</td>",
+		"<td>a</td><td>search</td><td>50</td><td>10</td><td>5</td><td>10</td><td>20</td><td>30</td><td>40.0 %</td><td>120</td>",
+		"<td>a</td><td>&lt;b&gt;code</td><td>50</td><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>0.0 %</td><td>1</td>",
 		"search of a failed in 40 % of its 50 calls",
 	} {
 		if !strings.Contains(section, want) {

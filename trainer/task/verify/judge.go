@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/openai"
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 )
 
 // JudgeSettings configure an OpenAI-compatible chat endpoint that scores answers.
@@ -22,6 +23,8 @@ type JudgeSettings struct {
 	Scale   float64       // best score of the judge; scores are divided by it. 0: 1
 	Timeout time.Duration // of one reply. 0: one minute
 	Retries int           // how often a request is repeated after a transient error
+
+	Cache *recorded.Cache // nil: the judge is always asked
 }
 
 // DefaultJudgePrompt asks for a reply with the line "Score: N".
@@ -47,13 +50,15 @@ type judgeVerifier struct {
 	client        *openai.Client
 	model, prompt string
 	scale         float64
+	cache         *recorded.Cache
+	service       string // for the cache
 }
 
 func newJudge(s JudgeSettings) (Verifier, error) {
 	if s.Model == "" {
 		return nil, errors.New("verifier: judge model: missing")
 	}
-	v := &judgeVerifier{model: s.Model, prompt: s.Prompt, scale: s.Scale}
+	v := &judgeVerifier{model: s.Model, prompt: s.Prompt, scale: s.Scale, cache: s.Cache}
 	if v.prompt == "" {
 		v.prompt = DefaultJudgePrompt
 	}
@@ -63,6 +68,11 @@ func newJudge(s JudgeSettings) (Verifier, error) {
 	if !(v.scale > 0) || math.IsInf(v.scale, 0) {
 		return nil, fmt.Errorf("verifier: judge scale %v: must be a positive number", s.Scale)
 	}
+	if s.Cache.Replays() { // nobody is asked
+		s.KeyEnv = ""
+	}
+	address, _, _ := strings.Cut(s.URL, "?")
+	v.service = fmt.Sprintf("judge %s %s", address, s.Model)
 	var err error
 	if v.client, err = openai.New(openai.Settings{URL: s.URL, KeyEnv: s.KeyEnv, Timeout: s.Timeout, Retries: s.Retries}); err != nil {
 		return nil, fmt.Errorf("verifier: judge %w", err)
@@ -75,11 +85,28 @@ func (v *judgeVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	// A single pass: placeholders inside an answer are not replaced.
 	prompt := strings.NewReplacer("{question}", c.Question(), "{reference}", strings.Join(c.Accepted(), "\nor: "),
 		"{answer}", c.Attempt.Answer, "{scale}", strconv.FormatFloat(v.scale, 'g', -1, 64), "{row}", string(c.Query.Columns)).Replace(v.prompt)
-	reply, err := v.client.Complete(ctx, openai.Request{Model: v.model, Messages: []openai.Message{{Role: "user", Content: prompt}}})
+	reply, err := v.cache.Answer(ctx, recorded.Question{Service: v.service, Text: prompt}, func(ctx context.Context) (recorded.Answer, error) {
+		return v.ask(ctx, prompt)
+	})
+	if err == nil && reply.Error != "" {
+		err = errors.New(reply.Error)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("verifier: judge: %w", err)
 	}
-	return v.read(reply.Message.Content)
+	return v.read(reply.Text)
+}
+
+// ask asks the judge. Its failure is an answer, too: the rollout is then removed, in a replay as when it was recorded.
+func (v *judgeVerifier) ask(ctx context.Context, prompt string) (recorded.Answer, error) {
+	reply, err := v.client.Complete(ctx, openai.Request{Model: v.model, Messages: []openai.Message{{Role: "user", Content: prompt}}})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return recorded.Answer{}, err
+	case err != nil:
+		return recorded.Answer{Error: err.Error(), Kind: "failed"}, nil
+	}
+	return recorded.Answer{Text: v.client.Redact(reply.Message.Content)}, nil
 }
 
 var (

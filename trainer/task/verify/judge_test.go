@@ -3,16 +3,20 @@ package verify
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/openai"
+	"github.com/mgrpo/mgrpo/trainer/recorded"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -141,5 +145,63 @@ func TestJudgeHonoursContextAndTimeout(t *testing.T) {
 	v = judge(t, JudgeSettings{}, silent)
 	if _, err := v.Score(cancelled, Case{}); err == nil {
 		t.Error("a cancelled context gives a score")
+	}
+}
+
+// A judge's replies and failures are replayed without the judge and without its key; what was not asked has no score.
+func TestJudgeReplay(t *testing.T) {
+	dir := t.TempDir()
+	open := func(replay bool) *recorded.Cache {
+		c, err := recorded.Open(dir, replay)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	var asked atomic.Int32
+	settings := JudgeSettings{Scale: 10, Prompt: "{answer}", Cache: open(false)}
+	v := judge(t, settings, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		raw, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(raw), "secret") {
+			http.Error(w, testKey, http.StatusForbidden)
+			return
+		}
+		say(w, fmt.Sprint("Score: ", asked.Load(), " ", testKey))
+	})
+	scores := func(v Verifier) (out []string) {
+		for _, answer := range []string{"a", "b", "a", "secret"} {
+			score, err := v.Score(t.Context(), Case{Attempt: task.Attempt{Answer: answer}})
+			out = append(out, fmt.Sprint(score, err))
+		}
+		return out
+	}
+	first := scores(v)
+	if !strings.HasPrefix(first[0], "0.1") || !strings.HasPrefix(first[1], "0.2") || first[2] != first[0] || !strings.Contains(first[3], "403") || asked.Load() != 3 {
+		t.Errorf("%q after %d questions", first, asked.Load())
+	}
+	settings.URL, settings.Model, settings.KeyEnv, settings.Cache = strings.Fields(v.(*judgeVerifier).service)[1], "grader", "MGRPO_TEST_NOT_SET", open(true)
+	again, err := New(Settings{Kind: Judge, Judge: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := scores(again); fmt.Sprint(got) != fmt.Sprint(first) || asked.Load() != 3 {
+		t.Errorf("%q after %d questions, want %q", got, asked.Load(), first)
+	}
+	if _, err := again.Score(t.Context(), Case{Attempt: task.Attempt{Answer: "c"}}); !errors.Is(err, recorded.ErrMissing) {
+		t.Errorf("%v", err)
+	}
+	err = filepath.WalkDir(dir, func(path string, f os.DirEntry, err error) error {
+		if err != nil || f.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), testKey) {
+			t.Errorf("%s has the key: %s", path, text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

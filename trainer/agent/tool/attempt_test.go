@@ -1,0 +1,182 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/retry"
+)
+
+func TestAttemptedTimeout(t *testing.T) {
+	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) {
+		<-ctx.Done()
+		return "", ctx.Err()
+	})
+	got := callText(t, Attempted(slow, Attempts{Timeout: time.Millisecond}), "x", "")
+	if want := "error: slow took longer than 1ms"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestAttemptedCallerCancels(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
+	_, err := Attempted(slow, Attempts{Timeout: time.Hour}).Call(ctx, arg(t, "x", ""))
+	if err == nil || strings.Contains(err.Error(), "longer") {
+		t.Errorf("a cancelled call is not a slow one: %v", err)
+	}
+}
+
+func TestAttemptedRedacts(t *testing.T) {
+	how := Attempts{Secrets: []string{"sk-123", ""}}
+	leak := Func("leak", "", "x", "", func(_ context.Context, s string) (string, error) {
+		if s == "error" {
+			return "", errors.New("GET http://host/?key=sk-123: 403")
+		}
+		return "the key is sk-123", nil
+	})
+	for _, mode := range []string{"error", "output"} {
+		got := callText(t, Attempted(leak, how), "x", mode)
+		if strings.Contains(got, "sk-123") || !strings.Contains(got, "[redacted]") {
+			t.Errorf("%s: %q", mode, got)
+		}
+	}
+}
+
+func TestAttemptedPanicIsAnError(t *testing.T) {
+	crash := Func("crash", "", "x", "", func(context.Context, string) (string, error) { panic("boom") })
+	if got, want := callText(t, Attempted(crash, Attempts{}), "x", ""), "error: crash crashed: boom"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// patient makes attempts whose waits take no time, and collects the waits.
+func patient(t Tool, how Attempts) (*attempted, *[]time.Duration) {
+	var waits []time.Duration
+	w := Attempted(t, how).(*attempted)
+	w.wait = func(ctx context.Context, d time.Duration) error {
+		waits = append(waits, d)
+		return ctx.Err()
+	}
+	return w, &waits
+}
+
+// What may pass is tried again, at most so many times; what will not pass is not.
+func TestAttemptedRetries(t *testing.T) {
+	busy := &retry.Transient{Err: failed(errors.New("busy"))}
+	for name, c := range map[string]struct {
+		fails  []error
+		want   string
+		calls  int
+		failed bool
+	}{
+		"works":                {nil, "fine", 1, false},
+		"busy twice":           {[]error{busy, busy}, "fine", 3, false},
+		"busy too long":        {[]error{busy, busy, busy}, "error: after 3 attempts: busy", 3, true},
+		"an error of the call": {[]error{errors.New("no such page")}, "error: no such page", 1, false},
+		"a failure":            {[]error{failed(errors.New("no key"))}, "error: no key", 1, true},
+		"a long rest":          {[]error{&retry.Transient{Err: failed(errors.New("busy")), After: time.Hour}}, "error: the server asks to wait 1h0m0s, and the longest wait is 30s: busy", 1, true},
+	} {
+		calls, retried := 0, 0
+		moody := Func("moody", "", "x", "", func(context.Context, string) (string, error) {
+			if calls++; calls <= len(c.fails) {
+				return "", c.fails[calls-1]
+			}
+			return "fine", nil
+		})
+		w, waits := patient(moody, Attempts{Retries: 2, Retried: func() { retried++ }})
+		out, err := w.Call(t.Context(), arg(t, "x", ""))
+		if err != nil {
+			out = "error: " + err.Error()
+		}
+		if out != c.want || calls != c.calls || retried != c.calls-1 || len(*waits) != retried || errors.Is(err, ErrFailed) != c.failed {
+			t.Errorf("%s: %q after %d calls, %d retries, waits %v", name, out, calls, retried, *waits)
+		}
+	}
+}
+
+// Time-outs are tried again, too.
+func TestAttemptedTimeoutRetries(t *testing.T) {
+	var calls atomic.Int32
+	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) {
+		if calls.Add(1) < 3 {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		return "at last", nil
+	})
+	w, _ := patient(slow, Attempts{Retries: 2, Timeout: 20 * time.Millisecond})
+	if got := callText(t, w, "x", ""); got != "at last" {
+		t.Errorf("%q", got)
+	}
+	calls.Store(-10)
+	w.how.Retries = 1
+	if _, err := w.Call(t.Context(), arg(t, "x", "")); !errors.Is(err, ErrTimeout) || err.Error() != "after 2 attempts: slow took longer than 20ms" {
+		t.Errorf("%v", err)
+	}
+}
+
+// At most so many attempts are in flight at once; one who waits for a turn may give up.
+func TestAttemptedParallel(t *testing.T) {
+	var now, most atomic.Int32
+	begun, end := make(chan struct{}, 10), make(chan struct{})
+	busy := Attempted(Func("busy", "", "x", "", func(context.Context, string) (string, error) {
+		for n := now.Add(1); ; {
+			if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
+				break
+			}
+		}
+		defer now.Add(-1)
+		begun <- struct{}{}
+		<-end
+		return "", nil
+	}), Attempts{Parallel: 3}).(*attempted)
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() { callText(t, busy, "x", "") })
+	}
+	for range 3 {
+		<-begun
+	}
+	if taken := len(busy.slots); taken != 3 {
+		t.Errorf("three attempts have taken %d turns", taken)
+	}
+	hasty, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := busy.Call(hasty, arg(t, "x", "")); !strings.Contains(fmt.Sprint(err), context.Canceled.Error()) {
+		t.Errorf("one who gave up: %v", err)
+	}
+	close(end)
+	wg.Wait()
+	if m := most.Load(); m != 3 {
+		t.Errorf("%d at once", m)
+	}
+}
+
+// Attempts begin at the rate that is allowed, further ones too.
+func TestAttemptedRate(t *testing.T) {
+	w := &attempted{how: Attempts{Rate: 4}}
+	at := time.Now()
+	for i, c := range []struct{ now, want time.Duration }{
+		{0, 0}, {0, 250 * time.Millisecond}, {100 * time.Millisecond, 400 * time.Millisecond}, {time.Second, 0}, {time.Second, 250 * time.Millisecond},
+	} {
+		if got := w.turn(at.Add(c.now)); got != c.want {
+			t.Errorf("attempt %d at %v: in %v, want %v", i, c.now, got, c.want)
+		}
+	}
+	fine := Func("fine", "", "x", "", func(context.Context, string) (string, error) { return "", nil })
+	paced, waits := patient(fine, Attempts{Rate: 0.001})
+	for range 3 {
+		callText(t, paced, "x", "")
+	}
+	if n := len(*waits); n != 2 {
+		t.Errorf("%d of three calls waited: %v", n, *waits)
+	}
+}

@@ -1,0 +1,75 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/recorded"
+)
+
+// Cached wraps a tool whose answers depend on its arguments alone: they come from the cache where it has them. service
+// names the tool with all settings on which its answers depend. check, if set, refuses calls without asking; they are not
+// kept. Errors are kept, too, because the model reads them, but not those of a conversation that was cut off.
+func Cached(t Tool, c *recorded.Cache, service string, check func(args json.RawMessage) error) Tool {
+	return cached{t, c, service, check}
+}
+
+type cached struct {
+	Tool
+	cache   *recorded.Cache
+	service string
+	check   func(json.RawMessage) error
+}
+
+func (t cached) Call(ctx context.Context, args json.RawMessage) (string, error) {
+	if t.check != nil {
+		if err := t.check(args); err != nil {
+			return "", err
+		}
+	}
+	question, err := canonical(args)
+	if err != nil {
+		return "", err
+	}
+	answer, err := t.cache.Answer(ctx, recorded.Question{Service: t.service, Text: question}, func(ctx context.Context) (recorded.Answer, error) {
+		out, err := t.Tool.Call(ctx, args)
+		switch {
+		case err == nil:
+			return recorded.Answer{Text: out}, nil
+		case ctx.Err() != nil:
+			return recorded.Answer{}, err
+		}
+		kind, _ := kindOf(err)
+		return recorded.Answer{Error: err.Error(), Kind: kind}, nil
+	})
+	if err == nil && answer.Error != "" {
+		err = &callError{answer.Error, kinds[answer.Kind]}
+	}
+	return answer.Text, err
+}
+
+// canonical writes arguments so that equal ones are equal texts: keys sorted, without white space.
+func canonical(args json.RawMessage) (string, error) {
+	var value any
+	decoder := json.NewDecoder(bytes.NewReader(args))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		return "", fmt.Errorf("the arguments are not JSON: %w", err)
+	}
+	text, err := json.Marshal(value)
+	return string(text), err
+}
+
+// fingerprint is a digest of settings, for the name of a service.
+func fingerprint(settings ...string) string {
+	b, err := json.Marshal(settings)
+	if err != nil { // cannot happen: strings always marshal
+		return ""
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,84 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/recorded"
+)
+
+func testCache(t *testing.T, dir string, replay bool) *recorded.Cache {
+	t.Helper()
+	c, err := recorded.Open(dir, replay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What a tool said when it was recorded it says in a replay, errors and their kinds too, and nobody is asked.
+func TestCached(t *testing.T) {
+	calls := 0
+	moody := Attempted(Func("moody", "", "x", "", func(_ context.Context, mood string) (string, error) {
+		calls++
+		switch mood {
+		case "bad":
+			return "", errors.New("no such page")
+		case "mad":
+			panic("boom")
+		case "slow":
+			return "", &callError{"moody took longer than 1ms", ErrTimeout}
+		}
+		return fmt.Sprintf("%s %d", mood, calls), nil
+	}), Attempts{})
+	dir := t.TempDir()
+	ask := func(replay bool) (said []string) {
+		c := Cached(moody, testCache(t, dir, replay), "moody", nil)
+		for _, args := range []string{`{"x": "a"}`, `{"x": "bad"}`, `{"x": "mad"}`, `{"x": "slow"}`, `{"y": 1.50, "x": "b"}`, "{\"x\":\"b\",\n\"y\":1.50}", `{`} {
+			out, err := c.Call(t.Context(), json.RawMessage(args))
+			kind, _ := kindOf(err)
+			said = append(said, fmt.Sprintf("%s|%v|%s", out, err, kind))
+		}
+		return said
+	}
+	first := ask(false)
+	for i, want := range []string{"a 1|<nil>|", "|no such page|", "|moody crashed: boom|failed", "|moody took longer than 1ms|timeout", "b 5|<nil>|", "b 5|<nil>|", "|the arguments are not JSON: unexpected EOF|"} {
+		if first[i] != want {
+			t.Errorf("call %d: %q, want %q", i, first[i], want)
+		}
+	}
+	for _, replay := range []bool{false, true} {
+		if got := ask(replay); fmt.Sprint(got) != fmt.Sprint(first) || calls != 5 {
+			t.Errorf("replay %v: %q after %d calls, want %q", replay, got, calls, first)
+		}
+	}
+	_, err := Cached(moody, testCache(t, dir, true), "moody", nil).Call(t.Context(), arg(t, "x", "new"))
+	if !errors.Is(err, recorded.ErrMissing) || calls != 5 {
+		t.Errorf("a replay that misses: %v after %d calls", err, calls)
+	}
+	if _, err := Cached(moody, testCache(t, dir, true), "another", nil).Call(t.Context(), arg(t, "x", "a")); !errors.Is(err, recorded.ErrMissing) {
+		t.Errorf("another service: %v", err)
+	}
+}
+
+// A call that the conversation's end cut off says nothing about the tool, nor does one that is refused without asking.
+func TestCachedKeepsNot(t *testing.T) {
+	dir := t.TempDir()
+	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Cached(slow, testCache(t, dir, false), "slow", nil).Call(over, arg(t, "x", "")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cut off: %v", err)
+	}
+	refuse := func(json.RawMessage) error { return errors.New("not on the list") }
+	if _, err := Cached(slow, testCache(t, dir, true), "slow", refuse).Call(t.Context(), arg(t, "x", "")); err == nil || err.Error() != "not on the list" {
+		t.Errorf("refused: %v", err)
+	}
+	if _, err := Cached(slow, testCache(t, dir, true), "slow", nil).Call(t.Context(), arg(t, "x", "")); !errors.Is(err, recorded.ErrMissing) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("kept: %v", err)
+	}
+}

@@ -1,0 +1,212 @@
+package tool
+
+import (
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+)
+
+// readable is the text of an HTML page as a reader sees it: title, headings, paragraphs, lists, and tables with a line a
+// row; without scripts, menus and the like. With links, a link is [text](address), its address absolute.
+func readable(page io.Reader, base *url.URL, links bool) (string, error) {
+	root, err := html.Parse(page)
+	if err != nil {
+		return "", err
+	}
+	r := &renderer{base: base, links: links}
+	if title := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Title }); title != nil {
+		r.render(title)
+		r.line(2)
+	}
+	r.render(mainPart(root))
+	return strings.TrimSpace(r.out.String()), nil
+}
+
+// mainPart is the element with what the page is about, as far as the page says which: main, its only article, or its body.
+func mainPart(root *html.Node) *html.Node {
+	if main := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Main || attribute(n, "role") == "main" }); main != nil {
+		return main
+	}
+	var articles []*html.Node
+	find(root, func(n *html.Node) bool {
+		if n.DataAtom == atom.Article {
+			articles = append(articles, n)
+		}
+		return len(articles) > 1
+	})
+	if len(articles) == 1 {
+		return articles[0]
+	}
+	if body := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Body }); body != nil {
+		return body
+	}
+	return root
+}
+
+// find returns the first element, in the page's order, for which is holds; nil if there is none.
+func find(root *html.Node, is func(*html.Node) bool) *html.Node {
+	for n := range root.Descendants() {
+		if n.Type == html.ElementNode && is(n) {
+			return n
+		}
+	}
+	return nil
+}
+
+func attribute(n *html.Node, key string) string {
+	for _, a := range n.Attr {
+		if a.Namespace == "" && a.Key == key {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+var (
+	unread = []atom.Atom{atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Svg, atom.Iframe, atom.Object, atom.Nav,
+		atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Textarea, atom.Dialog, atom.Head}
+	blocks = []atom.Atom{atom.P, atom.Div, atom.Section, atom.Article, atom.Main, atom.Header, atom.Blockquote, atom.Ul, atom.Ol, atom.Dl,
+		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
+	lines = []atom.Atom{atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}
+)
+
+// maxReadable bounds the bytes of a page's text: addresses of links may be longer than what the page says of them.
+const maxReadable = 4 << 20
+
+// renderer writes text with at most one space between words and at most one empty line between blocks.
+type renderer struct {
+	out   strings.Builder
+	base  *url.URL
+	links bool
+	space bool // before the next word
+	wants int  // line ends before the next word
+	exact bool // in pre
+	cell  bool // in a cell of a table, which has one line
+}
+
+// render writes an element with all in it.
+func (r *renderer) render(n *html.Node) {
+	switch {
+	case r.out.Len() > maxReadable:
+		return
+	case n.Type == html.TextNode:
+		r.text(n.Data)
+		return
+	case n.Type == html.ElementNode && (slices.Contains(unread, n.DataAtom) || hidden(n)):
+		return
+	}
+	exact, cell := r.exact, r.cell
+	ends := 0
+	switch {
+	case slices.Contains(blocks, n.DataAtom):
+		ends = 2
+	case slices.Contains(lines, n.DataAtom):
+		ends = 1
+	}
+	if n.DataAtom == atom.Table {
+		r.cell = false
+	}
+	r.line(ends)
+	r.begin(n)
+	address := r.address(n)
+	if address != "" {
+		r.word("[")
+	}
+	for c := range n.ChildNodes() {
+		r.render(c)
+	}
+	if address != "" {
+		r.space, r.wants = false, 0
+		r.word("](" + address + ")")
+	}
+	r.exact, r.cell = exact, cell
+	r.line(ends)
+}
+
+// begin writes what stands before the text of an element.
+func (r *renderer) begin(n *html.Node) {
+	switch n.DataAtom {
+	case atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
+		r.word(strings.Repeat("#", int(n.Data[1]-'0')))
+		r.space = true
+	case atom.Li:
+		r.word("-")
+		r.space = true
+	case atom.Td, atom.Th:
+		for before := n.PrevSibling; before != nil; before = before.PrevSibling {
+			if before.Type == html.ElementNode {
+				r.text(" | ")
+				break
+			}
+		}
+		r.cell = true
+	case atom.Pre:
+		r.exact = true
+	}
+}
+
+// hidden says whether a page hides an element from its readers.
+func hidden(n *html.Node) bool {
+	return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool {
+		return a.Key == "hidden" || a.Key == "aria-hidden" && a.Val == "true" || a.Key == "role" && a.Val == "navigation"
+	})
+}
+
+// address is where a link leads, if that is another page and links are wanted.
+func (r *renderer) address(n *html.Node) string {
+	if !r.links || n.DataAtom != atom.A {
+		return ""
+	}
+	to, err := r.base.Parse(strings.TrimSpace(attribute(n, "href")))
+	if err != nil || to.Scheme != "http" && to.Scheme != "https" {
+		return ""
+	}
+	to.Fragment, to.RawFragment = "", ""
+	if to.String() == r.base.String() {
+		return ""
+	}
+	return to.String()
+}
+
+// line ends the line; with 2 ends an empty line follows.
+func (r *renderer) line(ends int) {
+	switch {
+	case ends > 0 && r.cell:
+		r.space = true
+	case ends > 0:
+		r.wants = max(r.wants, ends)
+	}
+}
+
+// text writes words.
+func (r *renderer) text(s string) {
+	if r.exact && !r.cell {
+		if strings.TrimSpace(s) != "" || r.wants == 0 {
+			r.word(s)
+		}
+		return
+	}
+	for i, word := range strings.Fields(s) {
+		r.space = r.space || i > 0 || strings.TrimLeftFunc(s, unicode.IsSpace) != s
+		r.word(word)
+	}
+	r.space = r.space || strings.TrimRightFunc(s, unicode.IsSpace) != s
+}
+
+// word writes what is due before a word, and the word.
+func (r *renderer) word(s string) {
+	switch {
+	case r.out.Len() == 0:
+	case r.wants > 0:
+		r.out.WriteString(strings.Repeat("\n", r.wants))
+	case r.space:
+		r.out.WriteByte(' ')
+	}
+	r.out.WriteString(s)
+	r.wants, r.space = 0, false
+}

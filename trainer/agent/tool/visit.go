@@ -1,0 +1,309 @@
+package tool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/html/charset"
+	"golang.org/x/net/idna"
+
+	"github.com/mgrpo/mgrpo/trainer/retry"
+)
+
+const (
+	maxAddress   = 2048           // bytes of a URL
+	maxRedirects = 5              // of one visit
+	robotsAge    = 24 * time.Hour // RFC 9309, section 2.4
+	maxSites     = 4096           // whose robots.txt is kept
+)
+
+// VisitConfig says which pages Visit may fetch.
+type VisitConfig struct {
+	Hosts    []string       // names: example.org, *.example.org (all below it), * (all); with :PORT if it is not the scheme's
+	Schemes  []string       // http, https
+	Networks []netip.Prefix // addresses that may be connected to although they are private, loopback or link-local
+	Bytes    int64          // longest page; a longer one is an error
+	Agent    string         // User-Agent; its part before / is the name that robots.txt knows
+	Links    bool           // the text has the addresses of links
+}
+
+// Visit fetches a page and returns its readable text.
+type Visit struct {
+	Tool
+	cfg    VisitConfig
+	client *http.Client
+
+	mu    sync.Mutex
+	sites map[string]site // by scheme and host
+}
+
+// site is what the robots.txt of a host says.
+type site struct {
+	rules robots
+	until time.Time
+}
+
+// NewVisit returns the tool. The caller must call Close.
+func NewVisit(cfg VisitConfig) *Visit { return newVisit(cfg, nil) }
+
+// newVisit is NewVisit with a resolver of names; nil: the system's.
+func newVisit(cfg VisitConfig, names *net.Resolver) *Visit {
+	v := &Visit{cfg: cfg, sites: map[string]site{}}
+	v.client = &http.Client{Transport: guardedTransport(cfg.Networks, names), CheckRedirect: v.redirect}
+	v.Tool = Func("visit", "Fetches a web page and returns its text.", "url", "The page's address, such as https://example.org/page.", v.visit)
+	return v
+}
+
+// Close closes the connections that are kept open.
+func (v *Visit) Close() error {
+	v.client.CloseIdleConnections()
+	return nil
+}
+
+// Service names what pages become, for a cache.
+func (v *Visit) Service() string { return fmt.Sprintf("visit links=%t", v.cfg.Links) }
+
+// Check says whether the arguments of a call name a page that may be fetched, without fetching anything.
+func (v *Visit) Check(args json.RawMessage) error {
+	address, err := stringArgument(args, "url")
+	if err == nil {
+		_, err = v.parse(address)
+	}
+	return err
+}
+
+func (v *Visit) visit(ctx context.Context, address string) (string, error) {
+	page, err := v.parse(address)
+	if err != nil {
+		return "", err
+	}
+	if err := v.welcome(ctx, page); err != nil {
+		return "", err
+	}
+	response, err := v.get(ctx, page)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", retry.Refusal(response, fmt.Errorf("%s: HTTP %s", page, response.Status))
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, v.cfg.Bytes+1))
+	switch {
+	case err != nil:
+		return "", v.broken(ctx, page, err)
+	case int64(len(body)) > v.cfg.Bytes:
+		return "", fmt.Errorf("%s: the page has more than %d bytes", page, v.cfg.Bytes)
+	}
+	return v.read(response, body)
+}
+
+// parse reads the address of a page and says what is wrong with it.
+func (v *Visit) parse(address string) (*url.URL, error) {
+	if len(address) > maxAddress {
+		return nil, fmt.Errorf("the address has more than %d bytes", maxAddress)
+	}
+	u, err := url.Parse(strings.TrimSpace(address))
+	if err != nil || u.Host == "" || u.Opaque != "" {
+		return nil, fmt.Errorf("%q is not the address of a page; want one such as https://example.org/page", Truncate(address, 200))
+	}
+	if u.User != nil {
+		return nil, errors.New("an address with a user name cannot be visited")
+	}
+	return u, v.permit(u)
+}
+
+// permit says whether the scheme and the host of an address are allowed, and writes the host as name servers know it.
+func (v *Visit) permit(u *url.URL) error {
+	if !slices.Contains(v.cfg.Schemes, u.Scheme) {
+		return fmt.Errorf("the scheme of %s is not allowed; allowed are %s", u.Redacted(), strings.Join(v.cfg.Schemes, ", "))
+	}
+	name := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if _, err := netip.ParseAddr(name); err != nil {
+		if name, err = idna.Lookup.ToASCII(name); err != nil {
+			return fmt.Errorf("%q is not the name of a host", u.Hostname())
+		}
+	}
+	port := u.Port()
+	if port == map[string]string{"http": "80", "https": "443"}[u.Scheme] {
+		port = ""
+	}
+	if !slices.ContainsFunc(v.cfg.Hosts, func(allowed string) bool { return hostFits(allowed, name, port) }) {
+		return fmt.Errorf("the host %s is not on the list of those that may be visited: %s", u.Host, Truncate(strings.Join(v.cfg.Hosts, ", "), 500))
+	}
+	u.Host = name
+	if strings.Contains(name, ":") {
+		u.Host = "[" + name + "]"
+	}
+	if port != "" {
+		u.Host += ":" + port
+	}
+	return nil
+}
+
+// hostFits says whether an entry of the list of hosts means the host with this name and port; "": the scheme's port.
+func hostFits(allowed, name, port string) bool {
+	if host, only, err := net.SplitHostPort(allowed); err == nil {
+		allowed = host
+		if only != port {
+			return false
+		}
+	} else if port != "" {
+		return false
+	}
+	below, wild := strings.CutPrefix(allowed, "*")
+	return strings.EqualFold(allowed, name) || wild && strings.HasSuffix(name, strings.ToLower(below))
+}
+
+// redirect follows a redirect to a page that a call may name, too.
+func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
+	if len(from) > maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	if err := v.permit(to.URL); err != nil {
+		return err
+	}
+	to.Header.Del("Referer")
+	if from[0].URL.Path == "/robots.txt" {
+		return nil
+	}
+	return v.welcome(to.Context(), to.URL)
+}
+
+// welcome says whether robots.txt lets a page be fetched.
+func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
+	rules, err := v.robots(ctx, page)
+	if err != nil {
+		return err
+	}
+	path := page.EscapedPath()
+	if path == "" {
+		path = "/"
+	}
+	if page.RawQuery != "" {
+		path += "?" + page.RawQuery
+	}
+	if path != "/robots.txt" && !rules.allows(path) {
+		return fmt.Errorf("%s: the host's robots.txt forbids it", page)
+	}
+	return nil
+}
+
+// robots returns the rules of a page's host. A host without them has none; one whose rules cannot be had is not visited.
+func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
+	at := &url.URL{Scheme: page.Scheme, Host: page.Host, Path: "/robots.txt"}
+	v.mu.Lock()
+	known, ok := v.sites[at.String()]
+	v.mu.Unlock()
+	if ok && time.Now().Before(known.until) {
+		return known.rules, nil
+	}
+	response, err := v.get(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	var rules robots
+	switch code := response.StatusCode; {
+	case code == http.StatusTooManyRequests || code < 200 || code >= 300 && code < 400 || code >= 500:
+		return nil, retry.Refusal(response, fmt.Errorf("%s: HTTP %s; what it forbids is not known", at, response.Status))
+	case code < 300:
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxRobots))
+		if err != nil {
+			return nil, v.broken(ctx, at, err)
+		}
+		product, _, _ := strings.Cut(v.cfg.Agent, "/")
+		rules = parseRobots(text, product)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.sites) >= maxSites {
+		clear(v.sites)
+	}
+	v.sites[at.String()] = site{rules, time.Now().Add(robotsAge)}
+	return rules, nil
+}
+
+// get sends a request and follows redirects.
+func (v *Visit) get(ctx context.Context, page *url.URL) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("User-Agent", v.cfg.Agent)
+	request.Header.Set("Accept", "text/html, text/plain;q=0.9, application/json;q=0.8, */*;q=0.1")
+	response, err := v.client.Do(request)
+	if err != nil {
+		return nil, v.broken(ctx, page, err)
+	}
+	return response, nil
+}
+
+// broken is the error of a request without a complete reply. What the network does is transient; a refusal of ours, and a
+// name that nobody has, are not.
+func (v *Visit) broken(ctx context.Context, page *url.URL, err error) error {
+	var outer *url.Error
+	if errors.As(err, &outer) {
+		err = outer.Err
+	}
+	var refused *addressError
+	var unknown *net.DNSError
+	var network net.Error
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("%s: %w", page, refused)
+	case errors.As(err, &unknown) && unknown.IsNotFound:
+		return fmt.Errorf("%s: there is no host of this name", page)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return &retry.Transient{Err: failed(fmt.Errorf("%s: %w", page, err))}
+	}
+	return fmt.Errorf("%s: %w", page, err)
+}
+
+// read returns the text of a page.
+func (v *Visit) read(response *http.Response, body []byte) (string, error) {
+	page, header := response.Request.URL, response.Header.Get("Content-Type")
+	if header == "" {
+		header = http.DetectContentType(body)
+	}
+	kind, _, err := mime.ParseMediaType(header)
+	isHTML := kind == "text/html" || kind == "application/xhtml+xml"
+	isText := strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml" || strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml")
+	if err != nil || !isHTML && !isText {
+		return "", fmt.Errorf("%s is not text but %q", page, Truncate(header, 100))
+	}
+	decoded, err := charset.NewReader(bytes.NewReader(body), header)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", page, err)
+	}
+	var text string
+	if isHTML {
+		text, err = readable(decoded, page, v.cfg.Links)
+	} else {
+		var all []byte
+		all, err = io.ReadAll(decoded)
+		text = strings.TrimSpace(string(all))
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", page, err)
+	case text == "":
+		return "(the page has no text)", nil
+	}
+	return strings.ToValidUTF8(text, "\uFFFD"), nil
+}

@@ -1,0 +1,85 @@
+// Package retry repeats requests that failed for a reason that may pass.
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	FirstWait = 500 * time.Millisecond // before the first retry; doubled for each further one
+	LongWait  = 30 * time.Second       // longest wait between two attempts, even if the server asks for a longer wait
+)
+
+// Transient is an error after which another attempt may succeed.
+type Transient struct {
+	Err   error
+	After time.Duration // wait that the server asks for; 0: not given
+}
+
+func (t *Transient) Error() string { return t.Err.Error() }
+func (t *Transient) Unwrap() error { return t.Err }
+
+// Do calls f until it succeeds, fails with an error that is no Transient, or was called retries+1 times. wait is called
+// between the calls; the wait doubles each time and is shortened at random, so that requests that failed together are not
+// repeated together.
+func Do[T any](ctx context.Context, retries int, wait func(context.Context, time.Duration) error, f func() (T, error)) (T, error) {
+	var none T
+	for attempt := 0; ; attempt++ {
+		reply, err := f()
+		var again *Transient
+		if err == nil || !errors.As(err, &again) {
+			return reply, err
+		}
+		if attempt == retries {
+			if attempt == 0 {
+				return none, err
+			}
+			return none, fmt.Errorf("after %d attempts: %w", attempt+1, err)
+		}
+		if again.After > LongWait {
+			return none, fmt.Errorf("the server asks to wait %s, and the longest wait is %s: %w", again.After, LongWait, err)
+		}
+		pause := min(FirstWait<<min(attempt, 16), LongWait)
+		pause = max(pause/2+rand.N(pause/2), again.After)
+		if ended := wait(ctx, pause); ended != nil {
+			return none, fmt.Errorf("%w, last: %v", ended, err)
+		}
+	}
+}
+
+// Sleep waits for d, or returns the context's error if ctx ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Refusal returns the error of a reply with a status that is no success: err, as a Transient if the server is busy or
+// failing (RFC 9110, RFC 6585).
+func Refusal(r *http.Response, err error) error {
+	switch code := r.StatusCode; {
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+		return &Transient{Err: err, After: after(r.Header.Get("Retry-After"))}
+	}
+	return err
+}
+
+// after parses a Retry-After header, seconds or a date; 0 if it is neither.
+func after(header string) time.Duration {
+	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}
