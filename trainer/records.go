@@ -165,6 +165,7 @@ func (w *worker) describeBatches(r *metrics.Record) {
 	r.Counts["decode_batch"] = histogram
 	r.Values["in_flight_max"] = float64(s.MaxInFlight)
 	r.Values["evicted_tokens"] = float64(s.EvictedTokens)
+	r.Values["recomputed_tokens"] = float64(s.Recomputed)
 }
 
 // describePassAtK, of an evaluation in which every rollout has a score: by how many of their samples queries were answered right, the share of queries with at

@@ -47,12 +47,16 @@ func (e *scripted) ContextLimit() int {
 func (e *scripted) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := len(e.requests)
+	n, computed := len(e.requests), 0
 	if n > 0 {
 		last := slices.Concat(e.requests[n-1].Tokens, e.turns[n-1].tokens)
 		if len(r.Tokens) < len(last) || !slices.Equal(r.Tokens[:len(last)], last) {
 			e.t.Errorf("request %d does not continue request %d and what was sampled then", n, n-1)
 		}
+		computed = len(last) - 1
+	}
+	if r.Computed != computed {
+		e.t.Errorf("request %d says that %d tokens went through the model before, want %d", n, r.Computed, computed)
 	}
 	r.Tokens = slices.Clone(r.Tokens)
 	e.requests = append(e.requests, r)

@@ -10,11 +10,12 @@ import (
 
 // sampler is the Voice of a policy: tokens go in and out, and a dialect translates them.
 type sampler struct {
-	spec   Spec
-	policy policy.Sampler
-	traj   *Trajectory
-	turn   []int32 // newest sampled turn
-	newest int64   // newest policy version that sampled a turn
+	spec     Spec
+	policy   policy.Sampler
+	traj     *Trajectory
+	turn     []int32 // newest sampled turn
+	newest   int64   // newest policy version that sampled a turn
+	computed int     // tokens of traj that went through the model
 }
 
 func (v *sampler) Open(task string) error {
@@ -56,7 +57,7 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
 	// The capacity ends at the length, so an engine that appends to the slice copies it.
 	tokens := v.traj.Tokens[:len(v.traj.Tokens):len(v.traj.Tokens)]
-	out, err := v.policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: v.spec.Key})
+	out, err := v.policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: v.spec.Key, Computed: v.computed})
 	if err != nil && (out.Finish != policy.FinishCancelled || ctx.Err() == nil) {
 		return "", err
 	}
@@ -66,6 +67,7 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 	}
 	if len(out.Tokens) > 0 {
 		v.traj.AppendSampled(out, v.spec.Dialect.Text(out.Tokens))
+		v.computed = len(v.traj.Tokens) - 1 // the newest goes through the model with the next turn
 	}
 	switch out.Finish {
 	case policy.FinishStop:

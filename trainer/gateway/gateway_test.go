@@ -243,16 +243,16 @@ func TestAsOwnConversation(t *testing.T) {
 				t.Errorf("through the gateway:\n%q\nby ourselves:\n%q", tok.Decode(row.Tokens, false), tok.Decode(want.Tokens, false))
 			}
 			if !reflect.DeepEqual(keys(s.models["planner"]), keys(own)) {
-				t.Errorf("random numbers of %+v, want %+v", keys(s.models["planner"]), keys(own))
+				t.Errorf("asked for %+v, want %+v", keys(s.models["planner"]), keys(own))
 			}
 		})
 	}
 }
 
-// keys are the random numbers that a model was to draw.
-func keys(m *model) (out []policy.Key) {
+// keys say which random numbers a model was to draw, and how many tokens it had computed before.
+func keys(m *model) (out []policy.Request) {
 	for _, r := range m.asked {
-		out = append(out, r.Key)
+		out = append(out, policy.Request{Key: r.Key, Computed: r.Computed})
 	}
 	return out
 }

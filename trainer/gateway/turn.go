@@ -176,7 +176,8 @@ func (at *attempt) find(ctx context.Context, name string, c call, prefix string,
 // sample has the policy sample a turn.
 func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
 	at.mu.Lock()
-	tokens := append(t.parent.tokens(), t.prompt...)
+	before := t.parent.tokens()
+	tokens := append(before, t.prompt...)
 	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name, Root: t.root.key}
 	if t.branch > 0 { // the client wants another answer to the same messages
 		key.Root = policy.Root([]int32{int32(key.Root), int32(key.Root >> 32)}, t.branch)
@@ -195,7 +196,7 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	s.MaxNew = room
 	a.talking.Add(1)
 	defer a.talking.Add(-1)
-	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, OnToken: c.onToken})
+	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, Computed: max(len(before)-1, 0), OnToken: c.onToken})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 			return out, cause

@@ -105,6 +105,7 @@ var Sections = []Section{
 		{"rollout_seconds", "s", inPhase, "From the start of the phase until all outcomes have arrived, including waits for other agents."},
 		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
 		{"evicted_tokens", "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine started (`engine.cache_tokens`)."},
+		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that went on after that and were computed again, since the engine started."},
 		{"in_flight_max", "count", inPhase, "Most conversations in flight at once since the engine started."},
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, including waits for other agents."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens divided by the seconds of their updates."},

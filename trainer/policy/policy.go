@@ -66,6 +66,7 @@ type Request struct {
 	Tokens   []int32
 	Sampling Sampling
 	Key      Key
+	Computed int // how many of Tokens went through the model in earlier turns of the conversation; 0: none, or not known
 
 	// OnToken, if set, is called with each sampled token, in order, before Generate returns. It runs on the
 	// engine's goroutine: it must neither block nor call the engine.
@@ -159,10 +160,11 @@ type Lifecycle interface {
 // Stats counts a policy's work since it was created. A number that the policy does not know is 0.
 type Stats struct {
 	Requests      int64         `json:"requests"`
-	PromptTokens  int64         `json:"prompt_tokens"`  // tokens of all prompts, reused ones included
-	ReusedTokens  int64         `json:"reused_tokens"`  // prompt tokens whose keys and values were cached
-	EvictedTokens int64         `json:"evicted_tokens"` // tokens whose cached keys and values made room for others
-	PutBack       int64         `json:"put_back"`       // sequences that had to wait in the middle of a turn, for want of room
+	PromptTokens  int64         `json:"prompt_tokens"`     // tokens of all prompts, reused ones included
+	ReusedTokens  int64         `json:"reused_tokens"`     // prompt tokens whose keys and values were cached
+	EvictedTokens int64         `json:"evicted_tokens"`    // tokens whose cached keys and values made room for others
+	Recomputed    int64         `json:"recomputed_tokens"` // tokens that went through the model again, since their keys and values were gone
+	PutBack       int64         `json:"put_back"`          // sequences that had to wait in the middle of a turn, for want of room
 	SampledTokens int64         `json:"sampled_tokens"`
 	Passes        int64         `json:"passes"`  // forward passes
 	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them

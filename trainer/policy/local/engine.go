@@ -256,6 +256,7 @@ func (e *Engine) plan() *batch {
 // putBack lets a sequence in flight wait until there is room again. It computes again what it gives up until then: random numbers are keyed by position, so it goes on as if it had never waited.
 func (e *Engine) putBack(q *sequence) {
 	e.stats.PutBack++
+	q.computed = q.filled
 	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
 	e.land(q)
 	e.queue = append(e.queue, q)
@@ -326,6 +327,7 @@ func (e *Engine) launch(q *sequence, from prefix) (moves []move) {
 	q.slot, e.slots = e.slots[last], e.slots[:last]
 	q.listed = make([]int, len(e.pages.groups))
 	e.running = append(e.running, q)
+	e.stats.Recomputed += int64(max(0, q.computed-q.filled))
 	if q.launched {
 		return moves // it had been put back
 	}

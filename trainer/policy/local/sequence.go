@@ -32,6 +32,7 @@ type flight struct {
 	launched bool  // once, perhaps to be put back later
 	line     *line // nil while waiting
 	slot     int   // -1 while waiting
+	computed int   // tokens that went through the model before this flight
 	filled   int   // tokens whose keys and values are in the cache
 	listed   []int // of each group of layers, how many of the line's blocks the tables on the device name
 }
@@ -45,7 +46,7 @@ type token struct {
 func newSequence(ctx context.Context, r policy.Request, opt *Options) *sequence {
 	k := r.Key
 	return &sequence{
-		ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1}, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
+		ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), opt.Context, opt.TokenBytes),
 	}
