@@ -52,7 +52,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := assemble.Player(t.Context(), cfg, cfg.Agent("searcher"), openTask(t, cfg), tok)
+	p, err := assemble.Player(t.Context(), cfg, cfg.Agent("searcher"), openTask(t, cfg), tok, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

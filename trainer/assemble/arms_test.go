@@ -58,7 +58,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 			t.Fatal(err)
 		}
 	}
-	p, err := Player(t.Context(), cfg, cfg.Agent(name), source, tok)
+	p, err := Player(t.Context(), cfg, cfg.Agent(name), source, tok, nil)
 	if err != nil {
 		return err.Error()
 	}

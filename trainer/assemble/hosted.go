@@ -18,13 +18,13 @@ const checkPatience = 2 * time.Minute
 
 // host puts an agent together whose model somebody else serves, and has the model say something: a wrong address, key or
 // name is an error here and not in the middle of a run.
-func host(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task) (*hosted.Model, *play.Player, error) {
+func host(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (*hosted.Model, *play.Player, error) {
 	e := a.Model.Endpoint
 	m, err := hosted.Open(openai.Settings{URL: e.URL, KeyEnv: e.KeyEnv, Timeout: e.Timeout, Retries: e.Retries}, e.Name)
 	if err != nil {
 		return nil, nil, cfg.Fault("agents."+a.Name+".model", err)
 	}
-	s, err := playing(ctx, cfg, a, t)
+	s, err := playing(ctx, cfg, a, t, note)
 	if err != nil {
 		return nil, nil, errors.Join(err, m.Close(ctx))
 	}

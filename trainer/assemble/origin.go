@@ -97,7 +97,7 @@ func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised
 // many tokens a hosted model's prompts have is not known.
 func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
 	if a.Model.Endpoint != nil {
-		m, player, err := host(ctx, cfg, a, t)
+		m, player, err := host(ctx, cfg, a, t, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +118,7 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 			return nil, cfg.Fault("task.program.command", err)
 		}
 	}
-	player, err := Player(ctx, cfg, a, t, o.tokenizer)
+	player, err := Player(ctx, cfg, a, t, o.tokenizer, nil)
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
 	}

@@ -50,7 +50,7 @@ type Wanted struct {
 	Learns  bool   // it needs a learner
 	Process *Process
 
-	Note func(text string) // is told of servers that sample, and of waits for them
+	Note func(text string) // is told of servers that sample and of waits for them, and of tools that take long to open
 }
 
 // Agent loads the agent's weights and allocates what samples and trains them. Where it fails nothing is left.
@@ -64,7 +64,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		}
 	}()
 	if a.Model.Endpoint != nil {
-		m, player, err := host(ctx, cfg, a, want.Task)
+		m, player, err := host(ctx, cfg, a, want.Task, want.Note)
 		if err != nil {
 			return p, err
 		}
@@ -74,7 +74,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	if err = p.load(ctx, want, a); err != nil {
 		return p, err
 	}
-	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer); err != nil {
+	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
 		return p, err
 	}
 	if want.Learns {

@@ -112,7 +112,7 @@ func TestDateIsTheRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Player(t.Context(), cfg, cfg.Agent("searcher"), source, tok)
+	p, err := Player(t.Context(), cfg, cfg.Agent("searcher"), source, tok, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set.
-func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer) (*play.Player, error) {
-	s, err := playing(ctx, cfg, a, t)
+// Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set. note, if set, is
+// told of what takes long.
+func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer, note func(string)) (*play.Player, error) {
+	s, err := playing(ctx, cfg, a, t, note)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +28,7 @@ func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 }
 
 // playing is what a player is made of beside what gives its turns. The tools in it are open.
-func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task) (s play.Settings, err error) {
+func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
 	s = play.Settings{
 		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
@@ -50,7 +51,7 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 	for _, c := range s.Colleagues {
 		s.Part.Delegates = append(s.Part.Delegates, c.Name)
 	}
-	s.Tools, err = Tools(ctx, cfg, s.Part.Tools)
+	s.Tools, err = Tools(ctx, cfg, s.Part.Tools, note)
 	return s, err
 }
 

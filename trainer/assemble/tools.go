@@ -26,8 +26,8 @@ func cache(cfg *config.Config) (*recorded.Cache, error) {
 }
 
 // Tools makes the tools that an agent names, each within its limits. A name without an entry in the configuration's tools
-// is a built-in of that kind.
-func Tools(ctx context.Context, cfg *config.Config, names []string) (*play.Toolbox, error) {
+// is a built-in of that kind. note, if set, is told of what takes long.
+func Tools(ctx context.Context, cfg *config.Config, names []string, note func(string)) (*play.Toolbox, error) {
 	kept, err := cache(cfg)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Tools(ctx context.Context, cfg *config.Config, names []string) (*play.Toolb
 		if !c.Cached {
 			own = nil
 		}
-		o, err := openTool(ctx, cfg, c, own, b.Lost)
+		o, err := openTool(ctx, cfg, c, own, b.Lost, note)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("tools.%s: %w", name, err), b.Close())
 		}
@@ -83,7 +83,7 @@ func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 	}
 }
 
-func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *recorded.Cache, lost func(string)) (o openedTool, err error) {
+func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *recorded.Cache, lost, note func(string)) (o openedTool, err error) {
 	switch c.Kind {
 	case "calculator":
 		o.tools = one(c, tool.Calculator())
@@ -91,7 +91,11 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		code := tool.NewCode(tool.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
 		o.tools, o.close = one(c, code), code.Close
 	case "search":
-		s, err := tool.NewSearch(ctx, tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results})
+		set := tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Told: note}
+		if c.Index != "" {
+			set.Index = cfg.Resolve(c.Index)
+		}
+		s, err := tool.NewSearch(ctx, set)
 		if err != nil {
 			return o, err
 		}

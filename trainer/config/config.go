@@ -337,6 +337,7 @@ type Tool struct {
 	Name       string   `yaml:"-"`
 	Kind       string   `yaml:"kind" required:"true" enum:"search|visit|retriever|calculator|code|mcp" doc:"search: a local corpus. visit: the text of a web page. retriever: any HTTP service that answers a query with documents. calculator, code: Starlark without files or network. mcp: any MCP server (docs/tools.md)."`
 	Corpus     Path     `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
+	Index      Path     `yaml:"index" doc:"search: folder in which the index of the corpus is kept, built by whoever needs it first and shared by all. Absent: each agent makes one in memory." change:"worker"`
 	Command    []string `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
 	Dir        Path     `yaml:"dir" default:"." doc:"mcp: folder in which command runs. Absent: the folder of this file." change:"worker"`
 	Env        []string `yaml:"env" doc:"mcp: names of environment variables passed on to command."`

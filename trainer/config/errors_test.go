@@ -195,9 +195,12 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:107: task.expert.command: only a verifier of kind program has it; this one is torchscript"},
 		{name: "nobody learns", text: "run: {name: t, arm: main_only}\nagents: {a: {role: main, model: m, train: false}, b: {role: sub, model: m}}\n",
 			want: "f.yaml:2:1: agents: no agent learns in the arm main_only; set train: true on one, or run.steps: 0"},
-		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: code, corpus: x}}\n",
+		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: code, corpus: x, index: y}}\n",
 			want: "f.yaml:3:9: tools.s: an MCP server needs either command or url\n" +
-				"f.yaml:3:41: tools.t.corpus: only a tool of kind search has it; this one is code"},
+				"f.yaml:3:41: tools.t.corpus: only a tool of kind search has it; this one is code\n" +
+				"f.yaml:3:52: tools.t.index: only a tool of kind search has it; this one is code"},
+		{name: "a replay of nothing", text: team + "cache: {mode: replay}\n",
+			want: "f.yaml:3:1: cache.dir: missing; a replay needs the folder in which a run was recorded"},
 		{name: "retrievers", text: team + "tools: {r: {kind: retriever}, s: {kind: search, corpus: c, url: 'http://a', response: x}}\n",
 			want: "f.yaml:3:9: tools.r.url: missing; a retriever needs the address of its service\n" +
 				"f.yaml:3:60: tools.s.url: only a tool of kind mcp or retriever has it; this one is search\n" +

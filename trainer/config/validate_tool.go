@@ -27,6 +27,7 @@ func (t *Tool) validate(d *decoder) {
 		is         bool
 	}{
 		{"corpus", "search", t.Corpus != ""},
+		{"index", "search", t.Index != ""},
 		{"command", "mcp", len(t.Command) > 0},
 		{"url", "mcp or retriever", t.URL != ""},
 		{"token_env", "mcp or retriever", t.TokenEnv != ""},

@@ -10,6 +10,7 @@ import (
 	"github.com/blevesearch/bleve/v2/analysis/analyzer/standard"
 	"github.com/blevesearch/bleve/v2/index/scorch"
 	"github.com/blevesearch/bleve/v2/mapping"
+	"github.com/blevesearch/bleve/v2/search"
 )
 
 const (
@@ -22,6 +23,11 @@ const (
 type SearchConfig struct {
 	Corpus  string // a JSONL file of {"title", "text"} or a folder of Markdown files
 	Results int    // passages in one answer
+
+	// Index is a folder in which the index of the corpus is kept; "": it is made in memory each time. The index is built once,
+	// whoever opens it, and read by any number of processes. Its name is a digest of the corpus: another corpus has another.
+	Index string
+	Told  func(text string) // is told of a building that takes long; nil: nobody is
 }
 
 // Search finds the passages of a corpus that match a query best (TF-IDF, titles count double).
@@ -31,17 +37,23 @@ type Search struct {
 	results int
 }
 
-// NewSearch builds the index in memory. The caller must call Close.
+// NewSearch opens the index, or makes it. The caller must call Close.
 func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 	if cfg.Results < 1 {
 		return nil, fmt.Errorf("search: %d results: want at least 1", cfg.Results)
 	}
-	index, err := bleve.NewUsing("", passageMapping(), scorch.Name, scorch.Name, nil)
-	if err != nil {
-		return nil, fmt.Errorf("search: %w", err)
+	if cfg.Told == nil {
+		cfg.Told = func(string) {}
 	}
-	if err := fill(ctx, index, cfg.Corpus); err != nil {
-		return nil, fmt.Errorf("search: corpus %s: %w", cfg.Corpus, errors.Join(err, index.Close()))
+	var index bleve.Index
+	var err error
+	if cfg.Index != "" {
+		index, err = keptIndex{cfg.Corpus, cfg.Index, cfg.Told}.open(ctx)
+	} else {
+		index, err = indexInMemory(ctx, cfg.Corpus)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("search: corpus %s: %w", cfg.Corpus, err)
 	}
 	s := &Search{index: index, results: cfg.Results}
 	s.Tool = Func("search", "Searches the documents at hand and returns the passages that fit best.", "query",
@@ -66,8 +78,12 @@ func passageMapping() mapping.IndexMapping {
 	return m
 }
 
-// fill indexes every passage of a corpus.
-func fill(ctx context.Context, index bleve.Index, corpus string) error {
+// indexInMemory makes the index of a corpus in memory.
+func indexInMemory(ctx context.Context, corpus string) (bleve.Index, error) {
+	index, err := bleve.NewUsing("", passageMapping(), scorch.Name, scorch.Name, nil)
+	if err != nil {
+		return nil, err
+	}
 	batch := index.NewBatch()
 	flush := func() error {
 		if err := ctx.Err(); err != nil {
@@ -77,24 +93,34 @@ func fill(ctx context.Context, index bleve.Index, corpus string) error {
 		batch = index.NewBatch()
 		return err
 	}
-	err := readCorpus(corpus, func(d document) error {
+	err = eachPassage(corpus, func(id string, passage map[string]any) error {
+		if err := batch.Index(id, passage); err != nil {
+			return err
+		}
+		if batch.Size() < indexBatch {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err != nil {
+		return nil, errors.Join(err, index.Close())
+	}
+	return index, nil
+}
+
+// eachPassage calls visit for every passage of a corpus, as it is indexed.
+func eachPassage(corpus string, visit func(id string, passage map[string]any) error) error {
+	return readCorpus(corpus, func(d document) error {
 		for i, p := range passages(d.text) {
-			id := fmt.Sprintf("%s#%d", d.id, i)
-			if err := batch.Index(id, map[string]any{"title": d.title, "text": p}); err != nil {
+			if err := visit(fmt.Sprintf("%s#%d", d.id, i), map[string]any{"title": d.title, "text": p}); err != nil {
 				return err
-			}
-			if batch.Size() >= indexBatch {
-				if err := flush(); err != nil {
-					return err
-				}
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return flush()
 }
 
 // search matches words only: with a query language a model could write queries that never end.
@@ -110,7 +136,7 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 	title.SetBoost(titleBoost)
 	request := bleve.NewSearchRequestOptions(bleve.NewDisjunctionQuery(title, text), s.results, 0, false)
 	request.Fields = []string{"title", "text"}
-	request.SortBy([]string{"-_score", "_id"}) // equal scores are ordered by id
+	request.SortByCustom(search.SortOrder{ranking(), &search.SortDocID{}})
 	result, err := s.index.SearchInContext(ctx, request)
 	if err != nil {
 		return "", err

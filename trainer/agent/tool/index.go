@@ -1,0 +1,280 @@
+package tool
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/blevesearch/bleve/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+const (
+	// indexFormat names how documents become an index: passages, analysis, bleve's files. An index of another format is
+	// another index.
+	indexFormat   = "1"
+	indexManifest = "index.json"
+	maxManifest   = 1 << 20 // bytes
+	maxIndexFiles = 100
+)
+
+// keptIndex is an index in a folder of its own, named after the corpus, below Dir. It is built once, by whoever comes first,
+// and then read by any number of processes.
+type keptIndex struct {
+	corpus string
+	dir    string
+	told   func(text string) // is told of what takes long
+}
+
+// open opens the index, and builds it first if it is not there.
+func (k keptIndex) open(ctx context.Context) (bleve.Index, error) {
+	if err := durable.MkdirAll(durable.OS{}, k.dir); err != nil {
+		return nil, err
+	}
+	digest, err := corpusDigest(ctx, k.corpus)
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Join(k.dir, digest)
+	index, err := openIndex(folder)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return index, err
+	}
+	unlock, err := k.lock(ctx, folder+".lock")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if index, err = openIndex(folder); !errors.Is(err, fs.ErrNotExist) { // another process built it meanwhile
+		return index, err
+	}
+	if err := k.build(ctx, folder); err != nil {
+		return nil, err
+	}
+	return openIndex(folder)
+}
+
+// corpusDigest is the name of a corpus's index: a digest of all its files, with their names.
+func corpusDigest(ctx context.Context, corpus string) (string, error) {
+	files, err := corpusFiles(corpus)
+	if err != nil {
+		return "", err
+	}
+	all := sha256.New()
+	fmt.Fprintf(all, "format %s\n", indexFormat)
+	for _, file := range files {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		at, err := digestOf(file)
+		if err != nil {
+			return "", err
+		}
+		name, err := filepath.Rel(corpus, file) // of a corpus in one file: a dot, whatever its name
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(all, "%q %d %s\n", name, at.Size, at.SHA256)
+	}
+	return hex.EncodeToString(all.Sum(nil)[:16]), nil
+}
+
+// digestOf reads a file.
+func digestOf(path string) (durable.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return durable.File{}, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return durable.File{Path: filepath.Base(path), Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, err
+}
+
+// lock waits for the lock of an index that is not there yet.
+func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err error) {
+	const pause = 50 * time.Millisecond
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	for told := false; ; told = true {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { _ = f.Close() }, nil // closing unlocks
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+		case !told:
+			k.told(fmt.Sprintf("waiting until another process has built the search index of %s", k.corpus))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// build writes the index beside its place and moves it there when it is on the disk.
+func (k keptIndex) build(ctx context.Context, folder string) (err error) {
+	if err := durable.RemovePartial(durable.OS{}, folder); err != nil { // what a crash left
+		return err
+	}
+	temporary := durable.PartialName(folder)
+	if err := os.Mkdir(temporary, 0o777); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temporary))
+		}
+	}()
+	scratch := filepath.Join(temporary, "scratch")
+	if err := os.Mkdir(scratch, 0o777); err != nil {
+		return err
+	}
+	if err := k.fill(ctx, temporary, scratch); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(scratch); err != nil {
+		return err
+	}
+	if err := seal(temporary); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, folder); err != nil {
+		return err
+	}
+	return durable.OS{}.SyncDir(k.dir)
+}
+
+// fill writes bleve's files. Its builder keeps a batch of passages in memory and merges the batches on the disk.
+func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
+	builder, err := bleve.NewBuilder(folder, passageMapping(), map[string]any{"batchSize": indexBatch, "buildPathPrefix": scratch})
+	if err != nil {
+		return err
+	}
+	const often = 2 * time.Second
+	count, due := 0, time.Now().Add(often)
+	err = eachPassage(k.corpus, func(id string, passage map[string]any) error {
+		if count++; count%indexBatch == 0 && time.Now().After(due) {
+			k.told(fmt.Sprintf("building the search index of %s, once: %d passages so far", k.corpus, count))
+			due = time.Now().Add(often)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return builder.Index(id, passage)
+	})
+	if err == nil && count == 0 {
+		err = errors.New("the corpus has no text")
+	}
+	if err != nil {
+		return err // the builder has no open files; its scratch folder is removed with the others
+	}
+	if time.Now().After(due) {
+		k.told(fmt.Sprintf("building the search index of %s, once: merging %d passages", k.corpus, count))
+	}
+	return builder.Close()
+}
+
+// seal syncs the files of an index and writes the list of them.
+func seal(folder string) error {
+	var files []durable.File
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return durable.OS{}.SyncDir(path)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return err
+		}
+		at, err := digestOf(path)
+		if err != nil {
+			return err
+		}
+		at.Path, err = filepath.Rel(folder, path)
+		files = append(files, at)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(files, "", " ")
+	if err != nil {
+		return err
+	}
+	return durable.Replace(durable.OS{}, filepath.Join(folder, indexManifest), text)
+}
+
+// openIndex opens an index for reading, after a look at every byte of it: bleve trusts its files. The error is
+// fs.ErrNotExist where there is no index.
+func openIndex(folder string) (bleve.Index, error) {
+	if _, err := os.Stat(folder); err != nil {
+		return nil, err
+	}
+	if err := intact(folder); err != nil {
+		return nil, fmt.Errorf("the index %s is damaged: %v. Remove the folder, and it is built again", folder, err) // not ErrNotExist
+	}
+	return bleve.OpenUsing(folder, map[string]any{"read_only": true})
+}
+
+// intact compares the files of an index with its list of them.
+func intact(folder string) error {
+	text, err := durable.ReadSmall(filepath.Join(folder, indexManifest), maxManifest)
+	if err != nil {
+		return err
+	}
+	files, err := parseManifest(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", indexManifest, err)
+	}
+	for _, want := range files {
+		path := filepath.Join(folder, want.Path)
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular() || info.Size() != want.Size:
+			return fmt.Errorf("%s has %d bytes, want %d", want.Path, info.Size(), want.Size)
+		}
+		if at, err := digestOf(path); err != nil || at.SHA256 != want.SHA256 {
+			return fmt.Errorf("%s has other bytes than were written (%v)", want.Path, err)
+		}
+	}
+	return nil
+}
+
+// parseManifest reads the list of an index's files.
+func parseManifest(text []byte) ([]durable.File, error) {
+	var files []durable.File
+	if err := json.Unmarshal(text, &files); err != nil {
+		return nil, err
+	}
+	if len(files) < 2 || len(files) > maxIndexFiles {
+		return nil, fmt.Errorf("%d files", len(files))
+	}
+	for _, f := range files {
+		if !filepath.IsLocal(f.Path) {
+			return nil, fmt.Errorf("%q is no file of the index", f.Path)
+		}
+	}
+	return files, nil
+}

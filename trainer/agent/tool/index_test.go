@@ -1,0 +1,291 @@
+package tool
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// rowsOfTables writes the first rows of the corpus of testdata/tables: many passages that differ by a number, and so many
+// that are equally good.
+func rowsOfTables(t *testing.T, rows int) (corpus string, queries []string) {
+	t.Helper()
+	f, err := os.Open("../../../testdata/tables/corpus.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var text strings.Builder
+	for lines := bufio.NewScanner(f); rows > 0 && lines.Scan(); rows-- {
+		text.WriteString(lines.Text() + "\n")
+		var row struct{ Title, Text string }
+		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+			t.Fatal(err)
+		}
+		if rows%37 == 0 {
+			queries = append(queries, row.Title, row.Text[:len(row.Text)/2], "Year "+strings.Fields(row.Title)[0])
+		}
+	}
+	return writeCorpus(t, text.String()), queries
+}
+
+// An index on the disk answers as one in memory does, also when it is opened again, and of equally good passages it finds the
+// same ones.
+func TestIndexAnswersAlike(t *testing.T) {
+	corpus, queries := rowsOfTables(t, 2000)
+	dir := filepath.Join(t.TempDir(), "a", "index")
+	memory := newTestSearch(t, SearchConfig{Corpus: corpus, Results: 4})
+	disk := newTestSearch(t, SearchConfig{Corpus: corpus, Results: 4, Index: dir})
+	again := newTestSearch(t, SearchConfig{Corpus: corpus, Results: 4, Index: dir})
+	found := 0
+	for _, q := range queries {
+		want := callText(t, memory, "query", q)
+		found += strings.Count(want, "[4]")
+		for name, s := range map[string]*Search{"built": disk, "opened": again} {
+			if got := callText(t, s, "query", q); got != want {
+				t.Errorf("%s, %q:\n%s\nwant\n%s", name, q, got, want)
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("%d of %d queries have four passages", found, len(queries))
+	}
+	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, testCorpus), Results: 3, Index: dir}))
+}
+
+// An index belongs to the content of its corpus, not to its name, and is built once.
+func TestIndexOfCorpus(t *testing.T) {
+	dir := t.TempDir()
+	indexes := func(corpus string) (names []string) {
+		newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				info, err := os.Stat(filepath.Join(dir, e.Name(), indexManifest))
+				if err != nil {
+					t.Fatal(err)
+				}
+				names = append(names, fmt.Sprint(e.Name(), info.ModTime()))
+			}
+		}
+		return names
+	}
+	first := indexes(writeCorpus(t, testCorpus))
+	if again := indexes(writeCorpus(t, testCorpus)); len(first) != 1 || fmt.Sprint(again) != fmt.Sprint(first) {
+		t.Errorf("%v, and for a copy %v", first, again)
+	}
+	if other := indexes(writeCorpus(t, testCorpus+"\n{\"text\": \"more\"}\n")); len(other) != 2 {
+		t.Errorf("of two corpora: %v", other)
+	}
+	folder := t.TempDir()
+	for i, name := range []string{"a.md", "b.md"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("same"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(indexes(folder)); n != 3+i {
+			t.Errorf("with %s there are %d indexes", name, n)
+		}
+	}
+	if err := os.Rename(filepath.Join(folder, "b.md"), filepath.Join(folder, "c.md")); err != nil { // b.md is a title
+		t.Fatal(err)
+	}
+	if n := len(indexes(folder)); n != 5 {
+		t.Errorf("after a new name there are %d indexes", n)
+	}
+}
+
+const searchedEnv = "MGRPO_TEST_SEARCHED" // folder of an index and corpus that another process of this test searches
+
+// TestIndexElsewhere is what that process does.
+func TestIndexElsewhere(t *testing.T) {
+	dir, corpus, ok := strings.Cut(os.Getenv(searchedEnv), ":")
+	if !ok {
+		t.Skip("for TestIndexTogether")
+	}
+	fmt.Println(callText(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir}), "query", "London"))
+}
+
+// Whoever comes at once waits for the first, and all read the index together, several processes too.
+func TestIndexTogether(t *testing.T) {
+	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			if i < 3 {
+				c := exec.Command(self, "-test.run=^TestIndexElsewhere$")
+				c.Env = append(os.Environ(), searchedEnv+"="+dir+":"+corpus)
+				if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "[1] Charles Babbage") {
+					t.Errorf("another process: %v\n%s", err, out)
+				}
+				return
+			}
+			s, err := NewSearch(t.Context(), SearchConfig{Corpus: corpus, Results: 3, Index: dir})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			checkTestSearch(t, s)
+			t.Cleanup(func() { s.Close() })
+		})
+	}
+	wg.Wait()
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 2 { // the index and its lock
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// What a crash left is removed; a corpus that cannot be read, and a caller who gives up, leave nothing.
+func TestIndexBroken(t *testing.T) {
+	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
+	digest, err := corpusDigest(t.Context(), corpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := durable.PartialName(filepath.Join(dir, digest))
+	if err := os.MkdirAll(filepath.Join(crashed, "store"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx     context.Context
+		content string
+		want    string
+	}{
+		"bad JSON":     {t.Context(), testCorpus + "{", "line 5"},
+		"no text":      {t.Context(), `{"text": " "}`, "no text"},
+		"nothing":      {t.Context(), "", "no text"},
+		"a caller who": {over, testCorpus, "canceled"},
+	} {
+		if _, err := NewSearch(c.ctx, SearchConfig{Corpus: writeCorpus(t, c.content), Results: 1, Index: dir}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// One who waits for another process's building may give up, and hears why nothing happens.
+func TestIndexWaits(t *testing.T) {
+	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
+	digest, err := corpusDigest(t.Context(), corpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := keptIndex{corpus, dir, func(string) {}}
+	unlock, err := k.lock(t.Context(), filepath.Join(dir, digest+".lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	k.told = func(text string) {
+		if !strings.Contains(text, "another process") || !strings.Contains(text, corpus) {
+			t.Error(text)
+		}
+		cancel()
+	}
+	if _, err := k.open(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	unlock()
+	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
+}
+
+// A file that was cut or changed is an error that names it, whichever file it is: bleve would trust it.
+func TestIndexDamage(t *testing.T) {
+	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
+	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
+	digest, err := corpusDigest(t.Context(), corpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(dir, digest)
+	text, err := os.ReadFile(filepath.Join(folder, indexManifest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := parseManifest(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append([]string{indexManifest}, paths(files)...) {
+		path := filepath.Join(folder, name)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := []byte(string(good))
+		changed[len(changed)/2] ^= 1
+		for what, bad := range map[string][]byte{"cut": good[:len(good)/2], "empty": {}, "changed": changed, "gone": nil} {
+			if err := errors.Join(os.RemoveAll(path), write(path, bad)); err != nil {
+				t.Fatal(err)
+			}
+			s, err := NewSearch(t.Context(), SearchConfig{Corpus: corpus, Results: 1, Index: dir})
+			if err == nil || !strings.Contains(err.Error(), "damaged") || name != indexManifest && !strings.Contains(err.Error(), filepath.Base(name)) || !strings.Contains(err.Error(), folder) {
+				t.Errorf("%s, %s: %v", name, what, err)
+			}
+			if err == nil {
+				s.Close()
+			}
+		}
+		if err := os.WriteFile(path, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll(folder); err != nil { // as the error says
+		t.Fatal(err)
+	}
+	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 3, Index: dir}))
+}
+
+// write writes a file unless data is nil.
+func write(path string, data []byte) error {
+	if data == nil {
+		return nil
+	}
+	return os.WriteFile(path, data, 0o600)
+}
+
+func paths(files []durable.File) (out []string) {
+	for _, f := range files {
+		out = append(out, f.Path)
+	}
+	return out
+}
+
+func FuzzIndexManifest(f *testing.F) {
+	f.Add([]byte(`[{"path": "store/root.bolt", "size": 1, "sha256": "ab"}, {"path": "index_meta.json", "size": 2, "sha256": "cd"}]`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		files, err := parseManifest(text)
+		if err != nil {
+			return
+		}
+		if len(files) > maxIndexFiles {
+			t.Errorf("%d files", len(files))
+		}
+		for _, file := range files {
+			if path := filepath.Join("/index", file.Path); path != "/index" && !strings.HasPrefix(path, "/index/") {
+				t.Errorf("%q leads to %s", file.Path, path)
+			}
+		}
+	})
+}
