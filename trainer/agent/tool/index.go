@@ -248,15 +248,15 @@ func intact(folder string) error {
 	}
 	for _, want := range files {
 		path := filepath.Join(folder, want.Path)
-		info, err := os.Stat(path)
-		switch {
-		case err != nil:
-			return err
-		case !info.Mode().IsRegular() || info.Size() != want.Size:
-			return fmt.Errorf("%s has %d bytes, want %d", want.Path, info.Size(), want.Size)
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() { // opening a FIFO would block
+			return fmt.Errorf("%s is no file (%v)", want.Path, err)
 		}
-		if at, err := digestOf(path); err != nil || at.SHA256 != want.SHA256 {
-			return fmt.Errorf("%s has other bytes than were written (%v)", want.Path, err)
+		at, err := digestOf(path)
+		if err != nil {
+			return err
+		}
+		if at.Size != want.Size || at.SHA256 != want.SHA256 {
+			return fmt.Errorf("%s has other bytes than were written, %d of %d", want.Path, at.Size, want.Size)
 		}
 	}
 	return nil

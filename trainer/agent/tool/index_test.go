@@ -274,6 +274,7 @@ func paths(files []durable.File) (out []string) {
 
 func FuzzIndexManifest(f *testing.F) {
 	f.Add([]byte(`[{"path": "store/root.bolt", "size": 1, "sha256": "ab"}, {"path": "index_meta.json", "size": 2, "sha256": "cd"}]`))
+	f.Add([]byte(`[{"path": "../../etc/passwd"}, {"path": "/etc/passwd"}]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		files, err := parseManifest(text)
 		if err != nil {
