@@ -43,15 +43,16 @@ int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const floa
 }
 
 int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, float offset,
-                               const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw, int64_t rows, int64_t d) {
+                               const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw_or_null, int64_t rows, int64_t d) {
   if (!valid(rows, d, 0)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (any_null({dy, x, w, inv_rms, dx, dw})) return MGRPO_INVALID_ARGUMENT;
+  if (any_null({dy, x, w, inv_rms, dx})) return MGRPO_INVALID_ARGUMENT;
   const double work = static_cast<double>(rows) * d;
   // dw first: dx may be dy. A column belongs to one thread, which adds its rows in order.
-  parallel_ranges(d, 16, work, [=](int64_t begin, int64_t end) {
-    nn_ops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw + begin, rows, d, end - begin);
-  });
+  if (dw_or_null != nullptr)
+    parallel_ranges(d, 16, work, [=](int64_t begin, int64_t end) {
+      nn_ops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw_or_null + begin, rows, d, end - begin);
+    });
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     const int64_t at = begin * d;
     nn_ops().rms_norm_dx(dy + at, x + at, w, offset, inv_rms + begin, row_or_null(dx_more_or_null, at), dx + at,

@@ -139,16 +139,21 @@ int32_t rms_norm(const void *x, const void *residual, const void *w, float offse
 }
 
 template <class T>
-int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, float offset, const float *inv_rms, const T *dx_more, T *dx, float *dw,
-                     int64_t rows, int64_t d, cudaStream_t stream) {
+int32_t add_dw(const T *dy, const T *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, cudaStream_t stream) {
   const int64_t part_rows = rows_of_part(rows), n = (rows + part_rows - 1) / part_rows;
   const int64_t tiles = (packs_of<T>(d) + kColumnThreads - 1) / kColumnThreads, blocks = n * tiles;
   Scratch<float> parts(stream);
   MGRPO_TRY(parts.allocate(n * d));
-  // dw first: dx may be dy.
   MGRPO_TRY(launch(dw_parts_kernel<T>, {block_count(blocks), kColumnThreads}, stream, dy, x, inv_rms, parts.get(), rows, d, part_rows,
                    tiles, blocks));
-  MGRPO_TRY(launch(dw_sum_kernel, {block_count((d + kThreads - 1) / kThreads), kThreads}, stream, parts.get(), dw, n, d));
+  return launch(dw_sum_kernel, {block_count((d + kThreads - 1) / kThreads), kThreads}, stream, parts.get(), dw, n, d);
+}
+
+template <class T>
+int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, float offset, const float *inv_rms, const T *dx_more, T *dx, float *dw_or_null,
+                     int64_t rows, int64_t d, cudaStream_t stream) {
+  // dw first: dx may be dy.
+  if (dw_or_null != nullptr) MGRPO_TRY(add_dw(dy, x, inv_rms, dw_or_null, rows, d, stream));
   const bool narrow = narrow_row<T>(d);
   return launch(narrow ? dx_kernel<T, kWarp> : dx_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream, dy, x, w,
                 offset, inv_rms, dx_more, dx, rows, d);
@@ -183,13 +188,13 @@ int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void 
 }
 
 int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more_or_null,
-                                int32_t dtype, float offset, void *dx, float *dw, int64_t rows, int64_t d, void *stream) {
+                                int32_t dtype, float offset, void *dx, float *dw_or_null, int64_t rows, int64_t d, void *stream) {
   if (!cuda::valid(rows, d, 0)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
-  if (any_null({dy, x, w, inv_rms, dx, dw})) return MGRPO_INVALID_ARGUMENT;
+  if (any_null({dy, x, w, inv_rms, dx})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     return rms_norm_bwd(static_cast<const T *>(dy), static_cast<const T *>(x), static_cast<const T *>(w), offset,
-                        inv_rms, static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), dw, rows, d, stream_of(stream));
+                        inv_rms, static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), dw_or_null, rows, d, stream_of(stream));
   });
 }

@@ -202,6 +202,10 @@ TEST_P(RmsNorm, BackwardMatchesFloat64AndAccumulates) {
 
       Array X(backend(), MGRPO_FLOAT32, x), W(backend(), MGRPO_FLOAT32, w), INV(backend(), MGRPO_FLOAT32, inv);
       const float *to_inv = static_cast<float *>(INV.get());
+      Array frozen(backend(), MGRPO_FLOAT32, dy);
+      ASSERT_EQ(backend().rms_norm_bwd(frozen.get(), X.get(), W.get(), to_inv, nullptr, MGRPO_FLOAT32, 0, frozen.get(), nullptr, rows, d),
+                MGRPO_OK);
+      EXPECT_TRUE(same_bits(frozen.values(), got.dx));
       for (bool dx_is_dy : {true, false}) {
         Array DY(backend(), MGRPO_FLOAT32, dy), MORE(backend(), MGRPO_FLOAT32, more), dw(backend(), MGRPO_FLOAT32, dw0);
         Array &dx = dx_is_dy ? DY : MORE;
@@ -277,8 +281,8 @@ TEST_P(RmsNorm, EmptyAndInvalid) {
   EXPECT_EQ(add(v, nullptr, kEps, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(add(v, v, -1, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(add(v, v, kEps, kHuge, kHuge), MGRPO_INVALID_ARGUMENT);
-  const auto bwd = [&](const void *dy, float *dw, int64_t rows, int64_t d) {
-    return b.rms_norm_bwd(dy, v, v, v, nullptr, MGRPO_FLOAT32, 0, v, dw, rows, d);
+  const auto bwd = [&](const void *dy, void *dx, int64_t rows, int64_t d) {
+    return b.rms_norm_bwd(dy, v, v, v, nullptr, MGRPO_FLOAT32, 0, dx, v, rows, d);
   };
   EXPECT_EQ(bwd(nullptr, nullptr, 0, 4), MGRPO_OK);
   EXPECT_EQ(bwd(nullptr, v, 1, 1), MGRPO_INVALID_ARGUMENT);

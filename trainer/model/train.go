@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
@@ -47,32 +49,45 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 }
 
 // ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
-// state a layer, and each block runs again just before its backward pass.
+// state for each layer that gradients reach, and each such block runs again just before its backward pass.
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
 	att := m.packed(in)
-	inputs := []*torch.Tensor{m.embedded(in.IDs)}
-	for i := range m.layers {
-		x := inputs[i]
-		var y *torch.Tensor
-		s.Scoped(func() { y = s.Hoist(m.block(i, x, in.Pos, att, in.Routes)) })
-		inputs = append(inputs, y)
+	embed, ok := m.embed.(*torch.Tensor)
+	toEmbedding, lowest := ok && embed.Grad() != nil, 0
+	if !toEmbedding {
+		lowest = m.lowestAdapted()
 	}
-	grad := m.backBlock(s, inputs[len(m.layers)], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+	inputs := make([]*torch.Tensor, len(m.layers)+1)
+	inputs[0] = m.embedded(in.IDs)
+	for i := range m.layers {
+		s.Scoped(func() { inputs[i+1] = s.Hoist(m.block(i, inputs[i], in.Pos, att, in.Routes)) })
+		if i < lowest {
+			inputs[i].Drop()
+		}
+	}
+	grad := m.backBlock(s, inputs[len(m.layers)], true, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 		return objective(m.normOf(x, len(m.layers)))
 	})
-	for i := len(m.layers) - 1; i >= 0; i-- {
+	for i := len(m.layers) - 1; i >= lowest; i-- {
 		dy := grad
-		grad = m.backBlock(s, inputs[i], func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+		grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 			return []*torch.Tensor{m.block(i, x, in.Pos, att, in.Routes)}, []*torch.Tensor{dy}
 		})
 		dy.Drop()
 		inputs[i+1].Drop()
 	}
-	if embed, ok := m.embed.(*torch.Tensor); !ok || embed.Grad() == nil {
-		return // it is not trained
+	if !toEmbedding {
+		return
 	}
 	s.Grad(true, func() {
 		torch.Backward([]*torch.Tensor{m.embedded(in.IDs)}, []*torch.Tensor{grad})
+	})
+}
+
+// lowestAdapted is the first layer with an adapter. Nothing below it is trained where the embedding is not.
+func (m *Model) lowestAdapted() int {
+	return slices.IndexFunc(m.layers, func(l layer) bool {
+		return slices.ContainsFunc([]linear{l.qkv, l.o, l.gateUp, l.down}, func(of linear) bool { return of.lora != nil })
 	})
 }
 
@@ -82,16 +97,19 @@ func (m *Model) block(i int, x, pos *torch.Tensor, att Attention, routes *Routes
 	return sum.Add(out)
 }
 
-// backBlock runs one block at x forward and backward, accumulates into the leaves and returns the gradient of x.
-func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, block Objective) *torch.Tensor {
+// backBlock runs one block at x forward and backward, accumulates into the leaves and returns the gradient of x, nil if it
+// is not wanted.
+func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, wanted bool, block Objective) *torch.Tensor {
 	var dx *torch.Tensor
 	s.Scoped(func() {
 		s.Grad(true, func() {
 			in := x.Detach()
-			in.RequireGrad(true)
+			in.RequireGrad(wanted)
 			outputs, grads := block(in)
 			torch.Backward(outputs, grads)
-			dx = s.Hoist(in.Grad())
+			if wanted {
+				dx = s.Hoist(in.Grad())
+			}
 		})
 	})
 	return dx

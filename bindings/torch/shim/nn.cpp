@@ -56,7 +56,7 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
-    ctx->save_for_backward({x, w});
+    ctx->save_for_backward({w.requires_grad() ? x : at::Tensor(), w});
     ctx->saved_data["biased"] = b.has_value();
     return at::linear(x, w, b);
   }
@@ -65,7 +65,11 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto &x = saved[0], &w = saved[1];
     auto dy = grads[0].reshape({-1, w.size(0)});
     at::Tensor dx, dw, db;
-    if (ctx->needs_input_grad(0)) dx = at::mm(dy, w).view(x.sizes());
+    if (ctx->needs_input_grad(0)) {
+      auto sizes = grads[0].sizes().vec();
+      sizes.back() = w.size(1);
+      dx = at::mm(dy, w).view(sizes);
+    }
     if (ctx->needs_input_grad(1)) {
       auto rows = x.reshape({-1, w.size(1)});
       if (auto total = gradient_in_place(w); total.defined())
@@ -111,22 +115,23 @@ at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double offset, dou
   return y;
 }
 
-// The gradient of x through norm(x), plus dx_more where that is defined; the gradient of w goes to *dw.
-at::Tensor rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, double offset, const at::Tensor &inv_rms,
-                        const at::Tensor &dx_more, at::Tensor *dw) {
+// The gradient of x through norm(x), plus dx_more where that is defined, and the gradient of w where it is wanted.
+variable_list rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, double offset, const at::Tensor &inv_rms,
+                           const at::Tensor &dx_more, bool for_w) {
   auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);
-  auto sums = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+  at::Tensor dw;
+  if (for_w) dw = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+  float *to_dw = for_w ? dw.mutable_data_ptr<float>() : nullptr;
   const float *inv = inv_rms.const_data_ptr<float>();
   const void *from_more = more.defined() ? more.const_data_ptr() : nullptr;
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
     check_status(the_cuda_part->rms_norm_bwd(dyc.const_data_ptr(), x.const_data_ptr(), w.const_data_ptr(), inv, from_more, dtype_of(x),
-                                             float(offset), dx.mutable_data_ptr(), sums.mutable_data_ptr<float>(), rows, d, stream_of(x)));
+                                             float(offset), dx.mutable_data_ptr(), to_dw, rows, d, stream_of(x)));
   else
     check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), inv,
-                                        static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), sums.mutable_data_ptr<float>(), rows, d));
-  *dw = sums.to(w.scalar_type());
-  return dx;
+                                        static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), to_dw, rows, d));
+  return {dx, for_w ? dw.to(w.scalar_type()) : dw};
 }
 
 // Other dtypes and devices. An offset is added in float32: near 1 a bfloat16 has fewer digits than what it is added to.
@@ -146,8 +151,8 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    at::Tensor dw, dx = rms_norm_bwd(grads[0], saved[0], saved[1], ctx->saved_data["offset"].toDouble(), saved[2], {}, &dw);
-    return {dx, dw, {}, {}};
+    auto g = rms_norm_bwd(grads[0], saved[0], saved[1], ctx->saved_data["offset"].toDouble(), saved[2], {}, ctx->needs_input_grad(1));
+    return {g[0], g[1], {}, {}};
   }
 };
 
@@ -181,8 +186,8 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     auto saved = ctx->get_saved_variables();
     const auto &dsum = grads[0], &dy = grads[1];
     if (!dy.defined()) return {dsum, dsum, {}, {}, {}};
-    at::Tensor dw, dx = rms_norm_bwd(dy, saved[0], saved[1], ctx->saved_data["offset"].toDouble(), saved[2], dsum, &dw);
-    return {dx, dx, dw, {}, {}};
+    auto g = rms_norm_bwd(dy, saved[0], saved[1], ctx->saved_data["offset"].toDouble(), saved[2], dsum, ctx->needs_input_grad(2));
+    return {g[0], g[0], g[1], {}, {}};
   }
 };
 

@@ -37,12 +37,12 @@ MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, float offse
 MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, float offset, double eps,
                                          float *sum, float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
 
-// The backward pass of both. dx [rows, d] is written, dw [d] is accumulated into. x is what was normalised: the sum of
+// The backward pass of both. dx [rows, d] is written, dw_or_null [d] is accumulated into. x is what was normalised: the sum of
 // mgrpo_add_rms_norm_cpu, whose gradient from elsewhere, dx_more [rows, d], is added to dx; then dx is the gradient of
 // either summand. The sum over rows has one fixed order, so that dw does not depend on the number of threads. dx may
 // be dy or dx_more.
 MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, float offset,
-                                         const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw,
+                                         const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw_or_null,
                                          int64_t rows, int64_t d);
 
 // y = silu(gate) * up with silu(g) = g / (1 + exp(-g)).  gate_up [rows, 2 f]: gate, then up; y [rows, f].
@@ -126,7 +126,7 @@ MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtyp
 MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps,
                                           void *sum, void *y, float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms,
-                                          const void *dx_more_or_null, int32_t dtype, float offset, void *dx, float *dw, int64_t rows,
+                                          const void *dx_more_or_null, int32_t dtype, float offset, void *dx, float *dw_or_null, int64_t rows,
                                           int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_swiglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
