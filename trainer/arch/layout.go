@@ -54,6 +54,16 @@ type Layout struct {
 	Numel  int64
 }
 
+// Vectors is the number of values in norms and biases.
+func (l *Layout) Vectors() (n int64) {
+	for _, leaf := range l.Leaves {
+		if len(leaf.Shape) == 1 {
+			n += leaf.Numel()
+		}
+	}
+	return n
+}
+
 // Layout is a pure function of the architecture, which must be valid.
 func (c Config) Layout() *Layout {
 	l := &Layout{}

@@ -62,7 +62,9 @@ func (o origin) close() error {
 
 // model makes the agent's model of it: the weights, or random ones, which are a function of the seed.
 func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
-	opt.Compute = computeType(a)
+	if opt.Compute = computeType(a); opt.Frozen && cfg.HoldsBF16(a) {
+		opt.Compute = torch.BFloat16
+	}
 	opt.Quantised = a.Quantised() && o.source != nil && o.source.GGUFMeta() != nil // a reference may be a folder
 	if o.source != nil {
 		return model.Load(ctx, d, o.source, opt)

@@ -119,7 +119,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		if err != nil {
 			return nil, err
 		}
-		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", MaxPosition: positions(sharing)})
+		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", Frozen: want.Config.Frozen(a), MaxPosition: positions(sharing)})
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
@@ -188,7 +188,7 @@ func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent
 // setReference loads the weights of the KL term and closes where they come from.
 func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
-	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{MaxPosition: positions([]*config.Agent{a})}); err == nil {
+	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{Frozen: true, MaxPosition: positions([]*config.Agent{a})}); err == nil {
 		p.frees = append(p.frees, p.Reference.Close)
 		p.Learner.SetReference(p.Reference)
 	}

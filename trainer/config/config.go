@@ -270,7 +270,7 @@ type Agent struct {
 	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
 	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
-	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16|quantised" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy. quantised: matrices stay in the blocks of the model's GGUF file, are widened in the products and never trained: with lora or train: false."`
+	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16|quantised" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy if training changes the weights. quantised: matrices stay in the blocks of the model's GGUF file, are widened in the products and never trained: with lora or train: false."`
 	LoRA         LoRA       `yaml:"lora" doc:"Low-rank adapters: the model's weights stay as they are, and small matrices beside its linear maps are trained (docs/adapters.md). Agents of one process with the same model and adapters hold its weights once."`
 	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights. An agent whose model is hosted always does."`
 	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents it may call. Absent: all of them."`
@@ -322,7 +322,7 @@ type Engine struct {
 	Context               int           `yaml:"context" default:"0" min:"0" doc:"Most tokens of a conversation. 0: limits.max_tokens or the model's limit, whichever is lower."`
 	MicroBatchTokens      int           `yaml:"micro_batch_tokens" default:"4096" min:"1" doc:"Tokens packed into one forward and backward pass; a common prefix of sequences counts once."`
 	CheckpointActivations bool          `yaml:"checkpoint_activations" default:"false" doc:"Recompute activations in the backward pass: less memory, about a third more time."`
-	DType                 string        `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy, renewed after each update; log-probs then differ from the trainer's (grpo.gap_warn)."`
+	DType                 string        `yaml:"dtype" default:"auto" enum:"auto|bf16" doc:"Weights for sampling. auto: the weights of training. bf16: on the CPU, a bf16 copy, renewed after each update (with train: false nothing else is kept); log-probs then differ from the trainer's (grpo.gap_warn)."`
 }
 
 // EngineWeights says how servers get an agent's weights, and how exactly they must compute with them.

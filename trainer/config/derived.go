@@ -28,7 +28,7 @@ func (a *Agent) ContextTokens(positions int) int {
 // Remote says whether servers sample the agent's turns.
 func (e *Engine) Remote() bool { return e.Kind != "local" }
 
-// ComputesBF16 says whether forward passes compute in bf16. Weights that are not quantised have an fp32 master then.
+// ComputesBF16 says whether forward passes compute in bf16. Weights that training changes have an fp32 master then.
 func (a *Agent) ComputesBF16() bool {
 	return a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu"
 }

@@ -287,6 +287,15 @@ func (c *Config) ColdStarts(a *Agent) bool {
 	return a.ColdStart.Steps > 0 && c.ColdStart.Demonstrations != "none"
 }
 
+// Frozen says whether nothing ever changes the weights of an agent's model: it has adapters, or no phase trains it.
+func (c *Config) Frozen(a *Agent) bool { return a.Adapts() || !c.Learns(a) && !c.ColdStarts(a) }
+
+// HoldsBF16 says whether an agent's model is held in bf16 alone, 2 bytes a parameter: nothing changes it, and either all forward
+// passes compute in bf16, or a CPU does nothing but sample from it.
+func (c *Config) HoldsBF16(a *Agent) bool {
+	return c.Frozen(a) && !a.Quantised() && (a.ComputesBF16() || a.Engine.DType == "bf16" && !a.Adapts())
+}
+
 // HasKL says whether an agent is trained with a KL term.
 func (c *Config) HasKL(a *Agent) bool { return c.GRPO.KL != mgrpo.KLNone && c.Learns(a) }
 

@@ -16,12 +16,12 @@ type Kind string
 
 // All kinds but Activations and Routes are exact to the byte; allocators may round each allocation up.
 const (
-	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's bf16 copy
-	Master      Kind = "master"      // fp32 weights, where Weights are bf16
+	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's copies
+	Master      Kind = "master"      // fp32 weights, where Weights are bf16 and trained
 	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
 	Gradients   Kind = "gradients"   // fp32, and where Weights are bf16 those of one micro-batch besides
 	Moments     Kind = "moments"     // AdamW's, fp32
-	Reference   Kind = "reference"   // weights of the KL reference, with a bf16 copy where the agent computes in bf16
+	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
 	Routes      Kind = "routes"      // experts recorded with the trajectories of a mixture, in the host's memory; if all are as long as they may be
@@ -68,15 +68,19 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	}
 	rotary := 4 * context * model.RotaryWidth()
 
-	weights := n*size + rotary
-	if quantised > 0 {
-		weights = quantised + rotary
-	}
-	if a.Engine.DType == "bf16" {
+	weights := n * size
+	switch {
+	case quantised > 0:
+		weights = quantised
+	case cfg.HoldsBF16(a):
+		if weights = 2 * n; !half {
+			weights += 4 * model.Layout().Vectors()
+		}
+	case a.Engine.DType == "bf16":
 		weights += 2 * n
 	}
-	p.add(Weights, weights)
-	if half && quantised == 0 {
+	p.add(Weights, weights+rotary)
+	if half && !cfg.Frozen(a) {
 		p.add(Master, 4*n)
 	}
 	p.Files = 4 * n
@@ -97,11 +101,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
 	}
 	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
-		reference := 4*n + rotary
-		if half {
-			reference += 2 * n
-		}
-		p.add(Reference, reference)
+		p.add(Reference, n*size+rotary)
 	}
 	var activations int64
 	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights

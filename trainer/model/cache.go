@@ -31,8 +31,8 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 		}
 		for _, g := range c.group {
 			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeads), arch.CacheBlock, int64(m.Config.HeadDim)}
-			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.embed.DType(), shape...)))
-			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.embed.DType(), shape...)))
+			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
+			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
 		}
 		return nil
 	})

@@ -2,7 +2,9 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -65,6 +67,7 @@ func adaptedPeak(t *testing.T, m *Model, layer, tokens int, checkpointed bool) (
 	do(t, m, func(s *torch.Scope) {
 		for _, p := range a.Leaves() {
 			p.Leaf.RequireGrad(true)
+			p.Leaf.SetGrad(s.Zeros(torch.Float32, p.Leaf.Shape()...))
 		}
 		run := a.Model().ForwardBackward
 		if checkpointed {
@@ -78,9 +81,87 @@ func adaptedPeak(t *testing.T, m *Model, layer, tokens int, checkpointed bool) (
 			return []*torch.Tensor{hidden}, []*torch.Tensor{s.Full(torch.Float32, 1, hidden.Shape()...)}
 		})
 		bytes = s.Memory().Peak - before
-		if a.leaves[0].Grad() == nil {
+		if a.leaves[0].Grad().Norm().Item() == 0 {
 			t.Error("the adapter has no gradient")
 		}
 	})
 	return bytes
+}
+
+// A frozen model in bf16 has 2 bytes a parameter, on a CPU norms and biases in float32 besides, and computes what one with a
+// master computes.
+func TestFrozenInBF16(t *testing.T) {
+	for _, device := range cudatest.Devices(t) {
+		dev, err := torch.Open(device, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		cfg := sixLayers
+		cfg.Family = arch.Qwen2 // with biases
+		open := func(frozen bool) (*Model, int64) {
+			before, err := dev.Memory(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := Random(t.Context(), dev, cfg, 1, Options{Compute: torch.BFloat16, Frozen: frozen})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { m.Close(context.Background()) })
+			after, err := dev.Memory(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m, after.Allocated - before.Allocated
+		}
+		m, size := open(true)
+		trained, _ := open(false)
+		most := 2*m.Layout.Numel + 4*int64(cfg.MaxPosition)*cfg.RotaryWidth() + 64<<10 // what allocators round up
+		if !dev.IsCUDA() {
+			most += 4*m.Layout.Vectors() - 60<<10
+		}
+		if size > most {
+			t.Errorf("%s: %d bytes for %d parameters, at most %d expected", device, size, m.Layout.Numel, most)
+		}
+		trained.roundMaster(t)
+		read, want := All(m).Reader(t.Context(), nil), All(trained).Reader(t.Context(), func(from int64, dst []float32) error {
+			return trained.ReadFlat(t.Context(), trained.Master, from, dst)
+		})
+		for _, p := range m.Layout.Tensors() {
+			got, expected := make([]float32, p.Numel()), make([]float32, p.Numel())
+			if err := errors.Join(read(p.Name, got), want(p.Name, expected)); err != nil || !slices.Equal(got, expected) {
+				t.Fatalf("%s: %s differs: %v", device, p.Name, err)
+			}
+		}
+		ids := []int32{3, 1, 4, 1, 5}
+		a, err := m.Logits(t.Context(), ids, []int{5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := trained.Logits(t.Context(), ids, []int{5})
+		if err != nil || !slices.Equal(a[0], b[0]) {
+			t.Errorf("%s: other logits than with a master: %v", device, err)
+		}
+		if !slices.Equal(sampledLogits(t, m, ids), sampledLogits(t, trained, ids)) {
+			t.Errorf("%s: a sampler's logits differ from those with a master", device)
+		}
+	}
+}
+
+// roundMaster gives Master the values that Half has.
+func (m *Model) roundMaster(t *testing.T) {
+	do(t, m, func(*torch.Scope) { m.Master.CopyFrom(m.Half) })
+}
+
+// sampledLogits are those after a prompt, as the engine computes them.
+func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
+	cache := newCache(t, m, 1, len(ids))
+	do(t, m, func(s *torch.Scope) {
+		n := int64(len(ids))
+		r := Rows{Sequence: s.FromInt32(make([]int32, n), n), Pos: s.FromInt32([]int32{0, 1, 2, 3, 4}, n), Length: s.FromInt32([]int32{1, 2, 3, 4, 5}, n)}
+		hidden := m.Generation.Hidden(s, s.FromInt32(ids, n), r.Pos, cache.At(r), nil)
+		logits = floats(torch.Linear(hidden.Narrow(0, n-1, 1), m.Generation.Head(), nil))
+	})
+	return logits
 }

@@ -14,14 +14,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Model is the weights of one decoder on one device. Master, Half and Compute are nil where it stays quantised.
+// Model is the weights of one decoder on one device. Master is nil where the weights are frozen in bf16, and Master, Half and
+// Compute are nil where they stay quantised.
 type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
 
 	Master  *torch.Tensor // fp32 [Layout.Numel]: the weights that the optimizer updates and checkpoints save
-	Half    *torch.Tensor // bf16 copy of Master, nil if nothing reads it
+	Half    *torch.Tensor // bf16 copy of Master, or the weights themselves without one; nil if nothing reads it
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
 	Decoder             // for training, over views of Compute
@@ -31,7 +32,7 @@ type Model struct {
 	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks, nil where leaves has a tensor
 
 	halves []*torch.Tensor // views of Half and
-	wide   []*torch.Tensor // of Master, where Generation reads both
+	wide   []*torch.Tensor // of Master, where Generation reads both; without a Master norms and biases have copies in fp32
 
 	positions int // rows of the rotary tables
 	rotations map[arch.Rotary]rotation
@@ -67,6 +68,7 @@ type Attention interface {
 type Options struct {
 	Compute     torch.DType // torch.Float32 or torch.BFloat16
 	HalfCopy    bool        // keep a bf16 copy beside float32: generation on a CPU then reads half the bytes
+	Frozen      bool        // nothing but adapters trains the model: in bf16 it has no Master
 	Quantised   bool        // keep matrices in the blocks of a GGUF file: nothing but adapters can train such a model
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 }
@@ -162,8 +164,10 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		return nil, err
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		m.Master = s.Keep(s.Empty(torch.Float32, m.Layout.Numel))
-		m.Compute = m.Master
+		if !opt.Frozen || opt.Compute != torch.BFloat16 {
+			m.Master = s.Keep(s.Empty(torch.Float32, m.Layout.Numel))
+			m.Compute = m.Master
+		}
 		if opt.HalfCopy || opt.Compute == torch.BFloat16 {
 			m.Half = s.Keep(s.Empty(torch.BFloat16, m.Layout.Numel))
 		}
@@ -175,7 +179,12 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		m.Decoder = m.decoder(m.leaves, m.leaves, nil)
 		m.Generation = &m.Decoder
 		if m.Half != nil && !dev.IsCUDA() {
-			m.wide, m.halves = m.views(s, m.Master), m.views(s, m.Half)
+			m.halves = m.views(s, m.Half)
+			if m.Master != nil {
+				m.wide = m.views(s, m.Master)
+			} else {
+				m.wide = m.wideVectors(s)
+			}
 			mixed := m.decoder(m.halves, m.wide, nil)
 			m.Generation = &mixed
 		}
@@ -192,6 +201,18 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) {
 	for _, l := range m.Layout.Leaves {
 		all = append(all, s.Keep(flat.Narrow(0, l.Offset, l.Numel()).View(l.Shape...).Detach()))
+	}
+	return all
+}
+
+// wideVectors returns fp32 tensors for norms and biases, which SyncHalf fills, and of the matrices views of Half.
+func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
+	all := m.views(s, m.Half)
+	for i, l := range m.Layout.Leaves {
+		if len(l.Shape) == 1 {
+			all[i].Drop()
+			all[i] = s.Keep(s.Empty(torch.Float32, l.Shape...))
+		}
 	}
 	return all
 }
@@ -272,9 +293,13 @@ func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention, 
 	return h
 }
 
-// embedded is the embedding of ids, scaled where the family does that. In bf16 the scale is a bf16.
+// embedded is the embedding of ids in the type of the norms, scaled where the family does that. In bf16 the scale is a bf16.
 func (d *Decoder) embedded(ids *torch.Tensor) *torch.Tensor {
 	x, scale := torch.Embedding(d.embed, ids), d.cfg.EmbeddingScale()
+	if held := x; held.DType() != d.norm.DType() {
+		x = held.To(d.norm.DType())
+		held.Drop()
+	}
 	switch {
 	case scale == 1:
 		return x

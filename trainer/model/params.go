@@ -38,10 +38,10 @@ type Param struct {
 	Offset int64
 }
 
-// All returns Params that are all weights of a model, in the buffers that the model reads; of one that stays quantised none,
-// since nothing can train it.
+// All returns Params that are all weights of a model, in the buffers that the model reads; of one without a Master none, since
+// nothing can train it.
 func All(m *Model) Params {
-	if m.quantised != nil {
+	if m.Master == nil {
 		return frozen{m}
 	}
 	return all{m}
@@ -84,5 +84,34 @@ func (p all) Reader(_ context.Context, master func(from int64, dst []float32) er
 			return fmt.Errorf("model: no tensor %s", name)
 		}
 		return master(t.Offset, dst)
+	}
+}
+
+// frozen are the Params of a model that nothing trains: there are none.
+type frozen struct{ m *Model }
+
+func (p frozen) Numel() int64          { return 0 }
+func (p frozen) Leaves() []Param       { return nil }
+func (p frozen) Master() *torch.Tensor { return nil }
+func (p frozen) Half() *torch.Tensor   { return nil }
+func (p frozen) Publish()              {}
+
+func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
+
+func (p frozen) Files(ctx context.Context, _ func(from int64, dst []float32) error) weights.Files {
+	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, nil)}
+}
+
+// Reader reads tensors of the model as it holds them.
+func (p frozen) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
+	return func(name string, dst []float32) error {
+		for i, l := range p.m.Layout.Leaves {
+			for _, t := range l.Parts {
+				if t.Name == name {
+					return p.m.Device.Do(ctx, func(s *torch.Scope) error { p.m.widen(s, i, t, dst); return nil })
+				}
+			}
+		}
+		return fmt.Errorf("model: no tensor %s", name)
 	}
 }

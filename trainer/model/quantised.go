@@ -150,43 +150,14 @@ func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, d
 	return leaf, errors.Join(err, m.Device.Do(ctx, func(*torch.Scope) error { flat.Drop(); return nil }))
 }
 
-// frozen are the Params of a model that stays quantised: there are none.
-type frozen struct{ m *Model }
-
-func (p frozen) Numel() int64          { return 0 }
-func (p frozen) Leaves() []Param       { return nil }
-func (p frozen) Master() *torch.Tensor { return nil }
-func (p frozen) Half() *torch.Tensor   { return nil }
-func (p frozen) Publish()              {}
-
-func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
-
-func (p frozen) Files(ctx context.Context, _ func(from int64, dst []float32) error) weights.Files {
-	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, nil)}
-}
-
-// Reader reads tensors of the model as the file's blocks define them.
-func (p frozen) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
-	return func(name string, dst []float32) error {
-		for i, l := range p.m.Layout.Leaves {
-			for _, t := range l.Parts {
-				if t.Name == name {
-					return p.m.Device.Do(ctx, func(s *torch.Scope) error { p.m.widen(s, i, t, dst); return nil })
-				}
-			}
-		}
-		return fmt.Errorf("model: no tensor %s", name)
-	}
-}
-
 // widen fills dst with a checkpoint's tensor of leaf i.
 func (m *Model) widen(s *torch.Scope, i int, t arch.Tensor, dst []float32) {
 	offset := t.Offset - m.Layout.Leaves[i].Offset
-	q := m.quantised[i]
-	if q == nil {
+	if m.leaves[i] != nil {
 		m.leaves[i].View(-1).Narrow(0, offset, t.Numel()).Float32s(dst)
 		return
 	}
+	q := m.quantised[i]
 	cols := t.Shape[1]
 	step := max(chunkElements/cols, 1)
 	for from := int64(0); from < t.Shape[0]; from += step {

@@ -52,10 +52,9 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 // state for each layer that gradients reach, and each such block runs again just before its backward pass.
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
 	att := m.packed(in)
-	embed, ok := m.embed.(*torch.Tensor)
-	toEmbedding, lowest := ok && embed.Grad() != nil, 0
-	if !toEmbedding {
-		lowest = m.lowestAdapted()
+	toEmbedding, lowest := trained(m.embed), 0
+	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
+		lowest++
 	}
 	inputs := make([]*torch.Tensor, len(m.layers)+1)
 	inputs[0] = m.embedded(in.IDs)
@@ -65,7 +64,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 			inputs[i].Drop()
 		}
 	}
-	grad := m.backBlock(s, inputs[len(m.layers)], true, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+	grad := m.backBlock(s, inputs[len(m.layers)], lowest < len(m.layers), func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 		return objective(m.normOf(x, len(m.layers)))
 	})
 	for i := len(m.layers) - 1; i >= lowest; i-- {
@@ -84,11 +83,24 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	})
 }
 
-// lowestAdapted is the first layer with an adapter. Nothing below it is trained where the embedding is not.
-func (m *Model) lowestAdapted() int {
-	return slices.IndexFunc(m.layers, func(l layer) bool {
-		return slices.ContainsFunc([]linear{l.qkv, l.o, l.gateUp, l.down}, func(of linear) bool { return of.lora != nil })
-	})
+// trained says whether there is a gradient to add to.
+func trained(w torch.Matrix) bool {
+	t, ok := w.(*torch.Tensor)
+	return ok && t != nil && t.Grad() != nil
+}
+
+// trained says whether anything in the layer is.
+func (l *layer) trained() bool {
+	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm}
+	for _, of := range []linear{l.qkv, l.o, l.gateUp, l.down} {
+		if all = append(all, of.weight, of.bias); of.lora != nil {
+			all = append(all, of.lora.Values)
+		}
+	}
+	if m := l.mixture; m != nil {
+		all = append(all, m.router, m.gateUp, m.down)
+	}
+	return slices.ContainsFunc(all, trained)
 }
 
 // block computes layer i: residual in, residual out.

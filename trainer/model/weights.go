@@ -14,11 +14,15 @@ const chunkElements = 1 << 20
 // fill sets every parameter. read fills dst with the elements of a checkpoint tensor from element `from` on; dst is
 // whole rows.
 func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, from int64, dst []float32) error) error {
+	to := m.Master
+	if to == nil {
+		to = m.Half
+	}
 	for _, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
 			cols := t.Numel() / max(t.Shape[0], 1)
 			rows := max(chunkElements/max(cols, 1), 1)
-			err := m.write(ctx, m.Master, t.Offset, t.Numel(), rows*cols, func(from int64, dst []float32) error {
+			err := m.write(ctx, to, t.Offset, t.Numel(), rows*cols, func(from int64, dst []float32) error {
 				return read(l, t, from, dst)
 			})
 			if err != nil {
@@ -61,13 +65,21 @@ func (m *Model) ReadFlat(ctx context.Context, flat *torch.Tensor, from int64, ds
 	})
 }
 
-// SyncHalf copies Master to the bf16 copy.
+// SyncHalf copies Master to the bf16 copy or, without a Master, what Generation has in float32 from Half.
 func (m *Model) SyncHalf(ctx context.Context) error {
 	if m.Half == nil {
 		return nil
 	}
 	return m.Device.Do(ctx, func(*torch.Scope) error {
-		m.Half.CopyFrom(m.Master)
+		if m.Master != nil {
+			m.Half.CopyFrom(m.Master)
+			return nil
+		}
+		for i, t := range m.wide {
+			if t.DType() == torch.Float32 {
+				t.CopyFrom(m.halves[i])
+			}
+		}
 		return nil
 	})
 }

@@ -66,7 +66,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	if p.device, err = torch.Open(opt.Device, threads); err != nil {
 		return nil, err
 	}
-	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), Quantised: opt.DType == "quantised", MaxPosition: opt.Context}
+	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), Quantised: opt.DType == "quantised", Frozen: true, MaxPosition: opt.Context}
 	if p.base, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
 		return nil, errors.Join(err, p.device.Close())
 	}
