@@ -1,8 +1,8 @@
 """The peers of a step's phases: transformers' generate, its forward and backward on a padded batch, and TRL's
-GRPOTrainer, on the weights, prompts and completions that the case names.
+GRPOTrainer, on the weights, prompts and completions that the case names. The latter two with PEFT's adapters, too.
 
 A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
-"advantages": [float], "checked": C, "log_probs": [[float]], "lr"}: completion i belongs to prompt i // K. "log_probs" are
+"advantages": [float], "checked": C, "log_probs": [[float]], "lr", "rank"}: completion i belongs to prompt i // K. "log_probs" are
 those of the first completion of each of the first C prompts in float64, from the provider "float64", or absent.
 """
 
@@ -103,6 +103,35 @@ class ForwardBackward(Phase):
         loss.backward()
 
 
+def adapters(case):
+    """New adapters on every linear map of the layers."""
+    import peft
+    return peft.LoraConfig(r=case["rank"], lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def described(config):
+    import peft
+    return {"lora": {"r": config.r, "alpha": config.lora_alpha, "targets": "all-linear"}, "peft": peft.__version__}
+
+
+class AdapterUpdate(ForwardBackward):
+    """The same with PEFT's adapters, and with the optimizer's step."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        import peft
+        config = adapters(case)
+        self.model = peft.get_peft_model(self.model, config)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=0.0, betas=(0.9, 0.98), weight_decay=0.1, fused=True)  # rate 0: each run computes the same
+        self.settings |= {**described(config), "trained": sum(p.numel() for p in self.trained), "optimizer": "AdamW, clip 1, part of what is timed"}
+
+    def run(self):
+        super().run()
+        torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
+        self.optimizer.step()
+
+
 class Gate(transformers.TrainerCallback):
     """Holds the trainer before each step until it is asked for one."""
 
@@ -117,7 +146,7 @@ class Gate(transformers.TrainerCallback):
 
 
 class GRPO(Phase):
-    """One step of trl.GRPOTrainer: generate, reward, loss, backward, clip, AdamW."""
+    """One step of trl.GRPOTrainer: generate, reward, loss, backward, clip, AdamW. With a rank in the case, of PEFT's adapters."""
 
     def __init__(self, case):
         super().__init__(case)
@@ -141,12 +170,16 @@ class GRPO(Phase):
             pad_to_multiple_of=None, max_steps=steps, logging_steps=1_000_000, save_strategy="no", report_to=[],
             disable_tqdm=True, seed=0)
         self.settings |= chosen
+        config = None
+        if case["rank"]:
+            config = adapters(case)
+            self.settings |= described(config)
         # The fingerprint is given since datasets would pickle pyarrow whole, which is not under site-packages here.
         prompts = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(
             {"prompt": [" ".join(map(str, p)) for p in case["prompts"]]}), fingerprint="prompts")
         return trl.GRPOTrainer(
             model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir=f"{case['folder']}-trl", **chosen),
-            train_dataset=prompts, callbacks=[callback],
+            train_dataset=prompts, callbacks=[callback], peft_config=config,
             processing_class=numerals(self.model.config.vocab_size))
 
     def check(self):
@@ -279,4 +312,5 @@ def prepare(case, provider):
     return PROVIDERS[provider](case)
 
 
-PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "trl": GRPO, "trl-profile": Profile, "float64": Float64}
+PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "peft": AdapterUpdate,
+             "trl": GRPO, "trl-peft": GRPO, "trl-profile": Profile, "float64": Float64}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/lora"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy"
@@ -19,18 +20,23 @@ import (
 
 // actor is the model, engine and learner of an agent, with the defaults of a run's configuration.
 type actor struct {
-	device  *torch.Device
-	model   *model.Model
-	engine  policy.Policy
-	learner *learner.Learner
+	device   *torch.Device
+	model    *model.Model
+	adapters *model.Adapters // nil: the model's weights are trained
+	engine   policy.Policy
+	learner  *learner.Learner
 
 	steps   int64
 	sampled []policy.Completion // by the last rollout
+	before  int64               // bytes in tensors of the process when the device was opened
 }
 
 type actorOptions struct{ engine, learner bool }
 
-const microBatchTokens = 4096 // as engine.micro_batch_tokens
+const (
+	microBatchTokens = 4096 // as engine.micro_batch_tokens
+	loraAlpha        = 32
+)
 
 func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a *actor, err error) {
 	a = &actor{}
@@ -42,6 +48,11 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return a, err
 	}
+	m, err := a.device.Memory(ctx)
+	if err != nil {
+		return a, err
+	}
+	a.before = m.Allocated
 	src, err := weights.Open(w.Folder)
 	if err != nil {
 		return a, err
@@ -65,17 +76,47 @@ func (a *actor) modelOptions(p precision, positions int) model.Options {
 // context is the length of a sequence.
 func (w *workload) context() int { return len(w.Prompts[0]) + w.NewTokens }
 
-// equip starts the engine and the learner.
+// adapt puts new adapters on all linear maps.
+func (a *actor) adapt(ctx context.Context, rank int) error {
+	c := lora.PEFT{Spec: lora.New(rank, loraAlpha, false, nil)}
+	layout, err := c.Spec.Layout(a.model.Config)
+	if err == nil {
+		a.adapters, err = model.Adapt(ctx, a.model, c, layout, model.FreshAdapters(layout, 1, false))
+	}
+	return err
+}
+
+// policy is the model that samples and learns, and params what is trained of it.
+func (a *actor) policy() *model.Model {
+	if a.adapters != nil {
+		return a.adapters.Model()
+	}
+	return a.model
+}
+
+func (a *actor) params() model.Params {
+	if a.adapters != nil {
+		return a.adapters
+	}
+	return model.All(a.model)
+}
+
+// equip adds adapters, and starts the engine and the learner.
 func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err error) {
+	if w.Rank > 0 {
+		if err := a.adapt(ctx, w.Rank); err != nil {
+			return err
+		}
+	}
 	if opt.engine {
-		engine, err := local.New(ctx, a.model, local.Options{Slots: len(w.Prompts) * w.Rollouts})
+		engine, err := local.New(ctx, a.policy(), local.Options{Slots: len(w.Prompts) * w.Rollouts})
 		if err != nil {
 			return err
 		}
 		a.engine = engine
 	}
 	if opt.learner {
-		a.learner, err = learner.New(ctx, a.model, model.All(a.model), learner.Options{
+		a.learner, err = learner.New(ctx, a.policy(), a.params(), learner.Options{
 			Loss: mgrpo.DefaultObjective(),
 			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: microBatchTokens,
 		})
@@ -185,6 +226,9 @@ func (a *actor) close(ctx context.Context) error {
 	}
 	if a.learner != nil {
 		all = append(all, a.learner.Close(ctx))
+	}
+	if a.adapters != nil {
+		all = append(all, a.adapters.Close(ctx))
 	}
 	if a.model != nil {
 		all = append(all, a.model.Close(ctx))

@@ -21,11 +21,12 @@ func (s shape) String() string {
 // sequences is how many are sampled.
 func (s shape) sequences() int { return s.prompts * s.rollouts }
 
-// network is a model: a file under models/, or a shape filled with random numbers.
+// network is a model: a file under models/, or a shape filled with random numbers. Of some, adapters are trained alone.
 type network struct {
 	name   string
 	file   string
 	config arch.Config
+	rank   int // of the adapters of all linear maps; 0: the weights are trained
 }
 
 var (
@@ -33,8 +34,16 @@ var (
 	small       = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
 	halfBillion = network{name: "24 layers, width 896, vocabulary 151,936", config: llama(24, 896, 14, 2, 4864, 151_936)}
 	tiny        = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	adapted     = smolLM2.adapted()
 	experts     = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
 )
+
+// adapted is the network with adapters.
+func (n network) adapted() network {
+	n.rank = 16
+	n.name += fmt.Sprintf(" with LoRA (r %d, all-linear)", n.rank)
+	return n
+}
 
 func llama(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	return arch.Config{
@@ -52,16 +61,17 @@ func mixture(layers, width, heads, kvHeads, ffn, experts, perToken, vocab int) a
 // phase is the work of a case, ours and the peer's.
 type phase struct {
 	peer    string // of bench/peers/phases.py
+	adapted string // the peer of adapters; "": none
 	options actorOptions
 	work    func(ctx context.Context, a *actor, w *workload) error
-	bytes   func(c arch.Config, s shape, weight float64) measure.Amount // weight: bytes of one that generation reads
-	flops   func(arch.Config, shape) measure.Amount
+	bytes   func(c arch.Config, s shape, weight float64, adapters int64) measure.Amount // weight: bytes of one that generation reads
+	flops   func(c arch.Config, s shape, adapters int64) measure.Amount                 // adapters: parameters of them
 }
 
 var phases = map[string]phase{
-	"rollout": {"hf-generate", actorOptions{engine: true}, rollOut, decodeBytes, rolloutFLOPs},
-	"learner": {"hf-forward-backward", actorOptions{learner: true}, update, noBytes, learnerFLOPs},
-	"step":    {"trl", actorOptions{engine: true, learner: true}, step, stepBytes, stepFLOPs},
+	"rollout": {"hf-generate", "", actorOptions{engine: true}, rollOut, decodeBytes, rolloutFLOPs},
+	"learner": {"hf-forward-backward", "peft", actorOptions{learner: true}, update, noBytes, learnerFLOPs},
+	"step":    {"trl", "trl-peft", actorOptions{engine: true, learner: true}, step, stepBytes, stepFLOPs},
 }
 
 // bench is one row.
@@ -110,13 +120,16 @@ func casesOf(suite string, quick bool) []bench {
 	shared := shape{prompts: 2, rollouts: 8, promptTokens: 90, newTokens: 64}
 	if quick {
 		b := bench{name: "tiny", suite: suite, weights: tiny, shape: shape{prompts: 2, rollouts: 3, promptTokens: 12, newTokens: 7}}
+		lora := b
+		lora.name, lora.weights = "tiny-lora", tiny.adapted()
 		if suite == "learner" {
-			return []bench{b}
+			return []bench{b, lora}
 		}
 		inHalf := b
 		inHalf.name, inHalf.precision = "tiny-bf16", half
 		if suite == "step" {
 			inHalf.precision = mixed
+			return []bench{b, inHalf, lora}
 		}
 		return []bench{b, inHalf}
 	}
@@ -135,12 +148,14 @@ func casesOf(suite string, quick bool) []bench {
 		return []bench{
 			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 2)}},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 1.5)}},
+			{"smollm2-lora", suite, adapted, shared, full, []measure.Target{faster(inFull, 1.25), smaller(inFull, 0.5)}},
 		}
 	case "step":
 		return []bench{
 			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 3), nearFloor(0.7), smaller(peer, 0.6)}},
 			{"smollm2-bf16", suite, smolLM2, shared, mixed, []measure.Target{faster(peer, 4.5)}},
 			{"small", suite, small, shared, full, []measure.Target{faster(peer, 8)}},
+			{"smollm2-lora", suite, adapted, shared, full, []measure.Target{faster(phases[suite].adapted, 3), faster(inFull, 1.25), smaller(inFull, 0.5)}},
 		}
 	}
 	return nil
@@ -192,7 +207,7 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 			if err := w.askFloat64(ctx, peersOf(o)); err != nil {
 				return fmt.Errorf("log-probs in float64: %w", err)
 			}
-			peers = append(peers, peersOf(o).Opener(phases[b.suite].peer, w))
+			peers = append(peers, peersOf(o).Opener(b.peer(), w))
 		}
 		row, err = b.compare(ctx, w, o, peers...)
 		return err
@@ -200,18 +215,34 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 	return row, err
 }
 
+// inFull is our own provider that trains the weights in place of adapters.
+const inFull = "mgrpo-full"
+
+func (b bench) peer() string {
+	if b.weights.rank > 0 {
+		return phases[b.suite].adapted
+	}
+	return phases[b.suite].peer
+}
+
 func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...measure.Opener) (measure.Row, error) {
 	p := phases[b.suite]
-	ours := measure.Opener{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
-		return open(ctx, p, w, o)
-	}}
+	ours := func(name string, w *workload) measure.Opener {
+		return measure.Opener{Name: name, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) { return open(ctx, p, w, o) }}
+	}
+	providers := []measure.Opener{ours(measure.Ours, w)}
+	if w.Rank > 0 {
+		whole := *w
+		whole.Rank = 0
+		providers = append(providers, ours(inFull, &whole))
+	}
 	row := b.row()
 	weight := 4.0
 	if b.precision != full {
 		weight = 2
 	}
-	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight), p.flops(w.config, b.shape)
-	return o.Schedule().Measure(ctx, row, append([]measure.Opener{ours}, peers...))
+	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight, w.adapters), p.flops(w.config, b.shape, w.adapters)
+	return o.Schedule().Measure(ctx, row, append(providers, peers...))
 }
 
 // row is the case's without what follows from its weights.

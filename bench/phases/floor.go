@@ -36,39 +36,65 @@ func (s shape) pairs() float64 {
 	return float64(s.prompts) * (p*(p+1)/2 + float64(s.rollouts)*(n*p+n*(n+1)/2))
 }
 
+// tokens is how many are computed.
+func (s shape) tokens() int { return s.prompts * (s.promptTokens + s.rollouts*(s.newTokens-1)) }
+
 // forwardFLOPs counts the operations of one forward pass; headRows is the number of rows of logits.
 func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 	layers, head := matrices(c)
-	tokens := s.prompts * (s.promptTokens + s.rollouts*(s.newTokens-1))
-	return 2*(layers*float64(tokens)+head*float64(headRows)) + 4*float64(c.Layers*c.Heads*c.HeadDim)*s.pairs()
+	return 2*(layers*float64(s.tokens())+head*float64(headRows)) + 4*float64(c.Layers*c.Heads*c.HeadDim)*s.pairs()
 }
 
 const forwardFormula = "2·(matrices·tokens + head·rows) + 4·layers·width·pairs"
 
-func rolloutFLOPs(c arch.Config, s shape) measure.Amount {
-	return measure.Amount{Formula: forwardFormula + ", prompts once", Value: forwardFLOPs(c, s, s.prompts+s.sequences()*(s.newTokens-1))}
+// adapterFLOPs counts the operations of a product with adapters of so many parameters.
+func (s shape) adapterFLOPs(adapters int64) float64 {
+	return 2 * float64(adapters) * float64(s.tokens())
 }
 
-func learnerFLOPs(c arch.Config, s shape) measure.Amount {
-	return measure.Amount{Formula: fmt.Sprintf("3·(%s), prompts once", forwardFormula), Value: 3 * forwardFLOPs(c, s, s.sequences()*s.newTokens)}
+func rolloutFLOPs(c arch.Config, s shape, adapters int64) measure.Amount {
+	return measure.Amount{Formula: forwardFormula + ", prompts once" + withAdapters(adapters, 1),
+		Value: forwardFLOPs(c, s, s.prompts+s.sequences()*(s.newTokens-1)) + s.adapterFLOPs(adapters)}
 }
 
-func stepFLOPs(c arch.Config, s shape) measure.Amount {
-	return measure.Amount{Formula: "rollout + learner", Value: rolloutFLOPs(c, s).Value + learnerFLOPs(c, s).Value}
+// learnerFLOPs are those of the forward pass, and of the gradients of inputs and of weights, which the weights under adapters
+// do not have.
+func learnerFLOPs(c arch.Config, s shape, adapters int64) measure.Amount {
+	passes := 3.0
+	if adapters > 0 {
+		passes = 2
+	}
+	return measure.Amount{Formula: fmt.Sprintf("%g·(%s), prompts once%s", passes, forwardFormula, withAdapters(adapters, 3)),
+		Value: passes*forwardFLOPs(c, s, s.sequences()*s.newTokens) + 3*s.adapterFLOPs(adapters)}
 }
 
-func decodeBytes(c arch.Config, s shape, weight float64) measure.Amount {
+func withAdapters(adapters int64, products int) string {
+	if adapters == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" + %d·adapters·tokens", 2*products)
+}
+
+func stepFLOPs(c arch.Config, s shape, adapters int64) measure.Amount {
+	return measure.Amount{Formula: "rollout + learner", Value: rolloutFLOPs(c, s, adapters).Value + learnerFLOPs(c, s, adapters).Value}
+}
+
+func decodeBytes(c arch.Config, s shape, weight float64, _ int64) measure.Amount {
 	return measure.Amount{Formula: fmt.Sprintf("%g·parameters·new tokens: every pass reads the weights, of experts those that a row chose", weight),
 		Value: weight * (float64(c.Parameters()) - unread(c, s.sequences())) * float64(s.newTokens)}
 }
 
-func noBytes(arch.Config, shape, float64) measure.Amount {
+func noBytes(arch.Config, shape, float64, int64) measure.Amount {
 	return measure.Amount{Formula: "0: bound by FLOPs"}
 }
 
-func stepBytes(c arch.Config, s shape, weight float64) measure.Amount {
+func stepBytes(c arch.Config, s shape, weight float64, adapters int64) measure.Amount {
+	trained, what := c.Parameters(), "parameters"
+	if adapters > 0 {
+		trained, what = adapters, "adapters"
+	}
 	return measure.Amount{
-		Formula: "rollout + 32·parameters: AdamW reads the gradient twice and moves weights and moments both ways",
-		Value:   decodeBytes(c, s, weight).Value + 32*float64(c.Parameters()),
+		Formula: "rollout + 32·" + what + ": AdamW reads the gradient twice and moves weights and moments both ways",
+		Value:   decodeBytes(c, s, weight, adapters).Value + 32*float64(trained),
 	}
 }

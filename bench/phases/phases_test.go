@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -63,6 +64,12 @@ func checkRow(t *testing.T, row measure.Row) {
 	if ours.PeakExtraBytes < 4*tiny.config.Parameters() {
 		t.Errorf("peak memory is %d bytes, less than the weights", ours.PeakExtraBytes)
 	}
+	if strings.HasSuffix(row.Name, "-lora") {
+		if whole := row.Providers[1]; whole.Name != inFull || whole.Status != "ok" || whole.PeakExtraBytes < 16*tiny.config.Parameters() ||
+			ours.PeakExtraBytes > whole.PeakExtraBytes-4*tiny.config.Parameters() {
+			t.Errorf("trained whole: %+v; with adapters the peak is %d bytes", whole, ours.PeakExtraBytes)
+		}
+	}
 	if row.FloorSeconds <= 0 {
 		t.Errorf("the floor is %v s", row.FloorSeconds)
 	}
@@ -80,10 +87,11 @@ func TestFloors(t *testing.T) {
 		name      string
 		got, want float64
 	}{
-		{"rollout", rolloutFLOPs(tiny.config, s).Value, 2*(layers*tokens+head*(2+3*2*3)) + attention},
-		{"learner", learnerFLOPs(tiny.config, s).Value, 3 * (2*(layers*tokens+head*24) + attention)},
-		{"decode", decodeBytes(tiny.config, s, 4).Value, 4 * 4 * (layers + head + 5*64)},
-		{"decode in bf16", decodeBytes(tiny.config, s, 2).Value, 2 * 4 * (layers + head + 5*64)},
+		{"rollout", rolloutFLOPs(tiny.config, s, 0).Value, 2*(layers*tokens+head*(2+3*2*3)) + attention},
+		{"learner", learnerFLOPs(tiny.config, s, 0).Value, 3 * (2*(layers*tokens+head*24) + attention)},
+		{"learner with adapters", learnerFLOPs(tiny.config, s, 1000).Value, 2*(2*(layers*tokens+head*24)+attention) + 6*1000*tokens},
+		{"decode", decodeBytes(tiny.config, s, 4, 0).Value, 4 * 4 * (layers + head + 5*64)},
+		{"decode in bf16", decodeBytes(tiny.config, s, 2, 0).Value, 2 * 4 * (layers + head + 5*64)},
 	} {
 		if math.Abs(c.got-c.want) > 0.5 {
 			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
@@ -93,10 +101,10 @@ func TestFloors(t *testing.T) {
 
 // TestCases keeps the real cases consistent: each has a target's peer that is its suite's.
 func TestCases(t *testing.T) {
-	for suite, p := range phases {
+	for suite := range phases {
 		for _, b := range casesOf(suite, false) {
 			for _, target := range b.targets {
-				if target.Peer != "" && target.Peer != p.peer {
+				if target.Peer != "" && target.Peer != b.peer() && !(b.weights.rank > 0 && target.Peer == inFull) {
 					t.Errorf("%s %s is compared with %s, which does not run", suite, b.name, target.Peer)
 				}
 			}
@@ -113,12 +121,13 @@ func TestPeers(t *testing.T) {
 	}
 	for suite, p := range phases {
 		t.Run(suite, func(t *testing.T) {
-			r, err := Run(context.Background(), suite, Options{Root: root, Threads: 1, Quick: true, Peers: true, Log: t.Logf})
+			r, err := Run(context.Background(), suite, Options{Root: root, Device: "cpu", Threads: 1, Quick: true, Peers: true, Log: t.Logf})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, row := range r.Rows {
-				for i, name := range []string{measure.Ours, p.peer} {
+				last := len(row.Providers) - 1
+				for i, name := range map[int]string{0: measure.Ours, last: map[bool]string{false: p.peer, true: p.adapted}[strings.HasSuffix(row.Name, "-lora")]} {
 					got := row.Providers[i]
 					if got.Name != name || got.Status != "ok" || !(got.MaxError < maxGap(row)) {
 						t.Errorf("%s %s: %+v", row.Name, name, got)

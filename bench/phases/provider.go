@@ -2,12 +2,14 @@ package phases
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/lora"
 )
 
 // open makes our provider of a phase.
@@ -24,12 +26,26 @@ func open(ctx context.Context, p phase, w *workload, o Options) (measure.Provide
 		Error:  func() (float64, error) { return a.logProbError(ctx, w) },
 		Done:   func() error { return a.close(closing) },
 	}
-	return process{provider, a.device}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}, nil
+	setup := measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}
+	if !w.shared {
+		return process{provider, a.device}, setup, nil
+	}
+	m, err := a.device.Memory(ctx)
+	if err != nil {
+		return nil, setup, errors.Join(err, a.close(closing))
+	}
+	return tensors{provider, a.device, m.Allocated - a.before}, setup, nil
 }
 
 func (a *actor) settings(w *workload) map[string]any {
 	s := map[string]any{"device": a.device.Spec(), "dtype": w.precision.ours(), "threads": a.device.Threads(), "max_error_against": w.against,
 		"peak": "memory of the process, on a GPU that of tensors"}
+	if w.shared {
+		s["peak"] = "memory of its tensors"
+	}
+	if w.Rank > 0 {
+		s["lora"] = map[string]any{"r": w.Rank, "alpha": loraAlpha, "targets": lora.AllLinear}
+	}
 	if a.engine != nil {
 		s["slots"], s["temperature"], s["stop"] = len(w.Completions), 1, "none"
 	}
@@ -68,6 +84,30 @@ func (p process) Run(ctx context.Context, repeat int, cache measure.Cache) (meas
 	if p.device.IsCUDA() {
 		s.PeakExtraBytes = m.Peak
 	}
+	return s, err
+}
+
+// tensors counts the memory of the provider's own tensors, where another one is in the process.
+type tensors struct {
+	*measure.Native
+	device *torch.Device
+	held   int64 // bytes between runs
+}
+
+func (p tensors) Run(ctx context.Context, repeat int, cache measure.Cache) (s measure.Samples, err error) {
+	var before, after torch.Memory
+	err = p.device.Do(ctx, func(s *torch.Scope) error {
+		s.ResetPeak()
+		before = s.Memory()
+		return nil
+	})
+	if err == nil {
+		s, err = p.Native.Run(ctx, repeat, cache)
+	}
+	if err == nil {
+		after, err = p.device.Memory(ctx)
+	}
+	s.PeakExtraBytes = p.held + after.Peak - before.Allocated
 	return s, err
 }
 

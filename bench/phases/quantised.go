@@ -77,7 +77,7 @@ func (d decode) measure(ctx context.Context, label string, o Options) (row measu
 	}
 	weight := float64(len(d.encode(nil, make([]float32, d.length)))) / float64(d.length) // bytes
 	row = measure.Row{Suite: "quantised", Name: label, Shape: d.network.name + ", " + d.shape.String(), DType: d.quantiser.name, PeerDType: "bfloat16",
-		Cache: measure.Cold, ReadOnly: true, Bytes: decodeBytes(d.config, d.shape, weight), FLOPs: rolloutFLOPs(d.config, d.shape),
+		Cache: measure.Cold, ReadOnly: true, Bytes: decodeBytes(d.config, d.shape, weight, 0), FLOPs: rolloutFLOPs(d.config, d.shape, 0),
 		Targets: []measure.Target{faster(inBF16, d.ratio), smaller(inBF16, d.part)}}
 	return o.Schedule().Measure(ctx, row, []measure.Opener{d.opener(measure.Ours, file, true, w, o), d.opener(inBF16, file, false, w, o)})
 }

@@ -27,9 +27,12 @@ type workload struct {
 	Checked     int         `json:"checked"`             // how many prompts, from the first: the error is taken over the first completion of each
 	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of those completions, in float64
 	LR          float64     `json:"lr"`
+	Rank        int         `json:"rank"` // of the adapters that are trained; 0: the weights are
 
 	precision precision
 	config    arch.Config
+	adapters  int64       // parameters of the adapters
+	shared    bool        // two providers are in this process
 	behaviour [][]float32 // the engine's log-probs of Completions
 	against   string      // where LogProbs are from
 }
@@ -38,7 +41,7 @@ type workload struct {
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
 	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
-		Checked: min(b.shape.prompts, 2)}
+		Checked: min(b.shape.prompts, 2), Rank: b.weights.rank, shared: b.weights.rank > 0}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
@@ -58,6 +61,9 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 	}
 	if err := a.equip(ctx, actorOptions{engine: true}, w); err != nil {
 		return nil, err
+	}
+	if a.adapters != nil {
+		w.adapters = a.adapters.Numel()
 	}
 	completions, err := a.sample(ctx, w)
 	if err != nil {
@@ -124,7 +130,7 @@ func (a *actor) trainingLogProbs(ctx context.Context, w *workload, completions [
 			in := model.Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)}
 			var logp *torch.Tensor
 			s.Grad(true, func() { // without gradients the linear maps are the engine's
-				rows := a.model.Forward(s, in).Narrow(0, int64(len(prompt))-1, k).Contiguous()
+				rows := a.policy().Forward(s, in).Narrow(0, int64(len(prompt))-1, k).Contiguous()
 				logp, _ = torch.HeadLogProb(rows, a.model.Head(), s.FromInt32(completion, k), 1, k)
 			})
 			values := make([]float32, k)
