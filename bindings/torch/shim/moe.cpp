@@ -19,6 +19,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "remake.h"
 #include "swiglu.h"
 
 namespace {
@@ -192,21 +193,21 @@ struct Experts : torch::autograd::Function<Experts> {
     const Order o = by_expert(chosen, down.size(0) / x.size(1));
     auto h = products_of_each(gather(x, o), gate_up, o, true);
     auto y = combine(products_of_each(swiglu(h), down, o, true), o, weight);
-    ctx->save_for_backward({gate_up.requires_grad() ? x : at::Tensor(), weight, gate_up, down, h, o.first, o.source, o.place});
+    ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : at::Tensor(), weight, gate_up, down, h, o.first, o.source, o.place});
     return y;
   }
   // The gradient of a weight is what its expert's output adds to the loss: dout W a, in which dout W is on the way to
   // the activations a anyway. So no output of an expert is kept.
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    const auto &x = saved[0], &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4];
+    const auto &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4];
     const Order o{saved[5], saved[6], saved[7], weight.size(0), weight.size(1), saved[5].size(0) - 1};
     auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = swiglu(h);
     auto dweight = weigh(g, a, o, weight);
     at::Tensor dx, d_gate_up, d_down;
     if (ctx->needs_input_grad(4)) d_down = weight_gradient(dout, a, down, o);
     auto dh = swiglu_bwd(g, h);
-    if (ctx->needs_input_grad(3)) d_gate_up = weight_gradient(dh, gather(x, o), gate_up, o);
+    if (ctx->needs_input_grad(3)) d_gate_up = weight_gradient(dh, gather(saved[0].defined() ? saved[0] : remade(0), o), gate_up, o);
     if (ctx->needs_input_grad(0)) dx = combine(products_of_each(dh, gate_up, o, false), o, {});
     return {dx, {}, dweight, d_gate_up, d_down};
   }

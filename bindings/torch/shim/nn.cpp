@@ -21,6 +21,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "remake.h"
 #include "swiglu.h"
 
 namespace {
@@ -56,13 +57,13 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
-    ctx->save_for_backward({w.requires_grad() ? x : at::Tensor(), w});
+    ctx->save_for_backward({w.requires_grad() && !can_be_remade(x) ? x : at::Tensor(), w});
     ctx->saved_data["biased"] = b.has_value();
     return at::linear(x, w, b);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    const auto &x = saved[0], &w = saved[1];
+    const auto &w = saved[1];
     auto dy = grads[0].reshape({-1, w.size(0)});
     at::Tensor dx, dw, db;
     if (ctx->needs_input_grad(0)) {
@@ -71,7 +72,7 @@ struct Linear : torch::autograd::Function<Linear> {
       dx = at::mm(dy, w).view(sizes);
     }
     if (ctx->needs_input_grad(1)) {
-      auto rows = x.reshape({-1, w.size(1)});
+      auto rows = (saved[0].defined() ? saved[0] : remade(0)).reshape({-1, w.size(1)});
       if (auto total = gradient_in_place(w); total.defined())
         total.addmm_(dy.t(), rows);
       else
@@ -147,7 +148,12 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     auto y = rms_norm(x, w, offset, eps, &inv_rms);
     ctx->save_for_backward({x, w, inv_rms});
     ctx->saved_data["offset"] = offset;
+    ctx->saved_data["eps"] = eps;
     return y;
+  }
+  static at::Tensor again(AutogradContext &ctx) {
+    auto saved = ctx.get_saved_variables();
+    return rms_norm(saved[0], saved[1], ctx.saved_data["offset"].toDouble(), ctx.saved_data["eps"].toDouble(), nullptr);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
@@ -179,6 +185,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     auto out = add_rms_norm(x, residual, w, offset, eps, &inv_rms);
     ctx->save_for_backward({out[0], w, inv_rms});
     ctx->saved_data["offset"] = offset;
+    ctx->saved_data["eps"] = eps;
     ctx->set_materialize_grads(false);  // the last sum of a model is used for its norm alone
     return out;
   }
@@ -237,6 +244,7 @@ struct Glu : torch::autograd::Function<Glu<Kind>> {
     ctx->save_for_backward({gate_up});
     return glu<Kind>(gate_up);
   }
+  static at::Tensor again(AutogradContext &ctx) { return glu<Kind>(ctx.get_saved_variables()[0]); }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     return {glu_bwd<Kind>(grads[0].contiguous(), ctx->get_saved_variables()[0])};
   }
@@ -289,7 +297,27 @@ at::Tensor rope_composite(const at::Tensor &x, const at::Tensor &cos, const at::
   return rest == 0 ? turned : at::cat({turned, x.narrow(2, 2 * half, rest)}, 2);
 }
 
+// What made result number nr of node, or undefined: f(function, its context) of those that can make theirs again.
+template <class F>
+auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
+  using torch::autograd::CppNode;
+  if (auto *n = dynamic_cast<CppNode<Glu<SwiGlu>> *>(node)) return f(&Glu<SwiGlu>::again, n->ctx_);
+  if (auto *n = dynamic_cast<CppNode<Glu<GeGlu>> *>(node)) return f(&Glu<GeGlu>::again, n->ctx_);
+  if (auto *n = dynamic_cast<CppNode<RmsNorm> *>(node)) return f(&RmsNorm::again, n->ctx_);
+  if (auto *n = dynamic_cast<CppNode<AddRmsNorm> *>(node); n && nr == 1) return f(&RmsNorm::again, n->ctx_);
+  return decltype(f(&RmsNorm::again, std::declval<AutogradContext &>())){};
+}
+
 }  // namespace
+
+bool can_be_remade(const at::Tensor &x) {
+  return of_maker(x.grad_fn().get(), x.output_nr(), [](auto, AutogradContext &) { return true; });
+}
+
+at::Tensor remade(uint32_t i) {
+  const auto &edge = torch::autograd::get_current_node()->next_edge(i);
+  return of_maker(edge.function.get(), edge.input_nr, [](auto again, AutogradContext &ctx) { return again(ctx); });
+}
 
 at::Tensor swiglu(const at::Tensor &gate_up) { return glu<SwiGlu>(gate_up); }
 at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<SwiGlu>(dy, gate_up); }
