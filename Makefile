@@ -135,7 +135,7 @@ bench: setup-tests build bench-peers ## every kernel and phase beside its peers:
 ablation: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
 	@$(GO) run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation-380k.json
 
-bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL (a download of gigabytes)
+bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL, PEFT (a download of gigabytes)
 	@bench/peers/setup.sh
 
 gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k

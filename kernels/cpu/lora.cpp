@@ -11,26 +11,46 @@ namespace {
 // How many rows a thread takes at once.
 constexpr int64_t kRowBlock = 16;
 
-// Adds what one adapter gives to consecutive rows. u and v are scratch: [rows, rank] and [rows, widest part].
-void add_rows(const mgrpo_lora &a, const float *x, float *y, int64_t rows, int64_t k, int64_t n, std::vector<float> &u,
-              std::vector<float> &v) {
-  const int64_t rank = rank_of(a);
-  if (rank == 0) return;
-  u.resize(static_cast<size_t>(rows * rank));
-  nn_ops().linear(x, k, a.values, k, nullptr, u.data(), rank, rows, k, rank);
-  const float *b = a.values + rank * k, *from = u.data();
+// f(first row, rows, their adapter) for rows of [begin, end) that have one adapter and follow each other.
+template <class F>
+void each_run(const mgrpo_lora *adapters, const int32_t *which_or_null, int64_t begin, int64_t end, const F &f) {
+  for (int64_t from = begin, to; from < end; from = to) {
+    const int32_t adapter = which_or_null != nullptr ? which_or_null[from] : 0;
+    for (to = from + 1; to < end && (which_or_null == nullptr || which_or_null[to] == adapter);) to++;
+    if (adapter >= 0) f(from, to - from, adapters[adapter]);
+  }
+}
+
+// One of equal slices of [0, n).
+struct Slice {
+  int64_t number, of;
+  int64_t begin(int64_t n) const { return n * number / of; }
+  int64_t size(int64_t n) const { return n * (number + 1) / of - begin(n); }
+};
+
+// u [rows, rank] gets a slice of A x, with `stride` floats from one row to the next.
+void project(const mgrpo_lora &a, Slice slice, const float *x, float *u, int64_t stride, int64_t rows, int64_t k) {
+  const int64_t rank = rank_of(a), first = slice.begin(rank);
+  nn_ops().linear(x, k, a.values + first * k, k, nullptr, u + first, stride, rows, k, slice.size(rank));
+}
+
+// Adds scale * B u to a slice of each part's columns. v is scratch.
+void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, float *y, int64_t rows, int64_t k, int64_t n,
+            std::vector<float> &v) {
+  const float *b = a.values + rank_of(a) * k;
   for (int64_t p = 0; p < a.count; p++) {
     const mgrpo_lora_part &part = a.parts[p];
-    v.resize(static_cast<size_t>(rows * part.n));
-    nn_ops().linear(from, rank, b, part.r, nullptr, v.data(), part.n, rows, part.r, part.n);
+    const int64_t first = slice.begin(part.n), width = slice.size(part.n);
+    v.resize(static_cast<size_t>(rows * width));
+    nn_ops().linear(u, stride, b + first * part.r, part.r, nullptr, v.data(), width, rows, part.r, width);
     const float scale = static_cast<float>(part.scale);
     for (int64_t i = 0; i < rows; i++) {
-      float *to = y + i * n + part.from;
-      const float *add = v.data() + i * part.n;
-      for (int64_t j = 0; j < part.n; j++) to[j] += scale * add[j];
+      float *to = y + i * n + part.from + first;
+      const float *add = v.data() + i * width;
+      for (int64_t j = 0; j < width; j++) to[j] += scale * add[j];
     }
     b += part.n * part.r;
-    from += part.r;
+    u += part.r;
   }
 }
 
@@ -45,14 +65,25 @@ int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int3
   if (which_or_null != nullptr && !all_in_range(which_or_null, rows, -1, count)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0 || n == 0 || count == 0) return MGRPO_OK;
   if (y == nullptr || (k > 0 && x == nullptr)) return MGRPO_INVALID_ARGUMENT;
-  const double work = static_cast<double>(rows) * static_cast<double>(rank_of(adapters[0])) * static_cast<double>(k + n);
-  parallel_blocks(rows, kRowBlock, work, [=](int64_t begin, int64_t end) {
-    std::vector<float> u, v;
-    for (int64_t from = begin, to; from < end; from = to) {
-      const int32_t adapter = which_or_null != nullptr ? which_or_null[from] : 0;
-      for (to = from + 1; to < end && (which_or_null == nullptr || which_or_null[to] == adapter);) to++;
-      if (adapter >= 0) add_rows(adapters[adapter], x + from * k, y + from * n, to - from, k, n, u, v);
-    }
+  int64_t widest = 0;
+  for (int64_t i = 0; i < count; i++) widest = std::max(widest, rank_of(adapters[i]));
+  if (widest == 0) return MGRPO_OK;
+  const double work = static_cast<double>(rows) * static_cast<double>(widest) * static_cast<double>(k + n);
+  // Where rows are too few for all threads, as in decoding, a block's columns are shared out, too.
+  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock, slices = blocks < thread_count(work) ? thread_count(work) : 1;
+  std::vector<float> products(static_cast<size_t>(rows * widest));
+  float *const u = products.data();
+  const auto each = [=](const auto &f) {
+    parallel_for(blocks * slices, work, [=](int64_t i) {
+      const int64_t begin = i / slices * kRowBlock;
+      each_run(adapters, which_or_null, begin, std::min(begin + kRowBlock, rows),
+               [&](int64_t from, int64_t m, const mgrpo_lora &a) { f(from, m, a, Slice{i % slices, slices}); });
+    });
+  };
+  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) { project(a, slice, x + from * k, u + from * widest, widest, m, k); });
+  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) {
+    std::vector<float> v;
+    expand(a, slice, u + from * widest, widest, y + from * n, m, k, n, v);
   });
   return MGRPO_OK;
 }

@@ -125,6 +125,23 @@ TEST_P(Lora, RowDoesNotDependOnItsCompany) {
   }
 }
 
+TEST(LoraCpu, BitsDoNotDependOnThreads) {
+  const Backend &b = cpu();
+  const int64_t k = 577, n = 961;
+  for (int64_t rows : {5, 16, 40}) {
+    Adapters adapters = three(b, k, n);
+    const Floats values = normal(rows * k, 9), before = normal(rows * n, 10);
+    const Ints which = mixed(rows);
+    Array x(b, MGRPO_FLOAT32, values), one(b, MGRPO_FLOAT32, before);
+    with_threads(1, [&] { ASSERT_EQ(add(b, adapters, &which, x, MGRPO_FLOAT32, one, rows, k, n), MGRPO_OK); });
+    for (int threads : {2, 3, 8}) {
+      Array many(b, MGRPO_FLOAT32, before);
+      with_threads(threads, [&] { ASSERT_EQ(add(b, adapters, &which, x, MGRPO_FLOAT32, many, rows, k, n), MGRPO_OK); });
+      EXPECT_TRUE(same_bits(many.values(), one.values())) << rows << " rows, " << threads << " threads";
+    }
+  }
+}
+
 TEST_P(Lora, ManyAdapters) {
   const int64_t count = 37, k = 12, n = 10;
   Adapters adapters;

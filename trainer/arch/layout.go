@@ -80,17 +80,19 @@ func (c Config) Layout() *Layout {
 	return l
 }
 
-// BlockNorms is the number of norms over the residual stream's width in a layer.
-func (c Config) BlockNorms() (n int) {
+// BlockNorms are the numbers of norms over the residual stream's width in a layer: before attention and the MLP, and after.
+func (c Config) BlockNorms() (before, after int) {
 	l := &Layout{}
 	families[c.Family].layer(&layer{layout: l, c: c}, c)
 	for _, leaf := range l.Leaves {
 		switch strings.TrimPrefix(leaf.Name, "layers.0.") {
-		case "input_norm", "post_norm", "attended_norm", "mlp_norm":
-			n++
+		case "input_norm", "post_norm":
+			before++
+		case "attended_norm", "mlp_norm":
+			after++
 		}
 	}
-	return n
+	return before, after
 }
 
 // Tensors lists every tensor of the checkpoint, in the order of the flat buffer.

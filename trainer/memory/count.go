@@ -197,11 +197,22 @@ func cacheBytes(cfg *config.Config, a *config.Agent, c arch.Config, size int64) 
 
 func kvWidth(c arch.Config) int64 { return int64(c.KVHeads) * int64(c.HeadDim) }
 
-// layerValues counts the values that one layer keeps of a token for its backward pass: two sums of the residual stream,
-// what goes into or comes out of each norm of its width, q, k and v before and after RoPE, the attention's output and log-sum-exp,
-// and what the MLP keeps.
+// layerValues counts the values of a token in one layer: two sums of the residual stream, what goes into or comes out of each
+// norm of its width, q, k and v before and after RoPE, the attention's output and log-sum-exp, and those of the MLP.
 func layerValues(c arch.Config) int64 {
-	return int64(2+c.BlockNorms())*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + mlpValues(c)
+	before, after := c.BlockNorms()
+	return int64(2+before+after)*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + mlpValues(c)
+}
+
+// keptValues counts those that are kept for the backward pass, which makes the others again: what comes out of a norm before
+// attention or the MLP, and the product of an MLP's gate.
+func keptValues(c arch.Config) int64 {
+	before, _ := c.BlockNorms()
+	kept := layerValues(c) - int64(before)*int64(c.Hidden)
+	if c.Mixture == nil {
+		kept -= int64(c.FFN)
+	}
+	return kept
 }
 
 // mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert that a token goes through, with the
@@ -222,7 +233,7 @@ func mlpValues(c arch.Config) int64 {
 // a micro-batch of its own.
 func trainingActivations(c arch.Config, e *config.Engine, context, size int64) int64 {
 	tokens := max(int64(e.MicroBatchTokens), context)
-	layers := int64(c.Layers) * layerValues(c)
+	layers := int64(c.Layers) * keptValues(c)
 	if e.CheckpointActivations {
 		const ends = 3 // the embeddings beside the layers' outputs, and the gradients at both ends of a layer
 		layers = (int64(c.Layers)+ends)*int64(c.Hidden) + layerValues(c)
@@ -230,7 +241,7 @@ func trainingActivations(c arch.Config, e *config.Engine, context, size int64) i
 	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
 		layers += 10 * kvWidth(c)
 	}
-	// The layer whose backward pass runs also needs gradients of its kept values; logits exist as values and as gradients.
+	// The layer whose backward pass runs also needs the gradients of its values; logits exist as values and as gradients.
 	return tokens*(layers+layerValues(c))*size + 2*4*min(learner.DefaultHeadRows, tokens)*int64(c.VocabSize)
 }
 
