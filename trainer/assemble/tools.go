@@ -105,7 +105,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		if err != nil {
 			return o, err
 		}
-		o = openedTool{one(c, v), v.Close, nil, v.Service(), v.Check}
+		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
 	case "retriever":
 		set := tool.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
 		if kept.Replays() { // nobody is asked
@@ -115,7 +115,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		if err != nil {
 			return o, err
 		}
-		o = openedTool{one(c, r), r.Close, r.Secrets(), r.Service(), nil}
+		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case "mcp":
 		set := tool.MCPConfig{Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Cache: kept, Lost: lost}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -124,7 +124,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		if err != nil {
 			return o, err
 		}
-		o = openedTool{server.Tools(), server.Close, set.Secrets(), set.Service(), nil}
+		o = openedTool{tools: server.Tools(), close: server.Close, secrets: set.Secrets(), service: set.Service()}
 	default:
 		return o, fmt.Errorf("there is no tool of this name and no built-in kind %q", c.Kind)
 	}

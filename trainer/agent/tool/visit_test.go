@@ -124,8 +124,7 @@ func TestVisitRedirects(t *testing.T) {
 		asked.Add(1)
 		io.WriteString(w, "secrets")
 	})
-	var at string
-	at = website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
+	at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/robots.txt":
 			io.WriteString(w, "User-agent: *\nDisallow: /closed")

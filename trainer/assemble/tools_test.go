@@ -1,0 +1,54 @@
+package assemble
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// A page is visited as the file says, and a tool that asks outside is asked again unless the file says otherwise.
+func TestToolsOfConfiguration(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/robots.txt" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprintf(w, `<p>read by %s, see <a href="/b">this</a>`, r.UserAgent())
+	}))
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://")
+	cfg, err := config.Parse("t.yaml", fmt.Appendf(nil, `
+run: {name: t}
+agents: {a: {role: main, model: m}}
+tools:
+  home: {kind: visit, hosts: [%q], schemes: [http], networks: [127.0.0.0/8], user_agent: reader/1.0, links: true}
+  away: {kind: visit, hosts: [%q], schemes: [http], retries: 0}
+  small: {kind: visit, hosts: [%q], schemes: [http], networks: [127.0.0.0/8], max_page: 10}
+  mcp: {kind: mcp, url: %q}
+`, host, host, host, server.URL), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"home": "read by reader/1.0, see [this](" + server.URL + "/b)", "away": "not a public address", "small": "more than 10 bytes"} {
+		v, err := newVisit(cfg.Tool(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := v.Call(t.Context(), fmt.Appendf(nil, `{"url": %q}`, server.URL))
+		if said := fmt.Sprint(out, err); !strings.Contains(said, want) {
+			t.Errorf("%s: %s, want %s", name, said, want)
+		}
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, want := range map[string]int{"home": 2, "away": 0, "mcp": 0} {
+		if got := cfg.Tool(name).Retries; got != want {
+			t.Errorf("%s: %d retries, want %d", name, got, want)
+		}
+	}
+}
