@@ -10,6 +10,7 @@ run=$PWD/build/interop-run log=build/interop.log
 
 rm -rf "$run" $log
 mapfile -t small < <(tr ' ' '\n' <.ci/quickstart-small)
+small+=(--set run.checkpoint_every=2)
 # train NAME CONFIG FLAG...: a run in $run/NAME.
 train() { .ci/untaught bin/mgrpo train -c "$2" --set run.dir="$run/$1" "${@:3}" >>$log 2>&1 || { cat $log >&2; exit 1; }; }
 
