@@ -38,7 +38,7 @@ func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, adva
 				continue
 			}
 			t := held.trajectories[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
-			for _, row := range t.rows() {
+			for _, row := range t.Rows() {
 				if len(row.Tokens) == 0 { // of a program that never asked
 					continue
 				}

@@ -56,7 +56,7 @@ func (w *worker) lines(held *experience, groups []mgrpo.Group, advantages []mgrp
 	lines := map[string]*archive.Line{}
 	for id, t := range held.trajectories {
 		lines[id] = &archive.Line{Trajectory: t.Trajectory, Task: t.task, Expert: t.expert, Program: t.program}
-		for _, row := range t.more {
+		for _, row := range t.More {
 			lines[row.ID] = &archive.Line{Trajectory: row, Task: t.task, RowOf: id}
 		}
 	}

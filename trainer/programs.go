@@ -166,12 +166,12 @@ func (w *worker) heldOf(q task.Query, k, i int, said []gateway.Conversation) tra
 		row := &rows[n]
 		row.Version = min(row.Version, w.Policy.Version())
 		sum.Version = min(sum.Version, row.Version)
-		row.ID = fmt.Sprintf("%s+%d", sum.ID, n)
+		row.ID = agent.RowID(sum.ID, n)
 		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, w.name, i
 	}
 	t := trajectory{Trajectory: sum, task: subtask}
 	if len(rows) > 0 { // else the program never asked
-		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.more = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
+		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.More = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
 		t.Routes = rows[0].Routes
 	}
 	return t

@@ -84,16 +84,12 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 	counted := true
 	for _, t := range held.trajectories {
 		format.addBool(t.FormatValid)
-		turns.add(float64(len(t.Turns)))
+		turns.add(float64(len(t.Said())))
 		n, own, known := t.Size()
 		tokens.add(float64(n))
 		sampled.add(float64(own))
 		counted = counted && known
-		for _, row := range t.more { // they are of the same conversation: they count in the sums alone
-			tokens.sum += float64(len(row.Tokens))
-			sampled.sum += float64(row.SampledTokens())
-		}
-		r.Values["rows_rewritten"] += float64(len(t.more))
+		r.Values["rows_rewritten"] += float64(len(t.More))
 		malformed.add(float64(t.Malformed))
 		if !w.main {
 			expert.add(orZero(t.expert))

@@ -297,7 +297,7 @@ func answerText(t agent.Trajectory) string {
 // attemptOf is a conversation as a verifier sees it; subtask is what a sub-agent was asked.
 func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 	a := task.Attempt{Agent: t.Agent, Rollout: t.Rollout, Invocation: t.Invocation, Subtask: subtask, Answer: t.Answer}
-	for _, turn := range t.Turns {
+	for _, turn := range t.Said() {
 		a.Conversation = append(a.Conversation, task.Message{Role: turn.Role, Text: turn.Text})
 	}
 	return a
@@ -360,9 +360,8 @@ func (c *collector) add(t *trajectory) {
 		return
 	}
 	if c.phase.Evaluates() { // nothing is trained on it
-		t.Routes = nil
-		for i := range t.more {
-			t.more[i].Routes = nil
+		for _, row := range t.Rows() {
+			row.Routes = nil
 		}
 	}
 	c.held.trajectories[t.ID] = t
@@ -379,7 +378,7 @@ func (c *collector) add(t *trajectory) {
 // talkOf is a conversation as texts.
 func talkOf(t agent.Trajectory) *metrics.Talk {
 	out := &metrics.Talk{ID: t.ID}
-	for _, turn := range t.Turns {
+	for _, turn := range t.Said() {
 		out.Turns = append(out.Turns, metrics.Spoken{Said: turn.Sampled, Text: turn.Text})
 	}
 	return out

@@ -13,8 +13,10 @@ func TestEvaluationsKeepNoExperts(t *testing.T) {
 		w := &worker{observer: &recorder{}}
 		c := w.collect(phase, store.Plan{})
 		recorded := agent.Trajectory{ID: "q/0", Routes: []uint16{1, 2}}
-		c.add(&trajectory{Trajectory: recorded, more: []agent.Trajectory{recorded}})
-		for _, row := range c.held.trajectories["q/0"].rows() {
+		folded := recorded
+		folded.More = []agent.Trajectory{recorded}
+		c.add(&trajectory{Trajectory: folded})
+		for _, row := range c.held.trajectories["q/0"].Rows() {
 			if len(row.Routes) != want {
 				t.Errorf("%v: a row has %d experts, want %d", phase, len(row.Routes), want)
 			}

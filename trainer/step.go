@@ -89,15 +89,9 @@ type experience struct {
 // trajectory is one conversation with what its reward is made of.
 type trajectory struct {
 	agent.Trajectory
-	more    []agent.Trajectory // further rows of a conversation whose history its program rewrote
-	program string             // what the program that played the rollout wrote for people
-	task    string             // the question or sub-task it started from
-	expert  *float64           // a sub-agent's own score; nil where the format is invalid
-}
-
-// rows are the token sequences of the trajectory.
-func (t *trajectory) rows() []agent.Trajectory {
-	return append([]agent.Trajectory{t.Trajectory}, t.more...)
+	program string   // what the program that played the rollout wrote for people
+	task    string   // the question or sub-task it started from
+	expert  *float64 // a sub-agent's own score; nil where the format is invalid
 }
 
 // agree returns, by query, the outcomes of the rollouts that are complete: verified, and with every trajectory

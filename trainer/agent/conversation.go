@@ -31,10 +31,11 @@ type Spec struct {
 // Limits bound a conversation; 0 is no limit. A conversation that reaches a limit ends with an invalid format, except
 // for CallsPerTurn: surplus calls get an error as their result, like malformed calls.
 type Limits struct {
-	Turns        int           // sampled turns
+	Turns        int           // sampled turns, without summaries
 	CallsPerTurn int           // calls executed for one turn
 	TurnTokens   int           // sampled tokens of a turn
-	Tokens       int           // all tokens: prompt, sampled, observed
+	Tokens       int           // all tokens: prompt, sampled, observed; of a folded conversation, of a stretch
+	Fold         Fold          // needs a dialect in which an answer is any text
 	Wall         time.Duration // from the first prompt to the answer, calls included
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
@@ -15,27 +16,47 @@ type sampler struct {
 	traj     *Trajectory
 	turn     []int32 // newest sampled turn
 	newest   int64   // newest policy version that sampled a turn
-	computed int     // tokens of traj that went through the model
+	computed int     // tokens of the row that went through the model
+	next     folding
 }
 
 func (v *sampler) Open(task string) error {
 	ids, text, err := v.spec.Dialect.Prompt(task)
 	if err == nil {
-		v.traj.AppendObserved(RolePrompt, ids, text)
-		v.spec.Key.Root = policy.Root(ids, v.spec.Repeat)
+		v.next.task = task
+		v.begin(ids, text)
 	}
 	return err
 }
 
 func (v *sampler) Observe(results []Result) error {
 	ids, text, err := v.spec.Dialect.Observe(v.turn, results)
+	if fold := v.spec.Limits.Fold; err == nil && fold.At > 0 {
+		v.next.remember(fold.Keep, exchange{slices.Concat(v.turn, ids), v.spec.Dialect.Text(v.turn) + text})
+		if v.next.asked = len(v.row().Tokens)+len(ids) >= fold.At; v.next.asked {
+			ids, text, err = v.spec.Dialect.Observe(v.turn, asking(results))
+		}
+	}
 	if err == nil {
-		v.traj.AppendObserved(RoleObserved, ids, text)
+		v.row().AppendObserved(RoleObserved, ids, text)
 	}
 	return err
 }
 
+// row is the stretch in which the conversation is.
+func (v *sampler) row() *Trajectory {
+	if n := len(v.traj.More); n > 0 {
+		return &v.traj.More[n-1]
+	}
+	return v.traj
+}
+
 func (v *sampler) Turn(ctx context.Context) (Action, string, error) {
+	if v.next.asked {
+		if a, finish, err := v.fold(ctx); err != nil || finish != "" || a.Invalid != "" {
+			return a, finish, err
+		}
+	}
 	finish, err := v.sample(ctx)
 	if err != nil || finish != "" {
 		return Action{}, finish, err
@@ -56,7 +77,8 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 	s := v.spec.Sampling
 	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
 	// The capacity ends at the length, so an engine that appends to the slice copies it.
-	tokens := v.traj.Tokens[:len(v.traj.Tokens):len(v.traj.Tokens)]
+	row := v.row()
+	tokens := row.Tokens[:len(row.Tokens):len(row.Tokens)]
 	out, err := v.policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: v.spec.Key, Computed: v.computed})
 	if err != nil && (out.Finish != policy.FinishCancelled || ctx.Err() == nil) {
 		return "", err
@@ -66,8 +88,8 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 		return "", err
 	}
 	if len(out.Tokens) > 0 {
-		v.traj.AppendSampled(out, v.spec.Dialect.Text(out.Tokens))
-		v.computed = len(v.traj.Tokens) - 1 // the newest goes through the model with the next turn
+		row.AppendSampled(out, v.spec.Dialect.Text(out.Tokens))
+		v.computed = len(row.Tokens) - 1 // the newest goes through the model with the next turn
 	}
 	switch out.Finish {
 	case policy.FinishStop:
@@ -88,7 +110,7 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 
 // room returns the number of tokens that the next turn may sample, and the finish reason if it samples all of them.
 func (v *sampler) room(dialectMax int) (int, string) {
-	have := len(v.traj.Tokens)
+	have := len(v.row().Tokens)
 	room, binding := v.policy.ContextLimit()-have, FinishContext
 	tighten := func(n int, finish string) {
 		if n <= room {
@@ -115,10 +137,11 @@ func (v *sampler) accept(out policy.Completion, room int) error {
 	if len(out.Tokens) == 0 {
 		return nil
 	}
-	if v.traj.SampledTokens() == 0 {
-		v.traj.Version, v.newest = out.Version, out.Version
+	row := v.row()
+	if row.SampledTokens() == 0 {
+		row.Version = out.Version
 	}
-	v.traj.Version, v.newest = min(v.traj.Version, out.Version), max(v.newest, out.Version)
+	row.Version, v.traj.Version, v.newest = min(row.Version, out.Version), min(v.traj.Version, out.Version), max(v.newest, out.Version)
 	if lag := v.newest - v.traj.Version; lag > v.spec.MaxLag {
 		return fmt.Errorf("turns sampled by policy versions %d to %d: more than max_lag %d apart", v.traj.Version, v.newest, v.spec.MaxLag)
 	}

@@ -29,8 +29,12 @@ const (
 // Trajectory is all tokens that one agent read and sampled in one rollout (main agent) or one invocation (sub-agent).
 // Tokens, Sampled and LogProbs have equal length. A hosted model shows no tokens: its trajectory has turns with their
 // texts, from token 0 to token 0, and perhaps a Usage. It is never trained on.
+//
+// What the agent read last need not begin with all that it read before: a conversation may be folded, and a program may
+// rewrite its history. Such a trajectory has several rows. The first has the fields of the whole; the others, More, have
+// Tokens, Sampled, LogProbs, Routes, Turns and a Version of their own. A token is Sampled in one row alone.
 type Trajectory struct {
-	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation
+	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation; of a further row with +1, +2, ...
 	Query      string `json:"query"`
 	Rollout    int    `json:"rollout"`
 	Agent      string `json:"agent"`
@@ -41,6 +45,8 @@ type Trajectory struct {
 	LogProbs []float32 `json:"log_probs"` // natural log, of sampled tokens under softmax(logits/tau); 0 elsewhere
 	Version  int64     `json:"version"`   // oldest policy version that sampled a turn
 	Routes   []uint16  `json:"-"`         // experts of the first tokens, as in policy.Completion, each as when it was first computed
+
+	More []Trajectory `json:"-"` // further rows
 
 	Turns       []Turn         `json:"turns"`
 	FormatValid bool           `json:"format_valid"`
@@ -74,7 +80,16 @@ const (
 	RoleObserved = "observed"  // results of calls, as the dialect renders them
 )
 
-// SampledTokens counts the tokens that carry loss.
+// Rows are the token sequences of a trajectory, of which it is the first itself.
+func (t *Trajectory) Rows() []*Trajectory {
+	rows := []*Trajectory{t}
+	for i := range t.More {
+		rows = append(rows, &t.More[i])
+	}
+	return rows
+}
+
+// SampledTokens counts the tokens of a row that carry loss.
 func (t *Trajectory) SampledTokens() int {
 	n := 0
 	for _, s := range t.Sampled {
@@ -85,21 +100,32 @@ func (t *Trajectory) SampledTokens() int {
 	return n
 }
 
-// Size is the number of tokens, of all and of those sampled. known is false for a hosted model whose server does not say.
+// Size is the number of tokens of all rows, and of those sampled. known is false for a hosted model whose server does not say.
 func (t *Trajectory) Size() (tokens, sampled int, known bool) {
 	switch {
 	case len(t.Tokens) > 0:
-		return len(t.Tokens), t.SampledTokens(), true
+		for _, row := range t.Rows() {
+			tokens, sampled = tokens+len(row.Tokens), sampled+row.SampledTokens()
+		}
+		return tokens, sampled, true
 	case t.Usage != nil:
 		return t.Usage.Tokens, t.Usage.Sampled, true
 	}
 	return 0, 0, false
 }
 
+// Said are the turns of all rows. Each row begins with what the agent read before its first turn in it.
+func (t *Trajectory) Said() (turns []Turn) {
+	for _, row := range t.Rows() {
+		turns = append(turns, row.Turns...)
+	}
+	return turns
+}
+
 // SampledTurns counts the agent's own turns.
 func (t *Trajectory) SampledTurns() int {
 	n := 0
-	for _, turn := range t.Turns {
+	for _, turn := range t.Said() {
 		if turn.Sampled {
 			n++
 		}
@@ -107,7 +133,7 @@ func (t *Trajectory) SampledTurns() int {
 	return n
 }
 
-// Check reports the first inconsistency of a trajectory that was read from outside: unequal lengths, turns that leave
+// Check reports the first inconsistency of a row that was read from outside: unequal lengths, turns that leave
 // gaps or overlap, a turn whose kind contradicts the mask.
 func (t *Trajectory) Check() error {
 	n := len(t.Tokens)
@@ -164,3 +190,6 @@ func TrajectoryID(k policy.Key, main bool) string {
 	}
 	return id + "/" + k.Agent + "/" + strconv.Itoa(k.Invocation)
 }
+
+// RowID returns the id of a trajectory's further row n, counted from 1.
+func RowID(id string, n int) string { return id + "+" + strconv.Itoa(n) }

@@ -24,7 +24,7 @@ type Line struct {
 	Weight    float64  `json:"weight,omitempty"`
 	Advantage float64  `json:"advantage,omitempty"`
 	Program   string   `json:"program,omitempty"` // what the program that played the rollout wrote for people
-	RowOf     string   `json:"row_of,omitempty"`  // a further row of this trajectory, whose history its program rewrote
+	RowOf     string   `json:"row_of,omitempty"`  // a further row of this trajectory, which was folded or whose history its program rewrote
 }
 
 // WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run goes on.

@@ -72,6 +72,14 @@ func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, 
 	return model.Random(ctx, d, o.arch, shapeSeed(cfg, a), opt)
 }
 
+// foldable says whether the agent's conversations can be folded within its model's context.
+func foldable(a *config.Agent, c arch.Config) error {
+	if err := a.Foldable(c.MaxPosition); err != nil {
+		return fmt.Errorf("agents.%s.limits.fold.at: %w", a.Name, err)
+	}
+	return nil
+}
+
 // shapeSeed is the seed of random weights.
 func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 	if seed := a.Model.Shape.InitSeed; seed != 0 {
@@ -125,6 +133,9 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
 	}
 	defer func() { err = errors.Join(err, player.Close()) }()
+	if err := foldable(a, o.arch); err != nil {
+		return nil, err
+	}
 	limit := a.ContextTokens(o.arch.MaxPosition)
 	if tooLong, err = longPrompts(player, queries, limit); err != nil {
 		return nil, fmt.Errorf("agent %s: %w", a.Name, err)

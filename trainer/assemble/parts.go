@@ -105,6 +105,9 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		return err
 	}
 	defer o.close()
+	if err := foldable(a, o.arch); err != nil {
+		return err
+	}
 	p.Tokenizer = o.tokenizer
 	p.SaveDType = saveDType(want.Config, a, weights.F32)
 	if o.source != nil {

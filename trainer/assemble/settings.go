@@ -63,7 +63,7 @@ func Adam(o config.Optimizer) learner.Adam {
 }
 
 func limits(l config.Limits) agent.Limits {
-	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Wall: l.WallTime}
+	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Fold: agent.Fold(l.Fold), Wall: l.WallTime}
 }
 
 // shapeConfig is the architecture of a model given by nothing but a shape.

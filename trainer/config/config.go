@@ -301,8 +301,15 @@ type Limits struct {
 	MaxTurns        int           `yaml:"max_turns" default:"8" min:"1" max:"10000" doc:"Sampled turns of a conversation."`
 	MaxCallsPerTurn int           `yaml:"max_calls_per_turn" default:"4" min:"1" max:"1000" doc:"Calls in one turn."`
 	MaxNewTokens    int           `yaml:"max_new_tokens" default:"512" min:"1" doc:"Sampled tokens of a turn."`
-	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations; the model's limit may be lower. Of a hosted model: as its server counts them, if it does."`
+	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations, since it was last folded; the model's limit may be lower. Of a hosted model: as its server counts them, if it does."`
 	WallTime        time.Duration `yaml:"wall_time" default:"10m" above:"0s" doc:"Time of a conversation, including waits for sub-agents and tools."`
+	Fold            Fold          `yaml:"fold" doc:"Conversations that outgrow their context go on from a summary (docs/algorithm.md, section 5)."`
+}
+
+// Fold says when a conversation is folded, and what it keeps beside the summary.
+type Fold struct {
+	At   int `yaml:"at" default:"0" min:"0" doc:"Tokens of a conversation, with the results of its newest turn, from which on the agent is asked for a summary, which is trained, and goes on from its prompt, the question and the summary. The summary has at most max_new_tokens and is no turn of max_turns. 0: never."`
+	Keep int `yaml:"keep" default:"0" min:"0" max:"10000" doc:"Last turns that follow the summary with their results, token by token, as far as they fit below at."`
 }
 
 // AgentAlign is the part of Align that an agent can set.

@@ -1,5 +1,7 @@
 package config
 
+import "fmt"
+
 // Values that depend on several keys.
 
 // Slots returns how many sequences of an agent sample at once: engine.slots or, if that is 0, the rollouts of a step, at most
@@ -23,6 +25,21 @@ func (a *Agent) ContextTokens(positions int) int {
 		}
 	}
 	return positions
+}
+
+// Foldable returns an error if limits.fold.at leaves no room for what must come before or after it, of a model with the given
+// number of positions: a summary, with which the next stretch begins, and a turn and a summary at the end of a stretch.
+func (a *Agent) Foldable(positions int) error {
+	at, turn, all := a.Limits.Fold.At, a.Limits.MaxNewTokens, a.ContextTokens(positions)
+	switch {
+	case at == 0:
+		return nil
+	case at <= turn:
+		return fmt.Errorf("must be above max_new_tokens, %d: a summary may have as many", turn)
+	case at > all-2*turn:
+		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after that many come a turn and a summary of max_new_tokens, %d", all-2*turn, all, turn)
+	}
+	return nil
 }
 
 // Remote says whether servers sample the agent's turns.

@@ -43,6 +43,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
 		d.failAt(key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
 	}
+	c.validateFold(d, a)
 	c.validateDelegates(d, a)
 	c.validateTools(d, a)
 	if c.GRPO.Reference == "cold_start" && c.HasKL(a) && a.Reference == "" && !c.ColdStarts(a) {

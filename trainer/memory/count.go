@@ -153,6 +153,9 @@ func trajectories(cfg *config.Config, a *config.Agent) int64 {
 	if a.Role == "sub" {
 		rollouts *= int64(a.Align.D)
 	}
+	if a.Limits.Fold.At > 0 { // a stretch has a turn at least
+		rollouts *= int64(a.Limits.MaxTurns)
+	}
 	return rollouts + int64(cfg.Conversations(a))
 }
 

@@ -122,6 +122,7 @@ func TestCountOfRoutes(t *testing.T) {
 		{"boss", []string{"grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2"}, (3*2*8 + 16) * 1024},
 		{"boss", []string{"agents.boss.engine.conversations=40"}, (2*8 + 40) * 1024},
 		{"help", []string{"agents.help.align.d=3"}, (3*2*8 + 16) * 1024},
+		{"boss", []string{"agents.boss.limits.max_new_tokens=64", "agents.boss.limits.max_turns=5", "agents.boss.limits.fold.at=512"}, (5*2*8 + 16) * 1024},
 		{"boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, 0},
 	} {
 		cfg := team(t, c.sets...)

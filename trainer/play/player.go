@@ -53,12 +53,19 @@ func New(s Settings) (*Player, error) {
 	}
 	if speaker, ok := s.Task.(task.Speaker); ok {
 		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Part, s.Tokenizer) }
-		if _, err := p.dialect(); err != nil {
+		_, err := p.dialect()
+		if err == nil && s.Limits.Fold.At > 0 {
+			err = fmt.Errorf("limits.fold: the task %s speaks a language of its own, in which no summary can be written; leave this out", s.Task.Name())
+		}
+		if err != nil {
 			return nil, errors.Join(err, p.Close())
 		}
 		return p, nil
 	}
 	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: p.offered(), Date: s.Date})
+	if err == nil {
+		err = s.Limits.CheckFold(chat)
+	}
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,6 +209,56 @@ func TestHostileTexts(t *testing.T) {
 		t.Error("the data hold raw line separators, or the text is not in it")
 	}
 	embedded(t, page)
+}
+
+// TestFurtherRows: a folded conversation is one trajectory of the page, with the turns of all its rows in their order.
+func TestFurtherRows(t *testing.T) {
+	dir := copyRun(t)
+	path := filepath.Join(dir, "trajectories", "step-5", "planner.jsonl")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	var head line
+	if err := json.Unmarshal([]byte(first), &head); err != nil {
+		t.Fatal(err)
+	}
+	row := func(n string) string {
+		r := head
+		r.ID, r.RowOf = head.ID+n, head.ID
+		r.Turns = append(r.Turns[:1:1], r.Turns[1:]...)
+		r.Turns[0].Text = "row" + n
+		out, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out) + "\n"
+	}
+	if err := os.WriteFile(path, []byte(string(text)+row("+1")+row("+10")+row("+2")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	plain, folded := embedded(t, render(t, Options{}, fixture)), embedded(t, render(t, Options{}, dir))
+	if len(folded.Rollouts) != len(plain.Rollouts) {
+		t.Fatalf("%d rollouts, %d without further rows", len(folded.Rollouts), len(plain.Rollouts))
+	}
+	var begins []string
+	for i, r := range folded.Rollouts {
+		if len(r.Subs) != len(plain.Rollouts[i].Subs) {
+			t.Errorf("%s/%d: %d calls, %d without further rows", r.Query, r.K, len(r.Subs), len(plain.Rollouts[i].Subs))
+		}
+		for _, u := range r.Main.Turns {
+			if strings.HasPrefix(u.Text, "row+") {
+				begins = append(begins, u.Text)
+			}
+		}
+		if more := len(r.Main.Turns) - len(plain.Rollouts[i].Main.Turns); more != 0 && more != 3*len(head.Turns) {
+			t.Errorf("%s/%d: %d turns more, want those of three rows, %d", r.Query, r.K, more, 3*len(head.Turns))
+		}
+	}
+	if want := []string{"row+1", "row+2", "row+10"}; !slices.Equal(begins, want) {
+		t.Errorf("the page has the rows %q, want %q", begins, want)
+	}
 }
 
 // TestMissingPieces: an incomplete run gives a report that says what is missing.

@@ -63,16 +63,18 @@ func (s *speakers) show(l line, agentIndex int) trajectory {
 	if len(l.Tokens) > 0 { // else the model is hosted
 		tok = s.of(l.Agent)
 	}
-	for _, t := range l.Turns {
-		out.Turns = append(out.Turns, showTurn(tok, l, t))
+	for _, row := range l.Rows() {
+		for _, t := range row.Turns {
+			out.Turns = append(out.Turns, showTurn(tok, row, t))
+		}
 	}
 	return out
 }
 
-func showTurn(tok *tokenizer.Tokenizer, l line, t agent.Turn) turn {
-	if t.Sampled && tok != nil && covers(tok, l.Tokens[t.From:t.To]) {
+func showTurn(tok *tokenizer.Tokenizer, row *agent.Trajectory, t agent.Turn) turn {
+	if t.Sampled && tok != nil && covers(tok, row.Tokens[t.From:t.To]) {
 		to := min(t.To, t.From+maxTurnTokens)
-		return turn{Role: t.Role, Tokens: tellApart(tok, l.Tokens[t.From:to], l.LogProbs[t.From:to]), Cut: t.To - to}
+		return turn{Role: t.Role, Tokens: tellApart(tok, row.Tokens[t.From:to], row.LogProbs[t.From:to]), Cut: t.To - to}
 	}
 	text := clip(t.Text)
 	return turn{Role: t.Role, Text: text, Cut: utf8.RuneCountInString(t.Text) - utf8.RuneCountInString(text)}

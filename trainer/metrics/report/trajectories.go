@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type line struct {
 	Reward    *float64 `json:"reward"`
 	Weight    float64  `json:"weight"`
 	Advantage float64  `json:"advantage"`
+	RowOf     string   `json:"row_of"`
 }
 
 // trajectoryFile is one agent's file of one phase.
@@ -144,7 +146,27 @@ func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int
 		out = append(out, l)
 		return nil
 	})
-	return out, damaged, err
+	return whole(out), damaged, err
+}
+
+// whole puts further rows into the trajectories of which they are rows. Rows of a trajectory that is not there are left out.
+func whole(lines []line) (out []line) {
+	rows := map[string][]agent.Trajectory{}
+	for _, l := range lines {
+		if l.RowOf != "" {
+			rows[l.RowOf] = append(rows[l.RowOf], l.Trajectory)
+		}
+	}
+	for _, l := range lines {
+		if l.RowOf != "" {
+			continue
+		}
+		l.More = slices.SortedFunc(slices.Values(rows[l.ID]), func(a, b agent.Trajectory) int {
+			return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) // +2 comes before +10
+		})
+		out = append(out, l)
+	}
+	return out
 }
 
 // isMain says whether a trajectory is the main agent's: its id has no invocation.

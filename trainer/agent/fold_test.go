@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/policy"
+)
+
+// folded is a conversation of two delegations that is folded after the answer to the second.
+func folded(t *testing.T, keep int, turns ...scriptedTurn) *stage {
+	t.Helper()
+	asks := []scriptedTurn{says(t, delegation("first"+strings.Repeat(", with all that belongs to it", 9))), says(t, delegation("second"))}
+	whole := newStage(t, append(asks, says(t, "4"))...).run(t)
+	s := newStage(t, append(asks, turns...)...)
+	s.spec.Limits.Fold = Fold{At: whole.Turns[4].To, Keep: keep}
+	return s
+}
+
+// trainedOnce holds the rows of a trajectory against the requests that were made for it: each sampled turn follows in its
+// row what the engine was shown, it has the engine's tokens and log-probs, and nothing else is trained.
+func (s *stage) trainedOnce(t *testing.T, traj Trajectory) {
+	t.Helper()
+	n := 0
+	for i, row := range traj.Rows() {
+		if err := row.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if want := traj.ID; i > 0 && row.ID != fmt.Sprintf("%s+%d", want, i) {
+			t.Errorf("row %d is called %s", i, row.ID)
+		}
+		for _, turn := range row.Turns {
+			if got := s.tok.Decode(row.Tokens[turn.From:turn.To], false); got != turn.Text {
+				t.Errorf("row %d: a turn reads %q, its tokens %q", i, turn.Text, got)
+			}
+			if !turn.Sampled {
+				for at := turn.From; at < turn.To; at++ {
+					if row.Sampled[at] || row.LogProbs[at] != 0 {
+						t.Fatalf("row %d: token %d was read and is trained", i, at)
+					}
+				}
+				continue
+			}
+			request, said := s.engine.requests[n], s.engine.turns[n].tokens
+			if !slices.Equal(row.Tokens[:turn.From], request.Tokens) {
+				t.Errorf("turn %d was sampled after %q and is trained after %q", n, s.tok.Decode(request.Tokens, false), s.tok.Decode(row.Tokens[:turn.From], false))
+			}
+			if !slices.Equal(row.Tokens[turn.From:turn.To], said) || row.LogProbs[turn.From] != -float32(n+1) {
+				t.Errorf("turn %d has other tokens or log-probs than the engine gave", n)
+			}
+			n++
+		}
+	}
+	if n != len(s.engine.requests) {
+		t.Errorf("%d turns are trained, %d were sampled", n, len(s.engine.requests))
+	}
+}
+
+// TestFold: the summary ends one stretch, and the next begins with prompt, question, summary and the turns that are kept.
+func TestFold(t *testing.T) {
+	for keep, rest := range map[int][]string{0: nil, 1: {delegation("second"), "solver[1] on second"}, 9: {delegation("second"), "solver[1] on second"}} {
+		t.Run(fmt.Sprint(keep), func(t *testing.T) {
+			s := folded(t, keep, says(t, "Both were answered."), says(t, delegation("third")), says(t, "4"))
+			s.spec.Limits.Turns = 4 // the summary is none of them
+			traj, err := Run(t.Context(), s.spec, s.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.trainedOnce(t, traj)
+			if len(traj.More) != 1 || traj.Answer != "4" || !traj.FormatValid || traj.Calls["solver"] != 3 || traj.SampledTurns() != 5 {
+				t.Fatalf("%d more rows, %+v", len(traj.More), traj)
+			}
+			if asked := traj.Turns[4].Text; !strings.Contains(asked, "solver[1] on second\n\n"+askForSummary) || traj.Turns[5].Text != "Both were answered.<|im_end|>" {
+				t.Errorf("asked %q, said %q", asked, traj.Turns[5].Text)
+			}
+			begins := traj.More[0].Turns[0].Text
+			want, _, err := s.chat.Prompt("What is 2 + 2?" + afterFold + "Both were answered.")
+			if err != nil || !slices.Equal(traj.More[0].Tokens[:len(want)], want) {
+				t.Errorf("the second stretch begins %q, %v", begins, err)
+			}
+			for _, text := range rest {
+				if !strings.Contains(begins, text) {
+					t.Errorf("the second stretch begins without %q: %q", text, begins)
+				}
+			}
+			if strings.Contains(begins, "on first") || strings.Contains(begins, askForSummary) || rest == nil && strings.Contains(begins, "on second") {
+				t.Errorf("the second stretch begins with more than was kept: %q", begins)
+			}
+			tokens, sampled, known := traj.Size()
+			if want := len(traj.Tokens) + len(traj.More[0].Tokens); tokens != want || sampled != traj.SampledTokens()+traj.More[0].SampledTokens() || !known {
+				t.Errorf("%d tokens, %d sampled; want %d in both rows", tokens, sampled, want)
+			}
+			first, second := s.engine.requests[2].Key, s.engine.requests[3].Key
+			if first.Root == second.Root || second.Root != policy.Root(s.engine.requests[3].Tokens, 0) {
+				t.Error("positions count anew after the fold with the same random numbers")
+			}
+		})
+	}
+}
+
+// TestFoldAgain: each stretch is folded when it has grown, and has the oldest of the versions that sampled it.
+func TestFoldAgain(t *testing.T) {
+	newer := says(t, "4")
+	newer.version = 1
+	s := newStage(t, says(t, delegation("first")), says(t, "One."), says(t, delegation("second")), says(t, "Two."), newer)
+	s.spec.Limits.Fold, s.spec.MaxLag = Fold{At: 1, Keep: 3}, 1
+	traj, err := Run(t.Context(), s.spec, s.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.trainedOnce(t, traj)
+	if len(traj.More) != 2 || traj.More[1].Turns[1].Text != "4<|im_end|>" || strings.Contains(traj.More[1].Turns[0].Text, "One.") {
+		t.Errorf("%d more rows: %+v", len(traj.More), traj.More)
+	}
+	if traj.Version != 0 || traj.More[0].Version != 0 || traj.More[1].Version != 1 {
+		t.Errorf("versions %d, %d, %d", traj.Version, traj.More[0].Version, traj.More[1].Version)
+	}
+}
+
+// TestFoldFails: a summary that is none, or too long, ends the conversation as any such turn does, and versions may not lie
+// further apart across a fold than within a stretch.
+func TestFoldFails(t *testing.T) {
+	old := says(t, "Both were answered.")
+	answer := says(t, "4")
+	answer.version = 1
+	for name, c := range map[string]struct {
+		turns  []scriptedTurn
+		limits Limits
+		finish string // "": an error
+	}{
+		"call":     {[]scriptedTurn{says(t, delegation("third"))}, Limits{}, FinishFormat},
+		"empty":    {[]scriptedTurn{says(t, " ")}, Limits{}, FinishFormat},
+		"long":     {[]scriptedTurn{says(t, strings.Repeat("on and ", 60))}, Limits{TurnTokens: 60}, FinishLength},
+		"no turns": {nil, Limits{Turns: 2}, FinishTurns},
+		"versions": {[]scriptedTurn{old, answer}, Limits{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := folded(t, 0, c.turns...)
+			c.limits.Fold = s.spec.Limits.Fold
+			s.spec.Limits = c.limits
+			traj, err := Run(t.Context(), s.spec, s.env)
+			if c.finish == "" {
+				if err == nil || !strings.Contains(err.Error(), "max_lag") {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if traj.Finish != c.finish || traj.FormatValid || len(traj.More) > 0 {
+				t.Errorf("finish %s, %d more rows", traj.Finish, len(traj.More))
+			}
+			if err := traj.Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestCheckFold(t *testing.T) {
+	chat := newStage(t).chat
+	prompt, _, err := chat.Prompt(afterFold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	least := len(prompt) + 50 + 1
+	if err := (Limits{TurnTokens: 50, Fold: Fold{At: least}}).CheckFold(chat); err != nil {
+		t.Error(err)
+	}
+	if err := (Limits{TurnTokens: 50, Fold: Fold{At: least - 1}}).CheckFold(chat); err == nil || !strings.Contains(err.Error(), fmt.Sprint("above ", least-1)) {
+		t.Errorf("error %v", err)
+	}
+	if err := (Limits{TurnTokens: 50}).CheckFold(chat); err != nil {
+		t.Error(err)
+	}
+}
