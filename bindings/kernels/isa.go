@@ -1,7 +1,23 @@
 package kernels
 
+// #include <stdlib.h>
 // #include "mgrpo/nn.h"
 import "C"
 
-// ISA names the instruction set that the CPU kernels use on this machine, such as "avx2".
+import "unsafe"
+
+// ISA names the instruction set that the CPU kernels use, such as "avx2".
 func ISA() string { return C.GoString(C.mgrpo_cpu_isa()) }
+
+// ISAs are the instruction sets of the CPU kernels, best first. A CPU may lack some.
+func ISAs() []string { return []string{"amx", "avx512", "avx2", "portable"} }
+
+// UseISA changes the instruction set of all calls that begin afterwards. A CPU that lacks it is an *Error with Unsupported.
+func UseISA(name string) error {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	if status := C.mgrpo_cpu_use(c); status != C.MGRPO_OK {
+		return &Error{Op: "the instruction set " + name, Status: Status(status), Row: -1}
+	}
+	return nil
+}

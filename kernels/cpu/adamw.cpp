@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "adamw_element.h"
+#include "nn_ops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
@@ -14,7 +15,10 @@ namespace {
 constexpr int64_t kNormBlock = 8192;
 constexpr int kNormLanes = 8;
 
-__attribute__((target_clones("default", "avx2", "avx512f"))) double block_sum_of_squares(const float *x, int64_t n) {
+// Compiled once for each instruction set; the bits are the same.
+#define MGRPO_INLINE inline __attribute__((always_inline))
+
+MGRPO_INLINE double block_sum_of_squares(const float *x, int64_t n) {
   double lane[kNormLanes] = {};
   int64_t i = 0;
   for (; i + kNormLanes <= n; i += kNormLanes)
@@ -30,14 +34,40 @@ __attribute__((target_clones("default", "avx2", "avx512f"))) double block_sum_of
 
 constexpr int64_t kUpdateBlock = 4096;
 
-__attribute__((target_clones("default", "avx2", "avx512f"))) void update_block(const AdamwFactors &factors,
-                                                                             float *__restrict p, float *__restrict m,
-                                                                             float *__restrict v, const float *__restrict g,
-                                                                             uint16_t *__restrict bf16, int64_t n) {
+MGRPO_INLINE void update_block(const AdamwFactors &factors, float *__restrict p, float *__restrict m, float *__restrict v,
+                               const float *__restrict g, uint16_t *__restrict bf16, int64_t n) {
   const AdamwFactors f = factors;
   for (int64_t i = 0; i < n; i++) adamw_element(f, g[i], p[i], m[i], v[i]);
   if (bf16)
     for (int64_t i = 0; i < n; i++) bf16[i] = to_bfloat16(p[i]);
+}
+
+struct AdamwOps {
+  double (*sum_of_squares)(const float *x, int64_t n);
+  void (*update)(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16, int64_t n);
+};
+
+#define MGRPO_ADAMW_OPS(name, target)                                                                                       \
+  target double sum_of_squares_##name(const float *x, int64_t n) { return block_sum_of_squares(x, n); }                      \
+  target void update_##name(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16,       \
+                            int64_t n) {                                                                                     \
+    update_block(factors, p, m, v, g, bf16, n);                                                                              \
+  }                                                                                                                          \
+  constexpr AdamwOps name{sum_of_squares_##name, update_##name};
+
+MGRPO_ADAMW_OPS(kPortable, )
+#if defined(__x86_64__)
+MGRPO_ADAMW_OPS(kAvx2, __attribute__((target("avx2"))))
+MGRPO_ADAMW_OPS(kAvx512, __attribute__((target("avx512f"))))
+#endif
+
+// The instruction set that nn_ops() chose, as for all kernels.
+const AdamwOps &adamw_ops() {
+#if defined(__x86_64__)
+  if (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx) return kAvx512;
+  if (&nn_ops() == &kNnOpsAvx2) return kAvx2;
+#endif
+  return kPortable;
 }
 
 }  // namespace
@@ -50,10 +80,11 @@ int32_t mgrpo_grad_norm_cpu(const float *grad, int64_t n, double *norm) {
   const int64_t blocks = (n + cpu::kNormBlock - 1) / cpu::kNormBlock;
   try {
     std::vector<double> sums(static_cast<size_t>(blocks));
+    const cpu::AdamwOps &ops = cpu::adamw_ops();
     cpu::parallel_ranges(blocks, 1, static_cast<double>(n), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; b++) {
         const int64_t first = b * cpu::kNormBlock;
-        sums[b] = cpu::block_sum_of_squares(grad + first, n - first < cpu::kNormBlock ? n - first : cpu::kNormBlock);
+        sums[b] = ops.sum_of_squares(grad + first, n - first < cpu::kNormBlock ? n - first : cpu::kNormBlock);
       }
     });
     double sum = 0;
@@ -72,10 +103,11 @@ int32_t mgrpo_adamw_cpu(float *param, float *m, float *v, const float *grad, uin
   if (!isfinite(norm)) return MGRPO_NON_FINITE;
   AdamwFactors factors = adamw_factors(*config);
   factors.scale = clip_scale(norm, config->max_norm);
+  const cpu::AdamwOps &ops = cpu::adamw_ops();
   cpu::parallel_ranges(n, cpu::kUpdateBlock, 8.0 * static_cast<double>(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += cpu::kUpdateBlock) {
       const int64_t count = end - i < cpu::kUpdateBlock ? end - i : cpu::kUpdateBlock;
-      cpu::update_block(factors, param + i, m + i, v + i, grad + i, bf16_or_null ? bf16_or_null + i : nullptr, count);
+      ops.update(factors, param + i, m + i, v + i, grad + i, bf16_or_null ? bf16_or_null + i : nullptr, count);
     }
   });
   return MGRPO_OK;

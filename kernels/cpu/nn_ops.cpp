@@ -6,6 +6,7 @@
 #include <unistd.h>
 #endif
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -27,27 +28,56 @@ bool amx_usable() {
 }
 #endif
 
-const NnOps &choose() {
+// The sets that this program has, best first.
+const NnOps *const kAll[] = {
 #if defined(__x86_64__)
-  const char *limit = std::getenv("MGRPO_CPU_ISA");
-  const auto allows = [limit](const char *isa) { return limit == nullptr || std::strcmp(limit, isa) == 0; };
+    &kNnOpsAmx, &kNnOpsAvx512, &kNnOpsAvx2,
+#endif
+    &kNnOpsPortable};
+
+bool runs(const NnOps *ops) {
+#if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f");
-  if (avx512 && allows("amx") && amx_usable()) return kNnOpsAmx;
-  if (avx512 && (allows("avx512") || allows("amx"))) return kNnOpsAvx512;
-  if (avx2 && (allows("avx2") || allows("avx512") || allows("amx"))) return kNnOpsAvx2;
+  if (ops == &kNnOpsAmx) return avx512 && amx_usable();
+  if (ops == &kNnOpsAvx512) return avx512;
+  if (ops == &kNnOpsAvx2) return avx2;
 #endif
-  return kNnOpsPortable;
+  return ops == &kNnOpsPortable;
+}
+
+// The best set, at most that of the environment.
+const NnOps *choose() {
+  const char *limit = std::getenv("MGRPO_CPU_ISA");
+  bool allowed = limit == nullptr;
+  for (const NnOps *ops : kAll) {
+    allowed = allowed || std::strcmp(limit, ops->name) == 0;
+    if (allowed && runs(ops)) return ops;
+  }
+  return &kNnOpsPortable;
+}
+
+std::atomic<const NnOps *> &in_use() {
+  static std::atomic<const NnOps *> ops{choose()};
+  return ops;
 }
 
 }  // namespace
 
-const NnOps &nn_ops() {
-  static const NnOps &ops = choose();
-  return ops;
-}
+const NnOps &nn_ops() { return *in_use().load(std::memory_order_relaxed); }
 
 }  // namespace mgrpo::cpu
 
 const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::nn_ops().name; }
+
+int32_t mgrpo_cpu_use(const char *isa) {
+  using namespace mgrpo::cpu;
+  for (const NnOps *ops : kAll) {
+    if (isa == nullptr || std::strcmp(isa, ops->name) != 0) continue;
+    if (!runs(ops)) return MGRPO_UNSUPPORTED;
+    in_use().store(ops, std::memory_order_relaxed);
+    return MGRPO_OK;
+  }
+  return MGRPO_INVALID_ARGUMENT;
+}

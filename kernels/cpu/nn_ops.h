@@ -97,7 +97,8 @@ struct NnOps {
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
 };
 
-// The best set this CPU has. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the environment, read once, lowers it.
+// The set in use: the best one this CPU has, until mgrpo_cpu_use names another. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the
+// environment, read once, lowers it.
 const NnOps &nn_ops();
 
 extern const NnOps kNnOpsPortable;

@@ -84,7 +84,7 @@ struct RowOps {
   }
 };
 
-// The best set this CPU has; MGRPO_CPU_ISA lowers it as for nn_ops().
+// The set in use, as for nn_ops().
 const RowOps &row_ops();
 
 extern const RowOps kRowOpsPortable;

@@ -23,4 +23,15 @@ TEST(Isa, EnvironmentLowersIt) {
   }
 }
 
+TEST(Isa, CanBeChanged) {
+  const std::string before = mgrpo_cpu_isa();
+  EXPECT_EQ(mgrpo_cpu_use("portable"), MGRPO_OK);
+  EXPECT_STREQ(mgrpo_cpu_isa(), "portable");
+  EXPECT_EQ(mgrpo_cpu_use("none such"), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(mgrpo_cpu_use(nullptr), MGRPO_INVALID_ARGUMENT);
+  EXPECT_STREQ(mgrpo_cpu_isa(), "portable");
+  EXPECT_EQ(mgrpo_cpu_use(before.c_str()), MGRPO_OK);
+  EXPECT_EQ(mgrpo_cpu_isa(), before);
+}
+
 }  // namespace

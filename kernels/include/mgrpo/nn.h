@@ -16,6 +16,10 @@
 // environment variable MGRPO_CPU_ISA names a lower one before the first call.
 MGRPO_API const char *mgrpo_cpu_isa(void);
 
+// Changes the instruction set of all calls that begin afterwards. MGRPO_UNSUPPORTED where the CPU lacks it,
+// MGRPO_INVALID_ARGUMENT where there is none of that name.
+MGRPO_API int32_t mgrpo_cpu_use(const char *isa);
+
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], w [n, k], b [n] or null, y [rows, n].
 // w is read as it is, without a packed copy.
 MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
