@@ -107,6 +107,9 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 	}
 	for _, m := range t.members {
+		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
+			return err
+		}
 		w, err := openWorker(ctx, s, m)
 		if err != nil {
 			return memoryFull(s.Config, m.Agent(), err)

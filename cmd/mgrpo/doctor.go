@@ -8,14 +8,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/doctor"
 )
 
-type doctorCmd struct{ optionalConfig }
+type doctorCmd struct {
+	optionalConfig
+	Kernels bool `help:"Instead, try every kernel on every instruction set and GPU of this machine against float64."`
+}
 
 func (doctorCmd) Help() string {
 	return `Looks at LibTorch, CPU, memory, GPUs, Redis and disk and, with a configuration, at its task, its models and the
-memory each agent will need. Exit status 1 if something would stop a run.`
+memory each agent will need. With --kernels it prints, for each kernel and for each instruction set and GPU,
+the largest difference from float64, as a part of the largest value, and millions of values a second on small
+inputs. Exit status 1 if something would stop a run.`
 }
 
 func (c *doctorCmd) Run(ctx context.Context) (err error) {
+	if c.Kernels {
+		failed, err := doctor.Kernels(ctx, os.Stdout)
+		if err == nil && failed {
+			err = errors.New("the kernels marked FAIL are wrong on this machine")
+		}
+		return err
+	}
 	o := doctor.Options{CPUOnly: cpuOnly}
 	if c.given() {
 		if o.Config, err = c.load(); err != nil {

@@ -61,6 +61,9 @@ func (d DType) RowBytes(k int64) int64 {
 	return k / e.blockLen * e.blockBytes
 }
 
+// Decode writes the values of whole blocks to dst, which has as many as they hold.
+func (d DType) Decode(dst []float32, src []byte) { encodings[d].decode(dst, src) }
+
 func decodeF32(dst []float32, src []byte) {
 	for i := range dst {
 		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))

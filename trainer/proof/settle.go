@@ -1,0 +1,75 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+var settled struct {
+	sync.Mutex
+	devices map[string]error
+}
+
+// Settle tries the kernels of a device before a process first computes there, on Quick inputs, and does so once. On the CPU it
+// leaves out instruction sets on which one fails: from then on the process uses the best one on which none does. It returns
+// the failures. The error is that nothing is left, or that one fails on a GPU. A device that cannot be opened, and a GPU for which
+// this build has no kernels, is nothing to settle: who computes there will say so.
+func Settle(ctx context.Context, device string) (left []Result, err error) {
+	settled.Lock()
+	defer settled.Unlock()
+	if err, known := settled.devices[device]; known {
+		return nil, err
+	}
+	d, err := torch.Open(device, 1) // one thread: several would wait for each other longer than they work
+	if err != nil {
+		return nil, nil
+	}
+	defer d.Close()
+	if left, err = settle(ctx, d); ctx.Err() != nil {
+		return left, ctx.Err()
+	}
+	if settled.devices == nil {
+		settled.devices = map[string]error{}
+	}
+	settled.devices[device] = err
+	return left, err
+}
+
+func settle(ctx context.Context, d *torch.Device) (left []Result, err error) {
+	sets := kernels.ISAs()
+	for _, isa := range sets[slices.Index(sets, kernels.ISA()):] {
+		if !d.IsCUDA() && kernels.UseISA(isa) != nil {
+			continue // the CPU lacks it
+		}
+		results, err := Try(ctx, d, Quick)
+		if err != nil {
+			return left, err
+		}
+		results = slices.DeleteFunc(results, func(r Result) bool { return !r.Failed() })
+		if left = append(left, results...); len(results) == 0 {
+			return left, nil
+		}
+		if d.IsCUDA() {
+			break
+		}
+	}
+	return left, fmt.Errorf("%s computes wrong results: %w; use another device, and %s", d.Spec(), failures(left), Report)
+}
+
+// Report is what to do about a failure.
+const Report = "report this with what `mgrpo doctor --kernels` prints"
+
+// failures joins what failed.
+func failures(left []Result) error {
+	var errs []error
+	for _, r := range left {
+		errs = append(errs, errors.New(r.String()))
+	}
+	return errors.Join(errs...)
+}
