@@ -54,6 +54,8 @@ func adapterSteps(t *testing.T, dir, device string) {
 		t.Fatal(err)
 	}
 	defer a.Close(ctx)
+	wantHeadRows(t, base, model.All(base), DefaultHeadRows)
+	wantHeadRows(t, a.Model(), a, FrozenHeadRows)
 	want := takeSteps(t, a.Model(), a, dir, tolLoss, tolNorm)
 	for _, p := range read.Layout.Tensors() {
 		values := make([]float32, p.Numel())
@@ -64,5 +66,18 @@ func adapterSteps(t *testing.T, dir, device string) {
 	}
 	if !slices.Equal(before, masterOf(t, base)) {
 		t.Error("the base changed")
+	}
+}
+
+// wantHeadRows: fewer rows of logits are in memory where the head is not trained.
+func wantHeadRows(t *testing.T, m *model.Model, params model.Params, want int64) {
+	t.Helper()
+	l, err := New(t.Context(), m, params, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close(context.Background())
+	if l.opt.HeadRows != want {
+		t.Errorf("%d rows of logits at once, want %d", l.opt.HeadRows, want)
 	}
 }

@@ -21,7 +21,7 @@ type Options struct {
 	Adam             Adam
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
-	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows
+	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows, or FrozenHeadRows
 
 	// Of a mixture of experts: tokens go through the experts that Sequence.Routes names, and the coefficient of the
 	// load-balancing loss.
@@ -35,8 +35,12 @@ type Adam struct {
 	Clip                           float64 // global gradient norm; 0 is off
 }
 
-// DefaultHeadRows keeps the logits small in memory and still large enough for an efficient GEMM.
-const DefaultHeadRows = 512
+// DefaultHeadRows keeps the logits small in memory and still large enough for an efficient GEMM. Fewer are enough for a head
+// that is not trained: the gradient of its weights is what is read and written for each of these pieces.
+const (
+	DefaultHeadRows = 512
+	FrozenHeadRows  = 256
+)
 
 // Learner owns the gradient and the optimizer state of one model's trained parameters.
 type Learner struct {
@@ -54,9 +58,6 @@ type Learner struct {
 // New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
 // to mod.
 func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
-	if opt.HeadRows == 0 {
-		opt.HeadRows = DefaultHeadRows
-	}
 	l := &Learner{model: mod, params: params, opt: opt}
 	n := params.Numel()
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
@@ -71,6 +72,12 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		for _, p := range params.Leaves() {
 			p.Leaf.RequireGrad(true)
 			p.Leaf.SetGrad(target.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+		}
+		if l.opt.HeadRows == 0 {
+			l.opt.HeadRows = FrozenHeadRows
+			if head, ok := mod.Head().(*torch.Tensor); ok && head.Grad() != nil {
+				l.opt.HeadRows = DefaultHeadRows
+			}
 		}
 		return nil
 	})

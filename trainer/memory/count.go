@@ -109,7 +109,11 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 		activations = samplingActivations(model, slots, context, size)
 	}
 	if taught {
-		activations = max(activations, trainingActivations(model, &a.Engine, context, size))
+		headRows := int64(learner.DefaultHeadRows)
+		if a.Adapts() {
+			headRows = learner.FrozenHeadRows
+		}
+		activations = max(activations, trainingActivations(model, &a.Engine, context, headRows, size))
 	}
 	if activations > 0 {
 		p.add(Activations, activations)
@@ -234,7 +238,7 @@ func mlpValues(c arch.Config) int64 {
 
 // trainingActivations is the memory of the activations of one micro-batch, forward and backward. A trajectory that is longer is
 // a micro-batch of its own.
-func trainingActivations(c arch.Config, e *config.Engine, context, size int64) int64 {
+func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64) int64 {
 	tokens := max(int64(e.MicroBatchTokens), context)
 	layers := int64(c.Layers) * keptValues(c)
 	if e.CheckpointActivations {
@@ -245,7 +249,7 @@ func trainingActivations(c arch.Config, e *config.Engine, context, size int64) i
 		layers += 10 * kvWidth(c)
 	}
 	// The layer whose backward pass runs also needs the gradients of its values; logits exist as values and as gradients.
-	return tokens*(layers+layerValues(c))*size + 2*4*min(learner.DefaultHeadRows, tokens)*int64(c.VocabSize)
+	return tokens*(layers+layerValues(c))*size + 2*4*min(headRows, tokens)*int64(c.VocabSize)
 }
 
 // samplingActivations is the memory of the activations of one decode pass over all slots. A prompt is computed in

@@ -155,6 +155,9 @@ func TestActivations(t *testing.T) {
 	if light >= whole/3 {
 		t.Errorf("%d with checkpointing, %d without", light, whole)
 	}
+	if adapted := count(t, "boss", "agents.boss.lora={r: 8}").Of(Activations); adapted != whole-2*4*256*49152 {
+		t.Errorf("%d with adapters, %d without: a frozen head has half the rows of logits", adapted, whole)
+	}
 	if half := count(t, "boss", "agents.boss.engine.micro_batch_tokens=1024").Of(Activations); half >= whole*2/3 {
 		t.Errorf("%d with half the tokens of %d", half, whole)
 	}

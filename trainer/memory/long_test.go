@@ -51,7 +51,7 @@ func TestLongTrajectory(t *testing.T) {
 	if err != nil || r.Refused != nil || r.Values["grad_norm"] == 0 {
 		t.Fatalf("%v, %+v", err, r)
 	}
-	plan := trainingActivations(cfg, &engine, tokens, 4)
+	plan := trainingActivations(cfg, &engine, tokens, learner.DefaultHeadRows, 4)
 	t.Logf("%s at the peak, %s planned", Size(peak), Size(plan))
 	if float64(peak) > 1.2*float64(plan) || float64(peak) < 0.5*float64(plan) {
 		t.Errorf("%s at the peak, %s planned", Size(peak), Size(plan))
