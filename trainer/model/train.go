@@ -56,10 +56,14 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
 		lowest++
 	}
+	block := func(i int, x *torch.Tensor) (y *torch.Tensor) {
+		s.Scoped(func() { y = s.Hoist(m.block(i, x, in.Pos, att, in.Routes)) }) // frees what the backward pass does not keep
+		return y
+	}
 	inputs := make([]*torch.Tensor, len(m.layers)+1)
 	inputs[0] = m.embedded(in.IDs)
 	for i := range m.layers {
-		s.Scoped(func() { inputs[i+1] = s.Hoist(m.block(i, inputs[i], in.Pos, att, in.Routes)) })
+		inputs[i+1] = block(i, inputs[i])
 		if i < lowest {
 			inputs[i].Drop()
 		}
@@ -70,7 +74,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	for i := len(m.layers) - 1; i >= lowest; i-- {
 		dy := grad
 		grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-			return []*torch.Tensor{m.block(i, x, in.Pos, att, in.Routes)}, []*torch.Tensor{dy}
+			return []*torch.Tensor{block(i, x)}, []*torch.Tensor{dy}
 		})
 		dy.Drop()
 		inputs[i+1].Drop()
