@@ -257,6 +257,23 @@ func TestIndexDamage(t *testing.T) {
 	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 3, Index: dir}))
 }
 
+// A file that is cut while it is open fails calls, and not the process.
+func TestIndexCutWhileOpen(t *testing.T) {
+	corpus, queries := rowsOfTables(t, 2000)
+	dir := t.TempDir()
+	s := newTestSearch(t, SearchConfig{Corpus: corpus, Results: 3, Index: dir})
+	segments, err := filepath.Glob(filepath.Join(dir, "*", "store", "*.zap"))
+	if err != nil || len(segments) != 1 {
+		t.Fatal(segments, err)
+	}
+	if err := os.Truncate(segments[0], 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Attempted(s, Attempts{}).Call(t.Context(), arg(t, "query", queries[0])); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "crashed") {
+		t.Errorf("%v", err)
+	}
+}
+
 // write writes a file unless data is nil.
 func write(path string, data []byte) error {
 	if data == nil {

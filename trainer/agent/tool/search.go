@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	"github.com/blevesearch/bleve/v2"
@@ -137,6 +138,8 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 	request := bleve.NewSearchRequestOptions(bleve.NewDisjunctionQuery(title, text), s.results, 0, false)
 	request.Fields = []string{"title", "text"}
 	request.SortByCustom(search.SortOrder{ranking(), &search.SortDocID{}})
+	// The files of an index are mapped: reading what somebody has cut off since is a fault, which becomes a failure of the call.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	result, err := s.index.SearchInContext(ctx, request)
 	if err != nil {
 		return "", err
