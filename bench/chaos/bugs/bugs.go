@@ -34,7 +34,7 @@ var bugs = []bug{
 	}, {
 		Name: "a manifest is written under its own name, and not renamed when it is complete",
 		File: "trainer/durable/files.go",
-		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n", New: "	temporary, dir := path, filepath.Dir(path)\n",
+		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n	f := &Folder{fs: fsys,", New: "	temporary, dir := path, filepath.Dir(path)\n	f := &Folder{fs: fsys,",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a file's digest is not compared",
