@@ -39,7 +39,7 @@ type stage struct {
 	chat      *agent.Chat
 	device    *torch.Device
 	model     *model.Model
-	engine    *local.Engine
+	engine    policy.Policy
 	agent     *gateway.Agent
 	server    *httptest.Server
 	client    *http.Client
@@ -62,7 +62,7 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.model, err = model.Random(ctx, s.device, config, 1, model.Options{Compute: torch.Float32}); err != nil {
 		return nil, err
 	}
-	if s.engine, err = local.New(ctx, s.model, local.Options{Slots: r.Conversations, TokenBytes: s.tokenizer.TokenBytes}); err != nil {
+	if s.engine, err = local.New(ctx, s.model, local.Options{Slots: r.Conversations}, local.Terms{TokenBytes: s.tokenizer.TokenBytes}); err != nil {
 		return nil, err
 	}
 	s.agent = gateway.New(gateway.Settings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer, Limits: s.limits()})
@@ -82,10 +82,10 @@ func (s *stage) close(ctx context.Context) error {
 func (s *stage) limits() agent.Limits { return agent.Limits{TurnTokens: s.TurnTokens} }
 
 // whole says that a turn which reached its limit has ended by itself: a random model ends none.
-type whole struct{ *local.Engine }
+type whole struct{ policy.Policy }
 
 func (w whole) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
-	out, err := w.Engine.Generate(ctx, r)
+	out, err := w.Policy.Generate(ctx, r)
 	if out.Finish == policy.FinishLength {
 		out.Finish = policy.FinishStop
 	}

@@ -14,7 +14,7 @@ type LoRAPart struct {
 }
 
 // LoRA is an adapter of a linear map. Values is 1-D: the A of all parts, one after the other, then the B of all parts. It
-// is float32 for inputs in float32 or bfloat16.
+// is float32 for inputs in float32 or bfloat16. The zero LoRA adds nothing.
 type LoRA struct {
 	Values *Tensor
 	Parts  []LoRAPart
@@ -34,6 +34,9 @@ func LoRAAdd_(y, x *Tensor, adapters []LoRA, which *Tensor) *Tensor {
 	var parts []C.mgrpo_lora_part
 	values, counts := make([]unsafe.Pointer, len(adapters)), make([]C.int64_t, len(adapters))
 	for i, a := range adapters {
+		if len(a.Parts) == 0 {
+			continue
+		}
 		a.Values.check("lora", s)
 		values[i], counts[i] = a.Values.handle, C.int64_t(len(a.Parts))
 		for _, p := range a.Parts {

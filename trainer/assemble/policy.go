@@ -29,8 +29,8 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 	m := maker{open: func(ctx context.Context, p *Parts, _ func(text string)) (policy.Policy, error) {
 		engine, err := local.New(ctx, p.Model, local.Options{
 			Slots: cfg.Slots(a), Conversations: cfg.Conversations(a), CacheTokens: a.Engine.CacheTokens,
-			Context: a.ContextTokens(p.Model.MaxPosition()), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap,
-		})
+			Context: a.ContextTokens(p.Model.MaxPosition()),
+		}, local.Terms{TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap})
 		if err != nil {
 			return nil, err
 		}

@@ -31,11 +31,11 @@ func Adapt(ctx context.Context, base *Model, config lora.PEFT, layout *lora.Layo
 	a := &Adapters{base: base, config: config, layout: layout}
 	err := base.Device.Do(ctx, func(s *torch.Scope) error {
 		a.master = s.Keep(s.Empty(torch.Float32, layout.Numel))
-		maps := map[string]*torch.LoRA{}
+		maps := map[string]torch.LoRA{}
 		for _, m := range layout.Maps {
 			leaf := s.Keep(a.master.Narrow(0, m.Offset, m.Numel).Detach())
 			a.leaves = append(a.leaves, leaf)
-			maps[m.Leaf] = &torch.LoRA{Values: leaf, Parts: parts(m)}
+			maps[m.Leaf] = torch.LoRA{Values: leaf, Parts: parts(m)}
 		}
 		a.adapted = base.with(maps)
 		return nil
@@ -58,15 +58,52 @@ func parts(m lora.Map) (all []torch.LoRAPart) {
 }
 
 // with returns a model of the same tensors, to whose linear maps adapters are added. It must not be closed.
-func (m *Model) with(adapters map[string]*torch.LoRA) *Model {
+func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 	adapted := *m
-	adapted.Decoder = adapted.decoder(m.leaves, m.leaves, adapters)
-	adapted.Generation = &adapted.Decoder
-	if m.halves != nil {
-		mixed := adapted.decoder(m.halves, m.wide, adapters)
-		adapted.Generation = &mixed
-	}
+	adapted.adapters = adapters
+	adapted.Decoder = m.decoder(m.leaves, m.leaves, adapters)
+	adapted.Generation = m.generation(adapters)
 	return &adapted
+}
+
+// generation is a decoder for generation with the adapters of several models.
+func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
+	matrices, rest := m.leaves, m.leaves
+	if m.halves != nil {
+		matrices, rest = m.halves, m.wide
+	}
+	d := m.decoder(matrices, rest, adapters...)
+	return &d
+}
+
+// Together is a decoder for generation in which each row goes through one of several models, nil ones among them, which have
+// their weights in common with m: Pass.Adapters has their numbers. What comes out of a row is what its model alone gives, to the bit where
+// generation is batch invariant.
+func (m *Model) Together(models []*Model) (*Decoder, error) {
+	adapters := make([]map[string]torch.LoRA, len(models))
+	for i, other := range models {
+		if other == nil {
+			continue
+		}
+		if &other.leaves[0] != &m.leaves[0] {
+			return nil, fmt.Errorf("model: number %d of those that generate together has weights of its own", i)
+		}
+		adapters[i] = other.adapters
+	}
+	return m.generation(adapters...), nil
+}
+
+// named are the adapters of one map, by the numbers of their models; nil if no model has one.
+func named(models []map[string]torch.LoRA, leaf string) (all []torch.LoRA) {
+	for i, adapters := range models {
+		if a, ok := adapters[leaf]; ok {
+			if all == nil {
+				all = make([]torch.LoRA, len(models))
+			}
+			all[i] = a
+		}
+	}
+	return all
 }
 
 // FreshAdapters are the initial values of adapters, for Adapt. They change nothing yet: every B is 0. The values of A are

@@ -6,14 +6,14 @@ import "github.com/mgrpo/mgrpo/bindings/torch"
 type linear struct {
 	weight torch.Matrix
 	bias   *torch.Tensor
-	lora   *torch.LoRA // nil: none
+	lora   []torch.LoRA // by number; nil: none
 }
 
-// of applies the map to x [T, K].
-func (l linear) of(x *torch.Tensor) *torch.Tensor {
+// of applies the map to x [T, K]. Row t has adapter which[t], all rows the first if which is nil.
+func (l linear) of(x, which *torch.Tensor) *torch.Tensor {
 	y := torch.Linear(x, l.weight, l.bias)
 	if l.lora == nil {
 		return y
 	}
-	return torch.LoRAAdd_(y, x, []torch.LoRA{*l.lora}, nil)
+	return torch.LoRAAdd_(y, x, l.lora, which)
 }

@@ -113,10 +113,10 @@ func TestRouterLogits(t *testing.T) {
 	eachMixture(t, "router_logits", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
 			in := f.packed(s)
-			att, x := f.m.packed(in), torch.Embedding(f.m.embed, in.IDs)
+			pass, x := f.m.packed(in), torch.Embedding(f.m.embed, in.IDs)
 			for i := range f.m.layers {
 				l := &f.m.layers[i]
-				sum, out := l.forward(i, x, f.m.normOf(x, i), in.Pos, att, nil)
+				sum, out := l.forward(i, x, f.m.normOf(x, i), pass)
 				x = sum.Add(out)
 				if l.mixture == nil {
 					continue

@@ -34,6 +34,8 @@ type Model struct {
 	halves []*torch.Tensor // views of Half and
 	wide   []*torch.Tensor // of Master, where Generation reads both; without a Master norms and biases have copies in fp32
 
+	adapters map[string]torch.LoRA // by the names of the leaves to whose maps they are added; nil: none
+
 	positions int // rows of the rotary tables
 	rotations map[arch.Rotary]rotation
 }
@@ -62,6 +64,14 @@ type layer struct {
 // and k, v [T, KVHeads, HeadDim], after norms and rotary embedding, give [T, Heads, HeadDim].
 type Attention interface {
 	Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor
+}
+
+// Pass is what a forward pass of T rows knows of them beside their tokens.
+type Pass struct {
+	Pos       *torch.Tensor // int32 [T]
+	Attention Attention
+	Routes    *Routes       // may be nil
+	Adapters  *torch.Tensor // int32 [T]: of a decoder of Together, the number of each row's model, -1 for none; nil: the first
 }
 
 // Options sets the precision of a model and the size of its rotary tables.
@@ -176,7 +186,7 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		}
 		m.rotary(s, opt)
 		m.leaves = m.views(s, m.Compute)
-		m.Decoder = m.decoder(m.leaves, m.leaves, nil)
+		m.Decoder = m.decoder(m.leaves, m.leaves)
 		m.Generation = &m.Decoder
 		if m.Half != nil && !dev.IsCUDA() {
 			m.halves = m.views(s, m.Half)
@@ -185,8 +195,7 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 			} else {
 				m.wide = m.wideVectors(s)
 			}
-			mixed := m.decoder(m.halves, m.wide, nil)
-			m.Generation = &mixed
+			m.Generation = m.generation()
 		}
 		return nil
 	})
@@ -217,9 +226,9 @@ func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 	return all
 }
 
-// decoder binds leaves: the matrices of linear maps from matrices, all other tensors from rest, and adapters by the names
-// of the leaves to whose maps they are added.
-func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*torch.LoRA) Decoder {
+// decoder binds leaves: the matrices of linear maps from matrices, all other tensors from rest, and the adapters of several models,
+// by their numbers.
+func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]torch.LoRA) Decoder {
 	at := map[string]int{}
 	for i, l := range m.Layout.Leaves {
 		at[l.Name] = i
@@ -239,7 +248,9 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters map[string]*tor
 		}
 		return tensor(name)
 	}
-	linearOf := func(name string) linear { return linear{held(name, matrix), other(name + "_bias"), adapters[name]} }
+	linearOf := func(name string) linear {
+		return linear{held(name, matrix), other(name + "_bias"), named(adapters, name)}
+	}
 	d := Decoder{cfg: &m.Config, embed: held("embed", other), norm: other("norm"), head: held("head", matrix)}
 	if m.Config.Tied {
 		d.head = held("embed", matrix)
@@ -272,15 +283,15 @@ func (d *Decoder) Head() torch.Matrix { return d.head }
 // MaxPosition is the number of rows of the rotary tables.
 func (m *Model) MaxPosition() int { return m.positions }
 
-// Hidden is the forward pass without the head: ids and positions int32 [T] give the normalised hidden
-// states [T, Hidden] of the last layer. routes may be nil. Call it inside Device.Do.
-func (d *Decoder) Hidden(s *torch.Scope, ids, pos *torch.Tensor, att Attention, routes *Routes) *torch.Tensor {
+// Hidden is the forward pass without the head: ids int32 [T] give the normalised hidden states [T, Hidden] of the last
+// layer. Call it inside Device.Do.
+func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Tensor {
 	x := d.embedded(ids)
 	h := d.normOf(x, 0)
 	for i := range d.layers {
 		oldX, oldH := x, h
 		s.Scoped(func() { // free all tensors of the block but its result
-			sum, out := d.layers[i].forward(i, oldX, oldH, pos, att, routes)
+			sum, out := d.layers[i].forward(i, oldX, oldH, pass)
 			x, h = addNorm(d.cfg, sum, out, d.normBefore(i+1))
 			s.Hoist(x)
 			if h != x {
@@ -348,15 +359,15 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 // forward is one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
 // or after them, or both; h is the norm of x. The new residual is sum + out: the caller adds them, so that one kernel adds
 // and normalises.
-func (l *layer) forward(i int, x, h, pos *torch.Tensor, att Attention, routes *Routes) (sum, out *torch.Tensor) {
-	q, k, v := l.project(h)
+func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
+	q, k, v := l.project(h, pass)
 	if l.qNorm != nil {
 		q, k = l.headsNorm(q, l.qNorm), l.headsNorm(k, l.kNorm)
 	}
-	q, k = l.rotation.of(q, pos), l.rotation.of(k, pos)
-	a := att.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
-	x, h = addNorm(l.cfg, x, norm(l.cfg, l.o.of(a), l.attendedNorm), l.postNorm)
-	return x, norm(l.cfg, l.mlp(h, routes), l.mlpNorm)
+	q, k = l.rotation.of(q, pass.Pos), l.rotation.of(k, pass.Pos)
+	a := pass.Attention.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
+	x, h = addNorm(l.cfg, x, norm(l.cfg, l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
+	return x, norm(l.cfg, l.mlp(h, pass), l.mlpNorm)
 }
 
 // headsNorm is the norm of queries or keys x [T, heads, HeadDim]: of each head, or of all heads together, whichever the
@@ -367,20 +378,20 @@ func (l *layer) headsNorm(x, weight *torch.Tensor) *torch.Tensor {
 }
 
 // mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
-func (l *layer) mlp(h *torch.Tensor, routes *Routes) *torch.Tensor {
+func (l *layer) mlp(h *torch.Tensor, pass Pass) *torch.Tensor {
 	if l.mixture != nil {
-		return l.mixture.of(h, routes)
+		return l.mixture.of(h, pass.Routes)
 	}
-	gateUp := l.gateUp.of(h)
+	gateUp := l.gateUp.of(h, pass.Adapters)
 	if l.cfg.GELU() {
-		return l.down.of(torch.GeGLU(gateUp))
+		return l.down.of(torch.GeGLU(gateUp), pass.Adapters)
 	}
-	return l.down.of(torch.SwiGLU(gateUp))
+	return l.down.of(torch.SwiGLU(gateUp), pass.Adapters)
 }
 
 // project is the fused q, k, v projection, split into heads.
-func (l *layer) project(h *torch.Tensor) (q, k, v *torch.Tensor) {
-	qkv := l.qkv.of(h)
+func (l *layer) project(h *torch.Tensor, pass Pass) (q, k, v *torch.Tensor) {
+	qkv := l.qkv.of(h, pass.Adapters)
 	hd, from := int64(l.cfg.HeadDim), int64(0)
 	take := func(heads int) *torch.Tensor {
 		t := qkv.Narrow(1, from, int64(heads)*hd).View(-1, int64(heads), hd)

@@ -245,7 +245,7 @@ func TestCachedRows(t *testing.T) {
 				}
 				k := int64(to - from)
 				r := Rows{Sequence: s.FromInt32(rows, k), Pos: s.FromInt32(pos, k), Length: s.FromInt32(length, k)}
-				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), r.Pos, cache.At(r), nil)
+				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: r.Pos, Attention: cache.At(r)})
 				return floats(torch.Linear(h, f.m.Head(), nil))
 			}
 			prompt := step(0, 0, n)

@@ -115,7 +115,7 @@ func appendRows(s *torch.Scope, m *Model, c *Cache, ids []int32, from int) []flo
 	}
 	n := int64(len(ids))
 	r := Rows{Sequence: s.FromInt32(sequence, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
-	hidden := m.Hidden(s, s.FromInt32(ids, n), r.Pos, c.At(r), nil)
+	hidden := m.Hidden(s, s.FromInt32(ids, n), Pass{Pos: r.Pos, Attention: c.At(r)})
 	logits := make([]float32, m.Config.VocabSize)
 	torch.Linear(hidden.Narrow(0, n-1, 1), m.Head(), nil).Float32s(logits)
 	return logits

@@ -27,13 +27,14 @@ func (a packedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor 
 	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer))
 }
 
-func (m *Model) packed(in Packed) Attention {
-	return packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.Config.AttentionScale()}
+func (m *Model) packed(in Packed) Pass {
+	att := packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.Config.AttentionScale()}
+	return Pass{Pos: in.Pos, Attention: att, Routes: in.Routes}
 }
 
 // Forward is Hidden over a packed batch.
 func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
-	return m.Hidden(s, in.IDs, in.Pos, m.packed(in), in.Routes)
+	return m.Hidden(s, in.IDs, m.packed(in))
 }
 
 // Objective computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
@@ -51,13 +52,13 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 // ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
 // state for each layer that gradients reach, and each such block runs again just before its backward pass.
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
-	att := m.packed(in)
+	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
 	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
 		lowest++
 	}
 	block := func(i int, x *torch.Tensor) (y *torch.Tensor) {
-		s.Scoped(func() { y = s.Hoist(m.block(i, x, in.Pos, att, in.Routes)) }) // frees what the backward pass does not keep
+		s.Scoped(func() { y = s.Hoist(m.block(i, x, pass)) }) // frees what the backward pass does not keep
 		return y
 	}
 	inputs := make([]*torch.Tensor, len(m.layers)+1)
@@ -97,8 +98,9 @@ func trained(w torch.Matrix) bool {
 func (l *layer) trained() bool {
 	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm}
 	for _, of := range []linear{l.qkv, l.o, l.gateUp, l.down} {
-		if all = append(all, of.weight, of.bias); of.lora != nil {
-			all = append(all, of.lora.Values)
+		all = append(all, of.weight, of.bias)
+		for _, a := range of.lora {
+			all = append(all, a.Values)
 		}
 	}
 	if m := l.mixture; m != nil {
@@ -108,8 +110,8 @@ func (l *layer) trained() bool {
 }
 
 // block computes layer i: residual in, residual out.
-func (m *Model) block(i int, x, pos *torch.Tensor, att Attention, routes *Routes) *torch.Tensor {
-	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pos, att, routes)
+func (m *Model) block(i int, x *torch.Tensor, pass Pass) *torch.Tensor {
+	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pass)
 	return sum.Add(out)
 }
 

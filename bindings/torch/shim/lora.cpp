@@ -115,6 +115,10 @@ mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const
     if (which.defined()) int32s(which, X.size(0), "which", X);
     std::vector<mgrpo_lora> table;
     for (int64_t i = 0; i < n; i++) {
+      if (counts[i] == 0) {
+        table.push_back({nullptr, nullptr, 0});
+        continue;
+      }
       const at::Tensor &values = ref(adapters[i]);
       const Parts of(parts, counts[i], X.size(1));
       TORCH_CHECK(values.dim() == 1 && values.is_contiguous() && values.size(0) == of.numel, "adapter ", i, " must have [", of.numel, "] values");

@@ -1,6 +1,8 @@
 // Package local is the rollout engine on our own kernels: continuous batching over a key-value cache in blocks. Prefixes
 // are shared between rollouts and kept between turns, as long as no sequence in flight needs their blocks.
 //
+// An engine serves the agents that share a model: each is a tenant, with adapters and prefixes of its own, and a pass has rows of all.
+//
 // On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse, the size
 // of the cache or restarts. Every row of every kernel depends on that row's inputs alone, and the random number of a token is a function
 // of the sequence's key and the token's position.
@@ -11,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,48 +25,46 @@ import (
 
 // Options of an engine.
 type Options struct {
-	Slots         int                   // sequences in flight at once
-	Context       int                   // tokens a sequence may reach; 0 means the model's limit
-	Conversations int                   // those at once, of which most may wait; below Slots it means Slots
-	CacheTokens   int                   // tokens of all sequences whose keys and values are kept, at least Context; 0 means Slots × Context
-	PassRows      int                   // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows
-	NoPrefixes    bool                  // never reuse a cached prefix
-	NoRecordings  bool                  // do not record decode passes as CUDA graphs
-	Overlap       bool                  // the weights may change under sequences in flight
-	TokenBytes    func(id int32) []byte // for stop strings; may be nil
+	Slots         int  // sequences in flight at once
+	Context       int  // tokens a sequence may reach; 0 means the model's limit
+	Conversations int  // those at once, of which most may wait; below Slots it means Slots
+	CacheTokens   int  // tokens of all sequences whose keys and values are kept, at least Context; 0 means Slots × Context
+	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows
+	NoPrefixes    bool // never reuse a cached prefix
+	NoRecordings  bool // do not record decode passes as CUDA graphs
 }
 
-// ErrClosed is returned by calls on a closed engine.
+// ErrClosed is returned by calls on a closed engine, and of a tenant that has left.
 var ErrClosed = errors.New("policy: engine is closed")
 
-// Engine implements policy.Policy on one device.
+// Engine samples for its tenants from the weights of one model on one device.
 type Engine struct {
 	dev   *torch.Device
 	model *model.Model
 	cache *model.Cache
 	opt   Options
 
-	mu      sync.Mutex
-	wake    *sync.Cond
-	queue   []*sequence // waiting for a slot or for room in the cache
-	arrived int64       // sequences so far
-	version int64
-	stats   policy.Stats
-	closed  bool
-	failed  error
-	pages   *pages
-	slots   []int // those of no sequence in flight
-	running []*sequence
-	done    chan struct{}
+	mu       sync.Mutex
+	wake     *sync.Cond
+	tenants  []*Tenant   // by number; nil: the number is free
+	queue    []*sequence // waiting for a slot or for room in the cache
+	arrived  int64       // sequences so far
+	launched int64       // those of them that were in flight
+	closed   bool
+	failed   error
+	pages    *pages
+	slots    []int // those of no sequence in flight
+	running  []*sequence
+	done     chan struct{}
 
+	// What passes run, on the device's thread alone.
+	decoder    *model.Decoder     // of all tenants
 	recordings map[int]*recording // CUDA graphs by number of rows; empty on a CPU
 }
 
-var _ policy.Policy = (*Engine)(nil)
-
-// New allocates the cache and starts the scheduler. The engine reads the model's weights in place: call
-// UpdateWeights after every change of them.
-func New(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
+// Open allocates the cache and starts the scheduler of an engine without tenants. The engine reads the model's weights in
+// place.
+func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	if opt.Context == 0 || opt.Context > m.MaxPosition() {
 		opt.Context = m.MaxPosition()
 	}
@@ -98,69 +97,24 @@ func newEngine(m *model.Model, opt Options) *Engine {
 		e.slots = append(e.slots, opt.Slots-1-i)
 	}
 	e.wake = sync.NewCond(&e.mu)
-	e.stats.Batches = map[int]int64{}
 	return e
 }
 
-// Deterministic is true on a CPU, where every row of every kernel depends on that row's inputs alone, unless the weights
-// may change under sequences in flight.
-func (e *Engine) Deterministic() bool { return Deterministic(e.dev.IsCUDA(), e.opt.Overlap) }
-
-// Deterministic is Engine.Deterministic for callers that have no engine yet.
-func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
-
-// ContextLimit is the most tokens of prompt plus completion.
-func (e *Engine) ContextLimit() int { return e.opt.Context }
-
-// Version is the policy version of the weights in use.
-func (e *Engine) Version() int64 {
+// add queues a tenant's sequence. It fails if nobody will run it.
+func (e *Engine) add(q *sequence) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.version
-}
-
-// UpdateWeights tells the engine that the weights, which it reads in place, have changed and are policy version `version`.
-// The engine drops cached keys and values. It is an error if sequences are in flight, unless Options.Overlap is set. With
-// Overlap a sequence in flight continues with the new weights and the cached keys and values of the old weights, and its
-// completion has the version with which it started.
-func (e *Engine) UpdateWeights(_ context.Context, version int64) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if n := len(e.running) + len(e.queue); n > 0 && !e.opt.Overlap {
-		return fmt.Errorf("policy: weights changed to version %d under %d sequences in flight", version, n)
-	}
-	e.pages.forget()
-	e.version = version
-	return nil
-}
-
-// Generate samples one turn; see policy.Policy.
-func (e *Engine) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
-	if err := r.Check(e.model.Config.VocabSize, e.opt.TokenBytes != nil); err != nil {
-		return policy.Completion{}, err
-	}
-	if len(r.Tokens) >= e.opt.Context {
-		return policy.Completion{Finish: policy.FinishContext, Version: e.Version()}, nil
-	}
-	q := newSequence(ctx, r, &e.opt)
-	e.mu.Lock()
-	if e.closed || e.failed != nil {
-		err := e.failed
-		e.mu.Unlock()
-		if err == nil {
-			err = ErrClosed
-		}
-		return policy.Completion{}, err
+	switch {
+	case e.failed != nil:
+		return e.failed
+	case e.closed || q.tenant.leaving:
+		return ErrClosed
 	}
 	e.arrived++
-	q.arrival, q.before = e.arrived, e.stats.Requests
+	q.arrival, q.before = e.arrived, e.launched
 	e.queue = append(e.queue, q)
 	e.wake.Signal()
-	e.mu.Unlock()
-	stop := context.AfterFunc(ctx, e.nudge)
-	defer stop()
-	<-q.done
-	return q.out, q.err
+	return nil
 }
 
 // nudge wakes the scheduler. It takes the lock so that no wake-up is lost between the scheduler's check and its wait.
@@ -181,23 +135,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.wake.Signal()
 	e.mu.Unlock()
 	<-e.done
-	err := e.dev.Do(ctx, func(*torch.Scope) error {
-		for _, r := range e.recordings {
-			r.drop()
-		}
-		return nil
-	})
+	err := e.dev.Do(ctx, func(*torch.Scope) error { e.dropRecordings(); return nil })
 	return errors.Join(err, e.cache.Close(ctx, e.dev))
-}
-
-// Stats returns a copy of the counters.
-func (e *Engine) Stats() policy.Stats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := e.stats
-	s.EvictedTokens = e.pages.evicted
-	s.Batches = maps.Clone(e.stats.Batches)
-	return s
 }
 
 // schedule is the scheduler's loop: admit sequences, run a pass, distribute its tokens. Only schedule uses the cache.
@@ -212,7 +151,7 @@ func (e *Engine) schedule() {
 		e.mu.Lock()
 		if err != nil {
 			e.failed = fmt.Errorf("policy: %w", err)
-			e.abort(e.failed)
+			e.drop(func(*sequence) error { return e.failed })
 		} else {
 			e.distribute(batch, sampled)
 		}
@@ -227,10 +166,11 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	for {
 		e.gather()
 		if e.closed {
-			e.abort(ErrClosed)
+			e.drop(func(*sequence) error { return ErrClosed })
 			return nil, false
 		}
-		e.dropCancelled()
+		e.drop((*sequence).cancelled)
+		e.dismiss()
 		moves := e.admit()
 		if len(e.running) > 0 {
 			b := e.plan()
@@ -255,7 +195,7 @@ func (e *Engine) plan() *batch {
 
 // putBack lets a sequence in flight wait until there is room again. It computes again what it gives up until then: random numbers are keyed by position, so it goes on as if it had never waited.
 func (e *Engine) putBack(q *sequence) {
-	e.stats.PutBack++
+	q.tenant.stats.PutBack++
 	q.computed = q.filled
 	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
 	e.land(q)
@@ -265,6 +205,7 @@ func (e *Engine) putBack(q *sequence) {
 // land ends a sequence's flight.
 func (e *Engine) land(q *sequence) {
 	e.pages.close(q.line)
+	q.tenant.inFlight--
 	e.slots = append(e.slots, q.slot)
 	q.line, q.slot = nil, -1
 }
@@ -290,7 +231,7 @@ func (e *Engine) admit() (moves []move) {
 			waiting = append(waiting, e.queue[i:]...)
 			break
 		}
-		from, soon := e.pages.find(q.tokens)
+		from, soon := e.pages.find(q.tenant, q.tokens)
 		if soon {
 			waiting = append(waiting, q)
 			continue
@@ -303,7 +244,6 @@ func (e *Engine) admit() (moves []move) {
 	}
 	clear(e.queue[len(waiting):])
 	e.queue = waiting
-	e.stats.MaxInFlight = max(e.stats.MaxInFlight, len(e.running))
 	return moves
 }
 
@@ -311,7 +251,7 @@ func (e *Engine) admit() (moves []move) {
 // sequence that is overtaken counts as a block cheaper each time, so that all have their turn.
 func (e *Engine) sortQueue() {
 	for _, q := range e.queue {
-		from, _ := e.pages.find(q.tokens)
+		from, _ := e.pages.find(q.tenant, q.tokens)
 		q.rank = int64(len(q.tokens)-from.reuse) + arch.CacheBlock*q.before
 	}
 	slices.SortFunc(e.queue, func(a, b *sequence) int {
@@ -321,42 +261,47 @@ func (e *Engine) sortQueue() {
 
 // launch puts a sequence in flight.
 func (e *Engine) launch(q *sequence, from prefix) (moves []move) {
-	q.line, moves = e.pages.open(q.tokens, from)
+	q.line, moves = e.pages.open(q.tenant, q.tokens, from)
 	q.filled = q.line.filled
 	last := len(e.slots) - 1
 	q.slot, e.slots = e.slots[last], e.slots[:last]
 	q.listed = make([]int, len(e.pages.groups))
 	e.running = append(e.running, q)
-	e.stats.Recomputed += int64(max(0, q.computed-q.filled))
+	t := q.tenant
+	t.inFlight++
+	t.stats.MaxInFlight = max(t.stats.MaxInFlight, t.inFlight)
+	t.stats.Recomputed += int64(max(0, q.computed-q.filled))
 	if q.launched {
 		return moves // it had been put back
 	}
-	q.launched, q.out.Version = true, e.version
-	e.stats.Requests++
-	e.stats.PromptTokens += int64(len(q.tokens))
-	e.stats.ReusedTokens += int64(q.filled)
+	e.launched++
+	q.launched, q.out.Version = true, t.version
+	t.stats.Requests++
+	t.stats.PromptTokens += int64(len(q.tokens))
+	t.stats.ReusedTokens += int64(q.filled)
 	return moves
 }
 
-func (e *Engine) dropCancelled() {
-	cancelled := func(q *sequence) bool {
-		if q.ctx.Err() == nil {
+// drop ends the sequences for which why gives a reason.
+func (e *Engine) drop(why func(*sequence) error) {
+	ended := func(q *sequence) bool {
+		err := why(q)
+		if err == nil {
 			return false
 		}
-		q.finish(policy.FinishCancelled, context.Cause(q.ctx))
+		q.finish(policy.FinishCancelled, err)
 		if q.line != nil {
 			e.land(q)
 		}
 		return true
 	}
-	e.queue = slices.DeleteFunc(e.queue, cancelled)
-	e.running = slices.DeleteFunc(e.running, cancelled)
+	e.queue = slices.DeleteFunc(e.queue, ended)
+	e.running = slices.DeleteFunc(e.running, ended)
 }
 
 // distribute appends the sampled tokens to their sequences and removes the sequences that have ended.
 func (e *Engine) distribute(b *batch, sampled []token) {
-	e.stats.Passes++
-	e.stats.Batches[len(b.ready)]++
+	e.count(b)
 	told := b.routes
 	for _, w := range b.work {
 		w.q.filled += w.rows
@@ -366,7 +311,7 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 	}
 	for i, q := range b.ready {
 		q.accept(sampled[i])
-		e.stats.SampledTokens++
+		q.tenant.stats.SampledTokens++
 		q.line.tokens = append(q.line.tokens, sampled[i].id)
 		if f, ended := q.ending.Add(sampled[i].id); ended {
 			q.out.Routes = slices.Clone(q.line.routes)
@@ -375,12 +320,4 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		}
 	}
 	e.running = slices.DeleteFunc(e.running, func(q *sequence) bool { return q.finished })
-}
-
-// abort fails all sequences in flight.
-func (e *Engine) abort(err error) {
-	for _, q := range append(e.running, e.queue...) {
-		q.finish(policy.FinishCancelled, err)
-	}
-	e.running, e.queue = nil, nil
 }

@@ -52,9 +52,14 @@ func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *mod
 	return m
 }
 
-func testEngine(t *testing.T, m *model.Model, opt Options) *Engine {
+func testEngine(t *testing.T, m *model.Model, opt Options) *Tenant {
 	t.Helper()
-	e, err := New(context.Background(), m, opt)
+	return testTenant(t, m, opt, Terms{})
+}
+
+func testTenant(t *testing.T, m *model.Model, opt Options, terms Terms) *Tenant {
+	t.Helper()
+	e, err := New(context.Background(), m, opt, terms)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,10 +76,11 @@ func TestGather(t *testing.T) {
 	for range times { // a goroutine may be preempted between two others: once in a while, not most times
 		e := newEngine(&model.Model{Config: arch.Config{VocabSize: 113, Layers: 1}},
 			Options{Slots: sequences, Context: 16, CacheTokens: sequences * arch.CacheBlock, PassRows: 512})
+		tenant := &Tenant{engine: e, model: e.model, terms: Terms{Context: 16}}
 		var asking sync.WaitGroup
 		for i := range int32(sequences) {
 			asking.Go(func() {
-				_, err := e.Generate(t.Context(), policy.Request{Tokens: []int32{i}, Sampling: policy.Sampling{MaxNew: 1}})
+				_, err := tenant.Generate(t.Context(), policy.Request{Tokens: []int32{i}, Sampling: policy.Sampling{MaxNew: 1}})
 				if !errors.Is(err, ErrClosed) {
 					t.Errorf("got %v", err)
 				}
@@ -115,7 +121,7 @@ func requests() []policy.Request {
 }
 
 // converse runs a request, appends an observation and runs a second turn.
-func converse(e *Engine, r policy.Request) ([2]policy.Completion, error) {
+func converse(e *Tenant, r policy.Request) ([2]policy.Completion, error) {
 	first, err := e.Generate(context.Background(), r)
 	if err != nil {
 		return [2]policy.Completion{}, err
@@ -126,7 +132,7 @@ func converse(e *Engine, r policy.Request) ([2]policy.Completion, error) {
 }
 
 // run runs all conversations in the given order, with at most `inFlight` at once.
-func run(t *testing.T, e *Engine, reqs []policy.Request, inFlight int, order []int) [][2]policy.Completion {
+func run(t *testing.T, e *Tenant, reqs []policy.Request, inFlight int, order []int) [][2]policy.Completion {
 	t.Helper()
 	out := make([][2]policy.Completion, len(reqs))
 	var wg sync.WaitGroup
@@ -228,7 +234,7 @@ func TestPrefixIsComputedOnce(t *testing.T) {
 
 func TestFinishReasons(t *testing.T) {
 	m := testModel(t, 1)
-	e := testEngine(t, m, Options{Slots: 2, Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
+	e := testTenant(t, m, Options{Slots: 2}, Terms{Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
 	ask := func(r policy.Request) policy.Completion {
 		t.Helper()
 		c, err := e.Generate(context.Background(), r)

@@ -8,6 +8,7 @@ import (
 
 // line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may go on.
 type line struct {
+	owner   *Tenant
 	tokens  []int32   // keys and values of the first `filled` are in the cache
 	filled  int       // tokens
 	routes  []uint16  // experts of those, in a mixture
@@ -19,8 +20,9 @@ type line struct {
 
 const noBlock = -1
 
-// pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences share the blocks of a
-// common prefix; the block in which they part is copied. It has no tensors.
+// pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences of a tenant share the blocks of a
+// common prefix; the block in which they part is copied. Those of different tenants share nothing, since keys and values depend on
+// adapters, and draw on the same blocks. It has no tensors.
 type pages struct {
 	groups  []arch.CacheGroup
 	pools   []*pool // of each group
@@ -28,8 +30,7 @@ type pages struct {
 	width   int     // experts of a token
 	lines   []*line
 	clock   int64
-	sharing bool  // reuse cached prefixes; tests turn it off to show that results do not depend on it
-	evicted int64 // tokens that idle lines gave up
+	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
 }
 
 func newPages(c *arch.Config, opt Options) *pages {
@@ -60,12 +61,12 @@ type prefix struct {
 	reuse int
 }
 
-// find returns the longest reusable prefix of a sequence. soon is true if a line in flight will have a longer one:
+// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer one:
 // waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
-func (p *pages) find(tokens []int32) (best prefix, soon bool) {
+func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, l := range p.lines {
-		if n := best.reuse; !p.sharing || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
+		if n := best.reuse; !p.sharing || l.owner != owner || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
 			continue // it has no longer prefix
 		}
 		c := commonPrefix(l.tokens, tokens, usable)
@@ -118,7 +119,7 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 }
 
 // open puts a sequence in flight, which fits, behind the prefix that find gave. The moves must be made before the next pass.
-func (p *pages) open(tokens []int32, from prefix) (*line, []move) {
+func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move) {
 	l, moves := from.from, []move(nil)
 	if l == nil || l.busy || l.filled > from.reuse {
 		l, moves = p.fork(from)
@@ -127,7 +128,7 @@ func (p *pages) open(tokens []int32, from prefix) (*line, []move) {
 		p.each(l, (*pool).hold)
 	}
 	p.clock++
-	l.tokens, l.busy, l.lastUse = append(l.tokens[:0], tokens...), true, p.clock
+	l.owner, l.tokens, l.busy, l.lastUse = owner, append(l.tokens[:0], tokens...), true, p.clock
 	return l, moves
 }
 
@@ -206,7 +207,7 @@ func (p *pages) shorten(l *line, n int) {
 	if n > 0 && !p.holds(l, n) {
 		n = 0
 	}
-	p.evicted += int64(l.filled - n)
+	l.owner.stats.EvictedTokens += int64(l.filled - n)
 	l.filled, l.tokens, l.routes = n, l.tokens[:n], l.routes[:n*p.width]
 	if n == 0 {
 		p.remove(l)
@@ -260,12 +261,14 @@ func (p *pages) remove(l *line) {
 	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
 }
 
-// forget drops all cached prefixes, after a change of the weights.
-func (p *pages) forget() {
+// forget drops the cached prefixes of an owner, after a change of its weights.
+func (p *pages) forget(owner *Tenant) {
 	for _, l := range slices.Clone(p.lines) {
-		if l.busy {
+		switch {
+		case l.owner != owner:
+		case l.busy:
 			l.stale = true
-		} else {
+		default:
 			p.remove(l)
 		}
 	}

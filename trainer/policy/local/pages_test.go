@@ -80,9 +80,9 @@ func TestSmallCache(t *testing.T) {
 				if opt.CacheTokens == 320 && opt.NoPrefixes && windows[0] == 0 && s.Recomputed == 0 || s.PutBack == 0 && s.Recomputed > 0 {
 					t.Errorf("%+v: %d sequences were put back, %d tokens computed again", opt, s.PutBack, s.Recomputed)
 				}
-				e.mu.Lock()
-				e.pages.verify(t)
-				e.mu.Unlock()
+				e.engine.mu.Lock()
+				e.engine.pages.verify(t)
+				e.engine.mu.Unlock()
 			}
 		})
 	}
@@ -144,9 +144,9 @@ func TestManyConversations(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		e.mu.Lock()
-		e.pages.verify(t)
-		e.mu.Unlock()
+		e.engine.mu.Lock()
+		e.engine.pages.verify(t)
+		e.engine.mu.Unlock()
 		return out, e.Stats()
 	}
 	want, roomy := play(Options{Slots: conversations})

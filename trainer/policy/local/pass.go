@@ -1,7 +1,9 @@
 package local
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
@@ -24,32 +26,39 @@ type work struct {
 }
 
 // planBatch takes the new row of every decoding sequence first, then rows of prompts up to limit. A prompt that does not
-// fit continues in the next pass.
+// fit continues in the next pass. Rows with the same adapters lie together.
 func planBatch(running []*sequence, limit int) *batch {
-	b := &batch{}
+	var all []work
+	rows := 0
 	for _, decoding := range []bool{true, false} {
 		for _, q := range running {
 			missing := len(q.tokens) - q.filled
 			if (missing == 1) != decoding {
 				continue
 			}
-			n := min(missing, max(limit-b.rows, 0))
+			n := min(missing, max(limit-rows, 0))
 			if decoding {
 				n = 1
 			}
 			if n > 0 {
-				b.add(q, n)
+				all = append(all, work{q, n})
+				rows += n
 			}
 		}
+	}
+	slices.SortStableFunc(all, func(a, b work) int { return cmp.Compare(a.q.tenant.number, b.q.tenant.number) })
+	b := &batch{}
+	for _, w := range all {
+		b.add(w)
 	}
 	return b
 }
 
-func (b *batch) add(q *sequence, n int) {
-	b.work = append(b.work, work{q, n})
-	b.rows += n
-	if q.filled+n == len(q.tokens) {
-		b.ready = append(b.ready, q)
+func (b *batch) add(w work) {
+	b.work = append(b.work, w)
+	b.rows += w.rows
+	if w.q.filled+w.rows == len(w.q.tokens) {
+		b.ready = append(b.ready, w.q)
 		b.last = append(b.last, int32(b.rows-1))
 	}
 }
@@ -57,19 +66,22 @@ func (b *batch) add(q *sequence, n int) {
 // decodes says whether every row is a sequence's newest token.
 func (b *batch) decodes() bool { return b.rows == len(b.ready) && b.rows == len(b.work) }
 
-const noSlot = -1 // slot of a padding row
+const (
+	noSlot   = -1 // of a padding row
+	noTenant = -1
+)
 
-// inputs returns tokens, slots, positions and lengths of the batch's rows, int32 [4, n], with padding rows up to n.
+// inputs returns tokens, slots, positions, lengths and tenants of the batch's rows, int32 [5, n], with padding rows up to n.
 func (b *batch) inputs(n int) []int32 {
-	all := make([]int32, 4*n)
-	id, slot, pos, length := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:]
+	all := make([]int32, 5*n)
+	id, slot, pos, length, tenant := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:4*n], all[4*n:]
 	for i := b.rows; i < n; i++ {
-		slot[i] = noSlot
+		slot[i], tenant[i] = noSlot, noTenant
 	}
 	r := 0
 	for _, w := range b.work {
 		for i := w.q.filled; i < w.q.filled+w.rows; i++ {
-			id[r], slot[r], pos[r], length[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1)
+			id[r], slot[r], pos[r], length[r], tenant[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number)
 			r++
 		}
 	}
@@ -112,7 +124,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 		return e.recorded(s, b)
 	}
 	chosen := routes(s, &e.model.Config, b.rows)
-	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 4, int64(b.rows)), chosen)
+	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 5, int64(b.rows)), chosen)
 	b.tell(chosen)
 	switch len(b.ready) {
 	case 0:
@@ -123,12 +135,13 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	return e.head(hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last)))))
 }
 
-// hidden runs the forward pass over rows [4, n], as batch.inputs returns them, and writes their experts to chosen.
+// hidden runs the forward pass over rows [5, n], as batch.inputs returns them, and writes their experts to chosen.
 func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
 	rows := model.Rows{Sequence: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
-	return e.model.Generation.Hidden(s, in.Select(0, 0), rows.Pos, e.cache.At(rows), &model.Routes{Chosen: chosen})
+	return e.decoder.Hidden(s, in.Select(0, 0), model.Pass{Pos: rows.Pos, Attention: e.cache.At(rows), Routes: &model.Routes{Chosen: chosen},
+		Adapters: in.Select(0, 4)})
 }
 
 func (e *Engine) head(hidden *torch.Tensor) *torch.Tensor {
-	return torch.Linear(hidden, e.model.Generation.Head(), nil)
+	return torch.Linear(hidden, e.decoder.Head(), nil)
 }

@@ -11,7 +11,7 @@ import (
 // of rows, or with all slots; the surplus rows are padding.
 type recording struct {
 	graph      *torch.Graph
-	in, logits *torch.Tensor // int32 [4, rows] as batch.inputs returns them; [rows, vocabulary]
+	in, logits *torch.Tensor // int32 [5, rows] as batch.inputs returns them; [rows, vocabulary]
 	chosen     *torch.Tensor // experts of the rows, nil without
 }
 
@@ -23,14 +23,14 @@ func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 		r = e.record(s, size)
 		e.recordings[size] = r
 	}
-	r.in.CopyFrom(s.FromInt32(b.inputs(size), 4, int64(size)))
+	r.in.CopyFrom(s.FromInt32(b.inputs(size), 5, int64(size)))
 	r.graph.Replay()
 	b.tell(r.chosen)
 	return r.logits.Narrow(0, 0, int64(b.rows))
 }
 
 func (e *Engine) record(s *torch.Scope, size int) *recording {
-	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 4, int64(size)))}
+	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 5, int64(size)))}
 	if chosen := routes(s, &e.model.Config, size); chosen != nil {
 		r.chosen = s.Keep(chosen)
 	}
@@ -46,6 +46,14 @@ func (e *Engine) record(s *torch.Scope, size int) *recording {
 		s.Scoped(func() { r.logits = s.Keep(e.head(e.hidden(s, r.in, r.chosen))) })
 	})
 	return r
+}
+
+// dropRecordings frees all of them.
+func (e *Engine) dropRecordings() {
+	for _, r := range e.recordings {
+		r.drop()
+	}
+	clear(e.recordings)
 }
 
 func (r *recording) drop() {

@@ -11,12 +11,13 @@ import (
 
 // A pass of fewer rows than its recording is filled up with rows of no slot.
 func TestInputsOfNothing(t *testing.T) {
-	a, b := &sequence{flight: flight{slot: 4, filled: 2}, tokens: []int32{7, 8, 9}}, &sequence{flight: flight{slot: 1}, tokens: []int32{5}}
+	a := &sequence{tenant: &Tenant{number: 1}, flight: flight{slot: 4, filled: 2}, tokens: []int32{7, 8, 9}}
+	b := &sequence{tenant: &Tenant{}, flight: flight{slot: 1}, tokens: []int32{5}}
 	plan := planBatch([]*sequence{a, b}, 8)
 	if !plan.decodes() {
 		t.Error("two newest tokens are no decode pass")
 	}
-	want := []int32{9, 5, 0, 0, 4, 1, noSlot, noSlot, 2, 0, 0, 0, 3, 1, 0, 0}
+	want := []int32{5, 9, 0, 0, 1, 4, noSlot, noSlot, 0, 2, 0, 0, 1, 3, 0, 0, 0, 1, noTenant, noTenant}
 	if got := plan.inputs(4); !slices.Equal(got, want) {
 		t.Errorf("inputs %v, want %v", got, want)
 	}
@@ -55,8 +56,8 @@ func TestGPU(t *testing.T) {
 			if same < len(reqs)*9/10 {
 				t.Errorf("%d of %d completions are the processor's", same, len(reqs))
 			}
-			if recorded := len(e.recordings) > 0; recorded == c.NoRecordings {
-				t.Errorf("%d recordings", len(e.recordings))
+			if recorded := len(e.engine.recordings) > 0; recorded == c.NoRecordings {
+				t.Errorf("%d recordings", len(e.engine.recordings))
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 
 // sequence is one turn being sampled.
 type sequence struct {
+	tenant   *Tenant
 	ctx      context.Context
 	sampling policy.Sampling
 	key      [2]uint32
@@ -43,13 +44,21 @@ type token struct {
 	logProb, truncated float32
 }
 
-func newSequence(ctx context.Context, r policy.Request, opt *Options) *sequence {
+func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 	k := r.Key
 	return &sequence{
-		ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
+		tenant: t, ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
-		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), opt.Context, opt.TokenBytes),
+		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), t.terms.Context, t.terms.TokenBytes),
 	}
+}
+
+// cancelled is why a sequence ends before its time; nil: it does not.
+func (q *sequence) cancelled() error {
+	if q.tenant.leaving {
+		return ErrClosed
+	}
+	return context.Cause(q.ctx)
 }
 
 func (q *sequence) accept(t token) {

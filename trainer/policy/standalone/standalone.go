@@ -150,12 +150,12 @@ func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error)
 }
 
 // Engine starts a rollout engine with the given number of slots on the policy's weights. Close it before the policy.
-func (p *Policy) Engine(ctx context.Context, slots int) (*local.Engine, error) {
-	opt := local.Options{Slots: slots}
+func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
+	var terms local.Terms
 	if p.Tokenizer != nil {
-		opt.TokenBytes = p.Tokenizer.TokenBytes
+		terms.TokenBytes = p.Tokenizer.TokenBytes
 	}
-	return local.New(ctx, p.Model, opt)
+	return local.New(ctx, p.Model, local.Options{Slots: slots}, terms)
 }
 
 // StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
