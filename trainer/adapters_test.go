@@ -96,8 +96,8 @@ func oneBase(t *testing.T) []string {
 	return append(slices.Clone(withAdapters), "agents.planner.model="+model, "agents.researcher.model="+model)
 }
 
-// TestOneBase trains two adapters of one model, which a process holds once: in one process, and in two, of which each has
-// the model for itself. Both end with the same bits.
+// TestOneBase trains two adapters of one model, which a process holds once and samples from in one batch: in one process, and in two, of
+// which each has the model for itself. Both end with the same bits, and with the same ledgers.
 func TestOneBase(t *testing.T) {
 	sets, url := oneBase(t), startRedis(t)
 	dir := t.TempDir()
@@ -117,6 +117,9 @@ func TestOneBase(t *testing.T) {
 	}
 	sameWeights(t, digests(t, apart, 3), digests(t, dir, 3))
 	sameNumbers(t, seen.numbers(), alone.numbers())
+	if got, want := ledgers(t, apart, 3), ledgers(t, dir, 3); !maps.Equal(got, want) || len(want) != 2 {
+		t.Errorf("ledgers %v, in one process %v", got, want)
+	}
 
 	needs, err := assemble.MemoryNeeds(load(t, t.TempDir(), sets...), nil)
 	if err != nil {
@@ -124,5 +127,45 @@ func TestOneBase(t *testing.T) {
 	}
 	if needs[0].Shares || !needs[1].Shares || needs[0].Of(memory.Weights) == 0 || needs[1].Of(memory.Weights) != 0 {
 		t.Errorf("%v; %v", needs[0], needs[1])
+	}
+}
+
+// ledgers are the agents' up to a step.
+func ledgers(t *testing.T, dir string, step int64) map[string]archive.LedgerMark {
+	t.Helper()
+	m, err := archive.Verify(archive.CheckpointsOf(dir).StepDir(step))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]archive.LedgerMark{}
+	for _, a := range m.Agents {
+		out[a.Name] = a.Ledger
+	}
+	return out
+}
+
+// TestOneBaseLag rolls out ahead on one base: the learner of one agent trains while both sample in one batch. What sampled is what is
+// trained, and no trajectory is older than it may be.
+func TestOneBaseLag(t *testing.T) {
+	sets := append(oneBase(t), "run.steps=3", "grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=1")
+	seen := mustTrain(t, load(t, t.TempDir(), sets...), Options{})
+	for _, name := range []string{"planner", "researcher"} {
+		compared, learned := 0, 0.0
+		for step := int64(1); step <= 3; step++ {
+			v := seen.find(t, "step", step, name).Values
+			if v["lag_max"] > 2 || v["trajectories_stale"] != 0 || v["rollouts_removed"] != 0 {
+				t.Errorf("%s, step %d: lag %v, %v stale, %v removed", name, step, v["lag_max"], v["trajectories_stale"], v["rollouts_removed"])
+			}
+			learned = max(learned, v["grad_norm"])
+			if gap, known := v["gap_mean"]; known {
+				compared++
+				if !(gap < 1e-5) {
+					t.Errorf("%s, step %d: gap %v between sampler and trainer", name, step, gap)
+				}
+			}
+		}
+		if compared == 0 || learned == 0 {
+			t.Errorf("%s: %d gaps are known, gradient %v: too little to prove anything", name, compared, learned)
+		}
 	}
 }

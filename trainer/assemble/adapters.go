@@ -54,12 +54,12 @@ func readAdapters(folder string, base arch.Config) (lora.PEFT, *lora.Layout, fun
 
 // adapt gives the agent its adapters: those of the checkpoint to continue, or as they begin.
 func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
-	c, l, read, err := adapters(want.Config, a, p.base.Config)
+	c, l, read, err := adapters(want.Config, a, p.base.model.Config)
 	if err != nil {
 		return err
 	}
 	if want.Weights != "" {
-		saved, err := weights.ReadAdapter(want.Weights, p.base.Config)
+		saved, err := weights.ReadAdapter(want.Weights, p.base.model.Config)
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
 
 // hold makes adapters of the base that are freed with it.
 func (p *Parts) hold(ctx context.Context, c lora.PEFT, l *lora.Layout, read func(from int64, dst []float32) error) (*model.Adapters, error) {
-	adapted, err := model.Adapt(ctx, p.base, c, l, read)
+	adapted, err := model.Adapt(ctx, p.base.model, c, l, read)
 	if err == nil {
 		p.frees = append(p.frees, adapted.Close)
 	}
@@ -91,14 +91,14 @@ func (p *Parts) referToStart(ctx context.Context, cfg *config.Config, a *config.
 	if folder := a.LoRA.Folder(); folder != "" {
 		return p.referToAdapter(ctx, cfg.Resolve(folder))
 	}
-	p.Reference = p.base
+	p.Reference = p.base.model
 	p.Learner.SetReference(p.Reference)
 	return nil
 }
 
 // referToAdapter makes the base with the adapters in a folder the policy of the KL term.
 func (p *Parts) referToAdapter(ctx context.Context, folder string) error {
-	c, l, read, err := readAdapters(folder, p.base.Config)
+	c, l, read, err := readAdapters(folder, p.base.model.Config)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
 )
 
 // Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same model
@@ -20,15 +21,18 @@ type Process struct {
 	held map[string]*base
 }
 
-// base is a model on a device of its own.
+// base is a model on a device of its own, and the engine that samples from it for all who have it.
 type base struct {
 	model *model.Model
 	users int
+
+	mu     sync.Mutex
+	engine *local.Engine // nil: nobody has sampled yet
 }
 
-// take returns the model of a key, which load makes, with a device, if no other agent has it yet, and what gives it back. A
-// model without a key is nobody else's.
-func (p *Process) take(key string, load func() (*model.Model, error)) (*model.Model, func(context.Context) error, error) {
+// take returns the base of a key, whose model load makes, with a device, if no other agent has it yet, and what gives it back. A
+// base without a key is nobody else's.
+func (p *Process) take(key string, load func() (*model.Model, error)) (*base, func(context.Context) error, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	held := p.held[key]
@@ -44,7 +48,7 @@ func (p *Process) take(key string, load func() (*model.Model, error)) (*model.Mo
 		p.held[key] = held
 	}
 	held.users++
-	return held.model, func(ctx context.Context) error { return p.giveBack(ctx, key, held) }, nil
+	return held, func(ctx context.Context) error { return p.giveBack(ctx, key, held) }, nil
 }
 
 func (p *Process) giveBack(ctx context.Context, key string, held *base) error {
@@ -56,7 +60,23 @@ func (p *Process) giveBack(ctx context.Context, key string, held *base) error {
 	if p.held[key] == held {
 		delete(p.held, key)
 	}
-	return errors.Join(held.model.Close(ctx), held.model.Device.Close())
+	var err error
+	if held.engine != nil {
+		err = held.engine.Close(ctx)
+	}
+	return errors.Join(err, held.model.Close(ctx), held.model.Device.Close())
+}
+
+// sampler returns the base's engine, which the first that asks opens.
+func (b *base) sampler(ctx context.Context, opt local.Options) (*local.Engine, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.engine != nil {
+		return b.engine, nil
+	}
+	var err error
+	b.engine, err = local.Open(ctx, b.model, opt)
+	return b.engine, err
 }
 
 // baseKey names the weights in memory that an agent adapts: equal for agents that can share them.

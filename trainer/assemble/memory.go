@@ -16,7 +16,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		names = cfg.AgentNames()
 	}
 	var needs []memory.Need
-	bases := map[string]bool{}
+	holders := map[string][]*config.Agent{}
 	var faults config.Errors
 	for _, name := range names {
 		a := cfg.Agent(name)
@@ -44,13 +44,12 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		case err != nil:
 			return nil, err
 		}
-		need := memory.Count(cfg, a, arch, n, quantised)
-		if key := baseKey(cfg, a); key != "" && bases[key] {
-			need.Share()
-		} else {
-			bases[key] = true
+		var before []*config.Agent
+		if key := baseKey(cfg, a); key != "" {
+			before = holders[key]
+			holders[key] = append(before, a)
 		}
-		needs = append(needs, need)
+		needs = append(needs, memory.Count(cfg, a, arch, n, quantised, before...))
 	}
 	return needs, faults.Err()
 }

@@ -37,7 +37,7 @@ type Parts struct {
 	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
 	Notes     []string       // tensors of the checkpoint that are not used, and why
 
-	base  *model.Model                  // whose weights Model has
+	base  *base                         // whose weights Model has
 	frees []func(context.Context) error // what is closed last, in reverse
 }
 
@@ -82,7 +82,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 			return p, err
 		}
 	}
-	sampler, err := makerOf(cfg, a).open(ctx, p, want.Note)
+	sampler, err := makerOf(cfg, a).open(ctx, p, want)
 	if err != nil {
 		return p, err
 	}
@@ -136,7 +136,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	if o.source != nil {
 		p.Notes = o.source.Notes()
 	}
-	p.Device, p.Model, p.Params = p.base.Device, p.base, model.All(p.base) // as many values as trained counts
+	p.Device, p.Model, p.Params = p.base.model.Device, p.base.model, model.All(p.base.model) // as many values as trained counts
 	if a.Adapts() {
 		return p.adapt(ctx, want, a)
 	}

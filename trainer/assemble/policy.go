@@ -12,7 +12,7 @@ import (
 // maker makes the policy of one agent. It knows what the policy will promise before any weights are loaded.
 type maker struct {
 	varies string // why equal requests may give other bits, as what follows the agent's name; "": they do not
-	open   func(ctx context.Context, p *Parts, note func(text string)) (policy.Policy, error)
+	open   func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error)
 }
 
 // makerOf chooses by the agent's engine. No other function knows which kinds of policies there are.
@@ -23,18 +23,21 @@ func makerOf(cfg *config.Config, a *config.Agent) maker {
 	return localMaker(cfg, a)
 }
 
-// localMaker makes our own engine, which reads the weights of p.Model in place.
+// localMaker makes our own engine, which reads the weights of p.Model in place and samples for all agents with its base.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.MaxLag > 0
-	m := maker{open: func(ctx context.Context, p *Parts, _ func(text string)) (policy.Policy, error) {
-		engine, err := local.New(ctx, p.Model, local.Options{
-			Slots: cfg.Slots(a), Conversations: cfg.Conversations(a), CacheTokens: a.Engine.CacheTokens,
-			Context: a.ContextTokens(p.Model.MaxPosition()),
-		}, local.Terms{TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap})
+	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
+		positions := p.Model.MaxPosition()
+		cache := cfg.CacheOf(want.sharing(a), positions)
+		engine, err := p.base.sampler(ctx, local.Options{Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context})
 		if err != nil {
 			return nil, err
 		}
-		return engine, nil
+		tenant, err := engine.Join(ctx, p.Model, local.Terms{Context: a.ContextTokens(positions), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap})
+		if err != nil {
+			return nil, err
+		}
+		return tenant, nil
 	}}
 	switch onGPU := a.Device != "cpu"; {
 	case local.Deterministic(onGPU, overlap):

@@ -15,12 +15,12 @@ import (
 func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	return maker{
 		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are promised by local engines only",
-		open: func(ctx context.Context, p *Parts, note func(text string)) (policy.Policy, error) {
+		open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)
 			if err != nil {
 				return nil, err
 			}
-			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize, p.Tokenizer.TokenBytes, note
+			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize, p.Tokenizer.TokenBytes, want.Note
 			engine, err := remote.New(ctx, served{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
 			if err != nil {
 				return nil, err

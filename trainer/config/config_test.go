@@ -241,6 +241,22 @@ func TestDumpInRunFolder(t *testing.T) {
 }
 
 // Shared contains the keys on which workers must agree, and no key that each worker may set.
+// An engine for several agents has room for what each asks for; an agent on servers asks for nothing.
+func TestCacheOf(t *testing.T) {
+	sets := []string{"agents.boss.engine={slots: 3, context: 70}", "agents.help.engine={slots: 4, context: 90, conversations: 9, cache_tokens: 100}"}
+	c := mustParse(t, minimal, sets...)
+	boss, help := c.Agent("boss"), c.Agent("help")
+	want := CacheSize{Slots: 7, Conversations: 12, Context: 90, Tokens: 3*96 + 128}
+	if got := c.CacheOf([]*Agent{boss, help}, 1000); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	help.Engine.Kind = "vllm"
+	want = CacheSize{Slots: 3, Conversations: 3, Context: 60, Tokens: 3 * 64}
+	if got := c.CacheOf([]*Agent{boss, help}, 60); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestShared(t *testing.T) {
 	shared := mustParse(t, minimal).Shared()
 	for key, want := range map[string]bool{"eval.temperature": true, "run.steps": true, "run.seed": true, "store.url": false, "agents.boss.device": false, "run.dir": false, "agents.help.engine.slots": false} {

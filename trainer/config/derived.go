@@ -1,6 +1,10 @@
 package config
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
 
 // Values that depend on several keys.
 
@@ -40,6 +44,33 @@ func (a *Agent) Foldable(positions int) error {
 		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after that many come a turn and a summary of max_new_tokens, %d", all-2*turn, all, turn)
 	}
 	return nil
+}
+
+// CacheSize is the size of an engine's key-value cache.
+type CacheSize struct {
+	Slots         int // sequences that sample at once
+	Conversations int // those with cached keys and values
+	Context       int // tokens of the longest
+	Tokens        int // of all of them, in whole blocks
+}
+
+// CacheOf is the cache of an engine that samples for several agents, with room for what the settings of each ask for. The model has the
+// given number of positions. Servers have caches of their own.
+func (c *Config) CacheOf(agents []*Agent, positions int) (sum CacheSize) {
+	for _, a := range agents {
+		if a.Engine.Remote() {
+			continue
+		}
+		slots, context, tokens := c.Slots(a), a.ContextTokens(positions), a.Engine.CacheTokens
+		if tokens == 0 {
+			tokens = arch.WholeCache(slots, context)
+		}
+		sum.Slots += slots
+		sum.Conversations += c.Conversations(a)
+		sum.Context = max(sum.Context, context)
+		sum.Tokens += arch.WholeCache(1, tokens)
+	}
+	return sum
 }
 
 // Remote says whether servers sample the agent's turns.

@@ -53,9 +53,10 @@ type Lever struct {
 }
 
 // Count counts the need of an agent of the configuration whose model has the given architecture, which must be valid, and
-// of whose parameters so many are trained. quantised is the size of weights that stay quantised, 0 where none do.
-func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) Need {
-	p := Need{Agent: a.Name, Device: a.Device}
+// of whose parameters so many are trained. quantised is the size of weights that stay quantised, 0 where none do. The agents
+// before it hold the weights that it adapts.
+func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
+	p := Need{Agent: a.Name, Device: a.Device, Shares: len(before) > 0}
 	if p.Device == "cuda" {
 		p.Device = "cuda:0"
 	}
@@ -79,9 +80,11 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	case a.Engine.DType == "bf16":
 		weights += 2 * n
 	}
-	p.add(Weights, weights+rotary)
-	if half && !cfg.Frozen(a) {
-		p.add(Master, 4*n)
+	if !p.Shares {
+		p.add(Weights, weights+rotary)
+		if half && !cfg.Frozen(a) {
+			p.add(Master, 4*n)
+		}
 	}
 	p.Files = 4 * n
 	if a.Adapts() {
@@ -105,7 +108,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	}
 	var activations int64
 	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
-		p.add(KVCache, cacheBytes(cfg, a, model, size))
+		p.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size)-cacheBytes(cfg, before, model, size))
 		activations = samplingActivations(model, slots, context, size)
 	}
 	if taught {
@@ -163,12 +166,6 @@ func trajectories(cfg *config.Config, a *config.Agent) int64 {
 	return rollouts + int64(cfg.Conversations(a))
 }
 
-// Share leaves the weights out, which another agent of the process holds.
-func (n *Need) Share() {
-	n.Shares = true
-	n.Parts = slices.DeleteFunc(n.Parts, func(p Part) bool { return p.Kind == Weights || p.Kind == Master })
-}
-
 func (n *Need) add(kind Kind, bytes int64) {
 	n.Parts = append(n.Parts, Part{kind, n.Device, bytes})
 }
@@ -189,14 +186,12 @@ func (n Need) sum(of func(Part) bool) (bytes int64) {
 	return bytes
 }
 
-// cacheBytes is the memory of the key-value cache. Layers that see a window keep no more than the windows.
-func cacheBytes(cfg *config.Config, a *config.Agent, c arch.Config, size int64) (bytes int64) {
-	tokens := a.Engine.CacheTokens
-	if tokens == 0 {
-		tokens = arch.WholeCache(cfg.Slots(a), a.ContextTokens(c.MaxPosition))
-	}
+// cacheBytes is the memory of the key-value cache of an engine that samples for several agents. Layers that see a window keep no more
+// than the windows.
+func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64) (bytes int64) {
+	cache := cfg.CacheOf(agents, c.MaxPosition)
 	for _, g := range c.CacheGroups() {
-		blocks := int64(g.Blocks(tokens, cfg.Conversations(a), arch.PassRows))
+		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows))
 		bytes += 2 * int64(len(g.Layers)) * blocks * arch.CacheBlock * kvWidth(c) * size
 	}
 	return bytes

@@ -150,6 +150,34 @@ func TestCountOfQuantised(t *testing.T) {
 	}
 }
 
+// Of agents that adapt one model the first is counted with the weights, and all together with the cache that their engine
+// allocates: the sum of what they ask for, whose layers with a window hold the windows of all conversations and one pass.
+func TestCountOfSharedEngine(t *testing.T) {
+	const n = smolLM2
+	windowed := smolLM2Shape
+	windowed.Windows = make([]int, windowed.Layers)
+	for i := range 20 {
+		windowed.Windows[i] = 64
+	}
+	cfg := team(t, "agents.help.device=cpu", "agents.help.engine.slots=4", "agents.help.engine.cache_tokens=3000", "agents.help.engine.conversations=50",
+		"agents.boss.lora.r=2", "agents.help.lora.r=2")
+	boss, help := cfg.Agent("boss"), cfg.Agent("help")
+	const block = 2 * 32 * 192 * 4      // bytes of keys and values of a layer
+	const blocks = 16*1024/32 + 94      // of a layer that sees everything: 3,000 tokens are 94 blocks
+	const conversations = 16 + 50       // each with the blocks of a window and two that it cuts
+	const passRows = arch.PassRows / 32 // blocks
+	const windows = conversations*4 + passRows
+	for shape, want := range map[*arch.Config]int64{&smolLM2Shape: 30 * blocks * block, &windowed: (10*blocks + 20*min(windows, blocks)) * block} {
+		first, second := Count(cfg, boss, *shape, 1000, 0), Count(cfg, help, *shape, 1000, 0, boss)
+		if first.Shares || first.Of(Weights) < 4*n || !second.Shares || second.Of(Weights)+second.Of(Master) != 0 {
+			t.Errorf("%v; %v", first, second)
+		}
+		if got := first.Of(KVCache) + second.Of(KVCache); got != want {
+			t.Errorf("the cache has %d bytes, want %d", got, want)
+		}
+	}
+}
+
 func TestActivations(t *testing.T) {
 	whole, light := count(t, "boss").Of(Activations), count(t, "boss", "agents.boss.engine.checkpoint_activations=true").Of(Activations)
 	if light >= whole/3 {

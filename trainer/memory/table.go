@@ -34,7 +34,7 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 	table.Flush()
 	for _, p := range needs {
 		if p.Shares {
-			fmt.Fprintf(w, "%s adapts weights that are held once\n", p.Agent)
+			fmt.Fprintf(w, "%s adapts weights that are held once%s\n", p.Agent, p.inOneBatch())
 		}
 	}
 	for _, s := range Sums(needs, free) {
@@ -66,6 +66,14 @@ func (n Need) String() string {
 		parts = append(parts, "and the weights of another agent")
 	}
 	return fmt.Sprintf("%s on %s: %s", n.Agent, n.Device, strings.Join(parts, ", "))
+}
+
+// inOneBatch says of an agent that shares weights that it shares the engine, too.
+func (n Need) inOneBatch() string {
+	if n.Of(KVCache) == 0 {
+		return "" // servers sample
+	}
+	return ", and samples in one batch with the others that do"
 }
 
 // Size is a number of bytes as text for people.

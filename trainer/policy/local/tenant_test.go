@@ -263,6 +263,51 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	}
 }
 
+// TestOverlap: where the weights of a tenant may change under its sequences in flight, these go on, with the version with which they
+// began. What they leave in the cache is of both versions and is not reused; the other tenant's is its own.
+func TestOverlap(t *testing.T) {
+	base := testModel(t, 1)
+	learning, steady := adapted(t, base, 3), adapted(t, base, 5)
+	e := testShared(t, base, Options{Slots: 16})
+	a, b := join(t, e, learning.Model(), Terms{Overlap: true}), join(t, e, steady.Model(), Terms{Overlap: true})
+	if a.Deterministic() {
+		t.Error("it says that it is deterministic")
+	}
+	r := policy.Request{Tokens: make([]int32, 40), Sampling: policy.Sampling{MaxNew: 100}}
+	want, err := testEngine(t, steady.Model(), Options{Slots: 1}).Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := make(chan struct{}, 2*r.Sampling.MaxNew)
+	inFlight := r
+	inFlight.OnToken = func(int32) { began <- struct{}{} }
+	var got [2]policy.Completion
+	var asked sync.WaitGroup
+	for i, tenant := range []*Tenant{a, b} {
+		asked.Go(func() {
+			var err error
+			if got[i], err = tenant.Generate(context.Background(), inFlight); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-began
+	scale := func(*torch.Scope) error { learning.Master().Scale_(-1.5); return nil }
+	if err := errors.Join(e.dev.Do(t.Context(), scale), a.UpdateWeights(t.Context(), 1)); err != nil {
+		t.Fatal(err)
+	}
+	asked.Wait()
+	equal(t, "the other tenant", got[1], want)
+	if got[0].Version != 0 || a.Version() != 1 || len(got[0].Tokens) != 100 {
+		t.Errorf("%d tokens of version %d, now %d", len(got[0].Tokens), got[0].Version, a.Version())
+	}
+	fresh, err := testEngine(t, learning.Model(), Options{Slots: 1}).Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "after new weights", together(t, e, []policy.Request{r}, a)[0][0], fresh)
+}
+
 // TestTenantLeaves: a tenant's sequences end with it, its adapters may then be freed, the others go on, and its place is another's.
 func TestTenantLeaves(t *testing.T) {
 	base := testModel(t, 1)
