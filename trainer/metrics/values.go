@@ -122,7 +122,7 @@ var Sections = []Section{
 var Histograms = Section{"Counts", "histograms: how often each integer occurred", []Value{
 	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
 	{"right_samples", "queries", "eval", "Queries by how many of their eval.samples samples were answered correctly (correctness 1). Main agent only."},
-	{"decode_batch", "passes", inPhase, "Forward passes of the engine since the previous record, by the number of sequences that each decoded; 0: passes of prompts only."},
+	{"decode_batch", "passes", inPhase, "Forward passes of the engine with rows of the agent since the previous record, by the number of sequences that each decoded, those of agents that share the engine included; 0: passes of prompts only."},
 }}
 
 // Names of Record.Counts whose keys are tools.
