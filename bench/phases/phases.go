@@ -49,5 +49,9 @@ func Run(ctx context.Context, suite string, o Options) (*measure.Results, error)
 	for _, c := range all {
 		cases = append(cases, measure.Case{Label: c.name, Measure: func(ctx context.Context) (measure.Row, error) { return c.measure(ctx, o) }})
 	}
+	if suite == "rollout" && (o.Device == "cpu" || o.Quick) {
+		two := agentsOf(o.Quick)
+		cases = append(cases, measure.Case{Label: agentsLabel, Measure: func(ctx context.Context) (measure.Row, error) { return two.measure(ctx, o) }})
+	}
 	return measure.Run(ctx, suite, o, cases)
 }

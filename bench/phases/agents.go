@@ -1,0 +1,171 @@
+package phases
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
+)
+
+// Two agents with adapters on one base, whose sequences decode in one batch, beside the same two one after the other.
+
+// inTurns is our own provider with the second agent after the first.
+const inTurns = "mgrpo-in-turns"
+
+// agents is a row; the shape is that of one of two agents.
+type agents struct {
+	network
+	shape shape
+}
+
+func agentsOf(quick bool) agents {
+	if quick {
+		return agents{tiny.adapted(), shape{prompts: 3, rollouts: 1, promptTokens: 12, newTokens: 7}}
+	}
+	return agents{adapted, shape{prompts: 8, rollouts: 1, promptTokens: 90, newTokens: 64}}
+}
+
+const agentsLabel = "two-agents"
+
+func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err error) {
+	d, err := openDuo(ctx, r, o)
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, d.close(context.WithoutCancel(ctx))) }()
+	config, adapters := d.base.model.Config, d.agents[0].adapters.Numel()
+	both := r.shape
+	both.prompts *= 2
+	row = measure.Row{Suite: "rollout", Name: agentsLabel, Shape: r.network.name + ", 2 agents × " + r.shape.String(), DType: full.ours(), PeerDType: full.peer(),
+		Cache: measure.Cold, ReadOnly: true, Bytes: decodeBytes(config, both, 4, adapters), FLOPs: rolloutFLOPs(config, both, adapters), Targets: []measure.Target{faster(inTurns, 1.5)}}
+	return o.Schedule().Measure(ctx, row, []measure.Opener{d.opener(measure.Ours, d.together), d.opener(inTurns, d.inTurns)})
+}
+
+// opener makes a provider of the agents that are there.
+func (d *duo) opener(name string, work func(context.Context) error) measure.Opener {
+	return measure.Opener{Name: name, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+		native := &measure.Native{
+			Around: func(_ context.Context, f func() error) error { return f() },
+			Reset:  d.forget,
+			Work:   func() error { return work(ctx) },
+			Error:  func() (float64, error) { return d.sampledError(ctx) },
+		}
+		settings := map[string]any{"device": d.base.device.Spec(), "threads": d.base.device.Threads(),
+			"memory": "bytes of the weights that generation reads", "max_error_against": "the trainer's forward pass"}
+		return weighed{native, 4 * (d.base.model.Config.Parameters() + 2*d.agents[0].adapters.Numel())}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
+	}}
+}
+
+// duo is two agents of one engine.
+type duo struct {
+	base     *actor
+	engine   *local.Engine
+	agents   []*actor
+	workload *workload // of each
+}
+
+func openDuo(ctx context.Context, r agents, o Options) (d *duo, err error) {
+	d = &duo{base: &actor{}, workload: &workload{Rollouts: 1, NewTokens: r.shape.newTokens}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if d.base.device, err = torch.Open(o.Device, o.Threads); err != nil {
+		return d, err
+	}
+	b := bench{weights: r.network, shape: r.shape}
+	if err = d.base.makeWeights(ctx, b, o.Root); err != nil {
+		return d, err
+	}
+	for i := range r.shape.prompts {
+		prompt := make([]int32, r.shape.promptTokens)
+		measure.Index(prompt, uint32(i), uint32(b.spoken(d.base.model.Config.VocabSize)))
+		d.workload.Prompts = append(d.workload.Prompts, prompt)
+	}
+	if d.engine, err = local.Open(ctx, d.base.model, local.Options{Slots: 2 * r.shape.prompts}); err != nil {
+		return d, err
+	}
+	for seed := range uint64(2) {
+		if err = d.join(ctx, r.rank, seed); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// join adds an agent, whose adapters are small random numbers.
+func (d *duo) join(ctx context.Context, rank int, seed uint64) error {
+	a := &actor{device: d.base.device, model: d.base.model}
+	if err := a.adapt(ctx, rank); err != nil {
+		return err
+	}
+	d.agents = append(d.agents, a)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	err := a.adapters.Restore(ctx, func(_ int64, dst []float32) error {
+		for i := range dst {
+			dst[i] = float32(rng.NormFloat64()) / 64
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	tenant, err := d.engine.Join(ctx, a.policy(), local.Terms{})
+	if err != nil {
+		return err
+	}
+	a.engine = tenant
+	return nil
+}
+
+func (d *duo) together(ctx context.Context) error {
+	both, ctx := errgroup.WithContext(ctx)
+	for _, a := range d.agents {
+		both.Go(func() error { return rollOut(ctx, a, d.workload) })
+	}
+	return both.Wait()
+}
+
+func (d *duo) inTurns(ctx context.Context) error {
+	for _, a := range d.agents {
+		if err := rollOut(ctx, a, d.workload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *duo) forget() {
+	for _, a := range d.agents {
+		a.forget()
+	}
+}
+
+// sampledError is the larger of the agents'.
+func (d *duo) sampledError(ctx context.Context) (worst float64, err error) {
+	for _, a := range d.agents {
+		e, err := a.sampledError(ctx, d.workload)
+		if err != nil {
+			return 0, err
+		}
+		worst = max(worst, e)
+	}
+	return worst, nil
+}
+
+func (d *duo) close(ctx context.Context) error {
+	var all []error
+	if d.engine != nil {
+		all = append(all, d.engine.Close(ctx))
+	}
+	for _, a := range d.agents {
+		all = append(all, a.adapters.Close(ctx))
+	}
+	return errors.Join(append(all, d.base.close(ctx))...)
+}
