@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // A pass of fewer rows than its recording is filled up with rows of no slot.
@@ -27,8 +29,29 @@ func TestInputsOfNothing(t *testing.T) {
 	}
 }
 
-// On a GPU conversations go as on the processor, with recorded passes and without. Products round otherwise there: a few
-// tokens may turn out another one, and nothing after such a token is compared.
+// alike compares first turns on devices that round otherwise: of a few, one token may turn out another, and nothing after it is compared.
+func alike(t *testing.T, got, want [][2]policy.Completion) {
+	t.Helper()
+	same := 0
+	for i := range want {
+		got, want := got[i][0], want[i][0]
+		n := 0
+		for n < min(len(got.Tokens), len(want.Tokens)) && got.Tokens[n] == want.Tokens[n] {
+			if d := math.Abs(float64(got.LogProbs[n] - want.LogProbs[n])); d > 1e-4 {
+				t.Errorf("request %d, token %d: log-probs differ by %g", i, n, d)
+			}
+			n++
+		}
+		if n == len(want.Tokens) && n == len(got.Tokens) {
+			same++
+		}
+	}
+	if same < len(want)*9/10 {
+		t.Errorf("%d of %d completions are the same", same, len(want))
+	}
+}
+
+// On a GPU conversations go as on the processor, with recorded passes and without.
 func TestGPU(t *testing.T) {
 	devices := cudatest.Devices(t)
 	if len(devices) < 2 {
@@ -39,26 +62,43 @@ func TestGPU(t *testing.T) {
 	for _, c := range []Options{{Slots: 16}, {Slots: 6}, {Slots: 16, NoRecordings: true}} {
 		t.Run(fmt.Sprintf("%d slots, NoRecordings %v", c.Slots, c.NoRecordings), func(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
-			same := 0
-			for i, got := range run(t, e, reqs, 16, inOrder(len(reqs))) {
-				got, want := got[0], want[i][0]
-				n := 0
-				for n < min(len(got.Tokens), len(want.Tokens)) && got.Tokens[n] == want.Tokens[n] {
-					if d := math.Abs(float64(got.LogProbs[n] - want.LogProbs[n])); d > 1e-4 {
-						t.Errorf("request %d, token %d: log-probs differ by %g", i, n, d)
-					}
-					n++
-				}
-				if n == len(want.Tokens) && n == len(got.Tokens) {
-					same++
-				}
-			}
-			if same < len(reqs)*9/10 {
-				t.Errorf("%d of %d completions are the processor's", same, len(reqs))
-			}
+			alike(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
 			if recorded := len(e.engine.recordings) > 0; recorded == c.NoRecordings {
 				t.Errorf("%d recordings", len(e.engine.recordings))
 			}
 		})
+	}
+}
+
+// On every device tenants have what they have alone, with recorded passes and without, also after another has joined, for whom passes are
+// recorded anew, and after one has left.
+func TestTenantsComeAndGo(t *testing.T) {
+	reqs := requests()
+	for _, device := range cudatest.Devices(t) {
+		for _, plain := range []bool{false, true} {
+			if plain && device == "cpu" {
+				continue // nothing is recorded there
+			}
+			t.Run(fmt.Sprintf("%s, NoRecordings %v", device, plain), func(t *testing.T) {
+				base := testModelOn(t, device, 1, false)
+				opt := Options{Slots: 16, NoRecordings: plain}
+				a, b := adapted(t, base, 3).Model(), adapted(t, base, 5, "q_proj", "down_proj").Model()
+				wantA, wantB := run(t, testEngine(t, a, opt), reqs, 8, inOrder(len(reqs))), run(t, testEngine(t, b, opt), reqs, 8, inOrder(len(reqs)))
+				e := testShared(t, base, opt)
+				first := join(t, e, a, Terms{})
+				alike(t, run(t, first, reqs, 8, inOrder(len(reqs))), wantA)
+				second := join(t, e, b, Terms{})
+				var gotA [][2]policy.Completion
+				var asked sync.WaitGroup
+				asked.Go(func() { gotA = run(t, first, reqs, 8, inOrder(len(reqs))) })
+				alike(t, run(t, second, reqs, 8, inOrder(len(reqs))), wantB)
+				asked.Wait()
+				alike(t, gotA, wantA)
+				if err := first.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				alike(t, run(t, second, reqs, 8, inOrder(len(reqs))), wantB)
+			})
+		}
 	}
 }
