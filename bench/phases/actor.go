@@ -48,6 +48,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
 		return a, err
 	}
+	torch.RoundFactors(w.precision != full && !a.device.IsCUDA())
 	m, err := a.device.Memory(ctx)
 	if err != nil {
 		return a, err
@@ -64,7 +65,8 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 	return a, a.equip(ctx, opt, w)
 }
 
-// modelOptions says in which types the weights are kept: with bf16, a GPU computes everything in it, a CPU samples from a copy.
+// modelOptions says in which types the weights are kept: with bf16, a GPU computes everything in it, a CPU samples from a copy
+// and trains with rounded factors (run.matmul).
 func (a *actor) modelOptions(p precision, positions int) model.Options {
 	opt := model.Options{Compute: torch.Float32, HalfCopy: p != full, MaxPosition: positions}
 	if p != full && a.device.IsCUDA() {

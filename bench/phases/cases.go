@@ -142,11 +142,13 @@ func casesOf(suite string, quick bool) []bench {
 			{"smollm2-bf16", suite, smolLM2, apart, half, []measure.Target{faster(peer, 6), nearFloor(0.6)}},
 			{"smollm2-shared", suite, smolLM2, shared, full, nil},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 3)}},
+			{"mixture-bf16", suite, experts, apart, half, []measure.Target{faster(peer, 3)}},
 		}
 	case "learner":
 		apart := shape{prompts: 16, rollouts: 1, promptTokens: 64, newTokens: 64}
 		return []bench{
 			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 2)}},
+			{"smollm2-bf16", suite, smolLM2, shared, half, []measure.Target{faster(peer, 2)}},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 1.5)}},
 			{"smollm2-lora", suite, adapted, shared, full, []measure.Target{faster(inFull, 1.25), smaller(inFull, 0.5)}},
 		}
