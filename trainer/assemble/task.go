@@ -28,7 +28,7 @@ func researchTask(cfg *config.Config) (task.Task, error) {
 	r := cfg.Task.Research
 	return research.New(research.Settings{
 		Seed: cfg.Run.Seed, EvalSize: cfg.Eval.Queries,
-		Shape: &research.Shape{Hops: r.Hops, Alias: r.Alias, Outdated: r.Outdated},
+		Shape: &research.Shape{Hops: r.Hops, Parts: r.Parts, Alias: r.Alias, Outdated: r.Outdated, Failures: r.Failures},
 		Noise: research.Noise{
 			OneWord: r.Keyword, Outdated: r.Was, RandomQuote: r.Random, GiveUp: r.GiveUp,
 			WrongRelation: r.WrongRel, StopEarly: r.Early, AskAgain: r.Reask,

@@ -170,8 +170,10 @@ type Judge struct {
 // Research sets the knowledge bases of the built-in task and the scripted experts of its cold start.
 type Research struct {
 	Hops     int     `yaml:"hops" default:"3" min:"1" max:"3" doc:"Most hops of a question; each count from 1 is equally likely."`
+	Parts    int     `yaml:"parts" default:"0" min:"0" max:"6" doc:"Most parts of a fan-out question, in place of hops: each count from 1 is equally likely, each part asks for its own name, and the answer is all the names, scored by the share that is right. The planner may call twelve times. 0: chains of hops."`
 	Alias    float64 `yaml:"alias" default:"0.25" min:"0" max:"1" doc:"Probability that a hop's subject is filed under an alias."`
 	Outdated float64 `yaml:"outdated" default:"0.5" min:"0" max:"1" doc:"Probability that a hop's fact has an outdated twin."`
+	Failures float64 `yaml:"failures" default:"0" min:"0" max:"1" doc:"Probability that a search finds nothing, in demonstrations, too: a function of the seed and the place of the call."`
 	Keyword  float64 `yaml:"keyword" default:"0.06" min:"0" max:"1" doc:"Demonstrations: the researcher searches one word instead of two."`
 	Random   float64 `yaml:"random" default:"0.03" min:"0" max:"1" doc:"Demonstrations: the researcher quotes a random sentence."`
 	Was      float64 `yaml:"was" default:"0.55" min:"0" max:"1" doc:"Demonstrations: the researcher quotes the outdated twin."`

@@ -27,7 +27,7 @@ func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 
 func (t *Task) demonstrate(role Role, i int64) []task.Demonstration {
 	q := t.query(splitDemo, i)
-	e := &expert{kb: q.Data.(*KB), noise: t.settings.Noise, s: task.NewStream(t.settings.Seed, "research.expert", i)}
+	e := &expert{kb: q.Data.(*KB), noise: t.settings.Noise, failures: t.shape.Failures, s: task.NewStream(t.settings.Seed, "research.expert", i)}
 	switch role {
 	case Planner:
 		planner, _ := e.team(q)
@@ -47,32 +47,32 @@ func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []t
 	answer := e.plan(func(entity, relation string) (string, bool) {
 		p.say("call", entity, relation)
 		r := newTranscript(Researcher, q.ID, entity+" "+relation)
-		finding := e.research(entity, relation, MaxSearches, r.search(e.kb))
+		finding := e.research(entity, relation, e.limits().searches, e.search(r))
 		r.say("result", finding...)
 		researchers = append(researchers, r.Demonstration)
 		p.observe(strings.Join(finding, " "))
 		return lastName(finding), true
 	})
-	p.say("answer", answer)
+	p.say("answer", strings.Fields(answer)...)
 	return p.Demonstration, researchers
 }
 
 // single plays both parts in one conversation and writes findings as notes.
 func (e *expert) single(q task.Query) task.Demonstration {
 	t := newTranscript(Single, q.ID, q.Text)
-	left := MaxSingleSearches
+	left := e.limits().singleSearches
 	answer := e.plan(func(entity, relation string) (string, bool) {
 		if left == 0 {
 			return "", false
 		}
-		search := t.search(e.kb)
-		finding := e.research(entity, relation, min(left, MaxSearches), func(words []string) []Fact {
+		search := e.search(t)
+		finding := e.research(entity, relation, min(left, e.limits().searches), func(words []string) []Fact {
 			left--
 			return search(words)
 		})
 		t.say("note", finding...)
 		return lastName(finding), true
 	})
-	t.say("answer", answer)
+	t.say("answer", strings.Fields(answer)...)
 	return t.Demonstration
 }

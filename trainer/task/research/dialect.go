@@ -29,7 +29,7 @@ func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, 
 	if role == Planner {
 		colleague = p.Delegates[0]
 	}
-	return newDialect(role, words, colleague)
+	return newDialect(role, t.shape.Parts > 0, words, colleague)
 }
 
 // roleOf returns an agent's role in the grammar. It refuses settings that the grammar cannot express.
@@ -65,8 +65,8 @@ type dialect struct {
 
 // newDialect returns the dialect of one conversation. colleague is the sub-agent that the planner calls. A vocabulary
 // without the role's stop words is an error.
-func newDialect(role Role, vocab words, colleague string) (*dialect, error) {
-	grammar, err := NewGrammar(role)
+func newDialect(role Role, fanOut bool, vocab words, colleague string) (*dialect, error) {
+	grammar, err := NewGrammar(role, fanOut)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,8 @@ type Noise struct {
 	AskAgain      float64 `json:"reask" yaml:"reask"`       // ask again after "unknown"
 }
 
-// searchAgain is the probability that a one-word search without results is repeated with both words.
+// searchAgain is the probability that a search is repeated with both words: one of one word without an answer, and, where
+// searches fail, one without results.
 const searchAgain = 0.7
 
 func (n Noise) validate() error {
@@ -34,24 +35,62 @@ func (n Noise) validate() error {
 
 // expert plays the scripted planner and researcher on one knowledge base.
 type expert struct {
-	kb    *KB
-	noise Noise
-	s     *task.Stream
+	kb       *KB
+	noise    Noise
+	failures float64 // probability that a search finds nothing
+	s        *task.Stream
 }
 
-// plan follows the chain hop by hop and returns the planner's answer. ask returns the last word of the answer to a
-// sub-question, and false if the planner may not ask again.
+func (e *expert) limits() limits { return limitsOf(e.kb.FanOut) }
+
+// plan returns the planner's answer. ask returns the last word of the answer to a sub-question, and false if the planner
+// may not ask again.
 func (e *expert) plan(ask func(entity, relation string) (string, bool)) string {
-	known := e.kb.Chain[0]
+	if e.kb.FanOut {
+		return strings.Join(e.planParts(ask), " ")
+	}
+	return e.planChain(ask)
+}
+
+// planParts asks for part after part and returns the answers as far as it gets.
+func (e *expert) planParts(ask func(entity, relation string) (string, bool)) (answers []string) {
+	asked := 0
+	for part := range e.kb.Relations {
+		if part > 0 && e.s.Chance(e.noise.StopEarly) {
+			break
+		}
+		relation := e.relation(part)
+		found := Unknown
+		for again := true; again && found == Unknown && asked < e.limits().calls; asked++ {
+			name, ok := ask(e.kb.Starts[part], relation)
+			if !ok {
+				break
+			}
+			found, again = name, name == Unknown && e.s.Chance(e.noise.AskAgain)
+		}
+		answers = append(answers, found)
+	}
+	return answers
+}
+
+// relation returns the relation that the planner asks for: that of the hop, or with probability noise.WrongRelation any
+// of the query.
+func (e *expert) relation(hop int) string {
+	if e.s.Chance(e.noise.WrongRelation) {
+		return e.kb.Relations[e.s.IntN(len(e.kb.Relations))]
+	}
+	return e.kb.Relations[hop]
+}
+
+// planChain follows the chain hop by hop.
+func (e *expert) planChain(ask func(entity, relation string) (string, bool)) string {
+	known := e.kb.Starts[0]
 	for hop, asked := 0, 0; hop < len(e.kb.Relations); asked++ {
 		if asked > 0 && e.s.Chance(e.noise.StopEarly) {
 			break
 		}
-		relation := e.kb.Relations[hop]
-		if e.s.Chance(e.noise.WrongRelation) {
-			relation = e.kb.Relations[e.s.IntN(len(e.kb.Relations))]
-		}
-		found, ok := "", asked < MaxCalls
+		relation := e.relation(hop)
+		found, ok := "", asked < e.limits().calls
 		if ok {
 			found, ok = ask(known, relation)
 		}
@@ -85,7 +124,7 @@ func (e *expert) research(entity, relation string, limit int, search func(words 
 		switch {
 		case aliased && !e.s.Chance(e.noise.GiveUp):
 			entity = other
-		case len(words) == 1 && e.s.Chance(searchAgain):
+		case (len(words) == 1 || e.failures > 0 && len(found) == 0) && e.s.Chance(searchAgain):
 		default:
 			return []string{Unknown}
 		}
@@ -129,9 +168,8 @@ type transcript struct {
 }
 
 func newTranscript(role Role, query, question string) *transcript {
-	g := &Grammar{role: role}
-	t := &transcript{Demonstration: task.Demonstration{Query: query, Agent: string(role), Verbatim: true}, grammar: g}
-	t.add("user", g.Prompt(question), false)
+	t := &transcript{Demonstration: task.Demonstration{Query: query, Agent: string(role), Verbatim: true}, grammar: &Grammar{role: role}}
+	t.add("user", t.grammar.Prompt(question), false)
 	return t
 }
 
@@ -146,10 +184,13 @@ func (t *transcript) say(tag string, body ...string) {
 
 func (t *transcript) observe(text string) { t.add("tool", t.grammar.Observe(text), false) }
 
-// search returns the search function of this conversation's expert.
-func (t *transcript) search(kb *KB) func(words []string) []Fact {
+// search returns the search function of a conversation.
+func (e *expert) search(t *transcript) func(words []string) []Fact {
 	return func(words []string) []Fact {
-		found := kb.Search(words)
+		var found []Fact
+		if e.failures == 0 || !e.s.Chance(e.failures) {
+			found = e.kb.Search(words)
+		}
 		t.say("search", words...)
 		t.observe(Sentences(found))
 		return found

@@ -17,7 +17,7 @@ func accuracy(t *testing.T, n int, planner, researcher Noise) float64 {
 		p := &expert{kb: &kb, noise: planner, s: task.NewStream(7, "planner", int64(i))}
 		r := &expert{kb: &kb, noise: researcher, s: task.NewStream(7, "researcher", int64(i))}
 		answer := p.plan(func(entity, relation string) (string, bool) {
-			return lastName(r.research(entity, relation, MaxSearches, kb.Search)), true
+			return lastName(r.research(entity, relation, 3, kb.Search)), true
 		})
 		if answer == kb.Answer() {
 			right++

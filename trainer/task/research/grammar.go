@@ -15,15 +15,27 @@ const (
 	Single     Role = "single"     // one agent that plays both roles, for comparison
 )
 
-// Limits of the grammar. A turn past a limit is invalid and ends the trajectory.
-const (
-	MaxCalls          = 5  // planner
-	MaxSearches       = 3  // researcher
-	MaxSingleSearches = 10 // single agent
-	MaxNotes          = 10 // single agent
+// limits of the grammar. A turn past a limit is invalid and ends the trajectory.
+type limits struct {
+	calls          int // planner
+	searches       int // researcher
+	singleSearches int // single agent
+	notes          int // single agent
+	answers        int // names in an answer
+}
 
-	plannerMaxNew    = 4
-	researcherMaxNew = 7
+// limitsOf returns the limits for chains or for fan-out questions.
+func limitsOf(fanOut bool) limits {
+	if fanOut {
+		return limits{calls: 12, searches: 3, singleSearches: 20, notes: 12, answers: maxParts}
+	}
+	return limits{calls: 5, searches: 3, singleSearches: 10, notes: 10, answers: 1}
+}
+
+const (
+	tags       = 2 // of a turn
+	callWords  = 2
+	otherWords = 5 // most of a researcher's turn, and one more
 )
 
 // Action is the meaning of a sampled turn: Call, Tool, Answer, Continue or Invalid.
@@ -52,15 +64,16 @@ func (Invalid) action()  {}
 // with its first stop token. Grammar is not safe for concurrent use.
 type Grammar struct {
 	role                   Role
+	limits                 limits
 	calls, searches, notes int
 }
 
-// NewGrammar returns the grammar of one conversation. An unknown role is an error.
-func NewGrammar(role Role) (*Grammar, error) {
+// NewGrammar returns the grammar of one conversation, on a chain or a fan-out question. An unknown role is an error.
+func NewGrammar(role Role, fanOut bool) (*Grammar, error) {
 	if !slices.Contains([]Role{Planner, Researcher, Single}, role) {
 		return nil, fmt.Errorf("research: role %q is not planner, researcher or single", role)
 	}
-	return &Grammar{role: role}, nil
+	return &Grammar{role: role, limits: limitsOf(fanOut)}, nil
 }
 
 // Prompt returns the opening words of the conversation for the text of a query or sub-task.
@@ -74,10 +87,13 @@ func (g *Grammar) Prompt(text string) []string {
 
 // MaxNew is the largest number of tokens of a turn.
 func (g *Grammar) MaxNew() int {
-	if g.role == Planner {
-		return plannerMaxNew
+	switch g.role {
+	case Planner:
+		return tags + max(callWords, g.limits.answers)
+	case Single:
+		return tags + max(otherWords, g.limits.answers)
 	}
-	return researcherMaxNew
+	return tags + otherWords
 }
 
 // Stops returns the stop tokens of the role's turns.
@@ -108,7 +124,7 @@ func (g *Grammar) Step(turn []string) Action {
 	case open == "<result>" && g.role == Researcher:
 		return g.result(body)
 	case open == "<answer>" && g.role != Researcher:
-		return answer(body)
+		return g.answer(body)
 	}
 	return Invalid{"the " + string(g.role) + " has no turn " + open}
 }
@@ -127,16 +143,16 @@ func (g *Grammar) call(body []string) Action {
 	if len(body) != 2 || !IsName(body[0]) || !IsRelation(body[1]) {
 		return Invalid{"a call is a name and a relation"}
 	}
-	if g.calls++; g.calls > MaxCalls {
-		return Invalid{fmt.Sprintf("more than %d calls", MaxCalls)}
+	if g.calls++; g.calls > g.limits.calls {
+		return Invalid{fmt.Sprintf("more than %d calls", g.limits.calls)}
 	}
 	return Call{Subtask: strings.Join(body, " ")}
 }
 
 func (g *Grammar) search(body []string) Action {
-	limit := MaxSearches
+	limit := g.limits.searches
 	if g.role == Single {
-		limit = MaxSingleSearches
+		limit = g.limits.singleSearches
 	}
 	if len(body) < 1 || len(body) > 2 || slices.ContainsFunc(body, func(w string) bool { return !IsName(w) && !IsRelation(w) }) {
 		return Invalid{"a search is one or two names or relations"}
@@ -151,8 +167,8 @@ func (g *Grammar) note(body []string) Action {
 	if !isFinding(body) {
 		return Invalid{"a note is a fact or unknown"}
 	}
-	if g.notes++; g.notes > MaxNotes {
-		return Invalid{fmt.Sprintf("more than %d notes", MaxNotes)}
+	if g.notes++; g.notes > g.limits.notes {
+		return Invalid{fmt.Sprintf("more than %d notes", g.limits.notes)}
 	}
 	return Continue{}
 }
@@ -167,11 +183,11 @@ func (g *Grammar) result(body []string) Action {
 	return Answer{strings.Join(body, " ")}
 }
 
-func answer(body []string) Action {
-	if len(body) != 1 || !(IsName(body[0]) || body[0] == Unknown) {
-		return Invalid{"an answer is a name or unknown"}
+func (g *Grammar) answer(body []string) Action {
+	if len(body) < 1 || len(body) > g.limits.answers || slices.ContainsFunc(body, func(w string) bool { return !IsName(w) && w != Unknown }) {
+		return Invalid{fmt.Sprintf("an answer is a name or unknown, or as many as there are parts; at most %d", g.limits.answers)}
 	}
-	return Answer{body[0]}
+	return Answer{strings.Join(body, " ")}
 }
 
 // splitTurn removes the tags of a turn "<x> body </x>", whose body has no tag.

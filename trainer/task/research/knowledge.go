@@ -12,8 +12,10 @@ import (
 // Shape sets the distribution of the knowledge bases.
 type Shape struct {
 	Hops     int     // most hops of a question, 1 to 3; each count from 1 is equally likely
+	Parts    int     // most parts of a fan-out question, 1 to 6, each count equally likely; 0: questions are chains of hops
 	Alias    float64 // probability that a hop's subject is filed under an alias
 	Outdated float64 // probability that a hop's fact has an outdated twin
+	Failures float64 // probability that a search finds nothing
 }
 
 // DefaultShape is the shape of the quickstart.
@@ -23,7 +25,10 @@ func (h Shape) validate() error {
 	if h.Hops < 1 || h.Hops > maxHops {
 		return fmt.Errorf("research: hops %d: must be from 1 to %d", h.Hops, maxHops)
 	}
-	for key, p := range map[string]float64{"alias": h.Alias, "outdated": h.Outdated} {
+	if h.Parts < 0 || h.Parts > maxParts {
+		return fmt.Errorf("research: parts %d: must be from 0 to %d", h.Parts, maxParts)
+	}
+	for key, p := range map[string]float64{"alias": h.Alias, "outdated": h.Outdated, "failures": h.Failures} {
 		if !(p >= 0 && p <= 1) {
 			return fmt.Errorf("research: %s %v: must be a probability", key, p)
 		}
@@ -33,8 +38,10 @@ func (h Shape) validate() error {
 
 const (
 	maxHops             = 3
+	maxParts            = 6
 	namesPerKB          = 26
-	restNames           = 8 // drawn names that are never part of the chain
+	namesPerFanOut      = 4*maxParts + restNames // a start, a value, an alias and an outdated value for each part
+	restNames           = 8                      // drawn names that no hop needs
 	distractorAttempts  = 8
 	searchTop           = 3
 	subjectBoost        = 0.5
@@ -58,33 +65,44 @@ func (f Fact) Words() []string {
 	return []string{f.Subject, f.Relation, verb, f.Value}
 }
 
-// KB is the knowledge base of one query: a chain of hops to follow among outdated facts and distractors.
+// KB is the knowledge base of one query: hops to follow among outdated facts and distractors. In a chain each hop starts
+// from the value of the one before, and the last value is the answer. In a fan-out the hops are parts that have nothing to
+// do with each other, and all values are the answer.
 type KB struct {
-	Chain     []string // hops+1 names; the last is the answer
+	FanOut    bool
+	Starts    []string // [hops] the names that are asked about
 	Relations []string // [hops]
+	Values    []string // [hops] the answers
 	Facts     []Fact
 }
 
 // makeKB draws a knowledge base.
 func makeKB(shape Shape, s *task.Stream) KB {
-	hops := 1 + s.IntN(shape.Hops)
+	most, size := shape.Hops, namesPerKB
+	if shape.Parts > 0 {
+		most, size = shape.Parts, namesPerFanOut
+	}
+	hops := 1 + s.IntN(most)
 	pool := slices.Clone(names)
 	task.Shuffle(s, pool)
-	pool = pool[:namesPerKB]
-	rest := pool[namesPerKB-restNames:]
+	pool = pool[:size]
+	rest := pool[size-restNames:]
 	rels := slices.Clone(relations)
 	task.Shuffle(s, rels)
-	kb := KB{Chain: pool[:hops+1], Relations: rels[:hops]}
-	fresh := pool[hops+1:]
+	kb := KB{FanOut: shape.Parts > 0, Starts: pool[:hops], Relations: rels[:hops], Values: pool[1 : hops+1]}
+	if kb.FanOut {
+		kb.Values = pool[hops : 2*hops]
+	}
+	fresh := pool[slices.Index(pool, kb.Values[hops-1])+1:]
 	draw := func() (name string) { name, fresh = fresh[0], fresh[1:]; return name }
 	for i, r := range kb.Relations {
-		subject := kb.Chain[i]
+		subject := kb.Starts[i]
 		if s.Chance(shape.Alias) {
 			other := draw()
 			kb.add(Fact{subject, alias, other, true})
 			subject = other
 		}
-		kb.add(Fact{subject, r, kb.Chain[i+1], true})
+		kb.add(Fact{subject, r, kb.Values[i], true})
 		if s.Chance(shape.Outdated) {
 			kb.add(Fact{subject, r, draw(), false})
 		}
@@ -101,7 +119,7 @@ func makeKB(shape Shape, s *task.Stream) KB {
 func (kb *KB) distractor(s *task.Stream, rest []string) Fact {
 	pick := func(words []string) string { return words[s.IntN(len(words))] }
 	hop := s.IntN(len(kb.Relations))
-	start, relation := kb.Chain[hop], kb.Relations[hop]
+	start, relation := kb.Starts[hop], kb.Relations[hop]
 	switch kind := s.IntN(10); {
 	case kind < distractorOtherRel:
 		other := pick(relations)
@@ -135,19 +153,47 @@ func (kb *KB) value(subject, relation string, current bool) (string, bool) {
 
 // subject returns the subject of a hop's fact: the entity's alias if it has one, else its name.
 func (kb *KB) subject(hop int) string {
-	if other, ok := kb.value(kb.Chain[hop], alias, true); ok {
+	if other, ok := kb.value(kb.Starts[hop], alias, true); ok {
 		return other
 	}
-	return kb.Chain[hop]
+	return kb.Starts[hop]
 }
 
-// Question returns the text of the query: the first name and the relations to follow.
+// Question returns the text of the query: of a chain the first name and the relations to follow, of a fan-out each part's
+// name and relation.
 func (kb *KB) Question() string {
-	return strings.Join(slices.Concat(kb.Chain[:1], kb.Relations, []string{"?"}), " ")
+	var words []string
+	for i, r := range kb.Relations {
+		if i == 0 || kb.FanOut {
+			words = append(words, kb.Starts[i])
+		}
+		words = append(words, r)
+	}
+	return strings.Join(append(words, "?"), " ")
 }
 
-// Answer returns the last name of the chain.
-func (kb *KB) Answer() string { return kb.Chain[len(kb.Chain)-1] }
+// Answer returns the last name of the chain, or the names that answer the parts, in their order.
+func (kb *KB) Answer() string {
+	if kb.FanOut {
+		return strings.Join(kb.Values, " ")
+	}
+	return kb.Values[len(kb.Values)-1]
+}
+
+// Score returns how right an answer is: of a chain 1 for the last name, else 0; of a fan-out the share of parts whose
+// place in the answer has the right name. Words beyond the parts count as wrong parts.
+func (kb *KB) Score(answer string) float64 {
+	if !kb.FanOut {
+		return score(strings.TrimSpace(answer) == kb.Answer())
+	}
+	words, right := strings.Fields(answer), 0
+	for i, v := range kb.Values[:min(len(words), len(kb.Values))] {
+		if words[i] == v {
+			right++
+		}
+	}
+	return float64(right) / float64(max(len(words), len(kb.Values)))
+}
 
 // Truth returns the current value of a relation of an entity, given by name or alias, or "unknown".
 func (kb *KB) Truth(entity, relation string) string {

@@ -1,6 +1,6 @@
-// Package research is the built-in generated task: multi-hop questions over a small knowledge base. Every query has a
-// new knowledge base, so nothing can be memorised. A planner splits the question into hops, and a researcher searches
-// for each hop. All data are a pure function of the seed. A turn of the compact dialect is a list of words, one token
+// Package research is the built-in generated task: questions of several hops, or of several parts, over a small knowledge
+// base. Every query has a new knowledge base, so nothing can be memorised. A planner splits the question into hops or
+// parts, and a researcher searches for each. All data are a pure function of the seed. A turn of the compact dialect is a list of words, one token
 // each.
 package research
 
@@ -94,9 +94,13 @@ func (t *Task) Lookup(id string) (task.Query, error) {
 	return t.query(split, i), nil
 }
 
-// VerifyMain returns 1 if the answer is the name at the end of the chain, else 0.
+// VerifyMain returns the knowledge base's Score of the answer.
 func (t *Task) VerifyMain(_ context.Context, q task.Query, a task.Attempt) (float64, error) {
-	return score(strings.TrimSpace(a.Answer) == q.Answer), nil
+	kb, err := knowledge(q)
+	if err != nil {
+		return 0, err
+	}
+	return kb.Score(a.Answer), nil
 }
 
 // VerifySub returns 1 if the answer's last word is the current value of the sub-question "NAME RELATION", else 0.
@@ -117,19 +121,26 @@ func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float
 const queryArgument = "query"
 
 // Tools returns the search tool for a researcher or a single agent. A search answers with the sentences of the best
-// three facts, each with a full stop.
+// three facts, each with a full stop, or with nothing where it fails.
 func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
 	if role, err := roleOf(p); err != nil || role == Planner {
 		return nil
 	}
 	return []tool.Tool{tool.Func(SearchTool, "Search the knowledge base of the question.", queryArgument, "names or relations",
-		func(_ context.Context, words string) (string, error) {
+		func(ctx context.Context, words string) (string, error) {
 			kb, err := knowledge(q)
-			if err != nil {
+			if err != nil || t.fails(ctx) {
 				return "", err
 			}
 			return Sentences(kb.Search(strings.Fields(words))), nil
 		})}
+}
+
+// fails draws whether a search finds nothing: a function of the seed and the place of the call.
+func (t *Task) fails(ctx context.Context) bool {
+	o, _ := tool.OriginOf(ctx)
+	place := fmt.Sprintf("research.failure %s %s %d %d", o.Query, o.Agent, o.Rollout, o.Invocation)
+	return task.NewStream(t.settings.Seed, place, int64(o.Call)).Chance(t.shape.Failures)
 }
 
 func (t *Task) query(split string, i int64) task.Query {

@@ -80,10 +80,10 @@ func TestKnowledgeBases(t *testing.T) {
 		hops[len(kb.Relations)]++
 		facts += len(kb.Facts)
 		for hop, r := range kb.Relations {
-			if got := kb.Truth(kb.Chain[hop], r); got != kb.Chain[hop+1] {
-				t.Fatalf("hop %d of %v by %v is %q among %v", hop, kb.Chain, kb.Relations, got, kb.Facts)
+			if got := kb.Truth(kb.Starts[hop], r); got != kb.Values[hop] {
+				t.Fatalf("hop %d of %v by %v is %q among %v", hop, kb.Starts, kb.Relations, got, kb.Facts)
 			}
-			if kb.subject(hop) != kb.Chain[hop] {
+			if kb.subject(hop) != kb.Starts[hop] {
 				aliases++
 			}
 			if _, ok := kb.value(kb.subject(hop), r, false); ok {
@@ -135,19 +135,19 @@ func TestVerify(t *testing.T) {
 	r, ctx := newTask(t, 1), t.Context()
 	q := r.Train(0)
 	kb := q.Data.(*KB)
-	for answer, want := range map[string]float64{q.Answer: 1, " " + q.Answer + " ": 1, kb.Chain[0]: 0, Unknown: 0, "": 0, q.Answer + " " + q.Answer: 0} {
+	for answer, want := range map[string]float64{q.Answer: 1, " " + q.Answer + " ": 1, kb.Starts[0]: 0, Unknown: 0, "": 0, q.Answer + " " + q.Answer: 0} {
 		if got, err := r.VerifyMain(ctx, q, task.Attempt{Answer: answer}); err != nil || got != want {
 			t.Errorf("answer %q scores %v, %v", answer, got, err)
 		}
 	}
-	sub := kb.Chain[0] + " " + kb.Relations[0]
-	unanswerable := kb.Chain[0] + " " + relations[slices.IndexFunc(relations, func(r string) bool { return kb.Truth(kb.Chain[0], r) == Unknown })]
+	sub := kb.Starts[0] + " " + kb.Relations[0]
+	unanswerable := kb.Starts[0] + " " + relations[slices.IndexFunc(relations, func(r string) bool { return kb.Truth(kb.Starts[0], r) == Unknown })]
 	for _, c := range []struct {
 		subtask, answer string
 		want            float64
 	}{
-		{sub, sub + " is " + kb.Chain[1], 1}, {sub, kb.Chain[1], 1}, {sub + " ?", kb.Chain[1], 1}, {sub, Unknown, 0}, {sub, kb.Chain[0], 0}, {sub, "", 0},
-		{unanswerable, Unknown, 1}, {unanswerable, kb.Chain[1], 0}, {unanswerable, "", 0},
+		{sub, sub + " is " + kb.Values[0], 1}, {sub, kb.Values[0], 1}, {sub + " ?", kb.Values[0], 1}, {sub, Unknown, 0}, {sub, kb.Starts[0], 0}, {sub, "", 0},
+		{unanswerable, Unknown, 1}, {unanswerable, kb.Values[0], 0}, {unanswerable, "", 0},
 	} {
 		if got, err := r.VerifySub(ctx, q, task.Attempt{Subtask: c.subtask, Answer: c.answer}); err != nil || got != c.want {
 			t.Errorf("%q answered %q scores %v, %v; want %v", c.subtask, c.answer, got, err, c.want)
@@ -167,6 +167,8 @@ func TestSettingsAreChecked(t *testing.T) {
 		"noise":     func(s *Settings) { s.Noise.GiveUp = 1.1 },
 		"hops":      func(s *Settings) { s.Shape = &Shape{Hops: 4} },
 		"alias":     func(s *Settings) { s.Shape = &Shape{Hops: 1, Alias: math.NaN()} },
+		"parts":     func(s *Settings) { s.Shape = &Shape{Hops: 1, Parts: 7} },
+		"failures":  func(s *Settings) { s.Shape = &Shape{Hops: 1, Failures: -0.1} },
 	} {
 		s := quickstart(0)
 		spoil(&s)
