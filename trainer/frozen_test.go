@@ -1,0 +1,42 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+)
+
+// TestFrozenInBF16ResumesExactly: an agent that nothing trains and that is held in bf16 alone takes part, is saved, and goes on
+// after an interruption with the bits that it had.
+func TestFrozenInBF16ResumesExactly(t *testing.T) {
+	sets := append(untaught, "run.steps=3", "agents.researcher.train=false", "agents.researcher.engine.dtype=bf16")
+	wholeDir, dir := t.TempDir(), t.TempDir()
+	want := mustTrain(t, load(t, wholeDir, sets...), Options{}).numbers()
+	first := &recorder{}
+	err := Train(interrupt(t, first, "planner", "step-2", dir), load(t, dir, sets...), Options{Observer: first})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	numbers := first.numbers()
+	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
+	sameNumbers(t, numbers, want)
+	if !maps.Equal(digests(t, dir, 3), digests(t, wholeDir, 3)) {
+		t.Error("other files than without the interruption")
+	}
+	frozen := openWeights(t, archive.CheckpointsOf(dir).AgentDir(3, "researcher"))
+	for _, tensor := range frozen.Config().Layout().Tensors() {
+		values := make([]float32, tensor.Numel())
+		if err := frozen.Read(tensor.Name, 0, tensor.Shape[0], values); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range values {
+			if math.Float32bits(v)&0xffff != 0 {
+				t.Fatalf("%s has %v, which is no bf16", tensor.Name, v)
+			}
+		}
+	}
+}
