@@ -106,10 +106,12 @@ func (t *team) load(ctx context.Context, s setup) error {
 			return err
 		}
 	}
-	for _, m := range t.members {
+	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are the process's
 		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
 			return err
 		}
+	}
+	for _, m := range t.members {
 		w, err := openWorker(ctx, s, m)
 		if err != nil {
 			return memoryFull(s.Config, m.Agent(), err)

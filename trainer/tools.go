@@ -34,7 +34,7 @@ func (w *worker) describeTools(r *metrics.Record) {
 		if u.Failing() {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools,
 				"the tool %s failed in %d of %d calls: %d took too long, %d were answered with an error, %d of them whatever the arguments were; the newest: %s",
-				u.Tool, u.Errors+u.Timeouts, u.Calls, u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
+				u.Tool, u.Errors+u.Timeouts, u.Made(), u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
 		}
 	}
 }

@@ -112,5 +112,20 @@ func (v *sampler) begin(ids []int32, text string) {
 	}
 	v.row().AppendObserved(RolePrompt, ids, text)
 	v.computed = 0
-	v.spec.Key.Root = policy.Root(ids, v.spec.Repeat) // positions count anew, so the random numbers do, too
+	v.spec.Key.Root = v.root(ids)
+}
+
+// root is the key of a stretch's random numbers, since positions count anew. Stretches that begin alike have different ones.
+func (v *sampler) root(ids []int32) uint64 {
+	root, before := policy.Root(ids, v.spec.Repeat), 0
+	for _, r := range v.roots {
+		if r == root {
+			before++
+		}
+	}
+	v.roots = append(v.roots, root)
+	if before > 0 {
+		root = policy.Root([]int32{int32(root), int32(root >> 32)}, before)
+	}
+	return root
 }

@@ -119,6 +119,19 @@ func TestFoldAgain(t *testing.T) {
 	}
 }
 
+// TestEqualStretches: stretches that begin alike do not sample the same numbers.
+func TestEqualStretches(t *testing.T) {
+	s := newStage(t, says(t, delegation("first")), says(t, "None."), says(t, delegation("second")), says(t, "None."), says(t, "4"))
+	s.spec.Limits.Fold = Fold{At: 1}
+	if _, err := Run(t.Context(), s.spec, s.env); err != nil {
+		t.Fatal(err)
+	}
+	second, third := s.engine.requests[2], s.engine.requests[4]
+	if !slices.Equal(second.Tokens, third.Tokens) || second.Key.Root == third.Key.Root {
+		t.Errorf("keys %x and %x of equal prompts: %t", second.Key.Root, third.Key.Root, slices.Equal(second.Tokens, third.Tokens))
+	}
+}
+
 // TestFoldFails: a summary that is none, or too long, ends the conversation as any such turn does, and versions may not lie
 // further apart across a fold than within a stretch.
 func TestFoldFails(t *testing.T) {

@@ -18,6 +18,7 @@ type sampler struct {
 	newest   int64   // newest policy version that sampled a turn
 	computed int     // tokens of the row that went through the model
 	next     folding
+	roots    []uint64 // of the stretches so far
 }
 
 func (v *sampler) Open(task string) error {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +22,9 @@ func (t *Tool) validate(d *decoder) {
 	}
 	if t.URL != "" && !webAddress(t.URL) {
 		d.failAt(key+".url", "must start with http:// or https://")
+	}
+	if u, err := url.Parse(t.URL); err == nil && u.User != nil {
+		d.failAt(key+".url", "has a user name or a password in it; put a token into an environment variable and name that in token_env")
 	}
 	for _, given := range []struct {
 		key, kinds string

@@ -64,6 +64,8 @@ func tryOften(ctx context.Context, d *torch.Device) (best []proof.Result, err er
 		for i, r := range best {
 			if results[i].Rate = max(results[i].Rate, r.Rate); r.Failed() {
 				results[i] = r
+			} else if !results[i].Failed() {
+				results[i].Error = max(results[i].Error, r.Error)
 			}
 		}
 		best = results

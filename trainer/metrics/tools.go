@@ -28,12 +28,17 @@ func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	return out
 }
 
-// FailedShare is the share of calls that ended with an error or timed out. That a conversation may call no more is no failure.
-func (u ToolUse) FailedShare() float64 { return float64(u.Errors+u.Timeouts) / float64(u.Calls) }
+// Made is how many calls were made; the others were refused, since their conversation may call no more.
+func (u ToolUse) Made() int64 { return u.Calls - u.Refused }
+
+// FailedShare is the share of the calls made that ended with an error or timed out.
+func (u ToolUse) FailedShare() float64 {
+	return float64(u.Errors+u.Timeouts) / float64(max(u.Made(), 1))
+}
 
 // Failing says whether so many calls failed that a warning is due: the rewards of rollouts that called the tool then say
 // little about the agent.
 func (u ToolUse) Failing() bool {
 	const share, fewest = 0.1, 10
-	return u.Calls >= fewest && u.FailedShare() > share
+	return u.Made() >= fewest && u.FailedShare() > share
 }

@@ -170,7 +170,7 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 	}
 	request, err := http.NewRequest(method, address, &text)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("request: the template makes no address of the query %q: write the query as {{urlquery .Query}}", query)
 	}
 	if method == http.MethodPost {
 		request.Header.Set("Content-Type", "application/json")

@@ -73,8 +73,11 @@ func (v *Visit) Close() error {
 	return nil
 }
 
-// Service names what pages become, for a cache.
-func (v *Visit) Service() string { return fmt.Sprintf("visit links=%t", v.cfg.Links) }
+// Service names what pages become and which may be fetched, for a cache.
+func (v *Visit) Service() string {
+	c := v.cfg
+	return fmt.Sprintf("visit links=%t %s", c.Links, fingerprint(fmt.Sprint(c.Hosts), fmt.Sprint(c.Schemes), fmt.Sprint(c.Networks), fmt.Sprint(c.Bytes), c.Agent))
+}
 
 // Check says whether the arguments of a call name a page that may be fetched, without fetching anything.
 func (v *Visit) Check(args json.RawMessage) error {

@@ -280,9 +280,9 @@ func TestTools(t *testing.T) {
 	}
 	section := between(chromium(t, saved(t, render(t, Options{}, dir)), "--dump-dom"), `<section id="tools">`, "</section>")
 	for _, want := range []string{
-		"<td>a</td><td>search</td><td>50</td><td>10</td><td>5</td><td>10</td><td>20</td><td>30</td><td>40.0 %</td><td>120</td>",
+		"<td>a</td><td>search</td><td>50</td><td>10</td><td>5</td><td>10</td><td>20</td><td>30</td><td>66.7 %</td><td>200</td>",
 		"<td>a</td><td>&lt;b&gt;code</td><td>50</td><td>0</td><td>0</td><td>0</td><td>0</td><td>0</td><td>0.0 %</td><td>1</td>",
-		"search of a failed in 40 % of its 50 calls",
+		"search of a failed in 67 % of its 30 calls",
 	} {
 		if !strings.Contains(section, want) {
 			t.Errorf("no %q in %s", want, section)
