@@ -222,6 +222,7 @@ func evenFraction(ids []int32) float64 {
 }
 
 func (a *actor) close(ctx context.Context) error {
+	torch.RoundFactors(false)
 	var all []error
 	if a.engine != nil {
 		all = append(all, a.engine.Close(ctx))

@@ -31,6 +31,27 @@ func TestFactorsAreRounded(t *testing.T) {
 	}
 }
 
+// Passes of training without gradients multiply as those with them; the others stay exact.
+func TestTrainingRoundsAlike(t *testing.T) {
+	d := openOn(t, "cpu")
+	if !RoundFactors(true) {
+		t.Skip("this processor does not multiply bf16")
+	}
+	defer RoundFactors(false)
+	do(t, d, func(s *Scope) {
+		x, w := s.Full(Float32, 1+1./512, 512, 512), s.Full(Float32, 1, 512, 512)
+		product := func() float64 { return float64s(Linear(x, w, nil))[0] }
+		var with, without float64
+		s.Training(func() {
+			without = product()
+			s.Grad(true, func() { with = product() })
+		})
+		if exact := product(); with != 512 || without != 512 || exact != 513 {
+			t.Errorf("%v with gradients, %v without, %v outside of training", with, without, exact)
+		}
+	})
+}
+
 func TestOps(t *testing.T) {
 	d := open(t)
 	a, b := []float64{1, -2, 3, 4, 5, -6}, []float64{0.5, 2, -1}

@@ -56,6 +56,14 @@ func (s *Scope) Hoist(t *Tensor) *Tensor {
 	return t
 }
 
+// Training runs f, which is a pass of training: RoundFactors is for such passes, with and without gradients.
+func (s *Scope) Training(f func()) {
+	s.current("training")
+	C.mgt_set_training(1)
+	defer C.mgt_set_training(0)
+	f()
+}
+
 // Grad runs f with gradients recorded (on) or not, and restores the mode.
 func (s *Scope) Grad(on bool, f func()) {
 	s.current("grad")

@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kTile = 16, kTileDepth = 32, kTileBytes = 1024;  // a tile: 16 rows of 32 bfloat16, or of 16 float
 constexpr int64_t kPackedRows = 64;                                // rows of x that are packed at once
 
+// Loads of tiles read memory of which the compiler does not know: what was written before must be there.
+MGRPO_INLINE void finish_stores() { asm volatile("" ::: "memory"); }
+
 struct TileSettings {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -131,6 +134,7 @@ MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stri
   for (int64_t i = 0; i < k; i += kTileDepth, x += 2 * kTileBytes) {
     const WeightTile a = weight_tile(w + i, w_stride, n, k - i, copies);
     const WeightTile b = weight_tile(w + min64(kTile, n) * w_stride + i, w_stride, n - kTile, k - i, copies + kTileBytes);
+    finish_stores();
     _tile_loadd(4, a.at, a.row_bytes);
     _tile_loadd(5, b.at, b.row_bytes);
     _tile_loadd(6, x, 64);
@@ -146,6 +150,7 @@ MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stri
   _tile_stored(1, sums + kTileBytes, 64);
   _tile_stored(2, sums + 2 * kTileBytes, 64);
   _tile_stored(3, sums + 3 * kTileBytes, 64);
+  finish_stores();
 }
 
 void linear_tiles(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
@@ -154,6 +159,7 @@ void linear_tiles(const float *x, int64_t x_stride, const uint16_t *w, int64_t w
   const int64_t row_tile = (k + kTileDepth - 1) / kTileDepth * 2 * kTileBytes;
   char *products = scratch.at_least(6 * kTileBytes + kPackedRows / kTile * row_tile), *packed = products + 6 * kTileBytes;
   const TileSettings settings;
+  asm volatile("" ::"m"(settings) : "memory");
   _tile_loadconfig(&settings);
   for (int64_t first = 0; first < rows; first += kPackedRows) {
     const int64_t count = min64(rows - first, kPackedRows);

@@ -93,14 +93,16 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 			}
 			return outputs, grads
 		}
-		switch {
-		case !learns:
-			outputsAndGrads(l.model.Forward(s, b.in))
-		case l.opt.Checkpoint:
-			l.model.ForwardBackwardCheckpointed(s, b.in, outputsAndGrads)
-		default:
-			l.model.ForwardBackward(s, b.in, outputsAndGrads)
-		}
+		s.Training(func() {
+			switch {
+			case !learns:
+				outputsAndGrads(l.model.Forward(s, b.in))
+			case l.opt.Checkpoint:
+				l.model.ForwardBackwardCheckpointed(s, b.in, outputsAndGrads)
+			default:
+				l.model.ForwardBackward(s, b.in, outputsAndGrads)
+			}
+		})
 		if err == nil {
 			count()
 			if learns {

@@ -21,7 +21,8 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 				b.in.Routes = &model.Routes{}
 				b.replay(s, m.Config, run)
 			}
-			hidden := m.Forward(s, b.in).IndexSelect(0, b.source)
+			var hidden *torch.Tensor
+			s.Training(func() { hidden = m.Forward(s, b.in).IndexSelect(0, b.source) })
 			logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
 			flat = make([]float32, b.n)
 			logp.Float32s(flat)

@@ -51,11 +51,13 @@ func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total i
 			loss = -logp.Detach().Sum().Item() / float64(total)
 			return []*torch.Tensor{logp}, []*torch.Tensor{s.Full(torch.Float32, -1/float64(total), int64(b.n))}
 		}
-		if l.opt.Checkpoint {
-			l.model.ForwardBackwardCheckpointed(s, b.in, objective)
-		} else {
-			l.model.ForwardBackward(s, b.in, objective)
-		}
+		s.Training(func() {
+			if l.opt.Checkpoint {
+				l.model.ForwardBackwardCheckpointed(s, b.in, objective)
+			} else {
+				l.model.ForwardBackward(s, b.in, objective)
+			}
+		})
 		l.collectGradient()
 		return nil
 	})

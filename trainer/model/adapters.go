@@ -180,7 +180,7 @@ func (a *Adapters) Reader(ctx context.Context, master func(from int64, dst []flo
 		}
 		return a.base.Device.Do(ctx, func(s *torch.Scope) error {
 			w := s.FromFloat32(dst, m.Out, m.In)
-			w.AddScaled_(s.FromFloat32(B, m.Out, r).MatMul(s.FromFloat32(A, r, m.In)), m.Scale)
+			w.AddScaled_(torch.Linear(s.FromFloat32(B, m.Out, r), s.FromFloat32(A, r, m.In).Transpose(0, 1), nil), m.Scale)
 			w.Float32s(dst)
 			return nil
 		})

@@ -18,6 +18,7 @@
 
 #include "cuda_part.h"
 #include "guard.h"
+#include "kernel.h"
 
 std::atomic<int64_t> mgt_handles{0};
 const cuda_part *the_cuda_part = nullptr;
@@ -97,8 +98,18 @@ const char *mgt_loaded_version(void) {
   return found == options.end() ? "unknown" : found->second.c_str();
 }
 
+namespace {
+std::atomic<bool> rounding{false};
+thread_local bool training = false;
+}  // namespace
+
+bool rounds_factors() { return training && rounding.load(std::memory_order_relaxed); }
+
+void mgt_set_training(int on) { training = on != 0; }
+
 int mgt_round_factors(int on) {
   const bool able = __builtin_cpu_supports("avx512bf16");
+  rounding = on && able;
   at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL,
                                           on && able ? at::Float32Precision::BF16 : at::Float32Precision::NONE);
   return able;

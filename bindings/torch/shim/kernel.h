@@ -26,6 +26,10 @@ bool recorded(const T &...t) {
   return at::GradMode::is_enabled() && ((t.defined() && t.requires_grad()) || ...);
 }
 
+// Whether this thread trains, and LibTorch's products of float32 on the CPU round their factors there. Passes of training without
+// gradients must then multiply by LibTorch, too, or they would be of another policy than those with gradients.
+bool rounds_factors();
+
 // What of t is multiplied. A processor without instructions for bfloat16 multiplies float32, in which products of
 // bfloat16 are exact, a hundred times as fast.
 inline at::Tensor factor(const at::Tensor &t) {

@@ -70,6 +70,7 @@ MGT_API const char *mgt_cpu_features(void);    // space-separated
 // From now on LibTorch's products of float32 matrices on the CPU round their factors to bfloat16, or not. Returns whether the
 // processor multiplies bfloat16; where it does not, nothing is rounded.
 MGT_API int mgt_round_factors(int on);
+MGT_API void mgt_set_training(int on);  // of the calling thread: what mgt_round_factors says is for passes of training alone
 MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused
 MGT_API int64_t mgt_live_handles(void);        // handles returned by this library and not yet dropped
 // Loads libmgrpo_torch_cuda.so from this library's folder, once. Must come before any other LibTorch work

@@ -183,7 +183,7 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
 }
 
 at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight, const at::Tensor &gate_up, const at::Tensor &down) {
-  if (!x.is_cuda() || o.tokens * o.k <= kFewRows) return combine(products(swiglu(products(gather(x, o), gate_up, o)), down, o), o, weight);
+  if (x.is_cuda() ? o.tokens * o.k <= kFewRows : !rounds_factors() || !cpu_fp32(gate_up)) return combine(products(swiglu(products(gather(x, o), gate_up, o)), down, o), o, weight);
   return combine(products_of_each(swiglu(products_of_each(gather(x, o), gate_up, o, true)), down, o, true), o, weight);
 }
 

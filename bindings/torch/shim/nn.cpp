@@ -327,7 +327,7 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
     const at::Tensor none, &X = ref(x), &W = ref(w), &B = b_or_null ? ref(b_or_null) : none;
     TORCH_CHECK(X.dim() >= 1 && W.dim() == 2 && X.size(-1) == W.size(1), "x [..., K] and w [N, K] do not agree on K");
     TORCH_CHECK(!B.defined() || (B.dim() == 1 && B.size(0) == W.size(0)), "w [N, K] and b [N] do not agree on N");
-    if (!at::GradMode::is_enabled() && our_linear(X, W, B)) return linear(X, W, B);
+    if (!at::GradMode::is_enabled() && our_linear(X, W, B) && !(rounds_factors() && cpu_fp32(W))) return linear(X, W, B);
     std::optional<at::Tensor> bias;
     if (B.defined()) bias = B;
     return recorded(X, W, B) ? Linear::apply(X, W, bias) : at::linear(X, W, bias);

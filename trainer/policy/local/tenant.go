@@ -123,7 +123,7 @@ func (t *Tenant) Close(ctx context.Context) error {
 	if before {
 		return nil
 	}
-	return e.bind(ctx)
+	return e.bind(context.WithoutCancel(ctx)) // or the decoder would keep adapters that the caller frees
 }
 
 // Deterministic is true on a CPU, where every row of every kernel depends on that row's inputs alone, unless the weights
