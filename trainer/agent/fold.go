@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
@@ -62,6 +63,29 @@ func asking(results []Result) []Result {
 	out := slices.Clone(results)
 	out[len(out)-1].Text += "\n\n" + askForSummary
 	return out
+}
+
+// lastResults are the tokens of a stretch's last results, with the wish for a summary. Where they would leave no room for one, each
+// is cut to the same length, half as long until there is room, and says how much is missing.
+func (v *sampler) lastResults(results []Result) (ids []int32, text string, err error) {
+	const shortest = 64 // bytes
+	room, _ := v.left()
+	room -= max(v.spec.Limits.TurnTokens, 1)
+	longest := 0
+	for _, r := range results {
+		longest = max(longest, len(r.Text))
+	}
+	cut := slices.Clone(results)
+	for {
+		ids, text, err = v.spec.Dialect.Observe(v.turn, asking(cut))
+		if err != nil || len(ids) <= room || longest <= shortest {
+			return ids, text, err
+		}
+		longest /= 2
+		for i, r := range results {
+			cut[i].Text = tool.Truncate(r.Text, longest)
+		}
+	}
 }
 
 // foldedTask is the question with which a stretch after a fold begins.

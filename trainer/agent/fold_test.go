@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -116,6 +117,24 @@ func TestFoldAgain(t *testing.T) {
 	}
 	if traj.Version != 0 || traj.More[0].Version != 0 || traj.More[1].Version != 1 {
 		t.Errorf("versions %d, %d, %d", traj.Version, traj.More[0].Version, traj.More[1].Version)
+	}
+}
+
+// TestFoldCutsResults: results that leave no room for a summary are cut, and the conversation goes on.
+func TestFoldCutsResults(t *testing.T) {
+	s := newStage(t, says(t, delegation("first")), says(t, "A long answer."), says(t, "4"))
+	s.spec.Limits.Fold, s.spec.Limits.Tokens, s.spec.Limits.TurnTokens = Fold{At: 400}, 600, 40
+	s.env.Delegate = func(context.Context, Delegation) (string, error) {
+		return strings.Repeat("a value and another, ", 300), nil
+	}
+	traj, err := Run(t.Context(), s.spec, s.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.trainedOnce(t, traj)
+	shown := traj.Turns[2].Text
+	if traj.Answer != "4" || len(traj.More) != 1 || !strings.Contains(shown, "more bytes not shown]\n\n"+askForSummary) || len(traj.Tokens) > 600 {
+		t.Errorf("%d rows, %d tokens, the result became %q", 1+len(traj.More), len(traj.Tokens), shown)
 	}
 }
 

@@ -35,7 +35,7 @@ func (v *sampler) Observe(results []Result) error {
 	if fold := v.spec.Limits.Fold; err == nil && fold.At > 0 {
 		v.next.remember(fold.Keep, exchange{slices.Concat(v.turn, ids), v.spec.Dialect.Text(v.turn) + text})
 		if v.next.asked = len(v.row().Tokens)+len(ids) >= fold.At; v.next.asked {
-			ids, text, err = v.spec.Dialect.Observe(v.turn, asking(results))
+			ids, text, err = v.lastResults(results)
 		}
 	}
 	if err == nil {
@@ -111,15 +111,11 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 
 // room returns the number of tokens that the next turn may sample, and the finish reason if it samples all of them.
 func (v *sampler) room(dialectMax int) (int, string) {
-	have := len(v.row().Tokens)
-	room, binding := v.policy.ContextLimit()-have, FinishContext
+	room, binding := v.left()
 	tighten := func(n int, finish string) {
 		if n <= room {
 			room, binding = n, finish
 		}
-	}
-	if max := v.spec.Limits.Tokens; max > 0 {
-		tighten(max-have, FinishTokens)
 	}
 	if max := v.spec.Limits.TurnTokens; max > 0 {
 		tighten(max, FinishLength)
@@ -128,6 +124,15 @@ func (v *sampler) room(dialectMax int) (int, string) {
 		tighten(dialectMax, FinishLength)
 	}
 	return room, binding
+}
+
+// left returns the number of tokens that the row may grow by, and the finish reason when it has.
+func (v *sampler) left() (int, string) {
+	have := len(v.row().Tokens)
+	if most := v.spec.Limits.Tokens; most > 0 && most <= v.policy.ContextLimit() {
+		return most - have, FinishTokens
+	}
+	return v.policy.ContextLimit() - have, FinishContext
 }
 
 // accept checks a completion before it is appended to the trajectory, on which the learner trains.

@@ -32,16 +32,19 @@ func (a *Agent) ContextTokens(positions int) int {
 }
 
 // Foldable returns an error if limits.fold.at leaves no room for what must come before or after it, of a model with the given
-// number of positions: a summary, with which the next stretch begins, and a turn and a summary at the end of a stretch.
+// number of positions: a summary, with which the next stretch begins, and at the end of a stretch a turn, what is shown of its results
+// with the request for a summary, and that.
 func (a *Agent) Foldable(positions int) error {
+	const request = 128
 	at, turn, all := a.Limits.Fold.At, a.Limits.MaxNewTokens, a.ContextTokens(positions)
 	switch {
 	case at == 0:
 		return nil
 	case at <= turn:
 		return fmt.Errorf("must be above max_new_tokens, %d: a summary may have as many", turn)
-	case at > all-2*turn:
-		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after that many come a turn and a summary of max_new_tokens, %d", all-2*turn, all, turn)
+	case at > all-2*turn-request:
+		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after that many come a turn and a summary of max_new_tokens, %d, and %d tokens that ask for it",
+			all-2*turn-request, all, turn, request)
 	}
 	return nil
 }
