@@ -35,7 +35,7 @@ func (a *Agent) ContextTokens(positions int) int {
 // number of positions: a summary, with which the next stretch begins, and at the end of a stretch a turn, what is shown of its results
 // with the request for a summary, and that.
 func (a *Agent) Foldable(positions int) error {
-	const request = 128
+	const request = 64
 	at, turn, all := a.Limits.Fold.At, a.Limits.MaxNewTokens, a.ContextTokens(positions)
 	switch {
 	case at == 0:
