@@ -148,8 +148,5 @@ func (v *sampler) root(ids []int32) uint64 {
 		}
 	}
 	v.roots = append(v.roots, root)
-	if before > 0 {
-		root = policy.Root([]int32{int32(root), int32(root >> 32)}, before)
-	}
-	return root
+	return policy.Branch(root, before)
 }

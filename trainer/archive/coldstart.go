@@ -99,7 +99,7 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 	if len(state.Files) != 1 || state.Files[0].Path != optimizerFile {
 		return c, nil, fmt.Errorf("%s lists other files than %s", stateFile, optimizerFile)
 	}
-	if err := verifyFile(folder, state.Files[0]); err != nil {
+	if err := state.Files[0].Verify(folder); err != nil {
 		return c, nil, fmt.Errorf("%s: %w", optimizerFile, err)
 	}
 	if f, err = OpenOptimizer(folder); err != nil {

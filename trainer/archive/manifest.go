@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -187,7 +186,7 @@ func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 	var faults []string
 	for _, a := range agents {
 		for _, f := range a.Files {
-			if err := verifyFile(filepath.Join(stepDir, a.Name), f); err != nil {
+			if err := f.Verify(filepath.Join(stepDir, a.Name)); err != nil {
 				faults = append(faults, fmt.Sprintf("%s/%s: %v", a.Name, f.Path, err))
 			}
 		}
@@ -201,35 +200,6 @@ func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 		return fail(errors.New(strings.Join(faults, "; ")))
 	}
 	return m, nil
-}
-
-// verifyFile compares a file of a folder with the size and digest that it had when it was written.
-func verifyFile(dir string, f durable.File) error {
-	path := filepath.Join(dir, f.Path)
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("is missing")
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular():
-		return errors.New("is not a regular file")
-	case info.Size() != f.Size:
-		return fmt.Errorf("has %d bytes, and %d were written", info.Size(), f.Size)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	digest := sha256.New()
-	if _, err := io.Copy(digest, file); err != nil {
-		return err
-	}
-	if sum := digest.Sum(nil); hex.EncodeToString(sum) != f.SHA256 {
-		return errors.New("is altered: its SHA-256 is not that of what was written")
-	}
-	return nil
 }
 
 // Agent returns the part of one agent.

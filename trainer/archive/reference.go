@@ -38,7 +38,7 @@ func (a *Archive) Reference() (folder string, err error) {
 	}
 	var faults []error
 	for _, f := range a.reference {
-		if err := verifyFile(folder, f); err != nil {
+		if err := f.Verify(folder); err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", f.Path, err))
 		}
 	}

@@ -81,6 +81,39 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
+// Digest reads a file and returns its size and SHA-256, and its name as the path.
+func Digest(path string) (File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return File{}, err
+	}
+	defer file.Close()
+	digest := sha256.New()
+	n, err := io.Copy(digest, file)
+	return File{filepath.Base(path), n, hex.EncodeToString(digest.Sum(nil))}, err
+}
+
+// Verify compares a file of a folder with the size and digest that it had when it was written.
+func (f File) Verify(dir string) error {
+	path := filepath.Join(dir, f.Path)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("is missing")
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return errors.New("is not a regular file")
+	case info.Size() != f.Size:
+		return fmt.Errorf("has %d bytes, and %d were written", info.Size(), f.Size)
+	}
+	found, err := Digest(path)
+	if err == nil && found.SHA256 != f.SHA256 {
+		err = errors.New("is altered: its SHA-256 is not that of what was written")
+	}
+	return err
+}
+
 // Folder collects the files written into one new folder.
 type Folder struct {
 	fs    FS
@@ -202,6 +235,9 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 func (f *Folder) CreateBytes(name string, data []byte) error {
 	return f.Create(name, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
+
+// Path is the temporary folder in which the files are written.
+func (f *Folder) Path() string { return f.path }
 
 // Files are the files written so far.
 func (f *Folder) Files() []File { return slices.Clone(f.files) }

@@ -178,10 +178,8 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	at.mu.Lock()
 	before := t.parent.tokens()
 	tokens := append(before, t.prompt...)
-	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name, Root: t.root.key}
-	if t.branch > 0 { // the client wants another answer to the same messages
-		key.Root = policy.Root([]int32{int32(key.Root), int32(key.Root >> 32)}, t.branch)
-	}
+	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
+		Root: policy.Branch(t.root.key, t.branch)} // a branch is another answer that the client wants to the same messages
 	room := a.room(len(tokens), s.MaxNew)
 	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
 	t.refused = room <= 0 || long

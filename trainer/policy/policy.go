@@ -39,6 +39,14 @@ func Root(prompt []int32, repeat int) uint64 {
 	return binary.LittleEndian.Uint64(h.Sum(nil))
 }
 
+// Branch names the n-th further conversation that begins as the one of root does; the first, of n = 0, is root.
+func Branch(root uint64, n int) uint64 {
+	if n == 0 {
+		return root
+	}
+	return Root([]int32{int32(root), int32(root >> 32)}, n)
+}
+
 // Sampling says how tokens are drawn and when a turn ends. Training samples with Temperature alone;
 // TopK, TopP and MinP are for generation and evaluation.
 type Sampling struct {

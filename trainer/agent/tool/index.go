@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -76,7 +75,7 @@ func corpusDigest(ctx context.Context, corpus string) (string, error) {
 		if err := ctx.Err(); err != nil {
 			return "", err
 		}
-		at, err := digestOf(file)
+		at, err := durable.Digest(file)
 		if err != nil {
 			return "", err
 		}
@@ -87,18 +86,6 @@ func corpusDigest(ctx context.Context, corpus string) (string, error) {
 		fmt.Fprintf(all, "%q %d %s\n", name, at.Size, at.SHA256)
 	}
 	return hex.EncodeToString(all.Sum(nil)[:16]), nil
-}
-
-// digestOf reads a file.
-func digestOf(path string) (durable.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return durable.File{}, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, f)
-	return durable.File{Path: filepath.Base(path), Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, err
 }
 
 // lock waits for the lock of an index that is not there yet.
@@ -127,36 +114,21 @@ func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err er
 }
 
 // build writes the index beside its place and moves it there when it is on the disk.
-func (k keptIndex) build(ctx context.Context, folder string) (err error) {
-	if err := durable.RemovePartial(durable.OS{}, folder); err != nil { // what a crash left
-		return err
-	}
-	temporary := durable.PartialName(folder)
-	if err := os.Mkdir(temporary, 0o777); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(temporary))
+func (k keptIndex) build(ctx context.Context, folder string) error {
+	_, err := durable.WriteFolder(durable.OS{}, folder, func(f *durable.Folder) error {
+		scratch := filepath.Join(f.Path(), "scratch")
+		if err := os.Mkdir(scratch, 0o777); err != nil {
+			return err
 		}
-	}()
-	scratch := filepath.Join(temporary, "scratch")
-	if err := os.Mkdir(scratch, 0o777); err != nil {
-		return err
-	}
-	if err := k.fill(ctx, temporary, scratch); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(scratch); err != nil {
-		return err
-	}
-	if err := seal(temporary); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, folder); err != nil {
-		return err
-	}
-	return durable.OS{}.SyncDir(k.dir)
+		if err := k.fill(ctx, f.Path(), scratch); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(scratch); err != nil {
+			return err
+		}
+		return seal(f.Path())
+	})
+	return err
 }
 
 // fill writes bleve's files. Its builder keeps a batch of passages in memory and merges the batches on the disk.
@@ -206,7 +178,7 @@ func seal(folder string) error {
 		if err := errors.Join(f.Sync(), f.Close()); err != nil {
 			return err
 		}
-		at, err := digestOf(path)
+		at, err := durable.Digest(path)
 		if err != nil {
 			return err
 		}
@@ -247,16 +219,8 @@ func intact(folder string) error {
 		return fmt.Errorf("%s: %w", indexManifest, err)
 	}
 	for _, want := range files {
-		path := filepath.Join(folder, want.Path)
-		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() { // opening a FIFO would block
-			return fmt.Errorf("%s is no file (%v)", want.Path, err)
-		}
-		at, err := digestOf(path)
-		if err != nil {
-			return err
-		}
-		if at.Size != want.Size || at.SHA256 != want.SHA256 {
-			return fmt.Errorf("%s has other bytes than were written, %d of %d", want.Path, at.Size, want.Size)
+		if err := want.Verify(folder); err != nil {
+			return fmt.Errorf("%s %w", want.Path, err)
 		}
 	}
 	return nil
