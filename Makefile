@@ -113,7 +113,7 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
 
-gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu of make build CUDA=1, and torch)
+gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu.parts of make build CUDA=1, and torch)
 	@bench/gpu/test.sh
 
 gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (SUITES='kernels rollout'; needs what gpu-test needs)

@@ -7,6 +7,8 @@ cd "$(dirname "$0")/../.."
 . bench/gpu/env.sh
 [ $# -gt 0 ] || set -- kernels rollout learner step
 slug=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9\n' -)
+results=${OUT:-build/gpu-results}
+mkdir -p "$results"
 failed=0
 for suite; do
   start=$SECONDS
