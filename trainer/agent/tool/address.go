@@ -14,25 +14,27 @@ import (
 // special are the blocks of addresses that are not for everybody, or that contain the addresses of such blocks (IANA's
 // registries of special-purpose addresses, RFC 6890), besides those that net/netip knows.
 var special = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),       // this network
-	netip.MustParsePrefix("100.64.0.0/10"),   // shared with a provider's customers
-	netip.MustParsePrefix("192.0.0.0/24"),    // protocol assignments
-	netip.MustParsePrefix("192.0.2.0/24"),    // documentation
-	netip.MustParsePrefix("192.88.99.0/24"),  // relays of 6to4
-	netip.MustParsePrefix("198.18.0.0/15"),   // benchmarks
-	netip.MustParsePrefix("198.51.100.0/24"), // documentation
-	netip.MustParsePrefix("203.0.113.0/24"),  // documentation
-	netip.MustParsePrefix("240.0.0.0/4"),     // reserved, broadcast
-	netip.MustParsePrefix("::/96"),           // IPv4-compatible
-	netip.MustParsePrefix("64:ff9b::/96"),    // IPv4 behind a translator
-	netip.MustParsePrefix("64:ff9b:1::/48"),  // the same, local
-	netip.MustParsePrefix("100::/64"),        // discard
-	netip.MustParsePrefix("2001::/23"),       // protocol assignments, Teredo
-	netip.MustParsePrefix("2001:db8::/32"),   // documentation
-	netip.MustParsePrefix("2002::/16"),       // 6to4
-	netip.MustParsePrefix("3fff::/20"),       // documentation
-	netip.MustParsePrefix("5f00::/16"),       // segment routing
-	netip.MustParsePrefix("fec0::/10"),       // site-local
+	netip.MustParsePrefix("0.0.0.0/8"),        // this network
+	netip.MustParsePrefix("100.64.0.0/10"),    // shared with a provider's customers
+	netip.MustParsePrefix("168.63.129.16/32"), // a cloud's host, to its guests
+	netip.MustParsePrefix("192.0.0.0/24"),     // protocol assignments
+	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
+	netip.MustParsePrefix("192.88.99.0/24"),   // relays of 6to4
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarks
+	netip.MustParsePrefix("198.51.100.0/24"),  // documentation
+	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
+	netip.MustParsePrefix("240.0.0.0/4"),      // reserved, broadcast
+	netip.MustParsePrefix("::/96"),            // IPv4-compatible
+	netip.MustParsePrefix("::ffff:0:0:0/96"),  // IPv4-translated
+	netip.MustParsePrefix("64:ff9b::/96"),     // IPv4 behind a translator
+	netip.MustParsePrefix("64:ff9b:1::/48"),   // the same, local
+	netip.MustParsePrefix("100::/64"),         // discard
+	netip.MustParsePrefix("2001::/23"),        // protocol assignments, Teredo
+	netip.MustParsePrefix("2001:db8::/32"),    // documentation
+	netip.MustParsePrefix("2002::/16"),        // 6to4
+	netip.MustParsePrefix("3fff::/20"),        // documentation
+	netip.MustParsePrefix("5f00::/16"),        // segment routing
+	netip.MustParsePrefix("fec0::/10"),        // site-local
 }
 
 // public says whether an address belongs to a host of the public Internet.

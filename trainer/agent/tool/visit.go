@@ -2,6 +2,7 @@ package tool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,35 +141,31 @@ func (v *Visit) permit(u *url.URL) error {
 			return fmt.Errorf("%q is not the name of a host", u.Hostname())
 		}
 	}
-	port := u.Port()
-	if port == map[string]string{"http": "80", "https": "443"}[u.Scheme] {
-		port = ""
-	}
-	if !slices.ContainsFunc(v.cfg.Hosts, func(allowed string) bool { return hostFits(allowed, name, port) }) {
+	own := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	port := cmp.Or(u.Port(), own)
+	if !slices.ContainsFunc(v.cfg.Hosts, func(allowed string) bool { return hostFits(allowed, name, port, own) }) {
 		return fmt.Errorf("the host %s is not on the list of those that may be visited: %s", u.Host, Truncate(strings.Join(v.cfg.Hosts, ", "), 500))
 	}
 	u.Host = name
 	if strings.Contains(name, ":") {
 		u.Host = "[" + name + "]"
 	}
-	if port != "" {
+	if port != own {
 		u.Host += ":" + port
 	}
 	return nil
 }
 
-// hostFits says whether an entry of the list of hosts means the host with this name and port; "": the scheme's port.
-func hostFits(allowed, name, port string) bool {
-	if host, only, err := net.SplitHostPort(allowed); err == nil {
-		allowed = host
-		if only != port {
-			return false
-		}
-	} else if port != "" {
-		return false
+// hostFits says whether an entry of the list of hosts means the host with this name and port. An entry without a port means
+// the scheme's own.
+func hostFits(allowed, name, port, own string) bool {
+	only := own
+	if host, p, err := net.SplitHostPort(allowed); err == nil {
+		allowed, only = host, p
 	}
+	allowed = strings.ToLower(strings.Trim(allowed, "[]")) // brackets are those of an IPv6 address
 	below, wild := strings.CutPrefix(allowed, "*")
-	return strings.EqualFold(allowed, name) || wild && strings.HasSuffix(name, strings.ToLower(below))
+	return port == only && (allowed == name || wild && strings.HasSuffix(name, below))
 }
 
 // redirect follows a redirect to a page that a call may name, too.

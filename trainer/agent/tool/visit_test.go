@@ -87,13 +87,18 @@ func TestVisit(t *testing.T) {
 
 // What may not be visited is refused without a connection.
 func TestVisitRefuses(t *testing.T) {
-	v := visitor(t, "a.org", "*.b.org", "c.org:8080", "[::1]:99")
+	v := visitor(t, "a.org", "*.b.org", "c.org:8080", "[::1]:99", "[::2]", "D.org:80")
 	for address, want := range map[string]string{
 		"http://a.org/x":             "",
 		"http://A.org.:80/x":         "",
 		"http://www.b.org":           "",
 		"http://c.org:8080/":         "",
 		"http://[::1]:99/":           "",
+		"http://[::2]/":              "",
+		"http://[::2]:80/":           "",
+		"http://d.org":               "",
+		"http://[::1]/":              "not on the list",
+		"http://[::2]:99/":           "not on the list",
 		"http://b.org":               "not on the list",
 		"http://evilb.org":           "not on the list",
 		"http://a.org.evil.com":      "not on the list",
@@ -222,7 +227,7 @@ func TestPublic(t *testing.T) {
 		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false, "100.100.1.1": false,
 		"0.0.0.0": false, "0.1.2.3": false, "255.255.255.255": false, "224.0.0.1": false, "198.18.0.1": false,
 		"::1": false, "::": false, "fe80::1": false, "fd00::1": false, "ff02::1": false, "fec0::1": false, "2002:7f00:1::": false,
-		"64:ff9b::7f00:1": false, "::7f00:1": false, "::ffff:127.0.0.1": false, "::ffff:10.0.0.1": false, "::ffff:1.1.1.1": true,
+		"64:ff9b::7f00:1": false, "::ffff:0:7f00:1": false, "168.63.129.16": false, "::7f00:1": false, "::ffff:127.0.0.1": false, "::ffff:10.0.0.1": false, "::ffff:1.1.1.1": true,
 		"fe80::1%eth0": false,
 	} {
 		at := netip.AddrPortFrom(netip.MustParseAddr(address), 80).String()
