@@ -12,12 +12,18 @@ inline int64_t rank_of(const mgrpo_lora &a) {
   return rank;
 }
 
-// Whether an adapter of a linear map to n columns is one.
+// Whether two parts have a column in common.
+inline bool overlap(const mgrpo_lora_part &a, const mgrpo_lora_part &b) { return a.from < b.from + b.n && b.from < a.from + a.n; }
+
+// Whether an adapter of a linear map to n columns is one. Threads share out the columns of each part, so parts have none in
+// common.
 inline bool valid_lora(const mgrpo_lora &a, int64_t n) {
   if (a.count < 0 || a.count > MGRPO_LORA_PARTS || (a.count > 0 && any_null({a.values, a.parts}))) return false;
   for (int64_t p = 0; p < a.count; p++) {
     const mgrpo_lora_part &part = a.parts[p];
     if (part.r < 1 || part.r > MGRPO_LORA_RANK || part.n < 0 || part.from < 0 || part.n > n || part.from > n - part.n) return false;
+    for (int64_t q = 0; q < p; q++)
+      if (overlap(a.parts[q], part)) return false;
   }
   return rank_of(a) <= MGRPO_LORA_RANK;
 }

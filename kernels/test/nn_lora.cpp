@@ -177,6 +177,7 @@ TEST_P(Lora, EmptyAndInvalid) {
   EXPECT_EQ(status({{0, n, 2, 1.0}}, -1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(status({{1, n, 2, 1.0}}), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(status({{-1, n, 2, 1.0}}), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(status({{0, 3, 2, 1.0}, {2, 3, 2, 1.0}}), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(status({{0, n, 0, 1.0}}), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(status({{0, n, MGRPO_LORA_RANK + 1, 1.0}}), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(status(Parts(MGRPO_LORA_PARTS + 1, {0, 1, 1, 1.0})), MGRPO_INVALID_ARGUMENT);

@@ -24,9 +24,9 @@ typedef struct mgrpo_lora {
 #define MGRPO_LORA_RANK 8192
 
 // Row i of y [rows, n] gets adapter which[i] of `adapters` applied to row i of x [rows, k]; -1 is none. All rows have
-// adapter 0 where which_or_null is null. The product with A is complete before that with B. Parts that reach outside of y,
-// more than MGRPO_LORA_PARTS or MGRPO_LORA_RANK, or a row with another adapter than those given are
-// MGRPO_INVALID_ARGUMENT. Scratch: the products with A, of a few rows.
+// adapter 0 where which_or_null is null. The product with A is complete before that with B. Parts that reach outside of y or
+// have columns in common, more than MGRPO_LORA_PARTS or MGRPO_LORA_RANK, or a row with another adapter than those given are
+// MGRPO_INVALID_ARGUMENT. Scratch: the products with A of all rows.
 MGRPO_API int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const float *x,
                                      float *y, int64_t rows, int64_t k, int64_t n);
 

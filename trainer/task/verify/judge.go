@@ -2,6 +2,8 @@ package verify
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -71,13 +73,22 @@ func newJudge(s JudgeSettings) (Verifier, error) {
 	if s.Cache.Replays() { // nobody is asked
 		s.KeyEnv = ""
 	}
-	address, _, _ := strings.Cut(s.URL, "?")
-	v.service = fmt.Sprintf("judge %s %s", address, s.Model)
+	v.service = judgeService(s.URL, s.Model)
 	var err error
 	if v.client, err = openai.New(openai.Settings{URL: s.URL, KeyEnv: s.KeyEnv, Timeout: s.Timeout, Retries: s.Retries}); err != nil {
 		return nil, fmt.Errorf("verifier: judge %w", err)
 	}
 	return v, nil
+}
+
+// judgeService names a judge for a cache. Of a query, which may choose the judge and may hold a secret, it has the digest.
+func judgeService(address, model string) string {
+	place, query, found := strings.Cut(address, "?")
+	if found {
+		digest := sha256.Sum256([]byte(query))
+		place += "?" + hex.EncodeToString(digest[:6])
+	}
+	return fmt.Sprintf("judge %s %s", place, model)
 }
 
 // Score asks the judge. A score outside the scale is an error.

@@ -148,6 +148,14 @@ func TestJudgeHonoursContextAndTimeout(t *testing.T) {
 	}
 }
 
+// Judges that differ in the query of their address alone have answers of their own, and the query may be a secret.
+func TestJudgeService(t *testing.T) {
+	one, two := judgeService("https://j.org/v1?deployment="+testKey, "m"), judgeService("https://j.org/v1?deployment=b", "m")
+	if one == two || strings.Contains(one, testKey) || judgeService("https://j.org/v1", "m") != "judge https://j.org/v1 m" {
+		t.Errorf("%q, %q", one, two)
+	}
+}
+
 // A judge's replies and failures are replayed without the judge and without its key; what was not asked has no score.
 func TestJudgeReplay(t *testing.T) {
 	dir := t.TempDir()
