@@ -192,33 +192,58 @@ func TestMemoryCountsLiveTensors(t *testing.T) {
 func TestRecord(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		if !d.IsCUDA() {
-			e := failure(t, d, func(s *Scope) { s.Record(func() {}) })
-			if e == nil || !strings.Contains(e.Message, "on GPUs alone") {
-				t.Errorf("got %v", e)
-			}
+			do(t, d, func(s *Scope) {
+				if g, err := s.Record(func() {}); g != nil || err == nil || !strings.Contains(err.Error(), "on GPUs alone") {
+					t.Errorf("got %v, %v", g, err)
+				}
+			})
 			return
 		}
 		do(t, d, func(s *Scope) {
 			x := s.Full(Float32, 2, 3)
 			var y *Tensor
-			g := s.Record(func() { y = x.Mul(x) })
+			g, err := s.Record(func() { y = x.Mul(x) })
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer g.Drop()
 			x.Fill_(3)
 			g.Replay()
 			if got := float64s(y); got[0] != 9 {
 				t.Errorf("replayed: %v", got)
 			}
-			failed := func() (e *Error) {
-				defer func() { e, _ = recover().(*Error) }()
-				s.Record(func() { x.View(2, 2) })
-				return nil
-			}()
-			if failed == nil {
-				t.Error("work that fails was recorded")
+			for what, work := range map[string]func(){
+				"fails":                           func() { x.View(2, 2) },
+				"fails while it is recorded":      failsAgain(func() { x.View(2, 2) }),
+				"waits, which ends the recording": func() { x.Sum().Item() },
+			} {
+				if _, err := s.Record(work); err == nil {
+					t.Errorf("work that %s was recorded", what)
+				}
+				if got := x.Add(x).Sum().Item(); got != 18 {
+					t.Errorf("after work that %s: %v", what, got)
+				}
 			}
-			if got := x.Add(x).Sum().Item(); got != 18 {
-				t.Errorf("after work that failed to be recorded: %v", got)
+			again, err := s.Record(func() { y = x.Add(x) })
+			if err != nil {
+				t.Fatalf("after recordings that failed: %v", err)
+			}
+			defer again.Drop()
+			again.Replay()
+			if got := float64s(y); got[0] != 6 {
+				t.Errorf("replayed after recordings that failed: %v", got)
 			}
 		})
 	})
+}
+
+// failsAgain does nothing the first time and f after that.
+func failsAgain(f func()) func() {
+	before := false
+	return func() {
+		if before {
+			f()
+		}
+		before = true
+	}
 }

@@ -29,7 +29,9 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
 		positions := p.Model.MaxPosition()
 		cache := cfg.CacheOf(want.sharing(a), positions)
-		engine, err := p.base.sampler(ctx, local.Options{Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context})
+		engine, err := p.base.sampler(ctx, local.Options{
+			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context,
+			NoRecordings: !a.Engine.CUDAGraphs, Note: want.Note})
 		if err != nil {
 			return nil, err
 		}

@@ -79,6 +79,9 @@ func (e *Engine) validate(d *decoder, key string) {
 	if e.CacheTokens != 0 {
 		d.failAt(key+".cache_tokens", "only an engine of kind local has it; this one is %s, whose server has a cache of its own", e.Kind)
 	}
+	if !e.CUDAGraphs {
+		d.failAt(key+".cuda_graphs", "only an engine of kind local has it; this one is %s, and how its server runs is the server's to say", e.Kind)
+	}
 	if len(e.URL) == 0 {
 		d.failAt(key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
 	}

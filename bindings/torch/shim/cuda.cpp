@@ -79,7 +79,18 @@ void graph_close(void *graph) {
   auto *g = static_cast<Graph *>(graph);
   Restore restore{g->before};
   std::lock_guard<std::mutex> lock(generator);
-  if (std::exchange(g->capturing, false)) g->graph.capture_end();
+  if (!std::exchange(g->capturing, false)) return;
+  try {
+    g->graph.capture_end();
+  } catch (...) {
+    // Where the capture was lost, LibTorch leaves its allocator as during one: it would never again look for memory that other
+    // streams have given back.
+    try {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(g->own.device_index(), g->graph.pool());
+    } catch (const c10::Error &) {  // the allocator had left it
+    }
+    throw;
+  }
 }
 
 void graph_replay(void *graph) { static_cast<Graph *>(graph)->graph.replay(); }

@@ -32,6 +32,8 @@ type Options struct {
 	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows
 	NoPrefixes    bool // never reuse a cached prefix
 	NoRecordings  bool // do not record decode passes as CUDA graphs
+
+	Note func(text string) // is told that decode passes cannot be recorded; may be nil
 }
 
 // ErrClosed is returned by calls on a closed engine, and of a tenant that has left.
@@ -59,6 +61,7 @@ type Engine struct {
 
 	// What passes run, on the device's thread alone.
 	decoder    *model.Decoder     // of all tenants
+	records    bool               // decode passes are recorded
 	recordings map[int]*recording // CUDA graphs by number of rows; empty on a CPU
 }
 
@@ -81,6 +84,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, and one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
 	}
 	e := newEngine(m, opt)
+	e.records = m.Device.IsCUDA() && !opt.NoRecordings
 	var err error
 	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context); err != nil {
 		return nil, err

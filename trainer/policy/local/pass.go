@@ -120,8 +120,10 @@ func (e *Engine) list(s *torch.Scope, q *sequence) {
 
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
 func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
-	if b.decodes() && e.dev.IsCUDA() && !e.opt.NoRecordings {
-		return e.recorded(s, b)
+	if b.decodes() && e.records {
+		if logits := e.recorded(s, b); logits != nil {
+			return logits
+		}
 	}
 	chosen := routes(s, &e.model.Config, b.rows)
 	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 5, int64(b.rows)), chosen)

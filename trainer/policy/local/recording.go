@@ -1,6 +1,7 @@
 package local
 
 import (
+	"fmt"
 	"math/bits"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -15,12 +16,20 @@ type recording struct {
 	chosen     *torch.Tensor // experts of the rows, nil without
 }
 
-// recorded returns the logits of a pass in which every sequence decodes.
+// recorded returns the logits of a pass in which every sequence decodes, nil if it cannot be recorded. Then no other is tried.
 func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 	size := min(1<<bits.Len(uint(b.rows-1)), e.opt.Slots)
 	r := e.recordings[size]
 	if r == nil {
-		r = e.record(s, size)
+		var err error
+		if r, err = e.record(s, size); err != nil {
+			e.records = false
+			e.dropRecordings()
+			if e.opt.Note != nil {
+				e.opt.Note(fmt.Sprintf("decode passes run without CUDA graphs (engine.cuda_graphs), since one cannot be recorded: %v", err))
+			}
+			return nil
+		}
 		e.recordings[size] = r
 	}
 	r.in.CopyFrom(s.FromInt32(b.inputs(size), 5, int64(size)))
@@ -29,23 +38,23 @@ func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 	return r.logits.Narrow(0, 0, int64(b.rows))
 }
 
-func (e *Engine) record(s *torch.Scope, size int) *recording {
+func (e *Engine) record(s *torch.Scope, size int) (*recording, error) {
 	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 5, int64(size)))}
 	if chosen := routes(s, &e.model.Config, size); chosen != nil {
 		r.chosen = s.Keep(chosen)
 	}
-	defer func() {
-		if r.graph == nil { // recording failed
-			r.drop()
-		}
-	}()
-	r.graph = s.Record(func() {
+	var err error
+	r.graph, err = s.Record(func() {
 		if r.logits != nil {
 			r.logits.Drop()
 		}
 		s.Scoped(func() { r.logits = s.Keep(e.head(e.hidden(s, r.in, r.chosen))) })
 	})
-	return r
+	if err != nil {
+		r.drop()
+		return nil, err
+	}
+	return r, nil
 }
 
 // dropRecordings frees all of them.

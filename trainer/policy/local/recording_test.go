@@ -3,7 +3,9 @@ package local
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -67,6 +69,21 @@ func TestGPU(t *testing.T) {
 				t.Errorf("%d recordings", len(e.engine.recordings))
 			}
 		})
+	}
+}
+
+// Where a pass cannot be recorded, as on any CPU, it and those after it run as they are, and the engine says so once.
+func TestPassesThatCannotBeRecorded(t *testing.T) {
+	reqs := requests()
+	want := run(t, testEngine(t, testModel(t, 1), Options{Slots: 16}), reqs, 16, inOrder(len(reqs)))
+	var notes []string
+	e := testEngine(t, testModel(t, 1), Options{Slots: 16, Note: func(text string) { notes = append(notes, text) }})
+	e.engine.records = true
+	if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
+		t.Error("other completions")
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], "on GPUs alone") || len(e.engine.recordings) != 0 {
+		t.Errorf("%d recordings, notes %q", len(e.engine.recordings), notes)
 	}
 }
 
