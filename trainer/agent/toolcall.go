@@ -26,17 +26,17 @@ type ParsedCall struct {
 //
 //	<tool_call>{"name": "…", "arguments": {…}}</tool_call>
 //
-// with any text between. Calls have the order in which they were written. A block that cannot be read has a Problem
+// with any text between but the tags. Calls have the order in which they were written. A block that cannot be read has a Problem
 // that tells the model what to write instead. Arguments may also be a string that contains a JSON object, because some
 // templates teach this.
 func ParseToolCalls(text string) []ParsedCall {
 	var calls []ParsedCall
 	for {
-		_, block, found := strings.Cut(text, callOpen)
+		between, block, found := strings.Cut(text, callOpen)
+		if strings.Contains(between, callClose) { // a model that may write it drifts into writing nothing else
+			calls = append(calls, ParsedCall{Problem: callClose + " without " + callOpen + ". " + callFormatHint})
+		}
 		if !found {
-			if len(calls) == 0 && strings.Contains(text, callClose) {
-				calls = append(calls, ParsedCall{Problem: callClose + " without " + callOpen + ". " + callFormatHint})
-			}
 			return calls
 		}
 		call, rest := parseBlock(block)
