@@ -174,6 +174,34 @@ MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, 
                                                const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
                                                mgrpo_loss_sums *sums, mgrpo_loss_error *refusal);
 
+// Groups of processes (group.cpp). A failed call leaves its group of no use: close it and open another under another name.
+typedef struct mgt_group mgt_group;
+typedef struct mgt_rendezvous mgt_rendezvous;
+enum { MGT_GROUP_MISUSED, MGT_GROUP_LOST, MGT_GROUP_TIMED_OUT, MGT_GROUP_ABORTED };
+typedef struct {
+  mgt_group *group;  // of mgt_group_open alone
+  char *error;
+  int32_t why;   // of MGT_GROUP_*, where error is not NULL
+  int32_t peer;  // the rank that was lost or waited for, -1 where none is known
+} mgt_group_result;
+// Serves a rendezvous on listening, a TCP socket that the call makes itself a copy of, reached as host:port.
+MGT_API mgt_pointer mgt_rendezvous_serve(const char *host, int port, int listening);
+MGT_API void mgt_rendezvous_close(mgt_rendezvous *r);
+// Waits join_ms for ranks 0 to size-1 of the group called name; each later call waits timeout_ms for them. bind is the address of
+// this machine that the others reach.
+MGT_API mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size,
+                                        int64_t join_ms, int64_t timeout_ms);
+// Tensors are contiguous, on the CPU, of one shape and dtype on every rank. Rank r's share of n elements: mgt_group_share.
+MGT_API void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to);
+// This rank's share of all t is added up from rank 0 to the last: to sum, of the share's size, or in place where that is NULL.
+MGT_API mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t, void *sum_or_null);
+MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t);  // every share is its rank's
+MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to);  // to's t becomes from's
+// all[size · bytes] = every rank's mine[bytes].
+MGT_API mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all);
+MGT_API void mgt_group_abort(mgt_group *g);  // from any thread: the call in progress and every later one fail
+MGT_API void mgt_group_close(mgt_group *g);  // no call may be in progress
+
 #ifdef __cplusplus
 }
 #endif

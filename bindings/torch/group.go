@@ -1,0 +1,285 @@
+package torch
+
+// #include <stdlib.h>
+// #include "mgrpo_torch.h"
+import "C"
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// Rendezvous is a TCP store of LibTorch through which the ranks of groups find each other. Whoever reaches it can read and
+// write it: listen on an address of a private network.
+type Rendezvous struct {
+	addr   string
+	native *C.mgt_rendezvous
+}
+
+// ServeRendezvous serves a rendezvous at addr, "host:port", where port 0 means a free one.
+func ServeRendezvous(addr string) (*Rendezvous, error) {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("torch: rendezvous at %s: %w", addr, err)
+	}
+	defer listener.Close()
+	at := listener.Addr().(*net.TCPAddr)
+	host := C.CString(at.IP.String())
+	defer C.free(unsafe.Pointer(host))
+	conn, err := listener.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("torch: rendezvous at %s: %w", addr, err)
+	}
+	var served C.mgt_pointer
+	err = conn.Control(func(socket uintptr) { served = C.mgt_rendezvous_serve(host, C.int(at.Port), C.int(socket)) })
+	if err != nil || served.error != nil {
+		return nil, fmt.Errorf("torch: rendezvous at %s: %w", addr, errors.Join(err, errors.New(message(served.error))))
+	}
+	return &Rendezvous{addr: at.String(), native: (*C.mgt_rendezvous)(served.value)}, nil
+}
+
+// Addr returns the address that GroupOptions.Rendezvous takes.
+func (r *Rendezvous) Addr() string { return r.addr }
+
+// Close ends the service. Groups that are open go on.
+func (r *Rendezvous) Close() {
+	C.mgt_rendezvous_close(r.native)
+	r.native = nil
+}
+
+// GroupOptions says which group a process joins, and as what.
+type GroupOptions struct {
+	Rendezvous string        // Rendezvous.Addr
+	Name       string        // of the group; never that of an earlier group of the same rendezvous
+	Bind       string        // the address of this machine that the other ranks reach; whoever reaches it can disturb the group
+	Rank, Size int           // this process's number, from 0, and how many processes there are
+	Join       time.Duration // how long opening waits for the others
+	Timeout    time.Duration // how long each call waits for the others
+}
+
+// Group is processes on CPUs that compute together, connected by Gloo. Every rank calls the same methods in the same order,
+// with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
+//
+// A call that fails or ends with its context closes the group, so that the other ranks fail too. To go on, open another group under
+// another name: equal inputs and sizes give equal bits, whatever happened before.
+type Group struct {
+	rank, size int
+
+	mu     sync.Mutex
+	native *C.mgt_group
+	ended  error // why native is nil
+}
+
+// GroupError is the failure of a group's call because of another rank.
+type GroupError struct {
+	Op       string // "open", "reduce scatter", ...
+	Rank     int    // the rank that was lost or waited for; -1 where it is not known
+	TimedOut bool   // it did not answer in time; otherwise its connection broke
+	Message  string // in the words of LibTorch or Gloo
+}
+
+func (e *GroupError) Error() string {
+	who, how := "a rank", "was lost"
+	if e.Rank >= 0 {
+		who = "rank " + strconv.Itoa(e.Rank)
+	}
+	if e.TimedOut {
+		how = "did not answer in time"
+	}
+	return fmt.Sprintf("torch: group: %s: %s %s: %s", e.Op, who, how, e.Message)
+}
+
+// OpenGroup waits for all ranks of a group and connects this process with them. Where ctx ends first, the waiting goes on unseen
+// until o.Join is over.
+func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
+	host, port, err := net.SplitHostPort(o.Rendezvous)
+	if err != nil {
+		return nil, fmt.Errorf("torch: group: rendezvous %q: %w", o.Rendezvous, err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	switch {
+	case err != nil || number == 0:
+		return nil, fmt.Errorf("torch: group: rendezvous %q: %q is not a port", o.Rendezvous, port)
+	case o.Name == "" || o.Bind == "":
+		return nil, errors.New("torch: group: Name and Bind must be given")
+	case o.Size < 1 || o.Size > 1024 || o.Rank < 0 || o.Rank >= o.Size:
+		return nil, fmt.Errorf("torch: group: rank %d of %d; want 0 to size-1, of 1 to 1024", o.Rank, o.Size)
+	case o.Join < time.Millisecond || o.Timeout < time.Millisecond:
+		return nil, fmt.Errorf("torch: group: time-outs of %v and %v; want a millisecond or more", o.Join, o.Timeout)
+	}
+	if err := checkLibrary(); err != nil {
+		return nil, fmt.Errorf("torch: group: %w", err)
+	}
+	opened := make(chan C.mgt_group_result, 1)
+	go func() {
+		text := [3]*C.char{C.CString(host), C.CString(o.Name), C.CString(o.Bind)}
+		opened <- C.mgt_group_open(text[0], C.int(number), text[1], text[2], C.int(o.Rank), C.int(o.Size),
+			C.int64_t(o.Join.Milliseconds()), C.int64_t(o.Timeout.Milliseconds()))
+		for _, s := range text {
+			C.free(unsafe.Pointer(s))
+		}
+	}()
+	select {
+	case r := <-opened:
+		if err := groupError("open", r); err != nil {
+			return nil, err
+		}
+		return &Group{rank: o.Rank, size: o.Size, native: r.group}, nil
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; groupError("open", r) == nil {
+				C.mgt_group_close(r.group)
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// groupError takes over the error of r.
+func groupError(op string, r C.mgt_group_result) error {
+	said := message(r.error)
+	switch {
+	case said == "":
+		return nil
+	case r.why == C.MGT_GROUP_MISUSED:
+		return newError(op, said)
+	}
+	return &GroupError{Op: op, Rank: int(r.peer), TimedOut: r.why == C.MGT_GROUP_TIMED_OUT, Message: said}
+}
+
+// Rank returns this process's number, Size the number of processes.
+func (g *Group) Rank() int { return g.rank }
+
+// Size returns the number of processes.
+func (g *Group) Size() int { return g.size }
+
+// Share returns which of n elements are this rank's: from from up to to. Shares begin at multiples of 64; the last may be
+// shorter or empty.
+func (g *Group) Share(n int64) (from, to int64) {
+	var first, last C.int64_t
+	C.mgt_group_share(C.int64_t(n), C.int(g.rank), C.int(g.size), &first, &last)
+	return int64(first), int64(last)
+}
+
+// ReduceScatter writes the sum of all ranks' t, float32 or float64, into this rank's share of t: element by element, from rank 0
+// to the last. The rest of t stays as it is.
+func (g *Group) ReduceScatter(ctx context.Context, t *Tensor) error {
+	s := t.scopeFor("reduce scatter")
+	return g.call(ctx, "reduce scatter", func() C.mgt_group_result {
+		return C.mgt_group_reduce_scatter_(s.dev.native, g.native, t.handle, nil)
+	})
+}
+
+// Accumulate adds this rank's share of every rank's t, of any dtype, to sum, float32 or float64 with the elements of the share:
+// rank 0's first.
+func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor) error {
+	s := t.scopeFor("accumulate")
+	return g.call(ctx, "accumulate", func() C.mgt_group_result {
+		return C.mgt_group_reduce_scatter_(s.dev.native, g.native, t.handle, sum.handle)
+	})
+}
+
+// AllGather overwrites every other rank's share of t with what that rank has there.
+func (g *Group) AllGather(ctx context.Context, t *Tensor) error {
+	s := t.scopeFor("all gather")
+	return g.call(ctx, "all gather", func() C.mgt_group_result {
+		return C.mgt_group_all_gather_(s.dev.native, g.native, t.handle)
+	})
+}
+
+// Send overwrites rank to's t with what rank from has. The other ranks call it, too.
+func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
+	s := t.scopeFor("send")
+	if min(from, to) < 0 || max(from, to) >= g.size {
+		fail("send", fmt.Sprintf("from rank %d to rank %d of a group of %d", from, to, g.size), t)
+	}
+	return g.call(ctx, "send", func() C.mgt_group_result {
+		return C.mgt_group_send_(s.dev.native, g.native, t.handle, C.int(from), C.int(to))
+	})
+}
+
+// Exchange returns what every rank gave, by rank; no rank may give more than most bytes. It needs no Do.
+func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
+	lengths, err := g.exchange(ctx, binary.LittleEndian.AppendUint64(nil, uint64(len(mine))))
+	if err != nil {
+		return nil, err
+	}
+	longest := 0
+	for r, n := range lengths {
+		given := binary.LittleEndian.Uint64(n)
+		if given > uint64(max(most, 0)) {
+			return nil, fmt.Errorf("torch: group: exchange: rank %d gives %d bytes, of %d at most", r, given, most)
+		}
+		longest = max(longest, int(given))
+	}
+	all := make([][]byte, g.size)
+	if longest > 0 {
+		if all, err = g.exchange(ctx, append(slices.Clone(mine), make([]byte, longest-len(mine))...)); err != nil {
+			return nil, err
+		}
+	}
+	for r, n := range lengths {
+		all[r] = all[r][:binary.LittleEndian.Uint64(n)]
+	}
+	return all, nil
+}
+
+// exchange returns every rank's bytes, of which all ranks give as many, and at least one.
+func (g *Group) exchange(ctx context.Context, mine []byte) ([][]byte, error) {
+	flat := make([]byte, g.size*len(mine))
+	err := g.call(ctx, "exchange", func() C.mgt_group_result {
+		return C.mgt_group_exchange(g.native, unsafe.Pointer(unsafe.SliceData(mine)), C.int64_t(len(mine)), unsafe.Pointer(unsafe.SliceData(flat)))
+	})
+	return slices.Collect(slices.Chunk(flat, len(mine))), err
+}
+
+// call runs f, and aborts it where ctx ends.
+func (g *Group) call(ctx context.Context, op string, f func() C.mgt_group_result) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended != nil {
+		return g.ended
+	}
+	if err := ctx.Err(); err != nil {
+		return g.end(err)
+	}
+	aborted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		C.mgt_group_abort(g.native)
+		close(aborted)
+	})
+	err := groupError(op, f())
+	if !stop() {
+		<-aborted
+		return g.end(ctx.Err())
+	}
+	if err != nil { // whatever it is: the others would wait for what this rank has not sent
+		return g.end(err)
+	}
+	return nil
+}
+
+// end closes the group's connections; every later call returns why.
+func (g *Group) end(why error) error {
+	C.mgt_group_close(g.native)
+	g.native, g.ended = nil, why
+	return why
+}
+
+// Close closes the connections to the other ranks. It waits for the call in progress; closing again is harmless.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended == nil {
+		_ = g.end(errors.New("torch: group: used after it was closed"))
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+package torch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// rankOrder is what a test tells the process of a rank to do, one JSON object a line. Each is answered by a rankAnswer.
+type rankOrder struct {
+	Do      string // "open", "sums", "wait", "cancel"
+	Options GroupOptions
+	Seed    uint64 // of delays
+}
+
+type rankAnswer struct {
+	Error    string
+	Typed    bool // a *GroupError
+	TimedOut bool
+	Peer     int
+}
+
+// TestGroupRank is the process of one rank: the tests below start it with orders in its standard input.
+func TestGroupRank(t *testing.T) {
+	if os.Getenv("MGRPO_TEST_GROUP_RANK") == "" {
+		t.Skip("started by the tests of groups")
+	}
+	d, err := Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g *Group
+	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stderr)
+	for {
+		var o rankOrder
+		if err := orders.Decode(&o); errors.Is(err, io.EOF) {
+			os.Exit(0)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var a rankAnswer
+		var err error
+		switch o.Do {
+		case "open":
+			g, err = OpenGroup(context.Background(), o.Options)
+		case "sums":
+			if err = rankSums(d, g, o.Seed); err == nil {
+				err = rankExchanges(g)
+			}
+			if err != nil {
+				_ = g.Close() // the others would wait for a rank that has given up
+			}
+		case "wait":
+			_, err = g.Exchange(context.Background(), nil, 0)
+		case "cancel":
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(50*time.Millisecond, cancel)
+			_, err = g.Exchange(ctx, nil, 0)
+		}
+		var ge *GroupError
+		if errors.As(err, &ge) {
+			a.Typed, a.TimedOut, a.Peer = true, ge.TimedOut, ge.Rank
+		}
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if err := answers.Encode(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// groupSizes are numbers of elements: fewer than ranks, uneven shares, more than one piece of a sum.
+var groupSizes = []int64{1, 3, 1000, 1<<20 + 7}
+
+// contribution is what rank r brings to a sum of n elements.
+func contribution(r int, n int64) []float32 {
+	random, f := rand.New(rand.NewPCG(uint64(r), uint64(n))), make([]float32, n)
+	for i := range f {
+		f[i] = random.Float32() - 0.5
+	}
+	return f
+}
+
+// rankSums runs every collective with a random delay before each and fails where one does not give what follows from the ranks'
+// contributions, to the bit.
+func rankSums(d *Device, g *Group, seed uint64) error {
+	ctx, r := context.Background(), rand.New(rand.NewPCG(seed, uint64(g.Rank())))
+	pause := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
+	return d.Do(ctx, func(s *Scope) error {
+		for _, n := range groupSizes {
+			from, to := g.Share(n)
+			mine, last := contribution(g.Rank(), n), contribution(g.Size()-1, n)
+			sum, halves := make([]float32, n), make([]float32, to-from)
+			for i := range halves {
+				halves[i] = 0.25 // what is accumulated upon
+			}
+			rounded := make([]float32, n)
+			for rank := range g.Size() { // in their order
+				theirs := contribution(rank, n)
+				s.FromFloat32(theirs, n).To(BFloat16).Float32s(rounded)
+				for i, x := range theirs {
+					sum[i] += x
+				}
+				for i := range halves {
+					halves[i] += rounded[from+int64(i)]
+				}
+			}
+			want := func(what string, t *Tensor, values []float32) error {
+				got := make([]float32, len(values))
+				t.Float32s(got)
+				if !slices.Equal(got, values) {
+					return fmt.Errorf("rank %d: %s of %d elements is not what it should be", g.Rank(), what, n)
+				}
+				return nil
+			}
+
+			t := s.FromFloat32(mine, n)
+			pause()
+			if err := g.ReduceScatter(ctx, t); err != nil {
+				return err
+			}
+			if err := want("reduce scatter", t, slices.Concat(mine[:from], sum[from:to], mine[to:])); err != nil {
+				return err
+			}
+			pause()
+			if err := g.AllGather(ctx, t); err != nil {
+				return err
+			}
+			if err := want("all gather", t, sum); err != nil {
+				return err
+			}
+			pause()
+			part, into := s.FromFloat32(mine, n).To(BFloat16), s.Full(Float32, 0.25, to-from)
+			if err := g.Accumulate(ctx, into, part); err != nil {
+				return err
+			}
+			if err := want("accumulate", into, halves); err != nil {
+				return err
+			}
+			pause()
+			sent := s.FromFloat32(mine, n)
+			if err := g.Send(ctx, sent, g.Size()-1, 0); err != nil {
+				return err
+			}
+			if g.Rank() == 0 {
+				mine = last
+			}
+			if err := want("send", sent, mine); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// rankExchanges exchanges texts of different lengths, empty ones among them, and one that is too long.
+func rankExchanges(g *Group) error {
+	text := func(rank, round int) string { return strings.Repeat(strconv.Itoa(rank), (rank+round)%3*rank) }
+	for round := range 3 {
+		all, err := g.Exchange(context.Background(), []byte(text(g.Rank(), round)), 6)
+		if err != nil {
+			return err
+		}
+		for rank, got := range all {
+			if string(got) != text(rank, round) {
+				return fmt.Errorf("rank %d gave %q, want %q", rank, got, text(rank, round))
+			}
+		}
+	}
+	_, err := g.Exchange(context.Background(), make([]byte, 3*g.Rank()+1), 3*g.Size()-3)
+	if want := fmt.Sprintf("rank %d gives %d bytes, of %d", g.Size()-1, 3*g.Size()-2, 3*g.Size()-3); err == nil || !strings.Contains(err.Error(), want) {
+		return fmt.Errorf("got %v, want that %s", err, want)
+	}
+	return nil
+}
+
+// rankProcess is the process of one rank, as a test sees it.
+type rankProcess struct {
+	cmd     *exec.Cmd
+	orders  *json.Encoder
+	answers *bufio.Reader
+}
+
+func startRanks(t *testing.T, n int) []*rankProcess {
+	t.Helper()
+	ranks := make([]*rankProcess, n)
+	for i := range ranks {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestGroupRank$")
+		cmd.Env = append(os.Environ(), "MGRPO_TEST_GROUP_RANK=1", "TORCH_CPP_LOG_LEVEL=ERROR")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		ranks[i] = &rankProcess{cmd, json.NewEncoder(in), bufio.NewReader(out)}
+	}
+	return ranks
+}
+
+func (p *rankProcess) order(t *testing.T, o rankOrder) {
+	t.Helper()
+	if err := p.orders.Encode(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answer waits for the rank's next answer; other lines of it are logged.
+func (p *rankProcess) answer(t *testing.T) (a rankAnswer) {
+	t.Helper()
+	for {
+		line, err := p.answers.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the rank's process ended: %v; its last words: %s", err, line)
+		}
+		if !strings.HasPrefix(line, "{") {
+			t.Log(strings.TrimSpace(line))
+			continue
+		}
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+}
+
+func (p *rankProcess) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// all gives every rank the same order, and returns their answers.
+func all(t *testing.T, ranks []*rankProcess, o rankOrder) []rankAnswer {
+	t.Helper()
+	for i, p := range ranks {
+		o.Options.Rank, o.Options.Size = i, len(ranks)
+		p.order(t, o)
+	}
+	answers := make([]rankAnswer, len(ranks))
+	for i, p := range ranks {
+		answers[i] = p.answer(t)
+	}
+	return answers
+}
+
+func allWell(t *testing.T, ranks []*rankProcess, o rankOrder) {
+	t.Helper()
+	for i, a := range all(t, ranks, o) {
+		if a.Error != "" {
+			t.Fatalf("%s: rank %d: %s", o.Do, i, a.Error)
+		}
+	}
+}
+
+// opening is an order to join a group of a rendezvous that the test serves; calls wait for timeout.
+func opening(t *testing.T, timeout time.Duration) rankOrder {
+	t.Helper()
+	r, err := ServeRendezvous("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return rankOrder{Do: "open", Options: GroupOptions{
+		Rendezvous: r.Addr(), Name: "first", Bind: "127.0.0.1", Join: 5 * time.Minute, Timeout: timeout,
+	}}
+}
+
+func TestGroupSumsInTheOrderOfItsRanks(t *testing.T) {
+	for _, n := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			ranks := startRanks(t, n)
+			allWell(t, ranks, opening(t, 5*time.Minute))
+			for seed := range uint64(3) {
+				allWell(t, ranks, rankOrder{Do: "sums", Seed: seed})
+			}
+		})
+	}
+}
+
+// A rank that is killed is an error in the others; they build another group in the processes that they are.
+func TestGroupLosesARank(t *testing.T) {
+	ranks := startRanks(t, 4)
+	open := opening(t, 5*time.Minute)
+	allWell(t, ranks, open)
+	for _, p := range ranks[:3] {
+		p.order(t, rankOrder{Do: "wait"})
+	}
+	ranks[3].signal(t, syscall.SIGKILL)
+	for i, p := range ranks[:3] {
+		if a := p.answer(t); !a.Typed || a.TimedOut || a.Peer < 0 {
+			t.Errorf("rank %d: got %+v, want a lost rank", i, a)
+		}
+	}
+	for i, a := range all(t, ranks[:3], rankOrder{Do: "wait"}) {
+		if !a.Typed {
+			t.Errorf("rank %d, its group lost: got %+v, want the error again", i, a)
+		}
+	}
+	open.Options.Name = "second"
+	allWell(t, ranks[:3], open)
+	allWell(t, ranks[:3], rankOrder{Do: "sums"})
+}
+
+// A rank that is stopped is an error in the others after their time-out, and does not belong to them when it wakes.
+func TestGroupTimesOut(t *testing.T) {
+	ranks := startRanks(t, 2)
+	open := opening(t, 500*time.Millisecond)
+	allWell(t, ranks, open)
+	ranks[1].signal(t, syscall.SIGSTOP)
+	ranks[0].order(t, rankOrder{Do: "wait"})
+	if a := ranks[0].answer(t); !a.TimedOut || a.Peer != 1 {
+		t.Errorf("got %+v, want that rank 1 does not answer in time", a)
+	}
+	ranks[1].signal(t, syscall.SIGCONT)
+	ranks[1].order(t, rankOrder{Do: "sums"})
+	if a := ranks[1].answer(t); !a.Typed {
+		t.Errorf("the rank that woke: got %+v, want an error", a)
+	}
+	open.Options.Name, open.Options.Timeout = "second", 5*time.Minute
+	allWell(t, ranks, open)
+	allWell(t, ranks, rankOrder{Do: "sums"})
+}
+
+func TestGroupIsCancelled(t *testing.T) {
+	ranks := startRanks(t, 2)
+	allWell(t, ranks, opening(t, 5*time.Minute))
+	ranks[0].order(t, rankOrder{Do: "cancel"})
+	if a := ranks[0].answer(t); a.Error != context.Canceled.Error() {
+		t.Errorf("got %+v, want %v", a, context.Canceled)
+	}
+	ranks[1].order(t, rankOrder{Do: "wait"})
+	if a := ranks[1].answer(t); !a.Typed || a.TimedOut {
+		t.Errorf("the other rank: got %+v, want a lost rank", a)
+	}
+}
+
+func TestGroupRefuses(t *testing.T) {
+	good := GroupOptions{Rendezvous: "127.0.0.1:1", Name: "x", Bind: "127.0.0.1", Size: 1, Join: time.Millisecond, Timeout: time.Second}
+	for want, change := range map[string]func(*GroupOptions){
+		"missing port":           func(o *GroupOptions) { o.Rendezvous = "127.0.0.1" },
+		"is not a port":          func(o *GroupOptions) { o.Rendezvous = "127.0.0.1:65536" },
+		"Name and Bind":          func(o *GroupOptions) { o.Name = "" },
+		"rank 1 of 1":            func(o *GroupOptions) { o.Rank = 1 },
+		"time-outs of":           func(o *GroupOptions) { o.Join = 0 },
+		"did not answer in time": func(o *GroupOptions) {},
+	} {
+		o := good
+		change(&o)
+		_, err := OpenGroup(context.Background(), o)
+		wantMessage(t, err, want)
+	}
+}

@@ -1,0 +1,2 @@
+// See gloo/context.h of this folder: included by ProcessGroupGloo.hpp, which uses nothing of it.
+#pragma once

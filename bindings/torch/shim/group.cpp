@@ -1,0 +1,271 @@
+// Processes that compute together, connected by Gloo. Every collective here is made of sends and receives between pairs: sums
+// are taken by their owner in the order of the ranks, so equal inputs give equal bits, which Gloo's own collectives do not
+// promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those cannot.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "guard.h"
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+struct mgt_rendezvous {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+namespace {
+
+// Elements that one rank has of another at a time while it sums: they bound the memory of a sum.
+constexpr int64_t kPiece = 1 << 18;
+// Shares begin at multiples of this, so that kernels find them aligned.
+constexpr int64_t kAlign = 64;
+
+struct group_error : std::runtime_error {
+  int why, peer;
+  group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
+};
+
+struct message {
+  int peer;
+  at::Tensor piece;
+  bool out;  // sent, else received
+};
+
+}  // namespace
+
+struct mgt_group {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  int rank, size;
+  milliseconds timeout;
+  int tag = 0;  // of an exchange, counted alike by every rank
+
+  std::mutex mutex;  // of what follows
+  bool aborted = false;
+  std::vector<c10::intrusive_ptr<c10d::Work>> flying;
+
+  void start(const message &m);
+  void exchange(const std::vector<message> &messages);
+  void abort();
+};
+
+void mgt_group::start(const message &m) {
+  std::vector<at::Tensor> one{m.piece};
+  auto work = m.out ? gloo->send(one, m.peer, tag) : gloo->recv(one, m.peer, tag);
+  std::lock_guard<std::mutex> lock(mutex);
+  if (aborted) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
+  flying.push_back(std::move(work));
+}
+
+// Starts every message, then waits for all of them. Messages without elements must be left out by both sides.
+void mgt_group::exchange(const std::vector<message> &messages) {
+  struct landing {
+    mgt_group *g;
+    ~landing() {
+      std::vector<c10::intrusive_ptr<c10d::Work>> gone;
+      std::lock_guard<std::mutex> lock(g->mutex);
+      gone.swap(g->flying);
+    }
+  } land{this};
+  const auto deadline = steady_clock::now() + timeout;
+  tag = (tag + 1) & 0x3fffffff;
+  int peer = -1;
+  try {
+    for (const auto &m : messages) {
+      peer = m.peer;
+      start(m);
+    }
+    for (size_t i = 0; i < messages.size(); i++) {
+      peer = messages[i].peer;
+      // Rounded up: who waited in vain must not be back before the deadline.
+      const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+      if (!flying[i]->wait(std::max(left, milliseconds(1)))) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
+    }
+  } catch (const group_error &) {
+    throw;
+  } catch (const std::exception &e) {  // of Gloo's transport, which has no types in common with LibTorch
+    bool late = steady_clock::now() >= deadline;
+    throw group_error(late ? MGT_GROUP_TIMED_OUT : MGT_GROUP_LOST, peer, e.what());
+  }
+}
+
+void mgt_group::abort() {
+  std::lock_guard<std::mutex> lock(mutex);
+  aborted = true;
+  for (auto &work : flying) work->abort();
+}
+
+namespace {
+
+template <class F>
+mgt_group_result attempt(F &&f) noexcept {
+  mgt_group_result r{};
+  r.peer = -1;
+  r.error = guard([&] {
+    try {
+      f(r);
+    } catch (const group_error &e) {
+      r.why = e.why;
+      r.peer = e.peer;
+      throw;
+    }
+  });
+  return r;
+}
+
+// The elements of t in one dimension, for f to work on in place.
+template <class F>
+mgt_group_result on_flat(mgt_device *d, void *t, F &&f) noexcept {
+  return attempt([&](mgt_group_result &) {
+    TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
+    at::NoGradGuard no_grad;
+    const auto &x = ref(t);
+    TORCH_CHECK(x.device().is_cpu(), "a tensor on ", x.device(), ": this group is of processes on CPUs");
+    TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous (strides ", x.strides(), "): call Contiguous first");
+    f(x.view({-1}));
+  });
+}
+
+at::Tensor share(const at::Tensor &flat, int rank, int size) {
+  int64_t from, to;
+  mgt_group_share(flat.numel(), rank, size, &from, &to);
+  return flat.narrow(0, from, to - from);
+}
+
+at::Tensor piece_of(const at::Tensor &share, int64_t from) {
+  from = std::min(from, share.numel());
+  return share.narrow(0, from, std::min(kPiece, share.numel() - from));
+}
+
+// Adds every rank's elements of flat that are this rank's share to sum, from rank 0 to the last; where sum is undefined, to zeros
+// in place of the share.
+void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum) {
+  const auto mine = share(flat, g->rank, g->size), into = sum.defined() ? sum : mine;
+  TORCH_CHECK(into.scalar_type() == at::kFloat || into.scalar_type() == at::kDouble, "sums are of float32 or float64, not ",
+              into.scalar_type());
+  TORCH_CHECK(into.numel() == mine.numel(), "a sum of ", into.numel(), " elements for a share of ", mine.numel());
+  const int64_t longest = share(flat, 0, g->size).numel();
+  const auto theirs = at::empty({g->size, std::min(kPiece, mine.numel())}, flat.options());
+  for (int64_t from = 0; from < longest; from += kPiece) {
+    const auto own = piece_of(mine, from), to = piece_of(into, from);
+    std::vector<message> messages;
+    for (int r = 0; r < g->size; r++) {
+      const auto out = piece_of(share(flat, r, g->size), from);
+      const auto in = theirs.select(0, r).narrow(0, 0, own.numel());
+      if (r == g->rank) {
+        in.copy_(own);
+        continue;
+      }
+      if (own.numel()) messages.push_back({r, in, false});
+      if (out.numel()) messages.push_back({r, out, true});
+    }
+    g->exchange(messages);
+    if (!sum.defined()) to.zero_();
+    for (int r = 0; r < g->size; r++) to.add_(theirs.select(0, r).narrow(0, 0, own.numel()));
+  }
+}
+
+void all_gather(mgt_group *g, const at::Tensor &flat) {
+  const auto mine = share(flat, g->rank, g->size);
+  std::vector<message> messages;
+  for (int r = 0; r < g->size; r++) {
+    if (r == g->rank) continue;
+    const auto in = share(flat, r, g->size);
+    if (in.numel()) messages.push_back({r, in, false});
+    if (mine.numel()) messages.push_back({r, mine, true});
+  }
+  g->exchange(messages);
+}
+
+}  // namespace
+
+mgt_pointer mgt_rendezvous_serve(const char *host, int port, int listening) {
+  mgt_pointer r{};
+  r.error = guard([&] {
+    c10d::TCPStoreOptions options;
+    options.port = uint16_t(port);
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.masterListenFd = fcntl(listening, F_DUPFD_CLOEXEC, 0);
+    TORCH_CHECK(*options.masterListenFd >= 0, "no file descriptor: ", std::strerror(errno));
+    r.value = new mgt_rendezvous{c10::make_intrusive<c10d::TCPStore>(host, options)};
+  });
+  return r;
+}
+void mgt_rendezvous_close(mgt_rendezvous *r) { delete r; }
+
+mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size,
+                                int64_t join_ms, int64_t timeout_ms) {
+  const auto deadline = steady_clock::now() + milliseconds(join_ms);
+  return attempt([&](mgt_group_result &r) {
+    try {
+      c10d::TCPStoreOptions options;
+      options.port = uint16_t(port);
+      options.waitWorkers = false;
+      options.timeout = milliseconds(join_ms);
+      auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+      auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(join_ms));
+      gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(bind));
+      gloo->threads = 1;
+      auto g = std::make_unique<mgt_group>();
+      g->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, size, gloo);
+      g->rank = rank;
+      g->size = size;
+      g->timeout = milliseconds(timeout_ms);
+      r.group = g.release();
+    } catch (const std::exception &e) {
+      auto *torch = dynamic_cast<const c10::Error *>(&e);
+      throw group_error(steady_clock::now() >= deadline ? MGT_GROUP_TIMED_OUT : MGT_GROUP_LOST, -1,
+                        torch ? torch->what_without_backtrace() : e.what());
+    }
+  });
+}
+
+void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to) {
+  const int64_t blocks = (n + kAlign - 1) / kAlign, each = (blocks + size - 1) / size * kAlign;
+  *from = std::min(n, rank * each);
+  *to = std::min(n, (rank + 1) * each);
+}
+
+mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t, void *sum) {
+  return on_flat(d, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, sum ? ref(sum) : at::Tensor()); });
+}
+mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t) {
+  return on_flat(d, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
+}
+mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to) {
+  return on_flat(d, t, [&](const at::Tensor &flat) {
+    std::vector<message> messages;
+    if (g->rank == from && from != to && flat.numel()) messages.push_back({to, flat, true});
+    if (g->rank == to && from != to && flat.numel()) messages.push_back({from, flat, false});
+    g->exchange(messages);
+  });
+}
+mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
+  return attempt([&](mgt_group_result &) {
+    // What arrives late must not find its memory gone: the messages have tensors of their own.
+    const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
+    const auto own = landed.select(0, g->rank);
+    std::memcpy(own.mutable_data_ptr(), mine, size_t(bytes));
+    std::vector<message> messages;
+    for (int r = 0; r < g->size; r++) {
+      if (r == g->rank) continue;
+      messages.push_back({r, landed.select(0, r), false});
+      messages.push_back({r, own, true});
+    }
+    g->exchange(messages);
+    std::memcpy(all, landed.const_data_ptr(), size_t(bytes) * size_t(g->size));
+  });
+}
+
+void mgt_group_abort(mgt_group *g) { g->abort(); }
+void mgt_group_close(mgt_group *g) { delete g; }

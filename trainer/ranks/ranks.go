@@ -1,0 +1,57 @@
+// Package ranks is how the processes that train one agent together, its ranks, exchange what they have.
+package ranks
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+// Group is the ranks of an agent, as one of them sees it: [Solo] or *torch.Group. Every rank calls the same methods in the same
+// order, with tensors of one shape and dtype. Methods with tensors are called inside Do of their device.
+//
+// After an error every rank is to give up the group: where a rank was lost or did not answer in time, it is a *torch.GroupError.
+type Group interface {
+	// Rank is this process's number, from 0.
+	Rank() int
+	// Size is the number of processes.
+	Size() int
+	// Share says which of n elements are this rank's. The last shares may be shorter than the others, and empty.
+	Share(n int64) (from, to int64)
+	// ReduceScatter writes the sum of all ranks' t, fp32, into this rank's share of t, adding up from rank 0 to the last. The
+	// rest of t stays as it is.
+	ReduceScatter(ctx context.Context, t *torch.Tensor) error
+	// Accumulate adds this rank's share of every rank's t to sum, fp32 with the elements of the share, from rank 0 to the last.
+	Accumulate(ctx context.Context, sum, t *torch.Tensor) error
+	// AllGather overwrites every other rank's share of t with what that rank has there.
+	AllGather(ctx context.Context, t *torch.Tensor) error
+	// Send overwrites rank to's t with what rank from has.
+	Send(ctx context.Context, t *torch.Tensor, from, to int) error
+	// Exchange returns what every rank gave, by rank; a rank that gives more than most bytes is an error of all. It needs no Do.
+	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)
+}
+
+var _ Group = (*torch.Group)(nil)
+
+// Solo is the group of a process that trains its agent alone.
+type Solo struct{}
+
+func (Solo) Rank() int                                           { return 0 }
+func (Solo) Size() int                                           { return 1 }
+func (Solo) Share(n int64) (from, to int64)                      { return 0, n }
+func (Solo) ReduceScatter(context.Context, *torch.Tensor) error  { return nil }
+func (Solo) AllGather(context.Context, *torch.Tensor) error      { return nil }
+func (Solo) Send(context.Context, *torch.Tensor, int, int) error { return nil }
+func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
+	return [][]byte{mine}, nil
+}
+
+// Accumulate adds t to sum without a copy of t in sum's dtype.
+func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {
+	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy of the piece
+	for from, all := int64(0), t.Numel(); from < all; from += piece {
+		n := min(piece, all-from)
+		sum.Narrow(0, from, n).Add_(t.Narrow(0, from, n))
+	}
+	return nil
+}
