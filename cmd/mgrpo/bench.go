@@ -18,6 +18,8 @@ type benchCmd struct {
 
 	Quantised benchQuantisedCmd `cmd:"" help:"Decoding from quantised weights beside decoding from bf16."`
 
+	Roofline benchRooflineCmd `cmd:"" help:"How long a step takes at least on a GPU, from bytes, operations and launches."`
+
 	Store benchStoreCmd `cmd:"" help:"What agents share: bytes, round trips, latency, and what one Redis bears."`
 
 	StoreClient benchStoreClientCmd `cmd:"" hidden:""`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
@@ -27,16 +28,8 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			needs = append(needs, memory.Need{Agent: name})
 			continue
 		}
-		arch, quantised, err := architecture(cfg, a)
+		m, err := ModelOf(cfg, a)
 		var fault *config.Error
-		switch {
-		case errors.As(err, &fault):
-			faults = append(faults, fault)
-			continue
-		case err != nil:
-			return nil, err
-		}
-		n, err := trained(cfg, a, arch)
 		switch {
 		case errors.As(err, &fault):
 			faults = append(faults, fault)
@@ -49,7 +42,22 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			before = holders[key]
 			holders[key] = append(before, a)
 		}
-		needs = append(needs, memory.Count(cfg, a, arch, n, quantised, before...))
+		needs = append(needs, memory.Count(cfg, a, m.Arch, m.Trained, m.Quantised, before...))
 	}
 	return needs, faults.Err()
+}
+
+// Model is what is known of an agent's model without its weights.
+type Model struct {
+	Arch      arch.Config
+	Trained   int64 // parameters that training changes, if the agent learns
+	Quantised int64 // bytes of weights that stay quantised; 0: none do
+}
+
+// ModelOf reads the headers of checkpoints and no weights. The agent's model is not hosted elsewhere.
+func ModelOf(cfg *config.Config, a *config.Agent) (m Model, err error) {
+	if m.Arch, m.Quantised, err = architecture(cfg, a); err == nil {
+		m.Trained, err = trained(cfg, a, m.Arch)
+	}
+	return m, err
 }

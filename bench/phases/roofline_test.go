@@ -1,0 +1,138 @@
+package phases
+
+import (
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/roofline"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// The model of a step's time, with the rates that the suite of kernels measured on a machine, says what the suites of phases
+// measured there: within a quarter.
+func TestRoofline(t *testing.T) {
+	results := func(pattern string) (all []*measure.Results) {
+		files, err := filepath.Glob(filepath.Join("..", "results", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			r, err := measure.Read(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, r)
+		}
+		return all
+	}
+	compared := 0
+	for suite := range phases {
+		for _, r := range results(suite + "-*.json") {
+			for _, kernels := range results("kernels-*.json") {
+				if kernels.Machine.CPU != r.Machine.CPU || r.Machine.GPU+kernels.Machine.GPU != "" {
+					continue
+				}
+				for _, b := range casesOf(suite, false) {
+					compared += b.foretold(t, r, kernels)
+				}
+			}
+		}
+	}
+	if compared < 10 {
+		t.Errorf("%d rows were compared: bench/results has more", compared)
+	}
+}
+
+// The operations that the model counts are those of the floors of the suites, which are counted by other formulas.
+func TestRooflineFLOPs(t *testing.T) {
+	inf := math.Inf(1)
+	d := roofline.Device{Read: inf, Copy: inf, FP32: 1, BF16: 1, Prompts16: 1, Few32: 1, Few16: 1, Attention: 1, Cached: inf, Link: inf}
+	for _, c := range []arch.Config{small.config, halfBillion.config, experts.config} {
+		s := shape{prompts: 3, rollouts: 5, promptTokens: 40, newTokens: 20}
+		b := bench{weights: network{config: c}, shape: s}
+		step := roofline.Floor(d, b.agent(), b.work())
+		rollout := step.Of(roofline.Prompts).Seconds() + step.Of(roofline.Decoding).Seconds()
+		for name, x := range map[string]struct{ got, want float64 }{
+			"rollout": {rollout, rolloutFLOPs(c, s, 0).Value},
+			"learner": {step.Of(roofline.Learning).Seconds(), learnerFLOPs(c, s, 0).Value},
+		} {
+			if math.Abs(x.got/x.want-1) > 1e-9 {
+				t.Errorf("%s of %d layers: %.9g operations, the floor counts %.9g", name, c.Layers, x.got, x.want)
+			}
+		}
+	}
+}
+
+// foretold compares the case's row with the model and returns 1, or 0 if the results have no such row.
+func (b bench) foretold(t *testing.T, r, kernels *measure.Results) int {
+	want := b.row()
+	for _, row := range r.Rows {
+		if row.Name != want.Name || row.Shape != want.Shape {
+			continue
+		}
+		ceilings := r.Ceilings
+		if row.Ceilings != nil {
+			ceilings = *row.Ceilings
+		}
+		d, err := roofline.Processor(kernels, ceilings, r.Machine.ISA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := roofline.Floor(d, b.agent(), b.work())
+		for _, p := range row.Providers {
+			if p.Name != measure.Ours {
+				continue
+			}
+			model := b.share(step)
+			t.Logf("%s %s: measured %.3f s, model %.3f s, %.2f: %+v", b.suite, b.name, p.Median, model, model/p.Median, step)
+			if math.Abs(model/p.Median-1) > 0.25 {
+				t.Errorf("%s %s: measured %.3f s, the model says %.3f s", b.suite, b.name, p.Median, model)
+			}
+		}
+		return 1
+	}
+	return 0
+}
+
+// share is the part of a step that the suite measures.
+func (b bench) share(s roofline.Step) float64 {
+	rollout := s.Of(roofline.Prompts).Seconds() + s.Of(roofline.Decoding).Seconds()
+	switch b.suite {
+	case "rollout":
+		return rollout
+	case "learner":
+		return s.Total().Seconds() - rollout
+	}
+	return s.Total().Seconds()
+}
+
+func (b bench) work() roofline.Work {
+	return roofline.Work{Prompts: b.shape.prompts, Rollouts: b.shape.rollouts, Prompt: b.shape.promptTokens, Turns: 1, Sampled: b.shape.newTokens}
+}
+
+func (b bench) agent() roofline.Agent {
+	a := roofline.Agent{Arch: b.weights.config, Weight: 4, MicroBatch: microBatchTokens, Epochs: 1, Updates: 1, Slots: b.shape.sequences()}
+	if b.weights.file != "" {
+		a.Arch = llama(30, 576, 9, 3, 1536, 49152) // SmolLM2-135M
+	}
+	if b.precision != full {
+		a.Weight, a.Rounded = 2, true
+	}
+	a.Trained = a.Arch.Parameters()
+	if r := int64(b.weights.rank); r > 0 {
+		a.Adapts, a.Trained = true, adapters(a.Arch, r)
+	}
+	return a
+}
+
+// adapters of rank r on every linear map of a dense model.
+func adapters(c arch.Config, r int64) (n int64) {
+	for _, tensor := range c.Layout().Tensors() {
+		if len(tensor.Shape) == 2 && tensor.Shape[0] != int64(c.VocabSize) {
+			n += r * (tensor.Shape[0] + tensor.Shape[1])
+		}
+	}
+	return n
+}

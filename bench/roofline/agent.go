@@ -1,0 +1,98 @@
+package roofline
+
+import (
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// Agent is how one agent computes.
+type Agent struct {
+	Name, Device string // "cpu" or "cuda:N"
+	Arch         arch.Config
+
+	Half    bool    // activations, gradients and the cache are bf16
+	Weight  float64 // bytes of a value of a matrix that generation reads: 4, 2, or fewer where it stays quantised
+	Rounded bool    // factors of training's products are rounded to bf16
+
+	Trained    int64 // parameters; 0: the agent does not learn
+	Adapts     bool  // they are adapters
+	Checkpoint bool  // activations are computed again in the backward pass
+	MicroBatch int   // tokens
+	Observed   int   // forward passes without gradients: old log-probs, a reference's
+	Epochs     int
+	Updates    int // of the optimizer, in a step
+
+	Slots  int  // sequences that sample at once
+	Remote bool // servers sample, and take the weights of each step
+
+	layers [][]arch.Leaf // of each, once Floor has listed them
+}
+
+// AgentOf reads how an agent of the configuration computes. Its model has that architecture, so many parameters are trained, and
+// its weights have `quantised` bytes where they stay quantised, else 0.
+func AgentOf(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) Agent {
+	out := Agent{
+		Name: a.Name, Device: a.Device, Arch: model, Half: a.ComputesBF16(), Weight: 4, Rounded: cfg.Run.Matmul == "bf16" && a.Device == "cpu",
+		Adapts: a.Adapts(), Checkpoint: a.Engine.CheckpointActivations, MicroBatch: a.Engine.MicroBatchTokens,
+		Epochs: cfg.GRPO.Epochs, Updates: cfg.GRPO.Epochs * cfg.GRPO.Minibatches, Slots: cfg.Slots(a), Remote: a.Engine.Remote(),
+	}
+	if out.Device == "cuda" {
+		out.Device = "cuda:0"
+	}
+	switch {
+	case quantised > 0:
+		out.Weight = float64(quantised) / float64(model.Parameters())
+	case out.Half || a.Engine.DType == "bf16":
+		out.Weight = 2
+	}
+	if cfg.Learns(a) {
+		out.Trained = trained
+	}
+	if cfg.GRPO.Old == "recomputed" {
+		out.Observed++
+	}
+	if cfg.HasKL(a) {
+		out.Observed++
+	}
+	return out
+}
+
+// WorkOf is what an agent does in a step, if its conversations have these numbers of tokens and turns and a rollout calls each
+// sub-agent so many times. Prompts of calls differ.
+func WorkOf(cfg *config.Config, a *config.Agent, lengths Work, calls int) Work {
+	lengths.Prompts, lengths.Rollouts = cfg.Task.QueriesPerStep, cfg.GRPO.Rollouts
+	if a.Role == "sub" {
+		lengths.Prompts, lengths.Rollouts = lengths.Prompts*lengths.Rollouts*calls, 1
+	}
+	return lengths
+}
+
+// value is the size of an activation.
+func (a Agent) value() float64 {
+	if a.Half {
+		return 2
+	}
+	return 4
+}
+
+// generation is the rate of the products of generation.
+func (a Agent) generation(d Device, few bool) float64 {
+	wide := a.Weight == 4
+	switch {
+	case few && wide:
+		return d.Few32
+	case few:
+		return d.Few16
+	case wide:
+		return d.FP32
+	}
+	return d.Prompts16
+}
+
+// training is the rate of those of training.
+func (a Agent) training(d Device) float64 {
+	if a.Half || a.Rounded {
+		return d.BF16
+	}
+	return d.FP32
+}

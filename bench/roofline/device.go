@@ -1,0 +1,70 @@
+// Package roofline says how long a training step takes at least: it counts the operations of a step one after another, and each
+// takes the longer of its bytes over the device's bandwidth and its operations over the device's rate (Williams, Waterman and
+// Patterson, Roofline, 2009), and the launch of its kernels besides. It measures nothing and computes nothing: all functions are pure.
+package roofline
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Device is what a device can do. Rates are a second.
+type Device struct {
+	Name   string
+	Memory float64 // bytes; 0: not counted
+	GPU    bool    // computes in bf16 where the configuration does not say otherwise
+
+	Read, Copy float64 // bytes, of reading alone and of reading and writing together
+
+	// Floating-point operations of matrix products.
+	FP32, BF16 float64 // of large ones
+	Prompts16  float64 // of generation's with bf16 weights and many rows; with fp32 weights they are FP32
+	Few32      float64 // of generation's with a few rows, fp32 weights
+	Few16      float64 // and bf16 weights
+
+	Attention float64 // operations of attention over prompts and in training
+	Cached    float64 // bytes of keys and values that decoding reads
+
+	Launch float64 // seconds that a kernel takes beside its work
+	Eager  float64 // seconds between two kernels that the host launches one by one; decoding on a GPU is one graph
+	Link   float64 // bytes to the host
+}
+
+// Shares of the data sheet that a large copy and a large product reach, measured on one H200: 4.3 of 4.8 TB/s, 788 of 989
+// TFLOP/s (8192 × 8192 × 8192 in bf16, random numbers). The same shares are assumed of the others.
+const (
+	copyShare    = 4.3 / 4.8
+	productShare = 788.0 / 989
+)
+
+// Seconds of launches, after NVIDIA's "Getting Started with CUDA Graphs": kernels follow each other in a graph at about a
+// microsecond beside their work, and the host launches one in some 2.5. They are orders of magnitude, not measured here.
+const (
+	inGraph  = 1e-6
+	fromHost = 2.5e-6
+)
+
+// GPUs are the GPUs whose figures are known: SXM parts, dense rates, from the data sheets of NVIDIA's H100, H200 and HGX B200.
+var GPUs = []Device{
+	gpu("H100", 80e9, 3.35e12, 67e12, 989e12, 64e9),
+	gpu("H200", 141e9, 4.8e12, 67e12, 989e12, 64e9),
+	gpu("B200", 180e9, 8e12, 80e12, 2250e12, 64e9),
+}
+
+func gpu(name string, memory, bandwidth, fp32, bf16, link float64) Device {
+	bandwidth, fp32, bf16 = copyShare*bandwidth, productShare*fp32, productShare*bf16
+	return Device{Name: name, Memory: memory, GPU: true, Read: bandwidth, Copy: bandwidth, FP32: fp32, BF16: bf16, Prompts16: bf16, Few32: fp32, Few16: bf16,
+		Attention: bf16, Cached: bandwidth, Launch: inGraph, Eager: fromHost, Link: link}
+}
+
+// GPU finds one by its name.
+func GPU(name string) (Device, error) {
+	var known []string
+	for _, d := range GPUs {
+		if strings.EqualFold(d.Name, name) {
+			return d, nil
+		}
+		known = append(known, strings.ToLower(d.Name))
+	}
+	return Device{}, fmt.Errorf("GPU %q: the figures of %s are known", name, strings.Join(known, ", "))
+}

@@ -1,0 +1,161 @@
+package roofline
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// Time is seconds of a part of a step, by what binds its operations.
+type Time struct{ Bytes, FLOPs, Launches float64 }
+
+// Seconds are all of them.
+func (t Time) Seconds() float64 { return t.Bytes + t.FLOPs + t.Launches }
+
+func (t *Time) add(by Time, times float64) {
+	t.Bytes += times * by.Bytes
+	t.FLOPs += times * by.FLOPs
+	t.Launches += times * by.Launches
+}
+
+// work adds an operation that begins with launches of so many seconds and takes as long as the slower of its bytes and its FLOPs.
+func (t *Time) work(launches, bytes, bandwidth, flops, rate float64) {
+	t.Launches += launches
+	if b, f := bytes/bandwidth, flops/rate; b >= f {
+		t.Bytes += b
+	} else {
+		t.FLOPs += f
+	}
+}
+
+// pass is a forward pass of an agent on a device: one of several that compute some rows, with the average number of them.
+type pass struct {
+	d      Device
+	a      Agent
+	rows   rows    // of all passes
+	passes float64 // how many
+	rate   float64 // FLOP/s of products
+	weight float64 // bytes of a value of a matrix
+	cached float64 // bytes/s of keys and values
+	eager  float64 // seconds of a launch by the host; 0: a graph
+	trains bool
+}
+
+// n is the number of its rows.
+func (p pass) n() float64 { return p.rows.n / p.passes }
+
+// launch is the time of some kernels beside their work.
+func (p pass) launch(kernels float64) float64 { return kernels * math.Max(p.d.Launch, p.eager) }
+
+// forward is the time of all layers: of the products with their weights, and of the rest.
+type forward struct{ products, rest Time }
+
+func (f forward) all() (t Time) {
+	t.add(f.products, 1)
+	t.add(f.rest, 1)
+	return t
+}
+
+// layers goes over all of them.
+func (p pass) layers() (f forward) {
+	for layer, leaves := range p.a.layers {
+		p.attention(&f.rest, p.a.Arch.Window(layer))
+		for _, l := range leaves {
+			p.leaf(&f, l)
+		}
+	}
+	if p.a.Adapts {
+		f.rest.work(0, p.a.value()*float64(p.a.Trained), p.d.Read, 2*p.n()*float64(p.a.Trained), p.rate)
+	}
+	return f
+}
+
+// leavesOf are each layer's tensors, by their names within it.
+func leavesOf(c arch.Config) [][]arch.Leaf {
+	all := make([][]arch.Leaf, c.Layers)
+	for _, l := range c.Layout().Leaves {
+		var layer int
+		if n, _ := fmt.Sscanf(l.Name, "layers.%d.", &layer); n == 1 {
+			l.Name = l.Name[strings.LastIndex(l.Name, ".")+1:]
+			all[layer] = append(all[layer], l)
+		}
+	}
+	return all
+}
+
+// leaf is what a layer does with one of its tensors, and the element-wise work beside it.
+func (p pass) leaf(f *forward, l arch.Leaf) {
+	c, t := p.a.Arch, &f.rest
+	switch l.Name {
+	case "input_norm", "post_norm":
+		p.elementwise(t, 1, 4*c.Hidden) // reads two, writes their sum and its norm
+	case "attended_norm", "mlp_norm":
+		p.elementwise(t, 1, 2*c.Hidden)
+	case "q_norm":
+		p.elementwise(t, 1, 2*c.Heads*c.HeadDim)
+	case "k_norm":
+		p.elementwise(t, 1, 2*c.KVHeads*c.HeadDim)
+	case "qkv", "o", "gate_up", "down":
+		p.product(&f.products, p.n(), l, 1, 1)
+		if l.Name == "gate_up" {
+			p.elementwise(t, 1, 3*c.FFN)
+		}
+		if p.a.Adapts { // two thin products, of which the second is added
+			p.elementwise(t, 2, int(l.Shape[1]+2*l.Shape[0]))
+		}
+	case "router", "experts_gate_up", "experts_down":
+		p.mixture(f, l, c.Mixture)
+	}
+}
+
+// mixture is a router, or the experts' gates and ups, or their downs. Each row goes through some of the experts.
+func (p pass) mixture(f *forward, l arch.Leaf, m *arch.Mixture) {
+	k, width := float64(m.PerToken), p.a.Arch.Hidden
+	read := 1 - Unchosen(m, p.n())
+	switch l.Name {
+	case "router":
+		const choose = 5 // to fp32, product, choice, sorting the rows by expert
+		values := float64(l.Numel())
+		f.products.work(p.launch(choose), 4*values, p.d.Read, 2*p.n()*values, p.d.FP32)
+		p.elementwise(&f.rest, 2, (2*m.PerToken+m.PerToken+1)*width) // rows to the experts, their weighted sum
+	case "experts_gate_up":
+		p.product(&f.products, p.n()*k, l, read, float64(m.Experts))
+		p.elementwise(&f.rest, 1, 3*m.PerToken*m.FFN)
+	case "experts_down":
+		p.product(&f.products, p.n()*k, l, read, float64(m.Experts))
+	}
+}
+
+// product multiplies n rows with a matrix, or with one of several that lie in one leaf, of whose values a share is read.
+func (p pass) product(t *Time, n float64, l arch.Leaf, share, stacked float64) {
+	in, out, v := float64(l.Shape[1]), float64(l.Shape[0])/stacked, p.a.value()
+	values := share * float64(l.Numel())
+	t.work(p.launch(1), p.weight*values+v*n*(in+out), p.d.Read, 2*n*in*out, p.rate)
+	if p.trains && p.a.Rounded { // both factors are read in fp32 and written in bf16
+		t.work(0, 6*(values+n*in), p.d.Copy, 0, 1)
+	}
+}
+
+// elementwise are kernels that read and write so many values of each row.
+func (p pass) elementwise(t *Time, kernels float64, values int) {
+	t.work(p.launch(kernels), p.a.value()*float64(values)*p.n(), p.d.Copy, 0, 1)
+}
+
+// attention is rotation, writing the cache, and attention itself.
+func (p pass) attention(t *Time, window int) {
+	q, kv := p.a.Arch.Heads*p.a.Arch.HeadDim, p.a.Arch.KVHeads*p.a.Arch.HeadDim
+	p.elementwise(t, 2, 2*(q+kv))
+	if !p.trains {
+		p.elementwise(t, 2, 4*kv)
+	}
+	bytes := p.a.value() * 2 * (float64(kv)*p.rows.keys(window)/p.passes + float64(q)*p.n())
+	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)
+}
+
+// head multiplies n rows with the output projection and writes their logits.
+func (p pass) head(t *Time, n float64) {
+	values := float64(p.a.Arch.Hidden * p.a.Arch.VocabSize)
+	t.work(p.launch(1), p.weight*values+4*n*float64(p.a.Arch.VocabSize), p.d.Read, 2*n*values, p.rate)
+}

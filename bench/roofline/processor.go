@@ -1,0 +1,67 @@
+package roofline
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+// Processor is a CPU of which `mgrpo bench kernels` measured these results. Its ceilings may be those of another hour.
+func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d Device, err error) {
+	if kernels.Suite != "kernels" || kernels.Machine.GPU != "" {
+		return d, fmt.Errorf("these are results of %s on %s%s: mgrpo bench kernels measures what is needed, on a CPU", kernels.Suite, kernels.Machine.CPU, kernels.Machine.GPU)
+	}
+	m := measured{results: kernels}
+	const giga = 1e9
+	d = Device{
+		Name: kernels.Machine.CPU, Read: giga * now.Read.Median, Copy: giga * now.Copy.Median, FP32: giga * now.GEMM.Median, BF16: giga * now.GEMMBF16.Median,
+		Attention: m.flops("attention_packed fwd+bwd", ""), Cached: m.bytes("decode_attention", ""),
+		Launch: m.seconds("group_advantage", "4 rewards in 1 groups"), Link: giga * now.Copy.Median,
+		Few32: m.flops("linear", "16 x 576 x 49152"), Few16: m.flops("linear, bf16 weights", "16 x 576 x 49152"),
+	}
+	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16.
+	d.Prompts16 = d.FP32
+	if isa == "amx" {
+		d.Prompts16, d.Few16 = d.BF16/2, d.BF16/2
+	}
+	d.BF16 = max(d.BF16, d.FP32) // without instructions for bf16 factors are not rounded
+	return d, m.err
+}
+
+// measured finds what a kernel took, in a cold call.
+type measured struct {
+	results *measure.Results
+	err     error
+}
+
+func (m *measured) row(name, shape string) (row measure.Row, seconds float64) {
+	for _, r := range m.results.Rows {
+		if r.Name != name || !strings.HasPrefix(r.Shape, shape) || r.Cache != measure.Cold {
+			continue
+		}
+		for _, p := range r.Providers {
+			if p.Name == measure.Ours && p.Status == "ok" {
+				return r, p.Median
+			}
+		}
+	}
+	m.err = fmt.Errorf("the results have no row %q %q: measure them again with mgrpo bench kernels", name, shape)
+	return row, math.NaN()
+}
+
+func (m *measured) seconds(name, shape string) float64 {
+	_, seconds := m.row(name, shape)
+	return seconds
+}
+
+func (m *measured) flops(name, shape string) float64 {
+	row, seconds := m.row(name, shape)
+	return row.FLOPs.Value / seconds
+}
+
+func (m *measured) bytes(name, shape string) float64 {
+	row, seconds := m.row(name, shape)
+	return row.Bytes.Value / seconds
+}

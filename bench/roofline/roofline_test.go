@@ -1,0 +1,237 @@
+package roofline
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+var update = flag.Bool("update", false, "rewrite the table of docs/roofline.md")
+
+// Rows, pairs and keys of conversations, beside a walk over every token of them.
+func TestRows(t *testing.T) {
+	for _, w := range []Work{
+		{Prompts: 2, Rollouts: 3, Prompt: 5, Turns: 1, Sampled: 4},
+		{Prompts: 1, Rollouts: 2, Prompt: 7, Turns: 3, Sampled: 3, Results: 2},
+		{Prompts: 1, Rollouts: 1, Prompt: 1, Turns: 2, Sampled: 1, Results: 0},
+	} {
+		for _, window := range []int{0, 1, 3, 100} {
+			var decoded, prompts, trained, sampled [2]float64 // rows and pairs
+			count := func(into *[2]float64, position int) {
+				sees := position + 1
+				if window > 0 {
+					sees = min(sees, window)
+				}
+				into[0]++
+				into[1] += float64(sees)
+			}
+			for range w.Prompts {
+				for p := range w.Prompt {
+					count(&prompts, p)
+					count(&trained, p)
+				}
+				for range w.Rollouts {
+					p := w.Prompt
+					for turn := range w.Turns {
+						for i := range w.Sampled {
+							count(&sampled, p)
+							last, end := i == w.Sampled-1, turn == w.Turns-1
+							if !last || !end {
+								count(&trained, p)
+							}
+							switch {
+							case !last: // its row gives the turn's next token
+								count(&decoded, p)
+							case !end: // its row is computed with the results
+								count(&prompts, p)
+							}
+							p++
+						}
+						for i := 0; i < w.Results && turn < w.Turns-1; i++ {
+							count(&prompts, p)
+							count(&trained, p)
+							p++
+						}
+					}
+					if p != w.Length() {
+						t.Errorf("%+v: a conversation has %d tokens, Length says %d", w, p, w.Length())
+					}
+				}
+			}
+			for name, c := range map[string]struct {
+				want [2]float64
+				got  rows
+			}{"prompts": {prompts, w.prompts()}, "decoded": {decoded, w.decoded()}, "trained": {trained, w.trained()}} {
+				if got := [2]float64{c.got.n, c.got.pairs(window)}; got != c.want {
+					t.Errorf("%+v, window %d: %s has rows and pairs %v, want %v", w, window, name, got, c.want)
+				}
+			}
+			if got := w.decoded().keys(window); got != decoded[1] {
+				t.Errorf("%+v, window %d: decoding reads %v keys, want %v", w, window, got, decoded[1])
+			}
+			if w.SampledTokens() != sampled[0] {
+				t.Errorf("%+v: %v tokens are sampled, want %v", w, w.SampledTokens(), sampled[0])
+			}
+		}
+	}
+}
+
+// fast is a device of which nothing takes time.
+func fast() Device {
+	inf := math.Inf(1)
+	return Device{Read: inf, Copy: inf, FP32: inf, BF16: inf, Prompts16: inf, Few32: inf, Few16: inf, Attention: inf, Cached: inf, Link: inf}
+}
+
+func agent(c arch.Config) Agent {
+	return Agent{Arch: c, Half: true, Weight: 2, Trained: c.Parameters(), MicroBatch: 1 << 20, Epochs: 1, Updates: 1, Slots: 1}
+}
+
+// What a step must at least read, multiply and launch, from formulas that count none of it layer by layer.
+func TestFloorOfOneThing(t *testing.T) {
+	c := Published[2].Arch // 8B, untied
+	matrices := float64(c.Parameters() - c.Layout().Vectors() - int64(c.VocabSize*c.Hidden))
+	a, w := agent(c), Work{Prompts: 1, Rollouts: 1, Prompt: 1, Turns: 1, Sampled: 101}
+
+	reads := fast()
+	reads.Read = 1
+	if got, want := Floor(reads, a, w).Of(Decoding).Seconds(), 100*2*matrices; got < want || got > 1.002*want {
+		t.Errorf("100 passes of one row read %.4g bytes, and the matrices of bf16 are %.4g", got, want)
+	}
+	multiplies := fast()
+	multiplies.BF16 = 1
+	if got, want := Floor(multiplies, a, w).Of(Learning).Seconds(), 6*matrices*101; math.Abs(got/want-1) > 1e-9 {
+		t.Errorf("learning multiplies %.6g, six times matrices times tokens is %.6g", got, want)
+	}
+	launches := fast()
+	launches.Launch = 1
+	// Norms, projections, head norms, rotations, cache writes, attention, the gate; the last norm is not counted, the head and the draw are.
+	if got, want := Floor(launches, a, w).Of(Decoding).Seconds(), 100.0*float64(c.Layers*(2+4+2+2+2+1+1)+2); got != want {
+		t.Errorf("decoding launches %v kernels, want %v", got, want)
+	}
+	moves := fast()
+	moves.Copy = 1
+	if got, want := Floor(moves, a, w).Of(Optimizer).Seconds(), 38*float64(c.Parameters()); got != want {
+		t.Errorf("the optimizer moves %v bytes, want %v", got, want)
+	}
+	a.Remote = true
+	moves.Link = 1
+	if got, want := Floor(moves, a, w).Of(Publishing).Seconds(), 4*float64(c.Parameters()); got != want {
+		t.Errorf("publishing moves %v bytes, want %v", got, want)
+	}
+}
+
+// What makes a step dearer or cheaper does so.
+func TestFloorOrder(t *testing.T) {
+	d, err := GPU("H200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := Work{Prompts: 4, Rollouts: 8, Prompt: 300, Turns: 3, Sampled: 100, Results: 200}
+	base := agent(Published[1].Arch)
+	base.Slots, base.MicroBatch = 32, 8192
+	total := func(change func(*Agent)) float64 {
+		a := base
+		change(&a)
+		return Floor(d, a, w).Total().Seconds()
+	}
+	plain := total(func(*Agent) {})
+	for name, change := range map[string]func(*Agent){
+		"activations are computed again": func(a *Agent) { a.Checkpoint = true },
+		"fewer slots":                    func(a *Agent) { a.Slots = 8 },
+		"old log-probs":                  func(a *Agent) { a.Observed = 1 },
+		"two epochs":                     func(a *Agent) { a.Epochs, a.Updates = 2, 2 },
+		"small micro-batches":            func(a *Agent) { a.MicroBatch = 512 },
+		"fp32":                           func(a *Agent) { a.Half, a.Weight = false, 4 },
+	} {
+		if got := total(change); got <= plain {
+			t.Errorf("%s: %.3f s, without %.3f s", name, got, plain)
+		}
+	}
+	for name, change := range map[string]func(*Agent){
+		"frozen":   func(a *Agent) { a.Trained = 0 },
+		"adapters": func(a *Agent) { a.Adapts, a.Trained = true, 1<<24 },
+	} {
+		if got := total(change); got >= plain {
+			t.Errorf("%s: %.3f s, without %.3f s", name, got, plain)
+		}
+	}
+	few, many := agent(Published[3].Arch), agent(Published[3].Arch)
+	many.Slots = 32
+	if a, b := Floor(d, few, w).Of(Decoding).Seconds(), Floor(d, many, w).Of(Decoding).Seconds(); b > a/3 || b < a/12 {
+		t.Errorf("a mixture decodes one by one in %.3f s, 32 at once in %.3f s: these read more experts", a, b)
+	}
+}
+
+func TestUnknownDevices(t *testing.T) {
+	if _, err := GPU("v100"); err == nil || !strings.Contains(err.Error(), "h100, h200, b200") {
+		t.Errorf("v100: %v", err)
+	}
+	if _, err := Processor(&measure.Results{Suite: "rollout"}, measure.Ceilings{}, "avx2"); err == nil || !strings.Contains(err.Error(), "mgrpo bench kernels") {
+		t.Errorf("results of another suite: %v", err)
+	}
+	if _, err := Processor(&measure.Results{Suite: "kernels"}, measure.Ceilings{}, "avx2"); err == nil || !strings.Contains(err.Error(), "no row") {
+		t.Errorf("results without rows: %v", err)
+	}
+}
+
+// The shapes are those of the published models: these are the parameters that their cards name.
+func TestPublished(t *testing.T) {
+	for i, billions := range []float64{1.72, 4.02, 8.19, 30.53} {
+		p := Published[i]
+		if err := p.Arch.Validate(); err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+		}
+		if got := float64(p.Arch.Parameters()) / 1e9; math.Abs(got-billions) > 0.005 {
+			t.Errorf("%s has %.3f billion parameters, its card says %.2f", p.Name, got, billions)
+		}
+	}
+}
+
+// docs/roofline.md has the table that follows from the figures.
+func TestDocument(t *testing.T) {
+	const path, begin, end = "../../docs/roofline.md", "<!-- table: go test ./bench/roofline -update -->\n\n", "\n<!-- end of table -->"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no table between %q and %q", path, begin, end)
+	}
+	want := before + begin + table() + end + after
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if string(text) != want {
+		t.Errorf("%s is out of date: go test ./bench/roofline -update", path)
+	}
+}
+
+// table is of 16 queries with 8 rollouts, all of which sample at once.
+func table() string {
+	w := Work{Prompts: 16, Rollouts: 8, Prompt: 1000, Turns: 4, Sampled: 250, Results: 500}
+	var b strings.Builder
+	b.WriteString("| model | GPU | prompts | decoding | learning | optimizer | a step | tokens sampled a second |\n|---|---|---|---|---|---|---|---|\n")
+	for _, p := range Published {
+		for _, d := range GPUs {
+			a := agent(p.Arch)
+			a.Slots, a.MicroBatch, a.Checkpoint = 128, 16384, true
+			s := Floor(d, a, w)
+			rollout := s.Of(Prompts).Seconds() + s.Of(Decoding).Seconds()
+			fmt.Fprintf(&b, "| %s | %s |", p.Name, d.Name)
+			for _, part := range []string{Prompts, Decoding, Learning, Optimizer} {
+				fmt.Fprintf(&b, " %.2f s |", s.Of(part).Seconds())
+			}
+			fmt.Fprintf(&b, " %.1f s | %.0f |\n", s.Total().Seconds(), w.SampledTokens()/rollout)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,140 @@
+package roofline
+
+import (
+	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// Part is a part of a step.
+type Part struct {
+	Name string
+	Time
+}
+
+// Step is the least time of an agent's step on a device, by parts, in their order.
+type Step struct {
+	Agent Agent
+	Work  Work
+	Parts []Part
+}
+
+// Names of parts.
+const (
+	Prompts    = "prompts"    // of conversations, and results: rows that generation computes at once
+	Decoding   = "decoding"   // a row of each conversation that samples, and its sampling
+	Learning   = "learning"   // forward and backward passes
+	Optimizer  = "optimizer"  // gradients to weights
+	Publishing = "publishing" // weights to servers; an engine of our own reads those that the optimizer writes
+)
+
+// Of is the time of a part.
+func (s Step) Of(name string) (t Time) {
+	for _, p := range s.Parts {
+		if p.Name == name {
+			t = p.Time
+		}
+	}
+	return t
+}
+
+// Total is the time of all parts, one after another.
+func (s Step) Total() (t Time) {
+	for _, p := range s.Parts {
+		t.add(p.Time, 1)
+	}
+	return t
+}
+
+// Floor is the least time of a step of so much work.
+func Floor(d Device, a Agent, w Work) Step {
+	a.layers = leavesOf(a.Arch)
+	s := Step{Agent: a, Work: w}
+	part := func(name string, t Time) { s.Parts = append(s.Parts, Part{name, t}) }
+	part(Prompts, prompts(d, a, w))
+	part(Decoding, decoding(d, a, w))
+	if a.Trained > 0 {
+		part(Learning, learning(d, a, w))
+		part(Optimizer, optimizer(d, a))
+		part(Publishing, publishing(d, a))
+	}
+	return s
+}
+
+// prompts are computed in passes of the engine's most rows, launched one by one.
+func prompts(d Device, a Agent, w Work) (t Time) {
+	r := w.prompts()
+	if r.n == 0 {
+		return t
+	}
+	p := pass{d: d, a: a, rows: r, passes: math.Ceil(r.n / arch.PassRows), rate: a.generation(d, false), weight: a.Weight, cached: d.Read, eager: d.Eager}
+	one := p.layers().all()
+	p.head(&one, float64(w.Prompts+w.Prompts*w.Rollouts*(w.Turns-1))/p.passes) // of the rows after which a turn begins
+	t.add(one, p.passes)
+	return t
+}
+
+// decoding takes all slots as long as there are conversations for them.
+func decoding(d Device, a Agent, w Work) (t Time) {
+	r := w.decoded()
+	if r.n == 0 {
+		return t
+	}
+	waves := math.Ceil(w.Sequences() / float64(a.Slots))
+	p := pass{d: d, a: a, rows: r, passes: waves * float64(w.Turns*(w.Sampled-1)), rate: a.generation(d, true), weight: a.Weight, cached: d.Cached}
+	one := p.layers().all()
+	p.head(&one, p.n())
+	one.work(p.launch(1), 4*p.n()*float64(a.Arch.VocabSize), d.Read, 0, 1) // a draw reads the logits
+	t.add(one, p.passes)
+	return t
+}
+
+// learning is the epochs' forward and backward passes, and those without gradients before them.
+func learning(d Device, a Agent, w Work) (t Time) {
+	r := w.trained()
+	batches := math.Max(1, math.Ceil(r.n/float64(a.MicroBatch)))
+	p := pass{d: d, a: a, rows: r, passes: batches, rate: a.training(d), weight: a.value(), cached: d.Read, eager: d.Eager, trains: true}
+	layers, trained := p.layers(), w.SampledTokens()/batches
+
+	observed := layers.all()
+	p.head(&observed, trained)
+	t.add(observed, batches*float64(a.Observed))
+
+	// Backward: the gradients of inputs and of weights are products as large as the forward pass's; weights under adapters have none.
+	// The rest is at least twice the forward pass's: attention takes five products for two (FlashAttention, Dao et al. 2022).
+	both, passes := layers.all(), 2.0
+	if a.Adapts {
+		passes = 1
+	}
+	both.add(layers.products, passes)
+	both.add(layers.rest, 2)
+	if a.Checkpoint {
+		both.add(layers.all(), 1)
+	}
+	for range int(1 + passes) {
+		p.head(&both, trained)
+	}
+	both.work(p.launch(1), 8*trained*float64(a.Arch.VocabSize), d.Copy, 0, 1) // logits become gradients, in place
+	both.work(0, 8*float64(a.Trained), d.Copy, 0, 1)                          // gradients of weights are added up in fp32
+	t.add(both, batches*float64(a.Epochs))
+	return t
+}
+
+// optimizer zeroes the gradient, takes its norm, and renews moments, weights, and the copy that generation reads.
+func optimizer(d Device, a Agent) (t Time) {
+	bytes := 4 + 4 + 4 + 24.0 // zeroes; the norm; the gradient; weights and two moments, both ways
+	if a.Weight == 2 && !a.Adapts {
+		bytes += 2
+	}
+	const kernels = 3
+	t.work(float64(a.Updates*kernels)*d.Launch, float64(a.Updates)*bytes*float64(a.Trained), d.Copy, 0, 1)
+	return t
+}
+
+// publishing takes bf16 weights to the host and back.
+func publishing(d Device, a Agent) (t Time) {
+	if a.Remote {
+		t.work(0, 2*2*float64(a.Arch.Parameters()), d.Link, 0, 1)
+	}
+	return t
+}

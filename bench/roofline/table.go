@@ -1,0 +1,63 @@
+package roofline
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// Write prints the least time of each agent's step on its own device of a kind, part by part, and that of the team's step: agents
+// on different devices compute at once, those of one device take turns.
+func Write(out io.Writer, d Device, steps []Step) {
+	fmt.Fprintf(out, "%s: copies %.3g TB/s, products %.3g TFLOP/s in bf16, %.3g in fp32\n", d.Name, d.Copy/1e12, d.BF16/1e12, d.FP32/1e12)
+	for _, s := range steps {
+		w := s.Work
+		fmt.Fprintf(out, "\n%s on %s: %.2fB parameters, %.0f conversations of %d tokens, of which %d are sampled\n", s.Agent.Name, s.Agent.Device,
+			float64(s.Agent.Arch.Parameters())/1e9, w.Sequences(), w.Length(), w.Turns*w.Sampled)
+		s.write(out)
+	}
+	devices := map[string]float64{}
+	var names []string
+	for _, s := range steps {
+		if !slices.Contains(names, s.Agent.Device) {
+			names = append(names, s.Agent.Device)
+		}
+		devices[s.Agent.Device] += s.Total().Seconds()
+	}
+	longest := slices.MaxFunc(names, func(a, b string) int { return int(devices[a] - devices[b]) })
+	fmt.Fprintf(out, "\na step takes at least %s, on %s\n", seconds(devices[longest]), longest)
+}
+
+// write prints the parts, and of each what binds it.
+func (s Step) write(out io.Writer) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "part\ttime\tof step\tbytes\tFLOPs\tlaunches\t")
+	total := s.Total()
+	line := func(name string, of Time) {
+		part := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x/max(of.Seconds(), 1e-30)) }
+		fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%s\t%s\t%s\t\n", name, seconds(of.Seconds()), 100*of.Seconds()/total.Seconds(), part(of.Bytes), part(of.FLOPs), part(of.Launches))
+	}
+	for _, p := range s.Parts {
+		if p.Seconds() > 0 {
+			line(p.Name, p.Time)
+		}
+	}
+	line("all", total)
+	t.Flush()
+}
+
+// seconds is a time for people.
+func seconds(s float64) string {
+	d := time.Duration(s * 1e9)
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Nanosecond).String()
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/roofline"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+type benchRooflineCmd struct {
+	requiredConfig
+	On      []string `default:"h100,h200,b200" placeholder:"DEVICE" help:"Kinds of device: h100, h200, b200, or results of mgrpo bench kernels on a CPU, a file that ends in .json."`
+	Prompt  int      `default:"1000" placeholder:"N" help:"Tokens of a prompt."`
+	Turns   int      `default:"4" placeholder:"N" help:"Turns of a conversation."`
+	Sampled int      `default:"250" placeholder:"N" help:"Tokens sampled in a turn."`
+	Results int      `default:"500" placeholder:"N" help:"Tokens of results between two turns."`
+	Calls   int      `default:"2" placeholder:"N" help:"Calls of each sub-agent in a rollout."`
+}
+
+func (benchRooflineCmd) Help() string {
+	return `Measures nothing: says from bytes, operations and launches how long a step of a configuration takes at least on a device,
+and where the time goes (docs/roofline.md).`
+}
+
+// Validate is called by kong before the command runs.
+func (c benchRooflineCmd) Validate() error {
+	if c.Prompt < 1 || c.Turns < 1 || c.Sampled < 1 || c.Results < 0 || c.Calls < 0 {
+		return errors.New("--prompt, --turns and --sampled must be at least 1, --results and --calls at least 0")
+	}
+	return c.requiredConfig.Validate()
+}
+
+func (c *benchRooflineCmd) Run() error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	for i, kind := range c.On {
+		d, err := deviceOf(kind)
+		if err != nil {
+			return fmt.Errorf("--on: %w", err)
+		}
+		steps, err := c.steps(cfg, d)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			fmt.Println()
+		}
+		roofline.Write(os.Stdout, d, steps)
+	}
+	return nil
+}
+
+func deviceOf(kind string) (roofline.Device, error) {
+	if !strings.HasSuffix(kind, ".json") {
+		return roofline.GPU(kind)
+	}
+	results, err := measure.Read(kind)
+	if err != nil {
+		return roofline.Device{}, err
+	}
+	return roofline.Processor(results, results.Ceilings, results.Machine.ISA)
+}
+
+// steps are those of the agents that compute here, as if each one's device were of that kind.
+func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps []roofline.Step, err error) {
+	lengths := roofline.Work{Prompt: c.Prompt, Turns: c.Turns, Sampled: c.Sampled, Results: c.Results}
+	for _, name := range cfg.AgentNames() {
+		a := cfg.Agent(name)
+		if a.Model.Endpoint != nil {
+			continue
+		}
+		moved := *a
+		switch onGPU := a.Device != "cpu"; {
+		case d.GPU && !onGPU:
+			moved.Device = "cuda:0"
+		case !d.GPU && onGPU:
+			moved.Device = "cpu"
+		}
+		m, err := assemble.ModelOf(cfg, &moved)
+		if err != nil {
+			return nil, err
+		}
+		if longest := moved.ContextTokens(m.Arch.MaxPosition); lengths.Length() > longest {
+			return nil, fmt.Errorf("conversations of %d tokens: %s may have %d (limits.max_tokens, engine.context, and the model's own limit); lower --turns, --prompt, --sampled or --results",
+				lengths.Length(), name, longest)
+		}
+		work := roofline.WorkOf(cfg, &moved, lengths, c.Calls)
+		if work.Prompts == 0 {
+			continue
+		}
+		steps = append(steps, roofline.Floor(d, roofline.AgentOf(cfg, &moved, m.Arch, m.Trained, m.Quantised), work))
+	}
+	if len(steps) == 0 {
+		return nil, errors.New("no agent of this configuration computes here")
+	}
+	return steps, nil
+}
