@@ -9,7 +9,7 @@ namespace mgrpo::cpu {
 namespace {
 
 // How many rows a thread takes at once.
-constexpr int64_t kRowBlock = 16;
+constexpr int64_t kRowBlock = 64;
 
 // f(first row, rows, their adapter) for rows of [begin, end) that have one adapter and follow each other.
 template <class F>
@@ -34,21 +34,14 @@ void project(const mgrpo_lora &a, Slice slice, const float *x, float *u, int64_t
   nn_ops().linear(x, k, a.values + first * k, k, nullptr, u + first, stride, rows, k, slice.size(rank));
 }
 
-// Adds scale * B u to a slice of each part's columns. v is scratch.
-void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, float *y, int64_t rows, int64_t k, int64_t n,
-            std::vector<float> &v) {
+// Adds scale * B u to a slice of each part's columns.
+void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, float *y, int64_t rows, int64_t k, int64_t n) {
   const float *b = a.values + rank_of(a) * k;
   for (int64_t p = 0; p < a.count; p++) {
     const mgrpo_lora_part &part = a.parts[p];
-    const int64_t first = slice.begin(part.n), width = slice.size(part.n);
-    v.resize(static_cast<size_t>(rows * width));
-    nn_ops().linear(u, stride, b + first * part.r, part.r, nullptr, v.data(), width, rows, part.r, width);
-    const float scale = static_cast<float>(part.scale);
-    for (int64_t i = 0; i < rows; i++) {
-      float *to = y + i * n + part.from + first;
-      const float *add = v.data() + i * width;
-      for (int64_t j = 0; j < width; j++) to[j] += scale * add[j];
-    }
+    const int64_t first = slice.begin(part.n);
+    nn_ops().lora_expand(u, stride, b + first * part.r, static_cast<float>(part.scale), y + part.from + first, n, rows, part.r,
+                         slice.size(part.n));
     b += part.n * part.r;
     u += part.r;
   }
@@ -81,9 +74,6 @@ int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int3
     });
   };
   each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) { project(a, slice, x + from * k, u + from * widest, widest, m, k); });
-  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) {
-    std::vector<float> v;
-    expand(a, slice, u + from * widest, widest, y + from * n, m, k, n, v);
-  });
+  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) { expand(a, slice, u + from * widest, widest, y + from * n, m, k, n); });
   return MGRPO_OK;
 }

@@ -55,6 +55,11 @@ struct NnOps {
   void (*linear_bf16)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                       int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
+  // y[i, j] += scale * sum_c u[i, c] b[j, c] for j in [0, n), c in [0, r); rows of u and y are u_stride and y_stride floats
+  // apart.
+  void (*lora_expand)(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride,
+                      int64_t rows, int64_t r, int64_t n);
+
   // A matrix in blocks of a type of mgrpo/quant.h; k weights, which follow each other, become float.
   void (*dequantise)(int32_t type, const uint8_t *w, float *y, int64_t k);
   // As linear.
