@@ -46,6 +46,33 @@ func TestLag(t *testing.T) {
 	}
 }
 
+// TestExactLag: the age of a trajectory follows from its step, and the run is a function of its seed.
+func TestExactLag(t *testing.T) {
+	run := func() *recorder {
+		seen := &recorder{}
+		cfg := load(t, t.TempDir(), "run.steps=8", "eval.every=5", "eval.before=false", "grpo.max_lag=2", "grpo.exact_lag=true",
+			"grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=2", "run.deterministic=true")
+		if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
+			t.Fatalf("%v\nnotes: %s", err, seen)
+		}
+		return seen
+	}
+	one, two := run(), run()
+	for _, name := range []string{"planner", "researcher"} {
+		for i, age := range []float64{0, 1, 2, 2, 2, 0, 1, 2} { // nothing is rolled out ahead of the evaluation after step 5
+			a, b := one.find(t, "step", int64(i+1), name).Values, two.find(t, "step", int64(i+1), name).Values
+			if a["lag_mean"] != age || a["lag_max"] != age || a["rollouts_removed"] != 0 {
+				t.Errorf("%s, step %d: lag %v, at most %v, %v removed; want %v", name, i+1, a["lag_mean"], a["lag_max"], a["rollouts_removed"], age)
+			}
+			for _, key := range []string{"tokens", "reward_mean", "loss", "grad_norm", "tis_mean"} {
+				if _, there := a[key]; a[key] != b[key] || !there {
+					t.Errorf("%s, step %d: %s is %v, then %v", name, i+1, key, a[key], b[key])
+				}
+			}
+		}
+	}
+}
+
 // onlyMember is the one member, researcher, of a run whose store lasts as long as the test.
 func onlyMember(t *testing.T, o store.Options) *store.Member {
 	t.Helper()

@@ -70,7 +70,7 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	w.count(held, outcomes)
 	w.observer.Report(record)
 	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages.Groups))
-	if err := w.member.Barrier(ctx, n+1-w.cfg.GRPO.MaxLag); err != nil {
+	if err := w.member.Barrier(ctx, n+1-w.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
 	return w.countRemovals(n, outcomes, complete) // after the barrier: the step is in every agent's ledger

@@ -85,7 +85,7 @@ func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 		case next.Kind == course.End:
 			w.stopped = state.Stopping
 			return nil
-		case next.Kind == course.Await || len(actor.done) > 0:
+		case next.Kind == course.Await || len(actor.done) > 0, actor.busy && w.cfg.GRPO.ExactLag:
 			r := actor.take()
 			if r.err != nil && !errors.Is(r.err, errStopping) {
 				return r.err

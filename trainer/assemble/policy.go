@@ -25,7 +25,7 @@ func makerOf(cfg *config.Config, a *config.Agent) maker {
 
 // localMaker makes our own engine, which reads the weights of p.Model in place and samples for all agents with its base.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
-	overlap := cfg.GRPO.MaxLag > 0
+	overlap := cfg.GRPO.Slack() > 0
 	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
 		positions := p.Model.MaxPosition()
 		cache := cfg.CacheOf(want.sharing(a), positions)

@@ -198,6 +198,7 @@ type GRPO struct {
 	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each uses whole queries."`
 	Temperature     float64             `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
 	MaxLag          int64               `yaml:"max_lag" default:"0" min:"0" doc:"How many policy versions a trajectory may be older than the weights it trains. That many steps are rolled out ahead. A value above 0 needs old: recomputed and tis_cap, and the run is then not deterministic."`
+	ExactLag        bool                `yaml:"exact_lag" default:"false" doc:"Train only when max_lag steps are rolled out ahead, or as many as there are before the next evaluation: a trajectory's age depends on its step alone, and the run is deterministic. For comparisons; rollouts and training then take turns."`
 	MaxRemoved      float64             `yaml:"max_removed" default:"0.25" min:"0" max:"1" doc:"Largest share of a step's rollouts that may be removed, because an answer could not be scored or a trajectory was lost. If 3 steps in a row exceed it, the run ends with the reason, because the remaining rollouts are no longer a fair sample. 1: never."`
 	Resample        int                 `yaml:"resample" default:"0" min:"0" doc:"Replacement queries of a step at most: a query whose main group is degenerate, of which the main agent can learn nothing, is replaced by another (dynamic sampling)."`
 	GapWarn         float64             `yaml:"gap_warn" default:"0.05" min:"0" doc:"Warn when the mean |trainer - sampler| log-prob gap exceeds this (nats)."`
@@ -207,6 +208,14 @@ type GRPO struct {
 	RoutingStop     float64             `yaml:"routing_stop" default:"0.5" above:"0" max:"1" doc:"Stop when the share exceeds this."`
 	RouterAuxCoef   float64             `yaml:"router_aux_coef" default:"0" min:"0" doc:"Coefficient of the load-balancing loss of mixtures of experts; 0: off. See docs/algorithm.md, section 9."`
 	Reward          mgrpo.RewardWeights `yaml:"reward" doc:"Weights of the parts of a reward. A trajectory with an invalid format has reward 0."`
+}
+
+// Slack is how many steps an agent may be ahead of the others. Where there is any, agents sample while they train.
+func (g *GRPO) Slack() int64 {
+	if g.ExactLag {
+		return 0
+	}
+	return g.MaxLag
 }
 
 // Align says how the invocations of a sub-agent are aligned to d per rollout.

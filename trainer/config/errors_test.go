@@ -155,6 +155,8 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:76: grpo.tis_cap: needs grpo.old: recomputed; with the sampler's own log-probs every weight is 1\n" +
 				"f.yaml:3:88: grpo.minibatches: must be at most task.queries_per_step, 16: a minibatch takes whole queries\n" +
 				"f.yaml:3:118: grpo.max_lag: the versions that sample then depend on the clock: run.deterministic cannot be true"},
+		{name: "exact lag", text: team + "grpo: {exact_lag: true}\n", sets: []string{"run.deterministic=true"},
+			want: "f.yaml:3:8: grpo.exact_lag: needs grpo.max_lag above 0"},
 		{name: "reference after no cold start", text: team + "grpo: {kl: k3, reference: cold_start}\ncold_start: {demonstrations: none}\n",
 			want: "f.yaml:3:16: grpo.reference: is cold_start, but a has no cold start: set auto, or agents.a.reference\n" +
 				"f.yaml:3:16: grpo.reference: is cold_start, but b has no cold start: set auto, or agents.b.reference"},

@@ -25,8 +25,11 @@ func (c *Config) validateGRPO(d *decoder) {
 	if g.MaxLag > 0 && g.TISCap == nil {
 		d.failAt("grpo.max_lag", "rollouts of older versions need importance weights: set grpo.old: recomputed and grpo.tis_cap")
 	}
-	if det := c.Run.Deterministic; g.MaxLag > 0 && det != nil && *det {
+	if det := c.Run.Deterministic; g.Slack() > 0 && det != nil && *det {
 		d.failAt("grpo.max_lag", "the versions that sample then depend on the clock: run.deterministic cannot be true")
+	}
+	if g.ExactLag && g.MaxLag == 0 {
+		d.failAt("grpo.exact_lag", "needs grpo.max_lag above 0")
 	}
 	if g.RoutingStop < g.RoutingWarn {
 		d.failAt("grpo.routing_stop", "must be at least grpo.routing_warn, %s", formatFloat(g.RoutingWarn))
