@@ -132,8 +132,8 @@ bench: setup-tests build bench-peers ## every kernel and phase beside its peers:
 	@$(FLAGS) && for suite in kernels rollout learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
-ablation: build ## the baselines at equal rollout tokens, three seeds (about half an hour)
-	@$(GO) run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation-380k.json
+ablation: build ## the paper's claims and the baselines at equal rollout tokens, five seeds (hours; goes on where it was stopped)
+	@$(GO) run ./bench/ablation
 
 bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL, PEFT (a download of gigabytes)
 	@bench/peers/setup.sh

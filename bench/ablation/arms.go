@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,30 +10,50 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// arm is one way to train, as a difference to the quickstart's.
+// arm is one way to train, as a difference to that of team.yaml.
 type arm struct {
-	name  string
-	title string // in the table
-	start string // name of the cold start it begins with
-	set   []string
+	name    string
+	title   string // in the table
+	start   string // name of the cold start it begins with
+	against string // the arm that it is compared with; "": the first
+	set     []string
 }
 
-// arms are the rows of the table; the first is the one that the others are compared with.
+// arms are the rows of the table.
 var arms = []arm{
-	{"draw", "co-train, duplicate/drop", "team", nil},
-	{"balanced", "co-train, balanced weights d/d_k", "team", []string{"grpo.align.mode=balanced"}},
-	{"none", "co-train, no alignment (each sub weight 1)", "team", []string{"grpo.align.mode=none"}},
-	{"draw-batch", "co-train, dup/drop, one sub group per batch", "team", []string{"grpo.sub_group=batch"}},
-	{"main-only", "main only (researcher frozen after SFT)", "team", []string{"run.arm=main_only"}},
-	{"single", "single agent (search tool)", "single", nil},
+	{"draw", "co-train, duplicate/drop, d = 4", "team", "", nil},
+	{"balanced", "co-train, balanced weights d/d_k", "team", "", []string{"grpo.align.mode=balanced"}},
+	{"none", "co-train, no alignment (each sub weight 1)", "team", "", []string{"grpo.align.mode=none"}},
+	{"draw-batch", "co-train, dup/drop, one sub group per batch", "team", "", []string{"grpo.sub_group=batch"}},
+	{"main-only", "main only (researcher frozen after SFT)", "team", "", []string{"run.arm=main_only"}},
+	{"single", "single agent (search tool)", "single", "", nil},
+	{"draw-2", "co-train, duplicate/drop, d = 2", "team", "", []string{"grpo.align.d=2"}},
+	{"draw-8", "co-train, duplicate/drop, d = 8", "team", "", []string{"grpo.align.d=8"}},
+	{"draw-16", "co-train, duplicate/drop, d = 16", "team", "", []string{"grpo.align.d=16"}},
+	{"lag-0", "co-train, old log-probs recomputed, not stale", "team", "", lag(0)},
+	{"lag-1", "co-train, one version stale", "team", "lag-0", lag(1)},
+	{"lag-4", "co-train, four versions stale", "team", "lag-0", lag(4)},
+	{"no-expert", "co-train, sub reward without expert score", "team", "", []string{"grpo.reward.sub.main=0.9", "grpo.reward.sub.expert=0"}},
+	{"no-main", "co-train, sub reward without main answer", "team", "", []string{"grpo.reward.sub.main=0", "grpo.reward.sub.expert=0.9"}},
 }
+
+// lag trains on trajectories that are up to so many versions old. The importance weights that this needs are the same at
+// every lag, so that lag-0 differs from the others in nothing but the age. No step is rolled out ahead of an evaluation,
+// so these arms have few.
+func lag(versions int) []string {
+	return []string{"grpo.old=recomputed", "grpo.tis_cap=2", fmt.Sprintf("grpo.max_lag=%d", versions),
+		fmt.Sprintf("grpo.exact_lag=%v", versions > 0), "eval.every=15"}
+}
+
+// base is the arm that a is compared with.
+func (a arm) base() string { return cmp.Or(a.against, arms[0].name) }
 
 // starts are the cold starts: their configuration and agents.
 var starts = map[string]struct {
 	config string // in the repository
 	agents []string
 }{
-	"team":   {"examples/quickstart/team.yaml", []string{"planner", "researcher"}},
+	"team":   {"bench/ablation/team.yaml", []string{"planner", "researcher"}},
 	"single": {"bench/ablation/single.yaml", []string{"single"}},
 }
 
@@ -85,10 +106,11 @@ func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) 
 // configuration reads a start's configuration, with a thread an agent. Settings of the command line come first, so that
 // those which define an arm override them.
 func (b *bench) configuration(start string, seed int, folder string, sets ...string) (*config.Config, error) {
-	dir, err := filepath.Abs(filepath.Join(b.work, fmt.Sprintf("seed-%d", seed), folder))
-	if err != nil {
-		return nil, err
-	}
-	own := []string{fmt.Sprintf("run.seed=%d", seed), "run.dir=" + dir, fmt.Sprintf("run.threads=%d", len(starts[start].agents))}
+	own := []string{fmt.Sprintf("run.seed=%d", seed), "run.dir=" + b.dir(seed, folder), fmt.Sprintf("run.threads=%d", len(starts[start].agents))}
 	return config.Load(filepath.Join(b.root, starts[start].config), slices.Concat(b.set, own, sets))
+}
+
+// dir is the folder of a run.
+func (b *bench) dir(seed int, folder string) string {
+	return filepath.Join(b.work, fmt.Sprintf("seed-%d", seed), folder)
 }

@@ -7,7 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/archive"
@@ -17,43 +21,99 @@ import (
 
 // bench runs arms and keeps their results.
 type bench struct {
-	root    string // the repository
-	work    string // checkpoints and trajectories of the runs
-	path    string // file of the results
-	log     io.Writer
-	tokens  float64
-	every   int64
-	samples int
-	final   int
-	set     []string
+	root     string // the repository
+	work     string // checkpoints and trajectories of the runs; absolute
+	log      io.Writer
+	parallel int // runs at a time
+	tokens   float64
+	every    int64
+	samples  int
+	final    int
+	set      []string
+
+	mu      sync.Mutex // guards results and their file
 	results *Results
 }
 
-// all runs every arm with seeds 0 to seeds-1, except those runs that the results already hold.
+// unfinished is the file of the results while there are runs to come.
+func (b *bench) unfinished() string { return filepath.Join(b.work, "results.json") }
+
+// all runs every arm with seeds 0 to seeds-1, except those runs that the results already hold: seed by seed, so that an
+// early end leaves whole seeds, and some at a time.
 func (b *bench) all(ctx context.Context, arms []arm, seeds int) error {
 	for seed := range seeds {
-		for _, a := range arms {
-			if b.results.run(a.name, seed) != nil {
-				continue
+		missing := slices.DeleteFunc(slices.Clone(arms), func(a arm) bool { return b.finished(a.name, seed) })
+		starts := slices.Compact(slices.Sorted(func(yield func(string) bool) {
+			for _, a := range missing {
+				if !yield(a.start) {
+					return
+				}
 			}
-			if err := b.one(ctx, a, seed); err != nil {
-				return fmt.Errorf("arm %s, seed %d: %w", a.name, seed, err)
+		}))
+		if err := b.each(ctx, len(starts), func(ctx context.Context, i int) error {
+			if err := b.coldStart(ctx, starts[i], seed); err != nil {
+				return fmt.Errorf("cold start of %s, seed %d: %w", starts[i], seed, err)
 			}
-			if err := b.results.save(b.path); err != nil {
-				return err
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := b.each(ctx, len(missing), func(ctx context.Context, i int) error {
+			if err := b.one(ctx, missing[i], seed); err != nil {
+				return fmt.Errorf("arm %s, seed %d: %w", missing[i].name, seed, err)
 			}
+			return nil
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// each does work 0 to n-1, in their order, as many at a time as the bench may. The first error ends them all.
+func (b *bench) each(ctx context.Context, n int, work func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(b.parallel)
+	for i := range n {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return work(ctx, i)
+		})
+	}
+	return group.Wait()
+}
+
+func (b *bench) finished(arm string, seed int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.results.run(arm, seed) != nil
+}
+
+// startOf is the evaluation of a cold start, nil if there is none yet.
+func (b *bench) startOf(start string, seed int) *Start {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.results.start(start, seed); s != nil {
+		copied := *s
+		return &copied
+	}
+	return nil
+}
+
+// keep adds a start or a run to the results and rewrites their file.
+func (b *bench) keep(add func(r *Results)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	add(b.results)
+	b.results.sort()
+	return b.results.save(b.unfinished())
+}
+
 // one trains an arm with a seed, from its cold start to the token budget, and evaluates it on the held-out queries.
 func (b *bench) one(ctx context.Context, a arm, seed int) error {
-	from, err := b.coldStart(ctx, a.start, seed)
-	if err != nil {
-		return fmt.Errorf("cold start: %w", err)
-	}
-	cfg, err := b.armConfig(a, seed, from)
+	cfg, err := b.armConfig(a, seed, b.startDir(a.start, seed))
 	if err != nil {
 		return err
 	}
@@ -61,7 +121,8 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 		return err
 	}
 	began := time.Now()
-	watch := newBudget(fmt.Sprintf("seed %d %s", seed, a.name), b.tokens, b.log)
+	watch := newBudget(fmt.Sprintf("seed %d %s", seed, a.name), b.tokens, cfg.GRPO.MaxLag, b.log)
+	fmt.Fprintf(b.log, "%s begins\n", watch.label)
 	if err := b.train(ctx, cfg, watch, watch.stop); !errors.Is(err, trainer.ErrStopped) {
 		return errors.Join(errors.New("the run ended without having spent its tokens"), err)
 	}
@@ -70,43 +131,47 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 	if err != nil {
 		return err
 	}
-	b.results.Runs = append(b.results.Runs, Run{
-		Arm: a.name, Seed: seed, Steps: watch.steps, Tokens: watch.tokens, Seconds: seconds, Final: final,
-		Curve: watch.curve(b.results.start(a.start, seed).Outcome.Accuracy, final.Accuracy),
-	})
 	fmt.Fprintf(b.log, "%s ended after step %d, %.0f tokens, %.0f s: held-out accuracy %.3f\n", watch.label, watch.steps, watch.tokens, seconds, final.Accuracy)
-	return nil
+	run := Run{
+		Arm: a.name, Seed: seed, Steps: watch.steps, Tokens: watch.tokens, Seconds: seconds, Age: watch.age(), Final: final,
+		Curve: watch.curve(b.startOf(a.start, seed).Outcome.Accuracy, final.Accuracy),
+	}
+	return b.keep(func(r *Results) { r.Runs = append(r.Runs, run) })
+}
+
+// startDir is where the checkpoint of a cold start is.
+func (b *bench) startDir(start string, seed int) string {
+	return archive.Checkpoints{Dir: filepath.Join(b.dir(seed, "cold-"+start), "checkpoints")}.StepDir(0)
 }
 
 // coldStart trains, once, the checkpoint with which the arms of a seed begin, and evaluates it on the held-out queries.
-func (b *bench) coldStart(ctx context.Context, start string, seed int) (stepDir string, err error) {
+func (b *bench) coldStart(ctx context.Context, start string, seed int) error {
 	cfg, err := b.coldStartConfig(start, seed)
 	if err != nil {
-		return "", err
+		return err
 	}
-	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, b.log)
+	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, 0, b.log)
 	checkpoints := archive.Checkpoints{Dir: filepath.Join(cfg.RunDir(), "checkpoints")}
-	stepDir = checkpoints.StepDir(0)
 	if done, err := checkpoints.List(); err != nil {
-		return "", err
+		return err
 	} else if len(done) == 0 {
 		if err := b.train(ctx, cfg, watch, nil); err != nil {
-			return "", err
+			return err
 		}
 	}
-	if b.results.start(start, seed) != nil {
-		return stepDir, nil
+	if b.startOf(start, seed) != nil {
+		return nil
 	}
 	whole, err := b.configuration(start, seed, "cold-"+start)
 	if err != nil {
-		return "", err
+		return err
 	}
-	outcome, err := evaluate(ctx, whole, stepDir, b.final, watch)
+	outcome, err := evaluate(ctx, whole, b.startDir(start, seed), b.final, watch)
 	if err != nil {
-		return "", err
+		return err
 	}
-	b.results.Starts = append(b.results.Starts, Start{start, seed, outcome})
-	return stepDir, b.results.save(b.path)
+	fmt.Fprintf(b.log, "%s: held-out accuracy %.3f\n", watch.label, outcome.Accuracy)
+	return b.keep(func(r *Results) { r.Starts = append(r.Starts, Start{start, seed, outcome}) })
 }
 
 func (b *bench) train(ctx context.Context, cfg *config.Config, watch *budget, stop <-chan struct{}) error {

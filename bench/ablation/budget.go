@@ -9,22 +9,26 @@ import (
 )
 
 // budget watches a run and asks it to stop once its rollouts have cost so many tokens. A step's records all
-// come before anyone begins what follows it, so the run ends with the step that reaches the budget.
+// come before anyone begins what follows it, so the run ends with the step that reaches the budget. Where steps are rolled
+// out ahead of training, these are trained on after the stop: they are paid for before it, as much as a mean step costs.
 type budget struct {
 	label string
 	out   io.Writer
 	limit float64
+	ahead int64 // most steps that are rolled out ahead
 	stop  chan struct{}
 
 	mu     sync.Mutex
+	asked  bool
 	tokens float64 // of all steps so far
 	steps  int64
+	ages   []float64         // mean age of the trajectories of each step and agent
 	after  map[int64]float64 // tokens of the run up to and including a step
 	evals  []metrics.Record  // the main agent's, in order
 }
 
-func newBudget(label string, limit float64, out io.Writer) *budget {
-	return &budget{label: label, out: out, limit: limit, stop: make(chan struct{}), after: map[int64]float64{}}
+func newBudget(label string, limit float64, ahead int64, out io.Writer) *budget {
+	return &budget{label: label, out: out, limit: limit, ahead: ahead, stop: make(chan struct{}), after: map[int64]float64{}}
 }
 
 // Progress implements metrics.Observer.
@@ -41,11 +45,12 @@ func (b *budget) Report(r metrics.Record) {
 	defer b.mu.Unlock()
 	switch accuracy, main := r.Values["accuracy"]; {
 	case r.Kind == metrics.KindStep:
-		before := b.tokens
 		b.tokens += r.Values["tokens"]
 		b.steps = max(b.steps, r.Step)
 		b.after[r.Step] = b.tokens
-		if before < b.limit && b.tokens >= b.limit {
+		b.ages = append(b.ages, r.Values["lag_mean"])
+		if owed := float64(b.ahead) * b.tokens / float64(b.steps); !b.asked && b.tokens+owed >= b.limit {
+			b.asked = true
 			close(b.stop)
 		}
 	case r.Kind == metrics.KindEval && main:
@@ -63,4 +68,11 @@ func (b *budget) curve(start, final float64) []Point {
 		points = append(points, Point{r.Step, b.after[r.Step], r.Values["accuracy"]})
 	}
 	return append(points, Point{b.steps, b.tokens, final})
+}
+
+// age is the mean age of the trajectories, in versions: of the means of steps and agents.
+func (b *budget) age() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return mean(b.ages)
 }

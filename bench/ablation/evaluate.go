@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/archive"
@@ -30,7 +33,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	}
 	for _, r := range e.Records {
 		if r.Agent == cfg.Main().Name {
-			out.Accuracy, out.Calls = r.Values["accuracy"], r.Values["calls_mean"]
+			out.Accuracy = r.Values["accuracy"]
 		} else if score, ok := r.Values["expert_mean"]; ok {
 			out.Expert = &score
 		}
@@ -43,7 +46,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	if err != nil || len(files) != 1 {
 		return out, fmt.Errorf("%s has the trajectories of %d evaluations, want one (%w)", e.Dir, len(files), err)
 	}
-	if out.Hops, err = accuracyByHops(ctx, t, files[0]); err != nil {
+	if err := describe(ctx, &out, t, files[0]); err != nil {
 		return out, err
 	}
 	greedy := *cfg
@@ -55,38 +58,85 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	return out, nil
 }
 
-// accuracyByHops splits the accuracy of the main agent's trajectories by the hops of their questions: item i
-// is of i+1 hops.
-func accuracyByHops(ctx context.Context, t task.Task, path string) ([]float64, error) {
+// rollout is what is known of one of the main agent's trajectories.
+type rollout struct {
+	hops, calls int
+	correct     float64
+}
+
+// describe splits the main agent's trajectories by the hops of their questions and by question, and counts delegations.
+func describe(ctx context.Context, out *Outcome, t task.Task, path string) error {
+	questions, err := rolloutsOf(ctx, t, path)
+	if err != nil {
+		return err
+	}
+	var byHops, calls [][]float64
+	for _, id := range slices.Sorted(maps.Keys(questions)) {
+		var correct, own []float64
+		for _, r := range questions[id] {
+			for len(byHops) < r.hops {
+				byHops = append(byHops, nil)
+			}
+			byHops[r.hops-1] = append(byHops[r.hops-1], r.correct)
+			correct, own = append(correct, r.correct), append(own, float64(r.calls))
+		}
+		out.Questions = append(out.Questions, mean(correct))
+		calls = append(calls, own)
+	}
+	for _, s := range byHops {
+		out.Hops = append(out.Hops, sum(s)/float64(max(len(s), 1)))
+	}
+	out.Calls = callsOf(calls)
+	return nil
+}
+
+// rolloutsOf reads the main agent's trajectories, by question.
+func rolloutsOf(ctx context.Context, t task.Task, path string) (map[string][]rollout, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var right, all []float64
+	questions := map[string][]rollout{}
 	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
 		var l archive.Line
 		if err := dec.Decode(&l); errors.Is(err, io.EOF) {
-			break
+			return questions, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		hops, correct, err := grade(ctx, t, l)
-		if err != nil {
+		r := rollout{}
+		if r.hops, r.correct, err = grade(ctx, t, l); err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", path, l.ID, err)
 		}
-		for len(all) < hops {
-			right, all = append(right, 0), append(all, 0)
+		for _, n := range l.Calls {
+			r.calls += n
 		}
-		right[hops-1] += correct
-		all[hops-1]++
+		questions[l.Query] = append(questions[l.Query], r)
 	}
-	for i := range right {
-		if all[i] > 0 {
-			right[i] /= all[i]
+}
+
+// callsOf sums up delegations, [question][rollout].
+func callsOf(questions [][]float64) (c Calls) {
+	var squares, degrees float64
+	for _, own := range questions {
+		for _, n := range own {
+			for len(c.Rollouts) <= int(n) {
+				c.Rollouts = append(c.Rollouts, 0)
+			}
+			c.Rollouts[int(n)]++
+			squares += (n - mean(own)) * (n - mean(own))
+		}
+		degrees += float64(len(own) - 1)
+		if low, high := int(slices.Min(own)), int(slices.Max(own)); high-low > c.Widest[1]-c.Widest[0] {
+			c.Widest = [2]int{low, high}
 		}
 	}
-	return right, nil
+	c.Mean = mean(slices.Concat(questions...))
+	if degrees > 0 {
+		c.Deviation = math.Sqrt(squares / degrees)
+	}
+	return c
 }
 
 // grade says how many hops a trajectory's question has and whether it was answered.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// Two samples of each question, of which the second is right and, for two hops, of an invalid format.
-func TestAccuracyByHops(t *testing.T) {
+// Two samples of each question, with one and three delegations, of which the second is right and, for two hops, of an invalid format.
+func TestDescribe(t *testing.T) {
 	questions, err := research.New(research.Settings{Seed: 1, EvalSize: 192})
 	if err != nil {
 		t.Fatal(err)
@@ -28,20 +29,35 @@ func TestAccuracyByHops(t *testing.T) {
 		q := questions.Eval(i)
 		hops := len(q.Data.(*research.KB).Relations)
 		for k, answer := range []string{research.Unknown, q.Answer} {
-			line := archive.Line{Trajectory: agent.Trajectory{Query: q.ID, Rollout: k, Answer: answer, FormatValid: k == 0 || hops != 2}}
+			line := archive.Line{Trajectory: agent.Trajectory{Query: q.ID, Rollout: k, Answer: answer, FormatValid: k == 0 || hops != 2, Calls: map[string]int{"researcher": 1 + k, "other": k}}}
 			if err := json.NewEncoder(f).Encode(line); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	got, err := accuracyByHops(t.Context(), questions, path)
-	if want := []float64{0.5, 0, 0.5}; err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, %v; want %v", got, err, want)
+	var out Outcome
+	if err := describe(t.Context(), &out, questions, path); err != nil {
+		t.Fatal(err)
+	}
+	if want := []float64{0.5, 0, 0.5}; !reflect.DeepEqual(out.Hops, want) {
+		t.Errorf("by hops %v; want %v", out.Hops, want)
+	}
+	for i := range 30 {
+		want := 0.5
+		if len(questions.Eval(i).Data.(*research.KB).Relations) == 2 {
+			want = 0
+		}
+		if len(out.Questions) != 30 || out.Questions[i] != want {
+			t.Fatalf("by question %v: want %v of question %d", out.Questions, want, i)
+		}
+	}
+	if want := (Calls{Mean: 2, Deviation: math.Sqrt2, Widest: [2]int{1, 3}, Rollouts: []int{0, 30, 0, 30}}); !reflect.DeepEqual(out.Calls, want) {
+		t.Errorf("calls %+v, want %+v", out.Calls, want)
 	}
 	if err := os.WriteFile(path, []byte(`{"query":"nothing-1"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := accuracyByHops(t.Context(), questions, path); err == nil {
+	if err := describe(t.Context(), &out, questions, path); err == nil {
 		t.Error("a question that does not exist was graded")
 	}
 }

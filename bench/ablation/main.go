@@ -1,10 +1,10 @@
-// Command ablation compares ways to train the quickstart's team at equal rollout tokens: three alignments,
-// one sub-agent group a batch, the main agent alone, and a single agent that does everything itself.
-// Every arm begins with its seed's same cold start. Run it in the root of the repository:
+// Command ablation compares ways to train a team on fan-out questions at equal rollout tokens: alignments and their d, one
+// sub-agent group a batch, stale rollouts, the parts of the sub-agent's reward, the main agent alone, and a single agent
+// that does everything itself. Every arm begins with its seed's same cold start. Run it in the root of the repository:
 //
-//	go run ./bench/ablation -seeds 3 -tokens 380000 -out bench/results/ablation.json
+//	go run ./bench/ablation
 //
-// The file is rewritten after every run; the same command goes on after an interruption.
+// The results are kept after every run; the same command goes on after an interruption.
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -33,11 +34,13 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("ablation", flag.ContinueOnError)
 	b := &bench{root: ".", log: os.Stderr}
-	seeds := flags.Int("seeds", 3, "run seeds 0 to this, exclusive")
-	list := flags.String("arms", strings.Join(armNames(), ","), "arms to run; differences are to the first")
-	flags.Float64Var(&b.tokens, "tokens", 380000, "rollout tokens of a run: prompts, sampled and observed, of all agents")
-	flags.StringVar(&b.path, "out", "bench/results/ablation.json", "file of the results, continued if it is there")
-	flags.StringVar(&b.work, "work", "runs/ablation", "folder for checkpoints and trajectories")
+	var out string
+	seeds := flags.Int("seeds", 5, "run seeds 0 to this, exclusive")
+	list := flags.String("arms", strings.Join(armNames(), ","), "arms to run")
+	flags.Float64Var(&b.tokens, "tokens", 600000, "rollout tokens of a run: prompts, sampled and observed, of all agents")
+	flags.IntVar(&b.parallel, "parallel", 2, "runs at a time")
+	flags.StringVar(&out, "out", "bench/results/ablation-fanout.json", "file of the results, written when all runs are finished")
+	flags.StringVar(&b.work, "work", "runs/ablation", "folder for checkpoints, trajectories, and the results until then, from which the command goes on")
 	flags.Int64Var(&b.every, "every", 5, "steps between evaluations")
 	flags.IntVar(&b.samples, "samples", 2, "rollouts of a held-out query in these")
 	flags.IntVar(&b.final, "final", 4, "rollouts of a held-out query at the start and the end")
@@ -52,18 +55,23 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if *seeds < 1 || !(b.tokens > 0) || flags.NArg() > 0 {
-		return errors.New("want at least one seed, a positive number of tokens and no further arguments")
+	if *seeds < 1 || b.parallel < 1 || !(b.tokens > 0) || flags.NArg() > 0 {
+		return errors.New("want at least one seed, one run at a time, a positive number of tokens and no further arguments")
 	}
-	b.results, err = open(b.path, Results{
+	if b.work, err = filepath.Abs(b.work); err != nil {
+		return err
+	}
+	b.results, err = open(Results{
 		What:   "M-GRPO on the built-in research task: arms at equal rollout tokens",
 		Commit: commit(ctx), Machine: machine(),
 		Settings: Settings{b.tokens, b.every, b.samples, b.final, b.set},
-	})
+	}, b.unfinished(), out)
 	if err != nil {
 		return err
 	}
-	err = b.all(ctx, which, *seeds)
+	if err = b.all(ctx, which, *seeds); err == nil {
+		err = b.results.save(out)
+	}
 	fmt.Print(table(b.results, which))
 	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 )
 
 // Results is the file of an ablation. It is written anew after every run, so that no finished run is lost.
@@ -52,6 +54,7 @@ type Run struct {
 	Steps   int64   `json:"steps"`
 	Tokens  float64 `json:"tokens"` // prompt, sampled and observed, of all agents' rollouts
 	Seconds float64 `json:"seconds"`
+	Age     float64 `json:"age"` // mean age of the trajectories that were trained on, in versions
 	Final   Outcome `json:"final"`
 	Curve   []Point `json:"curve"` // start and end included
 }
@@ -59,10 +62,20 @@ type Run struct {
 // Outcome is an evaluation with all held-out queries.
 type Outcome struct {
 	Accuracy float64   `json:"accuracy"` // at temperature 1
-	Hops     []float64 `json:"hops"`     // the same for questions of 1, 2 and 3 hops
+	Hops     []float64 `json:"hops"`     // the same for questions of 1, 2, ... hops or parts
 	Greedy   float64   `json:"greedy"`
-	Calls    float64   `json:"calls"`            // delegations a rollout
+	Calls    Calls     `json:"calls"`
 	Expert   *float64  `json:"expert,omitempty"` // the researcher's expert score
+
+	Questions []float64 `json:"questions"` // accuracy of each held-out question at temperature 1, by id
+}
+
+// Calls is d_k, the delegations of a rollout, over the rollouts at temperature 1.
+type Calls struct {
+	Mean      float64 `json:"mean"`
+	Deviation float64 `json:"deviation"` // standard deviation within a question, pooled over questions
+	Widest    [2]int  `json:"widest"`    // least and most of the question in which they differ most
+	Rollouts  []int   `json:"rollouts"`  // with 0, 1, ... delegations
 }
 
 // Point of a learning curve: held-out accuracy after a number of rollout tokens.
@@ -72,19 +85,14 @@ type Point struct {
 	Accuracy float64 `json:"accuracy"`
 }
 
-// at interpolates a curve linearly between its evaluations. Beyond its end known is false.
-func at(curve []Point, tokens float64) (accuracy float64, known bool) {
-	for i, p := range curve {
-		if p.Tokens < tokens {
-			continue
-		}
-		if i == 0 {
-			return p.Accuracy, p.Tokens == tokens
-		}
-		before := curve[i-1]
-		return before.Accuracy + (p.Accuracy-before.Accuracy)*(tokens-before.Tokens)/(p.Tokens-before.Tokens), true
+// average is the mean accuracy of a curve over its tokens, straight between evaluations: who learns with fewer tokens has
+// more of it.
+func average(curve []Point) float64 {
+	var area float64
+	for i, p := range curve[1:] {
+		area += (p.Accuracy + curve[i].Accuracy) / 2 * (p.Tokens - curve[i].Tokens)
 	}
-	return 0, false
+	return area / curve[len(curve)-1].Tokens
 }
 
 func (r *Results) start(name string, seed int) *Start {
@@ -105,9 +113,23 @@ func (r *Results) run(arm string, seed int) *Run {
 	return nil
 }
 
-// open reads a file of results, which must have the same settings as fresh; without a file it returns fresh.
-func open(path string, fresh Results) (*Results, error) {
-	data, err := os.ReadFile(path)
+// sort brings starts and runs into an order that does not depend on which ended first.
+func (r *Results) sort() {
+	slices.SortFunc(r.Starts, func(a, b Start) int { return cmp.Or(cmp.Compare(a.Seed, b.Seed), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(r.Runs, func(a, b Run) int {
+		return cmp.Or(cmp.Compare(a.Seed, b.Seed), cmp.Compare(slices.Index(armNames(), a.Arm), slices.Index(armNames(), b.Arm)))
+	})
+}
+
+// open reads the first of these files of results that is there; it must have the same settings as fresh. Without any it
+// returns fresh.
+func open(fresh Results, paths ...string) (*Results, error) {
+	path, data, err := "", []byte(nil), error(fs.ErrNotExist)
+	for _, path = range paths {
+		if data, err = os.ReadFile(path); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return &fresh, nil
 	}
@@ -119,7 +141,7 @@ func open(path string, fresh Results) (*Results, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if !reflect.DeepEqual(old.Settings, fresh.Settings) {
-		return nil, fmt.Errorf("%s holds runs with other settings, %+v: choose another -out or the same settings", path, old.Settings)
+		return nil, fmt.Errorf("%s holds runs with other settings, %+v: choose another -out and -work or the same settings", path, old.Settings)
 	}
 	return &old, nil
 }

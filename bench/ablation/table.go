@@ -4,43 +4,49 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // table is the results in Markdown: a row an arm, means over seeds with the sample standard deviation.
 func table(r *Results, arms []arm) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| arm | seeds | steps | start | final T=1 | final greedy | 1/2/3 hops (T=1) | calls | researcher expert | T=1 at 100 k / 200 k tokens | final, paired with %s |\n", arms[0].name)
-	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| arm | seeds | steps | k tokens | start | over the run | final T=1 | final greedy | 1, 2, ... hops or parts (T=1) | calls, s.d. within a question | researcher expert | over the run, difference [95 %] | final, difference [95 %] |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, a := range arms {
-		c := columnsOf(r, a, arms[0])
+		c := columnsOf(r, a)
 		if len(c.final) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "| %s | %d | %.0f | %.2f | %s | %.2f | %s | %.1f -> %.1f | %s | %s / %s | %s |\n", a.title, len(c.final),
-			mean(c.steps), mean(c.start), spread(c.final), mean(c.greedy), hops(c.hops), mean(c.callsStart), mean(c.callsEnd),
-			expert(c), share(c.at100k), share(c.at200k), difference(a, arms[0], c.paired))
+		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.2f | %.3f | %s | %.2f | %s | %.1f, %.1f -> %.1f, %.1f | %s | %s | %s |\n", a.title, len(c.final),
+			mean(c.steps), mean(c.tokens)/1000, mean(c.start), mean(c.average), spread(c.final), mean(c.greedy), hops(c.hops),
+			mean(c.callsStart), mean(c.withinStart), mean(c.callsEnd), mean(c.withinEnd), expert(c), difference(a, c.pairedAverage), difference(a, c.pairedFinal))
 	}
 	return b.String()
 }
 
 // columns are an arm's numbers, one a seed.
 type columns struct {
-	steps, start, final, greedy, callsStart, callsEnd, expertStart, expertEnd, at100k, at200k, paired []float64
-	hops                                                                                              [][]float64 // [hops-1][seed]
+	steps, tokens, start, average, final, greedy                         []float64
+	callsStart, withinStart, callsEnd, withinEnd, expertStart, expertEnd []float64
+	pairedAverage, pairedFinal                                           []float64
+
+	hops [][]float64 // [hops-1][seed]
 }
 
-func columnsOf(r *Results, a, first arm) (c columns) {
+func columnsOf(r *Results, a arm) (c columns) {
 	for _, x := range r.Runs {
 		if x.Arm != a.name {
 			continue
 		}
 		c.steps = append(c.steps, float64(x.Steps))
+		c.tokens, c.average = append(c.tokens, x.Tokens), append(c.average, average(x.Curve))
 		c.final = append(c.final, x.Final.Accuracy)
 		c.greedy = append(c.greedy, x.Final.Greedy)
-		c.callsEnd = append(c.callsEnd, x.Final.Calls)
+		c.callsEnd, c.withinEnd = append(c.callsEnd, x.Final.Calls.Mean), append(c.withinEnd, x.Final.Calls.Deviation)
 		if s := r.start(a.start, x.Seed); s != nil {
 			c.start = append(c.start, s.Outcome.Accuracy)
-			c.callsStart = append(c.callsStart, s.Outcome.Calls)
+			c.callsStart, c.withinStart = append(c.callsStart, s.Outcome.Calls.Mean), append(c.withinStart, s.Outcome.Calls.Deviation)
 			c.expertStart = known(c.expertStart, s.Outcome.Expert)
 		}
 		c.expertEnd = known(c.expertEnd, x.Final.Expert)
@@ -50,14 +56,9 @@ func columnsOf(r *Results, a, first arm) (c columns) {
 			}
 			c.hops[i] = append(c.hops[i], v)
 		}
-		if v, ok := at(x.Curve, 100e3); ok {
-			c.at100k = append(c.at100k, v)
-		}
-		if v, ok := at(x.Curve, 200e3); ok {
-			c.at200k = append(c.at200k, v)
-		}
-		if base := r.run(first.name, x.Seed); base != nil {
-			c.paired = append(c.paired, x.Final.Accuracy-base.Final.Accuracy)
+		if base := r.run(a.base(), x.Seed); base != nil && a.name != base.Arm {
+			c.pairedAverage = append(c.pairedAverage, average(x.Curve)-average(base.Curve))
+			c.pairedFinal = append(c.pairedFinal, x.Final.Accuracy-base.Final.Accuracy)
 		}
 	}
 	return c
@@ -70,13 +71,14 @@ func known(values []float64, v *float64) []float64 {
 	return append(values, *v)
 }
 
-func mean(v []float64) float64 {
-	sum := 0.0
+func sum(v []float64) (s float64) {
 	for _, x := range v {
-		sum += x
+		s += x
 	}
-	return sum / float64(len(v))
+	return s
 }
+
+func mean(v []float64) float64 { return sum(v) / float64(len(v)) }
 
 // deviation is the sample standard deviation.
 func deviation(v []float64) float64 {
@@ -119,13 +121,23 @@ func expert(c columns) string {
 	return share(c.expertStart) + " -> " + share(c.expertEnd)
 }
 
-func difference(a, first arm, v []float64) string {
-	if a.name == first.name || len(v) == 0 {
+// difference is the mean of an arm's differences to the one it is compared with, with its interval. A difference is of
+// two runs with the same seed, cold start and held-out questions.
+func difference(a arm, paired []float64) string {
+	switch len(paired) {
+	case 0:
 		return "-"
+	case 1:
+		return fmt.Sprintf("%+.3f to %s", paired[0], a.base())
 	}
-	sign := ""
-	if mean(v) >= 0 {
-		sign = "+"
-	}
-	return sign + spread(v)
+	half := halfWidth(paired)
+	return fmt.Sprintf("%+.3f [%+.3f, %+.3f] to %s", mean(paired), mean(paired)-half, mean(paired)+half, a.base())
+}
+
+// halfWidth is half the width of the 95 % interval of a mean, by Student's t: seeds are few, and the interval is to hold
+// for seeds that were not run, not only for other questions to these.
+func halfWidth(values []float64) float64 {
+	n := float64(len(values))
+	t := distuv.StudentsT{Sigma: 1, Nu: n - 1}
+	return t.Quantile(0.975) * deviation(values) / math.Sqrt(n)
 }
