@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda cubins test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -112,6 +112,12 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
+	@$(MAKE) cubins
+
+cubins: ## what the compiler made of each CUDA kernel, no worse than kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
+	@$(MAKE) native-tests CUDA=1
+	@bench/cubins/tools.sh
+	@$(GO) run ./bench/cubins $(if $(UPDATE),-update)
 
 gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu.parts of make build CUDA=1, and torch)
 	@bench/gpu/test.sh
