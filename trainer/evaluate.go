@@ -27,6 +27,9 @@ type Evaluation struct {
 	Dir     string           // where the trajectories are
 	Records []metrics.Record // one an agent, main first
 	Samples int              // rollouts of each query
+	Answers []Answers        // none where rollouts have no score
+
+	Difference *Difference // to another evaluation of the same questions; nil: none
 }
 
 // Unknown is an error where rollouts have no score, and with it the evaluation no accuracy.
@@ -72,10 +75,12 @@ func (e Evaluation) JSON() ([]byte, error) {
 		Checkpoint string           `json:"checkpoint"`
 		Samples    int              `json:"samples"`
 		Scores     []metrics.Score  `json:"scores"`
+		Difference *Difference      `json:"difference,omitempty"`
 		Tokens     *float64         `json:"tokens_per_question,omitempty"`
 		Seconds    *float64         `json:"seconds_per_question,omitempty"`
 		Agents     []metrics.Record `json:"agents"`
-	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores()}
+		Answers    []Answers        `json:"answers"`
+	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: e.Answers}
 	if tokens, seconds, known := e.costs(); known {
 		out.Tokens, out.Seconds = &tokens, &seconds
 	}
@@ -102,7 +107,13 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, "eval", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir)}
-		return t.each(ctx, func(w *worker, ctx context.Context) error { return w.evaluate(ctx, from.Step) })
+		return t.each(ctx, func(w *worker, ctx context.Context) error {
+			answers, err := w.holdOut(ctx, from.Step)
+			if w.main {
+				e.Answers = exported(answers)
+			}
+			return err
+		})
 	})
 	for _, name := range cfg.AgentNames() {
 		if r, ok := records.byAgent[name]; ok {
@@ -156,30 +167,37 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 
 // evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.
 func (w *worker) evaluate(ctx context.Context, version int64) error {
+	_, err := w.holdOut(ctx, version)
+	return err
+}
+
+// holdOut is evaluate. At the main agent's worker it returns the questions with their answers, unless some have no score.
+func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered, err error) {
 	p := store.Eval(version)
 	clock := w.stopwatch()
 	held, err := w.rollOut(ctx, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	outcomes, err := w.member.Outcomes(ctx, p, total(held.plan))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	clock.lap("rollout")
 	questions, err := w.questionsOf(held.plan)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	own := ofOwnSet(questions, outcomes)
 	record := w.evalRecord(version, held, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
-		record.Scores = scoresOf(answersOf(questions, outcomes, held.plan.Rollouts), w.cfg.Run.Seed)
+		answers = answersOf(questions, outcomes, held.plan.Rollouts)
+		record.Scores = scoresOf(answers, w.cfg.Run.Seed)
 	}
 	w.archive.Evaluated(version, accuracy(own))
 	w.observer.Report(record)
 	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
-	return nil
+	return answers, nil
 }
 
 // checkpointOf verifies a step's files and that they are of this team.
@@ -284,6 +302,9 @@ func (e Evaluation) String() string {
 	b.WriteByte('\n')
 	if scores := e.Scores(); len(scores) > 0 {
 		fmt.Fprintf(&b, "%s\n", scoreTable(scores))
+	}
+	if d := e.Difference; d != nil {
+		fmt.Fprintf(&b, "difference    %+.4f  (95 %%: %+.4f to %+.4f) to the other evaluation of these %d questions\n\n", d.Mean, d.Interval[0], d.Interval[1], d.Questions)
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
 type evalCmd struct {
@@ -15,6 +17,7 @@ type evalCmd struct {
 	Queries    int    `placeholder:"N" help:"Held-out queries, in place of eval.queries."`
 	JSON       bool   `help:"Print the evaluation as JSON, in place of tables."`
 	Samples    int    `placeholder:"N" help:"Rollouts of each, in place of eval.samples."`
+	Against    string `placeholder:"FILE" help:"An evaluation of the same questions, as --json prints it: the difference is shown, with its interval, paired by question."`
 }
 
 func (evalCmd) Help() string {
@@ -32,6 +35,32 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var against []trainer.Answers
+	if c.Against != "" {
+		if against, err = trainer.ReadAnswers(c.Against); err != nil {
+			return err
+		}
+	}
+	e, err := c.evaluate(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err = e.Unknown(); err == nil && len(against) > 0 {
+		var d trainer.Difference
+		if d, err = trainer.Compare(against, e.Answers, cfg.Run.Seed); err == nil {
+			e.Difference = &d
+		}
+	}
+	if !c.JSON {
+		fmt.Print(e)
+		return err
+	}
+	text, failed := e.JSON()
+	fmt.Printf("%s", text)
+	return errors.Join(err, failed)
+}
+
+func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config) (e trainer.Evaluation, err error) {
 	progress := os.Stdout
 	if c.JSON {
 		progress = os.Stderr
@@ -41,26 +70,14 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	if cfg.HasGateway() {
 		server, err := serveHealth(cfg, nil)
 		if err != nil {
-			return err
+			return e, err
 		}
 		defer server.Close()
 		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
-			return err
+			return e, err
 		}
 	}
-	e, err := trainer.Evaluate(ctx, cfg, opt)
+	e, err = trainer.Evaluate(ctx, cfg, opt)
 	console.Summary() // it has no records: this clears the progress line
-	if err != nil {
-		return err
-	}
-	if !c.JSON {
-		fmt.Print(e)
-		return e.Unknown()
-	}
-	text, err := e.JSON()
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%s", text)
-	return e.Unknown()
+	return e, err
 }

@@ -1,0 +1,95 @@
+package trainer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// Answers are the answers to one held-out question.
+type Answers struct {
+	Set      string    `json:"set,omitempty"` // as Score.Set
+	Question string    `json:"question"`      // its id
+	Correct  []float64 `json:"correct"`       // the score of each answer
+}
+
+// Difference is by how much the accuracy of one evaluation is above that of another of the same questions.
+type Difference struct {
+	Questions int        `json:"questions"`
+	Mean      float64    `json:"mean"`
+	Interval  [2]float64 `json:"interval"` // 95 % of the differences of questions drawn again, with replacement
+}
+
+// Compare pairs two evaluations by question: what makes a question hard for both is in neither side's favour, so the interval is
+// narrower than those of the two accuracies let one think. The evaluations may have different numbers of answers to each.
+func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
+	if len(before) == 0 || len(before) != len(after) {
+		return d, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(after))
+	}
+	earlier := map[[2]string]float64{}
+	for _, a := range before {
+		if earlier[[2]string{a.Set, a.Question}], err = a.mean(); err != nil {
+			return d, err
+		}
+	}
+	if len(earlier) != len(before) {
+		return d, errors.New("an evaluation has a question twice")
+	}
+	differences := make([]float64, len(after))
+	var all mean
+	for i, a := range after {
+		was, known := earlier[[2]string{a.Set, a.Question}]
+		if !known {
+			return d, fmt.Errorf("question %q is in one of the evaluations only, or twice", a.Question)
+		}
+		delete(earlier, [2]string{a.Set, a.Question})
+		now, err := a.mean()
+		if err != nil {
+			return d, err
+		}
+		differences[i] = now - was
+		all.add(differences[i])
+	}
+	return Difference{len(after), all.value(), bootstrap(differences, seed, "difference")}, nil
+}
+
+// ReadAnswers reads the answers of an evaluation as Evaluation.JSON writes it.
+func ReadAnswers(path string) ([]Answers, error) {
+	const limit = 1 << 30
+	data, err := durable.ReadSmall(path, limit)
+	if err != nil {
+		return nil, err
+	}
+	var e struct {
+		Answers []Answers `json:"answers"`
+	}
+	if err := json.Unmarshal(data, &e); err != nil {
+		return nil, fmt.Errorf("%s is no evaluation: %w", path, err)
+	}
+	if len(e.Answers) == 0 {
+		return nil, fmt.Errorf("%s has no \"answers\": want what mgrpo eval --json printed", path)
+	}
+	return e.Answers, nil
+}
+
+func (a Answers) mean() (float64, error) {
+	var m mean
+	for _, c := range a.Correct {
+		m.add(c)
+	}
+	if !(m.value() >= 0 && m.value() <= 1) { // of no answer, or not of ours
+		return 0, fmt.Errorf("the mean score of question %q is %v, not one from 0 to 1", a.Question, m.value())
+	}
+	return m.value(), nil
+}
+
+// exported are the answers as an evaluation gives them away.
+func exported(questions []answered) []Answers {
+	out := make([]Answers, len(questions))
+	for i, q := range questions {
+		out[i] = Answers{q.query.Set, q.query.ID, q.correct}
+	}
+	return out
+}

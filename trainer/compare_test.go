@@ -1,0 +1,87 @@
+package trainer
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The interval of a paired difference holds the true one, and is narrower than what questions of very different difficulty
+// leave uncertain of either accuracy.
+func TestCompare(t *testing.T) {
+	const questions, runs, gain = 200, 100, 0.1
+	rng := rand.New(rand.NewPCG(1, 2))
+	held := 0
+	for seed := range uint64(runs) {
+		var before, after []Answers
+		for i := range questions {
+			hard := float64(i%2) * 0.8 // scores of 0 to 0.2 and of 0.8 to 1: their spread is no part of the difference's
+			id := strconv.Itoa(i)
+			before = append(before, Answers{"", id, []float64{hard + 0.1*rng.Float64()}})
+			after = append([]Answers{{"", id, []float64{hard + gain + 0.1*rng.Float64()}}}, after...)
+		}
+		d, err := Compare(before, after, seed)
+		if err != nil || d.Questions != questions || !(d.Interval[0] < d.Mean && d.Mean < d.Interval[1]) {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		// The difference of two uniform numbers of width 0.1 has the deviation 0.1 / sqrt(6): 95 % lie within 0.0057 of the mean of 200.
+		if width := (d.Interval[1] - d.Interval[0]) / 2; math.Abs(width-0.0057) > 0.001 {
+			t.Errorf("an interval of %v around the mean", width)
+		}
+		if d.Interval[0] <= gain && gain <= d.Interval[1] {
+			held++
+		}
+	}
+	if held < 87 || held == runs { // 95 of 100, within three and a half standard deviations
+		t.Errorf("%d of %d intervals hold the true difference", held, runs)
+	}
+}
+
+func TestCompareRefuses(t *testing.T) {
+	one := func(set, id string, scores ...float64) Answers { return Answers{set, id, scores} }
+	for name, c := range map[string]struct {
+		before, after []Answers
+		want          string
+	}{
+		"nothing":            {nil, nil, "cannot be compared"},
+		"fewer":              {[]Answers{one("", "a", 1)}, []Answers{one("", "a", 1), one("", "b", 1)}, "cannot be compared"},
+		"others":             {[]Answers{one("", "a", 1)}, []Answers{one("", "b", 1)}, `"b"`},
+		"another set":        {[]Answers{one("x", "a", 1)}, []Answers{one("y", "a", 1)}, `"a"`},
+		"one twice before":   {[]Answers{one("", "a", 1), one("", "a", 1)}, []Answers{one("", "a", 1), one("", "b", 1)}, "twice"},
+		"one twice after":    {[]Answers{one("", "a", 1), one("", "b", 1)}, []Answers{one("", "a", 1), one("", "a", 1)}, "twice"},
+		"no answer":          {[]Answers{one("", "a")}, []Answers{one("", "a", 1)}, "mean score"},
+		"no score from 0 on": {[]Answers{one("", "a", 1)}, []Answers{one("", "a", -1)}, "mean score"},
+	} {
+		if _, err := Compare(c.before, c.after, 1); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// What an evaluation writes is read again, and other files are refused.
+func TestReadAnswers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "before.json")
+	text, err := Evaluation{Samples: 2, Answers: []Answers{{"hard", "a", []float64{0, 1}}}}.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadAnswers(path)
+	if err != nil || len(got) != 1 || got[0].Set != "hard" || got[0].Question != "a" || len(got[0].Correct) != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, other := range []string{"", "{}", `{"answers": 1}`, `{"answers": []}`} {
+		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadAnswers(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: %v", other, err)
+		}
+	}
+}
