@@ -4,7 +4,10 @@ package kernels
 import "C"
 
 import (
+	"fmt"
 	"math"
+	"slices"
+	"unsafe"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -27,6 +30,28 @@ func (s *LossSums) Merge(part LossSums) {
 	default:
 		C.mgrpo_loss_sums_merge(&s.c, &part.c)
 	}
+}
+
+// MarshalBinary encodes the sums for another process of the same program.
+func (s LossSums) MarshalBinary() ([]byte, error) {
+	if !s.begun {
+		return nil, nil
+	}
+	return slices.Clone(s.bytes()), nil
+}
+
+// UnmarshalBinary takes what MarshalBinary gave.
+func (s *LossSums) UnmarshalBinary(b []byte) error {
+	if len(b) != 0 && len(b) != len(s.bytes()) {
+		return fmt.Errorf("kernels: sums of a loss in %d bytes, expected %d", len(b), len(s.bytes()))
+	}
+	s.begun = len(b) > 0
+	copy(s.bytes(), b)
+	return nil
+}
+
+func (s *LossSums) bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s.c)), unsafe.Sizeof(s.c))
 }
 
 // Stats finishes the statistics of a batch whose micro-batches have all been merged.

@@ -161,11 +161,11 @@ func (g *Group) Rank() int { return g.rank }
 // Size returns the number of processes.
 func (g *Group) Size() int { return g.size }
 
-// Share returns which of n elements are this rank's: from from up to to. Shares begin at multiples of 64; the last may be
-// shorter or empty.
-func (g *Group) Share(n int64) (from, to int64) {
+// Share returns which of n elements are a rank's: from from up to to. Shares begin at multiples of 64; the last may be shorter or
+// empty.
+func (g *Group) Share(n int64, rank int) (from, to int64) {
 	var first, last C.int64_t
-	C.mgt_group_share(C.int64_t(n), C.int(g.rank), C.int(g.size), &first, &last)
+	C.mgt_group_share(C.int64_t(n), C.int(rank), C.int(g.size), &first, &last)
 	return int64(first), int64(last)
 }
 

@@ -101,7 +101,7 @@ func rankSums(d *Device, g *Group, seed uint64) error {
 	pause := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
 	return d.Do(ctx, func(s *Scope) error {
 		for _, n := range groupSizes {
-			from, to := g.Share(n)
+			from, to := g.Share(n, g.Rank())
 			mine, last := contribution(g.Rank(), n), contribution(g.Size()-1, n)
 			sum, halves := make([]float32, n), make([]float32, to-from)
 			for i := range halves {

@@ -89,8 +89,6 @@ type Parameters interface {
 	Numel() int64
 	// Read fills dst with the weights that begin at index from.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Moments returns functions that fill dst with AdamW's current moments, beginning at index from.
-	Moments(ctx context.Context) (m, v func(from int64, dst []float32) error)
 	// Copy copies all buffers at one moment. The slices have the buffers' length.
 	Copy(ctx context.Context, master, m, v []float32) error
 	// Files are what the agent's folder is written from. They take the weights from master, which fills dst with those

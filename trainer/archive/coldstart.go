@@ -46,7 +46,14 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 	o := Optimizer{Step: c.Updates, Len: a.parameters.Numel(), Buffers: map[string]func(int64, []float32) error{
 		masterBuffer: func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }}}
 	if !c.Over {
-		o.Buffers["m"], o.Buffers["v"] = a.parameters.Moments(ctx)
+		held, free, err := a.copyNow(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = free() }()
+		for name, buffer := range map[string][]float32{masterBuffer: held.master, "m": held.m, "v": held.v} {
+			o.Buffers[name] = held.reader(ctx, buffer)
+		}
 	}
 	folder = coldStartDir(a.settings.Dir, a.settings.Agent)
 	if err = durable.MkdirAll(a.checkpoints.fsys(), filepath.Dir(folder)); err == nil {
@@ -65,6 +72,21 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 		return "", a.diskFull(fmt.Errorf("state of the cold start: %w", err))
 	}
 	return folder, nil
+}
+
+// copyNow copies the weights and moments, in memory of its own for an agent of which no checkpoint will have moments.
+func (a *Archive) copyNow(ctx context.Context) (held *copied, free func() error, err error) {
+	held, free = a.copied, func() error { return nil }
+	if held == nil {
+		if held, err = newCopied(a.parameters.Numel()); err != nil {
+			return nil, nil, err
+		}
+		free = held.free
+	}
+	if err := a.parameters.Copy(ctx, held.master, held.m, held.v); err != nil {
+		return nil, nil, errors.Join(err, free())
+	}
+	return held, free, nil
 }
 
 // RestoreColdStart restores the weights and moments of a stopped cold start. If there is none it changes nothing and

@@ -12,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -43,15 +44,16 @@ func TestFiveAdamWSteps(t *testing.T) {
 	dirs := golden.InSafetensors(golden.Models(t))
 	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
-			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { fiveSteps(t, dir, device) })
+			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { fiveSteps(t, dir, device, ranks.Solo{}) })
 		}
 	}
 	golden.CountModels("adamw", dirs, 1)
 }
 
-func fiveSteps(t *testing.T, dir, device string) {
+func fiveSteps(t *testing.T, dir, device string, g ranks.Group) {
+	t.Helper()
 	m := loadModel(t, dir, device)
-	want := takeSteps(t, m, model.All(m), dir, tolLoss, tolNorm)
+	want := takeSteps(t, g, m, model.All(m), dir, tolLoss, tolNorm)
 	for _, p := range m.Layout.Tensors() {
 		values := make([]float32, p.Numel())
 		if err := m.ReadFlat(context.Background(), m.Master, p.Offset, values); err != nil {
@@ -62,7 +64,7 @@ func fiveSteps(t *testing.T, dir, device string) {
 }
 
 // takeSteps trains for the steps of a case's expected.json, and compares losses and norms.
-func takeSteps(t *testing.T, m *model.Model, params model.Params, dir string, tolLoss, tolNorm float64) (want adamwCase) {
+func takeSteps(t *testing.T, g ranks.Group, m *model.Model, params model.Params, dir string, tolLoss, tolNorm float64) (want adamwCase) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
 	if err != nil {
@@ -72,7 +74,7 @@ func takeSteps(t *testing.T, m *model.Model, params model.Params, dir string, to
 		t.Fatal(err)
 	}
 	ctx, a := context.Background(), want.AdamW
-	l, err := New(ctx, m, params, Options{Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
+	l, err := New(ctx, m, params, Options{Group: g, Temperature: 1, MicroBatchTokens: 1 << 20, Adam: Adam{a.Beta1, a.Beta2, a.Eps, a.WeightDecay, a.Clip}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,28 +148,46 @@ func goldenBatch(want golden.Tensors) (batch []*Sequence, coef []float64) {
 	return batch, coef
 }
 
-// lossAndGradient is the goldens' loss, -sum(coef · logp)/N, with its gradient in the learner's buffer.
+// lossAndGradient is the goldens' loss, -sum(coef · logp)/N, with its gradient in the learner's buffer. Ranks take its rows in turns.
 func lossAndGradient(t *testing.T, l *Learner, batch []*Sequence, coef []float64) (loss float64) {
 	t.Helper()
 	if err := l.zeroGrad(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	var mine []*Sequence
+	var own []float64
+	at, n := 0, len(coef)
+	for i, q := range batch {
+		trained := len(q.trained())
+		if i%l.group.Size() == l.group.Rank() {
+			mine, own = append(mine, q), append(own, coef[at:][:trained]...)
+		}
+		at += trained
+	}
 	err := l.model.Device.Do(context.Background(), func(s *torch.Scope) error {
-		b := pack(s, batch)
+		if len(mine) == 0 {
+			return nil
+		}
+		b := pack(s, mine)
 		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
 			logp, _ := l.head(hidden, b)
 			values, d := make([]float32, b.n), make([]float32, b.n)
 			logp.Detach().Float32s(values)
-			for i, c := range coef {
-				loss -= c * float64(values[i]) / float64(b.n)
-				d[i] = float32(-c / float64(b.n))
+			for i, c := range own {
+				loss -= c * float64(values[i]) / float64(n)
+				d[i] = float32(-c / float64(n))
 			}
 			return []*torch.Tensor{logp}, []*torch.Tensor{s.FromFloat32(d, int64(b.n))}
 		})
 		return nil
 	})
+	losses, err := agree(context.Background(), l.group, loss, err, 0)
 	if err != nil {
 		t.Fatal(err)
+	}
+	loss = 0
+	for _, part := range losses {
+		loss += part
 	}
 	return loss
 }

@@ -11,26 +11,36 @@ import (
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // TestAdapterSteps trains every golden adapter for five steps: losses, gradient norms, and the adapters afterwards. The
 // base does not change.
 func TestAdapterSteps(t *testing.T) {
+	dirs := adapterGoldens(t)
+	for _, dir := range dirs {
+		for _, device := range cudatest.Devices(t) {
+			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { adapterSteps(t, dir, device, ranks.Solo{}) })
+		}
+	}
+	golden.Count("lora/adamw", len(dirs))
+}
+
+func adapterGoldens(t *testing.T) (dirs []string) {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(golden.Dir(t, "lora"), "*", "expected.json"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no LoRA goldens found: %v", err)
 	}
 	for _, file := range files {
-		dir := filepath.Dir(file)
-		for _, device := range cudatest.Devices(t) {
-			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { adapterSteps(t, dir, device) })
-		}
+		dirs = append(dirs, filepath.Dir(file))
 	}
-	golden.Count("lora/adamw", len(files))
+	return dirs
 }
 
-func adapterSteps(t *testing.T, dir, device string) {
+func adapterSteps(t *testing.T, dir, device string, g ranks.Group) {
+	t.Helper()
 	const tolLoss, tolNorm, tolSum, tolSumSq = 1e-4, 2e-4, 2e-3, 1e-4
 	var config struct {
 		Base string `json:"base_model_name_or_path"`
@@ -56,7 +66,7 @@ func adapterSteps(t *testing.T, dir, device string) {
 	defer a.Close(ctx)
 	wantHeadRows(t, base, model.All(base), DefaultHeadRows)
 	wantHeadRows(t, a.Model(), a, FrozenHeadRows)
-	want := takeSteps(t, a.Model(), a, dir, tolLoss, tolNorm)
+	want := takeSteps(t, g, a.Model(), a, dir, tolLoss, tolNorm)
 	for _, p := range read.Layout.Tensors() {
 		values := make([]float32, p.Numel())
 		if err := base.ReadFlat(ctx, a.Master(), p.Offset, values); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
@@ -14,23 +15,31 @@ import (
 // apply makes one AdamW update from the accumulated gradient and returns the gradient's norm. If the norm is not finite,
 // apply changes nothing and returns an error.
 func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err error) {
+	if norm, err = l.norm(ctx); err != nil {
+		return norm, err
+	}
 	a := l.opt.Adam
 	err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
-		b, n := model.Backend(s), l.grad.Numel()
-		if norm, err = kernels.GradNorm(b, l.grad.Ptr(), n); err != nil {
-			return err
-		}
 		var copied unsafe.Pointer
 		if half := l.params.Half(); half != nil {
-			copied = half.Ptr()
+			copied = l.share(half).Ptr()
 		}
-		err = kernels.AdamW(b, l.params.Master().Ptr(), l.m.Ptr(), l.v.Ptr(), l.grad.Ptr(), copied, n, norm, kernels.AdamWConfig{
+		err = kernels.AdamW(model.Backend(s), l.share(l.params.Master()).Ptr(), l.m.Ptr(), l.v.Ptr(), l.share(l.grad).Ptr(), copied, l.to-l.from, norm, kernels.AdamWConfig{
 			LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
 		})
-		if err == nil {
-			l.params.Publish()
+		if err != nil {
+			return err
 		}
-		return err
+		for _, whole := range []*torch.Tensor{l.params.Master(), l.params.Half()} {
+			if whole == nil {
+				continue
+			}
+			if err := l.group.AllGather(ctx, whole); err != nil {
+				return err
+			}
+		}
+		l.params.Publish()
+		return nil
 	})
 	var failed *kernels.Error
 	if errors.As(err, &failed) && failed.Status == kernels.NonFinite {
@@ -40,4 +49,31 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		l.steps++
 	}
 	return norm, err
+}
+
+// norm sums the ranks' gradients up and returns the norm of the sum.
+func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
+	var own float64
+	err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
+		if l.part == nil { // otherwise each micro-batch's gradient was
+			if err := l.group.ReduceScatter(ctx, l.grad); err != nil {
+				return err
+			}
+		}
+		own, err = kernels.GradNorm(model.Backend(s), l.share(l.grad).Ptr(), l.to-l.from)
+		return err
+	})
+	norms, err := agree(ctx, l.group, own, err, 0)
+	for _, n := range norms {
+		norm = math.Hypot(norm, n)
+	}
+	return norm, err
+}
+
+// share is this rank's share of a flat buffer, which may be that share alone.
+func (l *Learner) share(flat *torch.Tensor) *torch.Tensor {
+	if flat.Numel() != l.params.Numel() {
+		return flat
+	}
+	return flat.Narrow(0, l.from, l.to-l.from)
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
 // The bf16 gradient of a micro-batch is added without a float32 copy of it, which no plan counts.
@@ -26,7 +28,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 		return m.Peak
 	}
 	const n = 1<<24 + 3
-	l := &Learner{}
+	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), s.Keep(s.Full(torch.BFloat16, 2, n))
 		return nil
@@ -36,10 +38,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	}
 	before := peak()
 	var added, left float64
-	err = dev.Do(ctx, func(s *torch.Scope) error {
-		l.collectGradient()
-		return nil
-	})
+	err = l.collectGradient(ctx)
 	if grown := peak() - before; err != nil || grown > 8<<20 {
 		t.Errorf("%v: the peak grew by %d MB for %d MB of gradient", err, grown>>20, 4*n>>20)
 	}

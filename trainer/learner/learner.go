@@ -11,10 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
 // Options of a learner. Names and defaults are those of the configuration's grpo and optimizer sections.
 type Options struct {
+	Group            ranks.Group // of the processes that train the parameters together; nil: this one alone
 	Loss             mgrpo.Objective
 	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
 	Temperature      float64
@@ -43,31 +45,45 @@ const (
 )
 
 // Learner owns the gradient and the optimizer state of one model's trained parameters.
+//
+// The ranks of a group have a learner each, over a copy of the same model, and call the same methods with the same arguments. Each
+// computes the loss of its share of the sequences, and each updates its share of the parameters. Where a method of one of them fails or
+// refuses, those of all do.
 type Learner struct {
 	model  *model.Model // computes the forward and backward passes
 	params model.Params // the trained parameters
 	opt    Options
 	ref    *model.Model // reference policy of the KL term; nil: no KL term, or SetReference was not called yet
 
-	grad  *torch.Tensor // fp32 [params.Numel]
-	part  *torch.Tensor // gradient of one micro-batch in the compute type; nil if that is fp32
-	m, v  *torch.Tensor // fp32 [params.Numel]: first and second moment
+	group    ranks.Group
+	from, to int64 // this rank's share of the parameters
+
+	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [to-from]: of the share, the sum over all ranks
+	part  *torch.Tensor // gradient of one micro-batch in the compute type, [params.Numel]; nil if that is fp32
+	m, v  *torch.Tensor // fp32 [to-from]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
 
 // New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
 // to mod.
 func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
-	l := &Learner{model: mod, params: params, opt: opt}
+	l := &Learner{model: mod, params: params, opt: opt, group: opt.Group}
+	if l.group == nil {
+		l.group = ranks.Solo{}
+	}
 	n := params.Numel()
+	l.from, l.to = l.group.Share(n, l.group.Rank())
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
-		l.grad = s.Keep(s.Zeros(torch.Float32, n))
-		l.m = s.Keep(s.Zeros(torch.Float32, n))
-		l.v = s.Keep(s.Zeros(torch.Float32, n))
-		target := l.grad
+		l.m = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
+		l.v = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
+		var target *torch.Tensor
 		if p := params.Leaves(); len(p) > 0 && p[0].Leaf.DType() != torch.Float32 {
+			l.grad = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
 			l.part = s.Keep(s.Zeros(mod.Compute.DType(), n))
 			target = l.part
+		} else {
+			l.grad = s.Keep(s.Zeros(torch.Float32, n))
+			target = l.grad
 		}
 		for _, p := range params.Leaves() {
 			p.Leaf.RequireGrad(true)
@@ -144,7 +160,8 @@ func refused(err error) bool {
 	var loss *mgrpo.Refusal
 	var kernel *kernels.Error
 	var op *torch.Error
-	return errors.As(err, &loss) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||
+	var theirs refusal
+	return errors.As(err, &loss) || errors.As(err, &theirs) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||
 		(errors.As(err, &op) && op.Status == kernels.NonFinite) // logits, refused by the head's C++ code
 }
 
@@ -164,23 +181,8 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	if err := l.zeroGrad(ctx); err != nil {
 		return Report{}, err
 	}
-	learning := microBatches(loss.learning, l.opt.MicroBatchTokens)
-	if loss.routing = (routing{cfg: l.model.Config, balance: l.opt.Balance}); l.opt.Balance != 0 {
-		for _, micro := range learning {
-			rows := prefixTree{}.with(micro)
-			loss.routing.total += rows.len()
-		}
-	}
-	for _, micro := range learning {
-		if err := l.policyPass(ctx, loss, micro, true); err != nil {
-			return Report{}, err
-		}
-	}
-	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
-	for _, micro := range microBatches(loss.observed, l.opt.MicroBatchTokens) {
-		if err := l.policyPass(ctx, loss, micro, false); err != nil {
-			return Report{}, err
-		}
+	if err := l.passes(ctx, batch, loss, lr); err != nil {
+		return Report{}, err
 	}
 	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
 	if r.Skipped {
@@ -198,6 +200,47 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	return r, err
 }
 
+// passes runs this rank's micro-batches and sums up the loss of all ranks, and with the last micro-batch the gradient of a compute
+// type that is not fp32.
+func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64) error {
+	load := make([]int, l.group.Size())
+	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
+	observed := l.dealt(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
+	all, err := l.plan(ctx, batch, lr, learning)
+	if err != nil {
+		return err
+	}
+	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
+	err = l.backward(ctx, learning, all.Passes, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
+	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
+	for i := 0; i < len(observed) && err == nil; i++ {
+		err = l.policyPass(ctx, loss, observed[i], false)
+	}
+	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
+	if err != nil {
+		return err
+	}
+	loss.lossPart = lossPart{}
+	for _, p := range parts {
+		loss.add(p)
+	}
+	return nil
+}
+
+// backward makes the passes of this rank's micro-batches, and collects their gradients with those of the other ranks. A rank has up to
+// `passes` of them; with fewer it adds 0 to the others' sums, and after an error, where no update will be made, whatever it has.
+func (l *Learner) backward(ctx context.Context, mine [][]*Sequence, passes int, pass func(micro []*Sequence) error) (failed error) {
+	for i := range passes {
+		if i < len(mine) && failed == nil {
+			failed = pass(mine[i])
+		}
+		if err := l.collectGradient(ctx); err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
 func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		l.grad.Zero_()
@@ -207,15 +250,6 @@ func (l *Learner) zeroGrad(ctx context.Context) error {
 		return nil
 	})
 }
-
-// Steps is the number of updates made.
-func (l *Learner) Steps() int64 { return l.steps }
-
-// Moments are the optimizer's flat fp32 buffers, for checkpoints.
-func (l *Learner) Moments() (m, v *torch.Tensor) { return l.m, l.v }
-
-// SetSteps sets the update count, when a checkpoint is restored.
-func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Close frees gradient and moments.
 func (l *Learner) Close(ctx context.Context) error {

@@ -17,12 +17,25 @@ import (
 type minibatchLoss struct {
 	coefficient map[*Sequence]float64
 	totals      kernels.LossTotals
-	sums        kernels.LossSums
-	gap, tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number
 	routing     routing
+	lossPart
 
 	learning []*Sequence // sequences with a gradient
 	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
+}
+
+// lossPart is what the micro-batches of a rank add up to.
+type lossPart struct {
+	Sums        kernels.LossSums
+	Gap, Tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number
+	Routed      routed
+}
+
+func (p *lossPart) add(other lossPart) {
+	p.Sums.Merge(other.Sums)
+	p.Gap += other.Gap
+	p.Tokens += other.Tokens
+	p.Routed.add(other.Routed)
 }
 
 var errNothingToRead = errors.New("no trajectory of positive weight has a trained token")
@@ -78,7 +91,7 @@ func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, fir
 func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Sequence, learns bool) error {
 	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, micro)
-		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns)
+		count := p.routing.watch(s, &b, micro, l.opt.Replay, learns, &p.Routed)
 		objective := l.lossOfLogProbs
 		if learns && l.opt.Loss.Ratio.TokenLevel() {
 			objective = l.lossOfHidden
@@ -105,9 +118,6 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		})
 		if err == nil {
 			count()
-			if learns {
-				l.collectGradient()
-			}
 		}
 		return err
 	})
@@ -177,7 +187,7 @@ func (l *Learner) lossBatch(s *torch.Scope, p *minibatchLoss, micro []*Sequence)
 // merge adds the sums of a micro-batch and its gap between the trainer's and the sampler's log-probs. The gap leaves out
 // stale sequences: older weights give other log-probs even if both forward passes are correct.
 func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro []*Sequence) {
-	p.sums.Merge(sums)
+	p.Sums.Merge(sums)
 	behaviour := gather(micro, func(q *Sequence) []float32 { return q.Behaviour })
 	now := make([]float32, len(behaviour))
 	logp.Float32s(now)
@@ -186,34 +196,35 @@ func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro [
 		n := len(q.trained())
 		if !q.Stale {
 			for i := at; i < at+n; i++ {
-				p.gap += math.Abs(float64(now[i]) - float64(behaviour[i]))
+				p.Gap += math.Abs(float64(now[i]) - float64(behaviour[i]))
 			}
-			p.tokens += float64(n)
+			p.Tokens += float64(n)
 		}
 		at += n
 	}
 }
 
-// collectGradient adds the micro-batch's gradient to the fp32 gradient if the compute type is not fp32.
-func (l *Learner) collectGradient() {
+// collectGradient adds every rank's gradient of a micro-batch to the fp32 gradient of the share if the compute type is not fp32.
+func (l *Learner) collectGradient(ctx context.Context) error {
 	if l.part == nil {
-		return
+		return nil
 	}
-	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy of the piece
-	for from, all := int64(0), l.part.Numel(); from < all; from += piece {
-		n := min(piece, all-from)
-		l.grad.Narrow(0, from, n).Add_(l.part.Narrow(0, from, n))
-	}
-	l.part.Zero_()
+	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
+		if err := l.group.Accumulate(ctx, l.grad, l.part); err != nil {
+			return err
+		}
+		l.part.Zero_()
+		return nil
+	})
 }
 
 // values returns the statistics of the update under the names of docs/metrics.md.
 func (p *minibatchLoss) values() map[string]float64 {
-	v := p.sums.Stats(p.totals).Values()
-	if p.tokens > 0 {
-		v["gap_mean"] = p.gap / p.tokens
+	v := p.Sums.Stats(p.totals).Values()
+	if p.Tokens > 0 {
+		v["gap_mean"] = p.Gap / p.Tokens
 	}
-	p.routing.values(v)
+	p.routing.values(p.Routed, v)
 	batchTokens := 0
 	for _, q := range p.learning {
 		batchTokens += len(q.Tokens)

@@ -53,20 +53,46 @@ func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known
 	return known, fresh
 }
 
-// routing counts the experts of an update's micro-batches.
+// routing is what the experts of an update's micro-batches depend on beside their sequences.
 type routing struct {
-	cfg           arch.Config
-	balance       float64 // coefficient of the load-balancing loss
-	total         int     // rows of all micro-batches that learn; set where balance is not 0
-	rows, free    int     // of the micro-batches that ran; those of them without recorded experts
-	fresh, differ int     // layers of rows with experts recorded by the trained version; those whose own choice differs
-	load          []int   // tokens of each expert, [layers, experts]
-	aux           float64
+	cfg     arch.Config
+	balance float64 // coefficient of the load-balancing loss
+	total   int     // rows of all ranks' micro-batches that learn; set where balance is not 0
 }
 
-// watch makes a micro-batch report its experts, and recorded ones be taken if replays. The returned function counts them after
+// routed counts the experts of micro-batches.
+type routed struct {
+	Rows, Free    int   // of the micro-batches that ran; those of them without recorded experts
+	Fresh, Differ int   // layers of rows with experts recorded by the trained version; those whose own choice differs
+	Load          []int // tokens of each expert, [layers, experts]
+	Aux           float64
+}
+
+func (r *routed) add(other routed) {
+	r.Rows += other.Rows
+	r.Free += other.Free
+	r.Fresh += other.Fresh
+	r.Differ += other.Differ
+	r.Aux += other.Aux
+	if r.Load == nil {
+		r.Load = make([]int, len(other.Load))
+	}
+	for i, n := range other.Load {
+		r.Load[i] += n
+	}
+}
+
+// bytes is how long a routed may be where ranks exchange it.
+func (r *routing) bytes() int {
+	if r.cfg.Mixture == nil {
+		return 0
+	}
+	return 10 * r.cfg.RoutedLayers() * r.cfg.Mixture.Experts
+}
+
+// watch makes a micro-batch report its experts, and recorded ones be taken if replays. The returned function adds them to sum after
 // the pass. A micro-batch of a model without experts has nothing to count.
-func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, learns bool) (count func()) {
+func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, learns bool, sum *routed) (count func()) {
 	m := r.cfg.Mixture
 	if m == nil {
 		return func() {}
@@ -82,10 +108,10 @@ func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, l
 		b.in.Routes.Prob = s.Empty(torch.Float32, layers, int64(m.Experts))
 		b.in.Routes.Balance = r.balance / float64(layers) * float64(b.rows) / float64(r.total)
 	}
-	return func() { r.count(b, known, fresh) }
+	return func() { r.count(b, known, fresh, sum) }
 }
 
-func (r *routing) count(b *packed, known, fresh []bool) {
+func (r *routing) count(b *packed, known, fresh []bool, sum *routed) {
 	m, layers := r.cfg.Mixture, r.cfg.RoutedLayers()
 	chosen := make([]int32, b.in.Routes.Chosen.Numel())
 	b.in.Routes.Chosen.Int32s(chosen)
@@ -93,57 +119,51 @@ func (r *routing) count(b *packed, known, fresh []bool) {
 	for i, e := range chosen {
 		load[i/perLayer*m.Experts+int(e)]++
 	}
-	if r.load == nil {
-		r.load = make([]int, len(load))
-	}
-	for i, n := range load {
-		r.load[i] += n
-	}
-	r.rows += b.rows
+	sum.add(routed{Rows: b.rows, Load: load})
 	for _, k := range known {
 		if !k {
-			r.free++
+			sum.Free++
 		}
 	}
 	if b.in.Routes.Differs != nil {
-		r.countDiffering(b, fresh)
+		sum.countDiffering(b, fresh)
 	}
 	if b.in.Routes.Prob != nil {
 		prob := make([]float32, len(load))
 		b.in.Routes.Prob.Float32s(prob)
 		for i, p := range prob {
 			share := float64(load[i]) / float64(perLayer)
-			r.aux += float64(m.Experts) * share * float64(p) / float64(layers) * float64(b.rows) / float64(r.total)
+			sum.Aux += float64(m.Experts) * share * float64(p) / float64(layers) * float64(b.rows) / float64(r.total)
 		}
 	}
 }
 
-func (r *routing) countDiffering(b *packed, fresh []bool) {
+func (r *routed) countDiffering(b *packed, fresh []bool) {
 	differs := make([]int32, b.in.Routes.Differs.Numel())
 	b.in.Routes.Differs.Int32s(differs)
 	for i, d := range differs {
 		if fresh[i%b.rows] {
-			r.fresh++
-			r.differ += int(d)
+			r.Fresh++
+			r.Differ += int(d)
 		}
 	}
 }
 
 // values adds the statistics under the names of docs/metrics.md.
-func (r *routing) values(v map[string]float64) {
-	if r.rows == 0 {
+func (r *routing) values(of routed, v map[string]float64) {
+	if of.Rows == 0 {
 		return
 	}
-	v["routing_free"] = float64(r.free) / float64(r.rows)
-	if r.fresh > 0 {
-		v["routing_differs"] = float64(r.differ) / float64(r.fresh)
+	v["routing_free"] = float64(of.Free) / float64(of.Rows)
+	if of.Fresh > 0 {
+		v["routing_differs"] = float64(of.Differ) / float64(of.Fresh)
 	}
 	if r.balance != 0 {
-		v["router_aux_loss"] = r.aux
+		v["router_aux_loss"] = of.Aux
 	}
 	experts, layers := r.cfg.Mixture.Experts, r.cfg.RoutedLayers()
-	tokens, idle, entropy, highest := float64(r.rows*r.cfg.Mixture.PerToken), 0, 0.0, 0
-	for _, n := range r.load {
+	tokens, idle, entropy, highest := float64(of.Rows*r.cfg.Mixture.PerToken), 0, 0.0, 0
+	for _, n := range of.Load {
 		highest = max(highest, n)
 		if n == 0 {
 			idle++
@@ -153,7 +173,7 @@ func (r *routing) values(v map[string]float64) {
 		entropy -= share * math.Log(share)
 	}
 	v["expert_load_max"] = float64(highest*experts) / tokens
-	v["experts_idle"] = float64(idle) / float64(len(r.load))
+	v["experts_idle"] = float64(idle) / float64(len(of.Load))
 	if experts > 1 {
 		v["expert_entropy"] = entropy / float64(layers) / math.Log(float64(experts))
 	}

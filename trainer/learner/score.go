@@ -2,16 +2,45 @@ package learner
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// logProbs runs forward passes of m and calls set with the log-probs of each sequence's tokens, 0 for tokens that were
-// not sampled.
+// logProbs calls set with the log-probs of each sequence's tokens under m, 0 for tokens that were not sampled. Each rank runs the
+// forward passes of its share, and has the log-probs of all.
 func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
-	for _, run := range microBatches(byID(batch), l.opt.MicroBatchTokens) {
-		var flat []float32
+	shares := deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
+	own, err := l.forward(ctx, m, shares[l.group.Rank()])
+	most := 0
+	for _, q := range batch {
+		most += 5 * len(q.Tokens) // a float32 as gob writes it
+	}
+	all, err := agree(ctx, l.group, own, err, most)
+	if err != nil {
+		return err
+	}
+	for r, share := range shares {
+		flat := all[r]
+		for _, q := range share {
+			at := q.trained()
+			if len(flat) < len(at) {
+				return fmt.Errorf("learner: rank %d computed too few log-probs: it was given another batch", r)
+			}
+			values := make([]float32, len(q.Tokens))
+			for _, t := range at {
+				values[t], flat = flat[0], flat[1:]
+			}
+			set(q, values)
+		}
+	}
+	return nil
+}
+
+// forward returns the log-probs of the trained tokens of sequences under m, in their order.
+func (l *Learner) forward(ctx context.Context, m *model.Model, batch []*Sequence) (flat []float32, err error) {
+	for _, run := range microBatches(batch, l.opt.MicroBatchTokens) {
 		err := m.Device.Do(ctx, func(s *torch.Scope) error {
 			b := pack(s, run)
 			if b.n == 0 {
@@ -24,20 +53,14 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 			var hidden *torch.Tensor
 			s.Training(func() { hidden = m.Forward(s, b.in).IndexSelect(0, b.source) })
 			logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
-			flat = make([]float32, b.n)
-			logp.Float32s(flat)
+			part := make([]float32, b.n)
+			logp.Float32s(part)
+			flat = append(flat, part...)
 			return nil
 		})
 		if err != nil {
-			return err
-		}
-		for _, q := range run {
-			values := make([]float32, len(q.Tokens))
-			for _, t := range q.trained() {
-				values[t], flat = flat[0], flat[1:]
-			}
-			set(q, values)
+			return nil, err
 		}
 	}
-	return nil
+	return flat, nil
 }

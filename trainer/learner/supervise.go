@@ -25,12 +25,24 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 	if err := l.zeroGrad(ctx); err != nil {
 		return Report{}, err
 	}
-	loss := 0.0
-	for _, micro := range microBatches(batch, l.opt.MicroBatchTokens) {
+	const alone = 0 // demonstrations are of no group
+	mine := l.dealt(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
+	all, err := l.plan(ctx, batch, lr, mine)
+	if err != nil {
+		return Report{}, err
+	}
+	own := 0.0
+	err = l.backward(ctx, mine, all.Passes, func(micro []*Sequence) error {
 		part, err := l.supervisedPass(ctx, micro, total)
-		if err != nil {
-			return Report{}, err
-		}
+		own += part
+		return err
+	})
+	parts, err := agree(ctx, l.group, own, err, 0)
+	if err != nil {
+		return Report{}, err
+	}
+	loss := 0.0
+	for _, part := range parts {
 		loss += part
 	}
 	norm, err := l.apply(ctx, lr)
@@ -58,7 +70,6 @@ func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total i
 				l.model.ForwardBackward(s, b.in, objective)
 			}
 		})
-		l.collectGradient()
 		return nil
 	})
 	return loss, err

@@ -16,8 +16,8 @@ type Group interface {
 	Rank() int
 	// Size is the number of processes.
 	Size() int
-	// Share says which of n elements are this rank's. The last shares may be shorter than the others, and empty.
-	Share(n int64) (from, to int64)
+	// Share says which of n elements are a rank's. The last shares may be shorter than the others, and empty.
+	Share(n int64, rank int) (from, to int64)
 	// ReduceScatter writes the sum of all ranks' t, fp32, into this rank's share of t, adding up from rank 0 to the last. The
 	// rest of t stays as it is.
 	ReduceScatter(ctx context.Context, t *torch.Tensor) error
@@ -38,7 +38,7 @@ type Solo struct{}
 
 func (Solo) Rank() int                                           { return 0 }
 func (Solo) Size() int                                           { return 1 }
-func (Solo) Share(n int64) (from, to int64)                      { return 0, n }
+func (Solo) Share(n int64, _ int) (from, to int64)               { return 0, n }
 func (Solo) ReduceScatter(context.Context, *torch.Tensor) error  { return nil }
 func (Solo) AllGather(context.Context, *torch.Tensor) error      { return nil }
 func (Solo) Send(context.Context, *torch.Tensor, int, int) error { return nil }

@@ -30,6 +30,9 @@ constexpr int64_t kPiece = 1 << 18;
 // Shares begin at multiples of this, so that kernels find them aligned.
 constexpr int64_t kAlign = 64;
 
+// The calls, for tags.
+enum { kSum, kGather, kSend, kExchange };
+
 struct group_error : std::runtime_error {
   int why, peer;
   group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
@@ -47,14 +50,15 @@ struct mgt_group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   int rank, size;
   milliseconds timeout;
-  int tag = 0;  // of an exchange, counted alike by every rank
+  uint32_t exchanges = 0;  // counted alike by every rank
+  uint32_t tag = 0;        // of the exchange in progress
 
   std::mutex mutex;  // of what follows
   bool aborted = false;
   std::vector<c10::intrusive_ptr<c10d::Work>> flying;
 
   void start(const message &m);
-  void exchange(const std::vector<message> &messages);
+  void exchange(const std::vector<message> &messages, uint32_t call, int64_t elements);
   void abort();
 };
 
@@ -66,8 +70,9 @@ void mgt_group::start(const message &m) {
   flying.push_back(std::move(work));
 }
 
-// Starts every message, then waits for all of them. Messages without elements must be left out by both sides.
-void mgt_group::exchange(const std::vector<message> &messages) {
+// Starts every message, then waits for all of them. Messages without elements must be left out by both sides. Gloo takes a message
+// that is too short for a whole one; so the tag has the call and its size in it, and ranks that call different things do not meet.
+void mgt_group::exchange(const std::vector<message> &messages, uint32_t call, int64_t elements) {
   struct landing {
     mgt_group *g;
     ~landing() {
@@ -77,7 +82,7 @@ void mgt_group::exchange(const std::vector<message> &messages) {
     }
   } land{this};
   const auto deadline = steady_clock::now() + timeout;
-  tag = (tag + 1) & 0x3fffffff;
+  tag = (++exchanges * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
   int peer = -1;
   try {
     for (const auto &m : messages) {
@@ -168,7 +173,7 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
       if (own.numel()) messages.push_back({r, in, false});
       if (out.numel()) messages.push_back({r, out, true});
     }
-    g->exchange(messages);
+    g->exchange(messages, kSum, flat.numel());
     if (!sum.defined()) to.zero_();
     for (int r = 0; r < g->size; r++) to.add_(theirs.select(0, r).narrow(0, 0, own.numel()));
   }
@@ -183,7 +188,7 @@ void all_gather(mgt_group *g, const at::Tensor &flat) {
     if (in.numel()) messages.push_back({r, in, false});
     if (mine.numel()) messages.push_back({r, mine, true});
   }
-  g->exchange(messages);
+  g->exchange(messages, kGather, flat.numel());
 }
 
 }  // namespace
@@ -247,7 +252,7 @@ mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from,
     std::vector<message> messages;
     if (g->rank == from && from != to && flat.numel()) messages.push_back({to, flat, true});
     if (g->rank == to && from != to && flat.numel()) messages.push_back({from, flat, false});
-    g->exchange(messages);
+    g->exchange(messages, kSend, flat.numel());
   });
 }
 mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
@@ -262,7 +267,7 @@ mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t byte
       messages.push_back({r, landed.select(0, r), false});
       messages.push_back({r, own, true});
     }
-    g->exchange(messages);
+    g->exchange(messages, kExchange, bytes);
     std::memcpy(all, landed.const_data_ptr(), size_t(bytes) * size_t(g->size));
   });
 }

@@ -1,0 +1,90 @@
+package learner
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+)
+
+// word is what a rank tells the others after a part of its work: what came of it, or why nothing did.
+type word[T any] struct {
+	Value           T
+	Refused, Failed string
+}
+
+// Bounds of what a rank may say beside its value: its reason, and how the word is encoded.
+const (
+	mostReason   = 4 << 10
+	mostEncoding = 16 << 10
+)
+
+// refusal is another rank's refusal of a batch, in its words.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// agree returns every rank's value, by rank. Where any of them has an err, all return one: a failure before a refusal, and the first
+// rank's before the others'. So all go on alike, and none waits for a rank that has given up. A value has at most `most` bytes.
+func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
+	said, unheard := tell(ctx, g, mine, err, most)
+	if unheard != nil {
+		if err != nil && !refused(err) {
+			return nil, err // which may be why
+		}
+		return nil, unheard
+	}
+	failed := slices.IndexFunc(said, func(w word[T]) bool { return w.Failed != "" })
+	unwilling := slices.IndexFunc(said, func(w word[T]) bool { return w.Refused != "" })
+	switch {
+	case failed == g.Rank(), failed < 0 && unwilling == g.Rank():
+		return nil, err
+	case failed >= 0:
+		return nil, fmt.Errorf("learner: rank %d: %s", failed, said[failed].Failed)
+	case unwilling >= 0:
+		return nil, refusal(said[unwilling].Refused)
+	}
+	values := make([]T, len(said))
+	for r, w := range said {
+		values[r] = w.Value
+	}
+	return values, nil
+}
+
+// tell exchanges words.
+func tell[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]word[T], error) {
+	said := make([]word[T], g.Size())
+	w := &said[g.Rank()]
+	w.Value = mine
+	switch {
+	case refused(err):
+		w.Refused = reason(err)
+	case err != nil:
+		w.Failed = reason(err)
+	}
+	var encoded bytes.Buffer
+	if err := gob.NewEncoder(&encoded).Encode(w); err != nil {
+		return nil, fmt.Errorf("learner: %w", err)
+	}
+	heard, err := g.Exchange(ctx, encoded.Bytes(), most+mostReason+mostEncoding)
+	if err != nil {
+		return nil, fmt.Errorf("learner: %w", err)
+	}
+	for r, b := range heard {
+		if r == g.Rank() {
+			continue
+		}
+		if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&said[r]); err != nil {
+			return nil, fmt.Errorf("learner: what rank %d says: %w", r, err)
+		}
+	}
+	return said, nil
+}
+
+func reason(err error) string {
+	text := err.Error()
+	return text[:min(len(text), mostReason)]
+}

@@ -1,0 +1,362 @@
+package learner
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+	"github.com/mgrpo/mgrpo/trainer/ranks/rankstest"
+)
+
+// TestRank is one of the processes that the tests below start.
+func TestRank(t *testing.T) {
+	rank := rankstest.Join(t)
+	g := rank.Group
+	switch rank.Part {
+	case "learn":
+		t.Run("oracle", func(t *testing.T) { ranksAgainstOracle(t, g) })
+		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, g) })
+		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, g) })
+		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
+		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
+		t.Run("another update", func(t *testing.T) { ranksDiffer(t, g) })
+	case "lose":
+		ranksLoseOne(t, g)
+	case "save":
+		ranksSave(t, g, rank.Dir)
+	case "go on":
+		ranksGoOn(t, g, rank.Dir)
+	}
+}
+
+// Ranks of a group learn what one learns. With four of them there are more ranks than groups of sequences.
+func TestRanksLearn(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { rankstest.Pass(t, n, "learn", "") })
+	}
+}
+
+// A rank that is killed is an error in the others.
+func TestRanksLoseOne(t *testing.T) {
+	for rank, err := range rankstest.Run(t, 4, "lose", "") {
+		if killed := rank == 2; killed != (err != nil) || killed && !strings.Contains(err.Error(), "signal: killed") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// What 2 ranks leave, 4 go on with.
+func TestRanksGoOnWithOthers(t *testing.T) {
+	dir := t.TempDir()
+	rankstest.Pass(t, 2, "save", dir)
+	rankstest.Pass(t, 4, "go on", dir)
+}
+
+// wantSame fails unless every rank has the same.
+func wantSame(t *testing.T, g ranks.Group, what string, mine any) {
+	t.Helper()
+	all, err := g.Exchange(context.Background(), fmt.Appendf(nil, "%v", mine), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, theirs := range all {
+		if string(theirs) != string(all[0]) {
+			t.Errorf("%s: rank %d has %.200s, rank 0 %.200s", what, r, theirs, all[0])
+		}
+	}
+}
+
+func wantSameWeights(t *testing.T, l *Learner) {
+	t.Helper()
+	sum, err := l.Digest(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSame(t, l.group, "weights", sum)
+}
+
+func ranksAgainstOracle(t *testing.T, g ranks.Group) {
+	for _, c := range objectives {
+		set := func(g ranks.Group) func(o *Options) {
+			return func(o *Options) {
+				c.set(&o.Loss)
+				o.Recomputed, o.Group = c.recomputed, g
+			}
+		}
+		one, l := tinyLearner(t, "cpu", set(ranks.Solo{})), tinyLearner(t, "cpu", set(g))
+		if c.reference {
+			for _, l := range []*Learner{one, l} {
+				ref := tinyModel(t, "cpu", 2)
+				t.Cleanup(func() { ref.Close(context.Background()) })
+				l.SetReference(ref)
+			}
+		}
+		batch := tinyBatch(t, one, 0.6)
+		if err := one.Prepare(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		want, wantGrad := ofOracle(t, one, byID(batch))
+		grad, r := gradientOf(t, l, clone(batch))
+		for name, w := range want.Values() {
+			closeTo(t, c.name+": "+name, r.Values[name], w, 2e-6)
+		}
+		if d := apart(grad[l.from:l.to], wantGrad[l.from:l.to], 1); !(d < 1e-5) {
+			t.Errorf("%s: the gradient of the share is %v off", c.name, d)
+		}
+		wantSame(t, g, c.name, r.Values)
+	}
+}
+
+// trained is a learner after some updates and a supervised one.
+func trained(t *testing.T, l *Learner, batch []*Sequence) (r Report) {
+	t.Helper()
+	for i := range 3 {
+		minibatch := clone(batch[:len(batch)-i])
+		if err := l.Prepare(t.Context(), minibatch); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if r, err = l.Update(t.Context(), minibatch, 0.01); err != nil || r.Refused != nil {
+			t.Fatal(err, r.Refused)
+		}
+	}
+	supervised, err := l.Supervise(t.Context(), batch, 0.01)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Values["supervised loss"] = supervised.Values["loss"]
+	return r
+}
+
+// momentsOf are the moments of all ranks, on rank 0.
+func momentsOf(t *testing.T, l *Learner) (m, v []float32) {
+	t.Helper()
+	if l.group.Rank() == 0 {
+		m, v = make([]float32, l.params.Numel()), make([]float32, l.params.Numel())
+	}
+	if err := l.CopyMoments(t.Context(), m, v); err != nil {
+		t.Fatal(err)
+	}
+	return m, v
+}
+
+// ranksAgainstOne: what ranks learn is what one learns but for the order of a sum, and the same every time. Each sequence is a
+// micro-batch, as what a micro-batch adds up is rounded, where the compute type is bf16.
+func ranksAgainstOne(t *testing.T, g ranks.Group) {
+	for _, c := range []struct {
+		name      string
+		model     model.Options
+		tolerance float64 // of weights, moments and gradient norm, relative
+		mixture   bool
+	}{
+		{name: "float32", model: model.Options{Compute: torch.Float32}, tolerance: 1e-5},
+		{name: "with a bf16 copy", model: model.Options{Compute: torch.Float32, HalfCopy: true}, tolerance: 1e-5},
+		{name: "bf16", model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
+		{name: "mixture", mixture: true, tolerance: 1e-5},
+	} {
+		learner := func(t *testing.T, g ranks.Group) *Learner {
+			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
+			if c.mixture {
+				o.Balance = 0.05
+				return mixtureLearner(t, o)
+			}
+			return tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, c.model), o)
+		}
+		t.Run(c.name, func(t *testing.T) {
+			one := learner(t, ranks.Solo{})
+			batch := tinyBatch(t, one, 0.3)
+			if c.mixture {
+				record(t, one, batch)
+			}
+			want := trained(t, one, batch)
+			wantM, wantV := momentsOf(t, one)
+			var first []float32
+			for range 2 {
+				l := learner(t, g)
+				r := trained(t, l, batch)
+				m, v := momentsOf(t, l)
+				wantSame(t, g, "report", r.Values)
+				wantSameWeights(t, l)
+				for name, w := range want.Values {
+					closeTo(t, name, r.Values[name], w, c.tolerance)
+				}
+				if len(r.Values) != len(want.Values) {
+					t.Errorf("%d values are reported, want %d", len(r.Values), len(want.Values))
+				}
+				got := masterOf(t, l.model)
+				for what, pair := range map[string][2][]float32{
+					"weights": {got, masterOf(t, one.model)}, "first moments": {m, wantM}, "second moments": {v, wantV},
+				} {
+					if pair[0] == nil { // of other ranks than 0
+						continue
+					}
+					if d := apart(pair[0], pair[1], 1); !(d < c.tolerance) {
+						t.Errorf("%s are %v off", what, d)
+					}
+				}
+				if first != nil && !slices.Equal(got, first) {
+					t.Error("the same again gives other weights")
+				}
+				if first = got; l.model.Half != nil {
+					wantRounded(t, l.model)
+				}
+			}
+		})
+	}
+}
+
+func ranksAgainstGoldens(t *testing.T, g ranks.Group) {
+	for _, dir := range golden.InSafetensors(golden.Models(t)) {
+		fiveSteps(t, dir, "cpu", g)
+	}
+}
+
+func ranksAgainstAdapterGoldens(t *testing.T, g ranks.Group) {
+	for _, dir := range adapterGoldens(t) {
+		adapterSteps(t, dir, "cpu", g)
+	}
+}
+
+// ranksRefuseAlike: what one rank's kernels refuse, or fail at, is an error of all, and changes nothing.
+func ranksRefuseAlike(t *testing.T, g ranks.Group) {
+	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: compute}), mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 }))
+		good := tinyBatch(t, l, 0.3)
+		learn := func(batch []*Sequence) (Report, error) {
+			if err := l.Prepare(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			return l.Update(t.Context(), batch, 1e-3)
+		}
+		before := masterOf(t, l.model)
+		bad := clone(good)
+		bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+		r, err := learn(bad)
+		if err != nil || r.Refused == nil || !strings.HasPrefix(r.Refused.Error(), "learner: "+bad[3].ID) {
+			t.Errorf("refused because of %v, error %v; want %s named", r.Refused, err, bad[3].ID)
+		}
+		wantSame(t, g, "refusal", r.Refused)
+
+		long := clone(good)
+		for len(long[1].Tokens) < 70 { // more than the model has positions
+			long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
+		}
+		if r, err = learn(long); err == nil {
+			t.Errorf("a sequence that is too long: %+v", r)
+		}
+		if !slices.Equal(masterOf(t, l.model), before) || l.Steps() != 0 {
+			t.Error("the weights changed")
+		}
+		if r, err = learn(good); err != nil || r.Refused != nil || slices.Equal(masterOf(t, l.model), before) {
+			t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
+		}
+		wantSameWeights(t, l)
+	}
+}
+
+// ranksDiffer: ranks that were given different updates make none.
+func ranksDiffer(t *testing.T, g ranks.Group) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if g.Rank() == 1 {
+		batch[0].Advantage = 0.5
+	}
+	_, err := l.Update(t.Context(), batch, 1e-3)
+	if err == nil || !strings.Contains(err.Error(), "rank 1 was given another update") {
+		t.Errorf("got %v, want that rank 1 was given another update", err)
+	}
+}
+
+func ranksLoseOne(t *testing.T, g ranks.Group) {
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Group = g }))
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if g.Rank() == 2 {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	_, err := l.Update(t.Context(), batch, 1e-3)
+	var lost *torch.GroupError
+	if !errors.As(err, &lost) || lost.TimedOut {
+		t.Errorf("got %v, want a lost rank", err)
+	}
+}
+
+// kept is what a checkpoint has of a learner, and what came after it.
+type kept struct {
+	Weights, M, V []float32
+	Steps         int64
+	Batch         []*Sequence
+	After         []float32
+}
+
+func ranksSave(t *testing.T, g ranks.Group, dir string) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
+	batch := tinyBatch(t, l, 0.3)
+	trained(t, l, batch)
+	k := kept{Weights: masterOf(t, l.model), Steps: l.Steps(), Batch: batch}
+	k.M, k.V = momentsOf(t, l)
+	trained(t, l, batch)
+	if k.After = masterOf(t, l.model); g.Rank() > 0 {
+		return
+	}
+	file, err := os.Create(filepath.Join(dir, "kept"))
+	if err == nil {
+		err = errors.Join(gob.NewEncoder(file).Encode(k), file.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ranksGoOn(t *testing.T, g ranks.Group, dir string) {
+	file, err := os.Open(filepath.Join(dir, "kept"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var k kept
+	if err := gob.NewDecoder(file).Decode(&k); err != nil {
+		t.Fatal(err)
+	}
+	l := tinyLearnerOf(t, tinyModel(t, "cpu", 9), tinyLearner(t, "cpu", func(o *Options) { o.Group = g }).opt)
+	reads := func(values []float32) func(int64, []float32) error {
+		if g.Rank() > 0 {
+			return nil
+		}
+		return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
+	}
+	if g.Rank() == 0 {
+		if err := l.params.Restore(t.Context(), reads(k.Weights)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(l.ShareWeights(t.Context()), l.RestoreMoments(t.Context(), reads(k.M), reads(k.V))); err != nil {
+		t.Fatal(err)
+	}
+	l.SetSteps(k.Steps)
+	wantSameWeights(t, l)
+	if m, v := momentsOf(t, l); g.Rank() == 0 && (!slices.Equal(m, k.M) || !slices.Equal(v, k.V)) {
+		t.Error("the moments are not those that were kept")
+	}
+	trained(t, l, k.Batch)
+	if d := apart(masterOf(t, l.model), k.After, 1); !(d < 1e-5) {
+		t.Errorf("the weights are %v off those of the ranks before", d)
+	}
+}

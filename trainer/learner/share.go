@@ -1,0 +1,96 @@
+package learner
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"slices"
+)
+
+// A backward pass takes about as long as two forward passes.
+const (
+	forwardOnly        = 1
+	forwardAndBackward = 3
+)
+
+// deal says which sequences of a batch each rank computes. Sequences of one group begin alike, so a group stays whole if it has no
+// more than whole rows; the others are cut as microBatches cuts them. The longest are dealt first, each to the rank with the least
+// load by then, of equals to the first; a row adds passes to its load. A rank's sequences keep their order.
+func deal(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequence) {
+	if len(load) == 1 {
+		return [][]*Sequence{batch}
+	}
+	var units [][]*Sequence
+	for rest := batch; len(rest) > 0; {
+		group := leadingGroup(rest)
+		units = append(units, microBatches(group, whole)...)
+		rest = rest[len(group):]
+	}
+	rows, longestFirst := make([]int, len(units)), make([]int, len(units))
+	for i, unit := range units {
+		tree := prefixTree{}.with(unit)
+		rows[i], longestFirst[i] = tree.len(), i
+	}
+	slices.SortStableFunc(longestFirst, func(a, b int) int { return rows[b] - rows[a] })
+	owner := make([]int, len(units))
+	for _, i := range longestFirst {
+		owner[i] = slices.Index(load, slices.Min(load))
+		load[owner[i]] += passes * rows[i]
+	}
+	shares = make([][]*Sequence, len(load))
+	for i, unit := range units {
+		shares[owner[i]] = append(shares[owner[i]], unit...)
+	}
+	return shares
+}
+
+// dealt is this rank's share of a batch, in micro-batches.
+func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*Sequence {
+	return microBatches(deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
+}
+
+// planned is what the ranks must know of an update before it. Where summed, it is of all ranks.
+type planned struct {
+	Passes int    // micro-batches with a gradient; of all ranks, the most of one
+	Rows   int    // of those, where the load-balancing loss counts them
+	Digest uint64 // of what all must be given alike
+}
+
+// plan exchanges what the ranks are about to do.
+func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence) (all planned, err error) {
+	own := planned{Passes: len(mine), Digest: l.digest(batch, lr)}
+	if l.opt.Balance != 0 {
+		for _, micro := range mine {
+			rows := prefixTree{}.with(micro)
+			own.Rows += rows.len()
+		}
+	}
+	plans, err := agree(ctx, l.group, own, nil, 0)
+	for r, p := range plans {
+		if p.Digest != plans[0].Digest {
+			return all, fmt.Errorf("learner: rank %d was given another update than rank 0: other sequences, another learning rate, or other updates before it", r)
+		}
+		all.Passes = max(all.Passes, p.Passes)
+		all.Rows += p.Rows
+	}
+	return all, err
+}
+
+// digest is of the parameters' number and of an update's number, learning rate and sequences.
+func (l *Learner) digest(batch []*Sequence, lr float64) uint64 {
+	h := fnv.New64a()
+	number := func(values ...uint64) {
+		for _, v := range values {
+			_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, v))
+		}
+	}
+	number(uint64(l.params.Numel()), uint64(l.steps), math.Float64bits(lr))
+	for _, q := range batch {
+		_, _ = io.WriteString(h, q.ID)
+		number(uint64(len(q.Tokens)), uint64(q.Group), math.Float64bits(q.Weight), math.Float64bits(q.Advantage))
+	}
+	return h.Sum64()
+}

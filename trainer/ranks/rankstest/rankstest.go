@@ -1,0 +1,91 @@
+// Package rankstest runs parts of a test in several processes, the ranks of a group.
+package rankstest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+const rankEnv = "MGRPO_TEST_RANK"
+
+// Rank is one of the processes of a part.
+type Rank struct {
+	Group *torch.Group
+	Part  string
+	Dir   string // a folder that all processes see
+}
+
+type started struct {
+	Part, Dir string
+	Group     torch.GroupOptions
+}
+
+// Run starts size processes of this test's binary, which run a test called TestRank alone, and waits for all. It returns what became of each: nil, or an error with
+// what it printed.
+func Run(t *testing.T, size int, part, dir string) []error {
+	t.Helper()
+	meet, err := torch.ServeRendezvous("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer meet.Close()
+	const patience = 10 * time.Minute // of a machine that does much else
+	errs := make([]error, size)
+	var all sync.WaitGroup
+	for rank := range size {
+		as, err := json.Marshal(started{part, dir, torch.GroupOptions{Rendezvous: meet.Addr(), Name: part, Bind: "127.0.0.1",
+			Rank: rank, Size: size, Join: patience, Timeout: patience}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRank$", "-test.count=1")
+			cmd.Env = append(os.Environ(), rankEnv+"="+string(as))
+			var said bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &said, &said
+			if err := cmd.Run(); err != nil {
+				errs[rank] = fmt.Errorf("rank %d of %d: %w\n%s", rank, size, err, said.Bytes())
+			}
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// Pass fails the test unless every rank of a part passes.
+func Pass(t *testing.T, size int, part, dir string) {
+	t.Helper()
+	for _, err := range Run(t, size, part, dir) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Join makes TestRank the rank as which Run started this process. It skips the test where Run did not.
+func Join(t *testing.T) Rank {
+	t.Helper()
+	text, ok := os.LookupEnv(rankEnv)
+	if !ok {
+		t.Skip("run in processes that other tests start")
+	}
+	var as started
+	if err := json.Unmarshal([]byte(text), &as); err != nil {
+		t.Fatal(err)
+	}
+	g, err := torch.OpenGroup(context.Background(), as.Group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close() })
+	return Rank{g, as.Part, as.Dir}
+}
