@@ -1,0 +1,235 @@
+// Command learned writes down what a run came to: held-out accuracy before and after, sampled and greedy, with the difference of
+// the two paired by question, the curve between, what it cost, and the digests of its ledgers. README.md says how it is used.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+type options struct {
+	run, commit, out                         string
+	before, after, greedyBefore, greedyAfter string // what mgrpo eval --json printed
+	threads                                  int
+}
+
+// Result is what is written.
+type Result struct {
+	Run     string          `json:"run"`
+	Machine measure.Machine `json:"machine"`
+	Config  string          `json:"config"` // of the run, all defaults written out
+
+	Comparison            // sampled at the temperature of training
+	Greedy     Comparison `json:"greedy"`
+
+	Seconds Seconds          `json:"seconds"`
+	Tokens  map[string]int64 `json:"tokens"` // sampled, and learned from; of all agents, evaluations and cold start left out
+	Curve   []Point          `json:"curve"`
+	Ledgers []durable.File   `json:"ledgers"`
+}
+
+// Comparison is of the same held-out questions.
+type Comparison struct {
+	Questions  int        `json:"questions"`
+	Samples    int        `json:"samples"` // answers to each
+	Before     float64    `json:"before"`  // accuracy
+	After      float64    `json:"after"`
+	Difference float64    `json:"difference"`
+	Interval   [2]float64 `json:"difference_interval"` // 95 %, questions drawn again
+}
+
+// Seconds are on the clock, of what the main agent's worker did, and of other programs on the machine.
+type Seconds struct {
+	ColdStart   float64 `json:"cold_start"`
+	Steps       float64 `json:"steps"`
+	Evaluations float64 `json:"evaluations"`
+}
+
+// Point is a step, or an evaluation of the weights after it.
+type Point struct {
+	Step       int64              `json:"step"`
+	HeldOut    *float64           `json:"held_out,omitempty"`
+	Correct    *float64           `json:"correct,omitempty"` // mean of the step's rollouts
+	Entropy    map[string]float64 `json:"entropy,omitempty"` // by agent, nats a token
+	Degenerate map[string]float64 `json:"degenerate_groups,omitempty"`
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.run, "run", "", "folder of the run")
+	flag.StringVar(&o.commit, "commit", "", "what the run's program was built from")
+	flag.StringVar(&o.before, "before", "", "evaluation of the first checkpoint")
+	flag.StringVar(&o.after, "after", "", "evaluation of the last checkpoint")
+	flag.StringVar(&o.greedyBefore, "greedy-before", "", "the first at temperature 0")
+	flag.StringVar(&o.greedyAfter, "greedy-after", "", "the last at temperature 0")
+	flag.StringVar(&o.out, "out", "", "file to write")
+	flag.IntVar(&o.threads, "threads", 2, "threads of the run")
+	flag.Parse()
+	if err := write(o); err != nil {
+		fmt.Fprintln(os.Stderr, "learned:", err)
+		os.Exit(1)
+	}
+}
+
+func write(o options) error {
+	r, err := read(o)
+	if err != nil {
+		return err
+	}
+	if r.Machine, err = measure.Examine(o.commit, "cpu", o.threads); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%.3f -> %.3f, difference %+.3f [%+.3f, %+.3f]; greedy %.3f -> %.3f, %+.3f [%+.3f, %+.3f]\n", r.Before, r.After, r.Difference, r.Interval[0],
+		r.Interval[1], r.Greedy.Before, r.Greedy.After, r.Greedy.Difference, r.Greedy.Interval[0], r.Greedy.Interval[1])
+	return os.WriteFile(o.out, append(text, '\n'), 0o644)
+}
+
+// read collects everything but the machine.
+func read(o options) (r Result, err error) {
+	r.Run = filepath.Base(o.run)
+	config, err := os.ReadFile(filepath.Join(o.run, "config.yaml"))
+	if err != nil {
+		return r, err
+	}
+	r.Config = string(config)
+	if r.Comparison, err = compare(o.before, o.after); err != nil {
+		return r, err
+	}
+	if r.Greedy, err = compare(o.greedyBefore, o.greedyAfter); err != nil {
+		return r, err
+	}
+	if err := r.follow(filepath.Join(o.run, "metrics.jsonl")); err != nil {
+		return r, err
+	}
+	ledgers, err := filepath.Glob(filepath.Join(o.run, "ledger", "*.jsonl"))
+	if err != nil {
+		return r, err
+	}
+	for _, path := range ledgers {
+		f, err := durable.Digest(path)
+		if err != nil {
+			return r, err
+		}
+		r.Ledgers = append(r.Ledgers, f)
+	}
+	return r, nil
+}
+
+func compare(before, after string) (c Comparison, err error) {
+	first, err := trainer.ReadAnswers(before)
+	if err != nil {
+		return c, err
+	}
+	last, err := trainer.ReadAnswers(after)
+	if err != nil {
+		return c, err
+	}
+	d, err := trainer.Compare(first, last, 1)
+	return Comparison{d.Questions, len(last[0].Correct), accuracy(first), accuracy(last), d.Mean, d.Interval}, err
+}
+
+func accuracy(answers []trainer.Answers) float64 {
+	var sum float64
+	for _, a := range answers {
+		var own float64
+		for _, c := range a.Correct {
+			own += c
+		}
+		sum += own / float64(len(a.Correct))
+	}
+	return sum / float64(len(answers))
+}
+
+// follow reads the course of the run. A resumed run may have a step twice; the later record holds.
+func (r *Result) follow(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	type key struct {
+		kind, agent string
+		step        int64
+	}
+	latest, order := map[key]metrics.Record{}, []key{}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var record struct {
+			Time time.Time `json:"time"`
+			metrics.Record
+		}
+		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		k := key{record.Kind, record.Agent, record.Step}
+		if _, known := latest[k]; !known {
+			order = append(order, k)
+		}
+		latest[k] = record.Record
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	r.Tokens = map[string]int64{}
+	for _, k := range order {
+		r.add(latest[k])
+	}
+	if len(r.Curve) == 0 {
+		return errors.New(path + " has no step")
+	}
+	return nil
+}
+
+func (r *Result) add(record metrics.Record) {
+	v := record.Values
+	correct, main := v["accuracy"]
+	switch record.Kind {
+	case metrics.KindColdStart:
+		r.Seconds.ColdStart = max(r.Seconds.ColdStart, v["learn_seconds"])
+	case metrics.KindEval:
+		if main {
+			p := r.point(record.Step)
+			p.HeldOut = &correct
+			r.Seconds.Evaluations += v["rollout_seconds"]
+		}
+	case metrics.KindStep:
+		p := r.point(record.Step)
+		if main {
+			p.Correct = &correct
+			r.Seconds.Steps += v["rollout_seconds"] + v["learn_seconds"]
+		}
+		if p.Entropy == nil {
+			p.Entropy, p.Degenerate = map[string]float64{}, map[string]float64{}
+		}
+		p.Entropy[record.Agent], p.Degenerate[record.Agent] = v["entropy_mean"], v["groups_degenerate"]
+		r.Tokens["sampled"] += int64(v["sampled_tokens"])
+		r.Tokens["learned"] += int64(v["trained_tokens"])
+	}
+}
+
+// point is the curve's place for a step; records come in the order of steps.
+func (r *Result) point(step int64) *Point {
+	for i := range r.Curve {
+		if r.Curve[i].Step == step {
+			return &r.Curve[i]
+		}
+	}
+	r.Curve = append(r.Curve, Point{Step: step})
+	return &r.Curve[len(r.Curve)-1]
+}
