@@ -64,11 +64,11 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
+	w.count(held, outcomes)
+	w.observer.Report(record) // before the version: whoever stops a run by its records stops it before the next step
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
-	w.count(held, outcomes)
-	w.observer.Report(record)
 	w.archive.WriteTrajectories(phase, w.lines(held, groups, advantages.Groups))
 	if err := w.member.Barrier(ctx, n+1-w.cfg.GRPO.Slack()); err != nil {
 		return err
