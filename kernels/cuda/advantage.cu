@@ -1,5 +1,5 @@
-// One block a group. Sums run over the threads' strided shares and then a fixed tree, so they may differ from the
-// CPU's in the last bits; a group's result depends on that group alone.
+// One warp a group, since groups are small and many. Sums run over the lanes' strided shares and then a fixed tree, so they may
+// differ from the CPU's in the last bits; a group's result depends on that group alone.
 #include "mgrpo/advantage.h"
 
 #include "block.cuh"
@@ -9,7 +9,10 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kWarp = 32;
+constexpr unsigned kAll = 0xFFFFFFFFu;
+
+__device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
 // The results of a group's first pass. A refusal's key is member * 4 + code, so that the least is the first member's.
 struct GroupPass {
@@ -24,7 +27,36 @@ struct GroupPass {
     sum.merge(o.sum);
     refusal = o.refusal < refusal ? o.refusal : refusal;
   }
+  // The merged values of a warp's lanes, for each of them.
+  __device__ GroupPass of_warp() const {
+    GroupPass p = *this;
+    for (int by = kWarp / 2; by > 0; by /= 2) {
+      GroupPass o;
+      o.weight = __shfl_down_sync(kAll, p.weight, by);
+      o.least = __shfl_down_sync(kAll, p.least, by);
+      o.most = __shfl_down_sync(kAll, p.most, by);
+      o.sum.sum = __shfl_down_sync(kAll, p.sum.sum, by);
+      o.sum.dropped = __shfl_down_sync(kAll, p.sum.dropped, by);
+      o.refusal = __shfl_down_sync(kAll, p.refusal, by);
+      if (lane() < by) p.merge(o);
+    }
+    p.weight = __shfl_sync(kAll, p.weight, 0);
+    p.least = __shfl_sync(kAll, p.least, 0);
+    p.most = __shfl_sync(kAll, p.most, 0);
+    p.sum.sum = __shfl_sync(kAll, p.sum.sum, 0);
+    p.sum.dropped = __shfl_sync(kAll, p.sum.dropped, 0);
+    p.refusal = __shfl_sync(kAll, p.refusal, 0);
+    return p;
+  }
 };
+
+__device__ double sum_of_warp(double value) {
+  for (int by = kWarp / 2; by > 0; by /= 2) {
+    const double other = __shfl_down_sync(kAll, value, by);
+    if (lane() < by) value += other;
+  }
+  return __shfl_sync(kAll, value, 0);
+}
 
 template <class T>
 struct Groups {
@@ -34,14 +66,15 @@ struct Groups {
   int64_t groups;
   T *advantages;
   mgrpo_group_stats *stats;
-  int64_t *refusals;  // [groups]: key as above, member -1 as code alone; -1 = none
+  int64_t *refusals;  // [groups]: of those that are refused, key as above, member -1 as code alone
+  int64_t *first;     // the first of them, -1 = none
 };
 
 template <class T>
 __device__ GroupPass first_pass(const mgrpo_convention &c, const T *rewards, const double *weights, int64_t n) {
   const bool unit_only = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
   GroupPass p;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+  for (int64_t i = lane(); i < n; i += kWarp) {
     const double r = rewards[i], w = weights ? weights[i] : 1;
     if (!isfinite(r)) {
       p.refusal = min(p.refusal, i * 4 + MGRPO_ADVANTAGE_NON_FINITE_REWARD);
@@ -59,32 +92,34 @@ __device__ GroupPass first_pass(const mgrpo_convention &c, const T *rewards, con
 
 template <class T>
 __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Groups<T> in) {
-  __shared__ Storage<GroupPass, kThreads> shared;
-  __shared__ double shared_sum[kThreads];
-  __shared__ int shared_flag[kThreads];
-  for (int64_t g = blockIdx.x; g < in.groups; g += gridDim.x) {
+  constexpr int kWarps = kThreads / kWarp;
+  for (int64_t g = blockIdx.x * int64_t{kWarps} + threadIdx.x / kWarp; g < in.groups; g += gridDim.x * int64_t{kWarps}) {
     const int64_t at = in.offsets[g], n = in.offsets[g + 1] - at;
     const T *rewards = in.rewards + at;
     const double *weights = in.weights ? in.weights + at : nullptr;
-    const GroupPass p = block_reduce<kThreads>(first_pass(c, rewards, weights, n), shared.get(),
-                                               [](GroupPass &a, const GroupPass &b) { a.merge(b); });
+    const auto refuse = [&](int64_t key) {
+      if (lane() > 0) return;
+      in.refusals[g] = key;
+      report_least(in.first, g);
+    };
+    const GroupPass p = first_pass(c, rewards, weights, n).of_warp();
     if (p.refusal != INT64_MAX) {
-      if (threadIdx.x == 0) in.refusals[g] = p.refusal;
+      refuse(p.refusal);
       continue;
     }
     GroupMoments m{p.weight, 0, 0, !(p.least < p.most)};
     if (p.weight > 0) m.mean = m.identical ? p.least : p.sum.value() / p.weight;
     double squares = 0;
-    for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    for (int64_t i = lane(); i < n; i += kWarp) {
       const double w = weights ? weights[i] : 1, centred = rewards[i] - m.mean;
       if (w > 0) squares += w * centred * centred;
     }
-    m.squares = block_sum<kThreads>(squares, shared_sum);
+    m.squares = sum_of_warp(squares);
 
     const mgrpo_group_stats stats = group_stats(c, m);
     const double scale = advantage_scale(c, m);
     int finite = isfinite(m.mean) && isfinite(m.squares) && isfinite(m.weight_sum);
-    for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    for (int64_t i = lane(); i < n; i += kWarp) {
       const double w = weights ? weights[i] : 1;
       double a = 0;
       if (!stats.degenerate && !stats.empty && w > 0)
@@ -94,11 +129,8 @@ __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Gro
       in.advantages[at + i] = out;
       finite = finite && isfinite(out);
     }
-    finite = block_reduce<kThreads>(finite, shared_flag, [](int &a, const int &b) { a = a && b; });
-    if (threadIdx.x == 0) {
-      in.stats[g] = stats;
-      in.refusals[g] = finite ? -1 : MGRPO_ADVANTAGE_NON_FINITE_VALUE;
-    }
+    if (!__all_sync(kAll, finite)) refuse(MGRPO_ADVANTAGE_NON_FINITE_VALUE);
+    if (lane() == 0) in.stats[g] = stats;
   }
 }
 
@@ -110,19 +142,19 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
   *error = {MGRPO_ADVANTAGE_OK, -1, -1};
   if (groups == 0) return MGRPO_OK;
   if (!stats) return MGRPO_INVALID_ARGUMENT;
-  Scratch<int64_t> refusals(stream);
+  Scratch<int64_t> refusals(stream), first(stream);
   MGRPO_TRY(refusals.allocate(groups));
-  MGRPO_TRY(launch(group_kernel<T>, {block_count(groups), kThreads}, stream, *convention,
-                   Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get()}));
-  std::vector<int64_t> found(static_cast<size_t>(groups));
-  MGRPO_TRY(refusals.download(found.data(), groups));
-  for (int64_t g = 0; g < groups; g++) {
-    if (found[g] < 0) continue;
-    const int32_t code = static_cast<int32_t>(found[g] % 4);
-    *error = {code, g, code == MGRPO_ADVANTAGE_NON_FINITE_VALUE ? -1 : found[g] / 4};
-    return MGRPO_REFUSED;
-  }
-  return MGRPO_OK;
+  MGRPO_TRY(first.allocate_ones(1));
+  constexpr int64_t kWarps = kThreads / kWarp;
+  MGRPO_TRY(launch(group_kernel<T>, {block_count((groups + kWarps - 1) / kWarps), kThreads}, stream, *convention,
+                   Groups<T>{rewards, weights, offsets, groups, advantages, stats, refusals.get(), first.get()}));
+  int64_t group = -1, key = 0;
+  MGRPO_TRY(first.download(&group, 1));
+  if (group < 0) return MGRPO_OK;
+  MGRPO_TRY(refusals.download(&key, 1, group));
+  const int32_t code = static_cast<int32_t>(key % 4);
+  *error = {code, group, code == MGRPO_ADVANTAGE_NON_FINITE_VALUE ? -1 : key / 4};
+  return MGRPO_REFUSED;
 }
 
 }  // namespace

@@ -38,6 +38,10 @@ inline unsigned block_count(int64_t items) { return static_cast<unsigned>(items 
 
 inline cudaStream_t stream_of(void *stream) { return static_cast<cudaStream_t>(stream); }
 
+// From where mgrpo_set_scratch_cuda says (mgrpo/memory.h).
+int32_t allocate_scratch(size_t bytes, cudaStream_t stream, void **memory);
+void release_scratch(void *memory, cudaStream_t stream);
+
 // Device memory that is allocated and freed in the order of a stream.
 template <class T>
 class Scratch {
@@ -46,13 +50,12 @@ class Scratch {
   Scratch(const Scratch &) = delete;
   Scratch &operator=(const Scratch &) = delete;
   ~Scratch() {
-    if (data_) cudaFreeAsync(data_, stream_);
+    if (data_) release_scratch(data_, stream_);
   }
 
   int32_t allocate(int64_t n) {
     void *p = nullptr;
-    const cudaError_t error = cudaMallocAsync(&p, static_cast<size_t>(n > 0 ? n : 1) * sizeof(T), stream_);
-    if (error != cudaSuccess) return report(error, "cudaMallocAsync");
+    MGRPO_TRY(allocate_scratch(static_cast<size_t>(n > 0 ? n : 1) * sizeof(T), stream_, &p));
     data_ = static_cast<T *>(p);
     return MGRPO_OK;
   }
@@ -62,9 +65,9 @@ class Scratch {
     MGRPO_CUDA_TRY(cudaMemcpyAsync(data_, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, stream_));
     return MGRPO_OK;
   }
-  // Copies n elements to host memory and waits for the stream.
-  int32_t download(T *host, int64_t n) const {
-    MGRPO_CUDA_TRY(cudaMemcpyAsync(host, data_, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToHost, stream_));
+  // Copies n elements from number `from` on to host memory and waits for the stream.
+  int32_t download(T *host, int64_t n, int64_t from = 0) const {
+    MGRPO_CUDA_TRY(cudaMemcpyAsync(host, data_ + from, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToHost, stream_));
     MGRPO_CUDA_TRY(cudaStreamSynchronize(stream_));
     return MGRPO_OK;
   }

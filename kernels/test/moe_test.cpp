@@ -253,6 +253,24 @@ TEST_P(Moe, GatherAndCombineAreEachOthersTranspose) {
   }
 }
 
+// On a GPU a token may have fewer rows than others: packed attention adds up the gradients of shared rows so.
+TEST_P(Moe, CombineLeavesOutWhatHasNoPlace) {
+  if (backend().refuses_places) return;
+  const int64_t tokens = 5, k = 3, d = 33;
+  const Ints place{0, 4, 6, 1, -1, -1, 2, 5, -1, 3, -1, -1, -1, -1, -1};
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    const Floats x = rounded_to_bf16(normal(tokens * k * d, 31));
+    Array rows(backend(), dtype, x), out(backend(), dtype, tokens * d);
+    Buffer<int32_t> places(backend(), place);
+    ASSERT_EQ(backend().moe_combine(rows.get(), places.get(), nullptr, dtype, out.get(), tokens, k, d), MGRPO_OK);
+    std::vector<double> want(static_cast<size_t>(tokens * d), 0);
+    for (int64_t t = 0; t < tokens; t++)
+      for (int64_t j = 0; j < k; j++)
+        for (int64_t i = 0; i < d && place[t * k + j] >= 0; i++) want[t * d + i] += x[place[t * k + j] * d + i];
+    EXPECT_TRUE(close_to(out.values(), want, dtype == MGRPO_FLOAT32 ? kTolerance : kBf16Epsilon, 1e-5));
+  }
+}
+
 TEST_P(Moe, LinearMatchesFloat64ForRaggedGroups) {
   for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
     if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;

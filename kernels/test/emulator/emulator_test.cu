@@ -2,11 +2,16 @@
 #include <cooperative_groups.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "block.cuh"
 #include "device.h"
+#include "mgrpo/adamw.h"
+#include "mgrpo/cuda_error.h"
+#include "mgrpo/memory.h"
 
 namespace mgrpo::cuda {
 namespace {
@@ -116,6 +121,39 @@ TEST(Emulator, NothingHappensBeforeSomebodyWaits) {
   EXPECT_EQ(host, 1);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   EXPECT_EQ(host, -1);
+}
+
+std::vector<int64_t> asked;  // bytes; 0 for a release
+bool exhausted = false;
+
+void *ask(int64_t bytes, void *stream) {
+  asked.push_back(bytes);
+  void *memory = nullptr;
+  return !exhausted && cudaMallocAsync(&memory, static_cast<size_t>(bytes), stream_of(stream)) == cudaSuccess ? memory : nullptr;
+}
+
+void give_back(void *memory, void *stream) {
+  asked.push_back(0);
+  cudaFreeAsync(memory, stream_of(stream));
+}
+
+TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
+  const mgrpo_scratch scratch{ask, give_back};
+  Scratch<float> gradient(nullptr);
+  const std::vector<float> values(100000, 1);  // two blocks' sums
+  ASSERT_EQ(gradient.upload(values.data(), 100000), MGRPO_OK);
+  mgrpo_set_scratch_cuda(&scratch);
+  double norm = 0;
+  EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
+  EXPECT_FLOAT_EQ(norm, std::sqrt(100000.0));
+  EXPECT_EQ(asked, (std::vector<int64_t>{2 * sizeof(double), 0}));
+  exhausted = true;
+  EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OUT_OF_MEMORY);
+  EXPECT_EQ(std::string(mgrpo_cuda_last_error()).rfind("scratch: ", 0), 0u) << mgrpo_cuda_last_error();
+  EXPECT_EQ(asked.size(), 3u);
+  mgrpo_set_scratch_cuda(nullptr);
+  EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
+  EXPECT_EQ(asked.size(), 3u);
 }
 
 }  // namespace
