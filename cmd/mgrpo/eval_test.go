@@ -22,7 +22,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		set = append(set, "--set", s)
 	}
 	trained := succeed(t, "", append([]string{"train"}, set...)...)
-	if !strings.HasPrefix(strings.TrimSpace(trained), "memory") || !strings.Contains(trained, "snapshot") {
+	if !strings.HasPrefix(strings.TrimSpace(trained), "memory") || !strings.Contains(trained, "copy") {
 		t.Errorf("train does not begin with the table of memory: %.200q", trained)
 	}
 	table := succeed(t, "", append([]string{"eval"}, set...)...)

@@ -14,7 +14,7 @@ import (
 // Kind is the purpose of a piece of memory.
 type Kind string
 
-// All kinds but Activations and Routes are exact to the byte; allocators may round each allocation up.
+// All kinds but Activations, Overhead and Routes are exact to the byte; allocators may round each allocation up.
 const (
 	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's copies
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16 and trained
@@ -25,6 +25,7 @@ const (
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
 	Routes      Kind = "routes"      // experts recorded with the trajectories of a mixture, in the host's memory; if all are as long as they may be
+	Overhead    Kind = "overhead"    // of CUDA: its context, kernels and workspaces, and what is lost between tensors; an estimate
 	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
 
@@ -116,10 +117,17 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 		if a.Adapts() {
 			headRows = learner.FrozenHeadRows
 		}
-		activations = max(activations, trainingActivations(model, &a.Engine, context, headRows, size))
+		training := trainingActivations(model, &a.Engine, context, headRows, size)
+		if half && !a.Adapts() { // the head's gradient is added up in fp32
+			training += 4 * int64(model.VocabSize) * int64(model.Hidden)
+		}
+		activations = max(activations, training)
 	}
 	if activations > 0 {
 		p.add(Activations, activations)
+	}
+	if p.Device != "cpu" {
+		p.add(Overhead, overhead(p))
 	}
 	routes := 2 * int64(model.RouteWidth()) * context * trajectories(cfg, a)
 	if routes > 0 {
@@ -164,6 +172,19 @@ func trajectories(cfg *config.Config, a *config.Agent) int64 {
 		rollouts *= int64(a.Limits.MaxTurns)
 	}
 	return rollouts + int64(cfg.Conversations(a))
+}
+
+// What a GPU's context, the kernels of LibTorch and ours, and the workspaces of cuBLAS take, whatever the model.
+const cudaContext = 768 << 20
+
+// overhead is what an agent takes of a GPU beside its tensors. Agents that share weights share a process. The allocator cannot use all that lies
+// between tensors of different sizes: a twentieth, where its segments grow.
+func overhead(n Need) int64 {
+	context := int64(cudaContext)
+	if n.Shares {
+		context = 0
+	}
+	return context + n.sum(func(p Part) bool { return p.Device == n.Device })/20
 }
 
 func (n *Need) add(kind Kind, bytes int64) {
@@ -242,18 +263,22 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 	}
 	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
 		layers += 10 * kvWidth(c)
+	} else { // LibTorch's: the keys and values that segments see, and their gradients, of one layer; shared ones as often as they are seen
+		const seen = 4 // times
+		layers += 4 * seen * kvWidth(c)
 	}
 	// The layer whose backward pass runs also needs the gradients of its values; logits exist as values and as gradients.
 	return tokens*(layers+layerValues(c))*size + 2*4*min(headRows, tokens)*int64(c.VocabSize)
 }
 
 // samplingActivations is the memory of the activations of one decode pass over all slots. A prompt is computed in
-// pieces no larger than a training micro-batch. In bf16 the cached keys and values of one layer are gathered, too,
-// because our own attention computes in fp32 only.
+// pieces no larger than a training micro-batch. In bf16 the cached keys and values of prompts are gathered, too, for one
+// layer and a few prompts at once.
 func samplingActivations(c arch.Config, slots, context, size int64) int64 {
 	values := slots * (layerValues(c)*size + 4*int64(c.VocabSize))
 	if size != 4 {
-		values += 2 * slots * context * kvWidth(c) * size
+		const keys = 1 << 16 // those of one prompt may be more
+		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size
 	}
 	return values
 }

@@ -191,6 +191,26 @@ func TestActivations(t *testing.T) {
 	}
 }
 
+// On a GPU an agent takes more than its tensors. What does not depend on the model is counted once where agents share it.
+func TestOverheadOfCUDA(t *testing.T) {
+	cfg := team(t, "agents.boss.device=cuda", "agents.boss.lora.r=2", "agents.help.lora.r=2")
+	boss, help := cfg.Agent("boss"), cfg.Agent("help")
+	first, second := Count(cfg, boss, smolLM2Shape, 1000, 0), Count(cfg, help, smolLM2Shape, 1000, 0, boss)
+	for _, n := range []Need{first, second} {
+		tensors := on(n, "cuda:0") - n.Of(Overhead)
+		want := tensors / 20
+		if !n.Shares {
+			want += 768 << 20
+		}
+		if n.Of(Overhead) != want {
+			t.Errorf("%d bytes beside %d of tensors, want %d", n.Of(Overhead), tensors, want)
+		}
+	}
+	if n := count(t, "boss"); n.Of(Overhead) != 0 {
+		t.Errorf("%d bytes on a CPU", n.Of(Overhead))
+	}
+}
+
 // on is the number of bytes that an agent needs on a device.
 func on(n Need, device string) int64 {
 	return n.sum(func(p Part) bool { return p.Device == device })
@@ -271,7 +291,7 @@ func TestTableFits80Columns(t *testing.T) {
 			t.Errorf("wider than 80: %q", line)
 		}
 	}
-	for _, want := range []string{"weights  master  grads  moments   ref", "  513M ", "snapshot", "total", "on cpu: ", "32.0 GiB available", "help on cuda:0: "} {
+	for _, want := range []string{"weights  master  grads  moments   ref", "  513M ", "copy", "total", "on cpu: ", "32.0 GiB available", "help on cuda:0: "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
