@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
@@ -44,12 +45,14 @@ func (o Options) agents(cfg *config.Config) []string {
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
 // Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at
-// another worker, or somebody who was waited for, a worker or a server that samples, did not come. The same command goes on.
+// another worker, or somebody who was waited for, a worker or a server that samples, did not come, or a GPU needs a new process. The same
+// command goes on.
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError
 	var away *remote.AwayError
-	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &stop) && stop.Kind == store.Asked
+	var lost *torch.LostError
+	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &lost) || errors.As(err, &stop) && stop.Kind == store.Asked
 }
 
 // Train runs agents of a team until the configured last step. With every agent in one process and no

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -107,7 +108,7 @@ func TestStopBeforeTheOthersCome(t *testing.T) {
 	stop := make(chan struct{})
 	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
 	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: &recorder{}, Stop: stop})
-	if !errors.Is(err, ErrStopped) || !Resumable(err) {
+	if !errors.Is(err, ErrStopped) || !Resumable(err) || !Resumable(fmt.Errorf("agent planner: policy: %w", &torch.LostError{Device: "cuda:0"})) {
 		t.Errorf("ended with %v", err)
 	}
 }

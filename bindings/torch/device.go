@@ -53,6 +53,8 @@ type Device struct {
 	live   []*Tensor // spare storage for a Scope
 	dead   []uintptr // spare storage for handles about to be dropped; were they pointers, cgo would look at each
 	lost   error     // why the thread cannot use the device; every Do returns it
+
+	wait func() (said string) // for the work of a GPU; what is wrong with it
 }
 
 // job is one call of Do on its way to the device's thread.
@@ -145,6 +147,7 @@ func (d *Device) ownThread(started chan<- error) {
 		return
 	}
 	d.native = (*C.mgt_device)(opened.value)
+	d.wait = func() string { return message(C.mgt_device_wait(d.native)) }
 	d.thread.Store(int64(C.mgt_thread()))
 	started <- nil
 	d.serve()
@@ -209,6 +212,12 @@ func (d *Device) do(j *job) {
 		}
 		s.close()
 		d.scope.Store(nil)
+		if out.err != nil && d.lost == nil {
+			if said := d.wait(); said != "" {
+				d.lost = &LostError{Device: d.spec, Cause: strings.TrimSpace(said)}
+				out.err = fmt.Errorf("%w: %w", d.lost, out.err)
+			}
+		}
 		j.result <- out
 	}()
 	out = outcome{err: j.f(s)}
@@ -218,7 +227,8 @@ func (d *Device) do(j *job) {
 // ends the wait for the thread, f itself is not interrupted. Tensors that f makes are dropped when it ends
 // unless kept. Grad mode starts off. An operation that fails inside f ends f and Do returns its *Error;
 // any other panic of f goes on in the goroutine that called Do. Do inside a Do of the same device is an
-// error; of another device it is allowed, but two devices must not wait for each other.
+// error; of another device it is allowed, but two devices must not wait for each other. A GPU that is lost to the process
+// is a *LostError, from the call in which it is found on.
 func (d *Device) Do(ctx context.Context, f func(s *Scope) error) error {
 	if d.onThread() {
 		return &Error{Op: "do", Message: "called inside Do of the same device: use the scope at hand"}

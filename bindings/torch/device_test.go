@@ -3,6 +3,8 @@ package torch
 import (
 	"context"
 	"errors"
+	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -245,5 +247,52 @@ func failsAgain(f func()) func() {
 			f()
 		}
 		before = true
+	}
+}
+
+// A GPU whose failure stays is lost from then on; one that works again after an error is not.
+func TestLostDevice(t *testing.T) {
+	d := openOn(t, "cpu")
+	fails := func(s *Scope) error { s.Full(Float32, 1, 3).View(2, 2); return nil }
+	var lost *LostError
+	if err := d.Do(t.Context(), fails); err == nil || errors.As(err, &lost) {
+		t.Fatalf("got %v", err)
+	}
+	d.wait = func() string { return "CUDA error: an illegal memory access was encountered\n" }
+	do(t, d, func(*Scope) {}) // nothing has failed
+	var op *Error
+	if err := d.Do(t.Context(), fails); !errors.As(err, &lost) || !errors.As(err, &op) || op.Op != "view" || lost.Device != "cpu" ||
+		lost.Cause != "CUDA error: an illegal memory access was encountered" {
+		t.Fatalf("got %v", err)
+	}
+	ran := false
+	if err := d.Do(t.Context(), func(*Scope) error { ran = true; return nil }); !errors.As(err, &lost) || ran {
+		t.Errorf("after that: %v, ran: %v", err, ran)
+	}
+}
+
+// An index that a GPU finds outside a tensor ends its use by the process, which is a process of its own here.
+func TestLostGPU(t *testing.T) {
+	const child = "MGRPO_TEST_LOSES_GPU"
+	if os.Getenv(child) == "" {
+		if err := loadCUDA(); err != nil {
+			t.Skip(err)
+		}
+		c := exec.Command(os.Args[0], "-test.run=^TestLostGPU$", "-test.v")
+		c.Env = append(os.Environ(), child+"=1")
+		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS: TestLostGPU") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	d := openOn(t, "cuda")
+	for _, f := range []func(s *Scope){
+		func(s *Scope) { s.Full(Float32, 1, 3).IndexSelect(0, s.FromInt32([]int32{1 << 20}, 1)).Sum().Item() },
+		func(s *Scope) { s.Full(Float32, 1, 3) },
+	} {
+		var lost *LostError
+		if err := d.Do(t.Context(), func(s *Scope) error { f(s); return nil }); !errors.As(err, &lost) {
+			t.Errorf("got %v", err)
+		}
 	}
 }

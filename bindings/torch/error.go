@@ -33,6 +33,17 @@ func (e *Error) OutOfMemory() bool {
 	return false
 }
 
+// LostError is a GPU that a failure of CUDA, such as an illegal address, has made useless to this process: CUDA repeats that failure for every
+// call. A new process can use the GPU.
+type LostError struct {
+	Device string // "cuda:N"
+	Cause  string // in CUDA's words
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("torch: this process has lost %s, and a new one can use it: %s", e.Device, e.Cause)
+}
+
 // fail panics with the error of op; Do recovers it.
 func fail(op, message string, tensors ...*Tensor) { panic(newError(op, message, tensors...)) }
 

@@ -22,6 +22,16 @@ func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
+// Logits returns x w^T of a head w [V, D] for x [T, D], as Linear does, but on a GPU in float32 where x and w are BFloat16.
+func Logits(x *Tensor, w Matrix) *Tensor {
+	t, ok := w.(*Tensor)
+	if !ok {
+		return Linear(x, w, nil)
+	}
+	s := x.scopeFor("logits", t)
+	return s.take("logits", C.mgt_logits(s.dev.native, x.handle, t.handle), x, t)
+}
+
 // Embedding returns the rows of w [V, D] that ids (int32, or int64 where w is a tensor, [T]) name: [T, D].
 func Embedding(w Matrix, ids *Tensor) *Tensor {
 	s := ids.scopeFor("embedding", w.tensors()...)

@@ -531,3 +531,34 @@ func TestErrorsCarryTheKernelsStatus(t *testing.T) {
 		})
 	}
 }
+
+// A row that many segments see has a gradient in which nothing is lost: each adds a half, of which sums near 150 in BFloat16 would lose
+// every second one. And it is the same each time.
+func TestGradientOfASharedRow(t *testing.T) {
+	onDevices(t, func(t *testing.T, d *Device) {
+		const answers = 300
+		cu, follows := []int32{0, 1}, []int32{-1}
+		for i := range answers {
+			cu, follows = append(cu, int32(i+2)), append(follows, 0)
+		}
+		gradient := func() (first float64, all []float64) {
+			do(t, d, func(s *Scope) {
+				q, k, v := s.Zeros(BFloat16, answers+1, 1, 8), s.Zeros(BFloat16, answers+1, 1, 8), s.Zeros(BFloat16, answers+1, 1, 8)
+				v.RequireGrad(true)
+				s.Grad(true, func() {
+					out := AttentionPacked(q, k, v, s.FromInt32(cu, int64(len(cu))), s.FromInt32(follows, int64(len(follows))), 1, 0)
+					Backward([]*Tensor{out}, []*Tensor{s.Full(BFloat16, 1, answers+1, 1, 8)})
+				})
+				all = float64s(v.Grad())
+			})
+			return all[0], all
+		}
+		first, all := gradient()
+		if first != 1+answers/2 || all[8] != 0.5 {
+			t.Errorf("gradient %v of the row that all see, %v of the next; want %v and 0.5", first, all[8], 1+answers/2)
+		}
+		if _, again := gradient(); !slices.Equal(all, again) {
+			t.Error("another gradient the second time")
+		}
+	})
+}

@@ -47,7 +47,7 @@ type cli struct {
 // Exit statuses. A process that a signal ended has 128 plus the signal's number, as shells report it.
 const (
 	exitFailed      = 1   // an error that would come again
-	exitStopped     = 75  // stopped before the end, as asked or because others did not come: --resume goes on (EX_TEMPFAIL)
+	exitStopped     = 75  // stopped before the end, as asked, because others did not come or a GPU needs a new process: --resume goes on (EX_TEMPFAIL)
 	exitUsage       = 80  // a wrong command line
 	exitInterrupted = 130 // Ctrl-C or SIGTERM ended it at once
 )

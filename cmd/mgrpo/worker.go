@@ -15,9 +15,9 @@ type workerCmd struct {
 
 func (workerCmd) Help() string {
 	return `Exit status: 0 when the run is complete; 75 when it was stopped, by Ctrl-C, SIGTERM or another worker that was
-told to stop, or when a worker that it waited for did not come: --resume goes on from the newest checkpoint; 130 when
-a second signal broke it off; 1 for an error. A worker that dies of a signal is started again by whoever started it:
-deploy/ has such scripts.`
+told to stop, when a worker that it waited for did not come, or when its GPU needs a new process: --resume goes on
+from the newest checkpoint; 130 when a second signal broke it off; 1 for an error. A worker that dies of a signal is
+started again by whoever started it: deploy/ has such scripts.`
 }
 
 func (c *workerCmd) Run(ctx context.Context) error {

@@ -1,21 +1,26 @@
 // Attention over packed sequences, for training and scoring, and over a key-value cache, for generation.
-// CPU float32 runs our kernels; other tensors run LibTorch's attention, except that rows which are decoded on a GPU, in float32
-// or bfloat16, run ours too.
+// CPU float32 runs our kernels, as do rows over a cache in float32 on a GPU and such that are decoded there in bfloat16. The rest runs
+// LibTorch's attention.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/tril.h>
 #include <ATen/ops/triu.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <optional>
 
 #include "cuda_part.h"
@@ -79,6 +84,7 @@ struct Segments {
   std::vector<int64_t> seen, key_cu; // the last row of segment s sees seen[key_cu[s]] to seen[key_cu[s+1]-1], by position
   int64_t longest = 0, longest_keys = 0;
   at::Tensor seen_rows, key_offsets; // seen (int64) and key_cu (int32) on the device; undefined where follows is empty
+  at::Tensor places;                 // int32 [rows, most] there: where in seen a row is, in order, and -1 beyond
 
   int64_t size() const { return int64_t(cu.size()) - 1; }
 };
@@ -92,6 +98,19 @@ Segments read_segments(const at::Tensor &cu, const MaybeTensor &follows, int64_t
   for (size_t s = 0; s < g.follows.size(); s++)
     TORCH_CHECK(g.follows[s] >= -1 && g.follows[s] < g.cu[s], "segment ", s, " must follow a row before its first, ", g.cu[s], ", got ", g.follows[s]);
   return g;
+}
+
+at::Tensor on_device(const std::vector<int64_t> &v, at::Device device) { return at::tensor(v, at::kLong).to(device); }
+
+at::Tensor places_of(const std::vector<int64_t> &seen, int64_t rows) {
+  std::vector<int64_t> count(static_cast<size_t>(rows), 0);
+  for (int64_t r : seen) count[r]++;
+  int64_t most = rows > 0 ? *std::max_element(count.begin(), count.end()) : 0;
+  auto places = at::full({rows, most}, -1, at::kInt);
+  auto *to = places.mutable_data_ptr<int32_t>();
+  std::fill(count.begin(), count.end(), 0);
+  for (size_t i = 0; i < seen.size(); i++) to[seen[i] * most + count[seen[i]]++] = int32_t(i);
+  return places;
 }
 
 // The rows that each segment sees, which our own kernels do not need.
@@ -110,9 +129,9 @@ void list_keys(Segments &g, at::Device device) {
     g.longest_keys = std::max(g.longest_keys, g.key_cu[s + 1] - g.key_cu[s]);
   }
   if (g.follows.empty()) return;
-  auto on_device = [&](const std::vector<int64_t> &v) { return at::tensor(v, at::kLong).to(device); };
-  g.seen_rows = on_device(g.seen);
-  g.key_offsets = on_device(g.key_cu).to(at::kInt);
+  g.seen_rows = on_device(g.seen, device);
+  g.key_offsets = on_device(g.key_cu, device).to(at::kInt);
+  g.places = places_of(g.seen, g.cu.back()).to(device);
 }
 
 // Identifies a tensor and its contents at one moment, without keeping it alive.
@@ -149,6 +168,38 @@ const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, i
   return last->segments;
 }
 
+// The gradient of x where dy is that of x.index_select(0, seen_rows). A row that several segments see gets their parts in float32, in the order of
+// the segments: index_select's own gradient is added up in the tensor's type, and on a GPU in no fixed order.
+at::Tensor gradient_of_seen(const at::Tensor &dy_any, const at::Tensor &seen_rows, const at::Tensor &places) {
+  auto dy = dy_any.contiguous();
+  auto sizes = dy.sizes().vec();
+  sizes[0] = places.size(0);
+  if (!dy.is_cuda() || !ours(dy)) {
+    auto wide = dy.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    return at::zeros(sizes, dy.options().dtype(wide)).index_add_(0, seen_rows, dy.to(wide)).to(dy.scalar_type());
+  }
+  auto dx = at::empty(sizes, dy.options());
+  check_status(the_cuda_part->moe_combine(dy.const_data_ptr(), places.const_data_ptr<int32_t>(), nullptr, int32_t(dy.scalar_type()),
+                                          dx.mutable_data_ptr(), sizes[0], places.size(1), sizes[1] * sizes[2], stream_of(dy)));
+  return dx;
+}
+
+// The rows that the segments see, one after the other.
+struct Seen : torch::autograd::Function<Seen> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &seen_rows, const at::Tensor &places) {
+    ctx->save_for_backward({seen_rows, places});
+    return x.index_select(0, seen_rows);
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    return {gradient_of_seen(grads[0], saved[0], saved[1]), {}, {}};
+  }
+};
+
+at::Tensor seen(const at::Tensor &x, const Segments &g) {
+  return recorded(x) ? Seen::apply(x, g.seen_rows, g.places) : x.index_select(0, g.seen_rows);
+}
+
 // Of a mask, which LibTorch holds as a whole.
 constexpr int64_t kMostMasked = 16 << 20;
 
@@ -175,16 +226,68 @@ at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Te
   return outs.empty() ? at::empty_like(q) : at::cat(outs, 0);
 }
 
-// Keys and values are gathered for each segment. Flash attention takes ragged batches, and where it is given
-// more keys than queries, the last of each belong together.
+// Flash attention takes ragged batches, and where it is given more keys than queries, the last of each belong together.
+bool flashes(const at::Tensor &q) {
+  bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+  return q.is_cuda() && half && q.size(2) <= 256 && q.size(2) % 8 == 0;
+}
+
+// What flash attention is told beside the tensors.
+struct Ragged {
+  int64_t longest, longest_keys;
+  double scale;
+  std::optional<c10::SymInt> before, after;  // keys that a row sees on either side of it; none: all
+
+  Ragged(int64_t longest, int64_t longest_keys, double scale, int64_t window) : longest(longest), longest_keys(longest_keys), scale(scale) {
+    if (window > 0) before = window - 1, after = 0;
+  }
+  auto forward(const at::Tensor &q, const at::Tensor &ks, const at::Tensor &vs, const at::Tensor &cu, const at::Tensor &key_cu) const {
+    return at::_flash_attention_forward_symint(q, ks, vs, cu, key_cu, longest, longest_keys, 0.0, /*is_causal=*/true, false, scale, before, after);
+  }
+};
+
+// Segments of which some see rows of others. For the backward pass k and v are gathered again: rows that many segments see would be kept as
+// often, in each layer.
+struct SharedFlash : torch::autograd::Function<SharedFlash> {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
+                            const at::Tensor &key_cu, const at::Tensor &seen_rows, const at::Tensor &places, int64_t longest,
+                            int64_t longest_keys, double scale, int64_t window) {
+    auto [out, lse, state, unused, mask] =
+        Ragged(longest, longest_keys, scale, window).forward(q, k.index_select(0, seen_rows), v.index_select(0, seen_rows), cu, key_cu);
+    ctx->save_for_backward({q, k, v, cu, key_cu, seen_rows, places, out, lse, state, unused});
+    ctx->saved_data["longest"] = longest;
+    ctx->saved_data["longest_keys"] = longest_keys;
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["window"] = window;
+    return out;
+  }
+  static variable_list backward(AutogradContext *ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2], &cu = saved[3], &key_cu = saved[4], &seen_rows = saved[5], &places = saved[6],
+               &out = saved[7], &lse = saved[8], &state = saved[9], &unused = saved[10];
+    const Ragged r(ctx->saved_data["longest"].toInt(), ctx->saved_data["longest_keys"].toInt(), ctx->saved_data["scale"].toDouble(),
+                   ctx->saved_data["window"].toInt());
+    auto [dq, dks, dvs] = at::_flash_attention_backward_symint(grads[0].contiguous(), q, k.index_select(0, seen_rows), v.index_select(0, seen_rows), out,
+                                                               lse, cu, key_cu, r.longest, r.longest_keys, 0.0, /*is_causal=*/true, state, unused,
+                                                               r.scale, r.before, r.after);
+    auto dk = gradient_of_seen(dks, seen_rows, places), dv = gradient_of_seen(dvs, seen_rows, places);
+    return {dq, dk, dv, {}, {}, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+// Segments with the keys and values that each sees, gathered. cu and key_cu are g's on the device.
+at::Tensor attend_ragged(const at::Tensor &q, const at::Tensor &ks, const at::Tensor &vs, const at::Tensor &cu, const at::Tensor &key_cu,
+                         const Segments &g, double scale, int64_t window) {
+  if (!flashes(q)) return attend_in_turn(q, ks, vs, g, scale, window);
+  return std::get<0>(Ragged(g.longest, g.longest_keys, scale, window).forward(q, ks, vs, cu, key_cu));
+}
+
 at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu, const Segments &g, double scale,
                             int64_t window) {
-  bool shared = g.seen_rows.defined(), half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  auto ks = shared ? k.index_select(0, g.seen_rows) : k, vs = shared ? v.index_select(0, g.seen_rows) : v;
-  if (!q.is_cuda() || !half || q.size(2) > 256 || q.size(2) % 8 != 0) return attend_in_turn(q, ks, vs, g, scale, window);
-  auto before = window > 0 ? std::optional<c10::SymInt>(window - 1) : std::nullopt, after = before ? std::optional<c10::SymInt>(0) : std::nullopt;
-  return std::get<0>(at::_flash_attention_forward_symint(q, ks, vs, cu, shared ? g.key_offsets : cu, g.longest, g.longest_keys, 0.0,
-                                                         /*is_causal=*/true, false, scale, before, after));
+  if (!g.seen_rows.defined()) return attend_ragged(q, k, v, cu, cu, g, scale, window);
+  if (flashes(q) && recorded(q, k, v))
+    return SharedFlash::apply(q, k, v, cu, g.key_offsets, g.seen_rows, g.places, g.longest, g.longest_keys, scale, window);
+  return attend_ragged(q, seen(k, g), seen(v, g), cu, g.key_offsets, g, scale, window);
 }
 
 mgrpo_pages pages_of(const at::Tensor &cache, const at::Tensor &table) {
@@ -217,15 +320,6 @@ at::Tensor gathered(const at::Tensor &cache, const at::Tensor &tables, int64_t b
   return all.narrow(2, begin - first * block, n);
 }
 
-// Rows of one sequence. The n-th query heads of all groups make one batch.
-at::Tensor attend_one(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
-  int64_t rows = q.size(0), heads = q.size(1), kv = k.size(0), hd = q.size(2), group = heads / kv;
-  auto qs = q.reshape({rows, kv, group, hd}).permute({2, 1, 0, 3});
-  auto each = [&](const at::Tensor &t) { return t.unsqueeze(0).expand({group, -1, -1, -1}); };
-  auto out = at::scaled_dot_product_attention(qs, each(k), each(v), seen.unsqueeze(0).unsqueeze(0), 0.0, false, scale);
-  return out.permute({2, 1, 0, 3}).reshape({rows, heads, hd});
-}
-
 // One row for each sequence: the query heads of a group are the rows of one small attention.
 at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
@@ -233,41 +327,107 @@ at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tenso
   return out.reshape({rows, heads, hd});
 }
 
-// The end of the rows that one call attends with: consecutive rows of one sequence, as in a prompt, or rows of which each
-// has another sequence than the next, as in decoding.
-int64_t cached_run(const std::vector<int64_t> &sequences, const std::vector<int64_t> &lengths, int64_t from) {
-  int64_t rows = int64_t(sequences.size()), end = from + 1, longest = lengths[from];
-  auto continues = [&](int64_t r) { return r < rows && sequences[r] == sequences[r - 1]; };
-  for (bool prompt = continues(end); end < rows && (prompt ? continues(end) : !continues(end + 1)); end++) {
-    longest = std::max(longest, lengths[end]);
-    if (prompt && (end + 1 - from) * longest > kMostMasked) break;
+// Consecutive rows of some sequences, as of prompts, with their keys and values. They attend in one call.
+struct Prompts {
+  Segments segments;                       // with key_cu, longest and longest_keys
+  std::vector<int64_t> which;              // the rows
+  std::vector<int64_t> sequence, column, offset;  // of each key: where in the tables its block is named, and its place in the block
+  at::Tensor rows, cu, key_cu, sequences, columns, offsets;  // the same on the device
+
+  void add(int64_t from, int64_t rows, int64_t of, int64_t begin, int64_t end, int64_t block) {
+    for (int64_t r = from; r < from + rows; r++) which.push_back(r);
+    for (int64_t at = begin; at < end; at++) {
+      sequence.push_back(of);
+      column.push_back(at / block);
+      offset.push_back(at % block);
+    }
+    segments.cu.push_back(int64_t(which.size()));
+    segments.key_cu.push_back(int64_t(sequence.size()));
+    segments.longest = std::max(segments.longest, rows);
+    segments.longest_keys = std::max(segments.longest_keys, end - begin);
   }
-  return end;
+  void upload(at::Device device) {
+    rows = on_device(which, device);
+    cu = on_device(segments.cu, device).to(at::kInt);
+    key_cu = on_device(segments.key_cu, device).to(at::kInt);
+    sequences = on_device(sequence, device);
+    columns = on_device(column, device);
+    offsets = on_device(offset, device);
+  }
+};
+
+// How the rows of a pass attend: those that are alone, as in decoding, and prompts, whose keys are gathered for a few at a time.
+struct Plan {
+  std::vector<int64_t> alone, lengths;
+  at::Tensor alone_rows;
+  std::vector<Prompts> prompts;
+};
+
+constexpr size_t kMostKeys = 1 << 16;  // of prompts that attend in one call, but for one alone
+
+Plan plan_of(const at::Tensor &sequence, const at::Tensor &length, const at::Tensor &table, int64_t block, int64_t window) {
+  auto sequences = read_int64s(sequence), lengths = read_int64s(length);
+  const int64_t rows = int64_t(sequences.size()), most = table.size(1) * block;
+  for (int64_t r = 0; r < rows; r++)
+    TORCH_CHECK(lengths[r] >= 1 && lengths[r] <= most && sequences[r] >= 0 && sequences[r] < table.size(0), "lengths must be from 1 to ", most,
+                " and sequences below ", table.size(0));
+  Plan plan;
+  for (int64_t from = 0, end; from < rows; from = end) {
+    for (end = from + 1; end < rows && sequences[end] == sequences[from] && lengths[end] == lengths[end - 1] + 1;) end++;
+    if (end - from == 1) {
+      plan.alone.push_back(from);
+      plan.lengths.push_back(lengths[from]);
+      continue;
+    }
+    int64_t begin = window > 0 ? std::max<int64_t>(0, lengths[from] - window) : 0, last = lengths[end - 1];
+    if (plan.prompts.empty() || plan.prompts.back().sequence.size() + size_t(last - begin) > kMostKeys) {
+      plan.prompts.emplace_back();
+      plan.prompts.back().segments.cu = plan.prompts.back().segments.key_cu = {0};
+    }
+    plan.prompts.back().add(from, end - from, sequences[from], begin, last, block);
+  }
+  plan.alone_rows = on_device(plan.alone, sequence.device());
+  for (auto &p : plan.prompts) p.upload(sequence.device());
+  return plan;
+}
+
+// Every layer of a pass has the same rows. As in gpu_segments, a GPU is waited for once a pass, and before it has much to do.
+const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, const at::Tensor &table, int64_t block, int64_t window) {
+  struct Answer {
+    Moment sequence, length;
+    std::map<std::array<int64_t, 4>, Plan> plans;
+  };
+  thread_local std::optional<Answer> last;
+  if (!last || !last->sequence.is(sequence) || !last->length.is(length)) last.emplace(Answer{Moment(sequence), Moment(length), {}});
+  const std::array key{window, block, table.size(0), table.size(1)};
+  auto found = last->plans.find(key);
+  if (found == last->plans.end()) found = last->plans.emplace(key, plan_of(sequence, length, table, block, window)).first;
+  return found->second;
+}
+
+at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
+                        const at::Tensor &length, const std::vector<int64_t> &lengths, double scale, int64_t window) {
+  if (ours(q)) return cached(q, kc, vc, table, sequence, length, scale, window);
+  auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
+  int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
+  auto key = at::arange(begin, *longest, length.options()).unsqueeze(0), ends = length.unsqueeze(1), visible = key < ends;
+  if (window > 0) visible = visible & (key >= ends - window);
+  auto each = table.index_select(0, sequence);
+  return attend_each(q, gathered(kc, each, begin, keys), gathered(vc, each, begin, keys), visible, scale);
 }
 
 at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
                             const at::Tensor &length, double scale, int64_t window) {
   auto out = at::empty(q.sizes(), q.options());
-  auto sequences = read_int64s(sequence), lengths = read_int64s(length);
-  int64_t most = table.size(1) * kc.size(2);
-  for (int64_t n : lengths) TORCH_CHECK(n >= 1 && n <= most, "lengths must be from 1 to ", most);
-  for (int64_t from = 0, end; from < q.size(0); from = end) {
-    end = cached_run(sequences, lengths, from);
-    int64_t rows = end - from;
-    auto [shortest, longest] = std::minmax_element(lengths.begin() + from, lengths.begin() + end);
-    int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
-    auto key = at::arange(begin, *longest, length.options()).unsqueeze(0), ends = length.narrow(0, from, rows).unsqueeze(1), seen = key < ends;
-    if (window > 0) seen = seen & (key >= ends - window);
-    auto part = q.narrow(0, from, rows), to = out.narrow(0, from, rows), which = sequence.narrow(0, from, rows);
-    if (rows > 1 && sequences[from] == sequences[from + 1]) {
-      auto one = table.narrow(0, sequences[from], 1);
-      to.copy_(attend_one(part, gathered(kc, one, begin, keys)[0], gathered(vc, one, begin, keys)[0], seen, scale));
-    } else if (ours(q)) {
-      to.copy_(cached(part, kc, vc, table, which, length.narrow(0, from, rows), scale, window));
-    } else {
-      auto each = table.index_select(0, which);
-      to.copy_(attend_each(part, gathered(kc, each, begin, keys), gathered(vc, each, begin, keys), seen, scale));
-    }
+  const Plan &plan = known_plan(sequence, length, table, kc.size(2), window);
+  if (!plan.alone.empty()) {
+    auto of = [&](const at::Tensor &t) { return t.index_select(0, plan.alone_rows); };
+    out.index_copy_(0, plan.alone_rows, attend_alone(of(q), kc, vc, table, of(sequence), of(length), plan.lengths, scale, window));
+  }
+  for (const auto &p : plan.prompts) {
+    auto blocks = table.index({p.sequences, p.columns}).to(at::kLong).clamp(0, kc.size(0) - 1);
+    auto keys_of = [&](const at::Tensor &cache) { return cache.transpose(1, 2).index({blocks, p.offsets}); };
+    out.index_copy_(0, p.rows, attend_ragged(q.index_select(0, p.rows), keys_of(kc), keys_of(vc), p.cu, p.key_cu, p.segments, scale, window));
   }
   return out;
 }
@@ -342,8 +502,8 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     for (const auto *cache : {&K, &V}) check_cache(*cache, T, K.size(1), Q.size(2), Q);
     int32s(S, Q.size(0), "sequence", Q);
     int32s(L, Q.size(0), "length", Q);
-    // More rows than sequences: there is a prompt among them. On a GPU LibTorch takes it, as products of matrices.
+    // More rows than sequences: there is a prompt among them. Where flash attention takes it, it is faster, as products of matrices.
     bool decodes = Q.size(0) <= T.size(0);
-    return cpu_fp32(Q) || (ours(Q) && decodes) ? cached(Q, K, V, T, S, L, scale, window) : cached_composite(Q, K, V, T, S, L, scale, window);
+    return ours(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, scale, window) : cached_composite(Q, K, V, T, S, L, scale, window);
   });
 }

@@ -1,10 +1,16 @@
 // libmgrpo_torch_cuda: the functions of libmgrpo_torch that need CUDA.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -12,20 +18,96 @@
 #include "cuda_part.h"
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/logprob.h"
+#include "mgrpo/memory.h"
 
 namespace {
 
 int device_count() { return c10::cuda::device_count(); }
 
-// Scratch of our kernels stays with the process from one wait to the next.
-void open(int index) {
-  cudaMemPool_t pool;
-  C10_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool, index));
-  uint64_t all = UINT64_MAX;
-  C10_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
+// Our kernels' scratch is LibTorch's memory, so that neither keeps what the other needs.
+void *allocate_scratch(int64_t bytes, void *stream) {
+  try {
+    return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(size_t(bytes), static_cast<cudaStream_t>(stream));
+  } catch (...) {
+    return nullptr;
+  }
 }
 
+void release_scratch(void *memory, void *) {
+  try {
+    c10::cuda::CUDACachingAllocator::raw_delete(memory);
+  } catch (...) {  // the device is lost
+  }
+}
+
+// Micro-batches differ in size: segments that grow keep no holes between them. Where the driver cannot map memory so, as in some virtual
+// machines, they stay as they are.
+void let_segments_grow() {
+  if (std::getenv("PYTORCH_ALLOC_CONF") || std::getenv("PYTORCH_CUDA_ALLOC_CONF")) return;
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  try {
+    c10::cuda::CUDACachingAllocator::raw_delete(c10::cuda::CUDACachingAllocator::raw_alloc(4 << 20));
+  } catch (const c10::Error &) {
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
+  }
+}
+
+void settle() {
+  auto &settings = at::globalContext();
+  settings.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);  // parts of a sum are added up in float32
+  settings.setSDPUseCuDNN(false);  // to plan for a shape takes it longer than a prompt's attention
+  settings.lazyInitDevice(at::kCUDA);  // memory is asked for before the first tensor
+  let_segments_grow();
+  static const mgrpo_scratch scratch{allocate_scratch, release_scratch};
+  mgrpo_set_scratch_cuda(&scratch);
+}
+
+void open(int) {
+  static std::once_flag once;
+  std::call_once(once, settle);
+}
+
+void wait(int index) { c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).synchronize(); }
+
 void *stream(int index) { return c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).stream(); }
+
+// Two pieces of pinned memory: one takes the next part from the GPU while the threads copy the other on. Memory that is not pinned
+// would be copied by one thread, through pieces of the driver's.
+class Staging {
+ public:
+  Staging() { C10_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void **>(&memory_), 2 * kPiece)); }
+  void copy(const char *from, char *to, size_t bytes, cudaStream_t stream) {
+    const size_t pieces = (bytes + kPiece - 1) / kPiece;
+    const auto size = [&](size_t i) { return std::min(kPiece, bytes - i * kPiece); };
+    const auto fetch = [&](size_t i) {
+      if (i >= pieces) return;
+      C10_CUDA_CHECK(cudaMemcpyAsync(memory_ + i % 2 * kPiece, from + i * kPiece, size(i), cudaMemcpyDeviceToHost, stream));
+      C10_CUDA_CHECK(cudaEventRecord(arrived_[i % 2].event, stream));
+    };
+    fetch(0), fetch(1);
+    for (size_t i = 0; i < pieces; i++, fetch(i + 1)) {
+      C10_CUDA_CHECK(cudaEventSynchronize(arrived_[i % 2].event));
+      at::parallel_for(0, int64_t(size(i)), 1 << 20, [&](int64_t begin, int64_t end) {
+        std::memcpy(to + i * kPiece + begin, memory_ + i % 2 * kPiece + begin, size_t(end - begin));
+      });
+    }
+  }
+
+ private:
+  static constexpr size_t kPiece = 32 << 20;
+  struct Event {
+    cudaEvent_t event;
+    Event() { C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)); }
+  };
+  char *memory_;
+  Event arrived_[2];
+};
+
+void to_host(const at::Tensor &from, void *to) {
+  static thread_local auto *staging = new Staging;  // the process's: CUDA may be gone before the thread
+  staging->copy(static_cast<const char *>(from.const_data_ptr()), static_cast<char *>(to), from.nbytes(),
+                c10::cuda::getCurrentCUDAStream(from.get_device()));
+}
 
 void memory(int index, mgt_memory_stats *stats) {
   auto s = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::DeviceIndex(index));
@@ -134,7 +216,9 @@ struct Throwing<kCall, int32_t (*)(Arguments...)> {
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
   static const cuda_part part{device_count,
                               open,
+                              wait,
                               stream,
+                              to_host,
                               memory,
                               reset_peak,
                               graph_open,

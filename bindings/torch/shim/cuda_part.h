@@ -13,7 +13,9 @@
 struct cuda_part {
   int (*device_count)();
   void (*open)(int index);
+  void (*wait)(int index);
   void *(*stream)(int index);
+  void (*to_host)(const at::Tensor &from, void *to);  // a contiguous tensor; waits
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);
   void *(*graph_open)(int index);

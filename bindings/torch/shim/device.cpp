@@ -198,6 +198,12 @@ char *mgt_device_move(mgt_device *d) {
   });
 }
 
+char *mgt_device_wait(mgt_device *d) {
+  return run(d, [&] {
+    if (d->device.is_cuda()) the_cuda_part->wait(d->device.index());
+  });
+}
+
 void mgt_set_grad_mode(int on) { at::GradMode::set_enabled(on); }
 
 mgt_pointer mgt_stream(mgt_device *d) {

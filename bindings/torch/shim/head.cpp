@@ -83,7 +83,7 @@ struct Chunks {
   int32_t type;  // of w's blocks, or MGT_NOT_QUANTISED
   int64_t chunk;
   bool invariant;  // our linear, whose rows do not depend on the chunk; LibTorch's is faster
-  at::Tensor buffer = at::empty({std::min(chunk, h.size(0)), w.size(0)}, h.options());
+  at::Tensor buffer = at::empty({std::min(chunk, h.size(0)), w.size(0)}, h.options().dtype(logits_type(h)));
 
   template <class F>
   void each(F &&f) {
@@ -96,7 +96,7 @@ struct Chunks {
         check_status(mgrpo_linear_cpu(rows.const_data_ptr<float>(), w.const_data_ptr<float>(), nullptr,
                                       logits.mutable_data_ptr<float>(), n, w.size(1), w.size(0)));
       else
-        at::mm_out(logits, rows, w.t());
+        head_product(logits, rows, w);
       f(from, n, rows, logits);
     }
   }
@@ -134,17 +134,15 @@ struct Head : torch::autograd::Function<Head> {
     if (for_w) dw = in_place ? w.grad() : at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));
     Chunks{h, w, type, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
       log_prob_backward(logits, from, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
+      auto dlogits = logits.to(h.scalar_type());
       if (for_h) {
         auto out = dh.narrow(0, from, n);
         if (type != MGT_NOT_QUANTISED)
-          quant_product_bwd(logits, {w, type, h.size(1)}, out, false);
+          quant_product_bwd(dlogits, {w, type, h.size(1)}, out, false);
         else
-          at::mm_out(out, logits, w);
+          at::mm_out(out, dlogits, w);
       }
-      if (for_w && dw.scalar_type() == w.scalar_type())
-        dw.addmm_(logits.t(), rows);
-      else if (for_w)
-        dw.add_(at::mm(logits.t(), rows));
+      if (for_w) add_product(dw, dlogits, rows);
     });
     return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}, {}};
   }

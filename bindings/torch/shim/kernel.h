@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
 
 #include "guard.h"
 #include "mgrpo/status.h"
@@ -38,6 +39,19 @@ inline at::Tensor factor(const at::Tensor &t) {
   if (slow && t.is_cpu() && t.scalar_type() == at::kBFloat16) return t.to(at::kFloat);
 #endif
   return t;
+}
+
+// The type of the product of x with a head. A GPU adds up products of bfloat16 in float32, and rounded logits of 16 would be 0.125 apart.
+inline at::ScalarType logits_type(const at::Tensor &x) {
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
+}
+
+// logits = x w^T, of logits_type(x).
+inline void head_product(at::Tensor &logits, const at::Tensor &x, const at::Tensor &w) {
+  if (logits.scalar_type() == x.scalar_type())
+    at::mm_out(logits, x, w.t());
+  else
+    at::mm_out(logits, x, w.t(), logits.scalar_type());
 }
 
 inline void check_status(int32_t status, const char *hint = "") {

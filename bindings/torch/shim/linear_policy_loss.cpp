@@ -63,10 +63,7 @@ struct WeightGradient {
   }
   void add(const at::Tensor &dlogits, const at::Tensor &rows) {
     if (!sum.defined()) return;
-    if (sum.scalar_type() == rows.scalar_type())
-      sum.addmm_(dlogits.t(), rows);
-    else
-      sum.add_(at::mm(dlogits.t(), rows));
+    add_product(sum, dlogits, rows);
   }
   void finish() {
     if (sum.defined() && !sum.is_same(leaf)) leaf.add_(sum);
@@ -93,21 +90,22 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
     auto logp = at::empty({H.size(0)}, wide), entropy = at::empty({H.size(0)}, wide), dh = at::empty_like(H);
     WeightGradient dw(leaf, wide.dtype().toScalarType());
 
-    auto buffer = at::empty({std::min(chunk, H.size(0)), W.size(0)}, H.options());
+    auto buffer = at::empty({std::min(chunk, H.size(0)), W.size(0)}, H.options().dtype(logits_type(H)));
     for (int64_t from = 0; from < H.size(0) && r.status == MGRPO_OK; from += chunk) {
       int64_t n = std::min(chunk, H.size(0) - from);
       auto rows = H.narrow(0, from, n), logits = buffer.narrow(0, 0, n), out = dh.narrow(0, from, n);
       if (type != MGT_NOT_QUANTISED)
         quant_product(rows, {W, type, H.size(1)}, logits);
       else
-        at::mm_out(logits, rows, W.t());
-      r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(H.scalar_type()), n, W.size(0), W.size(0), y + from, tau}, from,
+        head_product(logits, rows, W);
+      r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(logits.scalar_type()), n, W.size(0), W.size(0), y + from, tau}, from,
                                   *batch, *config, logp, entropy, refusal);
+      auto dlogits = logits.to(H.scalar_type());
       if (type != MGT_NOT_QUANTISED)
-        quant_product_bwd(logits, {W, type, H.size(1)}, out, false);
+        quant_product_bwd(dlogits, {W, type, H.size(1)}, out, false);
       else
-        at::mm_out(out, logits, W);
-      dw.add(logits, rows);
+        at::mm_out(out, dlogits, W);
+      dw.add(dlogits, rows);
     }
     dw.finish();
     if (r.status == MGRPO_OK) {

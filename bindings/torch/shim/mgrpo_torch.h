@@ -82,6 +82,7 @@ MGT_API int mgt_cuda_driver(void);  // whether the NVIDIA driver's library can b
 MGT_API mgt_pointer mgt_device_open(int cuda, int index, int threads);
 MGT_API void mgt_device_close(mgt_device *d);
 MGT_API char *mgt_device_move(mgt_device *d);  // the calling thread takes the device over from one that ended
+MGT_API char *mgt_device_wait(mgt_device *d);  // until all work of a GPU is done; an error that stays is said again
 MGT_API void mgt_set_grad_mode(int on);  // of the calling thread
 MGT_API mgt_pointer mgt_stream(mgt_device *d);
 MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
@@ -145,6 +146,7 @@ MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t 
 
 // Layers of a decoder; shapes are in bindings/torch.
 MGT_API mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null);
+MGT_API mgt_tensor mgt_logits(mgt_device *d, void *x, void *w);  // as mgt_linear; on a GPU float32 of bfloat16
 // Low-rank adapters (mgrpo/lora.h): adapters[i] is the fp32 tensor of adapter i's values, with counts[i] of the parts, which
 // follow each other. y is changed and returned.
 struct mgrpo_lora_part;

@@ -334,6 +334,15 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   });
 }
 
+mgt_tensor mgt_logits(mgt_device *d, void *x, void *w) {
+  const auto &X = ref(x), &W = ref(w);
+  if (logits_type(X) == X.scalar_type() || recorded(X, W)) return mgt_linear(d, x, w, nullptr);
+  return make(d, [&] {
+    TORCH_CHECK(X.dim() == 2 && W.dim() == 2 && X.size(1) == W.size(1), "x [T, K] and w [N, K] do not agree on K");
+    return at::mm(X, W.t(), at::kFloat);
+  });
+}
+
 mgt_tensor mgt_embedding(mgt_device *d, void *w, void *ids) {
   return make(d, [&] {
     TORCH_CHECK(ref(w).dim() == 2 && ref(ids).dim() == 1, "w must be [V, D] and ids [T]");

@@ -15,9 +15,12 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 
+#include "cuda_part.h"
 #include "guard.h"
 
 namespace {
+
+constexpr size_t kStaged = 1 << 20;  // bytes from which a copy from a GPU goes through pinned memory
 
 at::IntArrayRef shape(const int64_t *sizes, int64_t dim) { return at::IntArrayRef(sizes, size_t(dim)); }
 at::ScalarType type(int dtype) {
@@ -87,8 +90,13 @@ mgt_tensor mgt_from_host(mgt_device *d, const void *data, int dtype, const int64
 }
 char *mgt_to_host(mgt_device *d, void *t, int dtype, void *out, int64_t numel) {
   return run(d, [&] {
-    auto x = ref(t).detach().to(at::kCPU, type(dtype)).contiguous();
-    TORCH_CHECK(x.numel() == numel, x.numel(), " elements for a buffer of ", numel);
+    const auto &from = ref(t);
+    TORCH_CHECK(from.numel() == numel, from.numel(), " elements for a buffer of ", numel);
+    if (from.is_cuda() && from.scalar_type() == type(dtype) && from.is_contiguous() && from.nbytes() >= kStaged) {
+      the_cuda_part->to_host(from, out);
+      return;
+    }
+    auto x = from.detach().to(at::kCPU, type(dtype)).contiguous();
     if (numel) std::memcpy(out, x.const_data_ptr(), x.nbytes());
   });
 }

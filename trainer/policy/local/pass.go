@@ -99,15 +99,57 @@ func (e *Engine) pass(b *batch) ([]token, error) {
 		for _, w := range b.work {
 			e.list(s, w.q)
 		}
-		logits := e.logits(s, b)
-		if len(b.ready) == 0 {
-			return nil
+		parts := []*batch{b}
+		if e.records {
+			parts = b.parts()
 		}
-		var err error
-		sampled, err = sample(s, logits, b.ready)
-		return err
+		logits := make([]*torch.Tensor, len(parts))
+		for i, part := range parts { // all of them before the first wait for tokens
+			logits[i] = e.logits(s, part)
+		}
+		for i, part := range parts {
+			if len(part.ready) == 0 {
+				continue
+			}
+			tokens, err := sample(s, logits[i], part.ready)
+			if err != nil {
+				return err
+			}
+			sampled = append(sampled, tokens...)
+		}
+		b.become(parts)
+		return nil
 	})
 	return sampled, err
+}
+
+// parts are the decoding rows and the others, as forward passes of their own: the first of them can be a recorded one.
+func (b *batch) parts() (parts []*batch) {
+	var decoding, prompts batch
+	for _, w := range b.work {
+		if len(w.q.tokens)-w.q.filled == 1 {
+			decoding.add(w)
+		} else {
+			prompts.add(w)
+		}
+	}
+	for _, part := range []*batch{&decoding, &prompts} {
+		if part.rows > 0 {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// become puts the parts together again, in their order.
+func (b *batch) become(parts []*batch) {
+	whole := batch{moves: b.moves, rows: b.rows}
+	for _, part := range parts {
+		whole.work = append(whole.work, part.work...)
+		whole.ready = append(whole.ready, part.ready...)
+		whole.routes = append(whole.routes, part.routes...)
+	}
+	*b = whole
 }
 
 // list puts what is new of a sequence's blocks into the tables on the device.
@@ -145,5 +187,5 @@ func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor 
 }
 
 func (e *Engine) head(hidden *torch.Tensor) *torch.Tensor {
-	return torch.Linear(hidden, e.decoder.Head(), nil)
+	return torch.Logits(hidden, e.decoder.Head())
 }

@@ -31,6 +31,38 @@ func TestInputsOfNothing(t *testing.T) {
 	}
 }
 
+// The parts of a pass keep the rows of each sequence, and put together they have their tokens and experts in one order.
+func TestPartsOfAPass(t *testing.T) {
+	decoding := func(slot int) *sequence {
+		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot, filled: 1}, tokens: []int32{5, 6}}
+	}
+	prompt := func(slot, tokens int) *sequence {
+		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot}, tokens: make([]int32, tokens)}
+	}
+	long, a, short, b := prompt(0, 9), decoding(1), prompt(2, 3), decoding(3)
+	long.tenant.number, a.tenant.number = 1, 2 // rows are sorted by tenant
+	plan := planBatch([]*sequence{short, long, a, b}, 12)
+	parts := plan.parts()
+	if len(parts) != 2 || !parts[0].decodes() || parts[1].decodes() {
+		t.Fatalf("parts %+v", parts)
+	}
+	if !slices.Equal(parts[0].ready, []*sequence{b, a}) || !slices.Equal(parts[0].last, []int32{0, 1}) {
+		t.Errorf("decoding: %+v", parts[0])
+	}
+	if !slices.Equal(parts[1].ready, []*sequence{short}) || !slices.Equal(parts[1].last, []int32{2}) || parts[1].rows != 10 || len(parts[1].work) != 2 {
+		t.Errorf("prompts: %+v", parts[1])
+	}
+	parts[0].routes, parts[1].routes = []uint16{1, 2}, []uint16{3, 4}
+	plan.become(parts)
+	if plan.rows != 12 || !slices.Equal(plan.ready, []*sequence{b, a, short}) || !slices.Equal(plan.routes, []uint16{1, 2, 3, 4}) ||
+		!slices.Equal(plan.work, []work{{b, 1}, {a, 1}, {short, 3}, {long, 7}}) {
+		t.Errorf("together: %+v", plan)
+	}
+	if one := planBatch([]*sequence{a, b}, 9).parts(); len(one) != 1 || !one[0].decodes() {
+		t.Errorf("parts of a pass that only decodes: %+v", one)
+	}
+}
+
 // alike compares first turns on devices that round otherwise: of a few, one token may turn out another, and nothing after it is compared.
 func alike(t *testing.T, got, want [][2]policy.Completion) {
 	t.Helper()
@@ -75,9 +107,10 @@ func TestGPU(t *testing.T) {
 // Where a pass cannot be recorded, as on any CPU, it and those after it run as they are, and the engine says so once.
 func TestPassesThatCannotBeRecorded(t *testing.T) {
 	reqs := requests()
-	want := run(t, testEngine(t, testModel(t, 1), Options{Slots: 16}), reqs, 16, inOrder(len(reqs)))
+	opt := Options{Slots: 16, PassRows: 20} // prompts go on beside sequences that decode, in a pass of two parts
+	want := run(t, testEngine(t, testModel(t, 1), opt), reqs, 16, inOrder(len(reqs)))
 	var notes []string
-	e := testEngine(t, testModel(t, 1), Options{Slots: 16, Note: func(text string) { notes = append(notes, text) }})
+	e := testEngine(t, testModel(t, 1), Options{Slots: 16, PassRows: 20, Note: func(text string) { notes = append(notes, text) }})
 	e.engine.records = true
 	if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
 		t.Error("other completions")
