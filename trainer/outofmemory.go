@@ -9,14 +9,13 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
 // memoryFull adds to an agent's error for want of memory what can be done about it.
 func memoryFull(cfg *config.Config, name string, err error) error {
-	var op *torch.Error
-	var kernel *kernels.Error
-	if !(errors.As(err, &op) && op.OutOfMemory()) && !(errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory) {
+	if !outOfMemory(err) {
 		return err
 	}
 	needs, uncounted := assemble.MemoryNeeds(cfg, []string{name})
@@ -24,8 +23,17 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 		return errors.Join(err, uncounted)
 	}
 	var keys []string
-	for _, l := range memory.Levers(needs) {
+	for _, l := range memory.Levers(needs[:1]) { // those of followers are among them
 		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
 	}
 	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; --resume goes on", err, name, needs[0].Device, strings.Join(keys, " or "))
+}
+
+// outOfMemory says whether an allocation failed, here or at a follower.
+func outOfMemory(err error) bool {
+	var op *torch.Error
+	var kernel *kernels.Error
+	var follower *launch.FailedError
+	return errors.As(err, &op) && op.OutOfMemory() || errors.As(err, &kernel) && kernel.Status == kernels.OutOfMemory ||
+		errors.As(err, &follower) && follower.Memory
 }

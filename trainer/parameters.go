@@ -30,6 +30,8 @@ func (p parameters) Counters() archive.Counters {
 	return c
 }
 
+func (p parameters) Ranks() int { return len(p.w.agent.Ranks()) }
+
 func (p parameters) Restore(ctx context.Context, c archive.Counters, m, v func(from int64, dst []float32) error) error {
 	if err := p.w.Learner.RestoreMoments(ctx, m, v); err != nil {
 		return err

@@ -3,7 +3,6 @@ package trainer
 import (
 	"context"
 	"errors"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/policy/remote"
@@ -45,21 +45,24 @@ func (o Options) agents(cfg *config.Config) []string {
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
 // Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at
-// another worker, or somebody who was waited for, a worker or a server that samples, did not come, or a GPU needs a new process. The same
-// command goes on.
+// another worker, or somebody who was waited for, a worker or a server that samples, did not come, or a GPU needs a new process, or a follower
+// was lost again. The same command goes on.
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError
 	var away *remote.AwayError
-	var lost *torch.LostError
-	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &lost) || errors.As(err, &stop) && stop.Kind == store.Asked
+	var gpu *torch.LostError
+	var follower *launch.LostError
+	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
+		errors.As(err, &stop) && stop.Kind == store.Asked
 }
 
 // Train runs agents of a team until the configured last step. With every agent in one process and no
 // store.url the store is embedded; else it is the Redis that the agents share.
 //
 // Where a worker was lost the team goes back to what all its agents share and does what came after again:
-// a round of the run ends and the next begins, here as on the other servers.
+// a round of the run ends and the next begins, here as on the other servers. A worker that has lost a follower, a process of its own,
+// leaves its place and takes it again, as if it had been lost itself and started again.
 func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 	var err error
 	opt.Observer = observed(opt.Observer)
@@ -74,17 +77,15 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 			return err
 		}
 	}
-	contested := int64(math.MinInt64) // version from which a conflict arose
+	var before accident
 	for {
-		version, err := trainRound(ctx, cfg, opt, contested)
-		var conflict *store.ConflictError
+		this, err := trainRound(ctx, cfg, opt, before)
 		switch {
-		case ctx.Err() != nil || Resumable(err):
+		case ctx.Err() != nil:
 			return err
-		case store.Rewinds(err):
-		case errors.As(err, &conflict) && version != contested:
-			contested = version
-		default:
+		case this.mayPass(before):
+			before = this
+		case Resumable(err) || !store.Rewinds(err):
 			return err
 		}
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))
@@ -100,29 +101,28 @@ func observed(o metrics.Observer) metrics.Observer {
 	return o
 }
 
-// trainRound takes part in a round of the run. It returns the version from which the round began, too. A conflict in
-// one that begins from the contested version ends the run.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested int64) (from int64, err error) {
+// trainRound takes part in a round of the run. It returns the accident that ended it, if one did. The same as before ends the run.
+func trainRound(ctx context.Context, cfg *config.Config, opt Options, before accident) (this accident, err error) {
 	own := *cfg // with the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
 	points, err := startingPoints(cfg, dir, opt)
 	if err != nil {
-		return 0, err
+		return this, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return 0, err
+		return this, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
 	team, err := openTeam(opening, cfg, opt, setup{Dir: dir, Offers: points, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
-		return 0, err
+		return accidentOf(err, 0, 0), err
 	}
-	team.contested = contested
+	team.before = before
 	// Not before the team has agreed: what is written here is held against the settings of whoever resumes.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
-		return 0, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+		return this, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 	}
 	err = team.each(ctx, (*worker).run)
 	switch {
@@ -132,7 +132,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, contested 
 	default:
 		err = team.sum()
 	}
-	return team.start.Version, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+	return team.accident, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
 // untilStopped is a context that ends, because of ErrStopped, when a stop is asked for, until done is called:

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,7 +25,9 @@ type team struct {
 	workers []*worker
 	gateway *Gateway // nil: this process has none
 
-	contested int64 // version from which a conflict has arisen before
+	before   accident // that ended the round before
+	first    sync.Once
+	accident accident // of the first error; see happened
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
@@ -42,7 +44,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names}, opt.Stop
 	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
-	t := &team{contested: math.MinInt64}
+	t := &team{}
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return nil, err
 	}
@@ -184,15 +186,16 @@ const patience = 5 * time.Second
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	var conflict *store.ConflictError
+	this := t.happened(m.Agent(), err)
 	switch {
 	case store.Rewinds(err), errors.Is(err, ErrFinished): // they know
 	case errors.Is(err, ErrStopped): // nobody else need stop
 	case ctx.Err() != nil:
 		_ = m.Stop(told, "interrupted")
+	case this.kind == "lost" && this.mayPass(t.before): // the place is taken again, as after an end of this process
 	case Resumable(err):
 		_ = m.Stop(told, err.Error())
-	case errors.As(err, &conflict) && t.start.Version != t.contested:
+	case this.mayPass(t.before):
 		_ = m.Rewind(told, err.Error())
 	default:
 		_ = m.Fail(told, err.Error())

@@ -210,12 +210,19 @@ func steps(t *testing.T, dir string) []int64 {
 
 // TestMain runs one agent of a team and nothing else where a test has started this binary again for that.
 func TestMain(m *testing.M) {
+	if limit := os.Getenv(followerMemoryEnv); limit != "" && os.Getenv(workerEnv) == "" && slices.Contains(os.Args, "follower") {
+		if err := limitMemory(limit); err != nil {
+			panic(err)
+		}
+	}
+	ServeFollower()
 	os.Setenv("OMP_NUM_THREADS", "1")
 	if name := os.Getenv(workerEnv); name != "" {
 		os.Exit(workerMain(name))
 	}
 	code := m.Run()
 	os.RemoveAll(wholeRun.dir)
+	os.RemoveAll(ranked.dir)
 	os.Exit(code)
 }
 
@@ -224,6 +231,8 @@ const (
 	workerEnv       = "MGRPO_TEST_WORKER"        // name of its agent
 	workerConfigEnv = "MGRPO_TEST_WORKER_CONFIG" // configuration file
 	workerMemoryEnv = "MGRPO_TEST_WORKER_MEMORY" // bytes that it may allocate; "": as many as there are
+
+	followerMemoryEnv = "MGRPO_TEST_FOLLOWER_MEMORY" // the same of a follower
 )
 
 func workerMain(name string) int {

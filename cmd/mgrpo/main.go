@@ -59,7 +59,8 @@ func newParser(c *cli) *kong.Kong {
 }
 
 func main() {
-	tool.ServeSandbox() // the code tool runs this program again, inside limits
+	tool.ServeSandbox()     // the code tool runs this program again, inside limits
+	trainer.ServeFollower() // and so does the worker of an agent with several devices
 	cpuOnly = handOver()
 	var c cli
 	parser := newParser(&c)

@@ -95,6 +95,8 @@ type Parameters interface {
 	// that begin at index from.
 	Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files
 	Counters() Counters
+	// Ranks is the number of devices that train the agent together.
+	Ranks() int
 	// RestoreMaster replaces the weights. master fills dst with the weights that begin at index from.
 	RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error
 	// Restore replaces the moments and the counters. m and v fill dst with the values that begin at index from.
@@ -111,6 +113,7 @@ type Counters struct {
 type state struct {
 	Version int64 `json:"version"` // training steps committed
 	Counters
+	Ranks     int            `json:"ranks"`               // devices that trained together; another number may go on
 	Reference []durable.File `json:"reference,omitempty"` // weights of the KL reference, if it is the policy after the cold start
 }
 

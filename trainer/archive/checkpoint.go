@@ -175,7 +175,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 	if a.settings.Endpoint != nil {
 		return AgentState{}, nil
 	}
-	st := state{Version: version, Counters: a.parameters.Counters(), Reference: a.reference}
+	st := state{Version: version, Counters: a.parameters.Counters(), Ranks: a.parameters.Ranks(), Reference: a.reference}
 	out := AgentState{Name: a.settings.Agent, DType: a.settings.DType, Extra: a.settings.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {

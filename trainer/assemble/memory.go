@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
-// MemoryNeeds counts the memory that the named agents (nil: all that take part) will need, before anything is allocated.
-// It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
+// MemoryNeeds counts the memory that each process of the named agents (nil: of all that take part) will need, before anything is
+// allocated. It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
 func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
@@ -43,6 +43,9 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			holders[key] = append(before, a)
 		}
 		needs = append(needs, memory.Count(cfg, a, m.Arch, m.Trained, m.Quantised, before...))
+		for rank := 1; rank < len(a.Ranks()); rank++ {
+			needs = append(needs, memory.CountFollower(cfg, a, rank, m.Arch, m.Trained, m.Quantised))
+		}
 	}
 	return needs, faults.Err()
 }

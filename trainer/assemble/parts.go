@@ -12,10 +12,12 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
+	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -30,14 +32,15 @@ type Parts struct {
 	Tokenizer *tokenizer.Tokenizer
 	Player    *play.Player
 	Policy    policy.Lifecycle
-	Learner   *learner.Learner // nil for an agent that does not learn
-	Reference *model.Model     // of the KL term; nil: there is none, or not before the cold start is over
+	Learner   *launch.Learner // of all its devices; nil for an agent that does not learn
+	Reference *model.Model    // of the KL term; nil: there is none, or not before the cold start is over
 	Rules     Rules
 	Gateway   *gateway.Agent // answers requests of programs; nil: it has none
 	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
 	Notes     []string       // tensors of the checkpoint that are not used, and why
 
 	base  *base                         // whose weights Model has
+	crew  *launch.Crew                  // the processes of its further devices; nil: it has none
 	frees []func(context.Context) error // what is closed last, in reverse
 }
 
@@ -71,16 +74,16 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		p.Policy, p.Player = m, player
 		return p, nil
 	}
-	if err = p.load(ctx, want, a); err != nil {
+	if want.Learns && len(a.Ranks()) > 1 {
+		err = p.lead(ctx, want, a)
+	} else if err = p.load(ctx, want, a); err == nil && want.Learns {
+		err = p.learns(ctx, want, a, ranks.Solo{})
+	}
+	if err != nil {
 		return p, err
 	}
 	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
 		return p, err
-	}
-	if want.Learns {
-		if err = p.learns(ctx, want, a); err != nil {
-			return p, err
-		}
 	}
 	sampler, err := makerOf(cfg, a).open(ctx, p, want)
 	if err != nil {
@@ -118,7 +121,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 			want.Note("this processor has no instructions for products of bf16: run.matmul has no effect")
 		}
 		sharing := want.sharing(a)
-		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, len(want.Process.Agents)))
+		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))
 		if err != nil {
 			return nil, err
 		}
@@ -156,15 +159,20 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 }
 
 // learns adds what trains the agent, and the weights of its KL term unless they are those after a cold start.
-func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent) (err error) {
+func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group ranks.Group) error {
 	cfg := want.Config
-	p.Learner, err = learner.New(ctx, p.Model, p.Params, learner.Options{
-		Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
+	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
+		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
 		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations,
 		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef,
 	})
-	if err != nil || !cfg.HasKL(a) || cfg.KLToColdStart(a) {
+	if err != nil {
 		return err
+	}
+	p.Learner = p.crew.Lead(own, Adam(a.Optimizer))
+	p.Params = launch.Params{Params: p.Params, Learner: p.Learner}
+	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
+		return nil
 	}
 	if a.Adapts() && a.Reference == "" {
 		return p.referToStart(ctx, cfg, a)
@@ -176,8 +184,13 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent) (err e
 	return p.setReference(ctx, cfg, a, o)
 }
 
-// ReferTo makes the weights in a folder those of the KL term.
+// ReferTo makes the weights in a folder those of the KL term, on all of the agent's devices.
 func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+	_, err := p.crew.Do(ctx, launch.Order{Kind: launch.Refer, Folder: folder}, nil, func(ctx context.Context) error { return p.referTo(ctx, cfg, a, folder) })
+	return err
+}
+
+func (p *Parts) referTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
 	if a.Adapts() {
 		return p.referToAdapter(ctx, folder)
 	}
@@ -205,13 +218,21 @@ func computeType(a *config.Agent) torch.DType {
 	return torch.Float32
 }
 
-// threads shares the cores out: every agent on the CPU has its own.
-func threads(cfg *config.Config, local int) int {
+// threads shares the cores out: every device on the CPU has its own.
+func threads(cfg *config.Config, devices int) int {
 	n := cfg.Run.Threads
 	if n == 0 {
 		n = runtime.NumCPU()
 	}
-	return max(n/max(local, 1), 1)
+	return max(n/max(devices, 1), 1)
+}
+
+// devices is the number of those of all agents of this process, with those of its followers.
+func (w Wanted) devices() (n int) {
+	for _, name := range w.Process.Agents {
+		n += len(w.Config.Agent(name).Ranks())
+	}
+	return n
 }
 
 // Close frees what the agent holds.
@@ -222,6 +243,7 @@ func (p *Parts) Close(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("closing the %s: %w", what, err))
 		}
 	}
+	p.crew.Close()
 	if p.Gateway != nil {
 		p.Gateway.Close()
 	}

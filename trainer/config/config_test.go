@@ -55,6 +55,27 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// The first of several devices is the worker's own. A dump names it beside the list, and reads back.
+func TestDevices(t *testing.T) {
+	c := mustParse(t, minimal, "agents.boss.devices=[cuda:2]", "agents.help.devices=[cpu, cpu, cpu]")
+	if a := c.Main(); a.Device != "cuda:2" || !slices.Equal(a.Ranks(), []string{"cuda:2"}) {
+		t.Errorf("device %s, ranks %v", a.Device, a.Ranks())
+	}
+	if a := c.Agent("help"); a.Device != "cpu" || !slices.Equal(a.Ranks(), []string{"cpu", "cpu", "cpu"}) {
+		t.Errorf("device %s, ranks %v", a.Device, a.Ranks())
+	}
+	if a := mustParse(t, minimal).Main(); !slices.Equal(a.Ranks(), []string{"cpu"}) {
+		t.Errorf("ranks of an agent with one device: %v", a.Ranks())
+	}
+	again := mustParse(t, string(c.Dump(".")))
+	if d := cmp.Diff(c.Agents, again.Agents, equal); d != "" {
+		t.Errorf("the dump reads back otherwise (-want +got):\n%s", d)
+	}
+	if keys := c.DiffForResume(mustParse(t, minimal)); len(keys) > 0 {
+		t.Errorf("a resume may have other devices; refused: %v", keys)
+	}
+}
+
 // The example of the design loads as printed there.
 func TestDesignExample(t *testing.T) {
 	c := mustParse(t, `

@@ -76,6 +76,14 @@ func (c *Config) CacheOf(agents []*Agent, positions int) (sum CacheSize) {
 	return sum
 }
 
+// Ranks are the devices of an agent, each with a process of its own. The first is that of the agent's worker.
+func (a *Agent) Ranks() []string {
+	if len(a.Devices) > 0 {
+		return a.Devices
+	}
+	return []string{a.Device}
+}
+
 // Remote says whether servers sample the agent's turns.
 func (e *Engine) Remote() bool { return e.Kind != "local" }
 

@@ -99,8 +99,17 @@ func TestErrors(t *testing.T) {
 				"f.yaml:4:33: agents.solver.delegates: only the main agent delegates"},
 		{name: "device", text: "run: {name: t}\nagents: {a: {role: main, model: m, device: gpu}, b: {role: sub, model: m, device: \"cuda:0,cuda:1\"}, c: {role: sub, model: m, dtype: bf16}}\n",
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
-				"f.yaml:2:75: agents.b.device: several devices for one agent are not supported yet; give one\n" +
+				"f.yaml:2:75: agents.b.device: is one device; give several as a list under devices, such as [cuda:0, cuda:1]\n" +
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
+		{name: "devices", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, device: cpu, devices: [\"cuda:0\", cpu, gpu]}\n  b: {role: sub, model: m, train: false, devices: [cpu, cpu]}\n",
+			want: "f.yaml:3:42: agents.a.devices: given besides device, which is cpu; keep one\n" +
+				"f.yaml:3:52: agents.a.devices[0]: is cuda:0 beside others; the processes of an agent exchange gradients on CPUs only, so several GPUs for one agent are not possible yet\n" +
+				"f.yaml:3:67: agents.a.devices[2]: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
+				"f.yaml:4:42: agents.b.devices: the devices share the work of training, and b is not trained; give one device"},
+		{name: "many devices", text: team, sets: []string{"agents.a.devices=[" + strings.Repeat("cpu, ", 64) + "cpu]"},
+			want: "--set agents.a.devices=[cpu, cpu, cpu, cpu, cpu, cpu, cpu, cpu, cp…: agents.a.devices: 65 devices are more than the 64 that one worker can have"},
+		{name: "devices of a hosted model", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m}, b: {role: sub, devices: [cpu, cpu], model: {kind: openai, url: \"https://h/v1\", name: n}}}\n",
+			want: "f.yaml:3:52: agents.b.devices: the model of b is hosted and has none; leave this out"},
 		{name: "quantised on a server", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {kind: vllm, url: [\"http://127.0.0.1:1\"], weights: {path: w}}}}\n",
 			want: "f.yaml:2:81: agents.b.dtype: a server takes whole weights, and quantised ones cannot be written; set dtype: auto"},
 		{name: "quantised", text: "run: {name: t}\nagents: {a: {role: main, model: m.gguf, dtype: quantised}, b: {role: sub, model: m, train: false, dtype: quantised}, c: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {dtype: bf16}}}\n",

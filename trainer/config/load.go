@@ -170,6 +170,9 @@ func (c *Config) fill(d *decoder) {
 	}
 	for i := range c.Agents {
 		a := &c.Agents[i]
+		if _, given := d.at["agents."+a.Name+".device"]; !given && len(a.Devices) > 0 {
+			a.Device = a.Devices[0]
+		}
 		a.Engine.fill()
 		if a.Role == "main" && a.Delegates == nil && c.Run.Arm != "single" {
 			for _, sub := range c.Agents {

@@ -12,11 +12,7 @@ var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 
 func (c *Config) validateAgent(d *decoder, a *Agent) {
 	key := "agents." + a.Name
-	if strings.ContainsAny(a.Device, ", ") {
-		d.failAt(key+".device", "several devices for one agent are not supported yet; give one")
-	} else if !deviceForm.MatchString(a.Device) {
-		d.failAt(key+".device", "%q is not possible; valid are cpu, cuda, cuda:N", clip(a.Device))
-	}
+	c.validateDevices(d, a, key)
 	if a.DType == "bf16" && a.Device == "cpu" {
 		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	}
@@ -58,6 +54,41 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	}
 	if a.Model.Endpoint != nil {
 		c.validateHosted(d, a)
+	}
+}
+
+// maxRanks bounds the processes that one worker starts.
+const maxRanks = 64
+
+// validateDevices refuses what is no device, and lists of devices of which an agent's processes cannot have one each.
+func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
+	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
+	ranks := a.Devices
+	if len(ranks) == 0 {
+		if strings.ContainsAny(a.Device, ", ") {
+			d.failAt(key+".device", "is one device; give several as a list under devices, such as [cuda:0, cuda:1]")
+		} else if !deviceForm.MatchString(a.Device) {
+			d.failAt(key+".device", wrong, clip(a.Device))
+		}
+		return
+	}
+	if a.Device != ranks[0] {
+		d.failAt(key+".devices", "given besides device, which is %s; keep one", clip(a.Device))
+	}
+	if len(ranks) > maxRanks {
+		d.failAt(key+".devices", "%d devices are more than the %d that one worker can have", len(ranks), maxRanks)
+	}
+	if len(ranks) > 1 && !c.Learns(a) && !c.ColdStarts(a) && a.Model.Endpoint == nil {
+		d.failAt(key+".devices", "the devices share the work of training, and %s is not trained; give one device", a.Name)
+	}
+	for i, device := range ranks {
+		item := fmt.Sprintf("%s.devices[%d]", key, i)
+		switch {
+		case !deviceForm.MatchString(device):
+			d.failAt(item, wrong, clip(device))
+		case len(ranks) > 1 && device != "cpu":
+			d.failAt(item, "is %s beside others; the processes of an agent exchange gradients on CPUs only, so several GPUs for one agent are not possible yet", device)
+		}
 	}
 }
 

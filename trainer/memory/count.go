@@ -36,9 +36,10 @@ type Part struct {
 	Bytes  int64
 }
 
-// Need is the memory that one agent will need: nothing, if its model is hosted.
+// Need is the memory that one process of an agent will need: nothing, if its model is hosted.
 type Need struct {
 	Agent  string
+	Rank   int    // of the agent's devices; 0: the worker
 	Device string // where it computes: "cpu", "cuda:N"
 	Parts  []Part // no more than one of a kind, none of 0 bytes
 	Files  int64  // bytes on disk of one checkpoint
@@ -53,59 +54,24 @@ type Lever struct {
 	Part
 }
 
-// Count counts the need of an agent of the configuration whose model has the given architecture, which must be valid, and
+// Count counts the need of the worker of an agent of the configuration whose model has the given architecture, which must be valid, and
 // of whose parameters so many are trained. quantised is the size of weights that stay quantised, 0 where none do. The agents
 // before it hold the weights that it adapts.
 func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
-	p := Need{Agent: a.Name, Device: a.Device, Shares: len(before) > 0}
-	if p.Device == "cuda" {
-		p.Device = "cuda:0"
-	}
+	p := Need{Agent: a.Name, Device: deviceOf(a, 0), Shares: len(before) > 0}
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)
-	n, half := model.Parameters(), a.ComputesBF16()
+	n, size := model.Parameters(), valueSize(a)
 	slots, context := int64(cfg.Slots(a)), int64(a.ContextTokens(model.MaxPosition))
-	size := int64(4) // bytes of a value of weights in use, cache and activations
-	if half {
-		size = 2
-	}
-	rotary := 4 * context * model.RotaryWidth()
-
-	weights := n * size
-	switch {
-	case quantised > 0:
-		weights = quantised
-	case cfg.HoldsBF16(a):
-		if weights = 2 * n; !half {
-			weights += 4 * model.Layout().Vectors()
-		}
-	case a.Engine.DType == "bf16":
-		weights += 2 * n
-	}
-	if !p.Shares {
-		p.add(Weights, weights+rotary)
-		if half && !cfg.Frozen(a) {
-			p.add(Master, 4*n)
-		}
-	}
+	p.hold(cfg, a, model, trained, quantised)
 	p.Files = 4 * n
 	if a.Adapts() {
-		p.add(Adapters, 4*trained)
 		p.Files = 4 * trained
 	}
 	if taught {
-		gradients := 4 * trained
-		if half && !a.Adapts() {
-			gradients += 2 * trained
-		}
-		p.add(Gradients, gradients)
-		p.add(Moments, 8*trained)
 		p.Files += 8 * trained
 	}
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
 		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
-	}
-	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
-		p.add(Reference, n*size+rotary)
 	}
 	var activations int64
 	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
@@ -113,15 +79,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 		activations = samplingActivations(model, slots, context, size)
 	}
 	if taught {
-		headRows := int64(learner.DefaultHeadRows)
-		if a.Adapts() {
-			headRows = learner.FrozenHeadRows
-		}
-		training := trainingActivations(model, &a.Engine, context, headRows, size)
-		if half && !a.Adapts() { // the head's gradient is added up in fp32
-			training += 4 * int64(model.VocabSize) * int64(model.Hidden)
-		}
-		activations = max(activations, training)
+		activations = max(activations, updateActivations(model, a))
 	}
 	if activations > 0 {
 		p.add(Activations, activations)
@@ -146,16 +104,113 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 		}
 	}
 	if taught {
-		if int(context) > a.Engine.MicroBatchTokens {
-			p.lever(prefix+"context", int(context), Activations)
-		} else {
-			p.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
-		}
+		p.trainingLever(a, int(context))
 	}
 	if routes > 0 {
 		p.Levers = append(p.Levers, Lever{prefix + "context", int(context), Part{Routes, "cpu", routes}})
 	}
 	return p
+}
+
+// CountFollower counts the need of the process of one of an agent's further devices, which trains and does nothing else. The arguments are
+// those of Count.
+func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
+	p := Need{Agent: a.Name, Rank: rank, Device: deviceOf(a, rank)}
+	p.hold(cfg, a, model, trained, quantised)
+	p.add(Activations, updateActivations(model, a))
+	if p.Device != "cpu" {
+		p.add(Overhead, overhead(p))
+	}
+	p.trainingLever(a, a.ContextTokens(model.MaxPosition))
+	return p
+}
+
+// trainingLever is the key to which the activations of training are proportional.
+func (n *Need) trainingLever(a *config.Agent, context int) {
+	prefix := "agents." + a.Name + ".engine."
+	if context > a.Engine.MicroBatchTokens {
+		n.lever(prefix+"context", context, Activations)
+	} else {
+		n.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
+	}
+}
+
+// hold adds what every process of an agent holds: the weights, unless another agent does, those of the KL term, and of what training adds its
+// share.
+func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) {
+	half, parameters, size := a.ComputesBF16(), model.Parameters(), valueSize(a)
+	rotary := 4 * int64(a.ContextTokens(model.MaxPosition)) * model.RotaryWidth()
+	weights := parameters * size
+	switch {
+	case quantised > 0:
+		weights = quantised
+	case cfg.HoldsBF16(a):
+		if weights = 2 * parameters; !half {
+			weights += 4 * model.Layout().Vectors()
+		}
+	case a.Engine.DType == "bf16":
+		weights += 2 * parameters
+	}
+	if !n.Shares {
+		n.add(Weights, weights+rotary)
+		if half && !cfg.Frozen(a) {
+			n.add(Master, 4*parameters)
+		}
+	}
+	if a.Adapts() {
+		n.add(Adapters, 4*trained)
+	}
+	if cfg.Learns(a) || cfg.ColdStarts(a) {
+		share := longestShare(trained, len(a.Ranks()))
+		gradients := 4 * trained
+		if half && !a.Adapts() {
+			gradients = 2*trained + 4*share
+		}
+		n.add(Gradients, gradients)
+		n.add(Moments, 8*share)
+	}
+	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
+		n.add(Reference, parameters*size+rotary)
+	}
+}
+
+// longestShare is the longest of so many ranks' shares of the parameters. Shares begin at multiples of 64.
+func longestShare(parameters int64, size int) int64 {
+	const align = 64
+	if size == 1 {
+		return parameters
+	}
+	each := int64(size) * align
+	return min((parameters+each-1)/each*align, parameters)
+}
+
+// deviceOf is the device of an agent's rank, by one name.
+func deviceOf(a *config.Agent, rank int) string {
+	if d := a.Ranks()[rank]; d != "cuda" {
+		return d
+	}
+	return "cuda:0"
+}
+
+// valueSize is the size in bytes of a value of weights in use, cache and activations.
+func valueSize(a *config.Agent) int64 {
+	if a.ComputesBF16() {
+		return 2
+	}
+	return 4
+}
+
+// updateActivations is the memory of the activations of one micro-batch of an agent.
+func updateActivations(model arch.Config, a *config.Agent) int64 {
+	headRows, context := int64(learner.DefaultHeadRows), int64(a.ContextTokens(model.MaxPosition))
+	if a.Adapts() {
+		headRows = learner.FrozenHeadRows
+	}
+	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a))
+	if a.ComputesBF16() && !a.Adapts() { // the head's gradient is added up in fp32
+		training += 4 * int64(model.VocabSize) * int64(model.Hidden)
+	}
+	return training
 }
 
 // trajectories is how many sequences of an agent have recorded experts at once: those of the steps that are rolled out, of a

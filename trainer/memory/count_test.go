@@ -136,6 +136,41 @@ func TestCountOfRoutes(t *testing.T) {
 	}
 }
 
+// Of an agent with several devices each has the weights, its share of the moments and, in bf16, of the summed gradient; only the first
+// samples and saves.
+func TestCountOfRanks(t *testing.T) {
+	const (
+		n     = smolLM2
+		third = n / 3
+	)
+	cfg := team(t, "agents.boss.devices=[cpu, cpu, cpu]", "grpo.kl=k3", "grpo.kl_coef=0.1")
+	boss, help := cfg.Agent("boss"), cfg.Agent("help")
+	help.Devices = []string{"cuda:3", "cuda", "cuda:1"}
+	for rank, device := range []string{"cuda:3", "cuda:0", "cuda:1"} {
+		p := Count(cfg, help, smolLM2Shape, n, 0)
+		if rank > 0 {
+			p = CountFollower(cfg, help, rank, smolLM2Shape, n, 0)
+		}
+		if p.Device != device || p.Of(Master) != 4*n || p.Of(Gradients) != 2*n+4*third || p.Of(Moments) != 8*third || p.Of(Reference) < 2*n || p.Of(Weights) < 2*n {
+			t.Errorf("rank %d: %v", rank, p)
+		}
+		if sampling := p.Of(KVCache) + p.Of(Snapshot); (sampling == 0) != (rank > 0) || p.Of(Activations) == 0 {
+			t.Errorf("rank %d: %v", rank, p)
+		}
+	}
+	follower := CountFollower(cfg, boss, 2, smolLM2Shape, n, 0)
+	if follower.Of(Gradients) != 4*n || follower.Of(Moments) != 8*third {
+		t.Errorf("%v: autograd adds up in the whole gradient in fp32", follower)
+	}
+	if got := longestShare(1000, 3); got != 384 {
+		t.Errorf("of 1,000 values a third has %d, which is no multiple of 64 or leaves some over", got)
+	}
+	err := Fits([]Need{CountFollower(cfg, help, 2, smolLM2Shape, n, 0)}, map[string]int64{"cuda:1": 1 << 20})
+	if err == nil || !strings.Contains(err.Error(), "lower agents.help.engine.micro_batch_tokens") {
+		t.Errorf("what a follower lacks: %v", err)
+	}
+}
+
 // Weights that stay quantised are counted as they are, without a master.
 func TestCountOfQuantised(t *testing.T) {
 	const n, blocks, rotary = smolLM2, 77_000_000, 4 * 1024 * 64

@@ -29,7 +29,7 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 	}
 	row("memory", func(_ Kind, name string) string { return name }, "total")
 	for _, p := range needs {
-		row(p.Agent, func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
+		row(p.name(), func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
 	}
 	table.Flush()
 	for _, p := range needs {
@@ -65,7 +65,15 @@ func (n Need) String() string {
 	if n.Shares {
 		parts = append(parts, "and the weights of another agent")
 	}
-	return fmt.Sprintf("%s on %s: %s", n.Agent, n.Device, strings.Join(parts, ", "))
+	return fmt.Sprintf("%s on %s: %s", n.name(), n.Device, strings.Join(parts, ", "))
+}
+
+// name is the agent's, with the rank of a follower.
+func (n Need) name() string {
+	if n.Rank == 0 {
+		return n.Agent
+	}
+	return fmt.Sprintf("%s/%d", n.Agent, n.Rank)
 }
 
 // inOneBatch says of an agent that shares weights that it shares the engine, too.

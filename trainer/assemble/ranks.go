@@ -1,0 +1,69 @@
+package assemble
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/launch"
+)
+
+// An agent with several devices has a process for each (docs/ranks.md). This process is rank 0, and starts the others.
+
+// lead loads the agent's weights and allocates what trains them, here and in the processes of its further ranks.
+func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
+	all := a.Ranks()
+	p.crew, err = launch.Start(launch.Settings{Agent: a.Name, Devices: all[1:], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+	if err != nil {
+		return err
+	}
+	of := func(rank int) launch.Opening {
+		return launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights, Rank: rank, Size: len(all)}
+	}
+	if _, err = p.crew.Open(ctx, of, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil {
+		return err
+	}
+	meet, err := torch.ServeRendezvous("127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer meet.Close()
+	group := launch.Group{Rendezvous: meet.Addr(), Name: rand.Text()}
+	replies, err := p.crew.Do(ctx, launch.Order{Kind: launch.Join, Group: &group}, nil, func(ctx context.Context) error {
+		return p.Join(ctx, want, group, 0, len(all))
+	})
+	if err != nil {
+		return err
+	}
+	return p.Learner.Agree(ctx, replies)
+}
+
+// configOf is the configuration of a follower: its agent has the follower's device and no other.
+func configOf(want Wanted, a *config.Agent, device string) []byte {
+	own := *want.Config
+	own.Agents = append([]config.Agent{}, own.Agents...)
+	own.Run.Threads = threads(want.Config, want.devices())
+	other := own.Agent(a.Name)
+	other.Device, other.Devices = device, nil
+	return own.Dump("/")
+}
+
+// Follower loads the weights of a follower. cfg is the configuration in o, of which want is what Join wants.
+func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
+	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
+	p = &Parts{}
+	return p, want, p.load(ctx, want, cfg.Agent(o.Agent))
+}
+
+// Join joins the group of an agent's ranks, whose weights are loaded, and adds what trains them.
+func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
+	patience := want.Config.Store.Timeout // the others may load a large reference, or compute for long
+	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: "127.0.0.1",
+		Rank: rank, Size: size, Join: patience, Timeout: patience})
+	if err != nil {
+		return err
+	}
+	p.frees = append(p.frees, func(context.Context) error { return group.Close() })
+	return p.learns(ctx, want, want.Config.Agent(want.Agent), group)
+}

@@ -1,0 +1,135 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/launch"
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// ServeFollower makes this process a follower, if a worker has started it as one, and does not return then: an agent with several
+// devices has a process for each, and its worker runs this program again for all but the first. A program that trains such agents calls
+// it first in main.
+func ServeFollower() {
+	post := launch.Follower()
+	if post == nil {
+		return
+	}
+	if err := (&follower{post: post}).live(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// follower is the process of one of an agent's further ranks. It holds the agent's model on its device and its share of AdamW's moments,
+// speaks to nobody but the worker, which is rank 0, and to the group of ranks, and writes no file.
+type follower struct {
+	post       *launch.Post
+	rank, size int
+	wanted     assemble.Wanted
+	*assemble.Parts
+	prepared []*learner.Sequence // of the step that is trained
+}
+
+// live obeys until an order fails: the worker ends its followers then, and when it ends itself.
+func (f *follower) live(ctx context.Context) error {
+	for {
+		order, batch, err := f.post.Next()
+		if err != nil {
+			return err
+		}
+		reply, err := f.obey(ctx, order, batch)
+		var lost *torch.LostError
+		switch {
+		case errors.As(err, &lost): // another process may go on
+			return err
+		case err != nil:
+			var alone *torch.GroupError
+			reply = launch.Reply{Error: err.Error(), Memory: outOfMemory(err), Alone: errors.As(err, &alone)}
+		}
+		if err := errors.Join(err, f.post.Answer(reply)); err != nil {
+			return err
+		}
+	}
+}
+
+// obey does this rank's part of what all ranks do next. The first order opens the model.
+func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
+	if (f.Parts == nil) != (o.Kind == launch.Open) {
+		return r, fmt.Errorf("an order to %s comes too early or again", o.Kind)
+	}
+	switch o.Kind {
+	case launch.Open:
+		err = f.open(ctx, *o.Open)
+	case launch.Join:
+		if err = f.Join(ctx, f.wanted, *o.Group, f.rank, f.size); err == nil {
+			r.Digest, err = f.Learner.Digest(ctx)
+		}
+	case launch.Prepare:
+		f.prepared = batch
+		err = f.Learner.Prepare(ctx, batch)
+	case launch.Update:
+		err = f.update(ctx, o)
+	case launch.Supervise:
+		f.set(o.AdamW)
+		_, err = f.Learner.Supervise(ctx, batch, o.AdamW.LR)
+	case launch.Reset:
+		err = f.Learner.ResetOptimizer(ctx)
+	case launch.Gather:
+		err = f.Learner.CopyMoments(ctx, nil, nil)
+	case launch.Restore:
+		err = f.Learner.RestoreMoments(ctx, nil, nil)
+	case launch.Adopt:
+		if err = f.Learner.ShareWeights(ctx); err == nil {
+			r.Digest, err = f.Learner.Digest(ctx)
+		}
+	case launch.Refer:
+		err = f.ReferTo(ctx, f.wanted.Config, f.wanted.Config.Agent(f.wanted.Agent), o.Folder)
+	}
+	return r, err
+}
+
+// open tries the kernels of the device and loads the weights.
+func (f *follower) open(ctx context.Context, o launch.Opening) error {
+	cfg, err := config.Parse("/follower.yaml", o.Config, nil)
+	if err != nil {
+		return err
+	}
+	a := cfg.Agent(o.Agent)
+	if a == nil {
+		return fmt.Errorf("no agent %q in the configuration of a follower", o.Agent)
+	}
+	if err = prove(ctx, a, metrics.Observers{}); err != nil { // rank 0 tells what the kernels of this machine are
+		return err
+	}
+	f.rank, f.size = o.Rank, o.Size
+	f.Parts, f.wanted, err = assemble.Follower(ctx, cfg, o)
+	return err
+}
+
+// update makes the update of a minibatch of what was prepared. A refusal is one of all ranks, which rank 0 reports.
+func (f *follower) update(ctx context.Context, o launch.Order) error {
+	var minibatch []*learner.Sequence
+	for _, i := range o.Which {
+		if i < 0 || i >= len(f.prepared) {
+			return fmt.Errorf("sequence %d of %d that were prepared", i, len(f.prepared))
+		}
+		minibatch = append(minibatch, f.prepared[i])
+	}
+	f.set(o.AdamW)
+	_, err := f.Learner.Update(ctx, minibatch, o.AdamW.LR)
+	return err
+}
+
+func (f *follower) set(a *launch.AdamW) {
+	f.Learner.SetAdam(a.Adam)
+	f.Learner.SetSteps(a.Steps)
+}

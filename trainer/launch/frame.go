@@ -1,0 +1,78 @@
+package launch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// frameKind is the first byte of a frame. Four bytes follow, the length of the content in little-endian order, and the content.
+type frameKind byte
+
+const (
+	orderFrame    frameKind = 'o' // JSON of an Order
+	sequenceFrame frameKind = 's' // a sequence of the order before
+	replyFrame    frameKind = 'r' // JSON of a Reply
+	aliveFrame    frameKind = 'a' // nothing: a sign of life
+)
+
+// longest is the size of the longest content of a kind, in bytes. An order has a whole configuration. A sequence has as many tokens as a
+// model's context, and of a mixture some hundred bytes of experts for each.
+func (k frameKind) longest() uint32 {
+	switch k {
+	case orderFrame:
+		return 16 << 20
+	case sequenceFrame:
+		return 1 << 30
+	case replyFrame:
+		return 1 << 20
+	}
+	return 0
+}
+
+const frameHeader = 5
+
+// frame is the bytes of a frame.
+func frame(kind frameKind, content []byte) ([]byte, error) {
+	if uint64(len(content)) > uint64(kind.longest()) {
+		return nil, fmt.Errorf("launch: a frame of kind %q has %d bytes, more than %d", kind, len(content), kind.longest())
+	}
+	out := make([]byte, frameHeader, frameHeader+len(content))
+	out[0] = byte(kind)
+	binary.LittleEndian.PutUint32(out[1:], uint32(len(content)))
+	return append(out, content...), nil
+}
+
+// readFrame reads a frame of one of the kinds. It allocates no more than has arrived. The error is io.EOF if the other end was closed
+// between two frames.
+func readFrame(r io.Reader, kinds ...frameKind) (frameKind, []byte, error) {
+	var header [frameHeader]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return 0, nil, err
+	}
+	kind, length := frameKind(header[0]), binary.LittleEndian.Uint32(header[1:])
+	if !bytes.Contains(asBytes(kinds), header[:1]) {
+		return 0, nil, fmt.Errorf("launch: a frame of kind %q, expected one of %q", kind, asBytes(kinds))
+	}
+	if length > kind.longest() {
+		return 0, nil, fmt.Errorf("launch: a frame of kind %q announces %d bytes, more than %d", kind, length, kind.longest())
+	}
+	var content bytes.Buffer
+	if _, err := io.CopyN(&content, r, int64(length)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, err
+	}
+	return kind, content.Bytes(), nil
+}
+
+func asBytes(kinds []frameKind) []byte {
+	out := make([]byte, len(kinds))
+	for i, k := range kinds {
+		out[i] = byte(k)
+	}
+	return out
+}

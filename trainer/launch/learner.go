@@ -1,0 +1,122 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Learner is the learner of rank 0, with those of its followers, if it has some: each call is an order to them and rank 0's own part of
+// the work.
+type Learner struct {
+	*learner.Learner
+	crew *Crew
+	adam learner.Adam
+	at   map[string]int // places of sequences, by ID, in the batch that was prepared
+}
+
+// Lead gives a learner its followers: none if c is nil. adam is what own was made with.
+func (c *Crew) Lead(own *learner.Learner, adam learner.Adam) *Learner {
+	return &Learner{Learner: own, crew: c, adam: adam}
+}
+
+// Prepare is learner.Prepare of all ranks.
+func (l *Learner) Prepare(ctx context.Context, batch []*learner.Sequence) error {
+	l.at = make(map[string]int, len(batch))
+	for i, q := range batch {
+		l.at[q.ID] = i
+	}
+	_, err := l.crew.Do(ctx, Order{Kind: Prepare}, batch, func(ctx context.Context) error { return l.Learner.Prepare(ctx, batch) })
+	return err
+}
+
+// Update is learner.Update of all ranks.
+func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr float64) (r learner.Report, err error) {
+	o := Order{Kind: Update, AdamW: l.adamW(lr)}
+	for _, q := range minibatch {
+		i, known := l.at[q.ID]
+		if !known {
+			return r, fmt.Errorf("launch: sequence %s was not prepared", q.ID)
+		}
+		o.Which = append(o.Which, i)
+	}
+	_, err = l.crew.Do(ctx, o, nil, func(ctx context.Context) (err error) {
+		r, err = l.Learner.Update(ctx, minibatch, lr)
+		return err
+	})
+	return r, err
+}
+
+// Supervise is learner.Supervise of all ranks.
+func (l *Learner) Supervise(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
+	_, err = l.crew.Do(ctx, Order{Kind: Supervise, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
+		r, err = l.Learner.Supervise(ctx, demonstrations, lr)
+		return err
+	})
+	return r, err
+}
+
+func (l *Learner) adamW(lr float64) *AdamW {
+	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Learner.Steps()}
+}
+
+// SetAdam changes the optimizer's constants of all ranks: the next update brings them.
+func (l *Learner) SetAdam(a learner.Adam) {
+	l.adam = a
+	l.Learner.SetAdam(a)
+}
+
+// ResetOptimizer is learner.ResetOptimizer of all ranks.
+func (l *Learner) ResetOptimizer(ctx context.Context) error {
+	_, err := l.crew.Do(ctx, Order{Kind: Reset}, nil, l.Learner.ResetOptimizer)
+	return err
+}
+
+// CopyMoments copies AdamW's moments of all ranks into m and v, whole.
+func (l *Learner) CopyMoments(ctx context.Context, m, v []float32) error {
+	_, err := l.crew.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.CopyMoments(ctx, m, v) })
+	return err
+}
+
+// RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index from.
+func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
+	_, err := l.crew.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
+	return err
+}
+
+// ShareWeights gives all ranks the weights of rank 0.
+func (l *Learner) ShareWeights(ctx context.Context) error {
+	replies, err := l.crew.Do(ctx, Order{Kind: Adopt}, nil, l.Learner.ShareWeights)
+	if err != nil {
+		return err
+	}
+	return l.Agree(ctx, replies)
+}
+
+// Agree holds the digests of the followers' weights against rank 0's.
+func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
+	if len(replies) == 0 {
+		return nil
+	}
+	digest, err := l.Learner.Digest(ctx)
+	if err != nil {
+		return err
+	}
+	return l.crew.agree(digest, replies)
+}
+
+// Params are rank 0's trained parameters. When they are restored, the followers take them over.
+type Params struct {
+	model.Params
+	Learner *Learner
+}
+
+// Restore is model.Params.Restore of all ranks.
+func (p Params) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+	if err := p.Params.Restore(ctx, read); err != nil {
+		return err
+	}
+	return p.Learner.ShareWeights(ctx)
+}

@@ -1,0 +1,152 @@
+package launch
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/learner"
+)
+
+// Kind is what a follower is to do.
+type Kind string
+
+const (
+	Open      Kind = "open"      // load the weights of the agent that Order.Open describes
+	Join      Kind = "join"      // join the group of ranks, and allocate what trains
+	Prepare   Kind = "prepare"   // learner.Prepare of a batch, which is kept until the next one
+	Update    Kind = "update"    // learner.Update of Which of that batch
+	Supervise Kind = "supervise" // learner.Supervise of a batch of its own
+	Reset     Kind = "reset"     // learner.ResetOptimizer
+	Gather    Kind = "gather"    // learner.CopyMoments, to rank 0
+	Restore   Kind = "restore"   // learner.RestoreMoments, from rank 0
+	Adopt     Kind = "adopt"     // learner.ShareWeights, from rank 0
+	Refer     Kind = "refer"     // load the weights of the KL term from Folder
+)
+
+// Order is what all ranks do next. It has the fields of its kind and no others.
+type Order struct {
+	Kind   Kind     `json:"kind"`
+	Open   *Opening `json:"open,omitempty"`
+	Group  *Group   `json:"group,omitempty"` // to join
+	Batch  int      `json:"batch,omitempty"` // sequences that follow it
+	Which  []int    `json:"which,omitempty"` // indices of sequences
+	AdamW  *AdamW   `json:"adamw,omitempty"` // of an update
+	Folder string   `json:"folder,omitempty"`
+}
+
+// AdamW is what an update is made with. Every update brings all of it, so that no follower has settings of its own.
+type AdamW struct {
+	learner.Adam
+	LR    float64 `json:"lr"`
+	Steps int64   `json:"steps"` // updates made before
+}
+
+// Opening is what a follower is made of.
+type Opening struct {
+	Config  []byte `json:"config"` // a configuration in which the agent has one device, the follower's, and paths are absolute
+	Agent   string `json:"agent"`
+	Weights string `json:"weights"` // folder of the checkpoint to go on with; "": what the configuration names
+	Rank    int    `json:"rank"`    // from 1 on
+	Size    int    `json:"size"`
+}
+
+// Group is where ranks meet.
+type Group struct {
+	Rendezvous string `json:"rendezvous"` // HOST:PORT
+	Name       string `json:"name"`       // which nobody else knows
+}
+
+// Reply is what a follower answers to an order, once, when it is carried out.
+type Reply struct {
+	Error  string `json:"error,omitempty"`  // why it was not
+	Memory bool   `json:"memory,omitempty"` // an allocation failed
+	Alone  bool   `json:"alone,omitempty"`  // another rank was lost
+	Digest uint32 `json:"digest,omitempty"` // of the weights
+}
+
+// Bounds of what an order may ask for.
+const (
+	maxBatch = 1 << 24 // sequences of a batch
+	maxRanks = 1 << 10
+)
+
+// decodeOrder reads an order and refuses one that is not complete or makes no sense.
+func decodeOrder(content []byte) (o Order, err error) {
+	if err := decodeJSON(content, &o); err != nil {
+		return o, err
+	}
+	return o, o.check()
+}
+
+// check refuses what no rank 0 orders. A batch that an order refers to is not known here.
+func (o Order) check() error {
+	var want Order // what an order of its kind has
+	switch o.Kind {
+	case Open:
+		want.Open = o.Open
+	case Join:
+		want.Group = o.Group
+	case Prepare:
+		want.Batch = o.Batch
+	case Update:
+		want.Which, want.AdamW = o.Which, o.AdamW
+	case Supervise:
+		want.Batch, want.AdamW = o.Batch, o.AdamW
+	case Refer:
+		want.Folder = o.Folder
+	case Reset, Gather, Restore, Adopt:
+	default:
+		return fmt.Errorf("launch: unknown order %.20q", o.Kind)
+	}
+	open, adam := o.Open, o.AdamW
+	switch {
+	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Folder != want.Folder:
+		return fmt.Errorf("launch: an order to %s has what belongs to another", o.Kind)
+	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks):
+		return fmt.Errorf("launch: an order to %s does not say what", o.Kind)
+	case o.Kind == Join && (o.Group == nil || o.Group.Name == ""):
+		return fmt.Errorf("launch: an order to %s does not say whom", o.Kind)
+	case (o.Kind == Update || o.Kind == Supervise) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
+		return fmt.Errorf("launch: an order to %s has no learning rate or count", o.Kind)
+	case o.Batch < 0 || max(o.Batch, len(o.Which)) > maxBatch:
+		return fmt.Errorf("launch: an order to %s of %d sequences", o.Kind, cmp.Or(o.Batch, len(o.Which)))
+	}
+	return nil
+}
+
+// decodeJSON reads one value, without fields that are not known.
+func decodeJSON(content []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("launch: more than one value in a frame")
+	}
+	return nil
+}
+
+// encodeOrder is the frames of an order and its batch.
+func encodeOrder(o Order, batch []*learner.Sequence) ([][]byte, error) {
+	o.Batch = len(batch)
+	content, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("launch: an order to %s: %w", o.Kind, err)
+	}
+	first, err := frame(orderFrame, content)
+	frames := [][]byte{first}
+	for i := 0; i < len(batch) && err == nil; i++ {
+		if content, err = encodeSequence(batch[i]); err == nil {
+			var next []byte
+			next, err = frame(sequenceFrame, content)
+			frames = append(frames, next)
+		}
+	}
+	return frames, err
+}

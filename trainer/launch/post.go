@@ -1,0 +1,114 @@
+package launch
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/learner"
+)
+
+// Post is where a follower gets its orders.
+type Post struct {
+	orders  chan received
+	mu      sync.Mutex // of replies
+	replies io.Writer
+}
+
+type received struct {
+	order Order
+	batch []*learner.Sequence
+	err   error
+}
+
+// Follower returns the post of a process that Start has started, and nil in any other process. From then on the process ends when rank
+// 0 does, whatever it is doing, and ignores the signals by which a terminal or a service manager asks for an end: rank 0 gets them too.
+func Follower() *Post {
+	lease, err := time.ParseDuration(os.Getenv(followerEnv))
+	if err != nil || lease < signsOfLife {
+		return nil
+	}
+	os.Unsetenv(followerEnv) // processes that this one starts are no followers
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	p := &Post{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
+	go p.live(lease / signsOfLife)
+	go p.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
+	return p
+}
+
+// receive reads orders, and calls gone when there is nobody who gives some.
+func (p *Post) receive(in io.Reader, gone func()) {
+	for {
+		r := receiveOrder(in)
+		if r.err == io.EOF {
+			gone()
+			return
+		}
+		p.orders <- r
+		if r.err != nil {
+			return
+		}
+	}
+}
+
+func receiveOrder(in io.Reader) (r received) {
+	_, content, err := readFrame(in, orderFrame)
+	if err != nil {
+		return received{err: err}
+	}
+	if r.order, r.err = decodeOrder(content); r.err != nil {
+		return r
+	}
+	for i := 0; i < r.order.Batch && r.err == nil; i++ {
+		var q *learner.Sequence
+		if _, content, r.err = readFrame(in, sequenceFrame); r.err == nil {
+			q, r.err = decodeSequence(content)
+		}
+		r.batch = append(r.batch, q)
+	}
+	if r.err == io.EOF {
+		r.err = io.ErrUnexpectedEOF
+	}
+	return r
+}
+
+// Next waits for an order. An order that cannot be understood is an error, and none comes after it.
+func (p *Post) Next() (Order, []*learner.Sequence, error) {
+	r := <-p.orders
+	return r.order, r.batch, r.err
+}
+
+// live gives signs of life.
+func (p *Post) live(interval time.Duration) {
+	for p.send(aliveFrame, nil) == nil {
+		time.Sleep(interval)
+	}
+}
+
+// Answer tells rank 0 that an order is carried out, or why it is not.
+func (p *Post) Answer(r Reply) error {
+	const most = 4 << 10
+	r.Error = r.Error[:min(len(r.Error), most)]
+	content, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	return p.send(replyFrame, content)
+}
+
+func (p *Post) send(kind frameKind, content []byte) error {
+	b, err := frame(kind, content)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err = p.replies.Write(b)
+	return err
+}

@@ -1,0 +1,126 @@
+package memory
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/lora"
+)
+
+var update = flag.Bool("update", false, "rewrite the tables of docs/ranks.md")
+
+// qwen3 are the published shapes of Qwen3.
+var qwen3 = []struct {
+	name  string
+	shape arch.Config
+}{
+	{"1.7B", arch.Config{Hidden: 2048, Layers: 28, Heads: 16, KVHeads: 8, FFN: 6144, Tied: true}},
+	{"4B", arch.Config{Hidden: 2560, Layers: 36, Heads: 32, KVHeads: 8, FFN: 9728, Tied: true}},
+	{"8B", arch.Config{Hidden: 4096, Layers: 36, Heads: 32, KVHeads: 8, FFN: 12288}},
+	{"14B", arch.Config{Hidden: 5120, Layers: 40, Heads: 40, KVHeads: 8, FFN: 17408}},
+	{"30B-A3B", arch.Config{Hidden: 2048, Layers: 48, Heads: 32, KVHeads: 4, FFN: 6144,
+		Mixture: &arch.Mixture{Experts: 128, PerToken: 8, FFN: 768, Normalise: true, Step: 1}}},
+}
+
+// Of the two sizes of GPUs the bytes that a driver reports, and the share that the plan may take of them.
+const (
+	gpu80, gpu141 = 81559 << 20, 143771 << 20
+	usable        = 0.9
+)
+
+// TestGPUTables holds the tables of docs/ranks.md against the plan.
+func TestGPUTables(t *testing.T) {
+	const page = "../../docs/ranks.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(text)
+	for _, name := range []string{"every weight", "adapters"} {
+		begin, end := "<!-- "+name+": go test ./trainer/memory -run GPUTables -update -->\n", "<!-- end -->"
+		before, rest, found := strings.Cut(want, begin)
+		_, after, ended := strings.Cut(rest, end)
+		if !found || !ended {
+			t.Fatalf("%s has no place for the table of %s", page, name)
+		}
+		want = before + begin + gpuTable(t, name == "adapters") + end + after
+	}
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is not what the plan says: run go test ./trainer/memory -run GPUTables -update", page)
+	}
+}
+
+func gpuTable(t *testing.T, adapts bool) string {
+	var out strings.Builder
+	fmt.Fprintln(&out, "| Qwen3 | parameters | 1 GPU | 2 GPUs | 4 GPUs | 8 GPUs |\n|---|---|---|---|---|---|")
+	for _, m := range qwen3 {
+		c := m.shape
+		c.Family, c.VocabSize, c.HeadDim, c.MaxPosition, c.RopeTheta = "qwen3", 151936, 128, 40960, 1e6
+		if c.Mixture != nil {
+			c.Family = "qwen3_moe"
+		}
+		c = c.WithDefaults()
+		fmt.Fprintf(&out, "| %s | %.1fB |", m.name, float64(c.Parameters())/1e9)
+		for _, size := range []int{1, 2, 4, 8} {
+			most := fullest(t, c, size, adapts)
+			switch {
+			case float64(most) <= usable*gpu80:
+				fmt.Fprintf(&out, " %s |", Size(most))
+			case float64(most) <= usable*gpu141:
+				fmt.Fprintf(&out, " %s, of 141 GB |", Size(most))
+			default:
+				fmt.Fprintf(&out, " (%s) |", Size(most))
+			}
+		}
+		fmt.Fprintln(&out)
+	}
+	return out.String()
+}
+
+// fullest is the most that one of so many GPUs holds: the first, which also samples.
+func fullest(t *testing.T, c arch.Config, size int, adapts bool) (most int64) {
+	text := `run: {name: gpus}
+task: {kind: jsonl, train: t, eval: e}
+agents:
+  a: {role: main, model: m, device: "cuda:0", limits: {max_tokens: 8192}, engine: {slots: 32, micro_batch_tokens: 8192, checkpoint_activations: true}}
+  b: {role: sub, model: m}
+`
+	var sets []string
+	if adapts {
+		sets = []string{"agents.a.lora={r: 32, targets: [q_proj, k_proj, v_proj, o_proj]}"}
+	}
+	cfg, err := config.Parse("gpus.yaml", []byte(text), sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, trained := cfg.Agent("a"), c.Parameters()
+	if adapts {
+		layout, err := lora.New(a.LoRA.R, a.LoRA.Alpha, a.LoRA.RSLoRA, a.LoRA.Targets).Layout(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trained = layout.Numel
+	}
+	for rank := range size {
+		a.Devices = append(a.Devices, fmt.Sprint("cuda:", rank))
+	}
+	needs := []Need{Count(cfg, a, c, trained, 0)}
+	for rank := 1; rank < size; rank++ {
+		needs = append(needs, CountFollower(cfg, a, rank, c, trained, 0))
+	}
+	sums := slices.DeleteFunc(Sums(needs, nil), func(s Sum) bool { return s.Device == "cpu" })
+	if len(sums) != size {
+		t.Fatalf("%d GPUs hold something, of %d", len(sums), size)
+	}
+	return slices.MaxFunc(sums, func(x, y Sum) int { return int(x.Needed - y.Needed) }).Needed
+}

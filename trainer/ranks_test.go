@@ -1,0 +1,334 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/launch"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+// onRanks has both agents of the small team train on so many devices.
+func onRanks(size int, sets ...string) []string {
+	devices := "[" + strings.Join(slices.Repeat([]string{"cpu"}, size), ", ") + "]"
+	return append([]string{"agents.planner.devices=" + devices, "agents.researcher.devices=" + devices, "run.threads=1"}, sets...)
+}
+
+// ranked is a run of three steps on two ranks an agent that nothing interrupted, made once.
+var ranked struct {
+	sync.Once
+	dir     string
+	numbers map[string]float64
+}
+
+func rankedRun(t *testing.T) (dir string, numbers map[string]float64) {
+	t.Helper()
+	ranked.Do(func() {
+		var err error
+		if ranked.dir, err = os.MkdirTemp("", "mgrpo-ranks-"); err == nil {
+			ranked.numbers = mustTrain(t, load(t, ranked.dir, onRanks(2)...), Options{}).numbers()
+		}
+	})
+	if ranked.numbers == nil {
+		t.Fatal("the run that nothing interrupts failed")
+	}
+	return ranked.dir, ranked.numbers
+}
+
+// TestRanksRepeat: two runs with the same devices end with the same bits, and their agents have learned.
+func TestRanksRepeat(t *testing.T) {
+	want, wantNumbers := rankedRun(t)
+	dir := t.TempDir()
+	again := mustTrain(t, load(t, dir, onRanks(2)...), Options{})
+	sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
+	sameNumbers(t, again.numbers(), wantNumbers)
+	for _, name := range []string{"planner", "researcher"} {
+		if v := again.find(t, "step", 2, name).Values; v["grad_norm"] == 0 || v["groups_degenerate"]+v["groups_empty"] == v["groups"] {
+			t.Errorf("%s learned nothing: %v", name, v)
+		}
+	}
+}
+
+// TestRanksResume goes on from one checkpoint of two ranks with one, two and four. The next step rolls out with equal weights, so its
+// ledger is the same, and its update differs by the order of sums. Then what one rank wrote goes on with four.
+func TestRanksResume(t *testing.T) {
+	from, _ := rankedRun(t)
+	steps := map[int]map[string][]float32{}
+	ledgers := map[int]string{}
+	var last string
+	for _, size := range []int{1, 2, 4} {
+		dir := filepath.Join(t.TempDir(), "run")
+		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+		mustTrain(t, load(t, dir, onRanks(size, "run.steps=4")...), Options{Resume: true})
+		ledgers[size] = readFile(t, filepath.Join(dir, "ledger", "planner.jsonl")) + readFile(t, filepath.Join(dir, "ledger", "researcher.jsonl"))
+		steps[size] = checkpointWeights(t, dir, 4)
+		if got := ranksOf(t, dir, 4); got != size {
+			t.Errorf("the state of a checkpoint of %d ranks says %d", size, got)
+		}
+		if size == 1 {
+			last = dir
+		}
+	}
+	before, apart := checkpointWeights(t, from, 3), 0.0
+	for _, size := range []int{2, 4} {
+		if ledgers[size] != ledgers[1] {
+			t.Errorf("%d ranks rolled out something else than one from the same weights", size)
+		}
+		for name, one := range steps[1] {
+			step, off := distance(one, before[name]), distance(steps[size][name], one)
+			if step == 0 || off > 1e-2*step {
+				t.Errorf("%s: %d ranks end %.3g from one rank, after a step of %.3g", name, size, off, step)
+			}
+			apart += off
+		}
+	}
+	if apart == 0 {
+		t.Error("several ranks add up exactly as one does: they do not seem to share the work")
+	}
+	mustTrain(t, load(t, last, onRanks(4, "run.steps=5")...), Options{Resume: true})
+	if got := ranksOf(t, last, 5); got != 4 {
+		t.Errorf("after 2, 1 and 4 ranks the state says %d", got)
+	}
+}
+
+// TestRanksGoOn stops a run on two ranks in its cold start, interrupts it in a step, and lets it go on: it ends with the bits of a run that
+// was left alone. The planner trains adapters with a KL term to the policy after its cold start, and the researcher is frozen after its own.
+func TestRanksGoOn(t *testing.T) {
+	sets := onRanks(2, append(slices.Clone(withAdapters), "grpo.reference=cold_start", "agents.researcher.train=false")...)
+	wholeDir, dir := t.TempDir(), t.TempDir()
+	want := mustTrain(t, load(t, wholeDir, sets...), Options{})
+	first, second := &recorder{}, &recorder{}
+	if err := Train(t.Context(), load(t, dir, sets...), Options{Observer: first, Stop: stopAfter(first, "planner", 7)}); !errors.Is(err, ErrStopped) {
+		t.Fatalf("stopped in the cold start: %v", err)
+	}
+	if err := Train(interrupt(t, second, "planner", "step-2", dir), load(t, dir, sets...), Options{Observer: second, Resume: true}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	numbers := second.numbers()
+	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
+	wanted := want.numbers()
+	maps.DeleteFunc(wanted, func(key string, _ float64) bool {
+		_, known := numbers[key]
+		return !known && strings.HasPrefix(key, "cold_start")
+	})
+	sameNumbers(t, numbers, wanted)
+	sameWeights(t, digests(t, dir, 3), digests(t, wholeDir, 3))
+	if kl := want.find(t, "step", 3, "planner").Values["ref_kl_mean"]; kl <= kl0 {
+		t.Errorf("the last step's KL is %v", kl)
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// ranksOf is the number of ranks in the planner's state.
+func ranksOf(t *testing.T, dir string, step int64) int {
+	t.Helper()
+	data, err := archive.ReadState(archive.CheckpointsOf(dir).AgentDir(step, "planner"))
+	var state struct {
+		Ranks int `json:"ranks"`
+	}
+	if err = errors.Join(err, json.Unmarshal(data, &state)); err != nil {
+		t.Fatal(err)
+	}
+	return state.Ranks
+}
+
+// checkpointWeights are all weights of each agent of a checkpoint.
+func checkpointWeights(t *testing.T, dir string, step int64) map[string][]float32 {
+	t.Helper()
+	out := map[string][]float32{}
+	for _, name := range []string{"planner", "researcher"} {
+		src, err := weights.Open(archive.CheckpointsOf(dir).AgentDir(step, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tensor := range src.Config().Layout().Tensors() {
+			values := make([]float32, tensor.Numel())
+			if err := src.Read(tensor.Name, 0, tensor.Shape[0], values); err != nil {
+				t.Fatal(err)
+			}
+			out[name] = append(out[name], values...)
+		}
+		if err := src.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// distance is the Euclidean distance of two vectors.
+func distance(a, b []float32) (d float64) {
+	for i := range a {
+		d += math.Pow(float64(a[i])-float64(b[i]), 2)
+	}
+	return math.Sqrt(d)
+}
+
+// followersOf are the processes of the followers that a process has started, by rank and agent.
+func followersOf(t *testing.T, parent int) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest)
+		if len(fields) < 2 || fields[1] != strconv.Itoa(parent) {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		if args := strings.Split(string(line), "\x00"); len(args) > 3 && args[1] == "follower" {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			out[args[2]+" "+args[3]] = pid
+		}
+	}
+	return out
+}
+
+// TestFollowerLost kills a follower in the middle of a step, and stops one for ever: the worker goes back to its checkpoint with new
+// followers, and the run ends with the bits of one that nothing interrupted.
+func TestFollowerLost(t *testing.T) {
+	want, _ := rankedRun(t)
+	for signal, note := range map[syscall.Signal]string{
+		syscall.SIGKILL: "rank 1 of planner on cpu was killed",
+		syscall.SIGSTOP: "rank 1 of planner on cpu has given no sign of life for 5s",
+	} {
+		t.Run(signal.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			began, struck := false, false // of the second step
+			seen := &recorder{}
+			seen.on = func(agent, phase string, _ int) {
+				began = began || agent == "planner" && phase == "step-1"
+				if agent != "planner" || phase != "learn" || !began || struck {
+					return
+				}
+				struck = true
+				eventually(t, "there is a checkpoint", func() bool {
+					saved, err := archive.CheckpointsOf(dir).List()
+					return err != nil || len(saved) > 0
+				})
+				if pid := followersOf(t, os.Getpid())["planner rank=1"]; pid == 0 || syscall.Kill(pid, signal) != nil {
+					t.Error("there is no follower to strike")
+				}
+			}
+			cfg := load(t, dir, onRanks(2, "store.lease=5s", "run.checkpoint_every=1")...)
+			if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
+				t.Fatalf("%v\n%s", err, seen)
+			}
+			if !strings.Contains(seen.String(), "going back: agent planner: ") || !strings.Contains(seen.String(), note) {
+				t.Errorf("the notes do not say %q:\n%s", note, seen)
+			}
+			sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
+			if left := followersOf(t, os.Getpid()); len(left) > 0 {
+				t.Errorf("followers are left over: %v", left)
+			}
+		})
+	}
+}
+
+// TestFollowerLostAgain kills the follower whenever its agent learns: twice at the same place is no accident, so the run ends, says who
+// was lost, and can be resumed.
+func TestFollowerLostAgain(t *testing.T) {
+	seen := &recorder{}
+	seen.on = func(agent, phase string, done int) {
+		if pid := followersOf(t, os.Getpid())["planner rank=1"]; agent == "planner" && phase == "learn" && pid != 0 {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	cfg := load(t, t.TempDir(), append(untaught, onRanks(2, "grpo.minibatches=2")...)...)
+	err := Train(t.Context(), cfg, Options{Observer: seen})
+	if err == nil || !Resumable(err) || !strings.Contains(err.Error(), "agent planner: ") || !strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") {
+		t.Errorf("%v\n%s", err, seen)
+	}
+	if n := strings.Count(seen.String(), "going back"); n != 1 {
+		t.Errorf("went back %d times, want once", n)
+	}
+}
+
+// TestFollowerCannotOpen leaves a follower no memory: the worker says which rank and device it was.
+func TestFollowerCannotOpen(t *testing.T) {
+	t.Setenv(followerMemoryEnv, "1000000")
+	cfg := load(t, t.TempDir(), append(untaught, onRanks(2)...)...)
+	err := Train(t.Context(), cfg, Options{})
+	if err == nil || !strings.HasPrefix(err.Error(), "agent planner: rank 1 of planner on cpu") {
+		t.Error(err)
+	}
+	full := memoryFull(cfg, "planner", &launch.FailedError{Follower: "rank 1 of planner on cpu", Reason: "no memory", Memory: true})
+	if !strings.Contains(full.Error(), "rank 1 of planner on cpu: no memory: there is not enough memory") || !strings.Contains(full.Error(), "lower agents.planner.engine.") {
+		t.Error(full)
+	}
+}
+
+// TestWorkerKilled kills a worker with signal 9: its followers end with it, also one that is stopped.
+func TestWorkerKilled(t *testing.T) {
+	cfg := load(t, t.TempDir(), append(untaught, "run.arm=single", "run.steps=100000", "run.threads=1", "agents.planner.devices=[cpu, cpu, cpu]")...)
+	file := filepath.Join(t.TempDir(), "team.yaml")
+	if err := os.WriteFile(file, cfg.Dump("/"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), workerEnv+"=planner", workerConfigEnv+"="+file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var followers map[string]int
+	eventually(t, "the worker has two followers", func() bool {
+		followers = followersOf(t, cmd.Process.Pid)
+		return len(followers) == 2
+	})
+	syscall.Kill(followers["planner rank=2"], syscall.SIGSTOP)
+	cmd.Process.Kill()
+	cmd.Wait()
+	for name, pid := range followers {
+		eventually(t, name+" ends with its worker", func() bool {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			return err != nil || strings.Contains(string(stat), ") Z ")
+		})
+	}
+}
+
+// eventually waits, for a minute at most, for what must come to be.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 600 {
+		if is() {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("not within a minute: %s", what)
+}
