@@ -19,14 +19,14 @@ struct Rows {
 __device__ bool target_ok(const Rows &in, int64_t row) { return in.targets[row] >= 0 && in.targets[row] < in.vocab; }
 
 template <class T>
-__global__ __launch_bounds__(kRowThreads) void forward_kernel(const T *logits, Rows in, typename Compute<T>::type *logp,
+__global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits, Rows in, typename Compute<T>::type *logp,
                                                               typename Compute<T>::type *entropy, int64_t *bad_row) {
-  __shared__ Storage<RowSums, kRowThreads> shared;
+  __shared__ Storage<RowRoom, 1> room;
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
     double lp = 0, h = 0;
     if (in.mask == nullptr || in.mask[r] != 0) {
       const T *row = logits + r * in.ld;
-      const RowSums s = row_sums(row, in.vocab, 1 / in.tau, shared.get());
+      const RowSums s = row_sums(row, in.vocab, in.tau, *room.get());
       if (s.unreadable || !target_ok(in, r)) {
         lp = h = NAN;
         if (threadIdx.x == 0) report_least(bad_row, r);
@@ -51,35 +51,35 @@ __device__ void fill(T *row, int64_t n, double value) {
 }
 
 template <class T>
-__global__ __launch_bounds__(kRowThreads) void backward_kernel(T *logits, Rows in, const typename Compute<T>::type *dlogp,
+__global__ __launch_bounds__(kRowThreads, 2) void backward_kernel(T *logits, Rows in, const typename Compute<T>::type *dlogp,
                                                                const typename Compute<T>::type *dentropy,
                                                                int64_t *bad_row) {
   using A = typename Compute<T>::type;
-  __shared__ Storage<RowSums, kRowThreads> shared;
+  __shared__ Storage<RowRoom, 1> room;
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
     T *row = logits + r * in.ld;
     if (in.mask != nullptr && in.mask[r] == 0) {
       fill(row, in.vocab, 0);
       continue;
     }
-    const RowSums s = row_sums(row, in.vocab, 1 / in.tau, shared.get());
+    const RowSums s = row_sums(row, in.vocab, in.tau, *room.get());
     if (s.unreadable || s.all_impossible() || !target_ok(in, r)) {
       if (threadIdx.x == 0) report_least(bad_row, r);
       fill(row, in.vocab, NAN);
       continue;
     }
-    // As in the CPU kernel: dz_v = exp(d_v) (constant + slope d_v), and at the target G (1 - p) from S - exp(d_y).
+    // As in the CPU kernel: dz_v = exp(d_v) (constant + slope d_v), and at the target G (1 - p) from S - exp(d_y). Here d_v is an exponent of 2.
     const double g = dlogp[r], e = dentropy ? dentropy[r] : 0;
     const double mean = s.mean_exponent(), scale = 1 / (in.tau * s.sum);
     const int32_t y = in.targets[r];
     const double dy = (static_cast<double>(widen(row[y])) - s.max) / in.tau, ey = exp(dy);
     const double at_target = scale * (g * (s.sum - ey) - (ey > 0 ? e * ey * (dy - mean) : 0));
     __syncthreads();  // every thread has read z_y
-    const A max = static_cast<A>(s.max), inv_tau = static_cast<A>(1 / in.tau);
-    const A constant = static_cast<A>(-scale * (g - e * mean)), slope = static_cast<A>(-scale * e);
+    const A max = static_cast<A>(s.max), to_exponent = exponent_scale<A>(in.tau);
+    const A constant = static_cast<A>(-scale * (g - e * mean)), slope = static_cast<A>(-scale * e * kLn2);
     transform(row, in.vocab, [=](A z) {
-      const A d = floored((z - max) * inv_tau);
-      return exp_of(d) * (constant + slope * d);
+      const A d = floored((z - max) * to_exponent);
+      return exp2_of(d) * (constant + slope * d);
     });
     __syncthreads();
     if (threadIdx.x == 0) narrow(at_target, row + y);

@@ -15,7 +15,6 @@ constexpr int kThreads = 128;
 constexpr int64_t kMaxHeadDim = 256, kLeastPart = 128;
 constexpr int kMostParts = 64;
 constexpr int64_t kScratchBytes = 64 << 20;  // rows beyond it take another launch
-constexpr float kLog2E = 1.44269504f;
 constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
 
 // Into how many parts a row that sees `keys` keys is cut.
@@ -264,7 +263,7 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
     using T = decltype(zero);
     return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), Pages(pages),
                                sequence, length, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
-                               parts_of(window > 0 && window < longest ? window : longest), scale * kLog2E, window},
+                               parts_of(window > 0 && window < longest ? window : longest), static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });
 }

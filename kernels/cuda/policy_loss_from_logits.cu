@@ -50,7 +50,12 @@ struct Cluster {
     if (threadIdx.x == 0) *place = mine;
     cluster.sync();
     RowSums total;
-    for (int k = 0; k < size(); k++) total.merge(*cluster.map_shared_rank(place, k), inv_tau);
+    for (int k = 0; k < size(); k++) total.max = fmax(total.max, cluster.map_shared_rank(place, k)->max);
+    for (int k = 0; k < size(); k++) {
+      RowSums part = *cluster.map_shared_rank(place, k);
+      part.raise(total.max, inv_tau);
+      total.add(part);
+    }
     cluster.sync();  // nobody overwrites its place, or ends, before all have read
     return total;
 #else
@@ -59,22 +64,22 @@ struct Cluster {
   }
 };
 
-// dz_v = exp(d_v) (constant + slope d_v) off the target; as logits_row.h's differentiate on the CPU.
+// dz_v = 2^d_v (constant + slope d_v) off the target; as logits_row.h's differentiate on the CPU, where d_v are exponents of e.
 template <class A>
 struct Gradient {
-  A max, inv_tau, constant, slope, at_target;
+  A max, to_exponent, constant, slope, at_target;
 
   __device__ A operator()(A z) const {
-    const A d = floored((z - max) * inv_tau);
-    return exp_of(d) * (constant + slope * d);
+    const A d = floored((z - max) * to_exponent);
+    return exp2_of(d) * (constant + slope * d);
   }
 };
 
 template <class A>
 __device__ Gradient<A> gradient_of(const RowSums &s, double dy, double tau, double g, double e) {
   const double mean = s.mean_exponent(), scale = 1 / (tau * s.sum), ey = exp(dy);
-  return {static_cast<A>(s.max), static_cast<A>(1 / tau), static_cast<A>(-scale * (g - e * mean)),
-          static_cast<A>(-scale * e),
+  return {static_cast<A>(s.max), exponent_scale<A>(tau), static_cast<A>(-scale * (g - e * mean)),
+          static_cast<A>(-scale * e * kLn2),
           static_cast<A>(scale * (g * (s.sum - ey) - (ey > 0 ? e * ey * (dy - mean) : 0)))};
 }
 
@@ -85,14 +90,14 @@ __device__ void fill(T *row, int64_t n, double value) {
 
 // kept: room in shared memory for the block's part of a row, unless kStaged is false.
 template <class T, bool kStaged>
-__global__ __launch_bounds__(kRowThreads) void gradient_kernel(T *logits, Rows in, mgrpo_loss_config c,
+__global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Rows in, mgrpo_loss_config c,
                                                                TokenArrays<typename Compute<T>::type> tokens,
                                                                typename Compute<T>::type *logp,
                                                                typename Compute<T>::type *entropy, int64_t *bad_row) {
   using A = typename Compute<T>::type;
   constexpr int kWidth = Pack<T>::kWidth;
   uint4 *const kept = static_cast<uint4 *>(dynamic_shared());
-  __shared__ Storage<RowSums, kRowThreads> shared;
+  __shared__ Storage<RowRoom, 1> room;
   __shared__ Storage<RowSums, 1> of_block;
   __shared__ Storage<Gradient<A>, 1> of_row;
   const double inv_tau = 1 / in.tau;
@@ -118,13 +123,12 @@ __global__ __launch_bounds__(kRowThreads) void gradient_kernel(T *logits, Rows i
     const double zy = target_ok ? static_cast<double>(widen(row[y])) : 0;  // before any block writes
 
     OnlineSums<A> mine;
-    for_each_pack(part, n, [&](int64_t at, const Pack<T> &p, int count) {
+    const A scale = exponent_scale<A>(in.tau);
+    for_each_pack_ahead(part, n, [&](int64_t at, const Pack<T> &p, int count) {
       if constexpr (kStaged) __builtin_memcpy(kept + at / kWidth, p.at, sizeof(uint4));
-      mine.add(p, count, static_cast<A>(inv_tau));
+      mine.add(p, count, scale);
     });
-    RowSums s = block_reduce<kRowThreads>(row_part(mine), shared.get(),
-                                          [inv_tau](RowSums &a, const RowSums &b) { a.merge(b, inv_tau); });
-    s = Cluster::merge(s, of_block.get(), inv_tau);
+    const RowSums s = Cluster::merge(merge_block(mine, inv_tau, *room.get()), of_block.get(), inv_tau);
 
     if (s.unreadable || !target_ok) {
       if (threadIdx.x == 0) report_least(bad_row, token);
@@ -175,7 +179,7 @@ int32_t spread_of(int64_t row_bytes, Spread *out) {
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
   MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  constexpr int64_t kStatic = 20 << 10;  // what gradient_kernel declares, and the runtime's reserve
+  constexpr int64_t kStatic = 2 << 10;  // what gradient_kernel declares, and the runtime's reserve
   const int64_t room = most - kStatic, half = most / 2 - kStatic;
   const int largest = major >= 9 ? kMaxCluster : 1;
   for (int cluster = 1; cluster <= largest; cluster *= 2) {

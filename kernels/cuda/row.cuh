@@ -28,11 +28,28 @@ __device__ inline void narrow(double value, float *out) { *out = static_cast<flo
 __device__ inline void narrow(double value, __nv_bfloat16 *out) { *out = __float2bfloat16_rn(static_cast<float>(value)); }
 __device__ inline void narrow(double value, double *out) { *out = value; }
 
-// exp and its argument's floor: below it the exponential is 0, and 0 * -Inf must not arise.
-__device__ inline float exp_of(float d) { return expf(d); }
-__device__ inline double exp_of(double d) { return exp(d); }
-__device__ inline float floored(float d) { return fmaxf(d, -104.0f); }
-__device__ inline double floored(double d) { return fmax(d, -746.0); }
+constexpr double kLn2 = 0.693147180559945309417, kLog2E = 1.44269504088896340736;
+
+// Powers of 2 and their exponents' floor: below it the power is 0, and 0 * -Inf must not arise. A GPU has an instruction for those of floats;
+// exp2f has three more around it, for results below 2^-126.
+__device__ inline float exp2_of(float d) {
+#ifdef __CUDACC__
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(d));
+  return power;
+#else
+  return exp2f(d);
+#endif
+}
+__device__ inline double exp2_of(double d) { return exp2(d); }
+__device__ inline float floored(float d) { return fmaxf(d, -150.0f); }
+__device__ inline double floored(double d) { return fmax(d, -1076.0); }
+
+// What turns a difference of logits into an exponent of 2 at a temperature.
+template <class A>
+__device__ inline A exponent_scale(double tau) {
+  return static_cast<A>(kLog2E / tau);
+}
 
 // 16 bytes of a row: the unit in which elements go to threads, whether or not the row is aligned, so that
 // a row's result does not depend on where it lies.
@@ -105,7 +122,7 @@ __device__ inline void transform(T *row, int64_t n, const F &f) {
   });
 }
 
-// max z, S = sum exp d and sum d exp d with d = (z - max) / tau, gathered in one pass: a new maximum rescales.
+// max z, S = sum 2^d and sum d 2^d with d = (z - max) scale, gathered in one pass: a new maximum rescales.
 template <class A>
 struct OnlineSums {
   A max = -kInf, sum = 0, weighted = 0;
@@ -113,7 +130,7 @@ struct OnlineSums {
 
   // The first `count` > 0 elements of a pack; a NaN passes the maximum by and spoils the sum, as +Inf does.
   template <class T>
-  __device__ void add(const Pack<T> &p, int count, A inv_tau) {
+  __device__ void add(const Pack<T> &p, int count, A scale) {
     constexpr int kWidth = Pack<T>::kWidth;
     A z[kWidth], most = -kInf;
 #pragma unroll
@@ -121,7 +138,7 @@ struct OnlineSums {
       z[i] = i < count ? static_cast<A>(widen(p.at[i])) : static_cast<A>(-kInf);
       most = z[i] > most ? z[i] : most;
     }
-    if (most > max) rescale(most, inv_tau);
+    if (most > max) rescale(most, scale);
     if (max == -kInf) {  // nothing but -Inf so far, and NaN
 #pragma unroll
       for (int i = 0; i < kWidth; i++) unreadable |= z[i] != z[i];
@@ -129,14 +146,14 @@ struct OnlineSums {
     }
 #pragma unroll
     for (int i = 0; i < kWidth; i++) {
-      const A d = (z[i] - max) * inv_tau, e = exp_of(d);
+      const A d = (z[i] - max) * scale, e = exp2_of(d);
       sum += e;
       weighted += e * floored(d);
     }
   }
-  __device__ void rescale(A to, A inv_tau) {
+  __device__ void rescale(A to, A scale) {
     if (sum > 0) {
-      const A d = floored((max - to) * inv_tau), e = exp_of(d);
+      const A d = floored((max - to) * scale), e = exp2_of(d);
       weighted = (weighted + sum * d) * e;
       sum *= e;
     }
@@ -144,7 +161,7 @@ struct OnlineSums {
   }
 };
 
-// The sums of a whole row, in float64.
+// The sums of a whole row, in float64: of exp d and of d exp d with d = (z - max) / tau.
 struct RowSums {
   double max = -kInf, sum = 0, weighted = 0;
   int32_t unreadable = 0;
@@ -152,42 +169,111 @@ struct RowSums {
   __device__ double mean_exponent() const { return weighted / sum; }
   __device__ bool all_impossible() const { return max == -kInf; }
 
-  __device__ void merge(RowSums o, double inv_tau) {
-    unreadable |= o.unreadable;
-    if (o.sum == 0) return;
-    if (sum == 0 || o.max > max) {
-      const RowSums smaller = *this;
-      *this = o;
-      unreadable |= smaller.unreadable;
-      o = smaller;
+  // The same in terms of a maximum that is no less.
+  __device__ void raise(double to, double inv_tau) {
+    if (sum != 0) {  // NaN, too
+      const double d = fmax((max - to) * inv_tau, -746.0), e = exp(d);
+      weighted = (weighted + sum * d) * e;
+      sum *= e;
     }
-    if (o.sum == 0) return;
-    const double d = floored((o.max - max) * inv_tau), e = exp(d);
-    weighted += (o.weighted + o.sum * d) * e;
-    sum += o.sum * e;
+    max = to;
+  }
+  __device__ void add(const RowSums &o) {
+    sum += o.sum;
+    weighted += o.weighted;
+    unreadable |= o.unreadable;
   }
 };
 
-// The thread's own sums, for merging. NaN for a sum also tells of +Inf: Inf - Inf.
+// The thread's own sums. NaN for a sum also tells of +Inf: Inf - Inf.
 template <class A>
 __device__ inline RowSums row_part(const OnlineSums<A> &mine) {
   RowSums s;
   s.max = mine.max;
   s.sum = mine.sum;
-  s.weighted = mine.weighted;
+  s.weighted = mine.weighted * kLn2;
   s.unreadable = mine.unreadable || mine.sum != mine.sum;
   return s;
 }
 
-// The sums of row [n] for every thread. shared: [kRowThreads].
+constexpr int kRowWarps = kRowThreads / 32;
+
+// Shared memory of a block that merges its threads' sums.
+struct RowRoom {
+  float max[kRowWarps];
+  double max64[kRowWarps];
+  RowSums sums[kRowWarps];
+};
+
+__device__ inline float &max_of_warp(RowRoom &room, int warp, float) { return room.max[warp]; }
+__device__ inline double &max_of_warp(RowRoom &room, int warp, double) { return room.max64[warp]; }
+
+// The sums of the block's threads for each of them: of a warp's lanes by shuffles, then of the warps in their order. All first agree on the
+// maximum, so that each takes one exponential.
+template <class A>
+__device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoom &room) {
+  constexpr unsigned kAll = 0xFFFFFFFFu;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  A max = mine.max;
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) {
+    const A other = __shfl_xor_sync(kAll, max, by);
+    max = other > max ? other : max;
+  }
+  if (lane == 0) max_of_warp(room, warp, A{}) = max;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kRowWarps; w++) {
+    const A other = max_of_warp(room, w, A{});
+    max = other > max ? other : max;
+  }
+  RowSums s = row_part(mine);
+  s.raise(max, inv_tau);
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) {
+    RowSums o;
+    o.sum = __shfl_down_sync(kAll, s.sum, by);
+    o.weighted = __shfl_down_sync(kAll, s.weighted, by);
+    o.unreadable = __shfl_down_sync(kAll, s.unreadable, by);
+    if (lane < by) s.add(o);
+  }
+  if (lane == 0) room.sums[warp] = s;
+  __syncthreads();
+  s = room.sums[0];
+  for (int w = 1; w < kRowWarps; w++) s.add(room.sums[w]);
+  __syncthreads();  // the next call may overwrite the room
+  return s;
+}
+
+// f(begin, pack, count) as for_each_pack has it, with several packs on their way at once.
+template <class T, class F>
+__device__ inline void for_each_pack_ahead(const T *row, int64_t n, const F &f) {
+  constexpr int kWidth = Pack<T>::kWidth, kAhead = 4;
+  const bool is_aligned = aligned(row);
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
+  int64_t begin = static_cast<int64_t>(threadIdx.x) * kWidth;
+  for (; is_aligned && begin + (kAhead - 1) * stride + kWidth <= n; begin += kAhead * stride) {
+    uint4 raw[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) raw[i] = *reinterpret_cast<const uint4 *>(row + begin + i * stride);
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) {
+      Pack<T> p;
+      __builtin_memcpy(p.at, &raw[i], sizeof raw[i]);
+      f(begin + i * stride, p, kWidth);
+    }
+  }
+  for (; begin < n; begin += stride) f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
+}
+
+// The sums of row [n] for every thread.
 template <class T>
-__device__ RowSums row_sums(const T *row, int64_t n, double inv_tau, RowSums *shared) {
+__device__ RowSums row_sums(const T *row, int64_t n, double tau, RowRoom &room) {
   using A = typename Compute<T>::type;
   OnlineSums<A> mine;
-  const A scale = static_cast<A>(inv_tau);
-  for_each_pack(row, n, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
-  return block_reduce<kRowThreads>(row_part(mine), shared,
-                                   [inv_tau](RowSums &a, const RowSums &b) { a.merge(b, inv_tau); });
+  const A scale = exponent_scale<A>(tau);
+  for_each_pack_ahead(row, n, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
+  return merge_block(mine, 1 / tau, room);
 }
 
 }  // namespace mgrpo::cuda

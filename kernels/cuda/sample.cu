@@ -37,7 +37,7 @@ __device__ inline uint32_t least_key(const Holds &holds) {
 }
 
 struct Shared {
-  Storage<RowSums, kRowThreads> sums;
+  Storage<RowRoom, 1> room;
   double prefix[2 * kRowThreads];
   long long chosen;
 };
@@ -56,13 +56,13 @@ struct Row {
 
   __device__ Row(const T *z, int64_t vocab, const mgrpo_sampling &s, Shared &shared)
       : z(z), vocab(vocab), settings(s), tau(s.temperature == 0 ? 1 : s.temperature), shared(shared) {
-    sums = row_sums(z, vocab, 1 / tau, shared.sums.get());
+    sums = row_sums(z, vocab, tau, *shared.room.get());
   }
 
   __device__ bool readable() const { return !sums.unreadable && !sums.all_impossible(); }
 
   __device__ float exponential(float x) const {
-    return expf(floored((x - static_cast<float>(sums.max)) * static_cast<float>(1 / tau)));
+    return exp2_of(floored((x - static_cast<float>(sums.max)) * exponent_scale<float>(tau)));
   }
 
   __device__ float kept(int64_t v) const {
