@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -110,8 +112,14 @@ func (c *chaos) schedule() {
 	c.aim = a
 }
 
-// targets are the agents and Redis.
-func (c *chaos) targets() []string { return append(slices.Clone(c.t.names), redis) }
+// targets are the agents, Redis and, where the planner has several devices, the process of the last one.
+func (c *chaos) targets() []string {
+	all := append(slices.Clone(c.t.names), redis)
+	if c.o.ranks > 1 {
+		all = append(all, fmt.Sprintf("%s/%d", c.t.names[0], c.o.ranks-1))
+	}
+	return all
+}
 
 // phases of a step.
 var phases = []string{"rollout", "agree", "learn", "commit", "checkpoint"}
@@ -152,8 +160,9 @@ func (c *chaos) atWork() bool {
 	return true
 }
 
-// phaseNow is the current phase of an agent, or for Redis the phase of the last failpoint of any agent.
+// phaseNow is the current phase of an agent, also for its follower, or for Redis the phase of the last failpoint of any agent.
 func (c *chaos) phaseNow(target string) string {
+	target, _, _ = strings.Cut(target, "/")
 	if p := c.of(target); p != nil {
 		point, _ := lastPoint(p.log)
 		return phaseOf(point)
@@ -176,6 +185,9 @@ func (c *chaos) newestPoint() (name string) {
 // with Redis.
 func (c *chaos) shoot() error {
 	target, dice := c.aim.target, c.rng.IntN(10)
+	if agent, rank, ok := strings.Cut(target, "/"); ok {
+		return c.shootFollower(agent, rank, dice == 0)
+	}
 	if dice == 0 && !c.hurry() {
 		return c.pause(target)
 	}
@@ -190,6 +202,49 @@ func (c *chaos) shoot() error {
 		return alive(p.cmd.Process.Kill())
 	}
 	return nil
+}
+
+// shootFollower kills the process of an agent's further device, or stops it for ever, which its worker must notice.
+func (c *chaos) shootFollower(agent, rank string, stops bool) error {
+	c.aim = aim{}
+	p := c.of(agent)
+	if p == nil {
+		return nil
+	}
+	pid, err := follower(p.cmd.Process.Pid, rank)
+	if pid == 0 || err != nil { // the worker is about to end, or to replace it
+		return err
+	}
+	signal := syscall.SIGKILL
+	if stops {
+		signal = syscall.SIGSTOP
+		c.pauses++
+	}
+	if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("%s/%s: %w", agent, rank, err)
+	}
+	point, _ := lastPoint(p.log)
+	return c.killed(kill{Target: agent + "/" + rank, Point: point})
+}
+
+// follower is the process that a worker has started for a rank; 0: there is none.
+func follower(worker int, rank string) (int, error) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range lines {
+		line, _ := os.ReadFile(path) // a process may have ended meanwhile
+		if args := strings.Split(string(line), "\x00"); len(args) < 4 || args[1] != "follower" || args[3] != "rank="+rank {
+			continue
+		}
+		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "stat"))
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(worker) {
+			return strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		}
+	}
+	return 0, nil
 }
 
 // killRedis kills the server and starts it again after a while.

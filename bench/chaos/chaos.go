@@ -123,6 +123,9 @@ func (c *chaos) startAll() error {
 	return nil
 }
 
+// exitResumable is the exit status of a worker that stopped, and that --resume goes on.
+const exitResumable = 75
+
 // over says whether every agent has made its last step, no process runs or is suspended, and Redis is up.
 func (c *chaos) over() bool {
 	return len(c.finished) == len(c.t.names) && len(c.live) == 0 && len(c.later) == 0
@@ -208,6 +211,9 @@ func (c *chaos) ended(e exit) error {
 		if !another {
 			c.startSoon(agent)
 		}
+		return nil
+	case c.o.ranks > 1 && e.p.cmd.ProcessState.ExitCode() == exitResumable: // a follower was lost twice at one version
+		c.startSoon(agent)
 		return nil
 	case e.p.rival || c.finished[agent]: // the store refused it, or the run had ended already
 		if !another {

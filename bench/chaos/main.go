@@ -32,6 +32,7 @@ type options struct {
 	shared  bool
 	moe     bool
 	lora    bool
+	ranks   int
 	point   string
 	asleep  bool
 	work    string
@@ -51,6 +52,7 @@ func parse(args []string) (options, error) {
 	flags.BoolVar(&o.shared, "shared", false, "all workers share one run.dir; otherwise each has its own")
 	flags.BoolVar(&o.moe, "moe", false, "the researcher is a mixture of experts")
 	flags.BoolVar(&o.lora, "lora", false, "the sub-agents train adapters on the researcher's model")
+	flags.IntVar(&o.ranks, "ranks", 1, "devices of the planner, each with a process; the last one's is killed, too")
 	flags.StringVar(&o.point, "point", "", "kill workers only at this failpoint")
 	flags.BoolVar(&o.asleep, "asleep", false, "with -point: suspend the workers there instead, while other workers take their places")
 	flags.StringVar(&o.work, "work", "build/chaos/work", "folder of the runs; its content is deleted first")
@@ -60,8 +62,8 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.kills < 0 || o.agents < 2 || o.agents > 3 || o.steps < evalEvery || o.steps%evalEvery != 0 || o.every < 1 || flags.NArg() > 0 {
-		return o, errors.New("want two or three agents, a multiple of 10 steps, at least one between checkpoints, and no further arguments")
+	if o.kills < 0 || o.agents < 2 || o.agents > 3 || o.steps < evalEvery || o.steps%evalEvery != 0 || o.every < 1 || o.ranks < 1 || flags.NArg() > 0 {
+		return o, errors.New("want two or three agents, a multiple of 10 steps, at least one between checkpoints, at least one rank, and no further arguments")
 	}
 	var err error
 	o.work, err = filepath.Abs(o.work)

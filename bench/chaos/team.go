@@ -51,6 +51,9 @@ func newTeam(o options) *team {
 		t.names = append(t.names, "librarian")
 	}
 	t.set = []string{fmt.Sprintf("run.checkpoint_every=%d", o.every), "cold_start.demonstrations=none"}
+	if o.ranks > 1 {
+		t.set = append(t.set, "agents.planner.devices=["+strings.Join(slices.Repeat([]string{"cpu"}, o.ranks), ", ")+"]")
+	}
 	for i, name := range t.names {
 		model := name
 		if o.lora && i > 0 {

@@ -41,7 +41,13 @@ func (f *Findings) coverage(s settings) {
 	if all < s.minimum {
 		f.void("%d kills where %d were asked for", all, s.minimum)
 	}
-	for _, target := range append(slices.Clone(s.agents), "redis") {
+	targets := append(slices.Clone(s.agents), "redis")
+	for target := range hit { // processes of further devices
+		if !slices.Contains(targets, target) {
+			targets = append(targets, target)
+		}
+	}
+	for _, target := range targets {
 		if len(hit[target]) < minimumPhases {
 			f.void("%s was killed in %d phases of a step, %v; %d are needed", target, len(hit[target]), hit[target], minimumPhases)
 		}
