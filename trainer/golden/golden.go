@@ -52,6 +52,21 @@ func File(t testing.TB, kind, name string) string {
 	return path
 }
 
+// Model is the path of a pretrained model below the repository's models/, which make gsm8k fetches. Where it is absent the test fails, or with
+// $MGRPO_GOLDENS set, as on a machine that got test programs alone, is skipped.
+func Model(t testing.TB, name string) string {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	path := filepath.Join(filepath.Dir(file), "..", "..", "models", name)
+	if _, err := os.Stat(path); err != nil {
+		if _, foreign := os.LookupEnv(Env); foreign {
+			t.Skipf("golden: models/%s: absent", name)
+		}
+		t.Fatalf("models/%s is not here: make gsm8k brings it", name)
+	}
+	return path
+}
+
 // Folder reads those of the named files that are in a folder, as they are or compressed with gzip as NAME.gz.
 func Folder(t testing.TB, dir string, names ...string) map[string][]byte {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -139,11 +138,7 @@ func openSmolLM2(t *testing.T, device string) *Model {
 
 func openSmolLM2With(t *testing.T, device string, opt Options) *Model {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	path := filepath.Join(filepath.Dir(file), "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("models/%s is not here: make gsm8k brings it", filepath.Base(path))
-	}
+	path := golden.Model(t, "SmolLM2-135M-Instruct.Q4_1.gguf")
 	dev, err := torch.Open(device, runtime.NumCPU())
 	if err != nil {
 		t.Fatal(err)

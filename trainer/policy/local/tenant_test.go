@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/lora"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy"
@@ -172,10 +171,7 @@ func TestTenantsInOneBatch(t *testing.T) {
 // quantised is a model that stays in the blocks of its file.
 func quantised(t *testing.T) *model.Model {
 	t.Helper()
-	src, err := weights.Open(filepath.Join("..", "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-	if errors.Is(err, os.ErrNotExist) {
-		t.Fatal("models/SmolLM2-135M-Instruct.Q4_1.gguf is not here: make gsm8k brings it")
-	}
+	src, err := weights.Open(golden.Model(t, "SmolLM2-135M-Instruct.Q4_1.gguf"))
 	if err != nil {
 		t.Fatal(err)
 	}
