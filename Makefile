@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda cubins test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda cubins test-emulated test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -112,7 +112,18 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
-	@$(MAKE) cubins
+	@$(MAKE) cubins test-emulated
+
+# The libraries of a machine with a GPU, which is emulated: a driver, kernels, and the shim's CUDA part.
+build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulated/driver.c
+	@mkdir -p build/emulated
+	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $^
+	@for name in torch kernels kernels_emulated; do ln -sfn ../lib/libmgrpo_$$name.so build/emulated/libmgrpo_$$name.so; done
+	@ln -sfn ../lib/libmgrpo_kernels_emulated.so build/emulated/libmgrpo_kernels_cuda.so
+
+test-emulated: ## models, learner and engine on an emulated GPU, in the CUDA build, without one
+	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
+	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated' -timeout 1h -skip TestLostGPU ./bindings/torch ./trainer/model ./trainer/learner ./trainer/policy/local
 
 cubins: ## what the compiler made of each CUDA kernel, no worse than kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
 	@$(MAKE) native-tests CUDA=1

@@ -8,8 +8,7 @@ import (
 )
 
 // Devices are "cpu" and, where there is a GPU that this build can use, "cuda:0": what tests of models, learners and
-// engines run over. The emulated GPU of bindings/kernels/emulated is not among them: a model's tensors are LibTorch's, and
-// LibTorch has no such device. Tests of the kernels themselves run on it, those of advantages and optimizer included.
+// engines run over. `make test-emulated` runs them where the GPU is an emulated one, LibTorch's device included.
 func Devices(t *testing.T) []string {
 	t.Helper()
 	gpus, err := cuda.Devices()

@@ -2,27 +2,28 @@
 // machine without NVIDIA's driver. cu ends the process when cuInit fails, so that succeeds; there are 0 devices,
 // and every other call answers CUDA_ERROR_NO_DEVICE. Link against it (it has the driver's soname, so that a
 // program linked here finds the driver where there is one); put it on LD_LIBRARY_PATH only where there is none.
+// Its functions are weak: bindings/torch/shim/test/emulated/driver.c has others for a GPU that is emulated.
 //   gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o libcuda.so libcuda.c
 enum { kSuccess = 0, kNoDevice = 100, kVersion = 13000 };
 
-int cuInit(unsigned flags) {
+__attribute__((weak)) int cuInit(unsigned flags) {
   (void)flags;
   return kSuccess;
 }
 
-int cuDriverGetVersion(int *version) {
+__attribute__((weak)) int cuDriverGetVersion(int *version) {
   *version = kVersion;
   return kSuccess;
 }
 
-int cuDeviceGetCount(int *count) {
+__attribute__((weak)) int cuDeviceGetCount(int *count) {
   *count = 0;
   return kSuccess;
 }
 
 // What cu v0.9.6 refers to, compiled with the headers of CUDA 12 or 13.
 #define N(name) \
-  int name(void) { return kNoDevice; }
+  __attribute__((weak)) int name(void) { return kNoDevice; }
 // clang-format off
 N(cuAllocAndCopy) N(cuArray3DCreate_v2) N(cuArray3DGetDescriptor_v2) N(cuArrayCreate_v2) N(cuArrayDestroy)
 N(cuArrayGetDescriptor_v2) N(cuCtxCreate_v2) N(cuCtxCreate_v4) N(cuCtxDestroy_v2) N(cuCtxDisablePeerAccess)

@@ -231,7 +231,7 @@ func (f *fixture) wantGradient(t *testing.T, name string, got []float64) {
 }
 
 // TestCachedRows decodes the first row token by token and as one prompt, and compares both with the
-// packed pass; the two ways through the cache must agree to the bit.
+// packed pass; on a CPU the two ways through the cache must agree to the bit.
 func TestCachedRows(t *testing.T) {
 	each(t, "cached", func(t *testing.T, f *fixture) {
 		ids, n := f.want["input_ids"].Int32s(), int(f.lengths[0])
@@ -253,7 +253,11 @@ func TestCachedRows(t *testing.T) {
 			for p := range n {
 				decoded = append(decoded, step(1, p, p+1)...)
 			}
-			near(t, "token by token against one prompt", decoded, prompt, 0)
+			alike := 0.0
+			if f.m.Device.IsCUDA() { // prompts have another kernel there
+				alike = tolLogits
+			}
+			near(t, "token by token against one prompt", decoded, prompt, alike)
 			near(t, "logits", prompt, f.want["logits"].Data[:len(prompt)], tolLogits)
 		})
 	})

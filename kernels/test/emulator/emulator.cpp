@@ -17,6 +17,7 @@
 
 #include "cuda_runtime.h"
 #include "fiber.h"
+#include "stream.h"
 
 // The built-in variables of a thread.
 uint3 emulated_thread asm("threadIdx"), emulated_block asm("blockIdx");
@@ -294,7 +295,21 @@ void check_side(const void *p, size_t bytes, bool wanted, const char *call) {
 
 std::map<cudaStream_t, std::deque<std::function<void()>>> streams;
 
-void in_stream(cudaStream_t stream, std::function<void()> work) { streams[stream].push_back(std::move(work)); }
+Work *recorded = nullptr;
+
+void in_stream(cudaStream_t stream, std::function<void()> work) {
+  if (recorded)
+    recorded->push_back(std::move(work));
+  else
+    streams[stream].push_back(std::move(work));
+}
+
+void free_now(void *p) {
+  const auto it = allocations.upper_bound(reinterpret_cast<uintptr_t>(p));
+  if (it == allocations.end() || it->second.begin != reinterpret_cast<uintptr_t>(p)) fail("%p is freed, which cudaMalloc did not give", p);
+  allocations.erase(it);
+  std::free(p);
+}
 
 std::map<const void *, size_t> shared_allowed;
 
@@ -415,6 +430,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int d) 
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (recorded) fail("the host waits for the GPU while work is recorded");
   for (auto &work = streams[stream]; !work.empty(); work.pop_front()) work.front()();
   return cudaSuccess;
 }
@@ -437,22 +453,17 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 cudaError_t cudaFree(void *p) {
   if (!p) return cudaSuccess;
   cudaDeviceSynchronize();
-  const auto it = allocations.upper_bound(reinterpret_cast<uintptr_t>(p));
-  if (it == allocations.end() || it->second.begin != reinterpret_cast<uintptr_t>(p)) fail("%p is freed, which cudaMalloc did not give", p);
-  allocations.erase(it);
-  std::free(p);
+  free_now(p);
   return cudaSuccess;
 }
 
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t) { return cudaMalloc(out, bytes); }
 
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
-  in_stream(stream, [p] {
-    const auto it = allocations.upper_bound(reinterpret_cast<uintptr_t>(p));
-    if (it == allocations.end() || it->second.begin != reinterpret_cast<uintptr_t>(p)) fail("%p is freed, which cudaMalloc did not give", p);
-    allocations.erase(it);
-    std::free(p);
-  });
+  if (recorded)
+    recorded->push_back([owned = std::shared_ptr<void>(p, free_now)] {});
+  else
+    in_stream(stream, [p] { free_now(p); });
   return cudaSuccess;
 }
 
@@ -461,6 +472,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   if (kind == cudaMemcpyHostToHost || kind == cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
   check_side(to, bytes, kind != cudaMemcpyDeviceToHost, "cudaMemcpy");
   check_side(from, bytes, kind != cudaMemcpyHostToDevice, "cudaMemcpy");
+  if (recorded && kind != cudaMemcpyDeviceToDevice) fail("%zu bytes are copied from or to the host's memory, which is not pinned, while work is recorded", bytes);
   if (kind == cudaMemcpyHostToDevice) {
     const auto *begin = static_cast<const unsigned char *>(from);
     in_stream(stream, [to, copy = std::vector<unsigned char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); });
@@ -495,3 +507,22 @@ const char *cudaGetErrorString(cudaError_t error) {
     default: return "unknown error";
   }
 }
+
+namespace emulator {
+
+void *allocate(size_t bytes) {
+  void *p = nullptr;
+  return cudaMalloc(&p, bytes) == cudaSuccess ? p : nullptr;
+}
+void release(void *p) {
+  if (p) cudaFreeAsync(p, nullptr);
+}
+void finish() { cudaDeviceSynchronize(); }
+void enqueue(std::function<void()> work) { in_stream(nullptr, std::move(work)); }
+void record(Work *to) {
+  if (to) finish();
+  recorded = to;
+}
+bool recording() { return recorded != nullptr; }
+
+}  // namespace emulator
