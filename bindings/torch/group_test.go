@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ import (
 
 // rankOrder is what a test tells the process of a rank to do, one JSON object a line. Each is answered by a rankAnswer.
 type rankOrder struct {
-	Do      string // "open", "sums", "wait", "cancel"
+	Do      string // "open", "sums", "wait", "cancel", "signals"
 	Options GroupOptions
 	Seed    uint64 // of delays
 }
@@ -62,6 +63,8 @@ func TestGroupRank(t *testing.T) {
 			if err != nil {
 				_ = g.Close() // the others would wait for a rank that has given up
 			}
+		case "signals":
+			err = pipeBlocked()
 		case "wait":
 			_, err = g.Exchange(context.Background(), nil, 0)
 		case "cancel":
@@ -80,6 +83,29 @@ func TestGroupRank(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// pipeBlocked fails unless the threads of Gloo and of its process group have SIGPIPE blocked: Gloo's writes to ranks that may be
+// gone. Go's own threads never do.
+func pipeBlocked() error {
+	const sigpipe = 1 << (syscall.SIGPIPE - 1)
+	tasks, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil {
+		return err
+	}
+	safe := 0
+	for _, path := range tasks {
+		status, _ := os.ReadFile(path) // a thread may have ended meanwhile
+		_, mask, _ := strings.Cut(string(status), "SigBlk:")
+		mask, _, _ = strings.Cut(mask, "\n")
+		if blocked, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err == nil && blocked&sigpipe != 0 {
+			safe++
+		}
+	}
+	if safe < 2 {
+		return fmt.Errorf("%d threads have SIGPIPE blocked, want two", safe)
+	}
+	return nil
 }
 
 // groupSizes are numbers of elements: fewer than ranks, uneven shares, more than one piece of a sum.
@@ -306,6 +332,7 @@ func TestGroupLosesARank(t *testing.T) {
 	ranks := startRanks(t, 4)
 	open := opening(t, 5*time.Minute)
 	allWell(t, ranks, open)
+	allWell(t, ranks, rankOrder{Do: "signals"})
 	for _, p := range ranks[:3] {
 		p.order(t, rankOrder{Do: "wait"})
 	}

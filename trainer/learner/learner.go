@@ -221,7 +221,10 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 		return err
 	}
 	loss.lossPart = lossPart{}
-	for _, p := range parts {
+	for r, p := range parts {
+		if n := len(p.Routed.Load); n > 0 && n != loss.routing.loads() {
+			return fmt.Errorf("learner: rank %d counted the tokens of %d experts, not of %d: it has another model", r, n, loss.routing.loads())
+		}
 		loss.add(p)
 	}
 	return nil

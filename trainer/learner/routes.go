@@ -74,7 +74,7 @@ func (r *routed) add(other routed) {
 	r.Fresh += other.Fresh
 	r.Differ += other.Differ
 	r.Aux += other.Aux
-	if r.Load == nil {
+	if len(r.Load) == 0 {
 		r.Load = make([]int, len(other.Load))
 	}
 	for i, n := range other.Load {
@@ -82,13 +82,16 @@ func (r *routed) add(other routed) {
 	}
 }
 
-// bytes is how long a routed may be where ranks exchange it.
-func (r *routing) bytes() int {
+// loads is how many experts routed.Load counts.
+func (r *routing) loads() int {
 	if r.cfg.Mixture == nil {
 		return 0
 	}
-	return 10 * r.cfg.RoutedLayers() * r.cfg.Mixture.Experts
+	return r.cfg.RoutedLayers() * r.cfg.Mixture.Experts
 }
+
+// bytes is how long a routed may be where ranks exchange it.
+func (r *routing) bytes() int { return 10 * r.loads() }
 
 // watch makes a micro-batch report its experts, and recorded ones be taken if replays. The returned function adds them to sum after
 // the pass. A micro-batch of a model without experts has nothing to count.

@@ -15,7 +15,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 	own, err := l.forward(ctx, m, shares[l.group.Rank()])
 	most := 0
 	for _, q := range batch {
-		most += 5 * len(q.Tokens) // a float32 as gob writes it
+		most += 6 * len(q.Tokens) // a float32 as gob writes it
 	}
 	all, err := agree(ctx, l.group, own, err, most)
 	if err != nil {

@@ -91,7 +91,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	if routes > 0 {
 		p.Parts = append(p.Parts, Part{Routes, "cpu", routes})
 	}
-	if cfg.Learns(a) { // an agent that is frozen after its cold start is saved from its weights, without a copy
+	if cfg.Learns(a) || cfg.ColdStarts(a) { // a cold start that is stopped is saved from a copy, too
 		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
 	}
 

@@ -70,7 +70,7 @@ func TestCount(t *testing.T) {
 		{"adapters on a GPU", "help", []string{"agents.help.lora={r: 8}"},
 			map[Kind]int64{Weights: 2*n + rotary, Master: 0, Gradients: 4 * n, Moments: 8 * n}, 12 * n},
 		{"frozen after its cold start", "help", []string{"agents.help.train=false", "cold_start.demonstrations=d.jsonl", "cold_start.steps=1"},
-			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 0}, 12 * n},
+			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 12 * n}, 12 * n},
 		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 14 * n},
 		{"with a KL term on a GPU", "help", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 2*n + rotary}, 14 * n},
 		{"on servers", "boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, map[Kind]int64{KVCache: 0, Moments: 8 * n}, 14 * n},

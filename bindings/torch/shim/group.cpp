@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -193,8 +195,29 @@ void all_gather(mgt_group *g, const at::Tensor &flat) {
 
 }  // namespace
 
+namespace {
+
+// While one is alive SIGPIPE is blocked, and in the threads that are started meanwhile for good. Gloo's thread writes to a rank that
+// is gone without MSG_NOSIGNAL, and Go lets a SIGPIPE on a thread that it did not start end the process.
+class without_sigpipe {
+  sigset_t before;
+
+ public:
+  without_sigpipe() {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  }
+  ~without_sigpipe() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  without_sigpipe(const without_sigpipe &) = delete;
+};
+
+}  // namespace
+
 mgt_pointer mgt_rendezvous_serve(const char *host, int port, int listening) {
   mgt_pointer r{};
+  const without_sigpipe guarded;
   r.error = guard([&] {
     c10d::TCPStoreOptions options;
     options.port = uint16_t(port);
@@ -211,6 +234,7 @@ void mgt_rendezvous_close(mgt_rendezvous *r) { delete r; }
 mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size,
                                 int64_t join_ms, int64_t timeout_ms) {
   const auto deadline = steady_clock::now() + milliseconds(join_ms);
+  const without_sigpipe guarded;
   return attempt([&](mgt_group_result &r) {
     try {
       c10d::TCPStoreOptions options;
