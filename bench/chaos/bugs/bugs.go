@@ -38,8 +38,8 @@ var bugs = []bug{
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a file's digest is not compared",
-		File: "trainer/archive/manifest.go",
-		Old:  "hex.EncodeToString(sum) != f.SHA256 {", New: "len(sum) == 0 {",
+		File: "trainer/durable/files.go",
+		Old:  "found.SHA256 != f.SHA256 {", New: "len(found.SHA256) == 0 {",
 		Suite: files("TestDamage"),
 	}, {
 		Name: "the newest checkpoints are removed, and the oldest are kept",
@@ -119,6 +119,8 @@ announce(KEYS[2], ARGV[5])
 		Old: `	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
+	w.count(held, outcomes)
+	w.observer.Report(record) // before the version: whoever stops a run by its records stops it before the next step
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
@@ -129,6 +131,8 @@ announce(KEYS[2], ARGV[5])
 	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
+	w.count(held, outcomes)
+	w.observer.Report(record)
 `,
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
