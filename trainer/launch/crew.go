@@ -114,7 +114,12 @@ func (c *Crew) parent(started chan<- error, environ []string) {
 // attend takes in what a follower says until it is gone.
 func (c *Crew) attend(f *follower) {
 	defer close(f.ended)
-	if err := c.listen(f); err != nil {
+	err := c.listen(f)
+	var failed *FailedError
+	switch {
+	case errors.As(err, &failed) && failed.Memory: // rank 0 hears of it in the same exchange, without what to do about it
+		_ = c.end(err)
+	case err != nil:
 		_ = c.endAfter(context.Background(), err)
 	}
 	c.end(&LostError{f.name(), f.finish(), f.said.String()})

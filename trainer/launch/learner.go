@@ -95,6 +95,13 @@ func (l *Learner) ShareWeights(ctx context.Context) error {
 	return l.Agree(ctx, replies)
 }
 
+// Close frees what rank 0 trains with, and ends the followers.
+func (l *Learner) Close(ctx context.Context) error {
+	err := l.Learner.Close(ctx)
+	l.crew.Close()
+	return err
+}
+
 // Agree holds the digests of the followers' weights against rank 0's.
 func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
 	if len(replies) == 0 {
