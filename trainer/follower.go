@@ -84,11 +84,11 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 	case launch.Reset:
 		err = f.Learner.ResetOptimizer(ctx)
 	case launch.Gather:
-		err = f.Learner.CopyMoments(ctx, nil, nil)
+		err = f.Learner.Copy(ctx, nil, nil, nil)
 	case launch.Restore:
 		err = f.Learner.RestoreMoments(ctx, nil, nil)
 	case launch.Adopt:
-		if err = f.Learner.ShareWeights(ctx); err == nil {
+		if err = f.Learner.RestoreWeights(ctx, nil); err == nil {
 			r.Digest, err = f.Learner.Digest(ctx)
 		}
 	case launch.Refer:

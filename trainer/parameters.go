@@ -46,8 +46,5 @@ func (p parameters) RestoreMaster(ctx context.Context, master func(from int64, d
 }
 
 func (p parameters) Copy(ctx context.Context, master, m, v []float32) error {
-	if err := p.w.Model.CopyFlat(ctx, p.w.Params.Master(), master); err != nil {
-		return err
-	}
-	return p.w.Learner.CopyMoments(ctx, m, v)
+	return p.w.Learner.Copy(ctx, master, m, v)
 }

@@ -372,6 +372,19 @@ func TestGroupTimesOut(t *testing.T) {
 	allWell(t, ranks, rankOrder{Do: "sums"})
 }
 
+// Ranks that call different things do not take each other's messages.
+func TestGroupCallsMustMatch(t *testing.T) {
+	ranks := startRanks(t, 2)
+	allWell(t, ranks, opening(t, time.Second))
+	ranks[0].order(t, rankOrder{Do: "wait"})
+	ranks[1].order(t, rankOrder{Do: "sums"})
+	for i, p := range ranks {
+		if a := p.answer(t); !a.Typed {
+			t.Errorf("rank %d: got %+v, want an error", i, a)
+		}
+	}
+}
+
 func TestGroupIsCancelled(t *testing.T) {
 	ranks := startRanks(t, 2)
 	allWell(t, ranks, opening(t, 5*time.Minute))

@@ -74,9 +74,9 @@ func (l *Learner) ResetOptimizer(ctx context.Context) error {
 	return err
 }
 
-// CopyMoments copies AdamW's moments of all ranks into m and v, whole.
-func (l *Learner) CopyMoments(ctx context.Context, m, v []float32) error {
-	_, err := l.crew.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.CopyMoments(ctx, m, v) })
+// Copy copies the weights and AdamW's moments of all ranks into master, m and v, whole.
+func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
+	_, err := l.crew.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.Copy(ctx, master, m, v) })
 	return err
 }
 
@@ -86,9 +86,9 @@ func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst 
 	return err
 }
 
-// ShareWeights gives all ranks the weights of rank 0.
-func (l *Learner) ShareWeights(ctx context.Context) error {
-	replies, err := l.crew.Do(ctx, Order{Kind: Adopt}, nil, l.Learner.ShareWeights)
+// RestoreWeights gives all ranks other weights. read fills dst with those that begin at index from.
+func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
+	replies, err := l.crew.Do(ctx, Order{Kind: Adopt}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
 	if err != nil {
 		return err
 	}
@@ -122,8 +122,5 @@ type Params struct {
 
 // Restore is model.Params.Restore of all ranks.
 func (p Params) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	if err := p.Params.Restore(ctx, read); err != nil {
-		return err
-	}
-	return p.Learner.ShareWeights(ctx)
+	return p.Learner.RestoreWeights(ctx, read)
 }

@@ -22,9 +22,9 @@ const (
 	Update    Kind = "update"    // learner.Update of Which of that batch
 	Supervise Kind = "supervise" // learner.Supervise of a batch of its own
 	Reset     Kind = "reset"     // learner.ResetOptimizer
-	Gather    Kind = "gather"    // learner.CopyMoments, to rank 0
+	Gather    Kind = "gather"    // learner.Copy, to rank 0
 	Restore   Kind = "restore"   // learner.RestoreMoments, from rank 0
-	Adopt     Kind = "adopt"     // learner.ShareWeights, from rank 0
+	Adopt     Kind = "adopt"     // learner.RestoreWeights, from rank 0
 	Refer     Kind = "refer"     // load the weights of the KL term from Folder
 )
 

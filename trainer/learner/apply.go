@@ -30,10 +30,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		if err != nil {
 			return err
 		}
-		for _, whole := range []*torch.Tensor{l.params.Master(), l.params.Half()} {
-			if whole == nil {
-				continue
-			}
+		for _, whole := range l.whole() {
 			if err := l.group.AllGather(ctx, whole); err != nil {
 				return err
 			}
@@ -68,6 +65,16 @@ func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
 		norm = math.Hypot(norm, n)
 	}
 	return norm, err
+}
+
+// whole are the buffers of weights that every rank holds whole: those that forward passes read.
+func (l *Learner) whole() (all []*torch.Tensor) {
+	for _, flat := range []*torch.Tensor{l.params.Master(), l.params.Half()} {
+		if flat != nil && flat.Numel() == l.params.Numel() {
+			all = append(all, flat)
+		}
+	}
+	return all
 }
 
 // share is this rank's share of a flat buffer, which may be that share alone.

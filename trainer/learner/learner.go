@@ -73,6 +73,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	}
 	n := params.Numel()
 	l.from, l.to = l.group.Share(n, l.group.Rank())
+	if err := params.Shard(ctx, l.from, l.to); err != nil {
+		return nil, fmt.Errorf("learner: %w", err)
+	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		l.m = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
 		l.v = s.Keep(s.Zeros(torch.Float32, l.to-l.from))

@@ -56,6 +56,8 @@ func (p *some) Leaves() []model.Param { return p.leaves }
 func (p *some) Master() *torch.Tensor { return p.master }
 func (p *some) Half() *torch.Tensor   { return nil }
 
+func (p *some) Shard(context.Context, int64, int64) error { return nil }
+
 func (p *some) Publish() {
 	publish := func(mine, theirs *torch.Tensor) { theirs.CopyFrom(mine) }
 	p.each(publish, p.m.Master)

@@ -17,8 +17,11 @@ func (l *Learner) Steps() int64 { return l.steps }
 // SetSteps sets the update count, when a checkpoint is restored.
 func (l *Learner) SetSteps(n int64) { l.steps = n }
 
-// CopyMoments copies the moments of all ranks to rank 0: m and v are whole there, and nil in the others.
-func (l *Learner) CopyMoments(ctx context.Context, m, v []float32) error {
+// Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
+func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
+	if err := l.collect(ctx, l.params.Master(), master); err != nil {
+		return err
+	}
 	if err := l.collect(ctx, l.m, m); err != nil {
 		return err
 	}
@@ -34,11 +37,19 @@ func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst 
 	return l.distribute(ctx, l.v, v)
 }
 
-// ShareWeights gives all ranks the weights of rank 0.
-func (l *Learner) ShareWeights(ctx context.Context) error {
+// RestoreWeights gives all ranks other weights. On rank 0 read fills dst with the values from element `from` on; in the others it is nil.
+func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
+	if l.group.Rank() == 0 {
+		if err := l.params.Restore(ctx, read); err != nil {
+			return err
+		}
+	}
+	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
+		return err
+	}
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		for _, whole := range []*torch.Tensor{l.params.Master(), l.params.Half()} {
-			for r := 1; r < l.group.Size() && whole != nil; r++ {
+		for _, whole := range l.whole() {
+			for r := 1; r < l.group.Size(); r++ {
 				if err := l.group.Send(ctx, whole, 0, r); err != nil {
 					return err
 				}
@@ -49,12 +60,12 @@ func (l *Learner) ShareWeights(ctx context.Context) error {
 	})
 }
 
-// Digest is a checksum of the weights, by which ranks compare theirs.
+// Digest is a checksum of the weights that forward passes read, by which ranks compare theirs.
 func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	values := make([]float32, pieceElements)
 	for from, n := int64(0), l.params.Numel(); from < n; from += pieceElements {
 		part := values[:min(pieceElements, n-from)]
-		if err := l.model.ReadFlat(ctx, l.params.Master(), from, part); err != nil {
+		if err := l.model.ReadFlat(ctx, l.whole()[0], from, part); err != nil {
 			return 0, err
 		}
 		bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(part))), 4*len(part))
@@ -63,60 +74,59 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// collect copies all ranks' shares of a flat fp32 buffer to dst of rank 0.
-func (l *Learner) collect(ctx context.Context, share *torch.Tensor, dst []float32) error {
+// collect copies a flat fp32 buffer to dst of rank 0.
+func (l *Learner) collect(ctx context.Context, flat *torch.Tensor, dst []float32) error {
 	if l.group.Rank() == 0 {
-		if err := l.model.CopyFlat(ctx, share, dst[l.from:l.to]); err != nil {
+		if err := l.model.CopyFlat(ctx, flat, dst[:flat.Numel()]); err != nil {
 			return err
 		}
 	}
-	return l.eachPiece(ctx, func(s *torch.Scope, owner int, from, n int64) error {
-		var piece *torch.Tensor
-		if l.group.Rank() == owner {
-			piece = share.Narrow(0, from-l.from, n)
-		} else {
-			piece = s.Empty(torch.Float32, n)
-		}
-		if err := l.group.Send(ctx, piece, owner, 0); err != nil {
+	return l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+		if err := l.group.Send(ctx, piece, owner, 0); err != nil || l.group.Rank() > 0 {
 			return err
 		}
-		if l.group.Rank() == 0 {
-			piece.Float32s(dst[from:][:n])
-		}
+		piece.Float32s(dst[from:][:piece.Numel()])
 		return nil
 	})
 }
 
 // distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads.
-func (l *Learner) distribute(ctx context.Context, share *torch.Tensor, read func(from int64, dst []float32) error) error {
+func (l *Learner) distribute(ctx context.Context, flat *torch.Tensor, read func(from int64, dst []float32) error) error {
 	if l.group.Rank() == 0 {
-		if err := l.model.WriteFlat(ctx, share, read); err != nil {
+		if err := l.model.WriteFlat(ctx, flat, read); err != nil {
 			return err
 		}
 	}
-	return l.eachPiece(ctx, func(s *torch.Scope, owner int, from, n int64) error {
-		piece := s.Empty(torch.Float32, n)
-		switch l.group.Rank() {
-		case 0:
-			values := make([]float32, n)
+	return l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+		if l.group.Rank() == 0 {
+			values := make([]float32, piece.Numel())
 			if err := read(from, values); err != nil {
 				return err
 			}
-			piece = s.FromFloat32(values, n)
-		case owner:
-			piece = share.Narrow(0, from-l.from, n)
+			piece = s.FromFloat32(values, piece.Numel())
 		}
 		return l.group.Send(ctx, piece, 0, owner)
 	})
 }
 
-// eachPiece calls move for the pieces of all shares but rank 0's, in their order.
-func (l *Learner) eachPiece(ctx context.Context, move func(s *torch.Scope, owner int, from, n int64) error) error {
+// eachPiece calls move for the pieces that rank 0 lacks of a flat buffer, in their order: for all but rank 0's share where each rank
+// has its share alone. piece is the owner's, and memory for it in the other ranks.
+func (l *Learner) eachPiece(ctx context.Context, flat *torch.Tensor, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
+	n := l.params.Numel()
+	if flat.Numel() == n {
+		return nil
+	}
 	for owner := 1; owner < l.group.Size(); owner++ {
-		from, to := l.group.Share(l.params.Numel(), owner)
-		for ; from < to; from += pieceElements {
-			n := min(pieceElements, to-from)
-			if err := l.model.Device.Do(ctx, func(s *torch.Scope) error { return move(s, owner, from, n) }); err != nil {
+		first, end := l.group.Share(n, owner)
+		for from := first; from < end; from += pieceElements {
+			size := min(pieceElements, end-from)
+			err := l.model.Device.Do(ctx, func(s *torch.Scope) error {
+				if l.group.Rank() == owner {
+					return move(s, owner, from, flat.Narrow(0, from-first, size))
+				}
+				return move(s, owner, from, s.Empty(torch.Float32, size))
+			})
+			if err != nil {
 				return err
 			}
 		}

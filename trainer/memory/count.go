@@ -154,7 +154,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	if !n.Shares {
 		n.add(Weights, weights+rotary)
 		if half && !cfg.Frozen(a) {
-			n.add(Master, 4*parameters)
+			n.add(Master, 4*longestShare(parameters, len(a.Ranks())))
 		}
 	}
 	if a.Adapts() {

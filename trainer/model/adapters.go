@@ -135,6 +135,8 @@ func (a *Adapters) Master() *torch.Tensor { return a.master }
 func (a *Adapters) Half() *torch.Tensor   { return nil }
 func (a *Adapters) Publish()              {} // the decoders read views of Master
 
+func (a *Adapters) Shard(context.Context, int64, int64) error { return nil }
+
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	return a.base.WriteFlat(ctx, a.master, read)
 }

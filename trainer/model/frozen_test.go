@@ -165,3 +165,43 @@ func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
 	})
 	return logits
 }
+
+// A model that computes in bf16 gives up the fp32 weights of other shares: what it computes from weights that are bf16 values stays the
+// same, and its own share is restored with the rest.
+func TestShard(t *testing.T) {
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	open := func(seed uint64) *Model {
+		m, err := Random(t.Context(), dev, sixLayers, seed, Options{Compute: torch.BFloat16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close(context.Background()) })
+		return m
+	}
+	whole, m := open(1), open(2)
+	n := m.Layout.Numel
+	whole.roundMaster(t)
+	from, to := n/4, n/2
+	if err := All(m).Shard(t.Context(), from, to); err != nil {
+		t.Fatal(err)
+	}
+	weights := make([]float32, n)
+	if err := whole.ReadFlat(t.Context(), whole.Master, 0, weights); err != nil {
+		t.Fatal(err)
+	}
+	if err := All(m).Restore(t.Context(), func(from int64, dst []float32) error { copy(dst, weights[from:]); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	share := make([]float32, m.Master.Numel())
+	if err := m.ReadFlat(t.Context(), m.Master, 0, share); err != nil || !slices.Equal(share, weights[from:to]) {
+		t.Errorf("%d weights of [%d, %d) of %d are kept, %v", len(share), from, to, n, err)
+	}
+	ids := []int32{5, 17, 80, 3, 44}
+	if !slices.Equal(sampledLogits(t, m, ids), sampledLogits(t, whole, ids)) {
+		t.Error("generation computes something else than with all of them")
+	}
+}

@@ -21,7 +21,8 @@ type Model struct {
 	Device *torch.Device
 	Layout *arch.Layout
 
-	Master  *torch.Tensor // fp32 [Layout.Numel]: the weights that the optimizer updates and checkpoints save
+	Master  *torch.Tensor // fp32 [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
+	first   int64         // of the elements that Master has
 	Half    *torch.Tensor // bf16 copy of Master, or the weights themselves without one; nil if nothing reads it
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 

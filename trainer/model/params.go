@@ -16,8 +16,10 @@ type Params interface {
 	Numel() int64
 	// Leaves are the tensors into which autograd accumulates.
 	Leaves() []Param
-	// Master is the buffer that the optimizer updates, fp32 [Numel].
+	// Master is the buffer that the optimizer updates, fp32 [Numel], or of Shard's elements.
 	Master() *torch.Tensor
+	// Shard gives up what Master has outside of [from, to), unless forward passes read it.
+	Shard(ctx context.Context, from, to int64) error
 	// Half is the bf16 copy of Master that the optimizer renews in the same pass, nil where there is none.
 	Half() *torch.Tensor
 	// Publish makes forward passes, including the sampler's, compute with Master and Half. Call it inside Device.Do after
@@ -52,10 +54,28 @@ type all struct{ m *Model }
 func (p all) Numel() int64          { return p.m.Layout.Numel }
 func (p all) Master() *torch.Tensor { return p.m.Master }
 func (p all) Half() *torch.Tensor   { return p.m.Half }
-func (p all) Publish()              {} // the model's leaves are views of these buffers
+func (p all) Publish()              { p.m.widenVectors() } // else the model's leaves are views of these buffers
+
+func (p all) Shard(ctx context.Context, from, to int64) error {
+	if p.m.Compute == p.m.Master || to-from == p.Numel() {
+		return nil
+	}
+	return p.m.Device.Do(ctx, func(s *torch.Scope) error {
+		p.m.shard(s, from, to)
+		return nil
+	})
+}
 
 func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	if err := p.m.WriteFlat(ctx, p.m.Master, read); err != nil {
+	if p.m.sharded() {
+		if err := p.m.WriteFlat(ctx, p.m.Half, read); err != nil {
+			return err
+		}
+		err := p.m.WriteFlat(ctx, p.m.Master, func(from int64, dst []float32) error { return read(p.m.first+from, dst) })
+		if err != nil {
+			return err
+		}
+	} else if err := p.m.WriteFlat(ctx, p.m.Master, read); err != nil {
 		return err
 	}
 	return p.m.SyncHalf(ctx)
@@ -95,6 +115,8 @@ func (p frozen) Leaves() []Param       { return nil }
 func (p frozen) Master() *torch.Tensor { return nil }
 func (p frozen) Half() *torch.Tensor   { return nil }
 func (p frozen) Publish()              {}
+
+func (p frozen) Shard(context.Context, int64, int64) error { return nil }
 
 func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
 

@@ -95,17 +95,42 @@ func (m *Model) SyncHalf(ctx context.Context) error {
 		return nil
 	}
 	return m.Device.Do(ctx, func(*torch.Scope) error {
-		if m.Master != nil {
+		if m.Master != nil && !m.sharded() {
 			m.Half.CopyFrom(m.Master)
-			return nil
 		}
-		for i, t := range m.wide {
-			if t.DType() == torch.Float32 {
-				t.CopyFrom(m.halves[i])
-			}
-		}
+		m.widenVectors()
 		return nil
 	})
+}
+
+// widenVectors renews the norms and biases that wideVectors made.
+func (m *Model) widenVectors() {
+	if m.Master != nil && !m.sharded() {
+		return // they are views of Master
+	}
+	for i, t := range m.wide {
+		if t.DType() == torch.Float32 {
+			t.CopyFrom(m.halves[i])
+		}
+	}
+}
+
+// sharded says whether Master is a part of the weights.
+func (m *Model) sharded() bool { return m.Master != nil && m.Master.Numel() != m.Layout.Numel }
+
+// shard keeps elements [from, to) of Master alone. Forward passes compute from Half.
+func (m *Model) shard(s *torch.Scope, from, to int64) {
+	share := s.Keep(s.Empty(torch.Float32, to-from))
+	share.CopyFrom(m.Master.Narrow(0, from, to-from))
+	for _, view := range append(m.wide, m.Master) {
+		view.Drop()
+	}
+	m.Master, m.first = share, from
+	if m.wide != nil {
+		m.wide = m.wideVectors(s)
+		m.widenVectors()
+		*m.Generation = *m.generation()
+	}
 }
 
 func floatBytes(v []float32) []byte {

@@ -38,7 +38,7 @@ func Run(t *testing.T, size int, part, dir string) []error {
 		t.Fatal(err)
 	}
 	defer meet.Close()
-	const patience = 10 * time.Minute // of a machine that does much else
+	const patience = 3 * time.Minute // of a machine that does much else
 	errs := make([]error, size)
 	var all sync.WaitGroup
 	for rank := range size {
