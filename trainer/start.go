@@ -59,19 +59,6 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 	return points, err
 }
 
-// somethingLeft is an ErrFinished where this worker's newest checkpoint is of the end of the run and all workers have
-// come there. If one has not, it may lack what this one has, and all are needed to go on.
-func (t *team) somethingLeft(ctx context.Context, s setup) error {
-	if s.Frozen || len(s.Offers) == 0 || !finished(s.Config, s.Offers[0], s.Task) {
-		return nil
-	}
-	over, err := t.store.Over(ctx, s.Config.AgentNames())
-	if err != nil || !over {
-		return err
-	}
-	return nothingLeft(s.Config, s.Offers[0])
-}
-
 func nothingLeft(cfg *config.Config, m archive.Manifest) error {
 	return fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: %w", m.Step, cfg.Run.Steps, ErrFinished)
 }

@@ -62,18 +62,19 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 
 // enter joins the run for all agents of this process and learns where it starts.
 func (t *team) enter(ctx context.Context, s setup, names []string) error {
-	if err := t.somethingLeft(ctx, s); err != nil {
-		return err
-	}
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {
 		return err
 	}
 	// A program may do something else when it is played again, so a lost worker's rollouts cannot be repeated.
 	deterministic = deterministic && !s.Config.PlayedByProgram()
-	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: archive.StatesOf(s.Offers, s.Date)}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: archive.StatesOf(s.Offers, s.Date),
+		Finished: !s.Frozen && len(s.Offers) > 0 && finished(s.Config, s.Offers[0], s.Task)}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
+		if errors.Is(err, store.ErrOver) {
+			return nothingLeft(s.Config, s.Offers[0])
+		}
 		if err != nil {
 			return err
 		}

@@ -81,7 +81,7 @@ func newChaos(o options, t *team, r *server, step time.Duration) *chaos {
 
 const (
 	tick     = 2 * time.Millisecond
-	patience = 10 * time.Minute // without a step, a kill or a start
+	patience = 2 * time.Minute // without a step, a kill or a start
 )
 
 // run supervises until every agent's worker has ended by itself, and all kills were made, in the phases that the check

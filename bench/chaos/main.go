@@ -109,7 +109,7 @@ func run(ctx context.Context, o options) (status int, err error) {
 	limited, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 	if err := c.run(limited); err != nil {
-		return exitStuck, errors.Join(err, c.tails())
+		return exitStuck, errors.Join(c.tails(), err) // the reason last, where it is looked for
 	}
 	report := c.report(time.Since(started))
 	if t.steps > o.steps { // the uninterrupted run must have as many steps

@@ -561,6 +561,40 @@ func TestMeet(t *testing.T) {
 	})
 }
 
+// A worker that was killed after the last meeting is started again. Its own lease still runs when the others leave, so
+// nobody is there any more when it gets an answer: it is told that the run is over, and waits for nobody. One that has
+// something left to do begins a round.
+func TestOver(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		boss, help := pair(t, b, Options{})
+		done := team
+		done.Finished = true
+		met := make(chan error, 1)
+		go func() { met <- boss.Meet(ctx, Finished, func([]string) {}) }()
+		must(t, help.Meet(ctx, Finished, func([]string) {}))
+		must(t, <-met)
+		waits, over := make(chan string, 1), make(chan error, 1)
+		again := b.open(t, Options{})
+		go func() {
+			_, err := again.Join(ctx, "boss", done, func(what string) { waits <- what })
+			over <- err
+		}()
+		<-waits // for its predecessor's lease
+		must(t, help.Leave(ctx))
+		die(t, b, boss)
+		if err := <-over; !errors.Is(err, ErrOver) {
+			t.Errorf("joined a run that is over: %v", err)
+		}
+		join(t, again, "boss")
+		if m, err := b.open(t, Options{}).Join(ctx, "help", done, silent); err != nil {
+			t.Errorf("a new round has begun: %v", err)
+		} else {
+			must(t, m.Leave(ctx))
+		}
+	})
+}
+
 // Nothing but leases expires.
 func TestOnlyLeasesExpire(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {

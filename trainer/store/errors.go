@@ -16,6 +16,9 @@ import (
 // ErrEnded is returned by Claim when the phase has ended: no invocation of it needs an answer any more.
 var ErrEnded = errors.New("store: the phase has ended")
 
+// ErrOver is returned by Join when all workers have finished the run and nothing is left to do.
+var ErrOver = errors.New("store: the run is over")
+
 // ErrClosed is the error of operations on a Store that was closed.
 var ErrClosed = errors.New("store: closed")
 

@@ -35,6 +35,7 @@ type Hello struct {
 	Agents        []string          // all agents that take part, the main agent first
 	Offers        []Offer           // newest first
 	Deterministic bool              // the work of a lost worker can be repeated bit for bit
+	Finished      bool              // nothing is left to do from the newest of the offers
 }
 
 // Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the
@@ -48,6 +49,9 @@ type Hello struct {
 // version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise
 // it sends all agents back to a state that they share: it stops the round with a rewind, and Join waits until all
 // workers have left. waiting is called with the reason of a wait.
+//
+// If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join
+// returns ErrOver: a new round would wait for workers that do not come any more.
 func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
 	j, err := s.joining(agent, h)
 	if err != nil {
@@ -121,16 +125,20 @@ func (s *Store) joining(agent string, h Hello) (*joining, error) {
 	}
 	j.keys = []string{s.key("epochs"), s.key("events"), s.key("meta"), s.key("versions"), s.key("phases"), s.key("stop"), s.key("offers"),
 		s.key("record"), s.key("claimed", agent), s.key("met", "ready"), s.key("met", "finished"), s.key("lease", agent)}
-	takesOver := 0
-	if h.Deterministic {
-		takesOver = 1
-	}
-	j.args = []any{agent, j.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), takesOver, strings.Join(j.offers.versions(), " "), s.opts.process}
+	j.args = []any{agent, j.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), bit(h.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(h.Finished)}
 	for _, a := range h.Agents {
 		j.keys = append(j.keys, s.key("lease", a))
 		j.args = append(j.args, a)
 	}
 	return j, nil
+}
+
+// bit is a truth as scripts read it.
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // joinAnswer is a place, or the reason why the worker does not get it.
@@ -170,6 +178,8 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 			return malformed("epochs", fmt.Sprintf("%q is not an epoch", clip(word(reply, 1))))
 		}
 		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
+	case "over":
+		return joinAnswer{}, ErrOver
 	case "taken":
 		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
 	case "stopping":
@@ -195,9 +205,9 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 //
 // KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met:
 // finished, own lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce,
-// 1 if places may be taken over, offered versions separated by spaces, process, agents...
+// 1 if places may be taken over, offered versions separated by spaces, process, 1 if nothing is left to do, agents...
 var joinScript = redis.NewScript(`
-local agent, firstLease, firstAgent = ARGV[1], 13, 11
+local agent, firstLease, firstAgent = ARGV[1], 13, 12
 local own = redis.call('GET', KEYS[12])
 if own == ARGV[2] then
   return {'joined', redis.call('HGET', KEYS[1], agent), redis.call('HGET', KEYS[3], 'nonce')}
@@ -206,6 +216,11 @@ if own then return {'taken', ''} end
 local alive = ''
 for i = firstLease, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
+end
+if alive == '' and ARGV[11] == '1' then
+  local over = true
+  for i = firstAgent, #ARGV do over = over and redis.call('HEXISTS', KEYS[11], ARGV[i]) == 1 end
+  if over then return {'over'} end
 end
 ` + drop + `
 -- Each invocation that the last worker had claimed may be the reason why it was lost, so its count of lost workers goes

@@ -63,13 +63,3 @@ func (s *Store) Missing(ctx context.Context) (missing []string, err error) {
 	})
 	return missing, err
 }
-
-// Over says whether the workers of all these agents had finished the run when the last round ended.
-func (s *Store) Over(ctx context.Context, agents []string) (over bool, err error) {
-	err = s.retry(ctx, "the store", "who is finished", func(ctx context.Context) error {
-		there, err := s.rdb.HGetAll(ctx, s.key("met", string(Finished))).Result()
-		over = len(lacking(agents, there)) == 0
-		return err
-	})
-	return over, err
-}
