@@ -18,6 +18,8 @@ type Answers struct {
 // Difference is by how much the accuracy of one evaluation is above that of another of the same questions.
 type Difference struct {
 	Questions int        `json:"questions"`
+	Before    float64    `json:"before"` // accuracy
+	After     float64    `json:"after"`
 	Mean      float64    `json:"mean"`
 	Interval  [2]float64 `json:"interval"` // 95 % of the differences of questions drawn again, with replacement
 }
@@ -29,16 +31,19 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 		return d, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(after))
 	}
 	earlier := map[[2]string]float64{}
+	var first, last, all mean
 	for _, a := range before {
-		if earlier[[2]string{a.Set, a.Question}], err = a.mean(); err != nil {
+		m, err := a.mean()
+		if err != nil {
 			return d, err
 		}
+		earlier[[2]string{a.Set, a.Question}] = m
+		first.add(m)
 	}
 	if len(earlier) != len(before) {
 		return d, errors.New("an evaluation has a question twice")
 	}
 	differences := make([]float64, len(after))
-	var all mean
 	for i, a := range after {
 		was, known := earlier[[2]string{a.Set, a.Question}]
 		if !known {
@@ -50,9 +55,10 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 			return d, err
 		}
 		differences[i] = now - was
+		last.add(now)
 		all.add(differences[i])
 	}
-	return Difference{len(after), all.value(), bootstrap(differences, seed, "difference")}, nil
+	return Difference{len(after), first.value(), last.value(), all.value(), bootstrap(differences, seed, "difference")}, nil
 }
 
 // ReadAnswers reads the answers of an evaluation as Evaluation.JSON writes it.

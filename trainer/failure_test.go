@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -417,17 +416,9 @@ func TestMemoryFull(t *testing.T) {
 
 	both := func(memory, slots string) (planner, researcher error) { // memory is the planner's
 		sets := append(untaught, "run.checkpoint_every=1", "store.url="+url)
-		file := filepath.Join(t.TempDir(), "team.yaml")
-		if err := os.WriteFile(file, load(t, dir, append(sets, "agents.planner.engine.slots="+slots)...).Dump("/"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
 		var said bytes.Buffer
-		cmd := exec.CommandContext(t.Context(), self)
-		cmd.Env, cmd.Stderr = append(os.Environ(), workerEnv+"=planner", workerConfigEnv+"="+file, workerMemoryEnv+"="+memory), &said
+		cmd := workerProcess(t, load(t, dir, append(sets, "agents.planner.engine.slots="+slots)...).Dump("/"), "planner")
+		cmd.Env, cmd.Stderr = append(cmd.Env, workerMemoryEnv+"="+memory), &said
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

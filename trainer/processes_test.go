@@ -81,8 +81,8 @@ func startRedis(t *testing.T) (url string) {
 	return s.URL() + "/0"
 }
 
-// runWorkers starts this test binary once an agent and returns what each printed.
-func runWorkers(t *testing.T, cfg []byte, agents ...string) []string {
+// workerProcess is this test binary as the worker of an agent, not started yet. It is killed at the test's end.
+func workerProcess(t *testing.T, cfg []byte, agent string) *exec.Cmd {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	if err := os.WriteFile(file, cfg, 0o644); err != nil {
@@ -92,12 +92,19 @@ func runWorkers(t *testing.T, cfg []byte, agents ...string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(os.Environ(), workerEnv+"="+agent, workerConfigEnv+"="+file)
+	return cmd
+}
+
+// runWorkers starts this test binary once an agent and returns what each printed.
+func runWorkers(t *testing.T, cfg []byte, agents ...string) []string {
+	t.Helper()
 	out := make([]string, len(agents))
 	var g errgroup.Group
 	for i, name := range agents {
+		cmd := workerProcess(t, cfg, name)
 		g.Go(func() error {
-			cmd := exec.CommandContext(t.Context(), self)
-			cmd.Env = append(os.Environ(), workerEnv+"="+name, workerConfigEnv+"="+file)
 			var stdout, stderr bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			err := cmd.Run()

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -292,16 +291,7 @@ func TestFollowerCannotOpen(t *testing.T) {
 // TestWorkerKilled kills a worker with signal 9: its followers end with it, also one that is stopped.
 func TestWorkerKilled(t *testing.T) {
 	cfg := load(t, t.TempDir(), append(untaught, "run.arm=single", "run.steps=100000", "run.threads=1", "agents.planner.devices=[cpu, cpu, cpu]")...)
-	file := filepath.Join(t.TempDir(), "team.yaml")
-	if err := os.WriteFile(file, cfg.Dump("/"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), workerEnv+"=planner", workerConfigEnv+"="+file)
+	cmd := workerProcess(t, cfg.Dump("/"), "planner")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -118,16 +117,7 @@ func TestStopWithADeadPartner(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	sets := append(untaught, "store.url="+url, "store.lease=1s", "store.timeout=5m", "run.threads=1")
 	cfg := load(t, dir, sets...)
-	file := filepath.Join(t.TempDir(), "team.yaml")
-	if err := os.WriteFile(file, cfg.Dump("/"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	partner := exec.Command(self)
-	partner.Env = append(os.Environ(), workerEnv+"=researcher", workerConfigEnv+"="+file)
+	partner := workerProcess(t, cfg.Dump("/"), "researcher")
 	if err := partner.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +131,7 @@ func TestStopWithADeadPartner(t *testing.T) {
 			})
 		}
 	}
-	err = Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: seen, Stop: stop})
+	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: seen, Stop: stop})
 	partner.Wait()
 	if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), "no worker of researcher is alive") {
 		t.Errorf("ended with %v\nnotes: %s", err, seen)

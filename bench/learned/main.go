@@ -3,14 +3,11 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer"
@@ -41,12 +38,8 @@ type Result struct {
 
 // Comparison is of the same held-out questions.
 type Comparison struct {
-	Questions  int        `json:"questions"`
-	Samples    int        `json:"samples"` // answers to each
-	Before     float64    `json:"before"`  // accuracy
-	After      float64    `json:"after"`
-	Difference float64    `json:"difference"`
-	Interval   [2]float64 `json:"difference_interval"` // 95 %, questions drawn again
+	trainer.Difference
+	Samples int `json:"samples"` // answers to each
 }
 
 // Seconds are on the clock, of what the main agent's worker did, and of other programs on the machine.
@@ -94,8 +87,8 @@ func write(o options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%.3f -> %.3f, difference %+.3f [%+.3f, %+.3f]; greedy %.3f -> %.3f, %+.3f [%+.3f, %+.3f]\n", r.Before, r.After, r.Difference, r.Interval[0],
-		r.Interval[1], r.Greedy.Before, r.Greedy.After, r.Greedy.Difference, r.Greedy.Interval[0], r.Greedy.Interval[1])
+	fmt.Printf("%.3f -> %.3f, difference %+.3f [%+.3f, %+.3f]; greedy %.3f -> %.3f, %+.3f [%+.3f, %+.3f]\n", r.Before, r.After, r.Mean, r.Interval[0],
+		r.Interval[1], r.Greedy.Before, r.Greedy.After, r.Greedy.Mean, r.Greedy.Interval[0], r.Greedy.Interval[1])
 	return os.WriteFile(o.out, append(text, '\n'), 0o644)
 }
 
@@ -113,7 +106,7 @@ func read(o options) (r Result, err error) {
 	if r.Greedy, err = compare(o.greedyBefore, o.greedyAfter); err != nil {
 		return r, err
 	}
-	if err := r.follow(filepath.Join(o.run, "metrics.jsonl")); err != nil {
+	if err := r.follow(o.run); err != nil {
 		return r, err
 	}
 	ledgers, err := filepath.Glob(filepath.Join(o.run, "ledger", "*.jsonl"))
@@ -140,58 +133,21 @@ func compare(before, after string) (c Comparison, err error) {
 		return c, err
 	}
 	d, err := trainer.Compare(first, last, 1)
-	return Comparison{d.Questions, len(last[0].Correct), accuracy(first), accuracy(last), d.Mean, d.Interval}, err
+	return Comparison{d, len(last[0].Correct)}, err
 }
 
-func accuracy(answers []trainer.Answers) float64 {
-	var sum float64
-	for _, a := range answers {
-		var own float64
-		for _, c := range a.Correct {
-			own += c
-		}
-		sum += own / float64(len(a.Correct))
-	}
-	return sum / float64(len(answers))
-}
-
-// follow reads the course of the run. A resumed run may have a step twice; the later record holds.
-func (r *Result) follow(path string) error {
-	f, err := os.Open(path)
+// follow reads the course of the run.
+func (r *Result) follow(dir string) error {
+	log, err := metrics.Read(dir)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	type key struct {
-		kind, agent string
-		step        int64
-	}
-	latest, order := map[key]metrics.Record{}, []key{}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var record struct {
-			Time time.Time `json:"time"`
-			metrics.Record
-		}
-		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		k := key{record.Kind, record.Agent, record.Step}
-		if _, known := latest[k]; !known {
-			order = append(order, k)
-		}
-		latest[k] = record.Record
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
 	r.Tokens = map[string]int64{}
-	for _, k := range order {
-		r.add(latest[k])
+	for _, l := range log.Records {
+		r.add(l.Record)
 	}
 	if len(r.Curve) == 0 {
-		return errors.New(path + " has no step")
+		return fmt.Errorf("%s has no step", dir)
 	}
 	return nil
 }
