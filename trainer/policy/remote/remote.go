@@ -64,6 +64,7 @@ type Policy struct {
 	weights  Weights
 	probe    probe
 	replicas []*replica
+	router   *policy.Router
 	context  int
 
 	life context.Context // ends with Close
@@ -86,6 +87,7 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 	for _, url := range opt.URLs {
 		p.replicas = append(p.replicas, newReplica(url, opt))
 	}
+	p.router = policy.NewRouter(len(p.replicas))
 	if err := p.removeLeftovers(); err != nil {
 		return nil, err
 	}
@@ -163,6 +165,7 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 		p.mu.Lock()
 		p.version = version
 		p.mu.Unlock()
+		p.router.Forget()
 	} else {
 		err = fmt.Errorf("weights of version %d: %w", version, err)
 	}
@@ -195,7 +198,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	for failed := 0; ; {
 		s := p.choose(r.Key)
 		out, err := s.turn(ctx, p, r)
-		s.leave()
+		p.leave(s)
 		var lost *lostError
 		if errors.As(err, &lost) && ctx.Err() == nil {
 			if lost.turn {
@@ -248,7 +251,9 @@ func seedOf(k policy.Key, prompt int) int64 {
 func (p *Policy) Stats() policy.Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats
+	s := p.stats
+	s.MaxInFlight = p.router.MostInFlight()
+	return s
 }
 
 // Close fails the turns in flight with ErrClosed and removes the weights' folder. The servers keep what they hold.

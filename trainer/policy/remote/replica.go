@@ -3,9 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,9 +35,8 @@ type replica struct {
 	turns, control *http.Client // control: for all requests but those for tokens
 	known          connections
 
-	holds    *held // guarded by the gate
-	lost     atomic.Bool
-	inFlight atomic.Int64
+	holds *held // guarded by the gate
+	lost  atomic.Bool
 }
 
 const wholeGate = 1 << 30
@@ -334,14 +331,4 @@ func quote(s string) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return strconv.Quote(s)
-}
-
-// enter and leave count turns for choose.
-func (r *replica) enter() { r.inFlight.Add(1) }
-func (r *replica) leave() { r.inFlight.Add(-1) }
-
-// distance orders servers for a query, each query in its own way (rendezvous hashing).
-func (r *replica) distance(query string) uint64 {
-	h := sha256.Sum256([]byte(r.url + "\x00" + query))
-	return binary.BigEndian.Uint64(h[:])
 }

@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,30 +10,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// choose picks the server of a turn: for one query always the same, which has cached the prompt of its rollouts and their
-// earlier turns, unless it has a quarter more than its share of the turns in flight; then the next of the query's order.
-// Servers that are lost are left out while there are others. The caller leaves the server when the turn has ended.
+// choose picks the server of a turn. Servers that are lost are left out while there are others. The caller leaves the server when the
+// turn has ended.
 func (p *Policy) choose(k policy.Key) *replica {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	able := slices.DeleteFunc(slices.Clone(p.replicas), func(r *replica) bool { return r.lost.Load() })
-	if len(able) == 0 {
-		able = slices.Clone(p.replicas)
-	}
-	slices.SortFunc(able, func(a, b *replica) int { return cmp.Compare(a.distance(k.Query), b.distance(k.Query)) })
-	turns := int64(1)
-	for _, r := range able {
-		turns += r.inFlight.Load()
-	}
-	p.stats.MaxInFlight = max(p.stats.MaxInFlight, int(turns))
-	share := (5*turns + 4*int64(len(able)) - 1) / (4 * int64(len(able))) // 1.25 times the share, rounded up
-	chosen := able[0]
-	if i := slices.IndexFunc(able, func(r *replica) bool { return r.inFlight.Load() < share }); i >= 0 {
-		chosen = able[i]
-	}
-	chosen.enter()
-	return chosen
+	return p.replicas[p.router.Enter(k, func(i int) bool { return !p.replicas[i].lost.Load() })]
 }
+
+// leave says that a turn has ended at a server.
+func (p *Policy) leave(r *replica) { p.router.Leave(slices.Index(p.replicas, r)) }
 
 // another says whether a server is not lost.
 func (p *Policy) another() bool {
