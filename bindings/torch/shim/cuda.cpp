@@ -1,6 +1,7 @@
 // libmgrpo_torch_cuda: the functions of libmgrpo_torch that need CUDA.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -122,6 +123,7 @@ void reset_peak(int index) { c10::cuda::CUDACachingAllocator::resetPeakStats(c10
 // A recording and the stream on which it is made: the default stream cannot be recorded.
 struct Graph {
   at::cuda::CUDAGraph graph;
+  const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();  // of what the recorded work makes
   c10::cuda::CUDAStream own, before;
   bool capturing = false;
 
@@ -149,8 +151,27 @@ void graph_capture(void *graph) {
   g->own.synchronize();
   std::lock_guard<std::mutex> lock(generator);
   // Thread-local mode: other threads may call CUDA for memory and times during the recording.
-  g->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-  g->capturing = true;
+  g->capturing = true;  // also where it fails: the allocators are told before CUDA
+  g->graph.capture_begin(g->pool, cudaStreamCaptureModeThreadLocal);
+}
+
+// Where a recording was lost, LibTorch leaves its allocators as during one: they would never again look for memory that other streams
+// have given back, and keep what the recorded work made.
+void end_allocating(const Graph &g) {
+  const auto unless_it_had_ended = [](auto &&end) {
+    try {
+      end();
+    } catch (const c10::Error &) {
+    }
+  };
+  unless_it_had_ended([&] {
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(g.own.device_index(), g.pool);
+    c10::cuda::CUDACachingAllocator::releasePool(g.own.device_index(), g.pool);
+  });
+  unless_it_had_ended([&] {
+    at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(g.pool);
+    at::getHostAllocator(at::kCUDA)->release_pool(g.pool);
+  });
 }
 
 void graph_close(void *graph) {
@@ -165,12 +186,7 @@ void graph_close(void *graph) {
   try {
     g->graph.capture_end();
   } catch (...) {
-    // Where the capture was lost, LibTorch leaves its allocator as during one: it would never again look for memory that other
-    // streams have given back.
-    try {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(g->own.device_index(), g->graph.pool());
-    } catch (const c10::Error &) {  // the allocator had left it
-    }
+    end_allocating(*g);
     throw;
   }
 }
