@@ -22,14 +22,12 @@ func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
-// Logits returns x w^T of a head w [V, D] for x [T, D], as Linear does, but on a GPU in float32 where x and w are BFloat16.
+// Logits returns x w^T of a head w [V, D] for x [T, D], as Linear does, but on a GPU in float32 where x is BFloat16, unless a gradient is
+// recorded. So HeadLogProb has the same logits.
 func Logits(x *Tensor, w Matrix) *Tensor {
-	t, ok := w.(*Tensor)
-	if !ok {
-		return Linear(x, w, nil)
-	}
+	t, kind := head("logits", w)
 	s := x.scopeFor("logits", t)
-	return s.take("logits", C.mgt_logits(s.dev.native, x.handle, t.handle), x, t)
+	return s.take("logits", C.mgt_logits(s.dev.native, x.handle, t.handle, kind), x, t)
 }
 
 // Embedding returns the rows of w [V, D] that ids (int32, or int64 where w is a tensor, [T]) name: [T, D].

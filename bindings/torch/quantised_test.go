@@ -3,6 +3,7 @@ package torch
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -112,6 +113,33 @@ func TestQuantised(t *testing.T) {
 				wantNear(t, "log-prob", logp, wantLogp, tolerance)
 				wantNear(t, "entropy", entropy, wantEntropy, 10*tolerance)
 				wantNear(t, "gradient", dx, wantDx, tolerance)
+			})
+		}
+	})
+}
+
+// TestLogits: of every kind of head a GPU gives the sums of bf16 products as they are, by which HeadLogProb scores, too.
+func TestLogits(t *testing.T) {
+	golden := readBlocks(t)
+	onDevices(t, func(t *testing.T, d *Device) {
+		dtype, tolerance := BFloat16, 1e-2
+		if d.IsCUDA() {
+			dtype, tolerance = Float32, 1e-5
+		}
+		for _, b := range golden {
+			do(t, d, func(s *Scope) {
+				part, wide := b.matrix(s, 3)
+				half := wide.To(BFloat16)
+				x := from(s, values(1, 7*wide.Size(1)), BFloat16, 7, wide.Size(1))
+				want := float64s(x.To(Float32).MatMul(half.To(Float32).Transpose(0, 1)))
+				for name, w := range map[string]Matrix{"quantised": NewQuantised(wide.Size(1), BFloat16, part), "bf16": half} {
+					what := fmt.Sprintf("%s head of type %d", name, b.kind)
+					got := Logits(x, w)
+					if got.DType() != dtype {
+						t.Errorf("%s: %v", what, got.DType())
+					}
+					wantNear(t, what, float64s(got), want, tolerance)
+				}
 			})
 		}
 	})

@@ -146,7 +146,8 @@ MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t 
 
 // Layers of a decoder; shapes are in bindings/torch.
 MGT_API mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null);
-MGT_API mgt_tensor mgt_logits(mgt_device *d, void *x, void *w);  // as mgt_linear; on a GPU float32 of bfloat16
+// As mgt_linear, or mgt_linear_quant where w is blocks of a type; on a GPU float32 of bfloat16.
+MGT_API mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type);
 // Low-rank adapters (mgrpo/lora.h): adapters[i] is the fp32 tensor of adapter i's values, with counts[i] of the parts, which
 // follow each other. y is changed and returned.
 struct mgrpo_lora_part;

@@ -21,6 +21,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "quant.h"
 #include "remake.h"
 #include "swiglu.h"
 
@@ -334,12 +335,19 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   });
 }
 
-mgt_tensor mgt_logits(mgt_device *d, void *x, void *w) {
+mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type) {
   const auto &X = ref(x), &W = ref(w);
-  if (logits_type(X) == X.scalar_type() || recorded(X, W)) return mgt_linear(d, x, w, nullptr);
+  const bool quantised = type != MGT_NOT_QUANTISED;
+  if (logits_type(X) == X.scalar_type() || recorded(X, W))
+    return quantised ? mgt_linear_quant(d, x, &w, &type, 1, nullptr) : mgt_linear(d, x, w, nullptr);
   return make(d, [&] {
-    TORCH_CHECK(X.dim() == 2 && W.dim() == 2 && X.size(1) == W.size(1), "x [T, K] and w [N, K] do not agree on K");
-    return at::mm(X, W.t(), at::kFloat);
+    check_head(X, W, type);
+    auto logits = at::empty({X.size(0), W.size(0)}, X.options().dtype(logits_type(X)));
+    if (quantised)
+      quant_product(X, {W, type, X.size(1)}, logits);
+    else
+      head_product(logits, X, W);
+    return logits;
   });
 }
 
