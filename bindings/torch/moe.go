@@ -39,6 +39,10 @@ func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 		cbool(r.Normalise), C.double(r.Balance)), logits, r.Given, chosen)
 }
 
+// FewExpertRows is how many experts' rows, those of all tokens, Experts takes on a GPU without a wait for their numbers. With more it cannot
+// be recorded.
+const FewExpertRows = C.MGT_FEW_EXPERT_ROWS
+
 // Experts returns Σ_j weight[t, j] · SwiGLU-MLP of expert chosen[t, j] at x[t], [T, H]: x [T, H]; chosen int32 and weight float32
 // [T, k]; of expert e gateUp [E*2F, H] holds the rows from 2F·e on, gates first, and down [E*H, F] those from H·e on.
 // Experts that no token chose are not read. With grad mode off, on CPU in float32, a row of the result depends on that row of x,

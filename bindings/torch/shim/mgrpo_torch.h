@@ -168,6 +168,9 @@ MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, v
                                         double scale, int64_t window);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
+// Tokens times experts of each, up to which mgt_experts on a GPU reads weights once a row, and so waits for nothing, where no gradient is
+// recorded.
+enum { MGT_FEW_EXPERT_ROWS = 512 };
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);
 // A head's w is a tensor [V, D] where type is MGT_NOT_QUANTISED, else blocks of that type.
 enum { MGT_NOT_QUANTISED = -1 };

@@ -27,8 +27,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kFewRows = 512;  // of all experts: up to here a GPU reads weights once a row
-
 int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
 
 // --- The choice.
@@ -183,7 +181,7 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
 }
 
 at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight, const at::Tensor &gate_up, const at::Tensor &down) {
-  if (x.is_cuda() ? o.tokens * o.k <= kFewRows : !rounds_factors() || !cpu_fp32(gate_up)) return combine(products(swiglu(products(gather(x, o), gate_up, o)), down, o), o, weight);
+  if (x.is_cuda() ? o.tokens * o.k <= MGT_FEW_EXPERT_ROWS : !rounds_factors() || !cpu_fp32(gate_up)) return combine(products(swiglu(products(gather(x, o), gate_up, o)), down, o), o, weight);
   return combine(products_of_each(swiglu(products_of_each(gather(x, o), gate_up, o, true)), down, o, true), o, weight);
 }
 

@@ -33,7 +33,7 @@ type Options struct {
 	NoPrefixes    bool // never reuse a cached prefix
 	NoRecordings  bool // do not record decode passes as CUDA graphs
 
-	Note func(text string) // is told that decode passes cannot be recorded; may be nil
+	Note func(text string) // is told that decode passes of a size cannot be recorded; may be nil
 }
 
 // ErrClosed is returned by calls on a closed engine, and of a tenant that has left.
@@ -62,7 +62,7 @@ type Engine struct {
 	// What passes run, on the device's thread alone.
 	decoder    *model.Decoder     // of all tenants
 	records    bool               // decode passes are recorded
-	recordings map[int]*recording // CUDA graphs by number of rows; empty on a CPU
+	recordings map[int]*recording // CUDA graphs by number of rows; nil where that cannot be recorded; empty on a CPU
 }
 
 // Open allocates the cache and starts the scheduler of an engine without tenants. The engine reads the model's weights in

@@ -16,21 +16,23 @@ type recording struct {
 	chosen     *torch.Tensor // experts of the rows, nil without
 }
 
-// recorded returns the logits of a pass in which every sequence decodes, nil if it cannot be recorded. Then no other is tried.
+// recorded returns the logits of a pass in which every sequence decodes, nil if one of its size cannot be recorded. No second attempt is
+// made then.
 func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 	size := min(1<<bits.Len(uint(b.rows-1)), e.opt.Slots)
-	r := e.recordings[size]
-	if r == nil {
+	if m := e.model.Config.Mixture; m != nil && size*m.PerToken > torch.FewExpertRows {
+		return nil
+	}
+	r, tried := e.recordings[size]
+	if !tried {
 		var err error
-		if r, err = e.record(s, size); err != nil {
-			e.records = false
-			e.dropRecordings()
-			if e.opt.Note != nil {
-				e.opt.Note(fmt.Sprintf("decode passes run without CUDA graphs (engine.cuda_graphs), since one cannot be recorded: %v", err))
-			}
-			return nil
+		if r, err = e.record(s, size); err != nil && e.opt.Note != nil {
+			e.opt.Note(fmt.Sprintf("decode passes of %d rows run without a CUDA graph (engine.cuda_graphs), since it cannot be recorded: %v", size, err))
 		}
 		e.recordings[size] = r
+	}
+	if r == nil {
+		return nil
 	}
 	r.in.CopyFrom(s.FromInt32(b.inputs(size), 5, int64(size)))
 	r.graph.Replay()
@@ -57,12 +59,14 @@ func (e *Engine) record(s *torch.Scope, size int) (*recording, error) {
 	return r, nil
 }
 
-// dropRecordings frees all of them.
+// dropRecordings frees all of them. What could not be recorded is not tried again.
 func (e *Engine) dropRecordings() {
-	for _, r := range e.recordings {
-		r.drop()
+	for size, r := range e.recordings {
+		if r != nil {
+			r.drop()
+			delete(e.recordings, size)
+		}
 	}
-	clear(e.recordings)
 }
 
 func (r *recording) drop() {

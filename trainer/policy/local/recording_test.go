@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
@@ -97,26 +98,70 @@ func TestGPU(t *testing.T) {
 		t.Run(fmt.Sprintf("%d slots, NoRecordings %v", c.Slots, c.NoRecordings), func(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
 			alike(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
-			if recorded := len(e.engine.recordings) > 0; recorded == c.NoRecordings {
-				t.Errorf("%d recordings", len(e.engine.recordings))
+			if recorded := len(e.engine.recordings) > 0; recorded == c.NoRecordings || !allRecorded(e) {
+				t.Errorf("recordings %v", e.engine.recordings)
 			}
 		})
 	}
 }
 
-// Where a pass cannot be recorded, as on any CPU, it and those after it run as they are, and the engine says so once.
+// allRecorded says whether no recording of an engine has failed.
+func allRecorded(e *Tenant) bool {
+	for _, r := range e.engine.recordings {
+		if r == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Where a pass cannot be recorded, as on any CPU, it and those of its size run as they are, and the engine says so once a size.
 func TestPassesThatCannotBeRecorded(t *testing.T) {
 	reqs := requests()
 	opt := Options{Slots: 16, PassRows: 20} // prompts go on beside sequences that decode, in a pass of two parts
 	want := run(t, testEngine(t, testModel(t, 1), opt), reqs, 16, inOrder(len(reqs)))
 	var notes []string
-	e := testEngine(t, testModel(t, 1), Options{Slots: 16, PassRows: 20, Note: func(text string) { notes = append(notes, text) }})
+	opt.Note = func(text string) { notes = append(notes, text) }
+	e := testEngine(t, testModel(t, 1), opt)
 	e.engine.records = true
-	if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
-		t.Error("other completions")
+	for range 2 {
+		if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
+			t.Error("other completions")
+		}
 	}
-	if len(notes) != 1 || !strings.Contains(notes[0], "on GPUs alone") || len(e.engine.recordings) != 0 {
-		t.Errorf("%d recordings, notes %q", len(e.engine.recordings), notes)
+	if len(notes) != len(e.engine.recordings) || len(notes) < 2 {
+		t.Errorf("notes %q of %d sizes", notes, len(e.engine.recordings))
+	}
+	for size, r := range e.engine.recordings {
+		said := fmt.Sprintf("passes of %d rows", size)
+		if r != nil || !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, said) && strings.Contains(n, "on GPUs alone") }) {
+			t.Errorf("size %d: recorded %v, notes %q", size, r != nil, notes)
+		}
+	}
+}
+
+// Passes with many rows of experts are not recorded, since those wait for their numbers; smaller ones of the same engine are.
+func TestManyExpertsAreNotRecorded(t *testing.T) {
+	devices := cudatest.Devices(t)
+	if len(devices) < 2 {
+		t.Skip("no GPU")
+	}
+	var notes []string
+	e := testEngine(t, mixtureModelOn(t, devices[1], 1, false), Options{Slots: 256, CacheTokens: 4096, Note: func(text string) { notes = append(notes, text) }})
+	q := &sequence{tenant: &Tenant{}, flight: flight{slot: noSlot, filled: 1}, tokens: []int32{5, 6}}
+	err := e.engine.dev.Do(t.Context(), func(s *torch.Scope) error {
+		if e.engine.recorded(s, planBatch(slices.Repeat([]*sequence{q}, 200), 200)) != nil {
+			t.Error("600 rows of experts were recorded")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reqs := requests()
+	run(t, e, reqs, 4, inOrder(len(reqs)))
+	if len(notes) > 0 || len(e.engine.recordings) == 0 || !allRecorded(e) {
+		t.Errorf("recordings %v, notes %q", e.engine.recordings, notes)
 	}
 }
 

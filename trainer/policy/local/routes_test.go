@@ -14,7 +14,12 @@ import (
 // mixtureModel has experts in its first and third layer.
 func mixtureModel(t *testing.T, threads int, half bool) *model.Model {
 	t.Helper()
-	dev, err := torch.Open("cpu", threads)
+	return mixtureModelOn(t, "cpu", threads, half)
+}
+
+func mixtureModelOn(t *testing.T, device string, threads int, half bool) *model.Model {
+	t.Helper()
+	dev, err := torch.Open(device, threads)
 	if err != nil {
 		t.Fatal(err)
 	}
