@@ -2,7 +2,10 @@ package trainer
 
 import (
 	"errors"
+	"fmt"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -29,6 +32,23 @@ func accidentOf(err error, start, reached int64) accident {
 
 // mayPass says whether the round is to be begun again: not after the same accident twice in a row.
 func (a accident) mayPass(before accident) bool { return a.kind != "" && a != before }
+
+// lostGPU is an agent's error, or where it says that the agent's GPU was lost, as in the process before at the same version, one that no new
+// process mends.
+func lostGPU(dir, name string, version int64, err error) error {
+	var lost *torch.LostError
+	if !errors.As(err, &lost) {
+		return err
+	}
+	again, unknown := archive.LostGPU(dir, name, version)
+	switch {
+	case unknown != nil: // nor is it known whether another process will mend it
+		return fmt.Errorf("%v; %w", err, unknown)
+	case again:
+		return fmt.Errorf("%v; at version %d again, so starting again does not help", err, version)
+	}
+	return err
+}
 
 // happened is the accident that the first error tells of, which is one of agent's worker.
 func (t *team) happened(agent string, err error) accident {

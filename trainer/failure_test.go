@@ -65,6 +65,51 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	}
 }
 
+// TestLostGPU: a worker whose GPU was lost can be started again, and so can the others. When that happens at the same version once more, in
+// another process, starting again does not help, and all are told.
+func TestLostGPU(t *testing.T) {
+	dir, url := t.TempDir(), startRedis(t)
+	lose := func(version int64) (planner, researcher error) {
+		errs := map[string]error{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, name := range []string{"planner", "researcher"} {
+			wg.Go(func() {
+				cfg := load(t, dir, append(untaught, "store.url="+url)...)
+				team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir})
+				if err == nil {
+					err = team.each(t.Context(), func(w *worker, ctx context.Context) error {
+						if w.name == "researcher" {
+							<-ctx.Done()
+							return context.Cause(ctx)
+						}
+						return errors.Join(w.Policy.UpdateWeights(ctx, version), &torch.LostError{Device: "cuda:0", Cause: "an illegal memory access"})
+					})
+					err = errors.Join(err, team.close(t.Context()))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+			})
+		}
+		wg.Wait()
+		return errs["planner"], errs["researcher"]
+	}
+	for _, c := range []struct {
+		version int64
+		kind    store.StopKind
+	}{{3, store.Asked}, {4, store.Asked}, {4, store.Failure}} {
+		planner, researcher := lose(c.version)
+		if Resumable(planner) != (c.kind == store.Asked) || planner == nil || !strings.Contains(planner.Error(), "cuda:0") {
+			t.Errorf("version %d: the planner ends with %v", c.version, planner)
+		}
+		var told *store.StopError
+		if !errors.As(researcher, &told) || told.Kind != c.kind || told.Agent != "planner" || !strings.Contains(told.Reason, "an illegal memory access") {
+			t.Errorf("version %d: the researcher ends with %v", c.version, researcher)
+		}
+	}
+}
+
 // flaky is the research task with verifiers that fail in training: two main answers to queries of even
 // number get an error and no number, one sub-answer in a query of an odd one gets no number.
 type flaky struct {

@@ -45,8 +45,8 @@ func (o Options) agents(cfg *config.Config) []string {
 var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
 
 // Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at
-// another worker, or somebody who was waited for, a worker or a server that samples, did not come, or a GPU needs a new process, or a follower
-// was lost again. The same command goes on.
+// another worker, or somebody who was waited for, a worker or a server that samples, did not come, or a GPU was lost at a version for the first
+// time and needs a new process, or a follower was lost again. The same command goes on.
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError

@@ -23,6 +23,7 @@ const (
 	failedFolder       = "failed"
 	referenceFolder    = "reference"
 	coldStartsFolder   = "cold_start"
+	lostGPUsFolder     = "lost_gpus"
 )
 
 // CheckpointsDir is the folder of the checkpoints in a run's folder.
