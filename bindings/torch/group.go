@@ -65,7 +65,7 @@ type GroupOptions struct {
 	Timeout    time.Duration // how long each call waits for the others
 }
 
-// Group is processes on CPUs that compute together, connected by Gloo. Every rank calls the same methods in the same order,
+// Group is processes that compute together, connected by Gloo through the host's memory, wherever their tensors are. Every rank calls the same methods in the same order,
 // with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
 //
 // A call that fails or ends with its context closes the group, so that the other ranks fail too. To go on, open another group under

@@ -2,6 +2,7 @@ package torch
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 type rankOrder struct {
 	Do      string // "open", "sums", "wait", "cancel", "signals"
 	Options GroupOptions
+	Device  string // of sums; "": cpu
 	Seed    uint64 // of delays
 }
 
@@ -37,10 +39,6 @@ type rankAnswer struct {
 func TestGroupRank(t *testing.T) {
 	if os.Getenv("MGRPO_TEST_GROUP_RANK") == "" {
 		t.Skip("started by the tests of groups")
-	}
-	d, err := Open("cpu", 1)
-	if err != nil {
-		t.Fatal(err)
 	}
 	var g *Group
 	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stderr)
@@ -57,7 +55,7 @@ func TestGroupRank(t *testing.T) {
 		case "open":
 			g, err = OpenGroup(context.Background(), o.Options)
 		case "sums":
-			if err = rankSums(d, g, o.Seed); err == nil {
+			if err = rankSums(o.Device, g, o.Seed); err == nil {
 				err = rankExchanges(g)
 			}
 			if err != nil {
@@ -122,7 +120,12 @@ func contribution(r int, n int64) []float32 {
 
 // rankSums runs every collective with a random delay before each and fails where one does not give what follows from the ranks'
 // contributions, to the bit.
-func rankSums(d *Device, g *Group, seed uint64) error {
+func rankSums(device string, g *Group, seed uint64) error {
+	d, err := Open(cmp.Or(device, "cpu"), 1)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
 	ctx, r := context.Background(), rand.New(rand.NewPCG(seed, uint64(g.Rank())))
 	pause := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
 	return d.Do(ctx, func(s *Scope) error {
@@ -316,14 +319,20 @@ func opening(t *testing.T, timeout time.Duration) rankOrder {
 }
 
 func TestGroupSumsInTheOrderOfItsRanks(t *testing.T) {
+	devices := []string{"cpu"}
+	if loadCUDA() == nil {
+		devices = append(devices, "cuda:0")
+	}
 	for _, n := range []int{1, 2, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			ranks := startRanks(t, n)
-			allWell(t, ranks, opening(t, 5*time.Minute))
-			for seed := range uint64(3) {
-				allWell(t, ranks, rankOrder{Do: "sums", Seed: seed})
-			}
-		})
+		for _, device := range devices {
+			t.Run(fmt.Sprint(n, " on ", device), func(t *testing.T) {
+				ranks := startRanks(t, n)
+				allWell(t, ranks, opening(t, 5*time.Minute))
+				for seed := range uint64(3) {
+					allWell(t, ranks, rankOrder{Do: "sums", Device: device, Seed: seed})
+				}
+			})
+		}
 	}
 }
 

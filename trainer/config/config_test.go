@@ -64,6 +64,9 @@ func TestDevices(t *testing.T) {
 	if a := c.Agent("help"); a.Device != "cpu" || !slices.Equal(a.Ranks(), []string{"cpu", "cpu", "cpu"}) {
 		t.Errorf("device %s, ranks %v", a.Device, a.Ranks())
 	}
+	if a := mustParse(t, minimal, "agents.boss.devices=[cuda:0, cuda:1]").Main(); !slices.Equal(a.Ranks(), []string{"cuda:0", "cuda:1"}) {
+		t.Errorf("ranks of an agent with two GPUs: %v", a.Ranks())
+	}
 	if a := mustParse(t, minimal).Main(); !slices.Equal(a.Ranks(), []string{"cpu"}) {
 		t.Errorf("ranks of an agent with one device: %v", a.Ranks())
 	}

@@ -103,7 +103,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
 		{name: "devices", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, device: cpu, devices: [\"cuda:0\", cpu, gpu]}\n  b: {role: sub, model: m, train: false, devices: [cpu, cpu]}\n",
 			want: "f.yaml:3:42: agents.a.devices: given besides device, which is cpu; keep one\n" +
-				"f.yaml:3:52: agents.a.devices[0]: is cuda:0 beside others; the processes of an agent exchange gradients on CPUs only, so several GPUs for one agent are not possible yet\n" +
+				"f.yaml:3:62: agents.a.devices[1]: is cpu beside cuda:0; the devices of an agent compute the same, so they are all CPUs or all GPUs\n" +
 				"f.yaml:3:67: agents.a.devices[2]: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:4:42: agents.b.devices: the devices share the work of training, and b is not trained; give one device"},
 		{name: "many devices", text: team, sets: []string{"agents.a.devices=[" + strings.Repeat("cpu, ", 64) + "cpu]"},

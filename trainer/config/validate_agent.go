@@ -86,8 +86,8 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 		switch {
 		case !deviceForm.MatchString(device):
 			d.failAt(item, wrong, clip(device))
-		case len(ranks) > 1 && device != "cpu":
-			d.failAt(item, "is %s beside others; the processes of an agent exchange gradients on CPUs only, so several GPUs for one agent are not possible yet", device)
+		case (device == "cpu") != (ranks[0] == "cpu"):
+			d.failAt(item, "is %s beside %s; the devices of an agent compute the same, so they are all CPUs or all GPUs", device, clip(ranks[0]))
 		}
 	}
 }

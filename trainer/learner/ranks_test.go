@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/ranks"
@@ -27,11 +28,14 @@ func TestRank(t *testing.T) {
 	switch rank.Part {
 	case "learn":
 		t.Run("oracle", func(t *testing.T) { ranksAgainstOracle(t, g) })
-		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, g) })
-		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, g) })
+		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cpu", g) })
+		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cpu", g) })
 		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
 		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
 		t.Run("another update", func(t *testing.T) { ranksDiffer(t, g) })
+	case "learn on GPUs":
+		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
+		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cuda:0", g) })
 	case "lose":
 		ranksLoseOne(t, g)
 	case "save":
@@ -46,6 +50,14 @@ func TestRanksLearn(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { rankstest.Pass(t, n, "learn", "") })
 	}
+}
+
+// Two ranks have one GPU between them here, which is nothing that they notice.
+func TestRanksLearnOnGPUs(t *testing.T) {
+	if len(cudatest.Devices(t)) == 1 {
+		t.Skip("no GPU")
+	}
+	rankstest.Pass(t, 2, "learn on GPUs", "")
 }
 
 // A rank that is killed is an error in the others.
@@ -154,7 +166,7 @@ func stateOf(t *testing.T, l *Learner) (weights, m, v []float32) {
 
 // ranksAgainstOne: what ranks learn is what one learns but for the order of a sum, and the same every time. Each sequence is a
 // micro-batch, as what a micro-batch adds up is rounded, where the compute type is bf16.
-func ranksAgainstOne(t *testing.T, g ranks.Group) {
+func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name      string
 		model     model.Options
@@ -170,9 +182,9 @@ func ranksAgainstOne(t *testing.T, g ranks.Group) {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
 			if c.mixture {
 				o.Balance = 0.05
-				return mixtureLearner(t, o)
+				return mixtureLearner(t, device, o)
 			}
-			return tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, c.model), o)
+			return tinyLearnerOf(t, tinyModelIn(t, device, 1, c.model), o)
 		}
 		t.Run(c.name, func(t *testing.T) {
 			one := learner(t, ranks.Solo{})
@@ -246,9 +258,9 @@ func wantShares(t *testing.T, l *Learner) {
 	}
 }
 
-func ranksAgainstGoldens(t *testing.T, g ranks.Group) {
+func ranksAgainstGoldens(t *testing.T, device string, g ranks.Group) {
 	for _, dir := range golden.InSafetensors(golden.Models(t)) {
-		fiveSteps(t, dir, "cpu", g)
+		fiveSteps(t, dir, device, g)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 )
 
 // mixtureLearner trains a tiny mixture of experts.
-func mixtureLearner(t *testing.T, o Options) *Learner {
+func mixtureLearner(t *testing.T, device string, o Options) *Learner {
 	t.Helper()
-	dev, err := torch.Open("cpu", 1)
+	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func record(t *testing.T, l *Learner, batch []*Sequence) {
 // Recorded choices that are the trainer's own change nothing, to the bit; unrecorded and other ones are counted.
 func TestReplay(t *testing.T) {
 	for _, checkpoint := range []bool{false, true} {
-		l := mixtureLearner(t, mixtureOptions(func(o *Options) { o.Checkpoint = checkpoint }))
+		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Checkpoint = checkpoint }))
 		batch := tinyBatch(t, l, 0.6)
 		free, r := gradientOf(t, l, batch)
 		if _, known := r.Values["routing_differs"]; known || r.Values["routing_free"] != 1 {
@@ -115,7 +115,7 @@ func TestReplay(t *testing.T) {
 
 // The old policy's log-probs are computed with the recorded experts, too.
 func TestReplayOfRecomputedLogProbs(t *testing.T) {
-	l := mixtureLearner(t, mixtureOptions(func(o *Options) { o.Recomputed = true }))
+	l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Recomputed = true }))
 	batch := tinyBatch(t, l, 0.6)
 	record(t, l, batch)
 	for _, q := range batch {
@@ -130,7 +130,7 @@ func TestReplayOfRecomputedLogProbs(t *testing.T) {
 }
 
 func TestRoutesAreChecked(t *testing.T) {
-	l := mixtureLearner(t, mixtureOptions(nil))
+	l := mixtureLearner(t, "cpu", mixtureOptions(nil))
 	for name, routes := range map[string][]uint16{"no whole token": {1, 2, 3}, "more tokens than there are": make([]uint16, 4*40), "no such expert": {0, 1, 5, 0}} {
 		batch := tinyBatch(t, l, 0)
 		batch[0].Routes = routes
@@ -144,7 +144,7 @@ func TestRoutesAreChecked(t *testing.T) {
 // value is the mean over micro-batches by rows. At initialisation it is near 1, its least value.
 func TestLoadBalancing(t *testing.T) {
 	gradient := func(coef float64) ([]float32, Report, *Learner) {
-		l := mixtureLearner(t, mixtureOptions(func(o *Options) { o.Balance = coef }))
+		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Balance = coef }))
 		batch := tinyBatch(t, l, 0.6)
 		g, r := gradientOf(t, l, batch)
 		return g, r, l

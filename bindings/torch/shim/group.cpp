@@ -1,4 +1,5 @@
-// Processes that compute together, connected by Gloo. Every collective here is made of sends and receives between pairs: sums
+// Processes that compute together, connected by Gloo, which moves memory of the host: what lies on a GPU goes through a copy there, a
+// piece at a time. Every collective here is made of sends and receives between pairs: sums
 // are taken by their owner in the order of the ranks, so equal inputs give equal bits, which Gloo's own collectives do not
 // promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those cannot.
 #include <ATen/core/grad_mode.h>
@@ -27,7 +28,7 @@ struct mgt_rendezvous {
 
 namespace {
 
-// Elements that one rank has of another at a time while it sums: they bound the memory of a sum.
+// Elements that one rank has of another at a time while it sums, or while they go through the host's memory: they bound what a call needs.
 constexpr int64_t kPiece = 1 << 18;
 // Shares begin at multiples of this, so that kernels find them aligned.
 constexpr int64_t kAlign = 64;
@@ -46,25 +47,44 @@ struct message {
   bool out;  // sent, else received
 };
 
+// Messages that were started together.
+struct flight {
+  size_t first = 0;  // in mgt_group::flying
+  std::vector<int> peers;
+  steady_clock::time_point deadline;
+};
+
 }  // namespace
 
 struct mgt_group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   int rank, size;
   milliseconds timeout;
-  uint32_t exchanges = 0;  // counted alike by every rank
-  uint32_t tag = 0;        // of the exchange in progress
+  uint32_t flights = 0;  // counted alike by every rank
 
   std::mutex mutex;  // of what follows
   bool aborted = false;
-  std::vector<c10::intrusive_ptr<c10d::Work>> flying;
+  std::vector<c10::intrusive_ptr<c10d::Work>> flying;  // of the call in progress
 
-  void start(const message &m);
-  void exchange(const std::vector<message> &messages, uint32_t call, int64_t elements);
+  void start(const message &m, uint32_t tag);
+  flight begin(const std::vector<message> &messages, uint32_t call, int64_t elements);
+  void finish(const flight &f);
+  void exchange(const std::vector<message> &messages, uint32_t call, int64_t elements) { finish(begin(messages, call, elements)); }
+  void land();
   void abort();
 };
 
-void mgt_group::start(const message &m) {
+namespace {
+
+// An error of Gloo's transport, which has no types in common with LibTorch.
+[[noreturn]] void lost(const std::exception &e, int peer, steady_clock::time_point deadline) {
+  bool late = steady_clock::now() >= deadline;
+  throw group_error(late ? MGT_GROUP_TIMED_OUT : MGT_GROUP_LOST, peer, e.what());
+}
+
+}  // namespace
+
+void mgt_group::start(const message &m, uint32_t tag) {
   std::vector<at::Tensor> one{m.piece};
   auto work = m.out ? gloo->send(one, m.peer, tag) : gloo->recv(one, m.peer, tag);
   std::lock_guard<std::mutex> lock(mutex);
@@ -72,37 +92,44 @@ void mgt_group::start(const message &m) {
   flying.push_back(std::move(work));
 }
 
-// Starts every message, then waits for all of them. Messages without elements must be left out by both sides. Gloo takes a message
-// that is too short for a whole one; so the tag has the call and its size in it, and ranks that call different things do not meet.
-void mgt_group::exchange(const std::vector<message> &messages, uint32_t call, int64_t elements) {
-  struct landing {
-    mgt_group *g;
-    ~landing() {
-      std::vector<c10::intrusive_ptr<c10d::Work>> gone;
-      std::lock_guard<std::mutex> lock(g->mutex);
-      gone.swap(g->flying);
+// Starts every message. Messages without elements must be left out by both sides. Gloo takes a message that is too short for a whole
+// one; so the tag has the call and its size in it, and ranks that call different things do not meet.
+flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
+  flight f{flying.size(), {}, steady_clock::now() + timeout};
+  const uint32_t tag = (++flights * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
+  for (const auto &m : messages) {
+    try {
+      start(m, tag);
+    } catch (const group_error &) {
+      throw;
+    } catch (const std::exception &e) {
+      lost(e, m.peer, f.deadline);
     }
-  } land{this};
-  const auto deadline = steady_clock::now() + timeout;
-  tag = (++exchanges * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
-  int peer = -1;
-  try {
-    for (const auto &m : messages) {
-      peer = m.peer;
-      start(m);
-    }
-    for (size_t i = 0; i < messages.size(); i++) {
-      peer = messages[i].peer;
-      // Rounded up: who waited in vain must not be back before the deadline.
-      const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
-      if (!flying[i]->wait(std::max(left, milliseconds(1)))) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
-    }
-  } catch (const group_error &) {
-    throw;
-  } catch (const std::exception &e) {  // of Gloo's transport, which has no types in common with LibTorch
-    bool late = steady_clock::now() >= deadline;
-    throw group_error(late ? MGT_GROUP_TIMED_OUT : MGT_GROUP_LOST, peer, e.what());
+    f.peers.push_back(m.peer);
   }
+  return f;
+}
+
+// Waits for the messages of a flight.
+void mgt_group::finish(const flight &f) {
+  for (size_t i = 0; i < f.peers.size(); i++) {
+    // Rounded up: who waited in vain must not be back before the deadline.
+    const auto left = std::chrono::ceil<milliseconds>(f.deadline - steady_clock::now());
+    bool whole = false;
+    try {
+      whole = flying[f.first + i]->wait(std::max(left, milliseconds(1)));
+    } catch (const std::exception &e) {
+      lost(e, f.peers[i], f.deadline);
+    }
+    if (!whole) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
+  }
+}
+
+// Forgets the messages of a call that is over.
+void mgt_group::land() {
+  std::vector<c10::intrusive_ptr<c10d::Work>> gone;
+  std::lock_guard<std::mutex> lock(mutex);
+  gone.swap(flying);
 }
 
 void mgt_group::abort() {
@@ -113,10 +140,17 @@ void mgt_group::abort() {
 
 namespace {
 
+// A call of f. g is NULL until there is a group.
 template <class F>
-mgt_group_result attempt(F &&f) noexcept {
+mgt_group_result attempt(mgt_group *g, F &&f) noexcept {
   mgt_group_result r{};
   r.peer = -1;
+  struct landing {
+    mgt_group *g;
+    ~landing() {
+      if (g) g->land();
+    }
+  } land{g};
   r.error = guard([&] {
     try {
       f(r);
@@ -131,12 +165,11 @@ mgt_group_result attempt(F &&f) noexcept {
 
 // The elements of t in one dimension, for f to work on in place.
 template <class F>
-mgt_group_result on_flat(mgt_device *d, void *t, F &&f) noexcept {
-  return attempt([&](mgt_group_result &) {
+mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
+  return attempt(g, [&](mgt_group_result &) {
     TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
     at::NoGradGuard no_grad;
     const auto &x = ref(t);
-    TORCH_CHECK(x.device().is_cpu(), "a tensor on ", x.device(), ": this group is of processes on CPUs");
     TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous (strides ", x.strides(), "): call Contiguous first");
     f(x.view({-1}));
   });
@@ -148,54 +181,96 @@ at::Tensor share(const at::Tensor &flat, int rank, int size) {
   return flat.narrow(0, from, to - from);
 }
 
-at::Tensor piece_of(const at::Tensor &share, int64_t from) {
+at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t most) {
   from = std::min(from, share.numel());
-  return share.narrow(0, from, std::min(kPiece, share.numel() - from));
+  return share.narrow(0, from, std::min(most, share.numel() - from));
+}
+
+// Room in the host's memory for a piece of every rank.
+at::Tensor room(mgt_group *g, const at::Tensor &flat, int64_t piece) {
+  return at::empty({g->size, piece}, flat.options().device(at::kCPU));
+}
+
+// A piece of every rank's share: what the others have of this rank's, and what this rank sends them of theirs.
+struct turn {
+  at::Tensor theirs, ours;  // [size, piece]; ours where flat is not in the host's memory
+  at::Tensor own;           // this rank's part of its own share
+  int64_t from = 0;
+  flight under_way;
+};
+
+void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from) {
+  t.from = from;
+  t.own = piece_of(share(flat, g->rank, g->size), from, kPiece).clone();
+  std::vector<message> messages;
+  for (int r = 0; r < g->size; r++) {
+    if (r == g->rank) continue;
+    auto out = piece_of(share(flat, r, g->size), from, kPiece);
+    if (!flat.is_cpu()) out = t.ours.select(0, r).narrow(0, 0, out.numel()).copy_(out);
+    if (t.own.numel()) messages.push_back({r, t.theirs.select(0, r).narrow(0, 0, t.own.numel()), false});
+    if (out.numel()) messages.push_back({r, out, true});
+  }
+  t.under_way = g->begin(messages, kSum, flat.numel());
 }
 
 // Adds every rank's elements of flat that are this rank's share to sum, from rank 0 to the last; where sum is undefined, to zeros
-// in place of the share.
+// in place of the share. While one piece is added up the next is under way.
 void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum) {
   const auto mine = share(flat, g->rank, g->size), into = sum.defined() ? sum : mine;
   TORCH_CHECK(into.scalar_type() == at::kFloat || into.scalar_type() == at::kDouble, "sums are of float32 or float64, not ",
               into.scalar_type());
   TORCH_CHECK(into.numel() == mine.numel(), "a sum of ", into.numel(), " elements for a share of ", mine.numel());
-  const int64_t longest = share(flat, 0, g->size).numel();
-  const auto theirs = at::empty({g->size, std::min(kPiece, mine.numel())}, flat.options());
-  for (int64_t from = 0; from < longest; from += kPiece) {
-    const auto own = piece_of(mine, from), to = piece_of(into, from);
+  const int64_t longest = share(flat, 0, g->size).numel(), piece = std::min(kPiece, longest);
+  turn turns[2];
+  for (auto &t : turns) {
+    t.theirs = room(g, flat, piece);
+    if (!flat.is_cpu()) t.ours = room(g, flat, piece);
+  }
+  if (longest) begin(g, turns[0], flat, 0);
+  for (int64_t from = 0, i = 0; from < longest; from += kPiece, i++) {
+    if (from + kPiece < longest) begin(g, turns[(i + 1) % 2], flat, from + kPiece);
+    const auto &t = turns[i % 2];
+    g->finish(t.under_way);
+    const auto to = piece_of(into, from, kPiece);
+    if (!sum.defined()) to.zero_();
+    for (int r = 0; r < g->size; r++)
+      to.add_(r == g->rank ? t.own : t.theirs.select(0, r).narrow(0, 0, t.own.numel()).to(flat.device()));
+  }
+}
+
+// Each rank's share goes to all others: at once where it is in the host's memory, else a piece at a time.
+void all_gather(mgt_group *g, const at::Tensor &flat) {
+  const int64_t longest = share(flat, 0, g->size).numel(), piece = flat.is_cpu() ? longest : std::min(kPiece, longest);
+  const auto host = flat.is_cpu() ? at::Tensor() : room(g, flat, piece);
+  for (int64_t from = 0; from < longest; from += piece) {
+    const auto of = [&](int r) { return piece_of(share(flat, r, g->size), from, piece); };
+    const auto at_host = [&](int r) { return flat.is_cpu() ? of(r) : host.select(0, r).narrow(0, 0, of(r).numel()); };
+    const auto mine = at_host(g->rank);
+    if (!flat.is_cpu()) mine.copy_(of(g->rank));
     std::vector<message> messages;
     for (int r = 0; r < g->size; r++) {
-      const auto out = piece_of(share(flat, r, g->size), from);
-      const auto in = theirs.select(0, r).narrow(0, 0, own.numel());
-      if (r == g->rank) {
-        in.copy_(own);
-        continue;
-      }
-      if (own.numel()) messages.push_back({r, in, false});
-      if (out.numel()) messages.push_back({r, out, true});
+      if (r == g->rank) continue;
+      const auto in = at_host(r);
+      if (in.numel()) messages.push_back({r, in, false});
+      if (mine.numel()) messages.push_back({r, mine, true});
     }
-    g->exchange(messages, kSum, flat.numel());
-    if (!sum.defined()) to.zero_();
-    for (int r = 0; r < g->size; r++) to.add_(theirs.select(0, r).narrow(0, 0, own.numel()));
+    g->exchange(messages, kGather, flat.numel());
+    for (int r = 0; r < g->size && !flat.is_cpu(); r++)
+      if (r != g->rank) of(r).copy_(at_host(r));
   }
 }
 
-void all_gather(mgt_group *g, const at::Tensor &flat) {
-  const auto mine = share(flat, g->rank, g->size);
+void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
+  const bool out = g->rank == from, in = g->rank == to;
   std::vector<message> messages;
-  for (int r = 0; r < g->size; r++) {
-    if (r == g->rank) continue;
-    const auto in = share(flat, r, g->size);
-    if (in.numel()) messages.push_back({r, in, false});
-    if (mine.numel()) messages.push_back({r, mine, true});
+  at::Tensor host = flat;
+  if (from != to && flat.numel() && (out || in)) {
+    if (!flat.is_cpu()) host = out ? flat.cpu() : at::empty(flat.sizes(), flat.options().device(at::kCPU));
+    messages.push_back({out ? to : from, host, out});
   }
-  g->exchange(messages, kGather, flat.numel());
+  g->exchange(messages, kSend, flat.numel());
+  if (in && !messages.empty() && !flat.is_cpu()) flat.copy_(host);
 }
-
-}  // namespace
-
-namespace {
 
 // While one is alive SIGPIPE is blocked, and in the threads that are started meanwhile for good. Gloo's thread writes to a rank that
 // is gone without MSG_NOSIGNAL, and Go lets a SIGPIPE on a thread that it did not start end the process.
@@ -235,7 +310,7 @@ mgt_group_result mgt_group_open(const char *host, int port, const char *name, co
                                 int64_t join_ms, int64_t timeout_ms) {
   const auto deadline = steady_clock::now() + milliseconds(join_ms);
   const without_sigpipe guarded;
-  return attempt([&](mgt_group_result &r) {
+  return attempt(nullptr, [&](mgt_group_result &r) {
     try {
       c10d::TCPStoreOptions options;
       options.port = uint16_t(port);
@@ -266,21 +341,16 @@ void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to) 
 }
 
 mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t, void *sum) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, sum ? ref(sum) : at::Tensor()); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, sum ? ref(sum) : at::Tensor()); });
 }
 mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
 }
 mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to) {
-  return on_flat(d, t, [&](const at::Tensor &flat) {
-    std::vector<message> messages;
-    if (g->rank == from && from != to && flat.numel()) messages.push_back({to, flat, true});
-    if (g->rank == to && from != to && flat.numel()) messages.push_back({from, flat, false});
-    g->exchange(messages, kSend, flat.numel());
-  });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
 }
 mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
-  return attempt([&](mgt_group_result &) {
+  return attempt(g, [&](mgt_group_result &) {
     // What arrives late must not find its memory gone: the messages have tensors of their own.
     const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
     const auto own = landed.select(0, g->rank);
