@@ -67,7 +67,8 @@ func (t *team) enter(ctx context.Context, s setup, names []string) error {
 		return err
 	}
 	// A program may do something else when it is played again, so a lost worker's rollouts cannot be repeated.
-	deterministic = deterministic && !s.Config.PlayedByProgram()
+	// Rollouts that were made ahead, by earlier weights, cannot either: whoever goes on from a version has that one's weights alone.
+	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
 	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: archive.StatesOf(s.Offers, s.Date),
 		Finished: !s.Frozen && len(s.Offers) > 0 && finished(s.Config, s.Offers[0], s.Task)}
 	for _, name := range names {

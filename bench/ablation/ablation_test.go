@@ -51,7 +51,7 @@ func TestArmsBeginAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := trainer.Evaluate(t.Context(), whole, trainer.EvalOptions{Checkpoint: from, Observer: newBudget("cold", 1, 0, b.log)})
+	e, err := trainer.Evaluate(t.Context(), whole, trainer.EvalOptions{Checkpoint: from, Observer: newBudget("cold", 1, 0, 0, b.log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestArmsBeginAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg.Run.Steps, cfg.Eval.Before, cfg.Eval.Samples = 0, true, 2
-			if err := trainer.Train(t.Context(), cfg, trainer.Options{Observer: newBudget(a.name, 1, 0, b.log)}); err != nil {
+			if err := trainer.Train(t.Context(), cfg, trainer.Options{Observer: newBudget(a.name, 1, 0, 0, b.log)}); err != nil {
 				t.Fatal(err)
 			}
 			for _, agent := range []string{"planner", "researcher"} {
@@ -227,7 +227,7 @@ func TestSingleConfigIsTheTeams(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	b := newBudget("x", 100, 0, t.Output())
+	b := newBudget("x", 100, 0, 0, t.Output())
 	step := func(n int64, agent string, tokens float64) {
 		b.Report(metrics.Record{Kind: metrics.KindStep, Step: n, Agent: agent, Values: map[string]float64{"tokens": tokens}})
 	}
@@ -259,7 +259,7 @@ func TestBudget(t *testing.T) {
 
 // Steps that are rolled out ahead of training are paid for before they are trained on.
 func TestBudgetAhead(t *testing.T) {
-	b := newBudget("x", 100, 2, t.Output())
+	b := newBudget("x", 100, 2, 0, t.Output())
 	for n := range int64(3) {
 		select {
 		case <-b.stop:
@@ -270,6 +270,16 @@ func TestBudgetAhead(t *testing.T) {
 	}
 	if _, open := <-b.stop; open || b.age() != 1 {
 		t.Errorf("after 60 tokens of 100, with 40 ahead: stopped %v, age %v", !open, b.age())
+	}
+	// The third step is evaluated, and nothing was rolled out beyond it.
+	b = newBudget("x", 100, 2, 3, t.Output())
+	for n := range int64(3) {
+		b.Report(metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: "main", Values: map[string]float64{"tokens": 20}})
+	}
+	select {
+	case <-b.stop:
+		t.Error("asked to stop at 60 tokens of 100, with none ahead")
+	default:
 	}
 }
 

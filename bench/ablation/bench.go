@@ -121,7 +121,7 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 		return err
 	}
 	began := time.Now()
-	watch := newBudget(fmt.Sprintf("seed %d %s", seed, a.name), b.tokens, cfg.GRPO.MaxLag, b.log)
+	watch := newBudget(fmt.Sprintf("seed %d %s", seed, a.name), b.tokens, cfg.GRPO.MaxLag, cfg.Eval.Every, b.log)
 	fmt.Fprintf(b.log, "%s begins\n", watch.label)
 	if err := b.train(ctx, cfg, watch, watch.stop); !errors.Is(err, trainer.ErrStopped) {
 		return errors.Join(errors.New("the run ended without having spent its tokens"), err)
@@ -150,7 +150,7 @@ func (b *bench) coldStart(ctx context.Context, start string, seed int) error {
 	if err != nil {
 		return err
 	}
-	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, 0, b.log)
+	watch := newBudget(fmt.Sprintf("seed %d cold start of %s", seed, start), b.tokens, 0, 0, b.log)
 	checkpoints := archive.Checkpoints{Dir: filepath.Join(cfg.RunDir(), "checkpoints")}
 	if done, err := checkpoints.List(); err != nil {
 		return err

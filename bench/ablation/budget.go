@@ -16,6 +16,7 @@ type budget struct {
 	out   io.Writer
 	limit float64
 	ahead int64 // most steps that are rolled out ahead
+	every int64 // steps between evaluations; 0: none
 	stop  chan struct{}
 
 	mu     sync.Mutex
@@ -27,8 +28,8 @@ type budget struct {
 	evals  []metrics.Record  // the main agent's, in order
 }
 
-func newBudget(label string, limit float64, ahead int64, out io.Writer) *budget {
-	return &budget{label: label, out: out, limit: limit, ahead: ahead, stop: make(chan struct{}), after: map[int64]float64{}}
+func newBudget(label string, limit float64, ahead, every int64, out io.Writer) *budget {
+	return &budget{label: label, out: out, limit: limit, ahead: ahead, every: every, stop: make(chan struct{}), after: map[int64]float64{}}
 }
 
 // Progress implements metrics.Observer.
@@ -49,7 +50,7 @@ func (b *budget) Report(r metrics.Record) {
 		b.steps = max(b.steps, r.Step)
 		b.after[r.Step] = b.tokens
 		b.ages = append(b.ages, r.Values["lag_mean"])
-		if owed := float64(b.ahead) * b.tokens / float64(b.steps); !b.asked && b.tokens+owed >= b.limit {
+		if owed := float64(b.owed()) * b.tokens / float64(b.steps); !b.asked && b.tokens+owed >= b.limit {
 			b.asked = true
 			close(b.stop)
 		}
@@ -57,6 +58,14 @@ func (b *budget) Report(r metrics.Record) {
 		b.evals = append(b.evals, r)
 		fmt.Fprintf(b.out, "%s step %d, %.0f tokens: held-out accuracy %.3f\n", b.label, r.Step, b.after[r.Step], accuracy)
 	}
+}
+
+// owed are the steps that are rolled out and not yet trained on after the last one. None are beyond an evaluation.
+func (b *budget) owed() int64 {
+	if b.every == 0 {
+		return b.ahead
+	}
+	return min(b.ahead, (b.every-b.steps%b.every)%b.every)
 }
 
 // curve is the evaluations during the run, between the accuracies at the start and at the end.

@@ -14,7 +14,7 @@ def read(run):
             row = json.loads(line)
             if row["kind"] == "cold_start":
                 loss[row["agent"]] = row["values"]["loss"]
-            elif row["kind"] == "step":
+            elif row["kind"] == "step" and "gap_mean" in row["values"]:  # a step may have no trajectory of an agent
                 gap[row["agent"]] = max(gap.get(row["agent"], 0), row["values"]["gap_mean"])
     return loss, gap
 

@@ -124,7 +124,7 @@ func TestNoStageHidesAnother(t *testing.T) {
 // Where the time of a call is over, the next one goes on; what passed is not repeated.
 func TestStagesAreLeftToTheNextCall(t *testing.T) {
 	m := newMachine(t, map[string]string{"test/kernels_test": `echo run >>"$root/kernels-ran"`})
-	status, _, stages := m.test(t, "GPU_TEST_SECONDS=100")
+	status, _, stages := m.test(t, "GPU_TEST_SECONDS=119")
 	if status != 3 {
 		t.Errorf("status %d, want 3", status)
 	}

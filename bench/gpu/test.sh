@@ -8,14 +8,15 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . bench/gpu/env.sh
 export root=$PWD pack
-results=$root/build/gpu-results/$pack_id
+describe() { nvidia-smi --query-gpu="$1" --format=csv,noheader | head -n 1; }
+device=$(describe name) driver=$(describe driver_version)
+results=$root/build/gpu-results/$pack_id-${device// /-}-$driver
 out=${OUT:-$root/build/gpu-results}
 log=$out/gpu-test.log
 budget=${GPU_TEST_SECONDS:-540}
 mkdir -p "$results" "$out"
 : >"$log"
-describe() { nvidia-smi --query-gpu="$1" --format=csv,noheader | head -n 1; }
-device=$(describe name) driver=$(describe driver_version) version=$("$pack/bin/mgrpo-cuda" version | head -n 1)
+version=$("$pack/bin/mgrpo-cuda" version | head -n 1)
 stages=()
 
 # write: gpu-test.json as it stands.

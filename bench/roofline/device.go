@@ -10,9 +10,8 @@ import (
 
 // Device is what a device can do. Rates are a second.
 type Device struct {
-	Name   string
-	Memory float64 // bytes; 0: not counted
-	GPU    bool    // computes in bf16 where the configuration does not say otherwise
+	Name string
+	GPU  bool // computes in bf16 where the configuration does not say otherwise
 
 	Read, Copy float64 // bytes, of reading alone and of reading and writing together
 
@@ -46,14 +45,14 @@ const (
 
 // GPUs are the GPUs whose figures are known: SXM parts, dense rates, from the data sheets of NVIDIA's H100, H200 and HGX B200.
 var GPUs = []Device{
-	gpu("H100", 80e9, 3.35e12, 67e12, 989e12, 64e9),
-	gpu("H200", 141e9, 4.8e12, 67e12, 989e12, 64e9),
-	gpu("B200", 180e9, 8e12, 80e12, 2250e12, 64e9),
+	gpu("H100", 3.35e12, 67e12, 989e12, 64e9),
+	gpu("H200", 4.8e12, 67e12, 989e12, 64e9),
+	gpu("B200", 8e12, 80e12, 2250e12, 64e9),
 }
 
-func gpu(name string, memory, bandwidth, fp32, bf16, link float64) Device {
+func gpu(name string, bandwidth, fp32, bf16, link float64) Device {
 	bandwidth, fp32, bf16 = copyShare*bandwidth, productShare*fp32, productShare*bf16
-	return Device{Name: name, Memory: memory, GPU: true, Read: bandwidth, Copy: bandwidth, FP32: fp32, BF16: bf16, Prompts16: bf16, Few32: fp32, Few16: bf16,
+	return Device{Name: name, GPU: true, Read: bandwidth, Copy: bandwidth, FP32: fp32, BF16: bf16, Prompts16: bf16, Few32: fp32, Few16: bf16,
 		Attention: bf16, Cached: bandwidth, Launch: inGraph, Eager: fromHost, Link: link}
 }
 

@@ -168,6 +168,18 @@ func TestFloorOrder(t *testing.T) {
 	}
 }
 
+// A step takes as long as the device that is longest at it, however little longer.
+func TestLongestDevice(t *testing.T) {
+	step := func(device string, seconds float64) Step {
+		return Step{Agent: Agent{Name: device, Device: device, Arch: Published[0].Arch}, Parts: []Part{{Name: "decoding", Time: Time{Bytes: seconds}}}}
+	}
+	var out strings.Builder
+	Write(&out, GPUs[0], []Step{step("cuda:0", 0.3), step("cuda:1", 0.9), step("cuda:0", 0.2)})
+	if want := "a step takes at least 900ms, on cuda:1"; !strings.Contains(out.String(), want) {
+		t.Errorf("%s\nwant: %s", out.String(), want)
+	}
+}
+
 func TestUnknownDevices(t *testing.T) {
 	if _, err := GPU("v100"); err == nil || !strings.Contains(err.Error(), "h100, h200, b200") {
 		t.Errorf("v100: %v", err)

@@ -1,6 +1,7 @@
 package roofline
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -26,7 +27,7 @@ func Write(out io.Writer, d Device, steps []Step) {
 		}
 		devices[s.Agent.Device] += s.Total().Seconds()
 	}
-	longest := slices.MaxFunc(names, func(a, b string) int { return int(devices[a] - devices[b]) })
+	longest := slices.MaxFunc(names, func(a, b string) int { return cmp.Compare(devices[a], devices[b]) })
 	fmt.Fprintf(out, "\na step takes at least %s, on %s\n", seconds(devices[longest]), longest)
 }
 

@@ -22,6 +22,7 @@ import (
 var team []byte
 
 func main() {
+	trainer.ServeFollower() // this program again, for an agent with several devices
 	dir := flag.String("dir", "", "folder for the run; absent: a temporary one")
 	steps := flag.Int64("steps", 0, "training steps; 0: those of team.yaml")
 	flag.Parse()

@@ -3,6 +3,7 @@ package assemble
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/policy"
@@ -28,10 +29,12 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.Slack() > 0
 	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
 		positions := p.Model.MaxPosition()
-		cache := cfg.CacheOf(want.sharing(a), positions)
+		sharing := want.sharing(a)
+		cache := cfg.CacheOf(sharing, positions)
+		recorded := !slices.ContainsFunc(sharing, func(a *config.Agent) bool { return !a.Engine.CUDAGraphs })
 		engine, err := p.base.sampler(ctx, local.Options{
 			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context,
-			NoRecordings: !a.Engine.CUDAGraphs, Note: want.Note})
+			NoRecordings: !recorded, Note: want.Note})
 		if err != nil {
 			return nil, err
 		}

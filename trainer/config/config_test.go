@@ -70,6 +70,9 @@ func TestDevices(t *testing.T) {
 	if a := mustParse(t, minimal).Main(); !slices.Equal(a.Ranks(), []string{"cpu"}) {
 		t.Errorf("ranks of an agent with one device: %v", a.Ranks())
 	}
+	for _, arm := range []string{"single", "main_only"} { // a comparison of a team's file as it is
+		mustParse(t, minimal, "agents.help.devices=[cpu, cpu]", "run.arm="+arm)
+	}
 	again := mustParse(t, string(c.Dump(".")))
 	if d := cmp.Diff(c.Agents, again.Agents, equal); d != "" {
 		t.Errorf("the dump reads back otherwise (-want +got):\n%s", d)

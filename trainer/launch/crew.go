@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -74,6 +75,9 @@ var errEnded = errors.New("launch: the followers were ended")
 
 // Start starts a follower for each device. What they are to load is the first order.
 func Start(s Settings) (*Crew, error) {
+	if _, follows := os.LookupEnv(followerEnv); follows { // it would start itself again and again
+		return nil, errors.New("launch: a follower runs this program as if it were a worker: call trainer.ServeFollower first in main")
+	}
 	c := &Crew{lease: s.Lease, over: make(chan struct{})}
 	for i, device := range s.Devices {
 		c.followers = append(c.followers, &follower{process: &process{agent: s.Agent, rank: i + 1, device: device},

@@ -164,6 +164,15 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// A program that does not ask whether it is a follower would start itself without end.
+func TestFollowerStartsNone(t *testing.T) {
+	t.Setenv(followerEnv, "5s")
+	c, err := Start(Settings{Agent: "planner", Devices: []string{"cpu"}, Lease: 5 * time.Second})
+	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
+		t.Errorf("started %v, %v", c, err)
+	}
+}
+
 // An error of rank 0's is the reason if nothing is wrong with the followers, and so is why the context ended.
 func TestOwnError(t *testing.T) {
 	own := errors.New("own")
