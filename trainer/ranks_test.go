@@ -19,6 +19,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/launch"
+	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -271,6 +272,41 @@ func TestFollowerLostAgain(t *testing.T) {
 	}
 	if n := strings.Count(seen.String(), "going back"); n != 1 {
 		t.Errorf("went back %d times, want once", n)
+	}
+}
+
+// TestFollowerLostWhileItLoads kills the follower as soon as it is there: the second time ends the run, and the workers of other
+// agents hear of it.
+func TestFollowerLostWhileItLoads(t *testing.T) {
+	url, dir := startRedis(t), t.TempDir()
+	sets := append(untaught, onRanks(2, "store.url="+url, "store.timeout=5m")...)
+	over := make(chan struct{})
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if pid := followersOf(t, os.Getpid())["planner rank=1"]; pid != 0 {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
+	researcher := make(chan error, 1)
+	go func() {
+		researcher <- Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: &recorder{}})
+	}()
+	err := Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}})
+	close(over)
+	killing.Wait()
+	if err == nil || !Resumable(err) || !strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") {
+		t.Errorf("planner: %v", err)
+	}
+	var told *store.StopError
+	if err := <-researcher; !errors.As(err, &told) || !Resumable(err) {
+		t.Errorf("researcher: %v", err)
 	}
 }
 

@@ -30,6 +30,8 @@ type Options struct {
 	Task     task.Task        // in place of the configured one; nil: that
 	Gateway  *Gateway         // through which programs talk to the agents, if the configuration has one
 	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
+
+	before accident // that ended the round before
 }
 
 // agents are the names of the agents to run in this process.
@@ -77,14 +79,13 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) error {
 			return err
 		}
 	}
-	var before accident
 	for {
-		this, err := trainRound(ctx, cfg, opt, before)
+		this, err := trainRound(ctx, cfg, opt)
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case this.mayPass(before):
-			before = this
+		case this.mayPass(opt.before):
+			opt.before = this
 		case Resumable(err) || !store.Rewinds(err):
 			return err
 		}
@@ -102,7 +103,7 @@ func observed(o metrics.Observer) metrics.Observer {
 }
 
 // trainRound takes part in a round of the run. It returns the accident that ended it, if one did. The same as before ends the run.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options, before accident) (this accident, err error) {
+func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this accident, err error) {
 	own := *cfg // with the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
@@ -117,9 +118,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options, before acc
 	team, err := openTeam(opening, cfg, opt, setup{Dir: dir, Offers: points, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
-		return accidentOf(err, 0, 0), err
+		return team.accident, err
 	}
-	team.before = before
 	// Not before the team has agreed: what is written here is held against the settings of whoever resumes.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return this, errors.Join(err, team.close(context.WithoutCancel(ctx)))

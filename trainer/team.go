@@ -31,22 +31,21 @@ type team struct {
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
-// loads it. s.Offers are the states at hand.
+// loads it. s.Offers are the states at hand. Of a team that does not open, the accident remains.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
-	names := opt.agents(cfg)
+	t, names := &team{before: opt.before}, opt.agents(cfg)
 	options, err := assemble.Store(cfg)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
 	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
-		return nil, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
+		return t, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names}, opt.Stop
 	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
-	t := &team{}
 	if t.store, err = store.Open(ctx, options); err != nil {
-		return nil, err
+		return t, err
 	}
 	if err = t.enter(ctx, s, names); err == nil {
 		err = t.load(ctx, s)
@@ -55,7 +54,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		for _, m := range t.members {
 			t.breakOff(ctx, m, err)
 		}
-		return nil, errors.Join(err, t.close(context.WithoutCancel(ctx)))
+		return t, errors.Join(err, t.close(context.WithoutCancel(ctx)))
 	}
 	return t, nil
 }
