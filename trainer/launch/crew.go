@@ -66,6 +66,7 @@ func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, 
 type follower struct {
 	*process
 	answers chan Reply    // of one order at a time
+	asked   asked         // turns, of which many are sampled at once, also while an order is carried out
 	alive   atomic.Bool   // it gave a sign of life since the last look
 	ended   chan struct{} // closed when the process is gone
 }
@@ -132,17 +133,24 @@ func (c *Crew) attend(f *follower) {
 // listen returns an error if a follower says something other than that an order was carried out, and nil at the end of what it says.
 func (c *Crew) listen(f *follower) error {
 	for in := bufio.NewReader(f.replies); ; f.alive.Store(true) {
-		kind, content, err := readFrame(in, replyFrame, aliveFrame)
+		kind, content, err := readFrame(in, replyFrame, aliveFrame, turnFrame)
 		var reply Reply
-		if err == nil && kind == replyFrame {
+		wanted := true
+		switch {
+		case err != nil:
+		case kind == replyFrame:
 			err = decodeJSON(content, &reply)
+		case kind == turnFrame:
+			wanted, err = f.asked.take(content)
 		}
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 			return nil
 		case err != nil:
 			return &LostError{f.name(), "wrote something else than a reply: " + err.Error(), f.said.String()}
-		case kind == aliveFrame:
+		case !wanted:
+			return &LostError{f.name(), "answers what it was not asked", f.said.String()}
+		case kind != replyFrame:
 			continue
 		case reply.Error != "":
 			return &FailedError{f.name(), reply.Error, reply.Memory, reply.Alone}
@@ -223,11 +231,7 @@ func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Conte
 	})
 	for i, f := range c.followers {
 		c.left.Go(func() {
-			for _, frame := range orders[i] {
-				if _, err := f.orders.Write(frame); err != nil {
-					return // the process is gone: attend says why
-				}
-			}
+			_ = f.send(orders[i]...) // or the process is gone: attend says why
 		})
 	}
 	if err := own(acting); err != nil {
@@ -294,6 +298,9 @@ func (c *Crew) end(why error) error {
 
 // Err is why the crew has ended, nil while it is there.
 func (c *Crew) Err() error {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.why

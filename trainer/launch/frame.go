@@ -16,18 +16,25 @@ const (
 	sequenceFrame frameKind = 's' // a sequence of the order before
 	replyFrame    frameKind = 'r' // JSON of a Reply
 	aliveFrame    frameKind = 'a' // nothing: a sign of life
+	requestFrame  frameKind = 'q' // asks for a turn
+	cancelFrame   frameKind = 'c' // the number of a request: its turn is to end
+	turnFrame     frameKind = 't' // answers a request
 )
 
-// longest is the size of the longest content of a kind, in bytes. An order has a whole configuration. A sequence has as many tokens as a
-// model's context, and of a mixture some hundred bytes of experts for each.
+// longest is the size of the longest content of a kind, in bytes. An order has a whole configuration. A sequence or a turn has as many
+// tokens as a model's context, and of a mixture some hundred bytes of experts for each.
 func (k frameKind) longest() uint32 {
 	switch k {
 	case orderFrame:
 		return 16 << 20
-	case sequenceFrame:
+	case sequenceFrame, turnFrame:
 		return 1 << 30
+	case requestFrame:
+		return 64 << 20
 	case replyFrame:
 		return 1 << 20
+	case cancelFrame:
+		return 8
 	}
 	return 0
 }

@@ -42,6 +42,11 @@ func follow(p *Post) error {
 		switch {
 		case err != nil:
 			return err
+		case next.Kind == Sample:
+			p.Sample(sampled)
+			if ails {
+				p.Sample(misbehaves(p, o.Open.Agent))
+			}
 		case ails && o.Open.Agent == "stops":
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		case ails && o.Open.Agent == "dies":
@@ -233,6 +238,10 @@ func TestHostileOrders(t *testing.T) {
 		`{"kind":"reset"}`:                                       "",
 		`{"kind":"prepare","batch":3}`:                           "",
 		`{"kind":"update","which":[1],"adamw":{"lr":1}}`:         "",
+		`{"kind":"sample"}`:                                      "",
+		`{"kind":"renew","version":3}`:                           "",
+		`{"kind":"renew","version":-1}`:                          "version -1",
+		`{"kind":"release","version":3}`:                         "belongs to another",
 		`{"kind":"rm -rf"}`:                                      "unknown order",
 		`{"kind":"reset","batch":3}`:                             "belongs to another",
 		`{"kind":"reset","shell":"sh"}`:                          "unknown field",
@@ -264,8 +273,16 @@ func FuzzOrders(f *testing.F) {
 	f.Add(whole)
 	f.Add(whole[:len(whole)-1])
 	f.Add([]byte("o\xff\xff\xff\xff"))
+	receiveOrder := func(data []byte) received {
+		in := bytes.NewReader(data)
+		_, content, err := readFrame(in, orderFrame)
+		if err != nil {
+			return received{err: err}
+		}
+		return receiveOrder(content, in)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r := receiveOrder(bytes.NewReader(data))
+		r := receiveOrder(data)
 		if r.err != nil {
 			return
 		}
@@ -276,7 +293,7 @@ func FuzzOrders(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back := receiveOrder(bytes.NewReader(bytes.Join(again, nil))); back.err != nil || len(back.batch) != len(r.batch) {
+		if back := receiveOrder(bytes.Join(again, nil)); back.err != nil || len(back.batch) != len(r.batch) {
 			t.Fatalf("what was understood is not understood again: %v", back.err)
 		}
 	})

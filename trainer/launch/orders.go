@@ -26,17 +26,21 @@ const (
 	Restore   Kind = "restore"   // learner.RestoreMoments, from rank 0
 	Adopt     Kind = "adopt"     // learner.RestoreWeights, from rank 0
 	Refer     Kind = "refer"     // load the weights of the KL term from Folder
+	Sample    Kind = "sample"    // open the engine, and answer requests for turns from now on
+	Renew     Kind = "renew"     // policy.UpdateWeights to Version
+	Release   Kind = "release"   // learner.Close
 )
 
 // Order is what all ranks do next. It has the fields of its kind and no others.
 type Order struct {
-	Kind   Kind     `json:"kind"`
-	Open   *Opening `json:"open,omitempty"`
-	Group  *Group   `json:"group,omitempty"` // to join
-	Batch  int      `json:"batch,omitempty"` // sequences that follow it
-	Which  []int    `json:"which,omitempty"` // indices of sequences
-	AdamW  *AdamW   `json:"adamw,omitempty"` // of an update
-	Folder string   `json:"folder,omitempty"`
+	Kind    Kind     `json:"kind"`
+	Open    *Opening `json:"open,omitempty"`
+	Group   *Group   `json:"group,omitempty"` // to join
+	Batch   int      `json:"batch,omitempty"` // sequences that follow it
+	Which   []int    `json:"which,omitempty"` // indices of sequences
+	AdamW   *AdamW   `json:"adamw,omitempty"` // of an update
+	Folder  string   `json:"folder,omitempty"`
+	Version int64    `json:"version,omitempty"` // of weights
 }
 
 // AdamW is what an update is made with. Every update brings all of it, so that no follower has settings of its own.
@@ -69,6 +73,13 @@ type Reply struct {
 	Digest uint32 `json:"digest,omitempty"` // of the weights
 }
 
+// short is the reply with the beginning of a long reason.
+func (r Reply) short() Reply {
+	const most = 4 << 10
+	r.Error = r.Error[:min(len(r.Error), most)]
+	return r
+}
+
 // Bounds of what an order may ask for.
 const (
 	maxBatch = 1 << 24 // sequences of a batch
@@ -99,13 +110,16 @@ func (o Order) check() error {
 		want.Batch, want.AdamW = o.Batch, o.AdamW
 	case Refer:
 		want.Folder = o.Folder
-	case Reset, Gather, Restore, Adopt:
+	case Renew:
+		want.Version = o.Version
+	case Reset, Gather, Restore, Adopt, Sample, Release:
 	default:
 		return fmt.Errorf("launch: unknown order %.20q", o.Kind)
 	}
 	open, adam := o.Open, o.AdamW
 	switch {
-	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Folder != want.Folder:
+	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Folder != want.Folder,
+		o.Version != want.Version:
 		return fmt.Errorf("launch: an order to %s has what belongs to another", o.Kind)
 	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks):
 		return fmt.Errorf("launch: an order to %s does not say what", o.Kind)
@@ -113,6 +127,8 @@ func (o Order) check() error {
 		return fmt.Errorf("launch: an order to %s does not say whom", o.Kind)
 	case (o.Kind == Update || o.Kind == Supervise) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
 		return fmt.Errorf("launch: an order to %s has no learning rate or count", o.Kind)
+	case o.Version < 0:
+		return fmt.Errorf("launch: an order to %s version %d", o.Kind, o.Version)
 	case o.Batch < 0 || max(o.Batch, len(o.Which)) > maxBatch:
 		return fmt.Errorf("launch: an order to %s of %d sequences", o.Kind, cmp.Or(o.Batch, len(o.Which)))
 	}

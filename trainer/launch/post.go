@@ -14,11 +14,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// Post is where a follower gets its orders.
+// Post is where a follower gets its orders, and requests for turns beside them.
 type Post struct {
 	orders  chan received
 	mu      sync.Mutex // of replies
 	replies io.Writer
+	turns   turns
 }
 
 type received struct {
@@ -42,26 +43,34 @@ func Follower() *Post {
 	return p
 }
 
-// receive reads orders, and calls gone when there is nobody who gives some.
+// receive reads orders and requests, and calls gone when there is nobody who gives some.
 func (p *Post) receive(in io.Reader, gone func()) {
 	for {
-		r := receiveOrder(in)
-		if r.err == io.EOF {
+		kind, content, err := readFrame(in, orderFrame, requestFrame, cancelFrame)
+		r := received{err: err}
+		switch {
+		case err == io.EOF:
 			gone()
 			return
+		case err != nil:
+		case kind == orderFrame:
+			r = receiveOrder(content, in)
+		case kind == requestFrame:
+			r.err = p.begin(content)
+		case kind == cancelFrame:
+			r.err = p.turns.cancel(content)
 		}
-		p.orders <- r
+		if kind == orderFrame || r.err != nil {
+			p.orders <- r
+		}
 		if r.err != nil {
 			return
 		}
 	}
 }
 
-func receiveOrder(in io.Reader) (r received) {
-	_, content, err := readFrame(in, orderFrame)
-	if err != nil {
-		return received{err: err}
-	}
+// receiveOrder is the order that a frame has, with its batch, which follows the frame.
+func receiveOrder(content []byte, in io.Reader) (r received) {
 	if r.order, r.err = decodeOrder(content); r.err != nil {
 		return r
 	}
@@ -93,9 +102,7 @@ func (p *Post) live(interval time.Duration) {
 
 // Answer tells rank 0 that an order is carried out, or why it is not.
 func (p *Post) Answer(r Reply) error {
-	const most = 4 << 10
-	r.Error = r.Error[:min(len(r.Error), most)]
-	content, err := json.Marshal(r)
+	content, err := json.Marshal(r.short())
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
 	}

@@ -26,6 +26,7 @@ type process struct {
 	agent, device string
 	rank          int
 	cmd           *exec.Cmd
+	writing       sync.Mutex
 	orders        *os.File // to it
 	replies       *os.File // from it
 	said          *tail    // what it wrote on its standard output and error
@@ -58,6 +59,18 @@ func (p *process) start(environ []string) error {
 		p.closePipes()
 	}
 	return err
+}
+
+// send writes frames, one after another.
+func (p *process) send(frames ...[]byte) error {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	for _, b := range frames {
+		if _, err := p.orders.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }

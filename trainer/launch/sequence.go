@@ -27,9 +27,7 @@ func encodeSequence(q *learner.Sequence) ([]byte, error) {
 		return nil, fmt.Errorf("launch: %s: %d tokens, %d mask entries, %d log-probs", q.ID, n, len(q.Sampled), len(q.Behaviour))
 	}
 	out := make([]byte, 0, len(q.ID)+len(q.Whole)+9*n+2*len(q.Routes)+64)
-	for _, name := range []string{q.ID, q.Whole} {
-		out = append(order.AppendUint32(out, uint32(len(name))), name...)
-	}
+	out = appendText(appendText(out, q.ID), q.Whole)
 	for _, v := range []uint64{uint64(q.Group), math.Float64bits(q.Weight), math.Float64bits(q.Advantage)} {
 		out = order.AppendUint64(out, v)
 	}
@@ -64,12 +62,12 @@ func encodeSequence(q *learner.Sequence) ([]byte, error) {
 func decodeSequence(content []byte) (*learner.Sequence, error) {
 	r := reader{rest: content}
 	q := &learner.Sequence{ID: r.text(), Whole: r.text()}
-	q.Group, q.Weight, q.Advantage = int64(r.uint64()), math.Float64frombits(r.uint64()), math.Float64frombits(r.uint64())
+	q.Group, q.Weight, q.Advantage = int64(r.uint64()), r.float64(), r.float64()
 	flags, n, routes := r.byte(), r.count(5), r.count(2)
 	q.Stale = flags&staleFlag != 0
-	q.Tokens = column(&r, n, 4, func(b []byte) int32 { return int32(order.Uint32(b)) })
+	q.Tokens = column(&r, n, 4, token)
 	if flags&behaviourFlag != 0 {
-		q.Behaviour = column(&r, n, 4, func(b []byte) float32 { return math.Float32frombits(order.Uint32(b)) })
+		q.Behaviour = column(&r, n, 4, float)
 	}
 	if routes > 0 {
 		q.Routes = column(&r, routes, 2, order.Uint16)
@@ -110,6 +108,8 @@ func (r *reader) uint64() uint64 {
 	}
 	return 0
 }
+
+func (r *reader) float64() float64 { return math.Float64frombits(r.uint64()) }
 
 // count is a number of values of at least so many bytes each, of which the content must have as many.
 func (r *reader) count(each int) int {

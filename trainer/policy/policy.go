@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 )
 
@@ -177,4 +178,29 @@ type Stats struct {
 	Passes        int64         `json:"passes"`  // forward passes
 	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them
 	MaxInFlight   int           `json:"max_in_flight"`
+
+	// Ranks are the sampled tokens by rank of an agent with several devices; nil: it has one.
+	Ranks []int64 `json:"ranks,omitempty"`
+}
+
+// Plus is the work of two engines. Ranks are s's.
+func (s Stats) Plus(t Stats) Stats {
+	s.Requests += t.Requests
+	s.PromptTokens += t.PromptTokens
+	s.ReusedTokens += t.ReusedTokens
+	s.EvictedTokens += t.EvictedTokens
+	s.Recomputed += t.Recomputed
+	s.PutBack += t.PutBack
+	s.SampledTokens += t.SampledTokens
+	s.Passes += t.Passes
+	s.MaxInFlight += t.MaxInFlight
+	all := maps.Clone(s.Batches)
+	for size, n := range t.Batches {
+		if all == nil {
+			all = map[int]int64{}
+		}
+		all[size] += n
+	}
+	s.Batches = all
+	return s
 }
