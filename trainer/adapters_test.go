@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -145,9 +146,15 @@ func ledgers(t *testing.T, dir string, step int64) map[string]archive.LedgerMark
 }
 
 // TestOneBaseLag rolls out ahead on one base: the learner of one agent trains while both sample in one batch. What sampled is what is
-// trained, and no trajectory is older than it may be.
+// trained, and no trajectory is older than it may be. So it is on two devices.
 func TestOneBaseLag(t *testing.T) {
 	sets := append(oneBase(t), "run.steps=3", "grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=1")
+	for _, size := range []int{1, 2} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) { samplesAhead(t, onRanks(size, sets...)) })
+	}
+}
+
+func samplesAhead(t *testing.T, sets []string) {
 	seen := mustTrain(t, load(t, t.TempDir(), sets...), Options{})
 	for _, name := range []string{"planner", "researcher"} {
 		compared, learned := 0, 0.0

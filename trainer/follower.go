@@ -12,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // ServeFollower makes this process a follower, if a worker has started it as one, and does not return then: an agent with several
@@ -29,13 +30,14 @@ func ServeFollower() {
 	os.Exit(0)
 }
 
-// follower is the process of one of an agent's further ranks. It holds the agent's model on its device and its share of AdamW's moments,
-// speaks to nobody but the worker, which is rank 0, and to the group of ranks, and writes no file.
+// follower is the process of one of an agent's further ranks. It holds the agent's model on its device, an engine and its share of
+// AdamW's moments, speaks to nobody but the worker, which is rank 0, and to the group of ranks, and writes no file.
 type follower struct {
 	post       *launch.Post
 	rank, size int
 	wanted     assemble.Wanted
 	*assemble.Parts
+	engine   policy.Policy       // nil until it is to sample
 	prepared []*learner.Sequence // of the step that is trained
 }
 
@@ -52,8 +54,7 @@ func (f *follower) live(ctx context.Context) error {
 		case errors.As(err, &lost): // another process may go on
 			return err
 		case err != nil:
-			var alone *torch.GroupError
-			reply = launch.Reply{Error: err.Error(), Memory: outOfMemory(err), Alone: errors.As(err, &alone)}
+			reply = refusal(err)
 		}
 		if err := errors.Join(err, f.post.Answer(reply)); err != nil {
 			return err
@@ -61,9 +62,15 @@ func (f *follower) live(ctx context.Context) error {
 	}
 }
 
+// refusal says why an order or a request is not carried out.
+func refusal(err error) launch.Reply {
+	var alone *torch.GroupError
+	return launch.Reply{Error: err.Error(), Memory: outOfMemory(err), Alone: errors.As(err, &alone)}
+}
+
 // obey does this rank's part of what all ranks do next. The first order opens the model.
 func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
-	if (f.Parts == nil) != (o.Kind == launch.Open) {
+	if (f.Parts == nil) != (o.Kind == launch.Open) || f.engine == nil && o.Kind == launch.Renew {
 		return r, fmt.Errorf("an order to %s comes too early or again", o.Kind)
 	}
 	switch o.Kind {
@@ -93,8 +100,31 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 		}
 	case launch.Refer:
 		err = f.ReferTo(ctx, f.wanted.Config, f.wanted.Config.Agent(f.wanted.Agent), o.Folder)
+	case launch.Sample:
+		if f.engine, err = f.OpenEngine(ctx, f.wanted); err == nil {
+			f.post.Sample(f.sample)
+		}
+	case launch.Renew:
+		err = f.engine.UpdateWeights(ctx, o.Version)
+	case launch.Release:
+		err = f.Learner.Close(ctx)
 	}
 	return r, err
+}
+
+// sample samples a turn, beside others and beside orders.
+func (f *follower) sample(ctx context.Context, r policy.Request) (t launch.Turn) {
+	var err error
+	t.Completion, err = f.engine.Generate(ctx, r)
+	var lost *torch.LostError
+	if errors.As(err, &lost) { // another process may go on
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if t.Stats = f.engine.Stats(); err != nil && (ctx.Err() == nil || t.Finish != policy.FinishCancelled) {
+		return launch.Turn{Reply: refusal(err), Stats: t.Stats}
+	}
+	return t
 }
 
 // open tries the kernels of the device and loads the weights.

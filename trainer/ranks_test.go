@@ -61,23 +61,81 @@ func TestRanksRepeat(t *testing.T) {
 		if v := again.find(t, "step", 2, name).Values; v["grad_norm"] == 0 || v["groups_degenerate"]+v["groups_empty"] == v["groups"] {
 			t.Errorf("%s learned nothing: %v", name, v)
 		}
+		if at := again.find(t, "step", 2, name).Counts["rank_tokens"]; at["0"] == 0 || at["1"] == 0 {
+			t.Errorf("tokens that the ranks of %s sampled: %v", name, at)
+		}
+	}
+	alone, err := Evaluate(t.Context(), load(t, dir, onRanks(2)...), EvalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range alone.Records {
+		want := again.find(t, "eval", 3, got.Agent)
+		for name, v := range want.Values {
+			if !clocked(name) && got.Values[name] != v {
+				t.Errorf("%s: %s is %v on one device and %v on two", got.Agent, name, got.Values[name], v)
+			}
+		}
+		if at := want.Counts["rank_tokens"]; at["1"] == 0 || got.Counts["rank_tokens"] != nil {
+			t.Errorf("%s: tokens by rank %v in the run, %v by itself", got.Agent, at, got.Counts["rank_tokens"])
+		}
 	}
 }
 
-// TestRanksResume goes on from one checkpoint of two ranks with one, two and four. The next step rolls out with equal weights, so its
-// ledger is the same, and its update differs by the order of sums. Then what one rank wrote goes on with four.
+// TestRanksSampleAlike: a step from equal weights has the same conversations on one device and on two, token by token with their
+// log-probs: of a mixture, whose trainer takes the recorded experts; of a sampler in bf16 whose cache is too small for its conversations;
+// of frozen weights; and of agents that adapt one model.
+func TestRanksSampleAlike(t *testing.T) {
+	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
+	base := oneBase(t)
+	for name, sets := range map[string][]string{
+		"mixture": append([]string{mixture, "grpo.routing_warn=0", "grpo.routing_stop=1e-9"}, untaught...),
+		"bf16": append([]string{"agents.planner.engine={dtype: bf16, slots: 3, conversations: 8, context: 256, cache_tokens: 256}", "grpo.gap_stop=1"},
+			untaught...),
+		"frozen":    append([]string{"agents.planner.train=false"}, untaught...),
+		"one model": append(append(slices.Clone(base), untaught...), "agents.planner.lora.init=gaussian"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := map[int]string{}
+			for size := range 3 {
+				if size == 0 {
+					continue
+				}
+				dir := t.TempDir()
+				seen := mustTrain(t, load(t, dir, append(onRanks(size, "run.steps=1"), sets...)...), Options{})
+				said[size] = readFile(t, filepath.Join(dir, "trajectories", "step-0", "planner.jsonl"))
+				r := seen.find(t, "step", 1, "planner")
+				if r.Values["routing_differs"] != 0 || r.Values["routing_free"] != 0 {
+					t.Errorf("%d: %v", size, r.Values)
+				}
+				if at := r.Counts["rank_tokens"]; size > 1 && (at["0"] == 0 || at["1"] == 0) {
+					t.Errorf("tokens by rank: %v", at)
+				}
+			}
+			if said[1] != said[2] || said[1] == "" {
+				t.Errorf("two devices sample otherwise than one")
+			}
+		})
+	}
+}
+
+// TestRanksResume goes on from one checkpoint of two ranks with one, two, three and four. The next step rolls out with equal weights, so its
+// ledger and its conversations are the same, token by token with their log-probs, and its update differs by the order of sums. Then what
+// one rank wrote goes on with four.
 func TestRanksResume(t *testing.T) {
 	from, _ := rankedRun(t)
 	steps := map[int]map[string][]float32{}
-	ledgers := map[int]string{}
+	rolledOut := map[int]string{}
 	var last string
-	for _, size := range []int{1, 2, 4} {
+	for _, size := range []int{1, 2, 3, 4} {
 		dir := filepath.Join(t.TempDir(), "run")
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
 		mustTrain(t, load(t, dir, onRanks(size, "run.steps=4")...), Options{Resume: true})
-		ledgers[size] = readFile(t, filepath.Join(dir, "ledger", "planner.jsonl")) + readFile(t, filepath.Join(dir, "ledger", "researcher.jsonl"))
+		for _, name := range []string{"planner.jsonl", "researcher.jsonl"} {
+			rolledOut[size] += readFile(t, filepath.Join(dir, "ledger", name)) + readFile(t, filepath.Join(dir, "trajectories", "step-3", name))
+		}
 		steps[size] = checkpointWeights(t, dir, 4)
 		if got := ranksOf(t, dir, 4); got != size {
 			t.Errorf("the state of a checkpoint of %d ranks says %d", size, got)
@@ -87,8 +145,8 @@ func TestRanksResume(t *testing.T) {
 		}
 	}
 	before, apart := checkpointWeights(t, from, 3), 0.0
-	for _, size := range []int{2, 4} {
-		if ledgers[size] != ledgers[1] {
+	for _, size := range []int{2, 3, 4} {
+		if rolledOut[size] != rolledOut[1] {
 			t.Errorf("%d ranks rolled out something else than one from the same weights", size)
 		}
 		for name, one := range steps[1] {
@@ -215,21 +273,26 @@ func followersOf(t *testing.T, parent int) map[string]int {
 	return out
 }
 
-// TestFollowerLost kills a follower in the middle of a step, and stops one for ever: the worker goes back to its checkpoint with new
-// followers, and the run ends with the bits of one that nothing interrupted.
+// TestFollowerLost kills a follower in the rollouts of a step and in its update, and stops one for ever: the worker goes back to its
+// checkpoint with new followers, and the run ends with the bits of one that nothing interrupted.
 func TestFollowerLost(t *testing.T) {
 	want, _ := rankedRun(t)
-	for signal, note := range map[syscall.Signal]string{
-		syscall.SIGKILL: "rank 1 of planner on cpu was killed",
-		syscall.SIGSTOP: "rank 1 of planner on cpu has given no sign of life for 5s",
-	} {
-		t.Run(signal.String(), func(t *testing.T) {
+	const killed, stopped = "rank 1 of planner on cpu was killed", "rank 1 of planner on cpu has given no sign of life for 5s"
+	for _, c := range []struct {
+		signal   syscall.Signal
+		in, note string
+	}{{syscall.SIGKILL, "step-1", killed}, {syscall.SIGKILL, "learn", killed}, {syscall.SIGSTOP, "step-1", stopped}, {syscall.SIGSTOP, "learn", stopped}} {
+		note := c.note
+		t.Run(c.in+" "+c.signal.String(), func(t *testing.T) {
 			dir := t.TempDir()
 			began, struck := false, false // of the second step
 			seen := &recorder{}
 			seen.on = func(agent, phase string, _ int) {
-				began = began || agent == "planner" && phase == "step-1"
-				if agent != "planner" || phase != "learn" || !began || struck {
+				if agent != "planner" {
+					return
+				}
+				began = began || phase == "step-1"
+				if phase != c.in || !began || struck {
 					return
 				}
 				struck = true
@@ -237,7 +300,7 @@ func TestFollowerLost(t *testing.T) {
 					saved, err := archive.CheckpointsOf(dir).List()
 					return err != nil || len(saved) > 0
 				})
-				if pid := followersOf(t, os.Getpid())["planner rank=1"]; pid == 0 || syscall.Kill(pid, signal) != nil {
+				if pid := followersOf(t, os.Getpid())["planner rank=1"]; pid == 0 || syscall.Kill(pid, c.signal) != nil {
 					t.Error("there is no follower to strike")
 				}
 			}

@@ -148,17 +148,27 @@ func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	r.Counts["calls"] = histogram
 }
 
-// describeBatches is how many sequences decoded together in the engine's passes since the last record.
+// describeBatches is how many sequences decoded together in the engine's passes since the last record, and where they were sampled.
 func (w *worker) describeBatches(r *metrics.Record) {
-	s := w.Policy.Stats()
+	s, before := w.Policy.Stats(), w.sampled
+	w.sampled = s
 	histogram := map[string]int64{}
 	for size, passes := range s.Batches {
-		if n := passes - w.decoded[size]; n > 0 {
+		if n := passes - before.Batches[size]; n > 0 {
 			histogram[strconv.Itoa(size)] = n
 		}
 	}
-	w.decoded = s.Batches
 	r.Counts["decode_batch"] = histogram
+	if len(s.Ranks) > 0 {
+		byRank := map[string]int64{}
+		for rank, n := range s.Ranks {
+			if before.Ranks != nil {
+				n -= before.Ranks[rank]
+			}
+			byRank[strconv.Itoa(rank)] = n
+		}
+		r.Counts["rank_tokens"] = byRank
+	}
 	r.Values["in_flight_max"] = float64(s.MaxInFlight)
 	r.Values["evicted_tokens"] = float64(s.EvictedTokens)
 	r.Values["recomputed_tokens"] = float64(s.Recomputed)

@@ -48,7 +48,12 @@ func (w *worker) publishHeld(ctx context.Context, n int64, held *experience) err
 }
 
 // rollOut is the first half of a phase, training step and evaluation alike.
-func (w *worker) rollOut(ctx context.Context, p store.Phase) (*experience, error) {
+func (w *worker) rollOut(ctx context.Context, p store.Phase) (held *experience, err error) {
+	defer func() {
+		if err == nil {
+			err = w.Lost() // a program may have taken that for a turn that fails
+		}
+	}()
 	if !w.main {
 		return w.serve(ctx, p)
 	}
@@ -107,7 +112,7 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	c := w.collect(p, plan)
 	play := func(queries []task.Query) error {
 		g, gctx := errgroup.WithContext(ctx)
-		g.SetLimit(w.cfg.Conversations(w.agent))
+		g.SetLimit(w.cfg.ConversationsAtOnce(w.agent))
 		for _, q := range queries {
 			for k := range rollouts {
 				g.Go(func() error { return w.attempt(gctx, c, q, k) })
@@ -217,7 +222,7 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
-	most := w.cfg.Conversations(w.agent)
+	most := w.cfg.ConversationsAtOnce(w.agent)
 	g.SetLimit(most)
 	var answering atomic.Int64
 	for {

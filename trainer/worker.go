@@ -16,6 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/course"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -34,7 +35,7 @@ type worker struct {
 	from         int64            // version at which the round begins
 	refused      int              // steps in a row in which an update was refused
 	removedSteps int              // steps in a row of which too many rollouts were removed
-	decoded      map[int]int64    // the engine's passes by size of the decode batch, up to the last record
+	sampled      policy.Stats     // the engine's, at the last record
 
 	tally tally // of the steps made here
 

@@ -74,7 +74,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		p.Policy, p.Player = m, player
 		return p, nil
 	}
-	if want.Learns && len(a.Ranks()) > 1 {
+	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // or the further ones have nothing to do
 		err = p.lead(ctx, want, a)
 	} else if err = p.load(ctx, want, a); err == nil && want.Learns {
 		err = p.learns(ctx, want, a, ranks.Solo{})
@@ -85,7 +85,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
 		return p, err
 	}
-	sampler, err := makerOf(cfg, a).open(ctx, p, want)
+	sampler, err := p.openSampler(ctx, want, a)
 	if err != nil {
 		return p, err
 	}
@@ -243,7 +243,7 @@ func (p *Parts) Close(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("closing the %s: %w", what, err))
 		}
 	}
-	p.crew.Close()
+	p.crew.Close() // before the learner, which then frees rank 0's part
 	if p.Gateway != nil {
 		p.Gateway.Close()
 	}
@@ -254,7 +254,7 @@ func (p *Parts) Close(ctx context.Context) error {
 		note("policy", p.Policy.Close(ctx))
 	}
 	if p.Learner != nil {
-		note("learner", p.Learner.Close(ctx))
+		note("learner", p.Learner.Learner.Close(ctx))
 	}
 	for _, free := range slices.Backward(p.frees) {
 		note("device and its weights", free(ctx))

@@ -7,11 +7,12 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/launch"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // An agent with several devices has a process for each (docs/ranks.md). This process is rank 0, and starts the others.
 
-// lead loads the agent's weights and allocates what trains them, here and in the processes of its further ranks.
+// lead loads the agent's weights and, where it learns, allocates what trains them, here and in the processes of its further ranks.
 func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
 	all := a.Ranks()
 	p.crew, err = launch.Start(launch.Settings{Agent: a.Name, Devices: all[1:], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
@@ -21,7 +22,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	of := func(rank int) launch.Opening {
 		return launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights, Rank: rank, Size: len(all)}
 	}
-	if _, err = p.crew.Open(ctx, of, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil {
+	if _, err = p.crew.Open(ctx, of, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
 		return err
 	}
 	meet, err := torch.ServeRendezvous("127.0.0.1:0")
@@ -45,9 +46,33 @@ func configOf(want Wanted, a *config.Agent, device string) []byte {
 	own.Agents = append([]config.Agent{}, own.Agents...)
 	own.Run.Threads = threads(want.Config, want.devices())
 	other := own.Agent(a.Name)
+	other.Engine.Slots = want.Config.Slots(a) // which depends on the number of devices
 	other.Device, other.Devices = device, nil
 	return own.Dump("/")
 }
+
+// openSampler opens what samples for the agent: an engine on each of its devices, or servers.
+func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (s policy.Policy, err error) {
+	open := func(ctx context.Context) (err error) {
+		s, err = makerOf(want.Config, a).open(ctx, p, want)
+		return err
+	}
+	if a.Engine.Remote() {
+		return s, open(ctx)
+	}
+	if _, err = p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
+		return nil, err
+	}
+	return p.crew.Sampler(s, p.Model.Config.VocabSize), nil
+}
+
+// OpenEngine opens the engine of a follower.
+func (p *Parts) OpenEngine(ctx context.Context, want Wanted) (policy.Policy, error) {
+	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
+}
+
+// Lost is why an agent's further ranks are gone, nil while they are there or if there are none.
+func (p *Parts) Lost() error { return p.crew.Err() }
 
 // Follower loads the weights of a follower. cfg is the configuration in o, of which want is what Join wants.
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {

@@ -8,18 +8,31 @@ import (
 
 // Values that depend on several keys.
 
-// Slots returns how many sequences of an agent sample at once: engine.slots or, if that is 0, the rollouts of a step, at most
-// 128.
+// Slots returns how many sequences of an agent sample at once on each of the devices that sample: engine.slots or, if that is 0, a device's
+// share of the rollouts of a step, at most 128.
 func (c *Config) Slots(a *Agent) int {
 	if n := a.Engine.Slots; n > 0 {
 		return n
 	}
 	const most = 128
-	return min(c.Task.QueriesPerStep*c.GRPO.Rollouts, most)
+	n := a.engines()
+	return min((c.Task.QueriesPerStep*c.GRPO.Rollouts+n-1)/n, most)
 }
 
-// Conversations returns how many conversations an agent holds at once: at least as many as can sample.
+// Conversations returns how many conversations an agent holds at once on each of the devices that sample: at least as many as can
+// sample.
 func (c *Config) Conversations(a *Agent) int { return max(a.Engine.Conversations, c.Slots(a)) }
+
+// ConversationsAtOnce returns how many conversations an agent holds at once.
+func (c *Config) ConversationsAtOnce(a *Agent) int { return a.engines() * c.Conversations(a) }
+
+// engines is how many of an agent's devices sample. Servers have settings of their own.
+func (a *Agent) engines() int {
+	if a.Engine.Remote() {
+		return 1
+	}
+	return len(a.Ranks())
+}
 
 // ContextTokens returns the largest number of tokens of a conversation, for a model with the given number of positions.
 func (a *Agent) ContextTokens(positions int) int {

@@ -101,11 +101,11 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:2:36: agents.a.device: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:2:75: agents.b.device: is one device; give several as a list under devices, such as [cuda:0, cuda:1]\n" +
 				"f.yaml:2:126: agents.c.dtype: bf16 is for GPUs; on the CPU an agent is fp32"},
-		{name: "devices", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, device: cpu, devices: [\"cuda:0\", cpu, gpu]}\n  b: {role: sub, model: m, train: false, devices: [cpu, cpu]}\n",
+		{name: "devices", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, device: cpu, devices: [\"cuda:0\", cpu, gpu]}\n  b: {role: sub, model: m, train: false, devices: [cpu, cpu], engine: {kind: vllm, url: [\"http://h:1\"], weights: {path: w}}}\n",
 			want: "f.yaml:3:42: agents.a.devices: given besides device, which is cpu; keep one\n" +
 				"f.yaml:3:62: agents.a.devices[1]: is cpu beside cuda:0; the devices of an agent compute the same, so they are all CPUs or all GPUs\n" +
 				"f.yaml:3:67: agents.a.devices[2]: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
-				"f.yaml:4:42: agents.b.devices: the devices share the work of training, and b is not trained; give one device"},
+				"f.yaml:4:42: agents.b.devices: the devices share the work of training, and b is not trained and samples on servers; give one device"},
 		{name: "many devices", text: team, sets: []string{"agents.a.devices=[" + strings.Repeat("cpu, ", 64) + "cpu]"},
 			want: "--set agents.a.devices=[cpu, cpu, cpu, cpu, cpu, cpu, cpu, cpu, cp…: agents.a.devices: 65 devices are more than the 64 that one worker can have"},
 		{name: "devices of a hosted model", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m}, b: {role: sub, devices: [cpu, cpu], model: {kind: openai, url: \"https://h/v1\", name: n}}}\n",

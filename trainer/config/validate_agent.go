@@ -78,8 +78,8 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	if len(ranks) > maxRanks {
 		d.failAt(key+".devices", "%d devices are more than the %d that one worker can have", len(ranks), maxRanks)
 	}
-	if len(ranks) > 1 && !a.Train && !c.ColdStarts(a) && a.Model.Endpoint == nil { // an arm that freezes it starts no further processes
-		d.failAt(key+".devices", "the devices share the work of training, and %s is not trained; give one device", a.Name)
+	if len(ranks) > 1 && !a.Train && !c.ColdStarts(a) && a.Engine.Remote() {
+		d.failAt(key+".devices", "the devices share the work of training, and %s is not trained and samples on servers; give one device", a.Name)
 	}
 	for i, device := range ranks {
 		item := fmt.Sprintf("%s.devices[%d]", key, i)

@@ -95,10 +95,9 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	return l.Agree(ctx, replies)
 }
 
-// Close frees what rank 0 trains with, and ends the followers.
+// Close frees what all ranks train with. The followers may go on to sample.
 func (l *Learner) Close(ctx context.Context) error {
-	err := l.Learner.Close(ctx)
-	l.crew.Close()
+	_, err := l.crew.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
 	return err
 }
 

@@ -60,8 +60,7 @@ type Lever struct {
 func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
 	p := Need{Agent: a.Name, Device: deviceOf(a, 0), Shares: len(before) > 0}
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)
-	n, size := model.Parameters(), valueSize(a)
-	slots, context := int64(cfg.Slots(a)), int64(a.ContextTokens(model.MaxPosition))
+	n := model.Parameters()
 	p.hold(cfg, a, model, trained, quantised)
 	p.Files = 4 * n
 	if a.Adapts() {
@@ -73,56 +72,64 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
 		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
 	}
+	p.compute(cfg, a, model, before...)
+	p.record(a, model, trajectories(cfg, a))
+	if cfg.Learns(a) || cfg.ColdStarts(a) { // a cold start that is stopped is saved from a copy, too
+		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
+	}
+	return p
+}
+
+// CountFollower counts the need of the process of one of an agent's further devices, which samples and trains and does nothing else. The
+// arguments are those of Count.
+func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
+	p := Need{Agent: a.Name, Rank: rank, Device: deviceOf(a, rank)}
+	p.hold(cfg, a, model, trained, quantised)
+	p.compute(cfg, a, model)
+	if !a.Engine.Remote() {
+		p.record(a, model, int64(cfg.Conversations(a)))
+	}
+	return p
+}
+
+// compute adds what sampling and training need beside what is held, with the keys to which it is proportional.
+func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, before ...*config.Agent) {
+	taught, size := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a)
+	slots, context := cfg.Slots(a), a.ContextTokens(model.MaxPosition)
+	prefix := "agents." + a.Name + ".engine."
 	var activations int64
 	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
-		p.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size)-cacheBytes(cfg, before, model, size))
-		activations = samplingActivations(model, slots, context, size)
+		n.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size)-cacheBytes(cfg, before, model, size))
+		activations = samplingActivations(model, int64(slots), int64(context), size)
+		if given := a.Engine.CacheTokens; given > 0 {
+			n.lever(prefix+"cache_tokens", given, KVCache)
+		} else {
+			n.lever(prefix+"slots", slots, KVCache)
+		}
 	}
 	if taught {
 		activations = max(activations, updateActivations(model, a))
 	}
 	if activations > 0 {
-		p.add(Activations, activations)
-	}
-	if p.Device != "cpu" {
-		p.add(Overhead, overhead(p))
-	}
-	routes := 2 * int64(model.RouteWidth()) * context * trajectories(cfg, a)
-	if routes > 0 {
-		p.Parts = append(p.Parts, Part{Routes, "cpu", routes})
-	}
-	if cfg.Learns(a) || cfg.ColdStarts(a) { // a cold start that is stopped is saved from a copy, too
-		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
-	}
-
-	prefix := "agents." + a.Name + ".engine."
-	if !a.Engine.Remote() {
-		if n := a.Engine.CacheTokens; n > 0 {
-			p.lever(prefix+"cache_tokens", n, KVCache)
-		} else {
-			p.lever(prefix+"slots", int(slots), KVCache)
-		}
+		n.add(Activations, activations)
 	}
 	if taught {
-		p.trainingLever(a, int(context))
+		n.trainingLever(a, context)
 	}
-	if routes > 0 {
-		p.Levers = append(p.Levers, Lever{prefix + "context", int(context), Part{Routes, "cpu", routes}})
+	if n.Device != "cpu" {
+		n.add(Overhead, overhead(*n))
 	}
-	return p
 }
 
-// CountFollower counts the need of the process of one of an agent's further devices, which trains and does nothing else. The arguments are
-// those of Count.
-func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
-	p := Need{Agent: a.Name, Rank: rank, Device: deviceOf(a, rank)}
-	p.hold(cfg, a, model, trained, quantised)
-	p.add(Activations, updateActivations(model, a))
-	if p.Device != "cpu" {
-		p.add(Overhead, overhead(p))
+// record adds the experts that are recorded of so many sequences of a mixture.
+func (n *Need) record(a *config.Agent, model arch.Config, sequences int64) {
+	context := a.ContextTokens(model.MaxPosition)
+	routes := 2 * int64(model.RouteWidth()) * int64(context) * sequences
+	if routes > 0 {
+		part := Part{Routes, "cpu", routes}
+		n.Parts = append(n.Parts, part)
+		n.Levers = append(n.Levers, Lever{"agents." + a.Name + ".engine.context", context, part})
 	}
-	p.trainingLever(a, a.ContextTokens(model.MaxPosition))
-	return p
 }
 
 // trainingLever is the key to which the activations of training are proportional.

@@ -136,8 +136,8 @@ func TestCountOfRoutes(t *testing.T) {
 	}
 }
 
-// Of an agent with several devices each has the weights, its share of the moments and, in bf16, of the summed gradient; only the first
-// samples and saves.
+// Of an agent with several devices each has the weights, its share of the moments and, in bf16, of the summed gradient, and samples; only
+// the first saves.
 func TestCountOfRanks(t *testing.T) {
 	const (
 		n     = smolLM2
@@ -154,8 +154,8 @@ func TestCountOfRanks(t *testing.T) {
 		if p.Device != device || p.Of(Master) != 4*third || p.Of(Gradients) != 2*n+4*third || p.Of(Moments) != 8*third || p.Of(Reference) < 2*n || p.Of(Weights) < 2*n {
 			t.Errorf("rank %d: %v", rank, p)
 		}
-		if sampling := p.Of(KVCache) + p.Of(Snapshot); (sampling == 0) != (rank > 0) || p.Of(Activations) == 0 {
-			t.Errorf("rank %d: %v", rank, p)
+		if cache := int64(2 * 2 * 30 * 6 * 1024 * 192); p.Of(KVCache) != cache || (p.Of(Snapshot) == 0) != (rank > 0) || p.Of(Activations) == 0 {
+			t.Errorf("rank %d: %v, want a cache of %d for a third of 16 rollouts", rank, p, cache)
 		}
 	}
 	follower := CountFollower(cfg, boss, 2, smolLM2Shape, n, 0)

@@ -106,7 +106,7 @@ var Sections = []Section{
 		{"rollout_tokens_per_second", "tokens/s", inPhase, "sampled_tokens over rollout_seconds."},
 		{"evicted_tokens", "tokens", inPhase, "Tokens of waiting conversations whose cached keys and values made room for others, since the engine started (`engine.cache_tokens`)."},
 		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that went on after that and were computed again, since the engine started."},
-		{"in_flight_max", "count", inPhase, "Most conversations in flight at once since the engine started."},
+		{"in_flight_max", "count", inPhase, "Most conversations in flight at once since the engine started; of an agent with several devices the sum of each one's."},
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, including waits for other agents."},
 		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens divided by the seconds of their updates."},
 		{"checkpoint_wait_seconds", "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and for the previous checkpoint to be complete."},
@@ -123,6 +123,7 @@ var Histograms = Section{"Counts", "histograms: how often each integer occurred"
 	{"calls", "rollouts", inPhase, "Rollouts by their number of delegations d_k. Main agent: to all sub-agents; sub-agent: to it."},
 	{"right_samples", "queries", "eval", "Queries by how many of their eval.samples samples were answered correctly (correctness 1). Main agent only."},
 	{"decode_batch", "passes", inPhase, "Forward passes of the engine with rows of the agent since the previous record, by the number of sequences that each decoded, those of agents that share the engine included; 0: passes of prompts only."},
+	{"rank_tokens", "tokens", inPhase, "Sampled tokens since the previous record by rank, of an agent with several devices (docs/ranks.md)."},
 }}
 
 // Names of Record.Counts whose keys are tools.
