@@ -54,6 +54,12 @@ func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most in
 	return values, nil
 }
 
+// together returns an error where any rank has one.
+func (l *Learner) together(ctx context.Context, err error) error {
+	_, err = agree(ctx, l.group, 0, err, 0)
+	return err
+}
+
 // tell exchanges words.
 func tell[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]word[T], error) {
 	said := make([]word[T], g.Size())

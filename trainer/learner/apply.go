@@ -19,7 +19,8 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		return norm, err
 	}
 	a := l.opt.Adam
-	err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
+	// The others make the update: this rank does too, and ends the group after that if ctx has ended.
+	err = l.model.Device.Do(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
 		var copied unsafe.Pointer
 		if half := l.params.Half(); half != nil {
 			copied = l.share(half).Ptr()
@@ -27,7 +28,10 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		err = kernels.AdamW(model.Backend(s), l.share(l.params.Master()).Ptr(), l.m.Ptr(), l.v.Ptr(), l.share(l.grad).Ptr(), copied, l.to-l.from, norm, kernels.AdamWConfig{
 			LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
 		})
-		if err != nil {
+		if refused(err) { // by all, as they have one norm
+			return err
+		}
+		if err = l.together(ctx, err); err != nil {
 			return err
 		}
 		for _, whole := range l.whole() {

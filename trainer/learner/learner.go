@@ -178,13 +178,10 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	}
 	clock, err := startGPUTime(ctx, l.model.Device)
 	defer clock.close()
-	if err != nil {
-		return Report{}, err
+	if err == nil {
+		err = l.zeroGrad(ctx)
 	}
-	if err := l.zeroGrad(ctx); err != nil {
-		return Report{}, err
-	}
-	if err := l.passes(ctx, batch, loss, lr); err != nil {
+	if err := l.passes(ctx, batch, loss, lr, err); err != nil {
 		return Report{}, err
 	}
 	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
@@ -204,12 +201,12 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 }
 
 // passes runs this rank's micro-batches and sums up the loss of all ranks, and with the last micro-batch the gradient of a compute
-// type that is not fp32.
-func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64) error {
+// type that is not fp32. If this rank is unable to, all return an error.
+func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, unable error) error {
 	load := make([]int, l.group.Size())
 	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
 	observed := l.dealt(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
-	all, err := l.plan(ctx, batch, lr, learning)
+	all, err := l.plan(ctx, batch, lr, learning, unable)
 	if err != nil {
 		return err
 	}

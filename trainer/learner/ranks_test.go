@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
@@ -32,12 +34,18 @@ func TestRank(t *testing.T) {
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cpu", g) })
 		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
 		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
+		t.Run("a gradient that is not finite", func(t *testing.T) { ranksRefuseGradient(t, g) })
+		t.Run("nothing to learn", func(t *testing.T) { ranksSkip(t, g) })
+		t.Run("nothing to read", func(t *testing.T) { ranksRestoreNothing(t, g) })
 		t.Run("another update", func(t *testing.T) { ranksDiffer(t, g) })
 	case "learn on GPUs":
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cuda:0", g) })
 	case "lose":
 		ranksLoseOne(t, g)
+	case "cancel update", "cancel demonstrations", "cancel copy", "cancel weights":
+		_, what, _ := strings.Cut(rank.Part, " ")
+		ranksCancel(t, g, rank.Dir, what)
 	case "save":
 		ranksSave(t, g, rank.Dir)
 	case "go on":
@@ -65,6 +73,19 @@ func TestRanksLoseOne(t *testing.T) {
 	for rank, err := range rankstest.Run(t, 4, "lose", "") {
 		if killed := rank == 2; killed != (err != nil) || killed && !strings.Contains(err.Error(), "signal: killed") {
 			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
+func TestRanksCancelOne(t *testing.T) {
+	for what, exchanges := range map[string]int{"update": 4, "demonstrations": 4, "copy": 1, "weights": 1} {
+		for n := range exchanges {
+			dir := filepath.Join(t.TempDir(), fmt.Sprint(n)) // the part reads in it after how many exchanges
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Run(fmt.Sprint(what, " after ", n), func(t *testing.T) { rankstest.Pass(t, 2, "cancel "+what, dir) })
 		}
 	}
 }
@@ -305,6 +326,150 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 			t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
 		}
 		wantSameWeights(t, l)
+	}
+}
+
+// ranksRefuseGradient: a gradient of which one rank's share is not finite is refused by all, and changes nothing.
+func ranksRefuseGradient(t *testing.T, g ranks.Group) {
+	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: compute}), mixtureOptions(func(o *Options) { o.Group = g }))
+		before, _, _ := stateOf(t, l)
+		if g.Rank() == 1 {
+			inDevice(t, l.model, func(*torch.Scope) { l.share(l.grad).Fill_(math.NaN()) })
+		}
+		_, err := l.apply(t.Context(), 1e-3)
+		if !refused(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
+			t.Errorf("%v: got %v, want that the norm is refused", compute, err)
+		}
+		wantSame(t, g, "refusal", err)
+		if after, m, v := stateOf(t, l); !slices.Equal(after, before) || slices.ContainsFunc(slices.Concat(m, v), func(x float32) bool { return x != 0 }) || l.Steps() != 0 {
+			t.Errorf("%v: weights or moments changed", compute)
+		}
+	}
+}
+
+// ranksSkip: where nothing is to be learned no rank makes an update, and all report the same.
+func ranksSkip(t *testing.T, g ranks.Group) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
+	batch := tinyBatch(t, l, 0.3)
+	for _, q := range batch {
+		q.Advantage = 0
+	}
+	before, _, _ := stateOf(t, l)
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Update(t.Context(), batch, 1e-3)
+	if err != nil || r.Refused != nil || !r.Skipped {
+		t.Errorf("%+v, %v; want a skipped update", r, err)
+	}
+	wantSame(t, g, "report", r.Values)
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+		t.Error("the weights changed")
+	}
+	trained(t, l, tinyBatch(t, l, 0.3))
+	wantSameWeights(t, l)
+}
+
+// ranksRestoreNothing: what rank 0 cannot read is an error of all, who can go on with what it reads after that.
+func ranksRestoreNothing(t *testing.T, g ranks.Group) {
+	l := keeping(t, g, 1)
+	weights, m, v := stateOf(t, l)
+	reads := func(values []float32, until int64) func(int64, []float32) error {
+		if g.Rank() > 0 {
+			return nil
+		}
+		return func(from int64, dst []float32) error {
+			if from >= until {
+				return errors.New("the disk is gone")
+			}
+			copy(dst, values[from:])
+			return nil
+		}
+	}
+	n := l.params.Numel()
+	for what, err := range map[string]error{
+		"weights":        l.RestoreWeights(t.Context(), reads(weights, 0)),
+		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)), // rank 0's share alone
+		"second moments": l.RestoreMoments(t.Context(), reads(m, n), reads(v, 0)),
+	} {
+		if err == nil || !strings.HasSuffix(err.Error(), "the disk is gone") {
+			t.Errorf("%s: got %v, want that they cannot be read", what, err)
+		}
+	}
+	if err := errors.Join(l.RestoreWeights(t.Context(), reads(weights, n)), l.RestoreMoments(t.Context(), reads(m, n), reads(v, n))); err != nil {
+		t.Fatal(err)
+	}
+	trained(t, l, tinyBatch(t, l, 0.3))
+	wantSameWeights(t, l)
+}
+
+// ending is a group of which a context ends after some more exchanges.
+type ending struct {
+	ranks.Group
+	exchanges int
+	end       func()
+}
+
+func (g *ending) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
+	all, err := g.Group.Exchange(ctx, mine, most)
+	g.in(g.exchanges - 1)
+	return all, err
+}
+
+func (g *ending) in(exchanges int) {
+	if g.exchanges = exchanges; exchanges == 0 {
+		g.end()
+	}
+}
+
+func ranksCancel(t *testing.T, g ranks.Group, dir, what string) {
+	n, err := strconv.Atoi(filepath.Base(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	failed := filepath.Join(dir, "the other rank has failed")
+	ends := &ending{Group: g, end: cancel}
+	l := keeping(t, ends, 1)
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	weights, m, v := make([]float32, l.params.Numel()), make([]float32, l.params.Numel()), make([]float32, l.params.Numel())
+	if g.Rank() == 1 {
+		ends.in(n)
+	}
+	switch what {
+	case "update":
+		_, err = l.Update(ctx, batch, 1e-3)
+	case "demonstrations":
+		_, err = l.Supervise(ctx, batch, 1e-3)
+	case "copy":
+		err = l.Copy(ctx, weights, m, v)
+	case "weights":
+		err = l.RestoreWeights(ctx, func(int64, []float32) error { return nil })
+	}
+	if g.Rank() == 1 {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the rank whose context ended got %v", err)
+		}
+		for range 600 {
+			if _, err := os.Stat(failed); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Error("the other rank still waits after a minute")
+		return
+	}
+	var lost *torch.GroupError
+	if !errors.As(err, &lost) || lost.TimedOut {
+		t.Errorf("got %v, want a lost rank", err)
+	}
+	if err := os.WriteFile(failed, nil, 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

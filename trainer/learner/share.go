@@ -59,8 +59,8 @@ type planned struct {
 	Digest uint64 // of what all must be given alike
 }
 
-// plan exchanges what the ranks are about to do.
-func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence) (all planned, err error) {
+// plan exchanges what the ranks are about to do, or why one of them cannot.
+func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, unable error) (all planned, err error) {
 	own := planned{Passes: len(mine), Digest: l.digest(batch, lr)}
 	if l.opt.Balance != 0 {
 		for _, micro := range mine {
@@ -68,7 +68,7 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 			own.Rows += rows.len()
 		}
 	}
-	plans, err := agree(ctx, l.group, own, nil, 0)
+	plans, err := agree(ctx, l.group, own, unable, 0)
 	for r, p := range plans {
 		if p.Digest != plans[0].Digest {
 			return all, fmt.Errorf("learner: rank %d was given another update than rank 0: other sequences, another learning rate, or other updates before it", r)

@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"cmp"
 	"context"
 	"hash/crc32"
 	"unsafe"
@@ -19,34 +20,27 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	if err := l.collect(ctx, l.params.Master(), master); err != nil {
-		return err
-	}
-	if err := l.collect(ctx, l.m, m); err != nil {
-		return err
-	}
-	return l.collect(ctx, l.v, v)
+	return l.together(ctx, cmp.Or(l.collect(ctx, l.params.Master(), master), l.collect(ctx, l.m, m), l.collect(ctx, l.v, v)))
 }
 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
 // others they are nil.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
-	if err := l.distribute(ctx, l.m, m); err != nil {
-		return err
-	}
-	return l.distribute(ctx, l.v, v)
+	return l.together(ctx, cmp.Or(l.distribute(ctx, l.m, m), l.distribute(ctx, l.v, v)))
 }
 
 // RestoreWeights gives all ranks other weights. On rank 0 read fills dst with the values from element `from` on; in the others it is nil.
+// After an error the weights are of no use.
 func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
+	var own error
 	if l.group.Rank() == 0 {
-		if err := l.params.Restore(ctx, read); err != nil {
-			return err
-		}
+		own = l.params.Restore(ctx, read)
 	}
-	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
-		return err
-	}
+	return l.together(ctx, cmp.Or(own, l.distribute(ctx, l.params.Master(), read), l.publish(ctx)))
+}
+
+// publish gives all ranks what rank 0 has of the buffers that each holds whole.
+func (l *Learner) publish(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		for _, whole := range l.whole() {
 			for r := 1; r < l.group.Size(); r++ {
@@ -90,23 +84,31 @@ func (l *Learner) collect(ctx context.Context, flat *torch.Tensor, dst []float32
 	})
 }
 
-// distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads.
+// distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
+// wait for values before they hear of it.
 func (l *Learner) distribute(ctx context.Context, flat *torch.Tensor, read func(from int64, dst []float32) error) error {
-	if l.group.Rank() == 0 {
-		if err := l.model.WriteFlat(ctx, flat, read); err != nil {
-			return err
+	var unread error
+	given := func(from int64, dst []float32) error {
+		if unread == nil {
+			unread = read(from, dst)
 		}
+		if unread != nil {
+			clear(dst)
+		}
+		return nil
 	}
-	return l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+	var own error
+	if l.group.Rank() == 0 {
+		own = l.model.WriteFlat(ctx, flat, given)
+	}
+	return cmp.Or(own, l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
 			values := make([]float32, piece.Numel())
-			if err := read(from, values); err != nil {
-				return err
-			}
+			_ = given(from, values)
 			piece = s.FromFloat32(values, piece.Numel())
 		}
 		return l.group.Send(ctx, piece, 0, owner)
-	})
+	}), unread)
 }
 
 // eachPiece calls move for the pieces that rank 0 lacks of a flat buffer, in their order: for all but rank 0's share where each rank

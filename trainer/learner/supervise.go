@@ -22,12 +22,9 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 	if total == 0 {
 		return Report{}, fmt.Errorf("learner: %d demonstrations without one trained token", len(batch))
 	}
-	if err := l.zeroGrad(ctx); err != nil {
-		return Report{}, err
-	}
 	const alone = 0 // demonstrations are of no group
 	mine := l.dealt(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
-	all, err := l.plan(ctx, batch, lr, mine)
+	all, err := l.plan(ctx, batch, lr, mine, l.zeroGrad(ctx))
 	if err != nil {
 		return Report{}, err
 	}
