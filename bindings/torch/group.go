@@ -68,7 +68,9 @@ type GroupOptions struct {
 // Group is processes that compute together, connected by Gloo through the host's memory, wherever their tensors are. Every rank calls the same methods in the same order,
 // with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
 //
-// A call that fails or ends with its context closes the group, so that the other ranks fail too. To go on, open another group under
+// A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its
+// way in the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent: the others wait for
+// Timeout, or until ctx ends, so whoever starts the processes is to watch them. To go on, open another group under
 // another name: equal inputs and sizes give equal bits, whatever happened before.
 type Group struct {
 	rank, size int

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,7 +23,7 @@ import (
 
 // rankOrder is what a test tells the process of a rank to do, one JSON object a line. Each is answered by a rankAnswer.
 type rankOrder struct {
-	Do      string // "open", "sums", "wait", "cancel", "signals"
+	Do      string // "open", "sums", "wait", "cancel", "signals", "stream"
 	Options GroupOptions
 	Device  string // of sums; "": cpu
 	Seed    uint64 // of delays
@@ -63,6 +64,10 @@ func TestGroupRank(t *testing.T) {
 			}
 		case "signals":
 			err = pipeBlocked()
+		case "stream": // answers when it has begun, and when it fails
+			if err = rankStreams(g, func() error { return answers.Encode(a) }); err == nil {
+				t.Fatal("a stream has no end")
+			}
 		case "wait":
 			_, err = g.Exchange(context.Background(), nil, 0)
 		case "cancel":
@@ -192,6 +197,30 @@ func rankSums(device string, g *Group, seed uint64) error {
 			}
 		}
 		return nil
+	})
+}
+
+// rankStreams gathers tensors much larger than the buffers of sockets, one after another, until that fails or a signal comes.
+func rankStreams(g *Group, begun func() error) error {
+	d, err := Open("cpu", 1)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
+	defer stop()
+	return d.Do(ctx, func(s *Scope) error {
+		t := s.Zeros(Float32, 1<<24)
+		for n := 0; ; n++ {
+			if err := g.AllGather(ctx, t); err != nil {
+				return err
+			}
+			if n == 0 {
+				if err := begun(); err != nil {
+					return err
+				}
+			}
+		}
 	})
 }
 
@@ -359,6 +388,26 @@ func TestGroupLosesARank(t *testing.T) {
 	open.Options.Name = "second"
 	allWell(t, ranks[:3], open)
 	allWell(t, ranks[:3], rankOrder{Do: "sums"})
+}
+
+// One that is killed while it sends is waited for, at the longest until the time-out. Whoever knows of its end ends the call, and the others
+// build another group.
+func TestGroupLosesARankAtWork(t *testing.T) {
+	ranks := startRanks(t, 3)
+	open := opening(t, 5*time.Minute)
+	allWell(t, ranks, open)
+	allWell(t, ranks, rankOrder{Do: "stream"})
+	ranks[1].signal(t, syscall.SIGKILL)
+	left := []*rankProcess{ranks[0], ranks[2]}
+	for i, p := range left {
+		p.signal(t, syscall.SIGUSR1)
+		if a := p.answer(t); a.Error != context.Canceled.Error() && (!a.Typed || a.TimedOut) {
+			t.Errorf("rank %d of those that are left: got %+v, want the end of its call", i, a)
+		}
+	}
+	open.Options.Name = "second"
+	allWell(t, left, open)
+	allWell(t, left, rankOrder{Do: "sums"})
 }
 
 // A rank that is stopped is an error in the others after their time-out, and does not belong to them when it wakes.

@@ -83,7 +83,7 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Par
 
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds what trains them.
 func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
-	patience := want.Config.Store.Timeout // the others may load a large reference, or compute for long
+	patience := want.Config.Store.Timeout // nobody waits longer for the agent, so none of its ranks does for another
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: "127.0.0.1",
 		Rank: rank, Size: size, Join: patience, Timeout: patience})
 	if err != nil {

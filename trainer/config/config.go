@@ -73,7 +73,7 @@ type Store struct {
 	TLS           TLS           `yaml:"tls" doc:"Certificates for rediss://. Absent: the system's authorities."`
 	AllowInsecure string        `yaml:"allow_insecure" enum:"|anyone may read and write" doc:"Must be the words 'anyone may read and write' to use a store on another machine with neither TLS nor password."`
 	AllowVolatile string        `yaml:"allow_volatile" enum:"|data may be lost" doc:"Must be the words 'data may be lost' to use a Redis without appendonly yes and maxmemory-policy noeviction."`
-	Timeout       time.Duration `yaml:"timeout" default:"30m" above:"0s" doc:"Longest wait for another agent. Then the run stops and names the missing agent."`
+	Timeout       time.Duration `yaml:"timeout" default:"30m" above:"0s" doc:"Longest wait for another agent. Then the run stops and names the missing agent. As long may a rank of an agent with several devices wait for another; then it is lost."`
 	Lease         time.Duration `yaml:"lease" default:"15s" min:"1s" max:"10m" doc:"A worker without a sign of life for this long is considered dead, and its work is given to another worker."`
 	MaxDeliveries int           `yaml:"max_deliveries" default:"5" min:"1" doc:"An invocation fails after this many workers of its agent crashed while working on it, because it may be the cause of the crashes."`
 }

@@ -473,7 +473,7 @@ func ranksCancel(t *testing.T, g ranks.Group, dir, what string) {
 	}
 }
 
-// ranksDiffer: ranks that were given different updates make none.
+// ranksDiffer: ranks that were given different updates make none, and score nothing of different sequences.
 func ranksDiffer(t *testing.T, g ranks.Group) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
 	batch := tinyBatch(t, l, 0.3)
@@ -486,6 +486,14 @@ func ranksDiffer(t *testing.T, g ranks.Group) {
 	_, err := l.Update(t.Context(), batch, 1e-3)
 	if err == nil || !strings.Contains(err.Error(), "rank 1 was given another update") {
 		t.Errorf("got %v, want that rank 1 was given another update", err)
+	}
+	l.opt.Recomputed = true
+	batch = tinyBatch(t, l, 0.3)
+	if g.Rank() == 1 {
+		batch[0].Tokens[1]++
+	}
+	if err = l.Prepare(t.Context(), batch); err == nil || !strings.Contains(err.Error(), "rank 1 was given another batch") {
+		t.Errorf("got %v, want that rank 1 was given another batch", err)
 	}
 }
 

@@ -11,8 +11,14 @@ import (
 // logProbs calls set with the log-probs of each sequence's tokens under m, 0 for tokens that were not sampled. Each rank runs the
 // forward passes of its share, and has the log-probs of all.
 func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
+	type scored struct {
+		Digest   uint64 // of the whole batch
+		LogProbs []float32
+	}
 	shares := deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
-	own, err := l.forward(ctx, m, shares[l.group.Rank()])
+	own := scored{Digest: l.digest(byID(batch))}
+	var err error
+	own.LogProbs, err = l.forward(ctx, m, shares[l.group.Rank()])
 	most := 0
 	for _, q := range batch {
 		most += 6 * len(q.Tokens) // a float32 as gob writes it
@@ -22,11 +28,14 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		return err
 	}
 	for r, share := range shares {
-		flat := all[r]
+		if all[r].Digest != all[0].Digest {
+			return fmt.Errorf("learner: rank %d was given another batch than rank 0", r)
+		}
+		flat := all[r].LogProbs
 		for _, q := range share {
 			at := q.trained()
 			if len(flat) < len(at) {
-				return fmt.Errorf("learner: rank %d computed too few log-probs: it was given another batch", r)
+				return fmt.Errorf("learner: rank %d computed too few log-probs", r)
 			}
 			values := make([]float32, len(q.Tokens))
 			for _, t := range at {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"math"
 	"slices"
 )
@@ -61,7 +60,7 @@ type planned struct {
 
 // plan exchanges what the ranks are about to do, or why one of them cannot.
 func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, unable error) (all planned, err error) {
-	own := planned{Passes: len(mine), Digest: l.digest(batch, lr)}
+	own := planned{Passes: len(mine), Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
 	if l.opt.Balance != 0 {
 		for _, micro := range mine {
 			rows := prefixTree{}.with(micro)
@@ -79,18 +78,23 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 	return all, err
 }
 
-// digest is of the parameters' number and of an update's number, learning rate and sequences.
-func (l *Learner) digest(batch []*Sequence, lr float64) uint64 {
-	h := fnv.New64a()
-	number := func(values ...uint64) {
+// digest is of the parameters' number, of sequences, and of more.
+func (l *Learner) digest(batch []*Sequence, more ...uint64) uint64 {
+	var all []byte
+	numbers := func(values ...uint64) {
 		for _, v := range values {
-			_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, v))
+			all = binary.LittleEndian.AppendUint64(all, v)
 		}
 	}
-	number(uint64(l.params.Numel()), uint64(l.steps), math.Float64bits(lr))
+	numbers(append(more, uint64(l.params.Numel()))...)
 	for _, q := range batch {
-		_, _ = io.WriteString(h, q.ID)
-		number(uint64(len(q.Tokens)), uint64(q.Group), math.Float64bits(q.Weight), math.Float64bits(q.Advantage))
+		all = append(all, q.ID...)
+		numbers(uint64(len(q.Tokens)), uint64(q.Group), math.Float64bits(q.Weight), math.Float64bits(q.Advantage))
+		for _, token := range q.Tokens {
+			all = binary.LittleEndian.AppendUint32(all, uint32(token))
+		}
 	}
+	h := fnv.New64a()
+	_, _ = h.Write(all)
 	return h.Sum64()
 }

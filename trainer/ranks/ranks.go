@@ -10,7 +10,8 @@ import (
 // Group is the ranks of an agent, as one of them sees it: [Solo] or *torch.Group. Every rank calls the same methods in the same
 // order, with tensors of one shape and dtype. Methods with tensors are called inside Do of their device.
 //
-// After an error every rank is to give up the group: where a rank was lost or did not answer in time, it is a *torch.GroupError.
+// After an error every rank is to give up the group: where a rank was lost or did not answer in time, it is a *torch.GroupError. A tensor
+// that was to be overwritten then has any part of what was on its way, as of a rank that was killed while it sent.
 type Group interface {
 	// Rank is this process's number, from 0.
 	Rank() int
