@@ -55,6 +55,9 @@ func follow(p *Post) error {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case ails && o.Open.Agent == "fails":
 			p.Answer(Reply{Error: "no memory left", Memory: true})
+		case ails && o.Open.Agent == "fails slowly": // after the others have heard of it
+			time.Sleep(200 * time.Millisecond)
+			p.Answer(Reply{Error: "no memory left", Memory: true})
 		case o.Open.Agent == "hangs": // rank 2 computes for ever, and a sum of rank 1 ends for want of it
 			if ails {
 				select {}
@@ -187,6 +190,15 @@ func TestOwnError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	if _, err := start(t, "obeys").Do(ctx, Order{Kind: Reset}, nil, func(context.Context) error { cancel(own); return ctx.Err() }); err != own {
 		t.Error(err)
+	}
+}
+
+// A follower's lack of memory is the reason also where rank 0 has heard of it before, from another rank and without what to do about it.
+func TestNoMemory(t *testing.T) {
+	_, err := start(t, "fails slowly").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return errors.New("learner: rank 2: no memory left") })
+	var failed *FailedError
+	if !errors.As(err, &failed) || !failed.Memory {
+		t.Errorf("%v does not tell of memory", err)
 	}
 }
 
