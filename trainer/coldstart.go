@@ -48,10 +48,8 @@ func (w *worker) coldStart(ctx context.Context) error {
 		return err
 	}
 	w.Learner.SetAdam(assemble.Adam(w.agent.Optimizer))
-	if !w.cfg.Learns(w.agent) { // frozen from here on
-		err := w.Learner.Close(ctx)
-		w.Learner = nil
-		return err
+	if !w.cfg.Learns(w.agent) {
+		return w.Freeze(ctx)
 	}
 	return w.Learner.ResetOptimizer(ctx)
 }

@@ -64,6 +64,9 @@ func TestRanksRepeat(t *testing.T) {
 		if at := again.find(t, "step", 2, name).Counts["rank_tokens"]; at["0"] == 0 || at["1"] == 0 {
 			t.Errorf("tokens that the ranks of %s sampled: %v", name, at)
 		}
+		if v := again.find(t, "step", 3, name).Values; !(v["gap_mean"] < 1e-5) || v["rollouts_removed"] != 0 {
+			t.Errorf("%s: a gap of %v between samplers and trainer, %v rollouts removed", name, v["gap_mean"], v["rollouts_removed"])
+		}
 	}
 	alone, err := Evaluate(t.Context(), load(t, dir, onRanks(2)...), EvalOptions{})
 	if err != nil {

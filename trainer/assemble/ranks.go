@@ -71,6 +71,17 @@ func (p *Parts) OpenEngine(ctx context.Context, want Wanted) (policy.Policy, err
 	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
 }
 
+// Freeze frees what trains the agent. Further ranks that do not sample end.
+func (p *Parts) Freeze(ctx context.Context) error {
+	err := p.Learner.Close(ctx)
+	p.Learner = nil
+	if _, sample := p.Policy.(*launch.Policy); !sample {
+		p.crew.Close()
+		p.crew = nil
+	}
+	return err
+}
+
 // Lost is why an agent's further ranks are gone, nil while they are there or if there are none.
 func (p *Parts) Lost() error { return p.crew.Err() }
 
