@@ -163,7 +163,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 	cfg := want.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
-		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations,
+		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations, HostMoments: a.Moments == "host",
 		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef,
 	})
 	if err != nil {

@@ -75,6 +75,9 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	if a.Device != ranks[0] {
 		d.failAt(key+".devices", "given besides device, which is %s; keep one", clip(a.Device))
 	}
+	if a.Moments == "host" && ranks[0] == "cpu" {
+		d.failAt(key+".moments", "the moments of an agent on the CPU are in the host's memory anyway; leave this out")
+	}
 	if len(ranks) > maxRanks {
 		d.failAt(key+".devices", "%d devices are more than the %d that one worker can have", len(ranks), maxRanks)
 	}

@@ -18,16 +18,9 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	if norm, err = l.norm(ctx); err != nil {
 		return norm, err
 	}
-	a := l.opt.Adam
 	// The others make the update: this rank does too, and ends the group after that if ctx has ended.
 	err = l.model.Device.Do(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
-		var copied unsafe.Pointer
-		if half := l.params.Half(); half != nil {
-			copied = l.share(half).Ptr()
-		}
-		err = kernels.AdamW(model.Backend(s), l.share(l.params.Master()).Ptr(), l.m.Ptr(), l.v.Ptr(), l.share(l.grad).Ptr(), copied, l.to-l.from, norm, kernels.AdamWConfig{
-			LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
-		})
+		err = l.adamW(s, norm, lr)
 		if refused(err) { // by all, as they have one norm
 			return err
 		}
@@ -50,6 +43,31 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		l.steps++
 	}
 	return norm, err
+}
+
+// adamW updates this rank's share, at once or as much at a time as there are moments on the device. A norm that is not finite is refused
+// with the first piece, which an empty share has, too.
+func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
+	a := l.opt.Adam
+	cfg := kernels.AdamWConfig{
+		LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
+	}
+	for from := int64(0); err == nil && (from == 0 || from < l.m.numel()); from += l.m.piece {
+		n := min(l.m.piece, l.m.numel()-from)
+		part := func(flat *torch.Tensor) unsafe.Pointer { return l.share(flat).Narrow(0, from, n).Ptr() }
+		s.Scoped(func() {
+			err = l.m.lend(s, from, n, func(m *torch.Tensor) error {
+				return l.v.lend(s, from, n, func(v *torch.Tensor) error {
+					var copied unsafe.Pointer
+					if half := l.params.Half(); half != nil {
+						copied = part(half)
+					}
+					return kernels.AdamW(model.Backend(s), part(l.params.Master()), m.Ptr(), v.Ptr(), part(l.grad), copied, n, norm, cfg)
+				})
+			})
+		})
+	}
+	return err
 }
 
 // norm sums the ranks' gradients up and returns the norm of the sum.

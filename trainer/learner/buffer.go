@@ -1,48 +1,44 @@
 package learner
 
 import (
+	"context"
+
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// hostPiece is how many values of a moment in the host's memory are on the device at a time (16 MiB).
+// hostPiece is how many values of a buffer in the host's memory are on the device at a time (16 MiB).
 const hostPiece = 1 << 22
 
-// moment is AdamW's first or second moment of a rank's share of the parameters, fp32: on the model's device, or in the host's memory, from
-// where the device is lent a piece at a time.
-type moment struct {
+// buffer is fp32 values of parameters, one each: on the model's device, or in the host's memory, from where the device is lent a piece at a
+// time.
+type buffer struct {
 	onDevice *torch.Tensor // [n]; nil: the values are
 	inHost   []float32
+	piece    int64 // how many values are lent at a time, at most
 }
 
-// newMoment is a moment of n zeros.
-func newMoment(s *torch.Scope, n int64, inHost bool) moment {
+// zeros is a buffer of n zeros.
+func zeros(s *torch.Scope, n int64, inHost bool) buffer {
 	if inHost {
-		return moment{inHost: make([]float32, n)}
+		return buffer{inHost: make([]float32, n), piece: hostPiece}
 	}
-	return moment{onDevice: s.Keep(s.Zeros(torch.Float32, n))}
+	return buffer{onDevice: s.Keep(s.Zeros(torch.Float32, n)), piece: max(n, 1)}
 }
 
-func (m moment) numel() int64 {
-	if m.onDevice != nil {
-		return m.onDevice.Numel()
+func (b buffer) numel() int64 {
+	if b.onDevice != nil {
+		return b.onDevice.Numel()
 	}
-	return int64(len(m.inHost))
-}
-
-// step is how many values lend gives at most.
-func (m moment) step() int64 {
-	if m.onDevice != nil {
-		return max(m.numel(), 1)
-	}
-	return hostPiece
+	return int64(len(b.inHost))
 }
 
 // lend gives f the n values from element `from` on, on the device. What f writes there stays.
-func (m moment) lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) error) error {
-	if m.onDevice != nil {
-		return f(m.onDevice.Narrow(0, from, n))
+func (b buffer) lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) error) error {
+	if b.onDevice != nil {
+		return f(b.onDevice.Narrow(0, from, n))
 	}
-	values := m.inHost[from:][:n]
+	values := b.inHost[from:][:n]
 	piece := s.FromFloat32(values, n)
 	err := f(piece)
 	if err == nil {
@@ -51,9 +47,28 @@ func (m moment) lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) 
 	return err
 }
 
-func (m moment) zero() {
-	clear(m.inHost)
-	if m.onDevice != nil {
-		m.onDevice.Zero_()
+func (b buffer) clear() {
+	clear(b.inHost)
+	if b.onDevice != nil {
+		b.onDevice.Zero_()
 	}
+}
+
+func (b buffer) drop() { b.onDevice.Drop() }
+
+// copy copies the buffer to dst, in the host's memory.
+func (b buffer) copy(ctx context.Context, m *model.Model, dst []float32) error {
+	if b.onDevice == nil {
+		copy(dst, b.inHost)
+		return nil
+	}
+	return m.CopyFlat(ctx, b.onDevice, dst)
+}
+
+// fill fills the buffer with what read gives from element `from` on.
+func (b buffer) fill(ctx context.Context, m *model.Model, read func(from int64, dst []float32) error) error {
+	if b.onDevice == nil {
+		return read(0, b.inHost)
+	}
+	return m.WriteFlat(ctx, b.onDevice, read)
 }

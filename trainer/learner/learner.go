@@ -23,6 +23,7 @@ type Options struct {
 	Adam             Adam
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
+	HostMoments      bool  // AdamW's moments are in the host's memory, not on the model's device
 	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows, or FrozenHeadRows
 
 	// Of a mixture of experts: tokens go through the experts that Sequence.Routes names, and the coefficient of the
@@ -60,7 +61,7 @@ type Learner struct {
 
 	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [to-from]: of the share, the sum over all ranks
 	part  *torch.Tensor // gradient of one micro-batch in the compute type, [params.Numel]; nil if that is fp32
-	m, v  *torch.Tensor // fp32 [to-from]: first and second moment
+	m, v  buffer        // [to-from]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
 
@@ -77,8 +78,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		return nil, fmt.Errorf("learner: %w", err)
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
-		l.m = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
-		l.v = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
+		l.m, l.v = zeros(s, l.to-l.from, opt.HostMoments), zeros(s, l.to-l.from, opt.HostMoments)
 		var target *torch.Tensor
 		if p := params.Leaves(); len(p) > 0 && p[0].Leaf.DType() != torch.Float32 {
 			l.grad = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
@@ -113,8 +113,8 @@ func (l *Learner) SetReference(ref *model.Model) { l.ref = ref }
 func (l *Learner) ResetOptimizer(ctx context.Context) error {
 	l.steps = 0
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		l.m.Zero_()
-		l.v.Zero_()
+		l.m.clear()
+		l.v.clear()
 		return nil
 	})
 }
@@ -261,9 +261,11 @@ func (l *Learner) Close(ctx context.Context) error {
 			p.Leaf.SetGrad(nil)
 			p.Leaf.RequireGrad(false)
 		}
-		for _, t := range []*torch.Tensor{l.grad, l.part, l.m, l.v} {
+		for _, t := range []*torch.Tensor{l.grad, l.part} {
 			t.Drop()
 		}
+		l.m.drop()
+		l.v.drop()
 		return nil
 	})
 }

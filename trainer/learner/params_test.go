@@ -115,8 +115,8 @@ func TestTrainedIsNotHeld(t *testing.T) {
 					t.Fatal(r, err)
 				}
 			}
-			if part.m.Numel() != params.Numel() || params.Numel() >= m.Layout.Numel {
-				t.Errorf("%d moments for %d trained of %d values", part.m.Numel(), params.Numel(), m.Layout.Numel)
+			if part.m.numel() != params.Numel() || params.Numel() >= m.Layout.Numel {
+				t.Errorf("%d moments for %d trained of %d values", part.m.numel(), params.Numel(), m.Layout.Numel)
 			}
 			all, got := masterOf(t, whole.model), masterOf(t, m)
 			for _, l := range m.Layout.Leaves {

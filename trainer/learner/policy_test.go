@@ -503,7 +503,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 			if r := learn(good); r.Refused != nil {
 				t.Fatal(r.Refused)
 			}
-			before := [][]float32{readFlat(t, l, l.model.Master), readFlat(t, l, l.m), readFlat(t, l, l.v)}
+			before := [][]float32{readFlat(t, l, l.model.Master), readFlat(t, l, l.m.onDevice), readFlat(t, l, l.v.onDevice)}
 			bad, loss := clone(good), l.opt.Loss
 			c.spoil(l, bad)
 			r := learn(bad)
@@ -514,7 +514,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 				t.Errorf("refused because of: %v; want %s", r.Refused, c.want)
 			}
 			l.opt.Loss = loss
-			for i, flat := range []*torch.Tensor{l.model.Master, l.m, l.v} {
+			for i, flat := range []*torch.Tensor{l.model.Master, l.m.onDevice, l.v.onDevice} {
 				if !slices.Equal(readFlat(t, l, flat), before[i]) {
 					t.Errorf("%s changed", []string{"weights", "first moment", "second moment"}[i])
 				}

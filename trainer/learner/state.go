@@ -20,7 +20,7 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	return l.together(ctx, cmp.Or(l.collect(ctx, l.params.Master(), master), l.collect(ctx, l.m, m), l.collect(ctx, l.v, v)))
+	return l.together(ctx, cmp.Or(l.collect(ctx, buffer{onDevice: l.params.Master()}, master), l.collect(ctx, l.m, m), l.collect(ctx, l.v, v)))
 }
 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
@@ -36,7 +36,7 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	if l.group.Rank() == 0 {
 		own = l.params.Restore(ctx, read)
 	}
-	return l.together(ctx, cmp.Or(own, l.distribute(ctx, l.params.Master(), read), l.publish(ctx)))
+	return l.together(ctx, cmp.Or(own, l.distribute(ctx, buffer{onDevice: l.params.Master()}, read), l.publish(ctx)))
 }
 
 // publish gives all ranks what rank 0 has of the buffers that each holds whole.
@@ -69,9 +69,9 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 }
 
 // collect copies a flat fp32 buffer to dst of rank 0.
-func (l *Learner) collect(ctx context.Context, flat *torch.Tensor, dst []float32) error {
+func (l *Learner) collect(ctx context.Context, flat buffer, dst []float32) error {
 	if l.group.Rank() == 0 {
-		if err := l.model.CopyFlat(ctx, flat, dst[:flat.Numel()]); err != nil {
+		if err := flat.copy(ctx, l.model, dst[:flat.numel()]); err != nil {
 			return err
 		}
 	}
@@ -86,7 +86,7 @@ func (l *Learner) collect(ctx context.Context, flat *torch.Tensor, dst []float32
 
 // distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
 // wait for values before they hear of it.
-func (l *Learner) distribute(ctx context.Context, flat *torch.Tensor, read func(from int64, dst []float32) error) error {
+func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from int64, dst []float32) error) error {
 	var unread error
 	given := func(from int64, dst []float32) error {
 		if unread == nil {
@@ -99,7 +99,7 @@ func (l *Learner) distribute(ctx context.Context, flat *torch.Tensor, read func(
 	}
 	var own error
 	if l.group.Rank() == 0 {
-		own = l.model.WriteFlat(ctx, flat, given)
+		own = flat.fill(ctx, l.model, given)
 	}
 	return cmp.Or(own, l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
@@ -113,9 +113,9 @@ func (l *Learner) distribute(ctx context.Context, flat *torch.Tensor, read func(
 
 // eachPiece calls move for the pieces that rank 0 lacks of a flat buffer, in their order: for all but rank 0's share where each rank
 // has its share alone. piece is the owner's, and memory for it in the other ranks.
-func (l *Learner) eachPiece(ctx context.Context, flat *torch.Tensor, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
+func (l *Learner) eachPiece(ctx context.Context, flat buffer, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
 	n := l.params.Numel()
-	if flat.Numel() == n {
+	if flat.numel() == n {
 		return nil
 	}
 	for owner := 1; owner < l.group.Size(); owner++ {
@@ -124,7 +124,7 @@ func (l *Learner) eachPiece(ctx context.Context, flat *torch.Tensor, move func(s
 			size := min(pieceElements, end-from)
 			err := l.model.Device.Do(ctx, func(s *torch.Scope) error {
 				if l.group.Rank() == owner {
-					return move(s, owner, from, flat.Narrow(0, from-first, size))
+					return flat.lend(s, from-first, size, func(piece *torch.Tensor) error { return move(s, owner, from, piece) })
 				}
 				return move(s, owner, from, s.Empty(torch.Float32, size))
 			})

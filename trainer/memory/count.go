@@ -174,7 +174,11 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 			gradients = 2*trained + 4*share
 		}
 		n.add(Gradients, gradients)
-		n.add(Moments, 8*share)
+		if a.Moments == "host" {
+			n.Parts = append(n.Parts, Part{Moments, "cpu", 8 * share})
+		} else {
+			n.add(Moments, 8*share)
+		}
 	}
 	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
 		n.add(Reference, parameters*size+rotary)

@@ -1,0 +1,67 @@
+package learner
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Moments in the host's memory, of which the device sees a piece at a time, have the bits of those on the device, and so do the weights; a
+// refused update leaves them as they are, and what is saved of one kind is restored as the other.
+func TestHostMoments(t *testing.T) {
+	cudatest.Each(t, func(t *testing.T, device string) {
+		learner := func(host bool) *Learner {
+			o := mixtureOptions(func(o *Options) { o.HostMoments = host })
+			return tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), o)
+		}
+		there, here := learner(false), learner(true)
+		here.m.piece, here.v.piece = 192, 192 // the last is shorter
+		if here.m.onDevice != nil || here.m.numel()%192 == 0 {
+			t.Fatalf("%d moments in pieces of 192", here.m.numel())
+		}
+		batch := tinyBatch(t, there, 0.3)
+		same := func(what string) {
+			t.Helper()
+			weights, m, v := stateOf(t, there)
+			gotWeights, gotM, gotV := stateOf(t, here)
+			if !slices.Equal(weights, gotWeights) || !slices.Equal(m, gotM) || !slices.Equal(v, gotV) {
+				t.Errorf("%s: other weights or moments", what)
+			}
+		}
+		trained(t, there, batch)
+		trained(t, here, batch)
+		same("after updates")
+
+		bad := clone(batch)
+		bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+		if err := here.Prepare(t.Context(), bad); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := here.Update(t.Context(), bad, 0.01); err != nil || r.Refused == nil {
+			t.Errorf("not refused: %+v, %v", r, err)
+		}
+		same("after a refusal")
+
+		_, m, v := stateOf(t, there)
+		from := func(values []float32) func(int64, []float32) error {
+			return func(from int64, dst []float32) error {
+				copy(dst, values[from:])
+				return nil
+			}
+		}
+		if err := here.ResetOptimizer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, none, _ := stateOf(t, here); slices.Max(none) != 0 {
+			t.Error("moments after a reset")
+		}
+		if err := here.RestoreMoments(t.Context(), from(m), from(v)); err != nil {
+			t.Fatal(err)
+		}
+		same("restored")
+	})
+}
