@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mgrpo/dtype.h"
+#include "mgrpo/memory.h"
 #include "mgrpo/status.h"
 
 namespace mgrpo::cuda {
@@ -38,9 +39,9 @@ inline unsigned block_count(int64_t items) { return static_cast<unsigned>(items 
 
 inline cudaStream_t stream_of(void *stream) { return static_cast<cudaStream_t>(stream); }
 
-// From where mgrpo_set_scratch_cuda says (mgrpo/memory.h).
-int32_t allocate_scratch(size_t bytes, cudaStream_t stream, void **memory);
-void release_scratch(void *memory, cudaStream_t stream);
+// From where mgrpo_set_scratch_cuda says (mgrpo/memory.h), and back to there, whatever it says by then.
+int32_t allocate_scratch(size_t bytes, cudaStream_t stream, const mgrpo_scratch **source, void **memory);
+void release_scratch(const mgrpo_scratch *source, void *memory, cudaStream_t stream);
 
 // Device memory that is allocated and freed in the order of a stream.
 template <class T>
@@ -50,12 +51,12 @@ class Scratch {
   Scratch(const Scratch &) = delete;
   Scratch &operator=(const Scratch &) = delete;
   ~Scratch() {
-    if (data_) release_scratch(data_, stream_);
+    if (data_) release_scratch(source_, data_, stream_);
   }
 
   int32_t allocate(int64_t n) {
     void *p = nullptr;
-    MGRPO_TRY(allocate_scratch(static_cast<size_t>(n > 0 ? n : 1) * sizeof(T), stream_, &p));
+    MGRPO_TRY(allocate_scratch(static_cast<size_t>(n > 0 ? n : 1) * sizeof(T), stream_, &source_, &p));
     data_ = static_cast<T *>(p);
     return MGRPO_OK;
   }
@@ -81,6 +82,7 @@ class Scratch {
 
  private:
   cudaStream_t stream_;
+  const mgrpo_scratch *source_ = nullptr;
   T *data_ = nullptr;
 };
 

@@ -6,25 +6,24 @@
 
 namespace mgrpo::cuda {
 namespace {
-std::atomic<const mgrpo_scratch *> source{nullptr};
+std::atomic<const mgrpo_scratch *> current{nullptr};
 }
 
-int32_t allocate_scratch(size_t bytes, cudaStream_t stream, void **memory) {
-  const mgrpo_scratch *from = source.load();
-  if (from == nullptr) {
+int32_t allocate_scratch(size_t bytes, cudaStream_t stream, const mgrpo_scratch **source, void **memory) {
+  *source = current.load();
+  if (*source == nullptr) {
     MGRPO_CUDA_TRY(cudaMallocAsync(memory, bytes, stream));
     return MGRPO_OK;
   }
-  *memory = from->allocate(static_cast<int64_t>(bytes), stream);
+  *memory = (*source)->allocate(static_cast<int64_t>(bytes), stream);
   return *memory != nullptr ? MGRPO_OK : report(cudaErrorMemoryAllocation, "scratch");
 }
 
-void release_scratch(void *memory, cudaStream_t stream) {
-  const mgrpo_scratch *to = source.load();
-  if (to == nullptr) {
+void release_scratch(const mgrpo_scratch *source, void *memory, cudaStream_t stream) {
+  if (source == nullptr) {
     cudaFreeAsync(memory, stream);
   } else {
-    to->release(memory, stream);
+    source->release(memory, stream);
   }
 }
 
@@ -32,7 +31,7 @@ void release_scratch(void *memory, cudaStream_t stream) {
 
 using namespace mgrpo::cuda;
 
-void mgrpo_set_scratch_cuda(const mgrpo_scratch *scratch_or_null) { source = scratch_or_null; }
+void mgrpo_set_scratch_cuda(const mgrpo_scratch *scratch_or_null) { current = scratch_or_null; }
 
 int32_t mgrpo_allocate_cuda(int64_t bytes, void **memory, void *stream) {
   if (!memory || bytes < 0) return MGRPO_INVALID_ARGUMENT;

@@ -151,9 +151,15 @@ TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OUT_OF_MEMORY);
   EXPECT_EQ(std::string(mgrpo_cuda_last_error()).rfind("scratch: ", 0), 0u) << mgrpo_cuda_last_error();
   EXPECT_EQ(asked.size(), 3u);
-  mgrpo_set_scratch_cuda(nullptr);
+  exhausted = false;
+  {
+    Scratch<float> ours(nullptr);
+    ASSERT_EQ(ours.allocate(1), MGRPO_OK);
+    mgrpo_set_scratch_cuda(nullptr);
+  }
+  EXPECT_EQ(asked, (std::vector<int64_t>{2 * sizeof(double), 0, 2 * sizeof(double), sizeof(float), 0})) << "given back to where it came from";
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
-  EXPECT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked.size(), 5u);
 }
 
 }  // namespace
