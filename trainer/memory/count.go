@@ -329,9 +329,13 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 	}
 	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
 		layers += 10 * kvWidth(c)
-	} else { // LibTorch's: the keys and values that segments see, and their gradients, of one layer; shared ones as often as they are seen
+	} else { // LibTorch's, of one layer: the keys and values that segments see, shared ones as often as they are seen, and their gradients
 		const seen = 4 // times
-		layers += 4 * seen * kvWidth(c)
+		heads := int64(c.Heads) * int64(c.HeadDim)
+		layers += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' in float32
+		if c.Heads > c.KVHeads {
+			layers += 2 * seen * heads // those of each head, before they are added up for the key's
+		}
 	}
 	// The layer whose backward pass runs also needs the gradients of its values; logits exist as values and as gradients.
 	return tokens*(layers+layerValues(c))*size + 2*4*min(headRows, tokens)*int64(c.VocabSize)
