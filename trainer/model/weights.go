@@ -66,16 +66,12 @@ func (m *Model) ReadFlat(ctx context.Context, flat *torch.Tensor, from int64, ds
 	})
 }
 
-// CopyFlat copies a whole flat fp32 buffer to the host. From a GPU it goes in pieces, since each passes through memory of its size; on the
-// CPU every core of the device's takes a share, since one does not fill the memory's bandwidth.
+// CopyFlat copies a whole flat fp32 buffer to the host. On the CPU every core of the device's takes a share, since one does not fill the
+// memory's bandwidth.
 func (m *Model) CopyFlat(ctx context.Context, flat *torch.Tensor, dst []float32) error {
 	return m.Device.Do(ctx, func(s *torch.Scope) error {
 		if s.Device().IsCUDA() {
-			const piece = 1 << 24
-			for from := 0; from < len(dst); from += piece {
-				to := min(from+piece, len(dst))
-				s.Scoped(func() { flat.Narrow(0, int64(from), int64(to-from)).Float32s(dst[from:to]) })
-			}
+			flat.Float32s(dst)
 			return nil
 		}
 		src := unsafe.Slice((*float32)(flat.Ptr()), flat.Numel())

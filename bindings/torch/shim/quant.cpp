@@ -75,7 +75,7 @@ void check_head(const at::Tensor &h, const at::Tensor &w, int32_t type) {
 
 void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y) {
   check_types(x);
-  if (x.is_cuda()) return each_piece(w, x, [&](int64_t from, int64_t n, const at::Tensor &piece) { 
+  if (x.is_cuda()) return each_piece(w, x, [&](int64_t from, int64_t n, const at::Tensor &piece) {
       y.narrow(1, from, n).copy_(y.scalar_type() == x.scalar_type() ? at::mm(x, piece.t()) : at::mm(x, piece.t(), y.scalar_type()));
     });
   if (x.scalar_type() != at::kFloat) {
