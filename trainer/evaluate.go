@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -151,11 +150,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		return err
 	}
 	alone := *cfg
-	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease}
-	alone.Agents = slices.Clone(cfg.Agents)
-	for i := range alone.Agents {
-		alone.Agents[i].Devices = nil // further ranks get weights that a checkpoint has in fp32 from a learner alone
-	}
+	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	team, err := openTeam(ctx, &alone, Options{Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
 		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/launch"
@@ -142,7 +143,10 @@ func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	}
 	f.rank, f.size = o.Rank, o.Size
 	f.Parts, f.wanted, err = assemble.Follower(ctx, cfg, o)
-	return err
+	if err != nil || !o.Frozen || o.Weights == "" {
+		return err
+	}
+	return archive.ReadMaster(o.Weights, f.Params.Numel(), func(read func(from int64, dst []float32) error) error { return f.Params.Restore(ctx, read) })
 }
 
 // update makes the update of a minibatch of what was prepared. A refusal is one of all ranks, which rank 0 reports.

@@ -68,19 +68,21 @@ func TestRanksRepeat(t *testing.T) {
 			t.Errorf("%s: a gap of %v between samplers and trainer, %v rollouts removed", name, v["gap_mean"], v["rollouts_removed"])
 		}
 	}
-	alone, err := Evaluate(t.Context(), load(t, dir, onRanks(2)...), EvalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, got := range alone.Records {
-		want := again.find(t, "eval", 3, got.Agent)
-		for name, v := range want.Values {
-			if !clocked(name) && got.Values[name] != v {
-				t.Errorf("%s: %s is %v on one device and %v on two", got.Agent, name, got.Values[name], v)
-			}
+	for _, size := range []int{1, 3} {
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), EvalOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if at := want.Counts["rank_tokens"]; at["1"] == 0 || got.Counts["rank_tokens"] != nil {
-			t.Errorf("%s: tokens by rank %v in the run, %v by itself", got.Agent, at, got.Counts["rank_tokens"])
+		for _, got := range evaluated.Records {
+			want := again.find(t, "eval", 3, got.Agent)
+			for name, v := range want.Values {
+				if !clocked(name) && got.Values[name] != v {
+					t.Errorf("%s: %s is %v with %d devices and %v with two", got.Agent, name, got.Values[name], size, v)
+				}
+			}
+			if in, by := want.Counts["rank_tokens"], got.Counts["rank_tokens"]; in["1"] == 0 || (by["2"] == 0) != (size == 1) {
+				t.Errorf("%s: tokens by rank %v in the run, %v with %d devices", got.Agent, in, by, size)
+			}
 		}
 	}
 }

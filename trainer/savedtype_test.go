@@ -30,17 +30,24 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	for _, agent := range []string{"planner", "researcher"} {
 		sameMaster(t, archive.CheckpointsOf(dir).AgentDir(4, agent), archive.CheckpointsOf(wholeDir).AgentDir(4, agent))
 	}
-	evaluated, err := Evaluate(t.Context(), load(t, dir, "run.steps=4", "run.save_dtype=bf16"), EvalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, got := range evaluated.Records {
-		want := second.find(t, "eval", 4, got.Agent).Values
-		for _, name := range []string{"tokens", "sampled_tokens", "format_valid"} {
-			if got.Values[name] != want[name] || want["tokens"] == 0 {
-				t.Errorf("%s of %s: %v evaluated, %v printed", name, got.Agent, got.Values[name], want[name])
-			}
+	said := map[int]string{}
+	for _, size := range []int{1, 2} { // a rank that learns nothing reads the fp32 weights by itself
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), EvalOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, got := range evaluated.Records {
+			want := second.find(t, "eval", 4, got.Agent).Values
+			for _, name := range []string{"tokens", "sampled_tokens", "format_valid"} {
+				if got.Values[name] != want[name] || want["tokens"] == 0 {
+					t.Errorf("%s of %s: %v evaluated with %d devices, %v printed", name, got.Agent, got.Values[name], size, want[name])
+				}
+			}
+			said[size] += readFile(t, filepath.Join(archive.TrajectoriesDir(evaluated.Dir), "eval-4", got.Agent+".jsonl"))
+		}
+	}
+	if said[1] != said[2] || said[1] == "" {
+		t.Error("an evaluation on two devices is another than on one")
 	}
 }
 

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -13,7 +14,12 @@ import (
 // Serve lets programs talk to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
 // Requests may choose temperature and truncation; eval's are the defaults. ready is called when the agents answer.
 func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(stepDir string)) error {
-	return withCheckpoint(ctx, cfg, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+	own := *cfg
+	own.Agents = slices.Clone(cfg.Agents)
+	for i := range own.Agents {
+		own.Agents[i].Devices = nil // the tokens of further ones are streamed when their turn is over
+	}
+	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		err := t.each(ctx, func(w *worker, ctx context.Context) error {
 			if w.Gateway == nil {
 				return errors.New("its model has no gateway")

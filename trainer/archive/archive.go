@@ -146,13 +146,11 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 		return err
 	}
 	defer f.Close()
-	if n := a.parameters.Numel(); f.Len() != n {
-		return fmt.Errorf("%s: the optimizer state has %d values, the model %d parameters; the checkpoint is of another model", agentDir, f.Len(), n)
-	}
-	if f.Has(masterBuffer) { // also for an evaluation, so that it computes with the weights of the run
-		if err := a.parameters.RestoreMaster(ctx, f.reader(masterBuffer)); err != nil {
-			return err
-		}
+	err = f.readMaster(agentDir, a.parameters.Numel(), func(read func(from int64, dst []float32) error) error { // also for an evaluation, so that it computes with the weights of the run
+		return a.parameters.RestoreMaster(ctx, read)
+	})
+	if err != nil {
+		return err
 	}
 	if !a.parameters.Trains() {
 		return nil

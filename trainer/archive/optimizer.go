@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -107,6 +108,29 @@ func (o *OptimizerFile) check() (err error) {
 		return errors.New("step or buffers are missing")
 	}
 	return nil
+}
+
+// ReadMaster has restore read the fp32 weights in an agent's folder of a run checkpoint, if it has some beside others. The model has
+// numel parameters.
+func ReadMaster(agentDir string, numel int64, restore func(read func(from int64, dst []float32) error) error) error {
+	o, err := OpenOptimizer(agentDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.readMaster(agentDir, numel, restore), o.Close())
+}
+
+func (o *OptimizerFile) readMaster(agentDir string, numel int64, restore func(read func(from int64, dst []float32) error) error) error {
+	if o.Len() != numel {
+		return fmt.Errorf("%s: the optimizer state has %d values, the model %d parameters; the checkpoint is of another model", agentDir, o.Len(), numel)
+	}
+	if !o.Has(masterBuffer) {
+		return nil
+	}
+	return restore(o.reader(masterBuffer))
 }
 
 // Step returns the number of the optimizer's steps.

@@ -20,7 +20,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 		return err
 	}
 	of := func(rank int) launch.Opening {
-		return launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights, Rank: rank, Size: len(all)}
+		return launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights, Frozen: !want.Learns, Rank: rank, Size: len(all)}
 	}
 	if _, err = p.crew.Open(ctx, of, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
 		return err

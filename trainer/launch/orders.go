@@ -55,6 +55,7 @@ type Opening struct {
 	Config  []byte `json:"config"` // a configuration in which the agent has one device, the follower's, and paths are absolute
 	Agent   string `json:"agent"`
 	Weights string `json:"weights"` // folder of the checkpoint to go on with; "": what the configuration names
+	Frozen  bool   `json:"frozen"`  // nothing is trained: no rank 0 brings fp32 weights that the checkpoint has beside others
 	Rank    int    `json:"rank"`    // from 1 on
 	Size    int    `json:"size"`
 }
