@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -65,7 +64,7 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, and the policy is not"))
 	}
 	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: torch.CPUFeatures(), DType: w.SaveDType,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: cpuFeatures(), DType: w.SaveDType,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if e := a.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -204,6 +205,25 @@ func TestResumePassesDamageOver(t *testing.T) {
 		t.Errorf("notes: %s", notes)
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+}
+
+// TestResumeWithOtherKernels resumes with another instruction set of our kernels, as after one was found to fail: the CPU is the
+// same, and the bits may not be.
+func TestResumeWithOtherKernels(t *testing.T) {
+	const other = "portable"
+	wholeDir, _ := whole(t)
+	before := kernels.ISA()
+	if before == other {
+		t.Skip("this CPU has no other instruction set")
+	}
+	if err := kernels.UseISA(other); err != nil {
+		t.Fatal(err)
+	}
+	defer kernels.UseISA(before)
+	seen := mustTrain(t, load(t, copyRun(t, wholeDir), "run.steps=5"), Options{Resume: true})
+	if notes := seen.String(); !strings.Contains(notes, "kernels "+before+" and this one has") || !strings.Contains(notes, "kernels "+other+": bits may differ") {
+		t.Errorf("notes: %s", notes)
+	}
 }
 
 // TestResumeProlongs raises run.steps twice: the learning rates of the schedule stay those of the run as begun.

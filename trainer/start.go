@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
@@ -95,12 +96,16 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 		return err
 	}
 	for _, m := range t.members {
-		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != torch.CPUFeatures() {
-			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, torch.CPUFeatures()))
+		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != cpuFeatures() {
+			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
 		}
 	}
 	return checkpoints.GoBack(*s.From)
 }
+
+// cpuFeatures are what bits on a CPU depend on: its features, by which LibTorch chooses its kernels, and the instruction set of ours, which
+// leave one out that fails.
+func cpuFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.ISA() }
 
 // dateOf is what the run's templates print as today's date: the configured one, that of the run's folder, or today's.
 func dateOf(cfg *config.Config, resume bool) string {

@@ -104,14 +104,14 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 		return nothingLeft(s.Config, *s.From)
 	}
-	if !s.Frozen {
-		if err := t.goBack(ctx, s); err != nil {
-			return err
-		}
-	}
 	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are the process's
 		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
 			return explained(s.Config, m.Agent(), t.start.Version, err)
+		}
+	}
+	if !s.Frozen {
+		if err := t.goBack(ctx, s); err != nil {
+			return err
 		}
 	}
 	for _, m := range t.members {
