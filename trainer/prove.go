@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/proof"
@@ -21,7 +20,7 @@ func prove(ctx context.Context, a *config.Agent, observer metrics.Observer) erro
 		return fmt.Errorf("agents.%s.device: %w", a.Name, err)
 	}
 	for _, r := range left {
-		observer.Note(metrics.Warnf(a.Name, metrics.TopicSettings, "%v: %s is left out, the kernels use %s; %s", r, r.On, kernels.ISA(), proof.Report))
+		observer.Note(metrics.Warnf(a.Name, metrics.TopicSettings, "%s", r.LeftOut()))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/proof"
 )
 
 // modelFlags are shared by the commands that compute with one checkpoint.
@@ -20,9 +21,17 @@ type modelFlags struct {
 	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`
 }
 
+// open loads the checkpoint, after the kernels of its device have computed what they should.
 func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
+	}
+	left, err := proof.Settle(ctx, f.Device)
+	if err != nil {
+		return nil, fmt.Errorf("--device: %w", err)
+	}
+	for _, r := range left {
+		fmt.Fprintln(os.Stderr, "warning:", r.LeftOut())
 	}
 	return standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter})
 }

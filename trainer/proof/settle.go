@@ -62,6 +62,11 @@ func settle(ctx context.Context, d *torch.Device) (left []Result, err error) {
 	return left, fmt.Errorf("%s computes wrong results: %w; use another device, and %s", d.Spec(), failures(left), Report)
 }
 
+// LeftOut says of a failure that Settle returns without an error what follows from it.
+func (r Result) LeftOut() string {
+	return fmt.Sprintf("%v: %s is left out, the kernels use %s; %s", r, r.On, kernels.ISA(), Report)
+}
+
 // Report is what to do about a failure.
 const Report = "report this with what `mgrpo doctor --kernels` prints"
 
