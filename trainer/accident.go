@@ -33,11 +33,12 @@ func accidentOf(err error, start, reached int64) accident {
 // mayPass says whether the round is to be begun again: not after the same accident twice in a row.
 func (a accident) mayPass(before accident) bool { return a.kind != "" && a != before }
 
-// lostGPU is an agent's error, or where it says that the agent's GPU was lost, as in the process before at the same version, one that no new
-// process mends.
+// lostGPU is an agent's error, or where it says that one of the agent's GPUs was lost, as in the process before at the same version, one
+// that no new process mends.
 func lostGPU(dir, name string, version int64, err error) error {
-	var lost *torch.LostError
-	if !errors.As(err, &lost) {
+	var own *torch.LostError
+	var follower *launch.LostError
+	if !errors.As(err, &own) && !(errors.As(err, &follower) && follower.GPU) {
 		return err
 	}
 	again, unknown := archive.LostGPU(dir, name, version)

@@ -20,6 +20,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -66,24 +67,28 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 }
 
 // TestLostGPU: a worker whose GPU was lost can be started again, and so can the others. When that happens at the same version once more, in
-// another process, starting again does not help, and all are told.
+// another process, starting again does not help, and all are told. A follower's GPU is lost where its worker has begun again once.
 func TestLostGPU(t *testing.T) {
+	const cause = "an illegal memory access"
+	own := &torch.LostError{Device: "cuda:0", Cause: cause}
+	follower := &launch.LostError{Follower: "rank 1 of planner on cuda:1", Said: cause, GPU: true}
 	dir, url := t.TempDir(), startRedis(t)
-	lose := func(version int64) (planner, researcher error) {
+	lose := func(version int64, lost error, before accident) (planner, researcher error) {
 		errs := map[string]error{}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for _, name := range []string{"planner", "researcher"} {
 			wg.Go(func() {
 				cfg := load(t, dir, append(untaught, "store.url="+url)...)
-				team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir})
+				opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg), before: before}
+				team, err := openTeam(t.Context(), cfg, opt, setup{Dir: dir})
 				if err == nil {
 					err = team.each(t.Context(), func(w *worker, ctx context.Context) error {
 						if w.name == "researcher" {
 							<-ctx.Done()
 							return context.Cause(ctx)
 						}
-						return errors.Join(w.Policy.UpdateWeights(ctx, version), &torch.LostError{Device: "cuda:0", Cause: "an illegal memory access"})
+						return errors.Join(w.Policy.UpdateWeights(ctx, version), lost)
 					})
 					err = errors.Join(err, team.close(t.Context()))
 				}
@@ -97,16 +102,20 @@ func TestLostGPU(t *testing.T) {
 	}
 	for _, c := range []struct {
 		version int64
+		lost    error
 		kind    store.StopKind
-	}{{3, store.Asked}, {4, store.Asked}, {4, store.Failure}} {
-		planner, researcher := lose(c.version)
-		if Resumable(planner) != (c.kind == store.Asked) || planner == nil || !strings.Contains(planner.Error(), "cuda:0") {
+	}{{3, own, store.Asked}, {4, own, store.Asked}, {4, own, store.Failure}, {5, follower, store.Asked}, {5, follower, store.Failure}} {
+		planner, researcher := lose(c.version, c.lost, accidentOf(c.lost, 0, c.version))
+		if Resumable(planner) != (c.kind == store.Asked) || planner == nil || !strings.Contains(planner.Error(), cause) {
 			t.Errorf("version %d: the planner ends with %v", c.version, planner)
 		}
 		var told *store.StopError
-		if !errors.As(researcher, &told) || told.Kind != c.kind || told.Agent != "planner" || !strings.Contains(told.Reason, "an illegal memory access") {
+		if !errors.As(researcher, &told) || told.Kind != c.kind || told.Agent != "planner" || !strings.Contains(told.Reason, cause) {
 			t.Errorf("version %d: the researcher ends with %v", c.version, researcher)
 		}
+	}
+	if err := (&team{}).explained(load(t, dir, untaught...), "planner", 5, follower); err != error(follower) {
+		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
 	}
 }
 

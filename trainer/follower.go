@@ -24,11 +24,20 @@ func ServeFollower() {
 	if post == nil {
 		return
 	}
-	if err := (&follower{post: post}).live(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	leave((&follower{post: post}).live(context.Background()))
+}
+
+// leave ends the process of a follower.
+func leave(err error) {
+	if err == nil {
+		os.Exit(0)
 	}
-	os.Exit(0)
+	fmt.Fprintln(os.Stderr, err)
+	var lost *torch.LostError
+	if errors.As(err, &lost) { // another process may go on
+		os.Exit(launch.GPULost)
+	}
+	os.Exit(1)
 }
 
 // follower is the process of one of an agent's further ranks. It holds the agent's model on its device, an engine and its share of
@@ -52,7 +61,7 @@ func (f *follower) live(ctx context.Context) error {
 		reply, err := f.obey(ctx, order, batch)
 		var lost *torch.LostError
 		switch {
-		case errors.As(err, &lost): // another process may go on
+		case errors.As(err, &lost):
 			return err
 		case err != nil:
 			reply = refusal(err)
@@ -118,9 +127,8 @@ func (f *follower) sample(ctx context.Context, r policy.Request) (t launch.Turn)
 	var err error
 	t.Completion, err = f.engine.Generate(ctx, r)
 	var lost *torch.LostError
-	if errors.As(err, &lost) { // another process may go on
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if errors.As(err, &lost) {
+		leave(err)
 	}
 	if t.Stats = f.engine.Stats(); err != nil && (ctx.Err() == nil || t.Finish != policy.FinishCancelled) {
 		return launch.Turn{Reply: refusal(err), Stats: t.Stats}

@@ -106,7 +106,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 	}
 	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are the process's
 		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
-			return explained(s.Config, m.Agent(), t.start.Version, err)
+			return t.explained(s.Config, m.Agent(), t.start.Version, err)
 		}
 	}
 	if !s.Frozen {
@@ -117,7 +117,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 	for _, m := range t.members {
 		w, err := openWorker(ctx, s, m)
 		if err != nil {
-			return explained(s.Config, m.Agent(), t.start.Version, err)
+			return t.explained(s.Config, m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
 		s.Health.Joined(w.name, w, m)
@@ -147,7 +147,7 @@ func (t *team) each(ctx context.Context, f func(*worker, context.Context) error)
 				t.leave(ctx, w.member)
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.name, explained(w.cfg, w.name, w.Policy.Version(), errs[i]))
+			errs[i] = fmt.Errorf("agent %s: %w", w.name, t.explained(w.cfg, w.name, w.Policy.Version(), errs[i]))
 			t.breakOff(ctx, w.member, errs[i])
 			return errs[i]
 		})
@@ -166,8 +166,12 @@ func (t *team) each(ctx context.Context, f func(*worker, context.Context) error)
 }
 
 // explained is the error of an agent that has reached a version, with what can be done about it.
-func explained(cfg *config.Config, name string, version int64, err error) error {
-	return lostGPU(cfg.RunDir(), name, version, memoryFull(cfg, name, err))
+func (t *team) explained(cfg *config.Config, name string, version int64, err error) error {
+	err = memoryFull(cfg, name, err)
+	if t.happened(name, err).mayPass(t.before) { // it is begun again by this very process
+		return err
+	}
+	return lostGPU(cfg.RunDir(), name, version, err)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.

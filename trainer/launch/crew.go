@@ -42,6 +42,7 @@ type LostError struct {
 	Follower string // rank, agent and device
 	How      string // how it was lost
 	Said     string // its last words; may be ""
+	GPU      bool   // a failure of CUDA took its GPU from it
 }
 
 func (e *LostError) Error() string {
@@ -69,6 +70,10 @@ type follower struct {
 	asked   asked         // turns, of which many are sampled at once, also while an order is carried out
 	alive   atomic.Bool   // it gave a sign of life since the last look
 	ended   chan struct{} // closed when the process is gone
+}
+
+func (f *follower) lost(how string) *LostError {
+	return &LostError{Follower: f.name(), How: how, Said: f.said.String()}
 }
 
 // errEnded is the reason of a crew that rank 0 has ended.
@@ -127,7 +132,10 @@ func (c *Crew) attend(f *follower) {
 	case err != nil:
 		_ = c.endAfter(context.Background(), err)
 	}
-	c.end(&LostError{f.name(), f.finish(), f.said.String()})
+	how, gpu := f.finish()
+	lost := f.lost(how)
+	lost.GPU = gpu
+	c.end(lost)
 }
 
 // listen returns an error if a follower says something other than that an order was carried out, and nil at the end of what it says.
@@ -147,9 +155,9 @@ func (c *Crew) listen(f *follower) error {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 			return nil
 		case err != nil:
-			return &LostError{f.name(), "wrote something else than a reply: " + err.Error(), f.said.String()}
+			return f.lost("wrote something else than a reply: " + err.Error())
 		case !wanted:
-			return &LostError{f.name(), "answers what it was not asked", f.said.String()}
+			return f.lost("answers what it was not asked")
 		case kind != replyFrame:
 			continue
 		case reply.Error != "":
@@ -158,7 +166,7 @@ func (c *Crew) listen(f *follower) error {
 		select {
 		case f.answers <- reply:
 		default:
-			return &LostError{f.name(), "answers what it was not asked", f.said.String()}
+			return f.lost("answers what it was not asked")
 		}
 	}
 }
@@ -183,7 +191,7 @@ func (c *Crew) watch(f *follower) {
 			patience, silent = c.lease, 0
 		}
 		if silent > patience {
-			c.end(&LostError{f.name(), fmt.Sprintf("has given no sign of life for %v", patience), f.said.String()})
+			c.end(f.lost(fmt.Sprintf("has given no sign of life for %v", patience)))
 			return
 		}
 	}

@@ -51,6 +51,8 @@ func follow(p *Post) error {
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		case ails && o.Open.Agent == "dies":
 			panic("an accident")
+		case ails && o.Open.Agent == "has no GPU":
+			os.Exit(GPULost)
 		case ails && o.Open.Agent == "is killed":
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case ails && o.Open.Agent == "fails":
@@ -139,6 +141,7 @@ func TestLost(t *testing.T) {
 	for agent, want := range map[string]string{
 		"stops":       "rank 2 of stops on cpu has given no sign of life for 5s; its last words: said on the standard output",
 		"dies":        "rank 2 of dies on cpu ended with exit status 2; its last words: said on the standard output panic: an accident",
+		"has no GPU":  "rank 2 of has no GPU on cpu ended with exit status 75",
 		"is killed":   "rank 2 of is killed on cpu was killed (killed)",
 		"hangs":       "a rank of hangs was lost to the others: rank 1 of hangs on cpu: rank 2 did not answer in time",
 		"dies slowly": "rank 2 of dies slowly on cpu was killed (killed)",
@@ -161,8 +164,8 @@ func TestLost(t *testing.T) {
 				if !errors.As(err, &failed) || !failed.Memory {
 					t.Errorf("%#v does not tell of memory", err)
 				}
-			} else if !errors.As(err, &lost) {
-				t.Errorf("%T is no LostError", err)
+			} else if !errors.As(err, &lost) || lost.GPU != (agent == "has no GPU") {
+				t.Errorf("%#v is not the LostError of this follower", err)
 			}
 			c.Close()
 			if err := c.followers[0].cmd.Process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {

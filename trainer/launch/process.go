@@ -75,19 +75,22 @@ func (p *process) send(frames ...[]byte) error {
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }
 
-// finish kills the process, if it is still there, and says how it ended.
-func (p *process) finish() (how string) {
+// GPULost is the exit status of a follower from which a failure of CUDA has taken its GPU.
+const GPULost = 75
+
+// finish kills the process, if it is still there, and says how it ended, and whether its GPU was lost.
+func (p *process) finish() (how string, gpu bool) {
 	_ = p.cmd.Process.Kill()
 	err := p.cmd.Wait()
 	p.closePipes()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
-		return "has left"
+		return "has left", false
 	}
 	if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-		return fmt.Sprintf("was killed (%v)", s.Signal())
+		return fmt.Sprintf("was killed (%v)", s.Signal()), false
 	}
-	return fmt.Sprintf("ended with %v", exit)
+	return fmt.Sprintf("ended with %v", exit), exit.ExitCode() == GPULost
 }
 
 func (p *process) name() string { return fmt.Sprintf("rank %d of %s on %s", p.rank, p.agent, p.device) }
