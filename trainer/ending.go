@@ -96,8 +96,10 @@ func (w *worker) trained() bool {
 }
 
 // sum speaks for the workers of a process whose run came to its end. Where there were steps to learn from and no
-// weight changed, it returns an ErrNothingTrained with the reasons.
+// weight changed, it returns an ErrNothingTrained with the reasons. That nobody called an agent is for the main agent's process to fail of: the
+// agent's own has done what there was to do.
 func (t *team) sum() error {
+	calls := slices.ContainsFunc(t.workers, func(w *worker) bool { return w.main })
 	var reasons []string
 	learns, learned := false, false
 	for _, w := range t.workers {
@@ -105,7 +107,7 @@ func (t *team) sum() error {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "%s", text))
 			reasons = append(reasons, w.name+": "+text)
 		}
-		learns = learns || w.trains() && w.tally.steps > 0
+		learns = learns || w.trains() && w.tally.steps > 0 && (calls || w.tally.calls[w.name] > 0)
 		learned = learned || w.trained()
 	}
 	if !learns || learned {

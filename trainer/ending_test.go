@@ -27,6 +27,22 @@ func TestPromptsTooLong(t *testing.T) {
 	}
 }
 
+// The worker of an agent that nobody called ends well, with a warning; the main agent's, which learned nothing either, fails.
+func TestNobodyCalled(t *testing.T) {
+	dir, seen := t.TempDir(), &recorder{}
+	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, untaught...)
+	alone := make(chan error, 1)
+	go func() {
+		alone <- Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"researcher"}, Observer: seen})
+	}()
+	if err := Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}}); !errors.Is(err, ErrNothingTrained) {
+		t.Errorf("planner: %v", err)
+	}
+	if err := <-alone; err != nil || !strings.Contains(seen.String(), "nobody called it in 2 steps") {
+		t.Errorf("researcher: %v, notes %s", err, seen)
+	}
+}
+
 // A run in which every reward is equal and no sub-agent is called says both and fails; one whose cold start taught
 // the agents ends well.
 func TestNothingTrained(t *testing.T) {
