@@ -1,14 +1,17 @@
 package roofline
 
 import (
+	"slices"
+
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
 // Agent is how one agent computes.
 type Agent struct {
-	Name, Device string // "cpu" or "cuda:N"
-	Arch         arch.Config
+	Name    string
+	Devices []string // of its processes, "cpu" or "cuda:N"; none: one
+	Arch    arch.Config
 
 	Half    bool    // activations, gradients and the cache are bf16
 	Weight  float64 // bytes of a value of a matrix that generation reads: 4, 2, or fewer where it stays quantised
@@ -22,7 +25,7 @@ type Agent struct {
 	Epochs     int
 	Updates    int // of the optimizer, in a step
 
-	Slots  int  // sequences that sample at once
+	Slots  int  // sequences that each process samples at once
 	Remote bool // servers sample, and take the weights of each step
 
 	layers [][]arch.Leaf // of each, once Floor has listed them
@@ -32,12 +35,14 @@ type Agent struct {
 // its weights have `quantised` bytes where they stay quantised, else 0.
 func AgentOf(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) Agent {
 	out := Agent{
-		Name: a.Name, Device: a.Device, Arch: model, Half: a.ComputesBF16(), Weight: 4, Rounded: cfg.Run.Matmul == "bf16" && a.Device == "cpu",
+		Name: a.Name, Devices: slices.Clone(a.Ranks()), Arch: model, Half: a.ComputesBF16(), Weight: 4, Rounded: cfg.Run.Matmul == "bf16" && a.Device == "cpu",
 		Adapts: a.Adapts(), Checkpoint: a.Engine.CheckpointActivations, MicroBatch: a.Engine.MicroBatchTokens,
 		Epochs: cfg.GRPO.Epochs, Updates: cfg.GRPO.Epochs * cfg.GRPO.Minibatches, Slots: cfg.Slots(a), Remote: a.Engine.Remote(),
 	}
-	if out.Device == "cuda" {
-		out.Device = "cuda:0"
+	for i, d := range out.Devices {
+		if d == "cuda" {
+			out.Devices[i] = "cuda:0"
+		}
 	}
 	switch {
 	case quantised > 0:
@@ -65,6 +70,18 @@ func WorkOf(cfg *config.Config, a *config.Agent, lengths Work, calls int) Work {
 		lengths.Prompts, lengths.Rollouts = lengths.Prompts*lengths.Rollouts*calls, 1
 	}
 	return lengths
+}
+
+// ranks is the number of the agent's processes, busiest how many of them one device has at most.
+func (a Agent) ranks() int { return max(len(a.Devices), 1) }
+
+func (a Agent) busiest() int {
+	most, on := 1, map[string]int{}
+	for _, d := range a.Devices {
+		on[d]++
+		most = max(most, on[d])
+	}
+	return most
 }
 
 // value is the size of an activation.

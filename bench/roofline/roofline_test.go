@@ -168,10 +168,46 @@ func TestFloorOrder(t *testing.T) {
 	}
 }
 
+// Two GPUs halve the work of one but for what they exchange; two processes on one device halve nothing and exchange as much.
+func TestRanks(t *testing.T) {
+	d, err := GPU("H200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := Work{Prompts: 16, Rollouts: 8, Prompt: 1000, Turns: 4, Sampled: 250, Results: 500}
+	base := agent(Published[0].Arch)
+	base.Slots, base.MicroBatch = 128, 16384
+	on := func(slots int, devices ...string) Step {
+		a := base
+		a.Devices, a.Slots = devices, slots
+		return Floor(d, a, w)
+	}
+	one, two, same := on(128, "cuda:0"), on(64, "cuda:0", "cuda:1"), on(64, "cuda:0", "cuda:0")
+	for _, part := range []string{Prompts, Learning} {
+		if a, b := one.Of(part).Seconds(), two.Of(part).Seconds(); math.Abs(b/a-0.5) > 0.02 {
+			t.Errorf("%s: %v s on one GPU, %v s on two", part, a, b)
+		}
+		if a, b := one.Of(part).Seconds(), same.Of(part).Seconds(); math.Abs(b/a-1) > 0.02 {
+			t.Errorf("%s: %v s in one process, %v s in two on one GPU", part, a, b)
+		}
+	}
+	if a, b, c := one.Of(Decoding).Seconds(), two.Of(Decoding).Seconds(), same.Of(Decoding).Seconds(); !(b < 0.8*a && b > 0.5*a && math.Abs(c-2*b) < 0.02*c) {
+		t.Errorf("decoding: %v s on one GPU, %v s on two, %v s in two processes on one: each pass reads the weights", a, b, c)
+	}
+	// A gradient of 2 bytes for each of 13 micro-batches, weights of 2 bytes, half of them, out and in.
+	batches := math.Ceil(w.share(1, 2).trained().n / 16384)
+	if want := 2 * (2*batches + 2) * float64(base.Trained) / 2 / d.Link; math.Abs(two.Of(Exchange).Seconds()/want-1) > 1e-9 || one.Of(Exchange).Seconds() != 0 {
+		t.Errorf("exchange: %v s, want %v s, and none of one process: %v s", two.Of(Exchange).Seconds(), want, one.Of(Exchange).Seconds())
+	}
+	if few := (Work{Prompts: 1, Rollouts: 8}).share(1, 4); few.Sequences() != 2 {
+		t.Errorf("a rank of four has %v of 8 rollouts of one query", few.Sequences())
+	}
+}
+
 // A step takes as long as the device that is longest at it, however little longer.
 func TestLongestDevice(t *testing.T) {
 	step := func(device string, seconds float64) Step {
-		return Step{Agent: Agent{Name: device, Device: device, Arch: Published[0].Arch}, Parts: []Part{{Name: "decoding", Time: Time{Bytes: seconds}}}}
+		return Step{Agent: Agent{Name: device, Devices: []string{device}, Arch: Published[0].Arch}, Parts: []Part{{Name: "decoding", Time: Time{Bytes: seconds}}}}
 	}
 	var out strings.Builder
 	Write(&out, GPUs[0], []Step{step("cuda:0", 0.3), step("cuda:1", 0.9), step("cuda:0", 0.2)})

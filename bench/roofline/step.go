@@ -25,6 +25,7 @@ const (
 	Decoding   = "decoding"   // a row of each conversation that samples, and its sampling
 	Learning   = "learning"   // forward and backward passes
 	Optimizer  = "optimizer"  // gradients to weights
+	Exchange   = "exchange"   // of gradients and weights between the agent's processes
 	Publishing = "publishing" // weights to servers; an engine of our own reads those that the optimizer writes
 )
 
@@ -46,16 +47,18 @@ func (s Step) Total() (t Time) {
 	return t
 }
 
-// Floor is the least time of a step of so much work.
+// Floor is the least time of a step of so much work, on that of the agent's devices which has the most of its processes.
 func Floor(d Device, a Agent, w Work) Step {
 	a.layers = leavesOf(a.Arch)
 	s := Step{Agent: a, Work: w}
+	w = w.share(a.busiest(), a.ranks())
 	part := func(name string, t Time) { s.Parts = append(s.Parts, Part{name, t}) }
 	part(Prompts, prompts(d, a, w))
 	part(Decoding, decoding(d, a, w))
 	if a.Trained > 0 {
 		part(Learning, learning(d, a, w))
 		part(Optimizer, optimizer(d, a))
+		part(Exchange, exchange(d, a, w))
 		part(Publishing, publishing(d, a))
 	}
 	return s
@@ -74,14 +77,15 @@ func prompts(d Device, a Agent, w Work) (t Time) {
 	return t
 }
 
-// decoding takes all slots as long as there are conversations for them.
+// decoding takes all slots as long as there are conversations for them. Processes on one device make passes of their own.
 func decoding(d Device, a Agent, w Work) (t Time) {
 	r := w.decoded()
 	if r.n == 0 {
 		return t
 	}
-	waves := math.Ceil(w.Sequences() / float64(a.Slots))
-	p := pass{d: d, a: a, rows: r, passes: waves * float64(w.Turns*(w.Sampled-1)), rate: a.generation(d, true), weight: a.Weight, cached: d.Cached}
+	engines := float64(a.busiest())
+	waves := math.Ceil(w.Sequences() / engines / float64(a.Slots))
+	p := pass{d: d, a: a, rows: r, passes: engines * waves * float64(w.Turns*(w.Sampled-1)), rate: a.generation(d, true), weight: a.Weight, cached: d.Cached}
 	one := p.layers().all()
 	p.head(&one, p.n())
 	one.work(p.launch(1), 4*p.n()*float64(a.Arch.VocabSize), d.Read, 0, 1) // a draw reads the logits
@@ -92,7 +96,7 @@ func decoding(d Device, a Agent, w Work) (t Time) {
 // learning is the epochs' forward and backward passes, and those without gradients before them.
 func learning(d Device, a Agent, w Work) (t Time) {
 	r := w.trained()
-	batches := math.Max(1, math.Ceil(r.n/float64(a.MicroBatch)))
+	batches := a.batches(r)
 	p := pass{d: d, a: a, rows: r, passes: batches, rate: a.training(d), weight: a.value(), cached: d.Read, eager: d.Eager, trains: true}
 	layers, trained := p.layers(), w.SampledTokens()/batches
 
@@ -120,6 +124,25 @@ func learning(d Device, a Agent, w Work) (t Time) {
 	return t
 }
 
+// batches are the micro-batches of so many rows.
+func (a Agent) batches(r rows) float64 { return math.Max(1, math.Ceil(r.n/float64(a.MicroBatch))) }
+
+// exchange takes the gradients that other processes add up out to them and theirs in, and so the weights. A bf16 gradient goes with each
+// micro-batch, as a process keeps the sum of its own share alone.
+func exchange(d Device, a Agent, w Work) (t Time) {
+	updates := float64(a.Updates)
+	gradient, weights := 4*updates, 4*updates
+	switch {
+	case a.Half && !a.Adapts:
+		gradient, weights = 2*a.batches(w.trained())*float64(a.Epochs), 2*updates
+	case a.Weight == 2 && !a.Adapts:
+		weights += 2 * updates
+	}
+	others := float64(a.Trained) * float64(a.ranks()-1) / float64(a.ranks())
+	t.work(0, 2*(gradient+weights)*others, d.Link, 0, 1)
+	return t
+}
+
 // optimizer zeroes the gradient, takes its norm, and renews moments, weights, and the copy that generation reads.
 func optimizer(d Device, a Agent) (t Time) {
 	bytes := 4 + 4 + 4 + 24.0 // zeroes; the norm; the gradient; weights and two moments, both ways
@@ -127,7 +150,7 @@ func optimizer(d Device, a Agent) (t Time) {
 		bytes += 2
 	}
 	const kernels = 3
-	t.work(float64(a.Updates*kernels)*d.Launch, float64(a.Updates)*bytes*float64(a.Trained), d.Copy, 0, 1)
+	t.work(float64(a.Updates*kernels)*d.Launch, float64(a.Updates)*bytes*float64(a.Trained)*float64(a.busiest())/float64(a.ranks()), d.Copy, 0, 1)
 	return t
 }
 

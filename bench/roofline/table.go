@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -15,17 +16,19 @@ func Write(out io.Writer, d Device, steps []Step) {
 	fmt.Fprintf(out, "%s: copies %.3g TB/s, products %.3g TFLOP/s in bf16, %.3g in fp32\n", d.Name, d.Copy/1e12, d.BF16/1e12, d.FP32/1e12)
 	for _, s := range steps {
 		w := s.Work
-		fmt.Fprintf(out, "\n%s on %s: %.2fB parameters, %.0f conversations of %d tokens, of which %d are sampled\n", s.Agent.Name, s.Agent.Device,
+		fmt.Fprintf(out, "\n%s on %s: %.2fB parameters, %.0f conversations of %d tokens, of which %d are sampled\n", s.Agent.Name, strings.Join(s.Agent.Devices, ", "),
 			float64(s.Agent.Arch.Parameters())/1e9, w.Sequences(), w.Length(), w.Turns*w.Sampled)
 		s.write(out)
 	}
 	devices := map[string]float64{}
 	var names []string
 	for _, s := range steps {
-		if !slices.Contains(names, s.Agent.Device) {
-			names = append(names, s.Agent.Device)
+		for _, d := range slices.Compact(slices.Sorted(slices.Values(s.Agent.Devices))) {
+			if !slices.Contains(names, d) {
+				names = append(names, d)
+			}
+			devices[d] += s.Total().Seconds()
 		}
-		devices[s.Agent.Device] += s.Total().Seconds()
 	}
 	longest := slices.MaxFunc(names, func(a, b string) int { return cmp.Compare(devices[a], devices[b]) })
 	fmt.Fprintf(out, "\na step takes at least %s, on %s\n", seconds(devices[longest]), longest)

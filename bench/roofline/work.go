@@ -18,6 +18,16 @@ type Work struct {
 // Sequences is the number of conversations.
 func (w Work) Sequences() float64 { return float64(w.Prompts * w.Rollouts) }
 
+// share is what n of so many processes do of the work: whole groups where there are enough.
+func (w Work) share(n, processes int) Work {
+	up := func(x int) int { return (x*n + processes - 1) / processes }
+	if w.Prompts*n < processes {
+		w.Rollouts = up(w.Prompts * w.Rollouts)
+	}
+	w.Prompts = up(w.Prompts)
+	return w
+}
+
 // Length is the number of tokens of a conversation.
 func (w Work) Length() int { return w.turn(w.Turns) - w.Results }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -77,11 +78,15 @@ func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps [
 			continue
 		}
 		moved := *a
-		switch onGPU := a.Device != "cpu"; {
-		case d.GPU && !onGPU:
-			moved.Device = "cuda:0"
-		case !d.GPU && onGPU:
-			moved.Device = "cpu"
+		if onGPU := a.Device != "cpu"; onGPU != d.GPU {
+			moved.Devices = slices.Clone(a.Ranks())
+			for i := range moved.Devices {
+				moved.Devices[i] = "cpu"
+				if d.GPU {
+					moved.Devices[i] = fmt.Sprint("cuda:", i)
+				}
+			}
+			moved.Device = moved.Devices[0]
 		}
 		m, err := assemble.ModelOf(cfg, &moved)
 		if err != nil {
