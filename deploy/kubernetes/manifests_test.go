@@ -349,9 +349,12 @@ func TestWorkers(t *testing.T) {
 			checkArguments(t, cfg, a.Name, p)
 			checkEnvironment(t, cfg, a.Name, c)
 			checkHealth(t, cfg, c)
-			_, gpu := c.Resources.Limits["nvidia.com/gpu"]
-			if onGPU := a.Device != "cpu"; gpu != onGPU {
-				t.Errorf("its device is %s, and a GPU is asked for: %v", a.Device, gpu)
+			var want int64
+			if a.Device != "cpu" {
+				want = int64(len(a.Ranks()))
+			}
+			if gpus := c.Resources.Limits["nvidia.com/gpu"]; gpus.Value() != want {
+				t.Errorf("its devices are %v, and it asks for %v GPUs", a.Ranks(), gpus.Value())
 			}
 			if p.RestartPolicy != corev1.RestartPolicyNever || p.TerminationGracePeriodSeconds == nil || *p.TerminationGracePeriodSeconds < 600 {
 				t.Errorf("restarts %s; time to stop %v: a checkpoint takes longer", p.RestartPolicy, p.TerminationGracePeriodSeconds)
