@@ -114,7 +114,7 @@ func TestLostGPU(t *testing.T) {
 			t.Errorf("version %d: the researcher ends with %v", c.version, researcher)
 		}
 	}
-	if err := (&team{}).explained(load(t, dir, untaught...), "planner", 5, follower); err != error(follower) {
+	if err := (&team{dir: dir}).explained(load(t, dir, untaught...), "planner", 5, follower); err != error(follower) {
 		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
 	}
 }

@@ -96,7 +96,7 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 		return err
 	}
 	for _, m := range t.members {
-		if part, _ := s.From.Agent(m.Agent()); deterministic && part.CPUFeatures != cpuFeatures() {
+		if part, _ := s.From.Agent(m.Agent()); deterministic && !sameFeatures(part.CPUFeatures) {
 			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
 		}
 	}
@@ -106,6 +106,12 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 // cpuFeatures are what bits on a CPU depend on: its features, by which LibTorch chooses its kernels, and the instruction set of ours, which
 // leave one out that fails.
 func cpuFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.ISA() }
+
+// sameFeatures says whether a checkpoint was written with this process's features; those of before kernels were named name none.
+func sameFeatures(written string) bool {
+	features, _, _ := strings.Cut(cpuFeatures(), ", kernels ")
+	return written == cpuFeatures() || written == features
+}
 
 // dateOf is what the run's templates print as today's date: the configured one, that of the run's folder, or today's.
 func dateOf(cfg *config.Config, resume bool) string {

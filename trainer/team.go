@@ -25,6 +25,7 @@ type team struct {
 	workers []*worker
 	gateway *Gateway // nil: this process has none
 
+	dir      string   // the run's, or the evaluation's
 	before   accident // that ended the round before
 	first    sync.Once
 	accident accident // of the first error; see happened
@@ -33,7 +34,7 @@ type team struct {
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
 // loads it. s.Offers are the states at hand. Of a team that does not open, the accident remains.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
-	t, names := &team{before: opt.before}, opt.agents(cfg)
+	t, names := &team{dir: s.Dir, before: opt.before}, opt.agents(cfg)
 	options, err := assemble.Store(cfg)
 	if err != nil {
 		return t, err
@@ -171,7 +172,7 @@ func (t *team) explained(cfg *config.Config, name string, version int64, err err
 	if t.happened(name, err).mayPass(t.before) { // it is begun again by this very process
 		return err
 	}
-	return lostGPU(cfg.RunDir(), name, version, err)
+	return lostGPU(t.dir, name, version, err)
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.

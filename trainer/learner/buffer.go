@@ -2,6 +2,10 @@ package learner
 
 import (
 	"context"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
@@ -11,19 +15,24 @@ import (
 const hostPiece = 1 << 22
 
 // buffer is fp32 values of parameters, one each: on the model's device, or in the host's memory, from where the device is lent a piece at a
-// time.
+// time. That memory is outside of Go's heap, which would keep as much garbage again.
 type buffer struct {
 	onDevice *torch.Tensor // [n]; nil: the values are
 	inHost   []float32
-	piece    int64 // how many values are lent at a time, at most
+	mapped   []byte // the memory of inHost
+	piece    int64  // how many values are lent at a time, at most
 }
 
 // zeros is a buffer of n zeros.
-func zeros(s *torch.Scope, n int64, inHost bool) buffer {
-	if inHost {
-		return buffer{inHost: make([]float32, n), piece: hostPiece}
+func zeros(s *torch.Scope, n int64, inHost bool) (buffer, error) {
+	if !inHost {
+		return buffer{onDevice: s.Keep(s.Zeros(torch.Float32, n)), piece: max(n, 1)}, nil
 	}
-	return buffer{onDevice: s.Keep(s.Zeros(torch.Float32, n)), piece: max(n, 1)}
+	mapped, err := unix.Mmap(-1, 0, int(4*max(n, 1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return buffer{}, fmt.Errorf("%d bytes of the host's memory for moments: %w", 4*n, err)
+	}
+	return buffer{inHost: unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mapped))), n), mapped: mapped, piece: hostPiece}, nil
 }
 
 func (b buffer) numel() int64 {
@@ -54,7 +63,15 @@ func (b buffer) clear() {
 	}
 }
 
-func (b buffer) drop() { b.onDevice.Drop() }
+// drop frees the buffer, which is empty then.
+func (b *buffer) drop() (err error) {
+	b.onDevice.Drop()
+	if b.mapped != nil {
+		err = unix.Munmap(b.mapped)
+	}
+	*b = buffer{}
+	return err
+}
 
 // copy copies the buffer to dst, in the host's memory.
 func (b buffer) copy(ctx context.Context, m *model.Model, dst []float32) error {

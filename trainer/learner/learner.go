@@ -78,7 +78,12 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		return nil, fmt.Errorf("learner: %w", err)
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
-		l.m, l.v = zeros(s, l.to-l.from, opt.HostMoments), zeros(s, l.to-l.from, opt.HostMoments)
+		for _, moment := range []*buffer{&l.m, &l.v} {
+			var err error
+			if *moment, err = zeros(s, l.to-l.from, opt.HostMoments); err != nil {
+				return err
+			}
+		}
 		var target *torch.Tensor
 		if p := params.Leaves(); len(p) > 0 && p[0].Leaf.DType() != torch.Float32 {
 			l.grad = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
@@ -264,8 +269,6 @@ func (l *Learner) Close(ctx context.Context) error {
 		for _, t := range []*torch.Tensor{l.grad, l.part} {
 			t.Drop()
 		}
-		l.m.drop()
-		l.v.drop()
-		return nil
+		return errors.Join(l.m.drop(), l.v.drop())
 	})
 }

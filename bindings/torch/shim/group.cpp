@@ -260,16 +260,21 @@ void all_gather(mgt_group *g, const at::Tensor &flat) {
   }
 }
 
+// At once where flat is in the host's memory, else a piece at a time.
 void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
   const bool out = g->rank == from, in = g->rank == to;
-  std::vector<message> messages;
-  at::Tensor host = flat;
-  if (from != to && flat.numel() && (out || in)) {
-    if (!flat.is_cpu()) host = out ? flat.cpu() : at::empty(flat.sizes(), flat.options().device(at::kCPU));
-    messages.push_back({out ? to : from, host, out});
+  const int64_t all = flat.numel(), step = flat.is_cpu() ? std::max(all, int64_t(1)) : kPiece;
+  for (int64_t begin = 0; begin == 0 || begin < all; begin += step) {
+    const auto piece = piece_of(flat, begin, step);
+    auto host = piece;
+    std::vector<message> messages;
+    if (from != to && piece.numel() && (out || in)) {
+      if (!flat.is_cpu()) host = out ? piece.cpu() : at::empty(piece.sizes(), piece.options().device(at::kCPU));
+      messages.push_back({out ? to : from, host, out});
+    }
+    g->exchange(messages, kSend, all);
+    if (in && !messages.empty() && !flat.is_cpu()) piece.copy_(host);
   }
-  g->exchange(messages, kSend, flat.numel());
-  if (in && !messages.empty() && !flat.is_cpu()) flat.copy_(host);
 }
 
 // While one is alive SIGPIPE is blocked, and in the threads that are started meanwhile for good. Gloo's thread writes to a rank that
