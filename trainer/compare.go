@@ -1,17 +1,21 @@
 package trainer
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // Answers are the answers to one held-out question.
 type Answers struct {
 	Set      string    `json:"set,omitempty"` // as Score.Set
 	Question string    `json:"question"`      // its id
+	Digest   string    `json:"digest"`        // of its text and answer: ids alone may be those of other questions
 	Correct  []float64 `json:"correct"`       // the score of each answer
 }
 
@@ -30,14 +34,18 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	if len(before) == 0 || len(before) != len(after) {
 		return d, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(after))
 	}
-	earlier := map[[2]string]float64{}
+	type known struct {
+		mean   float64
+		digest string
+	}
+	earlier := map[[2]string]known{}
 	var first, last, all mean
 	for _, a := range before {
 		m, err := a.mean()
 		if err != nil {
 			return d, err
 		}
-		earlier[[2]string{a.Set, a.Question}] = m
+		earlier[[2]string{a.Set, a.Question}] = known{m, a.Digest}
 		first.add(m)
 	}
 	if len(earlier) != len(before) {
@@ -45,16 +53,19 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	}
 	differences := make([]float64, len(after))
 	for i, a := range after {
-		was, known := earlier[[2]string{a.Set, a.Question}]
-		if !known {
+		was, there := earlier[[2]string{a.Set, a.Question}]
+		switch {
+		case !there:
 			return d, fmt.Errorf("question %q is in one of the evaluations only, or twice", a.Question)
+		case was.digest != a.Digest:
+			return d, fmt.Errorf("question %q is not the same in both evaluations: compare evaluations of the same questions", a.Question)
 		}
 		delete(earlier, [2]string{a.Set, a.Question})
 		now, err := a.mean()
 		if err != nil {
 			return d, err
 		}
-		differences[i] = now - was
+		differences[i] = now - was.mean
 		last.add(now)
 		all.add(differences[i])
 	}
@@ -91,11 +102,16 @@ func (a Answers) mean() (float64, error) {
 	return m.value(), nil
 }
 
+func digestOf(q task.Query) string {
+	sum := sha256.Sum256([]byte(q.Text + "\x00" + q.Answer))
+	return hex.EncodeToString(sum[:8])
+}
+
 // exported are the answers as an evaluation gives them away.
 func exported(questions []answered) []Answers {
 	out := make([]Answers, len(questions))
 	for i, q := range questions {
-		out[i] = Answers{q.query.Set, q.query.ID, q.correct}
+		out[i] = Answers{q.query.Set, q.query.ID, digestOf(q.query), q.correct}
 	}
 	return out
 }

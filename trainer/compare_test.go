@@ -21,8 +21,8 @@ func TestCompare(t *testing.T) {
 		for i := range questions {
 			hard := float64(i%2) * 0.8 // scores of 0 to 0.2 and of 0.8 to 1: their spread is no part of the difference's
 			id := strconv.Itoa(i)
-			before = append(before, Answers{"", id, []float64{hard + 0.1*rng.Float64()}})
-			after = append([]Answers{{"", id, []float64{hard + gain + 0.1*rng.Float64()}}}, after...)
+			before = append(before, Answers{"", id, "", []float64{hard + 0.1*rng.Float64()}})
+			after = append([]Answers{{"", id, "", []float64{hard + gain + 0.1*rng.Float64()}}}, after...)
 		}
 		d, err := Compare(before, after, seed)
 		if err != nil || d.Questions != questions || !(d.Interval[0] < d.Mean && d.Mean < d.Interval[1]) {
@@ -42,7 +42,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestCompareRefuses(t *testing.T) {
-	one := func(set, id string, scores ...float64) Answers { return Answers{set, id, scores} }
+	one := func(set, id string, scores ...float64) Answers { return Answers{set, id, "d", scores} }
 	for name, c := range map[string]struct {
 		before, after []Answers
 		want          string
@@ -51,6 +51,7 @@ func TestCompareRefuses(t *testing.T) {
 		"fewer":              {[]Answers{one("", "a", 1)}, []Answers{one("", "a", 1), one("", "b", 1)}, "cannot be compared"},
 		"others":             {[]Answers{one("", "a", 1)}, []Answers{one("", "b", 1)}, `"b"`},
 		"another set":        {[]Answers{one("x", "a", 1)}, []Answers{one("y", "a", 1)}, `"a"`},
+		"another question":   {[]Answers{one("", "a", 1)}, []Answers{{"", "a", "e", []float64{1}}}, `"a" is not the same`},
 		"one twice before":   {[]Answers{one("", "a", 1), one("", "a", 1)}, []Answers{one("", "a", 1), one("", "b", 1)}, "twice"},
 		"one twice after":    {[]Answers{one("", "a", 1), one("", "b", 1)}, []Answers{one("", "a", 1), one("", "a", 1)}, "twice"},
 		"no answer":          {[]Answers{one("", "a")}, []Answers{one("", "a", 1)}, "mean score"},
@@ -65,7 +66,7 @@ func TestCompareRefuses(t *testing.T) {
 // What an evaluation writes is read again, and other files are refused.
 func TestReadAnswers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "before.json")
-	text, err := Evaluation{Samples: 2, Answers: []Answers{{"hard", "a", []float64{0, 1}}}}.JSON()
+	text, err := Evaluation{Samples: 2, Answers: []Answers{{"hard", "a", "d", []float64{0, 1}}}}.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
