@@ -54,6 +54,7 @@ COMPILE := $(GO) build github.com/sugarme/gotch/libtch & gotch=$$!; \
   ninja -C build/cmake -j$$(nproc) --quiet | sed '/no work to do/d' || { wait; exit 1; }; wait $$gotch
 
 native: setup
+	@test -e build/lib/libmgrpo_torch.so || echo 'build: compiling, which takes some minutes'
 	@test -f build/cmake/build.ninja || { $(CMAKE) $(LOG); }
 	@$(COMPILE)
 

@@ -64,9 +64,11 @@ func TestExamineConfiguration(t *testing.T) {
 		}
 	}
 
-	findings = Examine(context.Background(), Options{Config: quickstart(t, "agents.researcher.device=cuda:7", "task.kind=gsm8k",
+	findings = Examine(context.Background(), Options{Config: quickstart(t, "agents.researcher.device=cuda:7", "agents.planner.devices=[cuda:0, cuda:8]", "task.kind=gsm8k",
 		"task.train=missing.jsonl", "task.eval=missing.jsonl", "agents.planner.model=missing-model")})
-	for what, want := range map[string]string{"task": "missing.jsonl", "models": "agents.planner.model", "GPU": "agents.researcher.device is cuda:7"} {
+	for _, c := range [][2]string{{"task", "missing.jsonl"}, {"models", "agents.planner.model"}, {"GPU", "agents.researcher.device is cuda:7"},
+		{"GPU", "agents.planner.devices[1] is cuda:8"}} {
+		what, want := c[0], c[1]
 		bad := false
 		for _, f := range find(findings, what) {
 			bad = bad || f.Status == Fail && strings.Contains(f.Found, want) && f.Advice != ""

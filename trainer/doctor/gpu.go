@@ -49,10 +49,16 @@ func (g gpus) findings(o Options) (out []Finding) {
 		return out
 	}
 	for _, a := range o.Config.Agents {
-		if index, ok := gpuIndex(a.Device); ok {
-			if _, here := g.free[index]; !here {
-				out = append(out, Finding{Fail, "GPU", fmt.Sprintf("agents.%s.device is %s, which this machine does not have", a.Name, a.Device),
-					"name a device of this machine, such as cpu, or run this agent's worker on the server that has it"})
+		for i, device := range a.Ranks() {
+			key := "agents." + a.Name + ".device"
+			if len(a.Devices) > 0 {
+				key += fmt.Sprintf("s[%d]", i)
+			}
+			if index, ok := gpuIndex(device); ok {
+				if _, here := g.free[index]; !here {
+					out = append(out, Finding{Fail, "GPU", fmt.Sprintf("%s is %s, which this machine does not have", key, device),
+						"name a device of this machine, such as cpu, or run this agent's worker on the server that has it"})
+				}
 			}
 		}
 	}
