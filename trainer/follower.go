@@ -102,6 +102,8 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 		err = f.Learner.ResetOptimizer(ctx)
 	case launch.Gather:
 		err = f.Learner.Copy(ctx, nil, nil, nil)
+	case launch.Read:
+		err = f.Learner.Read(ctx, o.Span.From, o.Span.N, nil)
 	case launch.Restore:
 		err = f.Learner.RestoreMoments(ctx, nil, nil)
 	case launch.Adopt:

@@ -13,7 +13,7 @@ type parameters struct{ w *worker }
 func (p parameters) Trains() bool { return p.w.Learner != nil && p.w.cfg.Learns(p.w.agent) }
 
 func (p parameters) Read(ctx context.Context, from int64, dst []float32) error {
-	return p.w.Model.ReadFlat(ctx, p.w.Params.Master(), from, dst)
+	return p.w.Params.Read(ctx, from, dst)
 }
 
 func (p parameters) Numel() int64 { return p.w.Params.Numel() }

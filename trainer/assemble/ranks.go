@@ -71,11 +71,12 @@ func (p *Parts) OpenEngine(ctx context.Context, want Wanted) (policy.Policy, err
 	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
 }
 
-// Freeze frees what trains the agent. Further ranks that do not sample end.
+// Freeze frees what trains the agent. Further ranks end that neither sample nor have a share of the weights to keep.
 func (p *Parts) Freeze(ctx context.Context) error {
 	err := p.Learner.Close(ctx)
 	p.Learner = nil
-	if _, sample := p.Policy.(*launch.Policy); !sample {
+	_, sample := p.Policy.(*launch.Policy)
+	if params, learned := p.Params.(launch.Params); !sample && !(learned && params.Shared()) {
 		p.crew.Close()
 		p.crew = nil
 	}

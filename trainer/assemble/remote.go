@@ -63,7 +63,7 @@ type served struct {
 }
 
 func (s served) Write(ctx context.Context, dir string) error {
-	read := s.Params.Reader(ctx, func(from int64, dst []float32) error { return s.Model.ReadFlat(ctx, s.Params.Master(), from, dst) })
+	read := s.Params.Reader(ctx, func(from int64, dst []float32) error { return s.Params.Read(ctx, from, dst) })
 	return weights.WriteHF(dir, s.Model.Config, read, s.dtype, s.Tokenizer.Files())
 }
 

@@ -23,6 +23,8 @@ type Crew struct {
 	lease     time.Duration
 	followers []*follower
 
+	ordering sync.Mutex // held while an order is carried out: a checkpoint of frozen weights reads them beside the steps
+
 	mu   sync.Mutex
 	why  error         // of the end
 	over chan struct{} // closed when the crew has ended, for whatever reason
@@ -225,6 +227,8 @@ func (c *Crew) Do(ctx context.Context, o Order, batch []*learner.Sequence, own f
 
 // do gives each follower the frames of its order. Whoever does not read them is found by watch.
 func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Context) error) ([]Reply, error) {
+	c.ordering.Lock()
+	defer c.ordering.Unlock()
 	if err := c.Err(); err != nil {
 		return nil, err
 	}

@@ -80,6 +80,12 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 	return err
 }
 
+// Read copies n of the weights of all ranks to dst, from element from on, also after Close.
+func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
+	_, err := l.crew.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil, func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
+	return err
+}
+
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index from.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
 	_, err := l.crew.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
@@ -118,6 +124,17 @@ type Params struct {
 	model.Params
 	Learner *Learner
 }
+
+// Read is model.Params.Read, with the other ranks where they have a share of the values.
+func (p Params) Read(ctx context.Context, from int64, dst []float32) error {
+	if !p.Shared() {
+		return p.Params.Read(ctx, from, dst)
+	}
+	return p.Learner.Read(ctx, from, int64(len(dst)), dst)
+}
+
+// Shared says whether each rank has its share of the values and no others.
+func (p Params) Shared() bool { return p.Params.Master().Numel() != p.Params.Numel() }
 
 // Restore is model.Params.Restore of all ranks.
 func (p Params) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {

@@ -23,6 +23,7 @@ const (
 	Supervise Kind = "supervise" // learner.Supervise of a batch of its own
 	Reset     Kind = "reset"     // learner.ResetOptimizer
 	Gather    Kind = "gather"    // learner.Copy, to rank 0
+	Read      Kind = "read"      // learner.Read of Span, to rank 0
 	Restore   Kind = "restore"   // learner.RestoreMoments, from rank 0
 	Adopt     Kind = "adopt"     // learner.RestoreWeights, from rank 0
 	Refer     Kind = "refer"     // load the weights of the KL term from Folder
@@ -39,8 +40,15 @@ type Order struct {
 	Batch   int      `json:"batch,omitempty"` // sequences that follow it
 	Which   []int    `json:"which,omitempty"` // indices of sequences
 	AdamW   *AdamW   `json:"adamw,omitempty"` // of an update
+	Span    *Span    `json:"span,omitempty"`  // of the weights
 	Folder  string   `json:"folder,omitempty"`
 	Version int64    `json:"version,omitempty"` // of weights
+}
+
+// Span is of a flat buffer.
+type Span struct {
+	From int64 `json:"from"`
+	N    int64 `json:"n"`
 }
 
 // AdamW is what an update is made with. Every update brings all of it, so that no follower has settings of its own.
@@ -109,6 +117,8 @@ func (o Order) check() error {
 		want.Which, want.AdamW = o.Which, o.AdamW
 	case Supervise:
 		want.Batch, want.AdamW = o.Batch, o.AdamW
+	case Read:
+		want.Span = o.Span
 	case Refer:
 		want.Folder = o.Folder
 	case Renew:
@@ -119,7 +129,7 @@ func (o Order) check() error {
 	}
 	open, adam := o.Open, o.AdamW
 	switch {
-	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Folder != want.Folder,
+	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Span != want.Span, o.Folder != want.Folder,
 		o.Version != want.Version:
 		return fmt.Errorf("launch: an order to %s has what belongs to another", o.Kind)
 	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks):
@@ -128,6 +138,8 @@ func (o Order) check() error {
 		return fmt.Errorf("launch: an order to %s does not say whom", o.Kind)
 	case (o.Kind == Update || o.Kind == Supervise) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
 		return fmt.Errorf("launch: an order to %s has no learning rate or count", o.Kind)
+	case o.Kind == Read && (o.Span == nil || o.Span.From < 0 || o.Span.N < 0 || o.Span.N > math.MaxInt64-o.Span.From):
+		return fmt.Errorf("launch: an order to %s does not say which weights", o.Kind)
 	case o.Version < 0:
 		return fmt.Errorf("launch: an order to %s version %d", o.Kind, o.Version)
 	case o.Batch < 0 || max(o.Batch, len(o.Which)) > maxBatch:

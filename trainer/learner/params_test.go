@@ -58,6 +58,10 @@ func (p *some) Half() *torch.Tensor   { return nil }
 
 func (p *some) Shard(context.Context, int64, int64) error { return nil }
 
+func (p *some) Read(ctx context.Context, from int64, dst []float32) error {
+	return p.m.ReadFlat(ctx, p.master, from, dst)
+}
+
 func (p *some) Publish() {
 	publish := func(mine, theirs *torch.Tensor) { theirs.CopyFrom(mine) }
 	p.each(publish, p.m.Master)

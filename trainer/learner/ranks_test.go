@@ -247,6 +247,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 				first = got
 				wantHalf(t, l, got)
 				wantShares(t, l)
+				wantRead(t, l, got)
 			}
 		})
 	}
@@ -265,6 +266,29 @@ func wantHalf(t *testing.T, l *Learner, weights []float32) {
 	})
 	if !slices.Equal(half, rounded) {
 		t.Error("the bf16 copy is not that of the weights")
+	}
+}
+
+// wantRead fails unless rank 0 reads the weights of all ranks, whichever it asks for, and alone what it holds alone.
+func wantRead(t *testing.T, l *Learner, weights []float32) {
+	t.Helper()
+	n := l.params.Numel()
+	_, border := l.group.Share(n, 0)
+	for _, span := range [][2]int64{{0, n}, {0, 1}, {border - 1, border}, {border - 1, border + 1}, {border, border + 1}, {n - 1, n}} {
+		var got []float32
+		if l.group.Rank() == 0 {
+			got = make([]float32, span[1]-span[0])
+		}
+		if err := l.Read(t.Context(), span[0], span[1]-span[0], got); err != nil {
+			t.Fatal(err)
+		}
+		if l.group.Rank() == 0 && !slices.Equal(got, weights[span[0]:span[1]]) {
+			t.Errorf("weights %d to %d are not those", span[0], span[1])
+		}
+	}
+	one := make([]float32, 1)
+	if err := l.params.Read(t.Context(), n-1, one); (err == nil) != (l.params.Master().Numel() == n) {
+		t.Errorf("one rank alone reads the last of %d weights of which it has %d: %v", n, l.params.Master().Numel(), err)
 	}
 }
 

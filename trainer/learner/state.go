@@ -23,6 +23,17 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 	return l.together(ctx, cmp.Or(l.collect(ctx, buffer{onDevice: l.params.Master()}, master), l.collect(ctx, l.m, m), l.collect(ctx, l.v, v)))
 }
 
+// Read copies n of the weights of all ranks, from element from on, to dst of rank 0. In the others dst is nil. It is called also after
+// Close.
+func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
+	master := buffer{onDevice: l.params.Master()}
+	var own error
+	if here := min(n, master.numel()-from); l.group.Rank() == 0 && here > 0 { // rank 0's share is the first
+		own = l.model.ReadFlat(ctx, master.onDevice, from, dst[:here])
+	}
+	return l.together(ctx, cmp.Or(own, l.eachPiece(ctx, master, from, from+n, l.toRank0(ctx, from, dst))))
+}
+
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
 // others they are nil.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
@@ -75,13 +86,18 @@ func (l *Learner) collect(ctx context.Context, flat buffer, dst []float32) error
 			return err
 		}
 	}
-	return l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+	return l.eachPiece(ctx, flat, 0, l.params.Numel(), l.toRank0(ctx, 0, dst))
+}
+
+// toRank0 sends pieces to rank 0, where dst begins with element start of their buffer.
+func (l *Learner) toRank0(ctx context.Context, start int64, dst []float32) func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+	return func(_ *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
 		if err := l.group.Send(ctx, piece, owner, 0); err != nil || l.group.Rank() > 0 {
 			return err
 		}
-		piece.Float32s(dst[from:][:piece.Numel()])
+		piece.Float32s(dst[from-start:][:piece.Numel()])
 		return nil
-	})
+	}
 }
 
 // distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
@@ -101,7 +117,7 @@ func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from in
 	if l.group.Rank() == 0 {
 		own = flat.fill(ctx, l.model, given)
 	}
-	return cmp.Or(own, l.eachPiece(ctx, flat, func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+	return cmp.Or(own, l.eachPiece(ctx, flat, 0, l.params.Numel(), func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
 			values := make([]float32, piece.Numel())
 			_ = given(from, values)
@@ -111,17 +127,18 @@ func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from in
 	}), unread)
 }
 
-// eachPiece calls move for the pieces that rank 0 lacks of a flat buffer, in their order: for all but rank 0's share where each rank
+// eachPiece calls move for the pieces that rank 0 lacks of elements [begin, end) of a flat buffer, in their order: for all but rank 0's share where each rank
 // has its share alone. piece is the owner's, and memory for it in the other ranks.
-func (l *Learner) eachPiece(ctx context.Context, flat buffer, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
+func (l *Learner) eachPiece(ctx context.Context, flat buffer, begin, end int64, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
 	n := l.params.Numel()
 	if flat.numel() == n {
 		return nil
 	}
 	for owner := 1; owner < l.group.Size(); owner++ {
-		first, end := l.group.Share(n, owner)
-		for from := first; from < end; from += pieceElements {
-			size := min(pieceElements, end-from)
+		first, last := l.group.Share(n, owner)
+		last = min(last, end)
+		for from := max(first, begin); from < last; from += pieceElements {
+			size := min(pieceElements, last-from)
 			err := l.model.Device.Do(ctx, func(s *torch.Scope) error {
 				if l.group.Rank() == owner {
 					return flat.lend(s, from-first, size, func(piece *torch.Tensor) error { return move(s, owner, from, piece) })

@@ -137,6 +137,10 @@ func (a *Adapters) Publish()              {} // the decoders read views of Maste
 
 func (a *Adapters) Shard(context.Context, int64, int64) error { return nil }
 
+func (a *Adapters) Read(ctx context.Context, from int64, dst []float32) error {
+	return a.base.ReadFlat(ctx, a.master, from, dst)
+}
+
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	return a.base.WriteFlat(ctx, a.master, read)
 }

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -18,6 +19,8 @@ type Params interface {
 	Leaves() []Param
 	// Master is the buffer that the optimizer updates, fp32 [Numel], or of Shard's elements.
 	Master() *torch.Tensor
+	// Read copies Master's values from element from on to dst. It fails where Master is a share: only all ranks can read then.
+	Read(ctx context.Context, from int64, dst []float32) error
 	// Shard gives up what Master has outside of [from, to), unless forward passes read it.
 	Shard(ctx context.Context, from, to int64) error
 	// Half is the bf16 copy of Master that the optimizer renews in the same pass, nil where there is none.
@@ -64,6 +67,13 @@ func (p all) Shard(ctx context.Context, from, to int64) error {
 		p.m.shard(s, from, to)
 		return nil
 	})
+}
+
+func (p all) Read(ctx context.Context, from int64, dst []float32) error {
+	if p.m.sharded() {
+		return fmt.Errorf("model: this rank has a share of %d of the %d fp32 weights, and cannot read them alone", p.m.Master.Numel(), p.Numel())
+	}
+	return p.m.ReadFlat(ctx, p.m.Master, from, dst)
 }
 
 func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
@@ -115,6 +125,10 @@ func (p frozen) Leaves() []Param       { return nil }
 func (p frozen) Master() *torch.Tensor { return nil }
 func (p frozen) Half() *torch.Tensor   { return nil }
 func (p frozen) Publish()              {}
+
+func (p frozen) Read(context.Context, int64, []float32) error {
+	return errors.New("model: there are no fp32 weights to read")
+}
 
 func (p frozen) Shard(context.Context, int64, int64) error { return nil }
 
