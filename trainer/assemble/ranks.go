@@ -7,6 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/launch"
+	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
@@ -54,16 +55,41 @@ func configOf(want Wanted, a *config.Agent, device string) []byte {
 // openSampler opens what samples for the agent: an engine on each of its devices, or servers.
 func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
-		s, err = makerOf(want.Config, a).open(ctx, p, want)
+		if s, err = makerOf(want.Config, a).open(ctx, p, want); err == nil {
+			p.Policy = s // which Close closes, whatever becomes of the followers
+		}
 		return err
 	}
-	if a.Engine.Remote() {
-		return s, open(ctx)
+	if a.Engine.Remote() || p.crew == nil {
+		err = open(ctx)
+		return s, err
 	}
-	if _, err = p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
+	var digest uint32
+	replies, err := p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, func(ctx context.Context) (err error) {
+		if err = open(ctx); err == nil {
+			digest, err = p.Digest(ctx)
+		}
+		return err
+	})
+	if err == nil {
+		err = p.crew.Agree(digest, replies)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return p.crew.Sampler(s, p.Model.Config.VocabSize), nil
+}
+
+// Digest is a checksum of the weights that an agent samples with which does not learn, by which ranks compare theirs. It is 0 for one that
+// learns: its ranks compare what they train.
+func (p *Parts) Digest(ctx context.Context) (uint32, error) {
+	if p.Learner != nil {
+		return 0, nil
+	}
+	if adapters, adapts := p.Params.(*model.Adapters); adapts {
+		return adapters.Digest(ctx)
+	}
+	return p.Model.Digest(ctx)
 }
 
 // OpenEngine opens the engine of a follower.

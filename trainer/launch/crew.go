@@ -262,8 +262,8 @@ func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Conte
 	return replies, nil
 }
 
-// agree is an error if a follower has another digest than rank 0.
-func (c *Crew) agree(digest uint32, replies []Reply) error {
+// Agree is an error if a follower has another digest than rank 0.
+func (c *Crew) Agree(digest uint32, replies []Reply) error {
 	for i, r := range replies {
 		if r.Digest != digest {
 			return c.end(&FailedError{Follower: c.followers[i].name(), Reason: fmt.Sprintf("has other weights (%08x) than rank 0 (%08x)", r.Digest, digest)})

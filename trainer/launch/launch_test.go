@@ -135,6 +135,18 @@ func TestOrders(t *testing.T) {
 	}
 }
 
+// Followers with other weights than rank 0's end.
+func TestAgree(t *testing.T) {
+	c := start(t, "obeys")
+	if err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 2}}); err != nil || c.Err() != nil {
+		t.Errorf("the same weights: %v, %v", err, c.Err())
+	}
+	err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 3}})
+	if want := "rank 2 of obeys on cpu: has other weights (00000003) than rank 0 (00000002)"; err == nil || err.Error() != want || c.Err() != err {
+		t.Errorf("other weights: %v, want %s", err, want)
+	}
+}
+
 // Whatever becomes of a follower, the order ends with an error that names it, also where rank 0's own part waits for it, and the others
 // end with it.
 func TestLost(t *testing.T) {

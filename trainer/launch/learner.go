@@ -116,7 +116,7 @@ func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
 	if err != nil {
 		return err
 	}
-	return l.crew.agree(digest, replies)
+	return l.crew.Agree(digest, replies)
 }
 
 // Params are rank 0's trained parameters. When they are restored, the followers take them over.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 
@@ -139,6 +140,16 @@ func (a *Adapters) Shard(context.Context, int64, int64) error { return nil }
 
 func (a *Adapters) Read(ctx context.Context, from int64, dst []float32) error {
 	return a.base.ReadFlat(ctx, a.master, from, dst)
+}
+
+// Digest is a checksum of the adapters and of the model that they adapt.
+func (a *Adapters) Digest(ctx context.Context) (uint32, error) {
+	sum, err := a.base.Digest(ctx)
+	values := make([]float32, a.Numel())
+	if err == nil {
+		err = a.Read(ctx, 0, values)
+	}
+	return crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), floatBytes(values)), err
 }
 
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {

@@ -249,6 +249,20 @@ func TestFreshAdaptersChangeNothing(t *testing.T) {
 			logits := func(m *Model) []float64 { return floats(torch.Linear(m.Forward(s, f.packed(s)), m.Head(), nil)) }
 			near(t, "logits", logits(f.m), logits(f.base), 0)
 		})
+		digests := map[uint32]bool{}
+		for _, seed := range []uint64{6, 5} {
+			if err := f.a.Restore(t.Context(), FreshAdapters(layout, seed, false)); err != nil {
+				t.Fatal(err)
+			}
+			sum, err := f.a.Digest(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			digests[sum] = true
+		}
+		if len(digests) != 2 {
+			t.Error("other adapters have an equal digest")
+		}
 		values := make([]float32, layout.Numel)
 		if err := f.base.ReadFlat(t.Context(), f.a.Master(), 0, values); err != nil {
 			t.Fatal(err)

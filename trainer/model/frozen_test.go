@@ -166,6 +166,43 @@ func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
 	return logits
 }
 
+// Equal models have equal digests, and one other weight makes another.
+func TestDigest(t *testing.T) {
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	digests := map[uint32]string{}
+	digest := func(what string, seed uint64, scaled bool) uint32 {
+		m, err := Random(t.Context(), dev, sixLayers, seed, Options{Compute: torch.BFloat16, Frozen: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close(context.Background())
+		if scaled {
+			if err := dev.Do(t.Context(), func(*torch.Scope) error { m.Half.Narrow(0, m.Layout.Numel-1, 1).Scale_(-2); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sum, err := m.Digest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before := digests[sum]; before != "" {
+			t.Errorf("%s has the digest of %s", what, before)
+		}
+		return sum
+	}
+	one := digest("a model", 1, false)
+	if again := digest("the same model", 1, false); again != one {
+		t.Errorf("one model has the digests %08x and %08x", one, again)
+	}
+	digests[one] = "a model"
+	digest("another model", 2, false)
+	digest("a model with another last weight", 1, true)
+}
+
 // A model that computes in bf16 gives up the fp32 weights of other shares: what it computes from weights that are bf16 values stays the
 // same, and its own share is restored with the rest.
 func TestShard(t *testing.T) {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"hash/crc32"
 	"sync"
 	"unsafe"
 
@@ -83,6 +84,20 @@ func (m *Model) CopyFlat(ctx context.Context, flat *torch.Tensor, dst []float32)
 		copying.Wait()
 		return nil
 	})
+}
+
+// Digest is a checksum of the values that the model computes with, adapters apart. Of matrices in blocks it is of the widened values.
+func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
+	for i, l := range m.Layout.Leaves {
+		for _, t := range l.Parts {
+			values := make([]float32, t.Numel())
+			if err := m.Device.Do(ctx, func(s *torch.Scope) error { m.widen(s, i, t, values); return nil }); err != nil {
+				return 0, err
+			}
+			sum = crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), floatBytes(values))
+		}
+	}
+	return sum, nil
 }
 
 // SyncHalf copies Master to the bf16 copy or, without a Master, what Generation has in float32 from Half.
