@@ -276,12 +276,18 @@ func (g *Group) end(why error) error {
 	return why
 }
 
-// Close closes the connections to the other ranks. It waits for the call in progress; closing again is harmless.
-func (g *Group) Close() error {
+// GiveUp closes the connections to the other ranks, whose calls fail, after an error between two calls. It waits for the call in
+// progress. Every later call returns why; a group that has ended already keeps its own reason.
+func (g *Group) GiveUp(why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended == nil {
-		_ = g.end(errors.New("torch: group: used after it was closed"))
+		_ = g.end(why)
 	}
+}
+
+// Close closes the connections to the other ranks. It waits for the call in progress; closing again is harmless.
+func (g *Group) Close() error {
+	g.GiveUp(errors.New("torch: group: used after it was closed"))
 	return nil
 }

@@ -275,20 +275,22 @@ func (c *Crew) Agree(digest uint32, replies []Reply) error {
 // soon is how long it takes, at most, until a lost process is known to be.
 const soon = 2 * time.Second
 
-// endAfter ends the crew because of an error of a rank's. If a follower is lost at the same time, that is the reason. Where a rank has lost
-// another, and no process is lost, a device hangs, and a new round may go well.
+// endAfter ends the crew because of an error of a rank's. If a follower is lost at the same time, that is the reason. A rank that has lost
+// another says so last, as that one may say why. If none does, and no process is lost, a device hangs, and a new round may go well.
 func (c *Crew) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return c.end(context.Cause(ctx))
 	}
-	select {
-	case <-c.over:
-	case <-time.After(soon):
-	}
+	patience := soon
 	var own *torch.GroupError
 	var theirs *FailedError
 	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.Alone {
 		err = &LostError{Follower: "a rank of " + c.followers[0].agent, How: "was lost to the others: " + err.Error()}
+		patience *= 2
+	}
+	select {
+	case <-c.over:
+	case <-time.After(patience):
 	}
 	return c.end(err)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
@@ -32,6 +33,7 @@ func (r refusal) Error() string { return string(r) }
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	said, unheard := tell(ctx, g, mine, err, most)
 	if unheard != nil {
+		g.GiveUp(unheard)
 		if err != nil && !refused(err) {
 			return nil, err // which may be why
 		}
@@ -57,6 +59,16 @@ func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most in
 // together returns an error where any rank has one.
 func (l *Learner) together(ctx context.Context, err error) error {
 	_, err = agree(ctx, l.group, 0, err, 0)
+	return err
+}
+
+// meet runs f, which calls the group, on the device. If f does not come to its end, or cannot begin, this rank gives the group up; but not
+// for what all ranks refuse.
+func (l *Learner) meet(ctx context.Context, f func(s *torch.Scope) error) error {
+	err := l.model.Device.Do(ctx, f)
+	if err != nil && !refused(err) {
+		l.group.GiveUp(err)
+	}
 	return err
 }
 

@@ -19,7 +19,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		return norm, err
 	}
 	// The others make the update: this rank does too, and ends the group after that if ctx has ended.
-	err = l.model.Device.Do(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
+	err = l.meet(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
 		err = l.adamW(s, norm, lr)
 		if refused(err) { // by all, as they have one norm
 			return err
@@ -72,16 +72,16 @@ func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 
 // norm sums the ranks' gradients up and returns the norm of the sum.
 func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
+	if l.part == nil { // otherwise each micro-batch's gradient was
+		err = l.meet(ctx, func(*torch.Scope) error { return l.group.ReduceScatter(ctx, l.grad) })
+	}
 	var own float64
-	err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
-		if l.part == nil { // otherwise each micro-batch's gradient was
-			if err := l.group.ReduceScatter(ctx, l.grad); err != nil {
-				return err
-			}
-		}
-		own, err = kernels.GradNorm(model.Backend(s), l.share(l.grad).Ptr(), l.to-l.from)
-		return err
-	})
+	if err == nil {
+		err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
+			own, err = kernels.GradNorm(model.Backend(s), l.share(l.grad).Ptr(), l.to-l.from)
+			return err
+		})
+	}
 	norms, err := agree(ctx, l.group, own, err, 0)
 	for _, n := range norms {
 		norm = math.Hypot(norm, n)

@@ -209,7 +209,7 @@ func (l *Learner) collectGradient(ctx context.Context) error {
 	if l.part == nil {
 		return nil
 	}
-	return l.model.Device.Do(ctx, func(s *torch.Scope) error {
+	return l.meet(ctx, func(*torch.Scope) error {
 		if err := l.group.Accumulate(ctx, l.grad, l.part); err != nil {
 			return err
 		}

@@ -43,13 +43,13 @@ func TestRank(t *testing.T) {
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cuda:0", g) })
 	case "lose":
 		ranksLoseOne(t, g)
-	case "cancel update", "cancel demonstrations", "cancel copy", "cancel weights":
-		_, what, _ := strings.Cut(rank.Part, " ")
-		ranksCancel(t, g, rank.Dir, what)
 	case "save":
 		ranksSave(t, g, rank.Dir)
 	case "go on":
 		ranksGoOn(t, g, rank.Dir)
+	default:
+		how, what, _ := strings.Cut(rank.Part, " ")
+		ranksEnd(t, g, rank.Dir, how, what)
 	}
 }
 
@@ -79,13 +79,23 @@ func TestRanksLoseOne(t *testing.T) {
 
 // Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
 func TestRanksCancelOne(t *testing.T) {
-	for what, exchanges := range map[string]int{"update": 4, "demonstrations": 4, "copy": 1, "weights": 1} {
+	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 3})
+}
+
+// So they do wherever in its work the device of one rank is lost to it.
+func TestRanksLoseADevice(t *testing.T) {
+	endOne(t, "device", map[string]int{"update": 4, "copy": 3, "weights": 3})
+}
+
+func endOne(t *testing.T, how string, exchangesOf map[string]int) {
+	t.Helper()
+	for what, exchanges := range exchangesOf {
 		for n := range exchanges {
 			dir := filepath.Join(t.TempDir(), fmt.Sprint(n)) // the part reads in it after how many exchanges
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			t.Run(fmt.Sprint(what, " after ", n), func(t *testing.T) { rankstest.Pass(t, 2, "cancel "+what, dir) })
+			t.Run(fmt.Sprint(what, " after ", n), func(t *testing.T) { rankstest.Pass(t, 2, how+" "+what, dir) })
 		}
 	}
 }
@@ -431,7 +441,7 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 	wantSameWeights(t, l)
 }
 
-// ending is a group of which a context ends after some more exchanges.
+// ending is a group at which something ends after some more exchanges.
 type ending struct {
 	ranks.Group
 	exchanges int
@@ -450,7 +460,7 @@ func (g *ending) in(exchanges int) {
 	}
 }
 
-func ranksCancel(t *testing.T, g ranks.Group, dir, what string) {
+func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	n, err := strconv.Atoi(filepath.Base(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -460,6 +470,10 @@ func ranksCancel(t *testing.T, g ranks.Group, dir, what string) {
 	failed := filepath.Join(dir, "the other rank has failed")
 	ends := &ending{Group: g, end: cancel}
 	l := keeping(t, ends, 1)
+	why := context.Canceled
+	if how == "device" {
+		ends.end, why = func() { l.model.Device.Close() }, torch.ErrClosed
+	}
 	batch := tinyBatch(t, l, 0.3)
 	if err := l.Prepare(ctx, batch); err != nil {
 		t.Fatal(err)
@@ -479,8 +493,8 @@ func ranksCancel(t *testing.T, g ranks.Group, dir, what string) {
 		err = l.RestoreWeights(ctx, func(int64, []float32) error { return nil })
 	}
 	if g.Rank() == 1 {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("the rank whose context ended got %v", err)
+		if !errors.Is(err, why) {
+			t.Errorf("got %v, want %v", err, why)
 		}
 		for range 600 {
 			if _, err := os.Stat(failed); err == nil {
@@ -492,7 +506,8 @@ func ranksCancel(t *testing.T, g ranks.Group, dir, what string) {
 		return
 	}
 	var lost *torch.GroupError
-	if !errors.As(err, &lost) || lost.TimedOut {
+	told := how == "device" && err != nil && strings.HasSuffix(err.Error(), "rank 1: "+why.Error())
+	if !told && (!errors.As(err, &lost) || lost.TimedOut) {
 		t.Errorf("got %v, want a lost rank", err)
 	}
 	if err := os.WriteFile(failed, nil, 0o644); err != nil {

@@ -20,7 +20,13 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	return l.together(ctx, cmp.Or(l.collect(ctx, buffer{onDevice: l.params.Master()}, master), l.collect(ctx, l.m, m), l.collect(ctx, l.v, v)))
+	if err := l.collect(ctx, buffer{onDevice: l.params.Master()}, master); err != nil {
+		return err
+	}
+	if err := l.collect(ctx, l.m, m); err != nil {
+		return err
+	}
+	return l.collect(ctx, l.v, v)
 }
 
 // Read copies n of the weights of all ranks, from element from on, to dst of rank 0. In the others dst is nil. It is called also after
@@ -37,7 +43,10 @@ func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
 // others they are nil.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
-	return l.together(ctx, cmp.Or(l.distribute(ctx, l.m, m), l.distribute(ctx, l.v, v)))
+	if err := l.distribute(ctx, l.m, m); err != nil {
+		return err
+	}
+	return l.distribute(ctx, l.v, v)
 }
 
 // RestoreWeights gives all ranks other weights. On rank 0 read fills dst with the values from element `from` on; in the others it is nil.
@@ -47,12 +56,18 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	if l.group.Rank() == 0 {
 		own = l.params.Restore(ctx, read)
 	}
-	return l.together(ctx, cmp.Or(own, l.distribute(ctx, buffer{onDevice: l.params.Master()}, read), l.publish(ctx)))
+	if err := l.together(ctx, own); err != nil {
+		return err
+	}
+	if err := l.distribute(ctx, buffer{onDevice: l.params.Master()}, read); err != nil {
+		return err
+	}
+	return l.together(ctx, l.publish(ctx))
 }
 
 // publish gives all ranks what rank 0 has of the buffers that each holds whole.
 func (l *Learner) publish(ctx context.Context) error {
-	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+	return l.meet(ctx, func(*torch.Scope) error {
 		for _, whole := range l.whole() {
 			for r := 1; r < l.group.Size(); r++ {
 				if err := l.group.Send(ctx, whole, 0, r); err != nil {
@@ -79,14 +94,14 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// collect copies a flat fp32 buffer to dst of rank 0.
+// collect copies a flat fp32 buffer to dst of rank 0. An error is one of all ranks.
 func (l *Learner) collect(ctx context.Context, flat buffer, dst []float32) error {
+	var own error
 	if l.group.Rank() == 0 {
-		if err := flat.copy(ctx, l.model, dst[:flat.numel()]); err != nil {
-			return err
-		}
+		own = flat.copy(ctx, l.model, dst[:flat.numel()])
 	}
-	return l.eachPiece(ctx, flat, 0, l.params.Numel(), l.toRank0(ctx, 0, dst))
+	moved := l.eachPiece(ctx, flat, 0, l.params.Numel(), l.toRank0(ctx, 0, dst))
+	return l.together(ctx, cmp.Or(own, moved))
 }
 
 // toRank0 sends pieces to rank 0, where dst begins with element start of their buffer.
@@ -101,7 +116,7 @@ func (l *Learner) toRank0(ctx context.Context, start int64, dst []float32) func(
 }
 
 // distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
-// wait for values before they hear of it.
+// wait for values before they hear of it. An error is one of all ranks.
 func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from int64, dst []float32) error) error {
 	var unread error
 	given := func(from int64, dst []float32) error {
@@ -117,14 +132,15 @@ func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from in
 	if l.group.Rank() == 0 {
 		own = flat.fill(ctx, l.model, given)
 	}
-	return cmp.Or(own, l.eachPiece(ctx, flat, 0, l.params.Numel(), func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+	moved := l.eachPiece(ctx, flat, 0, l.params.Numel(), func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
 			values := make([]float32, piece.Numel())
 			_ = given(from, values)
 			piece = s.FromFloat32(values, piece.Numel())
 		}
 		return l.group.Send(ctx, piece, 0, owner)
-	}), unread)
+	})
+	return l.together(ctx, cmp.Or(own, moved, unread))
 }
 
 // eachPiece calls move for the pieces that rank 0 lacks of elements [begin, end) of a flat buffer, in their order: for all but rank 0's share where each rank
@@ -139,7 +155,7 @@ func (l *Learner) eachPiece(ctx context.Context, flat buffer, begin, end int64, 
 		last = min(last, end)
 		for from := max(first, begin); from < last; from += pieceElements {
 			size := min(pieceElements, last-from)
-			err := l.model.Device.Do(ctx, func(s *torch.Scope) error {
+			err := l.meet(ctx, func(s *torch.Scope) error {
 				if l.group.Rank() == owner {
 					return flat.lend(s, from-first, size, func(piece *torch.Tensor) error { return move(s, owner, from, piece) })
 				}

@@ -30,6 +30,9 @@ type Group interface {
 	Send(ctx context.Context, t *torch.Tensor, from, to int) error
 	// Exchange returns what every rank gave, by rank; a rank that gives more than most bytes is an error of all. It needs no Do.
 	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)
+	// GiveUp has the calls of the other ranks fail, those under way too, and later ones of this rank return why. A rank calls it that
+	// cannot make the next call, for which the others would wait.
+	GiveUp(why error)
 }
 
 var _ Group = (*torch.Group)(nil)
@@ -46,6 +49,7 @@ func (Solo) Send(context.Context, *torch.Tensor, int, int) error { return nil }
 func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 	return [][]byte{mine}, nil
 }
+func (Solo) GiveUp(error) {}
 
 // Accumulate adds t to sum without a copy of t in sum's dtype.
 func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {

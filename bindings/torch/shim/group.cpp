@@ -231,6 +231,8 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
     if (from + kPiece < longest) begin(g, turns[(i + 1) % 2], flat, from + kPiece);
     const auto &t = turns[i % 2];
     g->finish(t.under_way);
+    auto &next = turns[(i + 1) % 2].under_way;  // the others could not send it before this one
+    next.deadline = std::max(next.deadline, steady_clock::now() + g->timeout);
     const auto to = piece_of(into, from, kPiece);
     if (!sum.defined()) to.zero_();
     for (int r = 0; r < g->size; r++)
