@@ -115,8 +115,9 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 	case launch.Sample:
 		if f.engine, err = f.OpenEngine(ctx, f.wanted); err == nil {
 			f.post.Sample(f.sample)
-			r.Digest, err = f.Digest(ctx)
 		}
+	case launch.Weigh:
+		r.Digest, err = f.Digest(ctx)
 	case launch.Renew:
 		err = f.engine.UpdateWeights(ctx, o.Version)
 	case launch.Release:

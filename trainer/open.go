@@ -79,8 +79,8 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 			return w, err
 		}
 	}
-	if s.Frozen {
-		return w, nil
+	if err = w.Compare(ctx); err != nil || s.Frozen {
+		return w, err
 	}
 	if s.From != nil && s.Config.KLToColdStart(a) {
 		if err = w.takeReference(ctx); err != nil {

@@ -64,28 +64,31 @@ func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (
 		err = open(ctx)
 		return s, err
 	}
-	var digest uint32
-	replies, err := p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, func(ctx context.Context) (err error) {
-		if err = open(ctx); err == nil {
-			digest, err = p.Digest(ctx)
-		}
-		return err
-	})
-	if err == nil {
-		err = p.crew.Agree(digest, replies)
-	}
-	if err != nil {
+	if _, err = p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
 		return nil, err
 	}
 	return p.crew.Sampler(s, p.Model.Config.VocabSize), nil
 }
 
-// Digest is a checksum of the weights that an agent samples with which does not learn, by which ranks compare theirs. It is 0 for one that
-// learns: its ranks compare what they train.
-func (p *Parts) Digest(ctx context.Context) (uint32, error) {
-	if p.Learner != nil {
-		return 0, nil
+// Compare is an error if a follower of an agent that does not learn samples with other weights than rank 0, which has those of its
+// checkpoint by now. The ranks of one that learns compare what they train.
+func (p *Parts) Compare(ctx context.Context) error {
+	if p.crew == nil || p.Learner != nil {
+		return nil
 	}
+	var digest uint32
+	replies, err := p.crew.Do(ctx, launch.Order{Kind: launch.Weigh}, nil, func(ctx context.Context) (err error) {
+		digest, err = p.Digest(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.crew.Agree(digest, replies)
+}
+
+// Digest is a checksum of the weights that are sampled with.
+func (p *Parts) Digest(ctx context.Context) (uint32, error) {
 	if adapters, adapts := p.Params.(*model.Adapters); adapts {
 		return adapters.Digest(ctx)
 	}

@@ -28,6 +28,7 @@ const (
 	Adopt     Kind = "adopt"     // learner.RestoreWeights, from rank 0
 	Refer     Kind = "refer"     // load the weights of the KL term from Folder
 	Sample    Kind = "sample"    // open the engine, and answer requests for turns from now on
+	Weigh     Kind = "weigh"     // Digest of the weights that are sampled with, of an agent that does not learn
 	Renew     Kind = "renew"     // policy.UpdateWeights to Version
 	Release   Kind = "release"   // learner.Close
 )
@@ -123,7 +124,7 @@ func (o Order) check() error {
 		want.Folder = o.Folder
 	case Renew:
 		want.Version = o.Version
-	case Reset, Gather, Restore, Adopt, Sample, Release:
+	case Reset, Gather, Restore, Adopt, Sample, Weigh, Release:
 	default:
 		return fmt.Errorf("launch: unknown order %.20q", o.Kind)
 	}
