@@ -12,8 +12,8 @@ std::atomic<const mgrpo_scratch *> current{nullptr};
 int32_t allocate_scratch(size_t bytes, cudaStream_t stream, const mgrpo_scratch **source, void **memory) {
   *source = current.load();
   if (*source == nullptr) {
-    MGRPO_CUDA_TRY(cudaMallocAsync(memory, bytes, stream));
-    return MGRPO_OK;
+    const cudaError_t error = cudaMallocAsync(memory, bytes, stream);
+    return error == cudaSuccess ? MGRPO_OK : report(error, "cudaMallocAsync");
   }
   *memory = (*source)->allocate(static_cast<int64_t>(bytes), stream);
   return *memory != nullptr ? MGRPO_OK : report(cudaErrorMemoryAllocation, "scratch");
