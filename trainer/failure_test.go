@@ -27,29 +27,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// TestOneAgentsErrorEndsTheRun poisons the planner's weights: its worker says what is wrong, and the
-// researcher's, on a connection of its own, ends with an error that names the planner and the reason.
-func TestOneAgentsErrorEndsTheRun(t *testing.T) {
-	dir, url := t.TempDir(), startRedis(t)
+// eachAlone opens a team for each of two agents, with connections of its own, and gives it to run. It returns how each ended.
+func eachAlone(t *testing.T, dir, url string, before accident, run func(name string, team *team) error) map[string]error {
 	errs := map[string]error{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, name := range []string{"planner", "researcher"} {
 		wg.Go(func() {
 			cfg := load(t, dir, append(untaught, "store.url="+url)...)
-			team, err := openTeam(t.Context(), cfg, Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir})
-			if err == nil && name == "planner" {
-				w := team.workers[0]
-				err = w.Model.WriteFlat(t.Context(), w.Model.Master, func(_ int64, dst []float32) error {
-					for i := range dst {
-						dst[i] = float32(math.NaN())
-					}
-					return nil
-				})
-			}
+			opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg), before: before}
+			team, err := openTeam(t.Context(), cfg, opt, setup{Dir: dir})
 			if err == nil {
-				err = team.each(t.Context(), (*worker).run)
-				err = errors.Join(err, team.close(t.Context()))
+				err = errors.Join(run(name, team), team.close(t.Context()))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -57,6 +46,27 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	return errs
+}
+
+// TestOneAgentsErrorEndsTheRun poisons the planner's weights: its worker says what is wrong, and the
+// researcher's, on a connection of its own, ends with an error that names the planner and the reason.
+func TestOneAgentsErrorEndsTheRun(t *testing.T) {
+	errs := eachAlone(t, t.TempDir(), startRedis(t), accident{}, func(name string, team *team) error {
+		if name == "planner" {
+			w := team.workers[0]
+			err := w.Model.WriteFlat(t.Context(), w.Model.Master, func(_ int64, dst []float32) error {
+				for i := range dst {
+					dst[i] = float32(math.NaN())
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return team.each(t.Context(), (*worker).run)
+	})
 	if err := errs["planner"]; err == nil || !strings.HasPrefix(err.Error(), "agent planner: ") || !strings.Contains(err.Error(), "non-finite") {
 		t.Errorf("planner: %v", err)
 	}
@@ -74,30 +84,15 @@ func TestLostGPU(t *testing.T) {
 	follower := &launch.LostError{Follower: "rank 1 of planner on cuda:1", Said: cause, GPU: true}
 	dir, url := t.TempDir(), startRedis(t)
 	lose := func(version int64, lost error, before accident) (planner, researcher error) {
-		errs := map[string]error{}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for _, name := range []string{"planner", "researcher"} {
-			wg.Go(func() {
-				cfg := load(t, dir, append(untaught, "store.url="+url)...)
-				opt := Options{Agents: []string{name}, Observer: &recorder{}, Task: openTask(t, cfg), before: before}
-				team, err := openTeam(t.Context(), cfg, opt, setup{Dir: dir})
-				if err == nil {
-					err = team.each(t.Context(), func(w *worker, ctx context.Context) error {
-						if w.name == "researcher" {
-							<-ctx.Done()
-							return context.Cause(ctx)
-						}
-						return errors.Join(w.Policy.UpdateWeights(ctx, version), lost)
-					})
-					err = errors.Join(err, team.close(t.Context()))
+		errs := eachAlone(t, dir, url, before, func(_ string, team *team) error {
+			return team.each(t.Context(), func(w *worker, ctx context.Context) error {
+				if w.name == "researcher" {
+					<-ctx.Done()
+					return context.Cause(ctx)
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				errs[name] = err
+				return errors.Join(w.Policy.UpdateWeights(ctx, version), lost)
 			})
-		}
-		wg.Wait()
+		})
 		return errs["planner"], errs["researcher"]
 	}
 	for _, c := range []struct {

@@ -109,8 +109,7 @@ func cpuFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.
 
 // sameFeatures says whether a checkpoint was written with this process's features; those of before kernels were named name none.
 func sameFeatures(written string) bool {
-	features, _, _ := strings.Cut(cpuFeatures(), ", kernels ")
-	return written == cpuFeatures() || written == features
+	return written == cpuFeatures() || written == torch.CPUFeatures()
 }
 
 // dateOf is what the run's templates print as today's date: the configured one, that of the run's folder, or today's.

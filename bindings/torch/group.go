@@ -65,8 +65,8 @@ type GroupOptions struct {
 	Timeout    time.Duration // how long each call waits for the others
 }
 
-// Group is processes that compute together, connected by Gloo through the host's memory, wherever their tensors are. Every rank calls the same methods in the same order,
-// with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
+// Group is processes that compute together, connected by Gloo through the host's memory, wherever their tensors are. Every rank calls
+// the same methods in the same order, with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
 //
 // A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its
 // way in the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent: the others wait for

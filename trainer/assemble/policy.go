@@ -31,10 +31,10 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 		positions := p.Model.MaxPosition()
 		sharing := want.sharing(a)
 		cache := cfg.CacheOf(sharing, positions)
-		recorded := !slices.ContainsFunc(sharing, func(a *config.Agent) bool { return !a.Engine.CUDAGraphs })
+		plain := func(a *config.Agent) bool { return !a.Engine.CUDAGraphs }
 		engine, err := p.base.sampler(ctx, local.Options{
 			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context,
-			NoRecordings: !recorded, Note: want.Note})
+			NoRecordings: slices.ContainsFunc(sharing, plain), Note: want.Note})
 		if err != nil {
 			return nil, err
 		}

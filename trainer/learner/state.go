@@ -3,10 +3,9 @@ package learner
 import (
 	"cmp"
 	"context"
-	"hash/crc32"
-	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
 // pieceElements is how many values of a buffer are on their way between two ranks at a time (4 MiB).
@@ -88,8 +87,7 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 		if err := l.model.ReadFlat(ctx, l.whole()[0], from, part); err != nil {
 			return 0, err
 		}
-		bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(part))), 4*len(part))
-		sum = crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), bytes)
+		sum = model.Checksum(sum, part)
 	}
 	return sum, nil
 }
@@ -143,8 +141,8 @@ func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from in
 	return l.together(ctx, cmp.Or(own, moved, unread))
 }
 
-// eachPiece calls move for the pieces that rank 0 lacks of elements [begin, end) of a flat buffer, in their order: for all but rank 0's share where each rank
-// has its share alone. piece is the owner's, and memory for it in the other ranks.
+// eachPiece calls move for the pieces that rank 0 lacks of elements [begin, end) of a flat buffer, in their order: for all but rank 0's
+// share where each rank has its share alone. piece is the owner's, and memory for it in the other ranks.
 func (l *Learner) eachPiece(ctx context.Context, flat buffer, begin, end int64, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
 	n := l.params.Numel()
 	if flat.numel() == n {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"math/rand/v2"
 
@@ -149,7 +148,7 @@ func (a *Adapters) Digest(ctx context.Context) (uint32, error) {
 	if err == nil {
 		err = a.Read(ctx, 0, values)
 	}
-	return crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), floatBytes(values)), err
+	return Checksum(sum, values), err
 }
 
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {

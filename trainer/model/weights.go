@@ -94,7 +94,7 @@ func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
 			if err := m.Device.Do(ctx, func(s *torch.Scope) error { m.widen(s, i, t, values); return nil }); err != nil {
 				return 0, err
 			}
-			sum = crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), floatBytes(values))
+			sum = Checksum(sum, values)
 		}
 	}
 	return sum, nil
@@ -142,6 +142,11 @@ func (m *Model) shard(s *torch.Scope, from, to int64) {
 		m.widenVectors()
 		*m.Generation = *m.generation()
 	}
+}
+
+// Checksum continues the CRC-32C of values, in little-endian float32, which sum is of what came before.
+func Checksum(sum uint32, values []float32) uint32 {
+	return crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), floatBytes(values))
 }
 
 func floatBytes(v []float32) []byte {
