@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -123,9 +124,11 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	return e, err
 }
 
-// evaluationDir is where something that is done with a checkpoint leaves what it writes.
+// evaluationDir is where something that is done with a checkpoint leaves what it writes. The name ends with the beginning of a digest of
+// the configuration, so that an evaluation with other settings leaves this one as it is.
 func evaluationDir(cfg *config.Config, what, stepDir string) string {
-	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples))
+	digest := sha256.Sum256(cfg.Dump("/"))
+	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
 // withCheckpoint opens all agents of a checkpoint in this process, away from the run's store, and has do use them.

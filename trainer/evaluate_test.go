@@ -3,6 +3,7 @@ package trainer
 import (
 	"math"
 	"math/bits"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,5 +70,16 @@ func TestEvaluationTable(t *testing.T) {
 		if len(line) > 81 {
 			t.Errorf("wider than 80: %q", line)
 		}
+	}
+}
+
+// TestEvaluationDirs: evaluations with other settings do not overwrite what an earlier one left.
+func TestEvaluationDirs(t *testing.T) {
+	dir := t.TempDir()
+	of := func(set ...string) string {
+		return evaluationDir(load(t, dir, set...), "eval", "checkpoints/step-000003")
+	}
+	if of() != of() || !strings.HasPrefix(filepath.Base(of()), "step-000003-") || of() == of("eval.temperature=0") || of() == of("eval.samples=7") {
+		t.Errorf("%s, %s, %s", of(), of("eval.temperature=0"), of("eval.samples=7"))
 	}
 }

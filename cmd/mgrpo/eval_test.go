@@ -31,7 +31,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := os.ReadFile(one(t, filepath.Join(dir, "eval", "step-000001-9x2", "trajectories", "eval*", agent+".jsonl")))
+		again, err := os.ReadFile(one(t, filepath.Join(dir, "eval", "step-000001-9x2-*", "trajectories", "eval*", agent+".jsonl")))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"image"
 	"image/png"
@@ -133,7 +134,7 @@ func TestBrowserDraws(t *testing.T) {
 	}
 }
 
-// TestPicture writes docs/report.png of the run that MGRPO_RUN names, with -update.
+// TestPicture writes docs/report.png, or the file of the repository that MGRPO_PICTURE names, of the run that MGRPO_RUN names, with -update.
 func TestPicture(t *testing.T) {
 	run := os.Getenv("MGRPO_RUN")
 	if !*update || run == "" {
@@ -148,7 +149,8 @@ func TestPicture(t *testing.T) {
 	if out.Len() > 300<<10 {
 		t.Errorf("%d bytes, want at most 300 KiB", out.Len())
 	}
-	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", "report.png"), out.Bytes(), 0o644); err != nil {
+	to := cmp.Or(os.Getenv("MGRPO_PICTURE"), "docs/report.png")
+	if err := os.WriteFile(filepath.Join("..", "..", "..", to), out.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
