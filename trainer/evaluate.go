@@ -152,9 +152,9 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	if err != nil {
 		return err
 	}
-	alone := *cfg
+	alone := cfg.OnOneMachine()
 	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
-	team, err := openTeam(ctx, &alone, Options{Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
+	team, err := openTeam(ctx, alone, Options{Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
 		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: []archive.Manifest{from}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return err

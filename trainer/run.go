@@ -31,7 +31,8 @@ type Options struct {
 	Gateway  *Gateway         // through which programs talk to the agents, if the configuration has one
 	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
 
-	before accident // that ended the round before
+	before   accident                    // that ended the round before
+	machines map[string]*launch.Machines // that lend agents their devices, by agent
 }
 
 // agents are the names of the agents to run in this process.
@@ -55,8 +56,10 @@ func Resumable(err error) bool {
 	var away *remote.AwayError
 	var gpu *torch.LostError
 	var follower *launch.LostError
+	var machine *launch.AbsentError
+	var over *launch.OverError
 	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
-		errors.As(err, &stop) && stop.Kind == store.Asked
+		errors.As(err, &machine) || errors.As(err, &over) && over.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
 }
 
 // Train runs agents of a team until the configured last step. With every agent in one process and no
@@ -65,9 +68,12 @@ func Resumable(err error) bool {
 // Where a worker was lost the team goes back to what all its agents share and does what came after again:
 // a round of the run ends and the next begins, here as on the other servers. A worker that has lost a follower, a process of its own,
 // leaves its place and takes it again, as if it had been lost itself and started again.
-func Train(ctx context.Context, cfg *config.Config, opt Options) error {
-	var err error
+func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
+	defer func() { opt.dismissMachines(ctx, err) }()
+	if opt.machines, err = listenForMachines(cfg, opt); err != nil {
+		return err
+	}
 	if opt.Task == nil {
 		names := opt.agents(cfg)
 		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {

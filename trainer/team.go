@@ -43,7 +43,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		return t, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
-	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names}, opt.Stop
+	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop
 	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err

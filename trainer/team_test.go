@@ -230,6 +230,7 @@ func TestMain(m *testing.M) {
 const (
 	workerEnv       = "MGRPO_TEST_WORKER"        // name of its agent
 	workerConfigEnv = "MGRPO_TEST_WORKER_CONFIG" // configuration file
+	machineEnv      = "MGRPO_TEST_MACHINE"       // its number, if it is one of the agent's further machines
 	workerMemoryEnv = "MGRPO_TEST_WORKER_MEMORY" // bytes that it may allocate; "": as many as there are
 
 	followerMemoryEnv = "MGRPO_TEST_FOLLOWER_MEMORY" // the same of a follower
@@ -240,8 +241,13 @@ func workerMain(name string) int {
 	if err == nil {
 		err = limitMemory(os.Getenv(workerMemoryEnv))
 	}
-	if err == nil {
-		seen := &recorder{}
+	seen := &recorder{}
+	switch number, _ := strconv.Atoi(os.Getenv(machineEnv)); {
+	case err != nil:
+	case number > 0:
+		err = Lend(context.Background(), cfg, name, number, seen)
+		fmt.Print(seen)
+	default:
 		err = toTheEnd(Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen}))
 		for k, v := range seen.numbers() {
 			fmt.Printf("%s=%x\n", k, v)

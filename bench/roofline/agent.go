@@ -1,6 +1,7 @@
 package roofline
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -42,6 +43,9 @@ func AgentOf(cfg *config.Config, a *config.Agent, model arch.Config, trained, qu
 	for i, d := range out.Devices {
 		if d == "cuda" {
 			out.Devices[i] = "cuda:0"
+		}
+		if m := i / len(a.OnMachine()); m > 0 {
+			out.Devices[i] += fmt.Sprintf(" of machine %d", m)
 		}
 	}
 	switch {

@@ -79,7 +79,7 @@ func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps [
 		}
 		moved := *a
 		if onGPU := a.Device != "cpu"; onGPU != d.GPU {
-			moved.Devices = slices.Clone(a.Ranks())
+			moved.Devices = slices.Clone(a.OnMachine())
 			for i := range moved.Devices {
 				moved.Devices[i] = "cpu"
 				if d.GPU {

@@ -3,14 +3,18 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/doctor"
 )
 
 type workerCmd struct {
 	requiredConfig
-	Agent  string `required:"" help:"Name of the agent to train here."`
-	Resume bool   `help:"Go on from the newest complete checkpoint of the run."`
+	Agent   string `required:"" help:"Name of the agent to train here."`
+	Machine int    `default:"0" placeholder:"N" help:"Of an agent on several machines, the number of this one. 0: the first, which is the worker; any other lends it its devices."`
+	Resume  bool   `help:"Go on from the newest complete checkpoint of the run."`
 }
 
 func (workerCmd) Help() string {
@@ -25,8 +29,19 @@ func (c *workerCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Machine != 0 {
+		return lend(ctx, cfg, c.Agent, c.Machine)
+	}
 	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // said before a memory plan is printed
 		return errors.New("store.url is not set: agents in processes of their own need a Redis to meet in; mgrpo train runs all of them in one process")
 	}
 	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
+}
+
+// lend has the worker of an agent on several machines use the devices of this one.
+func lend(ctx context.Context, cfg *config.Config, agent string, machine int) error {
+	if err := doctor.PreflightMachine(os.Stdout, cfg, agent, machine); err != nil {
+		return err
+	}
+	return trainer.Lend(ctx, cfg, agent, machine, newConsole(os.Stdout, cfg, []string{agent}))
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
 )
@@ -15,7 +16,8 @@ import (
 // Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same model
 // on the same device hold its weights once, and share the device's thread.
 type Process struct {
-	Agents []string
+	Agents   []string
+	Machines map[string]*launch.Machines // that lend agents their devices, by agent
 
 	mu   sync.Mutex
 	held map[string]*base

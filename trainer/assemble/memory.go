@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
-// MemoryNeeds counts the memory that each process of the named agents (nil: of all that take part) will need, before anything is
-// allocated. It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
+// MemoryNeeds counts the memory that each process of the named agents (nil: of all that take part) will need on this machine, before
+// anything is allocated. It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
 func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
@@ -43,11 +43,27 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 			holders[key] = append(before, a)
 		}
 		needs = append(needs, memory.Count(cfg, a, m.Arch, m.Trained, m.Quantised, before...))
-		for rank := 1; rank < len(a.Ranks()); rank++ {
+		for rank := 1; rank < len(a.OnMachine()); rank++ {
 			needs = append(needs, memory.CountFollower(cfg, a, rank, m.Arch, m.Trained, m.Quantised))
 		}
 	}
 	return needs, faults.Err()
+}
+
+// MachineNeeds counts the memory that the processes of an agent will need on one of its further machines, before anything is allocated.
+func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.Need, err error) {
+	a := cfg.Agent(name)
+	if a == nil || machine < 1 || machine >= a.Machines.Count {
+		return nil, fmt.Errorf("there is no machine %d of an agent %q in the configuration", machine, name)
+	}
+	m, err := ModelOf(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	for i := range a.OnMachine() {
+		needs = append(needs, memory.CountFollower(cfg, a, machine*len(a.OnMachine())+i, m.Arch, m.Trained, m.Quantised))
+	}
+	return needs, nil
 }
 
 // Model is what is known of an agent's model without its weights.

@@ -227,10 +227,10 @@ func threads(cfg *config.Config, devices int) int {
 	return max(n/max(devices, 1), 1)
 }
 
-// devices is the number of those of all agents of this process, with those of its followers.
+// devices is the number of those of all agents of this process, with those of its followers on this machine.
 func (w Wanted) devices() (n int) {
 	for _, name := range w.Process.Agents {
-		n += len(w.Config.Agent(name).Ranks())
+		n += len(w.Config.Agent(name).OnMachine())
 	}
 	return n
 }

@@ -3,6 +3,7 @@ package assemble
 import (
 	"context"
 	"crypto/rand"
+	"net"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -16,24 +17,27 @@ import (
 // lead loads the agent's weights and, where it learns, allocates what trains them, here and in the processes of its further ranks.
 func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
 	all := a.Ranks()
-	p.crew, err = launch.Start(launch.Settings{Agent: a.Name, Devices: all[1:], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+	p.crew, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}
-	of := func(rank int) launch.Opening {
-		return launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights, Frozen: !want.Learns, Rank: rank, Size: len(all)}
+	open := func(rank int) launch.Order {
+		return launch.Order{Kind: launch.Open, Open: &launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
+			Frozen: !want.Learns, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
 	}
-	if _, err = p.crew.Open(ctx, of, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
+	if _, err = p.crew.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
 		return err
 	}
-	meet, err := torch.ServeRendezvous("127.0.0.1:0")
+	at := p.crew.Addresses()
+	meet, err := torch.ServeRendezvous(net.JoinHostPort(at[0], "0"))
 	if err != nil {
 		return err
 	}
 	defer meet.Close()
-	group := launch.Group{Rendezvous: meet.Addr(), Name: rand.Text()}
-	replies, err := p.crew.Do(ctx, launch.Order{Kind: launch.Join, Group: &group}, nil, func(ctx context.Context) error {
-		return p.Join(ctx, want, group, 0, len(all))
+	name := rand.Text()
+	group := func(rank int) launch.Group { return launch.Group{Rendezvous: meet.Addr(), Name: name, Bind: at[rank]} }
+	replies, err := p.crew.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} }, func(ctx context.Context) error {
+		return p.Join(ctx, want, group(0), 0, len(all))
 	})
 	if err != nil {
 		return err
@@ -43,13 +47,19 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 
 // configOf is the configuration of a follower: its agent has the follower's device and no other.
 func configOf(want Wanted, a *config.Agent, device string) []byte {
-	own := *want.Config
-	own.Agents = append([]config.Agent{}, own.Agents...)
-	own.Run.Threads = threads(want.Config, want.devices())
+	own := want.Config.OnOneMachine()
 	other := own.Agent(a.Name)
 	other.Engine.Slots = want.Config.Slots(a) // which depends on the number of devices
 	other.Device, other.Devices = device, nil
 	return own.Dump("/")
+}
+
+// beside is the number of processes with which a rank shares its machine's threads, with itself. A further machine has no other agent.
+func (w Wanted) beside(a *config.Agent, rank int) int {
+	if n := len(a.OnMachine()); rank >= n {
+		return n
+	}
+	return w.devices()
 }
 
 // openSampler opens what samples for the agent: an engine on each of its devices, or servers.
@@ -118,6 +128,7 @@ func (p *Parts) Lost() error { return p.crew.Err() }
 // Follower loads the weights of a follower. cfg is the configuration in o, of which want is what Join wants.
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
 	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
+	cfg.Run.Threads = threads(cfg, o.Beside)
 	p = &Parts{}
 	return p, want, p.load(ctx, want, cfg.Agent(o.Agent))
 }
@@ -125,7 +136,7 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Par
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds what trains them.
 func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
 	patience := want.Config.Store.Timeout // nobody waits longer for the agent, so none of its ranks does for another
-	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: "127.0.0.1",
+	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: g.Bind,
 		Rank: rank, Size: size, Join: patience, Timeout: patience})
 	if err != nil {
 		return err

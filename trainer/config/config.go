@@ -282,6 +282,7 @@ type Agent struct {
 	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	Devices      []string   `yaml:"devices" doc:"In place of device: several, with a process for each, which share the conversations, the work of an update and AdamW's moments (docs/ranks.md): [cpu, cpu]." change:"worker"`
+	Machines     Machines   `yaml:"machines" doc:"Several machines that lend this agent their devices (docs/ranks.md)." change:"worker"`
 	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16|quantised" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy if training changes the weights. quantised: matrices stay in the blocks of the model's GGUF file, are widened in the products and never trained: with lora or train: false."`
 	LoRA         LoRA       `yaml:"lora" doc:"Low-rank adapters: the model's weights stay as they are, and small matrices beside its linear maps are trained (docs/adapters.md). Agents of one process with the same model and adapters hold its weights once."`
 	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights. An agent whose model is hosted always does."`
@@ -298,6 +299,14 @@ type Agent struct {
 	Moments      string     `yaml:"moments" default:"device" enum:"device|host" doc:"Where AdamW's moments are, 8 bytes a trained parameter. host: in the memory of the machine of a GPU, which takes 8 bytes a parameter less and has them a piece at a time in an update." change:"worker"`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
 	Engine       Engine     `yaml:"engine" doc:"What samples the agent's turns; memory and batching." change:"worker"`
+}
+
+// Machines are those whose devices an agent has. On the first runs its worker.
+type Machines struct {
+	Count   int    `yaml:"count" default:"1" min:"1" max:"64" doc:"How many machines there are. Each lends as many devices as device or devices name."`
+	Address string `yaml:"address" doc:"HOST:PORT of the first machine, at which the agent's worker listens and the others find it."`
+	KeyEnv  string `yaml:"key_env" doc:"Environment variable with a key of at least 16 random bytes, the same on all these machines. Whoever has it can read what the agent does, and have these machines compute."`
+	KeyFile Path   `yaml:"key_file" doc:"File with the key; a newline at its end is ignored."`
 }
 
 // LoRA says which low-rank adapters an agent trains in place of its model's weights.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
@@ -89,12 +90,26 @@ func (c *Config) CacheOf(agents []*Agent, positions int) (sum CacheSize) {
 	return sum
 }
 
-// Ranks are the devices of an agent, each with a process of its own. The first is that of the agent's worker.
-func (a *Agent) Ranks() []string {
+// Ranks are the devices of an agent, each with a process of its own, those of the first machine first. The first is that of the agent's
+// worker.
+func (a *Agent) Ranks() []string { return slices.Repeat(a.OnMachine(), max(a.Machines.Count, 1)) }
+
+// OnMachine are the devices that an agent has on each machine.
+func (a *Agent) OnMachine() []string {
 	if len(a.Devices) > 0 {
 		return a.Devices
 	}
 	return []string{a.Device}
+}
+
+// OnOneMachine is the configuration of what one machine does alone: all that is no training.
+func (c *Config) OnOneMachine() *Config {
+	own := *c
+	own.Agents = slices.Clone(c.Agents)
+	for i := range own.Agents {
+		own.Agents[i].Machines = Machines{Count: 1}
+	}
+	return &own
 }
 
 // Remote says whether servers sample the agent's turns.
@@ -131,7 +146,7 @@ func (c *Config) HasGateway() bool { return c.Gateway.Listen != "" || c.PlayedBy
 func (c *Config) SecretEnv() []string {
 	names := []string{c.Store.PasswordEnv, c.Gateway.TokenEnv, c.Health.TokenEnv, c.Task.Judge.KeyEnv}
 	for _, a := range c.Agents {
-		names = append(names, a.Engine.KeyEnv)
+		names = append(names, a.Engine.KeyEnv, a.Machines.KeyEnv)
 		if a.Model.Endpoint != nil {
 			names = append(names, a.Model.Endpoint.KeyEnv)
 		}

@@ -107,7 +107,19 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:67: agents.a.devices[2]: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:4:42: agents.b.devices: the devices share the work of training, and b is not trained and samples on servers; give one device"},
 		{name: "many devices", text: team, sets: []string{"agents.a.devices=[" + strings.Repeat("cpu, ", 64) + "cpu]"},
-			want: "--set agents.a.devices=[cpu, cpu, cpu, cpu, cpu, cpu, cpu, cpu, cp…: agents.a.devices: 65 devices are more than the 64 that one worker can have"},
+			want: "--set agents.a.devices=[cpu, cpu, cpu, cpu, cpu, cpu, cpu, cpu, cp…: agents.a.devices: 65 devices are more than the 64 that one machine can have"},
+		{name: "machines", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, machines: {count: 2}}\n  b: {role: sub, model: m, machines: {count: 3, address: \"0.0.0.0:9\", key_env: \"s3 cret\", key_file: k}}\n  c: {role: sub, model: m, machines: {count: 2, address: \"h:0\", key_file: k}}\n",
+			want: "f.yaml:3:29: agents.a.machines.key_env: missing; 2 machines need a key by which they know each other: name a variable, or give key_file\n" +
+				"f.yaml:3:29: agents.a.machines.address: missing; the other machines find the worker there: HOST:PORT of the first machine\n" +
+				"f.yaml:4:49: agents.b.machines.address: \"0.0.0.0:9\" names no machine; want HOST:PORT by which the others reach the first\n" +
+				"f.yaml:4:71: agents.b.machines.key_env: want the name of an environment variable, not the key\n" +
+				"f.yaml:4:91: agents.b.machines.key_file: given besides key_env; keep one\n" +
+				"f.yaml:5:49: agents.c.machines.address: \"h:0\" is not possible; want HOST:PORT, such as 10.0.0.5:9470"},
+		{name: "machines of one address", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, machines: {count: 2, address: \"h:9\", key_file: k}}\n  b: {role: sub, model: m, machines: {count: 64, address: \"h:9\", key_file: k}, devices: [" + strings.Repeat("cpu, ", 16) + "cpu]}\n",
+			want: "f.yaml:4:39: agents.b.machines.count: 64 machines with 17 devices each are more than 1024 devices\n" +
+				"f.yaml:4:50: agents.b.machines.address: is that of a, too; each agent's worker listens at an address of its own"},
+		{name: "machines of a hosted model", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m}, b: {role: sub, machines: {count: 2, address: \"h:9\", key_file: k}, model: {kind: openai, url: \"https://h/v1\", name: n}}}\n",
+			want: "f.yaml:3:52: agents.b.machines: the model of b is hosted and has none; leave this out"},
 		{name: "devices of a hosted model", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m}, b: {role: sub, devices: [cpu, cpu], model: {kind: openai, url: \"https://h/v1\", name: n}}}\n",
 			want: "f.yaml:3:52: agents.b.devices: the model of b is hosted and has none; leave this out"},
 		{name: "quantised on a server", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m.gguf, train: false, dtype: quantised, engine: {kind: vllm, url: [\"http://127.0.0.1:1\"], weights: {path: w}}}}\n",

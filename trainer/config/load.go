@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -321,21 +320,37 @@ func (c *Config) RunDir() string { return c.Resolve(c.Run.Dir) }
 
 // Password reads the store's password from the configured environment variable or file; "" if neither is configured.
 func (c *Config) Password() (string, error) {
+	return c.secret("store.password_env", c.Store.PasswordEnv, "store.password_file", c.Store.PasswordFile)
+}
+
+// MachinesKey reads the key by which an agent's machines know each other.
+func (c *Config) MachinesKey(a *Agent) ([]byte, error) {
+	const least = 16
+	section := "agents." + a.Name + ".machines"
+	key, err := c.secret(section+".key_env", a.Machines.KeyEnv, section+".key_file", a.Machines.KeyFile)
+	if err == nil && len(key) < least {
+		err = fmt.Errorf("config: %s: the key has %d bytes, and needs at least %d random ones, such as those of: head -c 32 /dev/urandom | base64", section, len(key), least)
+	}
+	return []byte(key), err
+}
+
+// secret reads what an environment variable or a file has; "" if neither is configured.
+func (c *Config) secret(envKey, env, fileKey string, file Path) (string, error) {
 	switch {
-	case c.Store.PasswordEnv != "":
-		p, ok := os.LookupEnv(c.Store.PasswordEnv)
+	case env != "":
+		p, ok := os.LookupEnv(env)
 		if !ok || p == "" {
-			return "", fmt.Errorf("config: store.password_env: the environment variable %s is not set", c.Store.PasswordEnv)
+			return "", fmt.Errorf("config: %s: the environment variable %s is not set", envKey, env)
 		}
 		return p, nil
-	case c.Store.PasswordFile != "":
-		b, err := os.ReadFile(c.Resolve(c.Store.PasswordFile))
+	case file != "":
+		b, err := os.ReadFile(c.Resolve(file))
 		if err != nil {
-			return "", fmt.Errorf("config: store.password_file: %w", err)
+			return "", fmt.Errorf("config: %s: %w", fileKey, err)
 		}
 		p := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
 		if p == "" {
-			return "", errors.New("config: store.password_file: the file is empty")
+			return "", fmt.Errorf("config: %s: the file is empty", fileKey)
 		}
 		return p, nil
 	}

@@ -3,8 +3,10 @@ package config
 import (
 	"fmt"
 	"math"
+	"net"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -13,6 +15,7 @@ var deviceForm = regexp.MustCompile(`^(cpu|cuda(:[0-9]{1,4})?)$`)
 func (c *Config) validateAgent(d *decoder, a *Agent) {
 	key := "agents." + a.Name
 	c.validateDevices(d, a, key)
+	c.validateMachines(d, a, key+".machines")
 	if a.DType == "bf16" && a.Device == "cpu" {
 		d.failAt(key+".dtype", "bf16 is for GPUs; on the CPU an agent is fp32")
 	}
@@ -57,8 +60,53 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	}
 }
 
-// maxRanks bounds the processes that one worker starts.
-const maxRanks = 64
+// Bounds of an agent's processes: on one machine, and on all.
+const (
+	maxRanks    = 64
+	maxAllRanks = 1024
+)
+
+// validateMachines refuses several machines that cannot find or know each other.
+func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
+	m, ranks := a.Machines, len(a.Ranks())
+	if ranks > 1 && !a.Train && !c.ColdStarts(a) && a.Engine.Remote() {
+		d.failAt("agents."+a.Name+".devices", "the devices share the work of training, and %s is not trained and samples on servers; give one device", a.Name)
+	}
+	if m.KeyEnv != "" && !validEnv(m.KeyEnv) {
+		d.failAt(key+".key_env", "want the name of an environment variable, not the key")
+	}
+	if m.KeyEnv != "" && m.KeyFile != "" {
+		d.failAt(key+".key_file", "given besides key_env; keep one")
+	}
+	if m.Count <= 1 {
+		return
+	}
+	if ranks > maxAllRanks {
+		d.failAt(key+".count", "%d machines with %d devices each are more than %d devices", m.Count, len(a.OnMachine()), maxAllRanks)
+	}
+	if m.KeyEnv == "" && m.KeyFile == "" {
+		d.failAt(key+".key_env", "missing; %d machines need a key by which they know each other: name a variable, or give key_file", m.Count)
+	}
+	host, port, err := net.SplitHostPort(m.Address)
+	number, bad := strconv.ParseUint(port, 10, 16)
+	ip := net.ParseIP(host)
+	switch {
+	case m.Address == "":
+		d.failAt(key+".address", "missing; the other machines find the worker there: HOST:PORT of the first machine")
+	case err != nil || bad != nil || number == 0:
+		d.failAt(key+".address", "%q is not possible; want HOST:PORT, such as 10.0.0.5:9470", clip(m.Address))
+	case host == "" || ip != nil && ip.IsUnspecified():
+		d.failAt(key+".address", "%q names no machine; want HOST:PORT by which the others reach the first", clip(m.Address))
+	}
+	for _, other := range c.Agents {
+		if other.Name == a.Name {
+			return
+		}
+		if other.Machines.Count > 1 && other.Machines.Address == m.Address {
+			d.failAt(key+".address", "is that of %s, too; each agent's worker listens at an address of its own", other.Name)
+		}
+	}
+}
 
 // validateDevices refuses what is no device, and lists of devices of which an agent's processes cannot have one each.
 func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
@@ -79,10 +127,7 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 		d.failAt(key+".moments", "the moments of an agent on the CPU are in the host's memory anyway; leave this out")
 	}
 	if len(ranks) > maxRanks {
-		d.failAt(key+".devices", "%d devices are more than the %d that one worker can have", len(ranks), maxRanks)
-	}
-	if len(ranks) > 1 && !a.Train && !c.ColdStarts(a) && a.Engine.Remote() {
-		d.failAt(key+".devices", "the devices share the work of training, and %s is not trained and samples on servers; give one device", a.Name)
+		d.failAt(key+".devices", "%d devices are more than the %d that one machine can have", len(ranks), maxRanks)
 	}
 	for i, device := range ranks {
 		item := fmt.Sprintf("%s.devices[%d]", key, i)

@@ -37,7 +37,7 @@ func (c *Config) validateHosted(d *decoder, a *Agent) {
 	for _, own := range []struct {
 		key   string
 		given bool
-	}{{"device", a.Device != "cpu" && len(a.Devices) == 0}, {"devices", len(a.Devices) > 0}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}, {"lora", a.Adapts()}} {
+	}{{"device", a.Device != "cpu" && len(a.Devices) == 0}, {"devices", len(a.Devices) > 0}, {"machines", a.Machines.Count > 1}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}, {"lora", a.Adapts()}} {
 		if own.given {
 			d.failAt(key+"."+own.key, "the model of %s is hosted and has none; leave this out", a.Name)
 		}

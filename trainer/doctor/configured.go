@@ -16,6 +16,16 @@ import (
 // allocated. It returns an error if a device has too little.
 func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 	needs, err := assemble.MemoryNeeds(cfg, agents)
+	return fits(w, needs, err)
+}
+
+// PreflightMachine is Preflight of a further machine of an agent.
+func PreflightMachine(w io.Writer, cfg *config.Config, agent string, machine int) error {
+	needs, err := assemble.MachineNeeds(cfg, agent, machine)
+	return fits(w, needs, err)
+}
+
+func fits(w io.Writer, needs []memory.Need, err error) error {
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func (g gpus) findings(o Options) (out []Finding) {
 		return out
 	}
 	for _, a := range o.Config.Agents {
-		for i, device := range a.Ranks() {
+		for i, device := range a.OnMachine() {
 			key := "agents." + a.Name + ".device"
 			if len(a.Devices) > 0 {
 				key += fmt.Sprintf("s[%d]", i)

@@ -22,6 +22,7 @@ import (
 type Crew struct {
 	lease     time.Duration
 	followers []*follower
+	addresses []string // of all ranks
 
 	ordering sync.Mutex // held while an order is carried out: a checkpoint of frozen weights reads them beside the steps
 
@@ -33,10 +34,11 @@ type Crew struct {
 
 // Settings of a crew.
 type Settings struct {
-	Agent   string
-	Devices []string      // of ranks 1 to n
-	Lease   time.Duration // a follower without a sign of life for so long is lost
-	Without []string      // environment variables that are none of the followers' business
+	Agent    string
+	Devices  []string      // of this machine: that of rank 0, which needs no follower, and those of ranks 1 to n
+	Machines *Machines     // whose devices the further ranks have; nil: there are none
+	Lease    time.Duration // a follower without a sign of life for so long is lost
+	Without  []string      // environment variables that are none of the followers' business
 }
 
 // LostError is a follower that is gone, or that no longer answers. Nothing need be wrong with what it was to do.
@@ -67,34 +69,79 @@ func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, 
 
 // follower is a process and what is known of it.
 type follower struct {
-	*process
-	answers chan Reply    // of one order at a time
-	asked   asked         // turns, of which many are sampled at once, also while an order is carried out
-	alive   atomic.Bool   // it gave a sign of life since the last look
-	ended   chan struct{} // closed when the process is gone
+	link
+	agent, device string
+	rank          int
+	machine       string // on which it is, as a text; "" for this one
+	says          []frameKind
+	told          *end // how its process ended, as its machine has told
+	writing       sync.Mutex
+	answers       chan Reply    // of one order at a time
+	asked         asked         // turns, of which many are sampled at once, also while an order is carried out
+	alive         atomic.Bool   // it gave a sign of life since the last look
+	ended         chan struct{} // closed when the process is gone
+}
+
+// link leads to a follower's process, whose orders are written and whose replies are read.
+type link interface {
+	io.ReadWriter
+	kill()         // ends the process, or what is known of it; whoever reads or writes waits no longer
+	finish() end   // kills it, and returns when it is gone
+	words() string // its last words, as far as they are known here
+}
+
+func newFollower(agent string, rank int, device string, l link) *follower {
+	return &follower{link: l, agent: agent, device: device, rank: rank, says: []frameKind{replyFrame, aliveFrame, turnFrame},
+		answers: make(chan Reply, 1), ended: make(chan struct{})}
+}
+
+func (f *follower) name() string {
+	return fmt.Sprintf("rank %d of %s on %s%s", f.rank, f.agent, f.device, f.machine)
+}
+
+// send writes frames, one after another.
+func (f *follower) send(frames ...[]byte) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	for _, b := range frames {
+		if _, err := f.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *follower) lost(how string) *LostError {
-	return &LostError{Follower: f.name(), How: how, Said: f.said.String()}
+	return &LostError{Follower: f.name(), How: how, Said: f.words()}
 }
 
 // errEnded is the reason of a crew that rank 0 has ended.
 var errEnded = errors.New("launch: the followers were ended")
 
-// Start starts a follower for each device. What they are to load is the first order.
-func Start(s Settings) (*Crew, error) {
+// Start waits for the further machines, and starts a follower for each device. What they are to load is the first order.
+func Start(ctx context.Context, s Settings) (*Crew, error) {
 	if _, follows := os.LookupEnv(followerEnv); follows { // it would start itself again and again
 		return nil, errors.New("launch: a follower runs this program as if it were a worker: call trainer.ServeFollower first in main")
 	}
-	c := &Crew{lease: s.Lease, over: make(chan struct{})}
-	for i, device := range s.Devices {
-		c.followers = append(c.followers, &follower{process: &process{agent: s.Agent, rank: i + 1, device: device},
-			answers: make(chan Reply, 1), ended: make(chan struct{})})
+	c := &Crew{lease: s.Lease, over: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
+	far, err := s.Machines.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, device := range s.Devices[1:] {
+		c.followers = append(c.followers, newFollower(s.Agent, i+1, device, &process{}))
+	}
+	here := slices.Clone(c.followers)
+	for _, l := range far {
+		c.add(s, l)
 	}
 	started := make(chan error)
-	c.left.Go(func() { c.parent(started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
+	c.left.Go(func() { c.parent(here, started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
 	if err := <-started; err != nil {
 		c.left.Wait()
+		for _, l := range far {
+			l.kill()
+		}
 		return nil, err
 	}
 	for _, f := range c.followers {
@@ -104,13 +151,31 @@ func Start(s Settings) (*Crew, error) {
 	return c, nil
 }
 
+// add adds the follower at the end of a line. All ranks then meet at addresses that their machines share.
+func (c *Crew) add(s Settings, l *line) {
+	f := newFollower(s.Agent, l.rank, l.device, l)
+	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
+	f.says = append(f.says, endedFrame)
+	c.followers = append(c.followers, f)
+	c.addresses = append(c.addresses, l.address)
+	for rank := range s.Devices {
+		c.addresses[rank] = l.here
+	}
+}
+
+// loopback is where the ranks of one machine meet.
+const loopback = "127.0.0.1"
+
+// Addresses are those at which the ranks reach each other, by rank.
+func (c *Crew) Addresses() []string { return c.addresses }
+
 // parent is the thread that the kernel takes for the followers' parent. It lives as long as they do.
-func (c *Crew) parent(started chan<- error, environ []string) {
+func (c *Crew) parent(here []*follower, started chan<- error, environ []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for i, f := range c.followers {
-		if err := f.start(environ); err != nil {
-			for _, before := range c.followers[:i] {
+	for i, f := range here {
+		if err := f.link.(*process).start(f.agent, f.rank, f.device, environ); err != nil {
+			for _, before := range here[:i] {
 				before.finish()
 			}
 			started <- fmt.Errorf("launch: %s does not start: %w", f.name(), err)
@@ -118,7 +183,7 @@ func (c *Crew) parent(started chan<- error, environ []string) {
 		}
 	}
 	close(started)
-	for _, f := range c.followers {
+	for _, f := range here {
 		<-f.ended
 	}
 }
@@ -134,16 +199,17 @@ func (c *Crew) attend(f *follower) {
 	case err != nil:
 		_ = c.endAfter(context.Background(), err)
 	}
-	how, gpu := f.finish()
-	lost := f.lost(how)
-	lost.GPU = gpu
-	c.end(lost)
+	how := f.finish()
+	if f.told != nil {
+		how = *f.told
+	}
+	c.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
 }
 
 // listen returns an error if a follower says something other than that an order was carried out, and nil at the end of what it says.
 func (c *Crew) listen(f *follower) error {
-	for in := bufio.NewReader(f.replies); ; f.alive.Store(true) {
-		kind, content, err := readFrame(in, replyFrame, aliveFrame, turnFrame)
+	for in := bufio.NewReader(f); ; f.alive.Store(true) {
+		kind, content, err := readFrame(in, f.says...)
 		var reply Reply
 		wanted := true
 		switch {
@@ -152,6 +218,9 @@ func (c *Crew) listen(f *follower) error {
 			err = decodeJSON(content, &reply)
 		case kind == turnFrame:
 			wanted, err = f.asked.take(content)
+		case kind == endedFrame:
+			f.told = &end{}
+			err = decodeJSON(content, f.told)
 		}
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
@@ -160,6 +229,8 @@ func (c *Crew) listen(f *follower) error {
 			return f.lost("wrote something else than a reply: " + err.Error())
 		case !wanted:
 			return f.lost("answers what it was not asked")
+		case f.told != nil:
+			return nil
 		case kind != replyFrame:
 			continue
 		case reply.Error != "":
@@ -176,10 +247,12 @@ func (c *Crew) listen(f *follower) error {
 // signsOfLife is how many signs of life a follower gives within a lease.
 const signsOfLife = 5
 
+// toStart is how long a follower may take until its first.
+const toStart = time.Minute
+
 // watch ends the crew when a follower has given no sign of life for a lease, or none at all since it was started. It counts looks and not
 // time, so that a worker which was itself suspended does not take its followers for dead.
 func (c *Crew) watch(f *follower) {
-	const toStart = time.Minute
 	look := time.NewTicker(c.lease / signsOfLife)
 	defer look.Stop()
 	patience, silent := max(c.lease, toStart), time.Duration(0)
@@ -199,13 +272,12 @@ func (c *Crew) watch(f *follower) {
 	}
 }
 
-// Open has every follower load what of says of its rank, while own does rank 0's part.
-func (c *Crew) Open(ctx context.Context, of func(rank int) Opening, own func(context.Context) error) ([]Reply, error) {
+// Each has every follower carry out the order of its rank, while own does rank 0's part.
+func (c *Crew) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
 	orders := make([][][]byte, len(c.followers))
 	for i, f := range c.followers {
-		opening := of(f.rank)
 		var err error
-		if orders[i], err = encodeOrder(Order{Kind: Open, Open: &opening}, nil); err != nil {
+		if orders[i], err = encodeOrder(of(f.rank), nil); err != nil {
 			return nil, err
 		}
 	}
@@ -305,7 +377,7 @@ func (c *Crew) end(why error) error {
 	c.why = why
 	close(c.over)
 	for _, f := range c.followers {
-		_ = f.cmd.Process.Kill() // one that has ended is not there to be killed
+		f.kill()
 	}
 	return why
 }

@@ -19,6 +19,11 @@ const (
 	requestFrame  frameKind = 'q' // asks for a turn
 	cancelFrame   frameKind = 'c' // the number of a request: its turn is to end
 	turnFrame     frameKind = 't' // answers a request
+
+	// Between machines, beside those.
+	helloFrame frameKind = 'h' // JSON of a Hello
+	wordFrame  frameKind = 'w' // JSON of a word to a machine; the last before the orders begins
+	endedFrame frameKind = 'e' // JSON of how a follower ended; the last
 )
 
 // longest is the size of the longest content of a kind, in bytes. An order has a whole configuration. A sequence or a turn has as many
@@ -33,6 +38,8 @@ func (k frameKind) longest() uint32 {
 		return 64 << 20
 	case replyFrame:
 		return 1 << 20
+	case helloFrame, wordFrame, endedFrame:
+		return 64 << 10
 	case cancelFrame:
 		return 8
 	}

@@ -90,13 +90,15 @@ func follow(p *Post) error {
 
 func start(t *testing.T, agent string) *Crew {
 	t.Helper()
-	c, err := Start(Settings{Agent: agent, Devices: []string{"cpu", "cpu"}, Lease: 5 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
+	c, err := Start(t.Context(), Settings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 5 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	opening := func(rank int) Opening { return Opening{Agent: agent, Rank: rank, Size: 3} }
-	replies, err := c.Open(t.Context(), opening, func(context.Context) error { return nil })
+	opening := func(rank int) Order {
+		return Order{Kind: Open, Open: &Opening{Agent: agent, Rank: rank, Size: 3, Beside: 1}}
+	}
+	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 2 || replies[0].Digest != 1 || replies[1].Digest != 2 {
 		t.Fatalf("%v, %v", replies, err)
 	}
@@ -126,7 +128,7 @@ func TestOrders(t *testing.T) {
 	}
 	c.Close()
 	for _, f := range c.followers {
-		if err := syscall.Kill(f.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		if err := syscall.Kill(f.link.(*process).cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
 			t.Errorf("%s is still there after Close: %v", f.name(), err)
 		}
 	}
@@ -180,7 +182,7 @@ func TestLost(t *testing.T) {
 				t.Errorf("%#v is not the LostError of this follower", err)
 			}
 			c.Close()
-			if err := c.followers[0].cmd.Process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
+			if err := c.followers[0].link.(*process).cmd.Process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
 				t.Errorf("rank 1 is still there: %v", err)
 			}
 		})
@@ -190,7 +192,7 @@ func TestLost(t *testing.T) {
 // A program that does not ask whether it is a follower would start itself without end.
 func TestFollowerStartsNone(t *testing.T) {
 	t.Setenv(followerEnv, "5s")
-	c, err := Start(Settings{Agent: "planner", Devices: []string{"cpu"}, Lease: 5 * time.Second})
+	c, err := Start(t.Context(), Settings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 5 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
 		t.Errorf("started %v, %v", c, err)
 	}
@@ -221,7 +223,7 @@ func TestNoMemory(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("LAUNCH_TEST_SECRET", "open sesame")
 	c := start(t, "obeys")
-	got, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.followers[0].cmd.Process.Pid))
+	got, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.followers[0].link.(*process).cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,30 +264,35 @@ func TestSequences(t *testing.T) {
 // Orders that no rank 0 gives are refused.
 func TestHostileOrders(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"kind":"reset"}`:                                          "",
-		`{"kind":"prepare","batch":3}`:                              "",
-		`{"kind":"update","which":[1],"adamw":{"lr":1}}`:            "",
-		`{"kind":"sample"}`:                                         "",
-		`{"kind":"read","span":{"from":3,"n":2}}`:                   "",
-		`{"kind":"read"}`:                                           "which weights",
-		`{"kind":"read","span":{"from":-1,"n":2}}`:                  "which weights",
-		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`: "which weights",
-		`{"kind":"gather","span":{"from":3,"n":2}}`:                 "belongs to another",
-		`{"kind":"renew","version":3}`:                              "",
-		`{"kind":"renew","version":-1}`:                             "version -1",
-		`{"kind":"release","version":3}`:                            "belongs to another",
-		`{"kind":"rm -rf"}`:                                         "unknown order",
-		`{"kind":"reset","batch":3}`:                                "belongs to another",
-		`{"kind":"reset","shell":"sh"}`:                             "unknown field",
-		`{"kind":"reset"}{}`:                                        "more than one value",
-		`{"kind":"prepare","batch":-1}`:                             "of -1 sequences",
-		`{"kind":"prepare","batch":1e8}`:                            "cannot unmarshal",
-		`{"kind":"prepare","batch":100000000}`:                      "of 100000000 sequences",
-		`{"kind":"update"}`:                                         "no learning rate",
-		`{"kind":"update","adamw":{"lr":-1}}`:                       "no learning rate",
-		`{"kind":"update","adamw":{"steps":-1}}`:                    "or count",
-		`{"kind":"open"}`:                                           "does not say what",
-		`{"kind":"open","open":{"agent":"a","rank":0,"size":2}}`:    "does not say what",
+		`{"kind":"reset"}`:                                                  "",
+		`{"kind":"prepare","batch":3}`:                                      "",
+		`{"kind":"update","which":[1],"adamw":{"lr":1}}`:                    "",
+		`{"kind":"sample"}`:                                                 "",
+		`{"kind":"read","span":{"from":3,"n":2}}`:                           "",
+		`{"kind":"read"}`:                                                   "which weights",
+		`{"kind":"read","span":{"from":-1,"n":2}}`:                          "which weights",
+		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`:         "which weights",
+		`{"kind":"gather","span":{"from":3,"n":2}}`:                         "belongs to another",
+		`{"kind":"renew","version":3}`:                                      "",
+		`{"kind":"renew","version":-1}`:                                     "version -1",
+		`{"kind":"release","version":3}`:                                    "belongs to another",
+		`{"kind":"rm -rf"}`:                                                 "unknown order",
+		`{"kind":"reset","batch":3}`:                                        "belongs to another",
+		`{"kind":"reset","shell":"sh"}`:                                     "unknown field",
+		`{"kind":"reset"}{}`:                                                "more than one value",
+		`{"kind":"prepare","batch":-1}`:                                     "of -1 sequences",
+		`{"kind":"prepare","batch":1e8}`:                                    "cannot unmarshal",
+		`{"kind":"prepare","batch":100000000}`:                              "of 100000000 sequences",
+		`{"kind":"update"}`:                                                 "no learning rate",
+		`{"kind":"update","adamw":{"lr":-1}}`:                               "no learning rate",
+		`{"kind":"update","adamw":{"steps":-1}}`:                            "or count",
+		`{"kind":"open"}`:                                                   "does not say what",
+		`{"kind":"open","open":{"agent":"a","rank":0,"size":2,"beside":1}}`: "does not say what",
+		`{"kind":"open","open":{"agent":"a","rank":1,"size":2}}`:            "does not say what",
+		`{"kind":"open","open":{"agent":"a","rank":1,"size":2,"beside":1}}`: "",
+		`{"kind":"join","group":{"name":"a","bind":"10.0.0.7"}}`:            "",
+		`{"kind":"join","group":{"name":"a","bind":"0.0.0.0"}}`:             "does not say whom",
+		`{"kind":"join","group":{"name":"a","bind":"node7"}}`:               "does not say whom",
 		``: "EOF",
 	} {
 		_, err := decodeOrder([]byte(text))

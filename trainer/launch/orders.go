@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
@@ -67,12 +68,14 @@ type Opening struct {
 	Frozen  bool   `json:"frozen"`  // nothing is trained: no rank 0 brings fp32 weights that the checkpoint has beside others
 	Rank    int    `json:"rank"`    // from 1 on
 	Size    int    `json:"size"`
+	Beside  int    `json:"beside"` // processes among which the threads of the follower's machine are divided
 }
 
 // Group is where ranks meet.
 type Group struct {
 	Rendezvous string `json:"rendezvous"` // HOST:PORT
 	Name       string `json:"name"`       // which nobody else knows
+	Bind       string `json:"bind"`       // the address of the rank's machine at which the others reach it
 }
 
 // Reply is what a follower answers to an order, once, when it is carried out.
@@ -133,9 +136,9 @@ func (o Order) check() error {
 	case open != want.Open, o.Group != want.Group, o.Batch != want.Batch, len(o.Which) != len(want.Which), adam != want.AdamW, o.Span != want.Span, o.Folder != want.Folder,
 		o.Version != want.Version:
 		return fmt.Errorf("launch: an order to %s has what belongs to another", o.Kind)
-	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks):
+	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks || open.Beside < 1):
 		return fmt.Errorf("launch: an order to %s does not say what", o.Kind)
-	case o.Kind == Join && (o.Group == nil || o.Group.Name == ""):
+	case o.Kind == Join && (o.Group == nil || o.Group.Name == "" || !isAddress(o.Group.Bind)):
 		return fmt.Errorf("launch: an order to %s does not say whom", o.Kind)
 	case (o.Kind == Update || o.Kind == Supervise) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
 		return fmt.Errorf("launch: an order to %s has no learning rate or count", o.Kind)
@@ -147,6 +150,12 @@ func (o Order) check() error {
 		return fmt.Errorf("launch: an order to %s of %d sequences", o.Kind, cmp.Or(o.Batch, len(o.Which)))
 	}
 	return nil
+}
+
+// isAddress says whether a text is the address of one machine.
+func isAddress(text string) bool {
+	at, err := netip.ParseAddr(text)
+	return err == nil && !at.IsUnspecified() && !at.IsMulticast()
 }
 
 // decodeJSON reads one value, without fields that are not known.

@@ -21,19 +21,16 @@ const (
 	repliesFD = 4
 )
 
-// process is a follower as rank 0 sees it.
+// process is a follower's, which this process has started: its orders are written to it, and what it says is read from it.
 type process struct {
-	agent, device string
-	rank          int
-	cmd           *exec.Cmd
-	writing       sync.Mutex
-	orders        *os.File // to it
-	replies       *os.File // from it
-	said          *tail    // what it wrote on its standard output and error
+	cmd     *exec.Cmd
+	orders  *os.File
+	replies *os.File
+	said    *tail // what it wrote on its standard output and error
 }
 
 // start starts this program again as a follower. The caller's thread must live as long as the process.
-func (p *process) start(environ []string) error {
+func (p *process) start(agent string, rank int, device string, environ []string) error {
 	theirOrders, orders, err := os.Pipe()
 	if err != nil {
 		return err
@@ -45,7 +42,7 @@ func (p *process) start(environ []string) error {
 	p.orders, p.replies, p.said = orders, replies, &tail{}
 	// The file that is running, also if another was put into its place since: both ends then speak the same protocol.
 	p.cmd = exec.Command("/proc/self/exe")
-	p.cmd.Args = []string{"mgrpo", "follower", p.agent, fmt.Sprint("rank=", p.rank), "device=" + p.device}
+	p.cmd.Args = []string{"mgrpo", "follower", agent, fmt.Sprint("rank=", rank), "device=" + device}
 	p.cmd.Env = environ
 	p.cmd.ExtraFiles = []*os.File{theirOrders, theirReplies}
 	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
@@ -61,39 +58,44 @@ func (p *process) start(environ []string) error {
 	return err
 }
 
-// send writes frames, one after another.
-func (p *process) send(frames ...[]byte) error {
-	p.writing.Lock()
-	defer p.writing.Unlock()
-	for _, b := range frames {
-		if _, err := p.orders.Write(b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (p *process) Write(b []byte) (int, error) { return p.orders.Write(b) }
+
+func (p *process) Read(b []byte) (int, error) { return p.replies.Read(b) }
+
+// kill has the process end. One that has ended is not there to be killed.
+func (p *process) kill() { _ = p.cmd.Process.Kill() }
+
+func (p *process) words() string { return p.said.String() }
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }
 
 // GPULost is the exit status of a follower from which a failure of CUDA has taken its GPU.
 const GPULost = 75
 
-// finish kills the process, if it is still there, and says how it ended, and whether its GPU was lost.
-func (p *process) finish() (how string, gpu bool) {
-	_ = p.cmd.Process.Kill()
-	err := p.cmd.Wait()
-	p.closePipes()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		return "has left", false
-	}
-	if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-		return fmt.Sprintf("was killed (%v)", s.Signal()), false
-	}
-	return fmt.Sprintf("ended with %v", exit), exit.ExitCode() == GPULost
+// end is how a follower's process ended.
+type end struct {
+	How  string `json:"how"`
+	Said string `json:"said,omitempty"` // its last words
+	GPU  bool   `json:"gpu,omitempty"`  // a failure of CUDA took its GPU from it
 }
 
-func (p *process) name() string { return fmt.Sprintf("rank %d of %s on %s", p.rank, p.agent, p.device) }
+// finish kills the process, if it is still there, and waits until it is gone.
+func (p *process) finish() (e end) {
+	p.kill()
+	err := p.cmd.Wait()
+	p.closePipes()
+	e = end{How: "has left", Said: p.words()}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return e
+	}
+	if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		e.How = fmt.Sprintf("was killed (%v)", s.Signal())
+		return e
+	}
+	e.How, e.GPU = fmt.Sprintf("ended with %v", exit), exit.ExitCode() == GPULost
+	return e
+}
 
 // environment is what followers get of this process's.
 func environment(without []string) []string {

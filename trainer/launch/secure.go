@@ -1,0 +1,108 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// errKey says that the other end of a connection has proven to have another key.
+var errKey = errors.New("its key is another than this machine's")
+
+// secured is how both ends of a connection between an agent's machines prove that they have the same key: TLS 1.3, with a certificate
+// of a key pair that is derived from it. Nobody signs certificates, and no name or date in them means anything.
+func secured(key []byte) (*tls.Config, error) {
+	seed, err := hkdf.Key(sha256.New, key, nil, "mgrpo: machines of an agent", ed25519.SeedSize)
+	if err != nil {
+		return nil, err
+	}
+	pair := ed25519.NewKeyFromSeed(seed)
+	public := pair.Public().(ed25519.PublicKey)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, public, pair)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: pair}},
+		ClientAuth:             tls.RequireAnyClientCert,
+		InsecureSkipVerify:     true, // by authorities and names; VerifyConnection compares the key, and the handshake proves it
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) > 0 {
+				if theirs, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); ok && bytes.Equal(theirs, public) {
+					return nil
+				}
+			}
+			return errKey
+		},
+	}, nil
+}
+
+// program is a digest of the file that is running. Followers understand the orders of the same program alone.
+var program = sync.OnceValues(func() (string, error) {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:16]), nil
+})
+
+// listenConfig and dialer have the kernel give a connection up whose other end has not answered for a lease.
+func keepAlive(lease time.Duration) net.KeepAliveConfig {
+	const looks = 3
+	every := max(lease/looks, time.Second)
+	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: looks}
+}
+
+// abandonAfter has writes fail of which nothing has arrived for a lease.
+func abandonAfter(conn net.Conn, lease time.Duration) error {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(lease.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
+
+// handshake is how long a connection may take until it has proven the key and said what it is.
+const handshake = 10 * time.Second
+
+// addressOf is the address of one end of a connection, without its port.
+func addressOf(at net.Addr) string {
+	return at.(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("").String()
+}
+
+// pause waits, unless the context ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
