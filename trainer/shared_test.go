@@ -37,7 +37,7 @@ func TestRank(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = m.Close(context.Background()) })
 	whole := make([]float32, m.Layout.Numel)
-	if err := m.ReadFlat(ctx, m.Master, 0, whole); err != nil {
+	if err := m.Master.Read(ctx, 0, whole); err != nil {
 		t.Fatal(err)
 	}
 	own, err := learner.New(ctx, m, model.All(m), learner.Options{Group: rank.Group})

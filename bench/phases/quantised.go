@@ -93,7 +93,7 @@ func (d decode) write(ctx context.Context, file string, o Options) (err error) {
 		return err
 	}
 	params := model.All(a.model)
-	read := func(from int64, dst []float32) error { return a.model.ReadFlat(ctx, params.Master(), from, dst) }
+	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
 	return writeGGUF(file, d.config, d.quantiser, params.Reader(ctx, read))
 }
 

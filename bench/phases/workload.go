@@ -104,7 +104,7 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 // export writes the weights for the providers.
 func (a *actor) export(ctx context.Context, folder string) error {
 	params := model.All(a.model)
-	read := func(from int64, dst []float32) error { return a.model.ReadFlat(ctx, params.Master(), from, dst) }
+	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
 	return weights.WriteHF(folder, a.model.Config, params.Reader(ctx, read), weights.F32, nil)
 }
 

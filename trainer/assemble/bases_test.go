@@ -48,7 +48,7 @@ func TestBases(t *testing.T) {
 	}
 	usable := func(b *base) bool {
 		m := b.model
-		return m.Device.Do(t.Context(), func(*torch.Scope) error { m.Master.Ptr(); return nil }) == nil
+		return m.Device.Do(t.Context(), func(*torch.Scope) error { m.Master.Tensor.Ptr(); return nil }) == nil
 	}
 	if err := frees[0](t.Context()); err != nil || !usable(bases[2]) {
 		t.Errorf("closed under the other agent (%v)", err)

@@ -125,7 +125,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		if err != nil {
 			return nil, err
 		}
-		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", Frozen: want.Config.Frozen(a), MaxPosition: positions(sharing)})
+		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", Frozen: want.Config.Frozen(a), HostMaster: a.State == "host", MaxPosition: positions(sharing)})
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
@@ -163,7 +163,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 	cfg := want.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
 		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
-		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations, HostMoments: a.Moments == "host",
+		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations, HostState: a.State == "host",
 		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef,
 	})
 	if err != nil {

@@ -296,7 +296,7 @@ type Agent struct {
 	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
 	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: see grpo.reference."`
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
-	Moments      string     `yaml:"moments" default:"device" enum:"device|host" doc:"Where AdamW's moments are, 8 bytes a trained parameter. host: in the memory of the machine of a GPU, which takes 8 bytes a parameter less and has them a piece at a time in an update." change:"worker"`
+	State        string     `yaml:"optimizer_state" default:"device" enum:"device|host" doc:"Where AdamW's moments are, 8 bytes a trained parameter, and where the agent computes in bf16 the fp32 weights, 4 more. host: in the memory of the machine of a GPU, which has them a piece at a time in an update." change:"worker"`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
 	Engine       Engine     `yaml:"engine" doc:"What samples the agent's turns; memory and batching." change:"worker"`
 }

@@ -123,8 +123,8 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	if a.Device != ranks[0] {
 		d.failAt(key+".devices", "given besides device, which is %s; keep one", clip(a.Device))
 	}
-	if a.Moments == "host" && ranks[0] == "cpu" {
-		d.failAt(key+".moments", "the moments of an agent on the CPU are in the host's memory anyway; leave this out")
+	if a.State == "host" && ranks[0] == "cpu" {
+		d.failAt(key+".optimizer_state", "an agent on the CPU has all of it in the host's memory; leave this out")
 	}
 	if len(ranks) > maxRanks {
 		d.failAt(key+".devices", "%d devices are more than the %d that one machine can have", len(ranks), maxRanks)

@@ -56,7 +56,7 @@ func fiveSteps(t *testing.T, dir, device string, g ranks.Group) {
 	want := takeSteps(t, g, m, model.All(m), dir, tolLoss, tolNorm)
 	for _, p := range m.Layout.Tensors() {
 		values := make([]float32, p.Numel())
-		if err := m.ReadFlat(context.Background(), m.Master, p.Offset, values); err != nil {
+		if err := m.Master.Read(context.Background(), p.Offset, values); err != nil {
 			t.Fatal(err)
 		}
 		wantFinal(t, want, p.Name, values, tolSum, tolSumSq)

@@ -69,7 +69,7 @@ func adapterSteps(t *testing.T, dir, device string, g ranks.Group) {
 	want := takeSteps(t, g, a.Model(), a, dir, tolLoss, tolNorm)
 	for _, p := range read.Layout.Tensors() {
 		values := make([]float32, p.Numel())
-		if err := base.ReadFlat(ctx, a.Master(), p.Offset, values); err != nil {
+		if err := a.Master().Read(ctx, p.Offset, values); err != nil {
 			t.Fatal(err)
 		}
 		wantFinal(t, want, p.Name, values, tolSum, tolSumSq)

@@ -45,29 +45,41 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	return norm, err
 }
 
-// adamW updates this rank's share, at once or as much at a time as there are moments on the device. A norm that is not finite is refused
+// adamW updates this rank's share, at once or as much at a time as there is of weights and moments on the device. A norm that is not finite is refused
 // with the first piece, which an empty share has, too.
 func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	a := l.opt.Adam
 	cfg := kernels.AdamWConfig{
 		LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
 	}
-	for from := int64(0); err == nil && (from == 0 || from < l.m.numel()); from += l.m.piece {
-		n := min(l.m.piece, l.m.numel()-from)
+	most := min(l.m.Piece, l.params.Master().Piece)
+	for from := int64(0); err == nil && (from == 0 || from < l.m.Numel()); from += most {
+		n := min(most, l.m.Numel()-from)
 		part := func(flat *torch.Tensor) unsafe.Pointer { return l.share(flat).Narrow(0, from, n).Ptr() }
 		s.Scoped(func() {
-			err = l.m.lend(s, from, n, func(m *torch.Tensor) error {
-				return l.v.lend(s, from, n, func(v *torch.Tensor) error {
-					var copied unsafe.Pointer
-					if half := l.params.Half(); half != nil {
-						copied = part(half)
-					}
-					return kernels.AdamW(model.Backend(s), part(l.params.Master()), m.Ptr(), v.Ptr(), part(l.grad), copied, n, norm, cfg)
-				})
+			err = l.lend(s, from, n, func(master, m, v *torch.Tensor) error {
+				var copied unsafe.Pointer
+				if half := l.params.Half(); half != nil {
+					copied = part(half)
+				}
+				return kernels.AdamW(model.Backend(s), master.Ptr(), m.Ptr(), v.Ptr(), part(l.grad), copied, n, norm, cfg)
 			})
 		})
 	}
 	return err
+}
+
+// lend gives f n weights and moments of this rank's share, from its element `from` on, on the device.
+func (l *Learner) lend(s *torch.Scope, from, n int64, f func(master, m, v *torch.Tensor) error) error {
+	weights, first := l.params.Master(), from
+	if weights.Numel() == l.params.Numel() {
+		first += l.from
+	}
+	return weights.Lend(s, first, n, func(master *torch.Tensor) error {
+		return l.m.Lend(s, from, n, func(m *torch.Tensor) error {
+			return l.v.Lend(s, from, n, func(v *torch.Tensor) error { return f(master, m, v) })
+		})
+	})
 }
 
 // norm sums the ranks' gradients up and returns the norm of the sum.
@@ -91,7 +103,7 @@ func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
 
 // whole are the buffers of weights that every rank holds whole: those that forward passes read.
 func (l *Learner) whole() (all []*torch.Tensor) {
-	for _, flat := range []*torch.Tensor{l.params.Master(), l.params.Half()} {
+	for _, flat := range []*torch.Tensor{l.params.Master().Tensor, l.params.Half()} {
 		if flat != nil && flat.Numel() == l.params.Numel() {
 			all = append(all, flat)
 		}

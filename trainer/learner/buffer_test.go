@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -10,18 +11,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Moments in the host's memory, of which the device sees a piece at a time, have the bits of those on the device, and so do the weights; a
-// refused update leaves them as they are, and what is saved of one kind is restored as the other.
-func TestHostMoments(t *testing.T) {
+// Moments and fp32 weights in the host's memory, of which the device sees a piece at a time, have the bits of those on the device; a refused
+// update leaves them as they are, and what is saved of one kind is restored as the other.
+func TestHostState(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		learner := func(host bool) *Learner {
-			o := mixtureOptions(func(o *Options) { o.HostMoments = host })
-			return tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), o)
+			o := mixtureOptions(func(o *Options) { o.HostState = host })
+			return tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16, HostMaster: host}), o)
 		}
 		there, here := learner(false), learner(true)
-		here.m.piece, here.v.piece = 192, 192 // the last is shorter
-		if here.m.onDevice != nil || here.m.numel()%192 == 0 {
-			t.Fatalf("%d moments in pieces of 192", here.m.numel())
+		here.model.Master.Piece, here.m.Piece, here.v.Piece = 384, 192, 192 // the last is shorter
+		if here.m.Tensor != nil || here.model.Master.Tensor != nil || here.m.Numel()%192 == 0 {
+			t.Fatalf("%d moments in pieces of 192", here.m.Numel())
 		}
 		batch := tinyBatch(t, there, 0.3)
 		same := func(what string) {
@@ -46,7 +47,7 @@ func TestHostMoments(t *testing.T) {
 		}
 		same("after a refusal")
 
-		_, m, v := stateOf(t, there)
+		weights, m, v := stateOf(t, there)
 		from := func(values []float32) func(int64, []float32) error {
 			return func(from int64, dst []float32) error {
 				copy(dst, values[from:])
@@ -59,9 +60,15 @@ func TestHostMoments(t *testing.T) {
 		if _, none, _ := stateOf(t, here); slices.Max(none) != 0 {
 			t.Error("moments after a reset")
 		}
-		if err := here.RestoreMoments(t.Context(), from(m), from(v)); err != nil {
+		other := make([]float32, len(weights))
+		if err := here.RestoreWeights(t.Context(), from(other)); err != nil {
+			t.Fatal(err)
+		}
+		wantHalf(t, here, other)
+		if err := errors.Join(here.RestoreWeights(t.Context(), from(weights)), here.RestoreMoments(t.Context(), from(m), from(v))); err != nil {
 			t.Fatal(err)
 		}
 		same("restored")
+		wantHalf(t, here, weights)
 	})
 }

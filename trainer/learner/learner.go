@@ -23,7 +23,7 @@ type Options struct {
 	Adam             Adam
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
-	HostMoments      bool  // AdamW's moments are in the host's memory, not on the model's device
+	HostState        bool  // AdamW's moments are in the host's memory, not on the model's device, as fp32 weights may be (model.Options)
 	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows, or FrozenHeadRows
 
 	// Of a mixture of experts: tokens go through the experts that Sequence.Routes names, and the coefficient of the
@@ -61,7 +61,7 @@ type Learner struct {
 
 	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [to-from]: of the share, the sum over all ranks
 	part  *torch.Tensor // gradient of one micro-batch in the compute type, [params.Numel]; nil if that is fp32
-	m, v  buffer        // [to-from]: first and second moment
+	m, v  *model.Buffer // [to-from]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
 
@@ -78,9 +78,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		return nil, fmt.Errorf("learner: %w", err)
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
-		for _, moment := range []*buffer{&l.m, &l.v} {
+		for _, moment := range []**model.Buffer{&l.m, &l.v} {
 			var err error
-			if *moment, err = zeros(s, l.to-l.from, opt.HostMoments); err != nil {
+			if *moment, err = model.NewBuffer(s, l.to-l.from, opt.HostState); err != nil {
 				return err
 			}
 		}
@@ -118,8 +118,8 @@ func (l *Learner) SetReference(ref *model.Model) { l.ref = ref }
 func (l *Learner) ResetOptimizer(ctx context.Context) error {
 	l.steps = 0
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
-		l.m.clear()
-		l.v.clear()
+		l.m.Clear()
+		l.v.Clear()
 		return nil
 	})
 }
@@ -269,6 +269,6 @@ func (l *Learner) Close(ctx context.Context) error {
 		for _, t := range []*torch.Tensor{l.grad, l.part} {
 			t.Drop()
 		}
-		return errors.Join(l.m.drop(), l.v.drop())
+		return errors.Join(l.m.Drop(), l.v.Drop())
 	})
 }

@@ -17,7 +17,7 @@ type some struct {
 	m      *model.Model
 	leaves []model.Param
 	places []arch.Leaf // of leaves in the model's own buffers
-	master *torch.Tensor
+	master *model.Buffer
 }
 
 // newSome are the leaves whose names contain part.
@@ -32,14 +32,14 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 		}
 	}
 	inDevice(t, m, func(s *torch.Scope) {
-		p.master = s.Keep(s.Empty(torch.Float32, n))
-		p.each(func(mine, theirs *torch.Tensor) { mine.CopyFrom(theirs) }, m.Master)
+		p.master = model.On(s.Keep(s.Empty(torch.Float32, n)))
+		p.each(func(mine, theirs *torch.Tensor) { mine.CopyFrom(theirs) }, m.Master.Tensor)
 	})
 	return p
 }
 
 func (p *some) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	if err := p.m.WriteFlat(ctx, p.master, read); err != nil {
+	if err := p.master.Fill(ctx, read); err != nil {
 		return err
 	}
 	return p.m.Device.Do(ctx, func(*torch.Scope) error { p.Publish(); return nil })
@@ -47,24 +47,24 @@ func (p *some) Restore(ctx context.Context, read func(from int64, dst []float32)
 
 func (p *some) each(visit func(mine, theirs *torch.Tensor), whole *torch.Tensor) {
 	for i, l := range p.places {
-		visit(p.master.Narrow(0, p.leaves[i].Offset, l.Numel()), whole.Narrow(0, l.Offset, l.Numel()))
+		visit(p.master.Tensor.Narrow(0, p.leaves[i].Offset, l.Numel()), whole.Narrow(0, l.Offset, l.Numel()))
 	}
 }
 
 func (p *some) Numel() int64          { return p.master.Numel() }
 func (p *some) Leaves() []model.Param { return p.leaves }
-func (p *some) Master() *torch.Tensor { return p.master }
+func (p *some) Master() *model.Buffer { return p.master }
 func (p *some) Half() *torch.Tensor   { return nil }
 
 func (p *some) Shard(context.Context, int64, int64) error { return nil }
 
 func (p *some) Read(ctx context.Context, from int64, dst []float32) error {
-	return p.m.ReadFlat(ctx, p.master, from, dst)
+	return p.master.Read(ctx, from, dst)
 }
 
 func (p *some) Publish() {
 	publish := func(mine, theirs *torch.Tensor) { theirs.CopyFrom(mine) }
-	p.each(publish, p.m.Master)
+	p.each(publish, p.m.Master.Tensor)
 	if p.m.Half != nil {
 		p.each(publish, p.m.Half)
 	}
@@ -84,7 +84,7 @@ func (p *some) Reader(ctx context.Context, master func(from int64, dst []float32
 			}
 		}
 		return model.All(p.m).Reader(ctx, func(from int64, dst []float32) error {
-			return p.m.ReadFlat(ctx, p.m.Master, from, dst)
+			return p.m.Master.Read(ctx, from, dst)
 		})(name, dst)
 	}
 }
@@ -119,8 +119,8 @@ func TestTrainedIsNotHeld(t *testing.T) {
 					t.Fatal(r, err)
 				}
 			}
-			if part.m.numel() != params.Numel() || params.Numel() >= m.Layout.Numel {
-				t.Errorf("%d moments for %d trained of %d values", part.m.numel(), params.Numel(), m.Layout.Numel)
+			if part.m.Numel() != params.Numel() || params.Numel() >= m.Layout.Numel {
+				t.Errorf("%d moments for %d trained of %d values", part.m.Numel(), params.Numel(), m.Layout.Numel)
 			}
 			all, got := masterOf(t, whole.model), masterOf(t, m)
 			for _, l := range m.Layout.Leaves {
@@ -148,7 +148,7 @@ func window(flat []float32, l arch.Leaf) []float32 { return flat[l.Offset:][:l.N
 func masterOf(t *testing.T, m *model.Model) []float32 {
 	t.Helper()
 	out := make([]float32, m.Layout.Numel)
-	inDevice(t, m, func(*torch.Scope) { m.Master.Float32s(out) })
+	inDevice(t, m, func(*torch.Scope) { m.Master.Tensor.Float32s(out) })
 	return out
 }
 
@@ -156,7 +156,7 @@ func masterOf(t *testing.T, m *model.Model) []float32 {
 func wantSaved(t *testing.T, p *some, weights []float32) {
 	t.Helper()
 	trained := make([]float32, p.Numel())
-	inDevice(t, p.m, func(*torch.Scope) { p.master.Float32s(trained) })
+	inDevice(t, p.m, func(*torch.Scope) { p.master.Tensor.Float32s(trained) })
 	read := p.Reader(context.Background(), func(from int64, dst []float32) error { copy(dst, trained[from:]); return nil })
 	for _, tensor := range p.m.Layout.Tensors() {
 		dst := make([]float32, tensor.Numel())
@@ -172,7 +172,7 @@ func wantRounded(t *testing.T, m *model.Model) {
 	half, rounded := make([]float32, m.Layout.Numel), make([]float32, m.Layout.Numel)
 	inDevice(t, m, func(*torch.Scope) {
 		m.Half.Float32s(half)
-		m.Master.To(torch.BFloat16).Float32s(rounded)
+		m.Master.Tensor.To(torch.BFloat16).Float32s(rounded)
 	})
 	if !slices.Equal(half, rounded) {
 		t.Error("the bf16 copy is not that of the weights")

@@ -131,7 +131,7 @@ func gradientOf(t *testing.T, l *Learner, batch []*Sequence) (grad []float32, r 
 func readFlat(t *testing.T, l *Learner, flat *torch.Tensor) []float32 {
 	t.Helper()
 	out := make([]float32, l.model.Layout.Numel)
-	if err := l.model.ReadFlat(context.Background(), flat, 0, out); err != nil {
+	if err := model.On(flat).Read(context.Background(), 0, out); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -503,7 +503,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 			if r := learn(good); r.Refused != nil {
 				t.Fatal(r.Refused)
 			}
-			before := [][]float32{readFlat(t, l, l.model.Master), readFlat(t, l, l.m.onDevice), readFlat(t, l, l.v.onDevice)}
+			before := [][]float32{readFlat(t, l, l.model.Master.Tensor), readFlat(t, l, l.m.Tensor), readFlat(t, l, l.v.Tensor)}
 			bad, loss := clone(good), l.opt.Loss
 			c.spoil(l, bad)
 			r := learn(bad)
@@ -514,7 +514,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 				t.Errorf("refused because of: %v; want %s", r.Refused, c.want)
 			}
 			l.opt.Loss = loss
-			for i, flat := range []*torch.Tensor{l.model.Master, l.m.onDevice, l.v.onDevice} {
+			for i, flat := range []*torch.Tensor{l.model.Master.Tensor, l.m.Tensor, l.v.Tensor} {
 				if !slices.Equal(readFlat(t, l, flat), before[i]) {
 					t.Errorf("%s changed", []string{"weights", "first moment", "second moment"}[i])
 				}
@@ -522,7 +522,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 			if l.Steps() != 1 {
 				t.Errorf("%d updates are counted, want 1", l.Steps())
 			}
-			if r := learn(good); r.Refused != nil || slices.Equal(readFlat(t, l, l.model.Master), before[0]) {
+			if r := learn(good); r.Refused != nil || slices.Equal(readFlat(t, l, l.model.Master.Tensor), before[0]) {
 				t.Errorf("the next batch was not learned from: %v", r.Refused)
 			}
 		})
@@ -584,7 +584,7 @@ func testNothingToLearnIsSkipped(t *testing.T, device string) {
 	for _, q := range batch {
 		q.Advantage = 0
 	}
-	before := readFlat(t, l, l.model.Master)
+	before := readFlat(t, l, l.model.Master.Tensor)
 	for _, b := range [][]*Sequence{batch, nil, batch[5:]} {
 		if err := l.Prepare(context.Background(), b); err != nil {
 			t.Fatal(err)
@@ -594,7 +594,7 @@ func testNothingToLearnIsSkipped(t *testing.T, device string) {
 			t.Errorf("%d sequences: %+v, %v", len(b), r, err)
 		}
 	}
-	if !slices.Equal(readFlat(t, l, l.model.Master), before) || l.Steps() != 0 {
+	if !slices.Equal(readFlat(t, l, l.model.Master.Tensor), before) || l.Steps() != 0 {
 		t.Error("the weights changed")
 	}
 }
@@ -661,7 +661,7 @@ func testNonFiniteLogitsAreRefused(t *testing.T, device string) {
 	if err := l.Prepare(ctx, batch); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.model.Device.Do(ctx, func(*torch.Scope) error { l.model.Master.Fill_(math.NaN()); return nil }); err != nil {
+	if err := l.model.Device.Do(ctx, func(*torch.Scope) error { l.model.Master.Tensor.Fill_(math.NaN()); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := l.Update(ctx, batch, 1e-3); err != nil || r.Refused == nil {

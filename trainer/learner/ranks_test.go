@@ -203,22 +203,24 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 		model     model.Options
 		tolerance float64 // of weights, moments and gradient norm, relative
 		mixture   bool
-		host      bool // the ranks' moments are in the host's memory
+		host      bool // the ranks keep moments and fp32 weights in the host's memory
 	}{
 		{name: "float32", model: model.Options{Compute: torch.Float32}, tolerance: 1e-5},
 		{name: "with a bf16 copy", model: model.Options{Compute: torch.Float32, HalfCopy: true}, tolerance: 1e-5},
 		{name: "bf16", model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
 		{name: "mixture", mixture: true, tolerance: 1e-5},
-		{name: "bf16, moments in the host's memory", host: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
+		{name: "bf16, state in the host's memory", host: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
 	} {
 		learner := func(t *testing.T, g ranks.Group) *Learner {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
-			o.HostMoments = c.host && g != ranks.Group(ranks.Solo{})
+			opt := c.model
+			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
+			opt.HostMaster = o.HostState
 			if c.mixture {
 				o.Balance = 0.05
 				return mixtureLearner(t, device, o)
 			}
-			return tinyLearnerOf(t, tinyModelIn(t, device, 1, c.model), o)
+			return tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)
 		}
 		t.Run(c.name, func(t *testing.T) {
 			one := learner(t, ranks.Solo{})
@@ -306,7 +308,7 @@ func wantRead(t *testing.T, l *Learner, weights []float32) {
 func wantShares(t *testing.T, l *Learner) {
 	t.Helper()
 	n, share := l.params.Numel(), l.to-l.from
-	state := []int64{l.params.Master().Numel(), l.grad.Numel(), l.m.numel(), l.v.numel()}
+	state := []int64{l.params.Master().Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
 	want := []int64{n, n, share, share}
 	if l.part != nil {
 		want = []int64{share, share, share, share}

@@ -19,7 +19,7 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	if err := l.collect(ctx, buffer{onDevice: l.params.Master()}, master); err != nil {
+	if err := l.collect(ctx, l.params.Master(), master); err != nil {
 		return err
 	}
 	if err := l.collect(ctx, l.m, m); err != nil {
@@ -31,10 +31,10 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 // Read copies n of the weights of all ranks, from element from on, to dst of rank 0. In the others dst is nil. It is called also after
 // Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
-	master := buffer{onDevice: l.params.Master()}
+	master := l.params.Master()
 	var own error
-	if here := min(n, master.numel()-from); l.group.Rank() == 0 && here > 0 { // rank 0's share is the first
-		own = l.model.ReadFlat(ctx, master.onDevice, from, dst[:here])
+	if here := min(n, master.Numel()-from); l.group.Rank() == 0 && here > 0 { // rank 0's share is the first
+		own = master.Read(ctx, from, dst[:here])
 	}
 	return l.together(ctx, cmp.Or(own, l.eachPiece(ctx, master, from, from+n, l.toRank0(ctx, from, dst))))
 }
@@ -58,7 +58,7 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	if err := l.together(ctx, own); err != nil {
 		return err
 	}
-	if err := l.distribute(ctx, buffer{onDevice: l.params.Master()}, read); err != nil {
+	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
 		return err
 	}
 	return l.together(ctx, l.publish(ctx))
@@ -84,7 +84,7 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	values := make([]float32, pieceElements)
 	for from, n := int64(0), l.params.Numel(); from < n; from += pieceElements {
 		part := values[:min(pieceElements, n-from)]
-		if err := l.model.ReadFlat(ctx, l.whole()[0], from, part); err != nil {
+		if err := model.On(l.whole()[0]).Read(ctx, from, part); err != nil {
 			return 0, err
 		}
 		sum = model.Checksum(sum, part)
@@ -93,10 +93,10 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 }
 
 // collect copies a flat fp32 buffer to dst of rank 0. An error is one of all ranks.
-func (l *Learner) collect(ctx context.Context, flat buffer, dst []float32) error {
+func (l *Learner) collect(ctx context.Context, flat *model.Buffer, dst []float32) error {
 	var own error
 	if l.group.Rank() == 0 {
-		own = flat.copy(ctx, l.model, dst[:flat.numel()])
+		own = flat.Copy(ctx, dst[:flat.Numel()])
 	}
 	moved := l.eachPiece(ctx, flat, 0, l.params.Numel(), l.toRank0(ctx, 0, dst))
 	return l.together(ctx, cmp.Or(own, moved))
@@ -115,7 +115,7 @@ func (l *Learner) toRank0(ctx context.Context, start int64, dst []float32) func(
 
 // distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
 // wait for values before they hear of it. An error is one of all ranks.
-func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from int64, dst []float32) error) error {
+func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
 	var unread error
 	given := func(from int64, dst []float32) error {
 		if unread == nil {
@@ -128,7 +128,7 @@ func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from in
 	}
 	var own error
 	if l.group.Rank() == 0 {
-		own = flat.fill(ctx, l.model, given)
+		own = flat.Fill(ctx, given)
 	}
 	moved := l.eachPiece(ctx, flat, 0, l.params.Numel(), func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
@@ -143,9 +143,9 @@ func (l *Learner) distribute(ctx context.Context, flat buffer, read func(from in
 
 // eachPiece calls move for the pieces that rank 0 lacks of elements [begin, end) of a flat buffer, in their order: for all but rank 0's
 // share where each rank has its share alone. piece is the owner's, and memory for it in the other ranks.
-func (l *Learner) eachPiece(ctx context.Context, flat buffer, begin, end int64, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
+func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, begin, end int64, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
 	n := l.params.Numel()
-	if flat.numel() == n {
+	if flat.Numel() == n {
 		return nil
 	}
 	for owner := 1; owner < l.group.Size(); owner++ {
@@ -155,7 +155,7 @@ func (l *Learner) eachPiece(ctx context.Context, flat buffer, begin, end int64, 
 			size := min(pieceElements, last-from)
 			err := l.meet(ctx, func(s *torch.Scope) error {
 				if l.group.Rank() == owner {
-					return flat.lend(s, from-first, size, func(piece *torch.Tensor) error { return move(s, owner, from, piece) })
+					return flat.Lend(s, from-first, size, func(piece *torch.Tensor) error { return move(s, owner, from, piece) })
 				}
 				return move(s, owner, from, s.Empty(torch.Float32, size))
 			})

@@ -161,7 +161,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	if !n.Shares {
 		n.add(Weights, weights+rotary)
 		if half && !cfg.Frozen(a) {
-			n.add(Master, 4*longestShare(parameters, len(a.Ranks())))
+			n.keep(a, Master, 4*longestShare(parameters, len(a.Ranks())))
 		}
 	}
 	if a.Adapts() {
@@ -174,11 +174,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 			gradients = 2*trained + 4*share
 		}
 		n.add(Gradients, gradients)
-		if a.Moments == "host" {
-			n.Parts = append(n.Parts, Part{Moments, "cpu", 8 * share})
-		} else {
-			n.add(Moments, 8*share)
-		}
+		n.keep(a, Moments, 8*share)
 	}
 	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
 		n.add(Reference, parameters*size+rotary)
@@ -251,6 +247,15 @@ func overhead(n Need) int64 {
 		context = 0
 	}
 	return context + n.sum(func(p Part) bool { return p.Device == n.Device })/20
+}
+
+// keep adds what the optimizer keeps between updates, where the agent has it.
+func (n *Need) keep(a *config.Agent, kind Kind, bytes int64) {
+	if a.State == "host" {
+		n.Parts = append(n.Parts, Part{kind, "cpu", bytes})
+	} else {
+		n.add(kind, bytes)
+	}
 }
 
 func (n *Need) add(kind Kind, bytes int64) {

@@ -73,7 +73,7 @@ func TestCount(t *testing.T) {
 			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 12 * n}, 12 * n},
 		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 14 * n},
 		{"with a KL term on a GPU", "help", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 2*n + rotary}, 14 * n},
-		{"moments in the host's memory", "boss", []string{"agents.boss.device=cuda:0", "agents.boss.moments=host"},
+		{"what the optimizer keeps in the host's memory", "boss", []string{"agents.boss.device=cuda:0", "agents.boss.optimizer_state=host"},
 			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 12 * n}, 14 * n},
 		{"on servers", "boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, map[Kind]int64{KVCache: 0, Moments: 8 * n}, 14 * n},
 		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 14 * n},
@@ -89,6 +89,10 @@ func TestCount(t *testing.T) {
 		if p.Of(Activations) <= 0 || p.Files != c.files {
 			t.Errorf("%s: %+v, want files of %d bytes", c.name, p, c.files)
 		}
+	}
+	kept := count(t, "help", "agents.help.optimizer_state=host")
+	if got := on(kept, "cpu"); got != 24*n { // the copy for checkpoints, and what the optimizer keeps
+		t.Errorf("the host of a GPU has %d bytes, want %d", got, 24*n)
 	}
 }
 

@@ -42,14 +42,15 @@ func TestGPUTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := string(text)
-	for _, name := range []string{"every weight", "adapters"} {
+	for _, table := range gpuTables {
+		name := table.name
 		begin, end := "<!-- "+name+": go test ./trainer/memory -run GPUTables -update -->\n", "<!-- end -->"
 		before, rest, found := strings.Cut(want, begin)
 		_, after, ended := strings.Cut(rest, end)
 		if !found || !ended {
 			t.Fatalf("%s has no place for the table of %s", page, name)
 		}
-		want = before + begin + gpuTable(t, name == "adapters") + end + after
+		want = before + begin + gpuTable(t, table.set) + end + after
 	}
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
@@ -60,7 +61,14 @@ func TestGPUTables(t *testing.T) {
 	}
 }
 
-func gpuTable(t *testing.T, adapts bool) string {
+// gpuTables are the tables of docs/ranks.md: what every agent of one is set to.
+var gpuTables = []struct{ name, set string }{
+	{"every weight", "agents.a.optimizer_state=device"},
+	{"state in the host", "agents.a.optimizer_state=host"},
+	{"adapters", "agents.a.lora={r: 32, targets: [q_proj, k_proj, v_proj, o_proj]}"},
+}
+
+func gpuTable(t *testing.T, set string) string {
 	var out strings.Builder
 	fmt.Fprintln(&out, "| Qwen3 | parameters | 1 GPU | 2 GPUs | 4 GPUs | 8 GPUs |\n|---|---|---|---|---|---|")
 	for _, m := range qwen3 {
@@ -72,7 +80,7 @@ func gpuTable(t *testing.T, adapts bool) string {
 		c = c.WithDefaults()
 		fmt.Fprintf(&out, "| %s | %.1fB |", m.name, float64(c.Parameters())/1e9)
 		for _, size := range []int{1, 2, 4, 8} {
-			most := fullest(t, c, size, adapts)
+			most := fullest(t, c, size, set)
 			switch {
 			case float64(most) <= usable*gpu80:
 				fmt.Fprintf(&out, " %s |", Size(most))
@@ -88,23 +96,19 @@ func gpuTable(t *testing.T, adapts bool) string {
 }
 
 // fullest is the most that one of so many GPUs holds: the first, which also samples.
-func fullest(t *testing.T, c arch.Config, size int, adapts bool) (most int64) {
+func fullest(t *testing.T, c arch.Config, size int, set string) (most int64) {
 	text := `run: {name: gpus}
 task: {kind: jsonl, train: t, eval: e}
 agents:
   a: {role: main, model: m, device: "cuda:0", limits: {max_tokens: 8192}, engine: {slots: 32, micro_batch_tokens: 8192, checkpoint_activations: true}}
   b: {role: sub, model: m}
 `
-	var sets []string
-	if adapts {
-		sets = []string{"agents.a.lora={r: 32, targets: [q_proj, k_proj, v_proj, o_proj]}"}
-	}
-	cfg, err := config.Parse("gpus.yaml", []byte(text), sets)
+	cfg, err := config.Parse("gpus.yaml", []byte(text), []string{set})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, trained := cfg.Agent("a"), c.Parameters()
-	if adapts {
+	if a.Adapts() {
 		layout, err := lora.New(a.LoRA.R, a.LoRA.Alpha, a.LoRA.RSLoRA, a.LoRA.Targets).Layout(c)
 		if err != nil {
 			t.Fatal(err)

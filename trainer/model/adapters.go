@@ -19,7 +19,7 @@ type Adapters struct {
 	adapted *Model // the base's weights, with the adapters
 	config  lora.PEFT
 	layout  *lora.Layout
-	master  *torch.Tensor   // fp32 [layout.Numel]
+	master  *Buffer         // [layout.Numel], on the device
 	leaves  []*torch.Tensor // views of it, one per layout.Maps
 }
 
@@ -30,10 +30,10 @@ var _ Params = (*Adapters)(nil)
 func Adapt(ctx context.Context, base *Model, config lora.PEFT, layout *lora.Layout, read func(from int64, dst []float32) error) (*Adapters, error) {
 	a := &Adapters{base: base, config: config, layout: layout}
 	err := base.Device.Do(ctx, func(s *torch.Scope) error {
-		a.master = s.Keep(s.Empty(torch.Float32, layout.Numel))
+		a.master = On(s.Keep(s.Empty(torch.Float32, layout.Numel)))
 		maps := map[string]torch.LoRA{}
 		for _, m := range layout.Maps {
-			leaf := s.Keep(a.master.Narrow(0, m.Offset, m.Numel).Detach())
+			leaf := s.Keep(a.master.Tensor.Narrow(0, m.Offset, m.Numel).Detach())
 			a.leaves = append(a.leaves, leaf)
 			maps[m.Leaf] = torch.LoRA{Values: leaf, Parts: parts(m)}
 		}
@@ -130,15 +130,15 @@ func (a *Adapters) Model() *Model { return a.adapted }
 // Layout places the adapters in the flat buffer.
 func (a *Adapters) Layout() *lora.Layout { return a.layout }
 
-func (a *Adapters) Numel() int64          { return a.layout.Numel }
-func (a *Adapters) Master() *torch.Tensor { return a.master }
-func (a *Adapters) Half() *torch.Tensor   { return nil }
-func (a *Adapters) Publish()              {} // the decoders read views of Master
+func (a *Adapters) Numel() int64        { return a.layout.Numel }
+func (a *Adapters) Master() *Buffer     { return a.master }
+func (a *Adapters) Half() *torch.Tensor { return nil }
+func (a *Adapters) Publish()            {} // the decoders read views of Master
 
 func (a *Adapters) Shard(context.Context, int64, int64) error { return nil }
 
 func (a *Adapters) Read(ctx context.Context, from int64, dst []float32) error {
-	return a.base.ReadFlat(ctx, a.master, from, dst)
+	return a.master.Read(ctx, from, dst)
 }
 
 // Digest is a checksum of the adapters and of the model that they adapt.
@@ -152,7 +152,7 @@ func (a *Adapters) Digest(ctx context.Context) (uint32, error) {
 }
 
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	return a.base.WriteFlat(ctx, a.master, read)
+	return a.master.Fill(ctx, read)
 }
 
 func (a *Adapters) Files(_ context.Context, master func(from int64, dst []float32) error) weights.Files {
@@ -170,16 +170,16 @@ func (a *Adapters) Leaves() []Param {
 // Close frees the adapters, not the base.
 func (a *Adapters) Close(ctx context.Context) error {
 	return a.base.Device.Do(ctx, func(*torch.Scope) error {
-		for _, t := range append(a.leaves, a.master) {
+		for _, t := range a.leaves {
 			t.Drop()
 		}
-		return nil
+		return a.master.Drop()
 	})
 }
 
 // Reader's tensors are the merged ones: W + Scale·B A, computed in float32.
 func (a *Adapters) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
-	base := All(a.base).Reader(ctx, func(from int64, dst []float32) error { return a.base.ReadFlat(ctx, a.base.Master, from, dst) })
+	base := All(a.base).Reader(ctx, func(from int64, dst []float32) error { return a.base.Master.Read(ctx, from, dst) })
 	modules := map[string]lora.Module{}
 	for _, m := range a.layout.Modules() {
 		modules[m.Name+".weight"] = m

@@ -187,7 +187,7 @@ func TestAdaptedMerge(t *testing.T) {
 			at[p.Offset] = values
 		}
 		for _, p := range f.base.Layout.Tensors() {
-			err := f.base.write(t.Context(), f.base.Master, p.Offset, p.Numel(), p.Numel(), func(_ int64, dst []float32) error {
+			err := f.base.Master.write(t.Context(), p.Offset, p.Numel(), p.Numel(), func(_ int64, dst []float32) error {
 				copy(dst, at[p.Offset])
 				return nil
 			})
@@ -264,7 +264,7 @@ func TestFreshAdaptersChangeNothing(t *testing.T) {
 			t.Error("other adapters have an equal digest")
 		}
 		values := make([]float32, layout.Numel)
-		if err := f.base.ReadFlat(t.Context(), f.a.Master(), 0, values); err != nil {
+		if err := f.a.Master().Read(t.Context(), 0, values); err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range layout.Modules() {

@@ -126,7 +126,7 @@ func TestFrozenInBF16(t *testing.T) {
 		}
 		trained.roundMaster(t)
 		read, want := All(m).Reader(t.Context(), nil), All(trained).Reader(t.Context(), func(from int64, dst []float32) error {
-			return trained.ReadFlat(t.Context(), trained.Master, from, dst)
+			return trained.Master.Read(t.Context(), from, dst)
 		})
 		for _, p := range m.Layout.Tensors() {
 			got, expected := make([]float32, p.Numel()), make([]float32, p.Numel())
@@ -151,7 +151,7 @@ func TestFrozenInBF16(t *testing.T) {
 
 // roundMaster gives Master the values that Half has.
 func (m *Model) roundMaster(t *testing.T) {
-	do(t, m, func(*torch.Scope) { m.Master.CopyFrom(m.Half) })
+	do(t, m, func(*torch.Scope) { m.Master.Tensor.CopyFrom(m.Half) })
 }
 
 // sampledLogits are those after a prompt, as the engine computes them.
@@ -203,42 +203,54 @@ func TestDigest(t *testing.T) {
 	digest("a model with another last weight", 1, true)
 }
 
-// A model that computes in bf16 gives up the fp32 weights of other shares: what it computes from weights that are bf16 values stays the
-// same, and its own share is restored with the rest.
-func TestShard(t *testing.T) {
+// A model that computes in bf16 has its fp32 weights where forward passes do not read them: a share of them, on the device or in the host's
+// memory, or all of them there. What it computes from weights that are bf16 values stays the same, and what it has is restored with the rest.
+func TestMasterApart(t *testing.T) {
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	open := func(seed uint64) *Model {
-		m, err := Random(t.Context(), dev, sixLayers, seed, Options{Compute: torch.BFloat16})
+	open := func(t *testing.T, seed uint64, host bool) *Model {
+		m, err := Random(t.Context(), dev, sixLayers, seed, Options{Compute: torch.BFloat16, HostMaster: host})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Close(context.Background()) })
 		return m
 	}
-	whole, m := open(1), open(2)
-	n := m.Layout.Numel
+	whole := open(t, 1, false)
+	n := whole.Layout.Numel
 	whole.roundMaster(t)
-	from, to := n/4, n/2
-	if err := All(m).Shard(t.Context(), from, to); err != nil {
-		t.Fatal(err)
-	}
 	weights := make([]float32, n)
-	if err := whole.ReadFlat(t.Context(), whole.Master, 0, weights); err != nil {
+	if err := whole.Master.Read(t.Context(), 0, weights); err != nil {
 		t.Fatal(err)
-	}
-	if err := All(m).Restore(t.Context(), func(from int64, dst []float32) error { copy(dst, weights[from:]); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	share := make([]float32, m.Master.Numel())
-	if err := m.ReadFlat(t.Context(), m.Master, 0, share); err != nil || !slices.Equal(share, weights[from:to]) {
-		t.Errorf("%d weights of [%d, %d) of %d are kept, %v", len(share), from, to, n, err)
 	}
 	ids := []int32{5, 17, 80, 3, 44}
-	if !slices.Equal(sampledLogits(t, m, ids), sampledLogits(t, whole, ids)) {
-		t.Error("generation computes something else than with all of them")
+	want := sampledLogits(t, whole, ids)
+	for _, c := range []struct {
+		name     string
+		host     bool
+		from, to int64
+	}{{"a share", false, n / 4, n / 2}, {"a share in the host", true, n / 4, n / 2}, {"all in the host", true, 0, n}} {
+		t.Run(c.name, func(t *testing.T) {
+			m := open(t, 2, c.host)
+			if c.host {
+				m.Master.Piece = 1000 // the last is shorter
+			}
+			if err := All(m).Shard(t.Context(), c.from, c.to); err != nil {
+				t.Fatal(err)
+			}
+			if err := All(m).Restore(t.Context(), func(from int64, dst []float32) error { copy(dst, weights[from:]); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			kept := make([]float32, m.Master.Numel())
+			if err := m.Master.Read(t.Context(), 0, kept); err != nil || !slices.Equal(kept, weights[c.from:c.to]) || c.host != (m.Master.Tensor == nil) {
+				t.Errorf("%d weights of [%d, %d) of %d are kept, %v", len(kept), c.from, c.to, n, err)
+			}
+			if !slices.Equal(sampledLogits(t, m, ids), want) {
+				t.Error("generation computes something else than with all of them")
+			}
+		})
 	}
 }

@@ -21,7 +21,7 @@ type Model struct {
 	Device *torch.Device
 	Layout *arch.Layout
 
-	Master  *torch.Tensor // fp32 [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
+	Master  *Buffer       // [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
 	first   int64         // of the elements that Master has
 	Half    *torch.Tensor // bf16 copy of Master, or the weights themselves without one; nil if nothing reads it
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
@@ -80,6 +80,7 @@ type Options struct {
 	Compute     torch.DType // torch.Float32 or torch.BFloat16
 	HalfCopy    bool        // keep a bf16 copy beside float32: generation on a CPU then reads half the bytes
 	Frozen      bool        // nothing but adapters trains the model: in bf16 it has no Master
+	HostMaster  bool        // in bf16 Master is in the host's memory
 	Quantised   bool        // keep matrices in the blocks of a GGUF file: nothing but adapters can train such a model
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 }
@@ -176,8 +177,11 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		if !opt.Frozen || opt.Compute != torch.BFloat16 {
-			m.Master = s.Keep(s.Empty(torch.Float32, m.Layout.Numel))
-			m.Compute = m.Master
+			var err error
+			if m.Master, err = NewBuffer(s, m.Layout.Numel, opt.HostMaster && opt.Compute == torch.BFloat16); err != nil {
+				return err
+			}
+			m.Compute = m.Master.Tensor
 		}
 		if opt.HalfCopy || opt.Compute == torch.BFloat16 {
 			m.Half = s.Keep(s.Empty(torch.BFloat16, m.Layout.Numel))
@@ -191,8 +195,8 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		m.Generation = &m.Decoder
 		if m.Half != nil && !dev.IsCUDA() {
 			m.halves = m.views(s, m.Half)
-			if m.Master != nil {
-				m.wide = m.views(s, m.Master)
+			if m.Master != nil && !m.apart() {
+				m.wide = m.views(s, m.Master.Tensor)
 			} else {
 				m.wide = m.wideVectors(s)
 			}
@@ -409,7 +413,7 @@ func (m *Model) Close(ctx context.Context) error {
 			r.cos.Drop()
 			r.sin.Drop()
 		}
-		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Master, m.Half}} {
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half}} {
 			for _, t := range views {
 				if t != nil {
 					t.Drop()
@@ -421,6 +425,6 @@ func (m *Model) Close(ctx context.Context) error {
 				q.Drop()
 			}
 		}
-		return nil
+		return m.Master.Drop()
 	})
 }

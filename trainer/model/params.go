@@ -17,8 +17,8 @@ type Params interface {
 	Numel() int64
 	// Leaves are the tensors into which autograd accumulates.
 	Leaves() []Param
-	// Master is the buffer that the optimizer updates, fp32 [Numel], or of Shard's elements.
-	Master() *torch.Tensor
+	// Master is the buffer that the optimizer updates, [Numel], or of Shard's elements.
+	Master() *Buffer
 	// Read copies Master's values from element from on to dst. It fails where Master is a share: only all ranks can read then.
 	Read(ctx context.Context, from int64, dst []float32) error
 	// Shard gives up what Master has outside of [from, to), unless forward passes read it.
@@ -54,38 +54,35 @@ func All(m *Model) Params {
 
 type all struct{ m *Model }
 
-func (p all) Numel() int64          { return p.m.Layout.Numel }
-func (p all) Master() *torch.Tensor { return p.m.Master }
-func (p all) Half() *torch.Tensor   { return p.m.Half }
-func (p all) Publish()              { p.m.widenVectors() } // else the model's leaves are views of these buffers
+func (p all) Numel() int64        { return p.m.Layout.Numel }
+func (p all) Master() *Buffer     { return p.m.Master }
+func (p all) Half() *torch.Tensor { return p.m.Half }
+func (p all) Publish()            { p.m.widenVectors() } // else the model's leaves are views of these buffers
 
 func (p all) Shard(ctx context.Context, from, to int64) error {
-	if p.m.Compute == p.m.Master || to-from == p.Numel() {
+	if p.m.Compute == p.m.Master.Tensor || to-from == p.Numel() {
 		return nil
 	}
-	return p.m.Device.Do(ctx, func(s *torch.Scope) error {
-		p.m.shard(s, from, to)
-		return nil
-	})
+	return p.m.Device.Do(ctx, func(s *torch.Scope) error { return p.m.shard(s, from, to) })
 }
 
 func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 	if p.m.sharded() {
 		return fmt.Errorf("model: this rank has a share of %d of the %d fp32 weights, and cannot read them alone", p.m.Master.Numel(), p.Numel())
 	}
-	return p.m.ReadFlat(ctx, p.m.Master, from, dst)
+	return p.m.Master.Read(ctx, from, dst)
 }
 
 func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	if p.m.sharded() {
-		if err := p.m.WriteFlat(ctx, p.m.Half, read); err != nil {
+		if err := On(p.m.Half).Fill(ctx, read); err != nil {
 			return err
 		}
-		err := p.m.WriteFlat(ctx, p.m.Master, func(from int64, dst []float32) error { return read(p.m.first+from, dst) })
+		err := p.m.Master.Fill(ctx, func(from int64, dst []float32) error { return read(p.m.first+from, dst) })
 		if err != nil {
 			return err
 		}
-	} else if err := p.m.WriteFlat(ctx, p.m.Master, read); err != nil {
+	} else if err := p.m.Master.Fill(ctx, read); err != nil {
 		return err
 	}
 	return p.m.SyncHalf(ctx)
@@ -120,11 +117,11 @@ func (p all) Reader(_ context.Context, master func(from int64, dst []float32) er
 // frozen are the Params of a model that nothing trains: there are none.
 type frozen struct{ m *Model }
 
-func (p frozen) Numel() int64          { return 0 }
-func (p frozen) Leaves() []Param       { return nil }
-func (p frozen) Master() *torch.Tensor { return nil }
-func (p frozen) Half() *torch.Tensor   { return nil }
-func (p frozen) Publish()              {}
+func (p frozen) Numel() int64        { return 0 }
+func (p frozen) Leaves() []Param     { return nil }
+func (p frozen) Master() *Buffer     { return nil }
+func (p frozen) Half() *torch.Tensor { return nil }
+func (p frozen) Publish()            {}
 
 func (p frozen) Read(context.Context, int64, []float32) error {
 	return errors.New("model: there are no fp32 weights to read")

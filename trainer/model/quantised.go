@@ -143,7 +143,7 @@ func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, d
 			break
 		}
 		cols := t.Numel() / max(t.Shape[0], 1)
-		err = m.write(ctx, flat, t.Offset-l.Offset, t.Numel(), max(chunkElements/max(cols, 1), 1)*cols, func(from int64, dst []float32) error {
+		err = On(flat).write(ctx, t.Offset-l.Offset, t.Numel(), max(chunkElements/max(cols, 1), 1)*cols, func(from int64, dst []float32) error {
 			return src.Read(t.Name, from/cols, (from+int64(len(dst)))/cols, dst)
 		})
 	}

@@ -54,7 +54,7 @@ func TestQuantisedBits(t *testing.T) {
 			if err := read(l, got); err != nil {
 				t.Fatal(err)
 			}
-			if err := wide.ReadFlat(ctx, wide.Master, tensor.Offset, want); err != nil {
+			if err := wide.Master.Read(ctx, tensor.Offset, want); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.Equal(got, want) {

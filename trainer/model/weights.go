@@ -3,28 +3,24 @@ package model
 import (
 	"context"
 	"hash/crc32"
-	"sync"
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// chunkElements is the size of the host buffer through which weights are copied (4 MiB of fp32).
-const chunkElements = 1 << 20
-
 // fill sets every parameter. read fills dst with the elements of a checkpoint tensor from element `from` on; dst is
 // whole rows.
 func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, from int64, dst []float32) error) error {
 	to := m.Master
 	if to == nil {
-		to = m.Half
+		to = On(m.Half)
 	}
 	for _, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
 			cols := t.Numel() / max(t.Shape[0], 1)
 			rows := max(chunkElements/max(cols, 1), 1)
-			err := m.write(ctx, to, t.Offset, t.Numel(), rows*cols, func(from int64, dst []float32) error {
+			err := to.write(ctx, t.Offset, t.Numel(), rows*cols, func(from int64, dst []float32) error {
 				return read(l, t, from, dst)
 			})
 			if err != nil {
@@ -33,57 +29,6 @@ func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, 
 		}
 	}
 	return m.SyncHalf(ctx)
-}
-
-// WriteFlat fills a flat fp32 buffer with the model's layout, such as an optimizer moment, from the host.
-func (m *Model) WriteFlat(ctx context.Context, flat *torch.Tensor, read func(from int64, dst []float32) error) error {
-	return m.write(ctx, flat, 0, flat.Numel(), chunkElements, read)
-}
-
-// write fills flat[offset:offset+n] in pieces of `step` elements; read counts from 0.
-func (m *Model) write(ctx context.Context, flat *torch.Tensor, offset, n, step int64, read func(from int64, dst []float32) error) error {
-	buf := make([]float32, min(step, n))
-	for from := int64(0); from < n; from += step {
-		dst := buf[:min(step, n-from)]
-		if err := read(from, dst); err != nil {
-			return err
-		}
-		err := m.Device.Do(ctx, func(*torch.Scope) error {
-			flat.Narrow(0, offset+from, int64(len(dst))).SetBytes(floatBytes(dst), torch.Float32)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ReadFlat copies flat[from:from+len(dst)] of a flat fp32 buffer to the host.
-func (m *Model) ReadFlat(ctx context.Context, flat *torch.Tensor, from int64, dst []float32) error {
-	return m.Device.Do(ctx, func(*torch.Scope) error {
-		flat.Narrow(0, from, int64(len(dst))).Float32s(dst)
-		return nil
-	})
-}
-
-// CopyFlat copies a whole flat fp32 buffer to the host. On the CPU every core of the device's takes a share, since one does not fill the
-// memory's bandwidth.
-func (m *Model) CopyFlat(ctx context.Context, flat *torch.Tensor, dst []float32) error {
-	return m.Device.Do(ctx, func(s *torch.Scope) error {
-		if s.Device().IsCUDA() {
-			flat.Float32s(dst)
-			return nil
-		}
-		src := unsafe.Slice((*float32)(flat.Ptr()), flat.Numel())
-		share := len(dst)/s.Device().Threads() + 1
-		var copying sync.WaitGroup
-		for from := 0; from < len(dst); from += share {
-			copying.Go(func() { copy(dst[from:min(from+share, len(dst))], src[from:]) })
-		}
-		copying.Wait()
-		return nil
-	})
 }
 
 // Digest is a checksum of the values that the model computes with, adapters apart. Of matrices in blocks it is of the widened values.
@@ -105,9 +50,9 @@ func (m *Model) SyncHalf(ctx context.Context) error {
 	if m.Half == nil {
 		return nil
 	}
-	return m.Device.Do(ctx, func(*torch.Scope) error {
+	return m.Device.Do(ctx, func(s *torch.Scope) error {
 		if m.Master != nil && !m.sharded() {
-			m.Half.CopyFrom(m.Master)
+			m.Master.copyTo(s, m.Half)
 		}
 		m.widenVectors()
 		return nil
@@ -116,7 +61,7 @@ func (m *Model) SyncHalf(ctx context.Context) error {
 
 // widenVectors renews the norms and biases that wideVectors made.
 func (m *Model) widenVectors() {
-	if m.Master != nil && !m.sharded() {
+	if m.Master != nil && !m.apart() {
 		return // they are views of Master
 	}
 	for i, t := range m.wide {
@@ -129,19 +74,24 @@ func (m *Model) widenVectors() {
 // sharded says whether Master is a part of the weights.
 func (m *Model) sharded() bool { return m.Master != nil && m.Master.Numel() != m.Layout.Numel }
 
+// apart says whether no forward pass can read Master.
+func (m *Model) apart() bool { return m.sharded() || m.Master.Tensor == nil }
+
 // shard keeps elements [from, to) of Master alone. Forward passes compute from Half.
-func (m *Model) shard(s *torch.Scope, from, to int64) {
-	share := s.Keep(s.Empty(torch.Float32, to-from))
-	share.CopyFrom(m.Master.Narrow(0, from, to-from))
-	for _, view := range append(m.wide, m.Master) {
+func (m *Model) shard(s *torch.Scope, from, to int64) (err error) {
+	for _, view := range m.wide {
 		view.Drop()
 	}
-	m.Master, m.first = share, from
+	if m.Master, err = m.Master.cut(s, from, to); err != nil {
+		return err
+	}
+	m.first = from
 	if m.wide != nil {
 		m.wide = m.wideVectors(s)
 		m.widenVectors()
 		*m.Generation = *m.generation()
 	}
+	return nil
 }
 
 // Checksum continues the CRC-32C of values, in little-endian float32, which sum is of what came before.

@@ -319,8 +319,8 @@ func TestLoadDropsTheCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = m.Device.Do(context.Background(), func(s *torch.Scope) error {
-		m.Master.Narrow(0, 0, 113*96).Scale_(0.5)
-		m.Master.Narrow(0, 5*96, 96).Scale_(9)
+		m.Master.Tensor.Narrow(0, 0, 113*96).Scale_(0.5)
+		m.Master.Tensor.Narrow(0, 5*96, 96).Scale_(9)
 		return nil
 	})
 	if err != nil {

@@ -89,7 +89,7 @@ func TestRoutesAfterNewWeights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Device.Do(t.Context(), func(*torch.Scope) error { m.Master.Scale_(-1); return nil }); err != nil {
+	if err := m.Device.Do(t.Context(), func(*torch.Scope) error { m.Master.Tensor.Scale_(-1); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.UpdateWeights(t.Context(), 1); err != nil {

@@ -240,7 +240,7 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	}
 	release()
 	<-began
-	scale := func(*torch.Scope) error { learning.Master().Scale_(-1.5); return nil }
+	scale := func(*torch.Scope) error { learning.Master().Tensor.Scale_(-1.5); return nil }
 	if err := errors.Join(e.dev.Do(t.Context(), scale), b.UpdateWeights(t.Context(), 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestOverlap(t *testing.T) {
 		})
 	}
 	<-began
-	scale := func(*torch.Scope) error { learning.Master().Scale_(-1.5); return nil }
+	scale := func(*torch.Scope) error { learning.Master().Tensor.Scale_(-1.5); return nil }
 	if err := errors.Join(e.dev.Do(t.Context(), scale), a.UpdateWeights(t.Context(), 1)); err != nil {
 		t.Fatal(err)
 	}

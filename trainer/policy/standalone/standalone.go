@@ -94,7 +94,7 @@ func (p *Policy) adapt(ctx context.Context, folder string) error {
 // Merge writes a Hugging Face folder of the model with the adapter in it, in which every changed weight is W + scale·B A,
 // computed in float32 and rounded once to the type of the checkpoint. dir must not exist.
 func (p *Policy) Merge(ctx context.Context, dir string) error {
-	read := p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.base.ReadFlat(ctx, p.adapter.Master(), from, dst) })
+	read := p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.adapter.Master().Read(ctx, from, dst) })
 	var files map[string][]byte
 	if p.Tokenizer != nil {
 		files = p.Tokenizer.Files()

@@ -1,0 +1,182 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
+
+const (
+	chunkElements = 1 << 20 // values that are copied between device and host at a time (4 MiB of fp32)
+	hostPiece     = 1 << 22 // values of a buffer in the host's memory that are lent to the device at a time (16 MiB)
+)
+
+// Buffer is fp32 values of parameters, one each: on the model's device, or in the host's memory, from where the device is lent a piece at
+// a time. That memory is outside of Go's heap, which would keep as much garbage again.
+type Buffer struct {
+	Tensor *torch.Tensor // [n], on the device; nil: the values are in the host's memory
+	Piece  int64         // how many values are lent at a time, at most
+
+	inHost []float32
+	mapped []byte // the memory of inHost
+}
+
+// NewBuffer makes a buffer of n zeros.
+func NewBuffer(s *torch.Scope, n int64, inHost bool) (*Buffer, error) {
+	if !inHost {
+		return On(s.Keep(s.Zeros(torch.Float32, n))), nil
+	}
+	mapped, err := unix.Mmap(-1, 0, int(4*max(n, 1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of the host's memory for what the optimizer keeps: %w", 4*n, err)
+	}
+	return &Buffer{Piece: hostPiece, inHost: unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mapped))), n), mapped: mapped}, nil
+}
+
+// On is the buffer of a flat tensor. Of one that is not fp32 values are converted.
+func On(flat *torch.Tensor) *Buffer { return &Buffer{Tensor: flat, Piece: max(flat.Numel(), 1)} }
+
+// Numel is the number of values; nil has none.
+func (b *Buffer) Numel() int64 {
+	switch {
+	case b == nil:
+		return 0
+	case b.Tensor != nil:
+		return b.Tensor.Numel()
+	}
+	return int64(len(b.inHost))
+}
+
+// Lend gives f the n values from element `from` on, on the device. What f writes there stays, unless it fails.
+func (b *Buffer) Lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) error) error {
+	if b.Tensor != nil {
+		return f(b.Tensor.Narrow(0, from, n))
+	}
+	values := b.inHost[from:][:n]
+	piece := s.FromFloat32(values, n)
+	err := f(piece)
+	if err == nil {
+		piece.Float32s(values)
+	}
+	return err
+}
+
+// copyTo copies the values to a tensor on the device.
+func (b *Buffer) copyTo(s *torch.Scope, dst *torch.Tensor) {
+	for from := int64(0); from < b.Numel(); from += b.Piece {
+		n := min(b.Piece, b.Numel()-from)
+		s.Scoped(func() {
+			piece := b.Tensor
+			if piece == nil {
+				piece = s.FromFloat32(b.inHost[from:][:n], n)
+			}
+			dst.Narrow(0, from, n).CopyFrom(piece)
+		})
+	}
+}
+
+// cut returns a buffer of elements [from, to), and frees this one.
+func (b *Buffer) cut(s *torch.Scope, from, to int64) (*Buffer, error) {
+	part, err := NewBuffer(s, to-from, b.Tensor == nil)
+	if err != nil {
+		return nil, err
+	}
+	if b.Tensor != nil {
+		part.Tensor.CopyFrom(b.Tensor.Narrow(0, from, to-from))
+	} else {
+		copy(part.inHost, b.inHost[from:])
+	}
+	return part, b.Drop()
+}
+
+// Clear sets the values to 0.
+func (b *Buffer) Clear() {
+	clear(b.inHost)
+	if b.Tensor != nil {
+		b.Tensor.Zero_()
+	}
+}
+
+// Drop frees the buffer, which is empty then.
+func (b *Buffer) Drop() (err error) {
+	if b == nil {
+		return nil
+	}
+	b.Tensor.Drop()
+	if b.mapped != nil {
+		err = unix.Munmap(b.mapped)
+	}
+	*b = Buffer{Piece: 1}
+	return err
+}
+
+// Read copies the values from element `from` on to dst.
+func (b *Buffer) Read(ctx context.Context, from int64, dst []float32) error {
+	if b.Tensor == nil {
+		copy(dst, b.inHost[from:])
+		return nil
+	}
+	return b.Tensor.Device().Do(ctx, func(*torch.Scope) error {
+		b.Tensor.Narrow(0, from, int64(len(dst))).Float32s(dst)
+		return nil
+	})
+}
+
+// Copy copies all values to dst. On the CPU every core of the device's takes a share, since one does not fill the memory's bandwidth.
+func (b *Buffer) Copy(ctx context.Context, dst []float32) error {
+	if b.Tensor == nil {
+		copy(dst, b.inHost)
+		return nil
+	}
+	return b.Tensor.Device().Do(ctx, func(s *torch.Scope) error {
+		if s.Device().IsCUDA() {
+			b.Tensor.Float32s(dst)
+			return nil
+		}
+		src := unsafe.Slice((*float32)(b.Tensor.Ptr()), b.Numel())
+		share := len(dst)/s.Device().Threads() + 1
+		var copying sync.WaitGroup
+		for from := 0; from < len(dst); from += share {
+			copying.Go(func() { copy(dst[from:min(from+share, len(dst))], src[from:]) })
+		}
+		copying.Wait()
+		return nil
+	})
+}
+
+// Fill sets all values. read fills dst with those from element `from` on.
+func (b *Buffer) Fill(ctx context.Context, read func(from int64, dst []float32) error) error {
+	return b.write(ctx, 0, b.Numel(), chunkElements, read)
+}
+
+// write sets n values from element offset on, `step` at a time; read counts from 0.
+func (b *Buffer) write(ctx context.Context, offset, n, step int64, read func(from int64, dst []float32) error) error {
+	if b.Tensor == nil {
+		for from := int64(0); from < n; from += step {
+			if err := read(from, b.inHost[offset+from:][:min(step, n-from)]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	buf := make([]float32, min(step, n))
+	for from := int64(0); from < n; from += step {
+		dst := buf[:min(step, n-from)]
+		if err := read(from, dst); err != nil {
+			return err
+		}
+		err := b.Tensor.Device().Do(ctx, func(*torch.Scope) error {
+			b.Tensor.Narrow(0, offset+from, int64(len(dst))).SetBytes(floatBytes(dst), torch.Float32)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
