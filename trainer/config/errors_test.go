@@ -216,6 +216,8 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:40: task.verifier.command: missing; a verifier of kind program needs it\n" +
 				"f.yaml:3:67: task.expert.tokenizer: missing; a verifier of kind torchscript needs it\n" +
 				"f.yaml:3:107: task.expert.command: only a verifier of kind program has it; this one is torchscript"},
+		{name: "optimizer_state", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, optimizer_state: host}\n  b: {role: sub, model: m, device: cuda, optimizer_state: host}\n",
+			want: "f.yaml:3:29: agents.a.optimizer_state: an agent on the CPU has all of it in the host's memory; leave this out"},
 		{name: "nobody learns", text: "run: {name: t, arm: main_only}\nagents: {a: {role: main, model: m, train: false}, b: {role: sub, model: m}}\n",
 			want: "f.yaml:2:1: agents: no agent learns in the arm main_only; set train: true on one, or run.steps: 0"},
 		{name: "tools", text: team + "tools: {s: {kind: mcp}, t: {kind: code, corpus: x, index: y}}\n",

@@ -111,6 +111,9 @@ func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 // validateDevices refuses what is no device, and lists of devices of which an agent's processes cannot have one each.
 func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
+	if a.State == "host" && a.Ranks()[0] == "cpu" {
+		d.failAt(key+".optimizer_state", "an agent on the CPU has all of it in the host's memory; leave this out")
+	}
 	ranks := a.Devices
 	if len(ranks) == 0 {
 		if strings.ContainsAny(a.Device, ", ") {
@@ -122,9 +125,6 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	}
 	if a.Device != ranks[0] {
 		d.failAt(key+".devices", "given besides device, which is %s; keep one", clip(a.Device))
-	}
-	if a.State == "host" && ranks[0] == "cpu" {
-		d.failAt(key+".optimizer_state", "an agent on the CPU has all of it in the host's memory; leave this out")
 	}
 	if len(ranks) > maxRanks {
 		d.failAt(key+".devices", "%d devices are more than the %d that one machine can have", len(ranks), maxRanks)
