@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -75,7 +76,7 @@ func (f *follower) live(ctx context.Context) error {
 // refusal says why an order or a request is not carried out.
 func refusal(err error) launch.Reply {
 	var alone *torch.GroupError
-	return launch.Reply{Error: err.Error(), Memory: outOfMemory(err), Alone: errors.As(err, &alone)}
+	return launch.Reply{Error: err.Error(), Memory: outOfMemory(err), Alone: errors.As(err, &alone), Missing: errors.Is(err, fs.ErrNotExist)}
 }
 
 // obey does this rank's part of what all ranks do next. The first order opens the model.

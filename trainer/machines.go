@@ -4,29 +4,48 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// listenForMachines waits, for each agent here that has several machines, for the further ones, as long as the run goes on.
-func listenForMachines(cfg *config.Config, opt Options) (map[string]*launch.Machines, error) {
-	listening := map[string]*launch.Machines{}
-	for _, name := range opt.agents(cfg) {
+// listenForMachines waits, for each agent here that has several machines, for the further ones, until over is closed. Whoever asks one of
+// them to stop asks this process.
+func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) error {
+	here, stop := o.Stop, make(chan struct{})
+	asked := sync.OnceFunc(func() { close(stop) })
+	o.machines = map[string]*launch.Machines{}
+	for _, name := range o.agents(cfg) {
 		a := cfg.Agent(name)
 		if a == nil || a.Machines.Count <= 1 {
 			continue
 		}
-		settings, err := machinesOf(cfg, a, opt.Observer)
-		if err == nil {
-			listening[name], err = launch.Listen(settings)
-		}
+		settings, err := machinesOf(cfg, a, o.Observer)
 		if err != nil {
-			return listening, err
+			return err
+		}
+		settings.Stop = sync.OnceFunc(func() {
+			settings.Note("a machine is asked to stop the run")
+			asked()
+		})
+		if o.machines[name], err = launch.Listen(settings); err != nil {
+			return err
 		}
 	}
-	return listening, nil
+	if len(o.machines) == 0 {
+		return nil
+	}
+	o.Stop = stop
+	go func() {
+		select {
+		case <-here:
+			asked()
+		case <-over:
+		}
+	}()
+	return nil
 }
 
 // dismissMachines tells further machines how the run ended.
@@ -47,19 +66,31 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 		Note: func(text string) { o.Note(metrics.Infof(a.Name, metrics.TopicWaiting, "%s", text)) }}, err
 }
 
+// LendOptions are options of a further machine beside the run's configuration.
+type LendOptions struct {
+	Agent    string
+	Machine  int              // its number, from 1 on
+	Observer metrics.Observer // nil: nobody is told
+	Stop     <-chan struct{}  // closed to end the run, as Options.Stop
+}
+
 // Lend has the worker of an agent use the devices of this machine, which is not the one of the worker, until the run is over. It needs
 // no store. Resumable says of its error, too, whether the same command goes on.
-func Lend(ctx context.Context, cfg *config.Config, agent string, machine int, o metrics.Observer) error {
-	a := cfg.Agent(agent)
+func Lend(ctx context.Context, cfg *config.Config, opt LendOptions) error {
+	a := cfg.Agent(opt.Agent)
 	switch {
 	case a == nil:
-		return fmt.Errorf("no agent %q in the configuration", agent)
-	case machine < 1 || machine >= a.Machines.Count:
-		return fmt.Errorf("machine %d of %s: agents.%s.machines.count is %d, so the further machines are numbered from 1 to %d", machine, agent, agent, a.Machines.Count, a.Machines.Count-1)
+		return fmt.Errorf("no agent %q in the configuration", opt.Agent)
+	case opt.Machine < 1 || opt.Machine >= a.Machines.Count:
+		return fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1 on", opt.Machine, a.Name, a.Name, a.Machines.Count)
 	}
-	settings, err := machinesOf(cfg, a, observed(o))
+	settings, err := machinesOf(cfg, a, observed(opt.Observer))
 	if err != nil {
 		return err
 	}
-	return launch.Lend(ctx, launch.Lending{MachineSettings: settings, Machine: machine, Without: cfg.SecretEnv()})
+	err = launch.Lend(ctx, launch.Lending{MachineSettings: settings, Machine: opt.Machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
+	if errors.Is(err, launch.ErrStopped) {
+		return ErrStopped
+	}
+	return err
 }

@@ -2,12 +2,14 @@ package trainer
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -29,7 +31,7 @@ func onMachines(t *testing.T, count, size int) []string {
 	return []string{devices, "agents.planner.machines={count: " + strconv.Itoa(count) + ", address: '" + net.JoinHostPort("127.0.0.2", port) + "', key_file: " + key + "}"}
 }
 
-// lender is a further machine of the planner's.
+// lender is a process of the planner's on a machine of its own: a further machine, or the worker.
 type lender struct {
 	cmd *exec.Cmd
 	out bytes.Buffer
@@ -44,14 +46,16 @@ func startMachine(t *testing.T, cfg *config.Config, number int) *lender {
 	if err := m.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		m.cmd.Process.Kill()
-		m.cmd.Wait()
-	})
+	t.Cleanup(m.kill)
 	return m
 }
 
-// mustEnd waits for the machine's own end, which is a good one.
+func (m *lender) kill() {
+	m.cmd.Process.Kill()
+	m.cmd.Wait()
+}
+
+// mustEnd waits for the process's own end, which is a good one.
 func (m *lender) mustEnd(t *testing.T) {
 	t.Helper()
 	if err := m.cmd.Wait(); err != nil {
@@ -59,14 +63,71 @@ func (m *lender) mustEnd(t *testing.T) {
 	}
 }
 
-// TestMachinesLearnAsOne: two machines with a device each learn what one machine with two devices learns, bit for bit.
+// TestMachinesLearnAsOne: two machines with a device each learn what one machine with two devices learns, bit for bit, and two with two
+// what one with four does from a checkpoint on.
 func TestMachinesLearnAsOne(t *testing.T) {
-	want, numbers := rankedRun(t)
+	from, numbers := rankedRun(t)
 	dir := t.TempDir()
 	cfg := load(t, dir, append(onRanks(2), onMachines(t, 2, 1)...)...)
 	other := startMachine(t, cfg, 1)
 	seen := mustTrain(t, cfg, Options{})
 	other.mustEnd(t)
-	sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
+	sameWeights(t, digests(t, dir, 3), digests(t, from, 3))
 	sameNumbers(t, seen.numbers(), numbers)
+
+	var learned []map[string]string
+	for _, on := range [][]string{{"agents.planner.devices=[cpu, cpu, cpu, cpu]"}, onMachines(t, 2, 2)} {
+		dir := filepath.Join(t.TempDir(), "run")
+		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+		cfg := load(t, dir, append(onRanks(1, "run.steps=4"), on...)...)
+		if cfg.Agent("planner").Machines.Count == 2 {
+			defer startMachine(t, cfg, 1).mustEnd(t)
+		}
+		mustTrain(t, cfg, Options{Resume: true})
+		learned = append(learned, digests(t, dir, 4))
+	}
+	sameWeights(t, learned[1], learned[0])
+}
+
+// TestMachinesLost kills a follower on a further machine, then that machine's process, then the worker, each in another step, and starts
+// the processes again: the run ends with the bits of one that nothing interrupted, and so do the processes.
+func TestMachinesLost(t *testing.T) {
+	want, _ := rankedRun(t)
+	dir := t.TempDir()
+	cfg := load(t, dir, append(onRanks(2, "store.url="+startRedis(t), "store.lease=5s", "run.checkpoint_every=1"), onMachines(t, 2, 1)...)...)
+	worker, further := startMachine(t, cfg, 0), startMachine(t, cfg, 1)
+	strikes := []func(){
+		func() {
+			if pid := followersOf(t, further.cmd.Process.Pid)["planner rank=1"]; pid == 0 || syscall.Kill(pid, syscall.SIGKILL) != nil {
+				t.Error("there is no follower to strike")
+			}
+		},
+		func() {
+			further.kill()
+			further = startMachine(t, cfg, 1)
+		},
+		func() {
+			worker.kill()
+			worker = startMachine(t, cfg, 0)
+		},
+	}
+	struck := 0
+	seen := &recorder{}
+	seen.on = func(agent, phase string, _ int) { // of the researcher's worker, which is this process
+		if struck < len(strikes) && phase == fmt.Sprint("step-", struck) {
+			strikes[struck]()
+			struck++
+		}
+	}
+	if err := Train(t.Context(), cfg, Options{Agents: []string{"researcher"}, Observer: seen}); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, seen, worker.out.String())
+	}
+	worker.mustEnd(t)
+	further.mustEnd(t)
+	if struck != len(strikes) {
+		t.Errorf("%d of %d strikes", struck, len(strikes))
+	}
+	sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
 }

@@ -70,8 +70,10 @@ func Resumable(err error) bool {
 // leaves its place and takes it again, as if it had been lost itself and started again.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
+	over := make(chan struct{})
+	defer close(over)
 	defer func() { opt.dismissMachines(ctx, err) }()
-	if opt.machines, err = listenForMachines(cfg, opt); err != nil {
+	if err = opt.listenForMachines(cfg, over); err != nil {
 		return err
 	}
 	if opt.Task == nil {

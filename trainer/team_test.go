@@ -245,10 +245,10 @@ func workerMain(name string) int {
 	switch number, _ := strconv.Atoi(os.Getenv(machineEnv)); {
 	case err != nil:
 	case number > 0:
-		err = Lend(context.Background(), cfg, name, number, seen)
+		err = Lend(context.Background(), cfg, LendOptions{Agent: name, Machine: number, Observer: seen})
 		fmt.Print(seen)
 	default:
-		err = toTheEnd(Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen}))
+		err = toTheEnd(Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen, Resume: true}))
 		for k, v := range seen.numbers() {
 			fmt.Printf("%s=%x\n", k, v)
 		}

@@ -43,5 +43,7 @@ func lend(ctx context.Context, cfg *config.Config, agent string, machine int) er
 	if err := doctor.PreflightMachine(os.Stdout, cfg, agent, machine); err != nil {
 		return err
 	}
-	return trainer.Lend(ctx, cfg, agent, machine, newConsole(os.Stdout, cfg, []string{agent}))
+	ctx, stop, done := untilStopped(ctx)
+	defer done()
+	return trainer.Lend(ctx, cfg, trainer.LendOptions{Agent: agent, Machine: machine, Observer: newConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
 }

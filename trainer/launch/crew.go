@@ -74,7 +74,8 @@ type follower struct {
 	rank          int
 	machine       string // on which it is, as a text; "" for this one
 	says          []frameKind
-	told          *end // how its process ended, as its machine has told
+	stop          func() // ends the run, as its machine was asked to
+	told          *end   // how its process ended, as its machine has told
 	writing       sync.Mutex
 	answers       chan Reply    // of one order at a time
 	asked         asked         // turns, of which many are sampled at once, also while an order is carried out
@@ -109,6 +110,13 @@ func (f *follower) send(frames ...[]byte) error {
 		}
 	}
 	return nil
+}
+
+func (f *follower) failed(r Reply) *FailedError {
+	if r.Missing && f.machine != "" {
+		r.Error += fmt.Sprintf("; all machines of %s need its model and run.dir under the same paths, on a file system that they share", f.agent)
+	}
+	return &FailedError{f.name(), r.Error, r.Memory, r.Alone}
 }
 
 func (f *follower) lost(how string) *LostError {
@@ -155,7 +163,8 @@ func Start(ctx context.Context, s Settings) (*Crew, error) {
 func (c *Crew) add(s Settings, l *line) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
-	f.says = append(f.says, endedFrame)
+	f.says = append(f.says, stopFrame, endedFrame)
+	f.stop = s.Machines.settings.Stop
 	c.followers = append(c.followers, f)
 	c.addresses = append(c.addresses, l.address)
 	for rank := range s.Devices {
@@ -218,6 +227,8 @@ func (c *Crew) listen(f *follower) error {
 			err = decodeJSON(content, &reply)
 		case kind == turnFrame:
 			wanted, err = f.asked.take(content)
+		case kind == stopFrame:
+			f.stop()
 		case kind == endedFrame:
 			f.told = &end{}
 			err = decodeJSON(content, f.told)
@@ -234,7 +245,7 @@ func (c *Crew) listen(f *follower) error {
 		case kind != replyFrame:
 			continue
 		case reply.Error != "":
-			return &FailedError{f.name(), reply.Error, reply.Memory, reply.Alone}
+			return f.failed(reply)
 		}
 		select {
 		case f.answers <- reply:

@@ -23,6 +23,7 @@ const (
 	// Between machines, beside those.
 	helloFrame frameKind = 'h' // JSON of a Hello
 	wordFrame  frameKind = 'w' // JSON of a word to a machine; the last before the orders begins
+	stopFrame  frameKind = 'x' // nothing: the machine is asked to stop the run
 	endedFrame frameKind = 'e' // JSON of how a follower ended; the last
 )
 

@@ -94,11 +94,13 @@ func (h hello) refusal(s MachineSettings, program string) string {
 	return ""
 }
 
-// say writes a value as a frame.
-func say(to io.Writer, kind frameKind, value any) error {
-	content, err := json.Marshal(value)
-	if err != nil {
-		return err
+// say writes a value as a frame; nil is none.
+func say(to io.Writer, kind frameKind, value any) (err error) {
+	var content []byte
+	if value != nil {
+		if content, err = json.Marshal(value); err != nil {
+			return err
+		}
 	}
 	b, err := frame(kind, content)
 	if err != nil {

@@ -57,6 +57,8 @@ func follow(p *Post) error {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case ails && o.Open.Agent == "fails":
 			p.Answer(Reply{Error: "no memory left", Memory: true})
+		case ails && o.Open.Agent == "misses":
+			p.Answer(Reply{Error: "open /models/m: no such file", Missing: true})
 		case ails && o.Open.Agent == "fails slowly": // after the others have heard of it
 			time.Sleep(200 * time.Millisecond)
 			p.Answer(Reply{Error: "no memory left", Memory: true})

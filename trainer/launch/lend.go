@@ -17,9 +17,13 @@ import (
 // Lending says to whom a machine lends its devices.
 type Lending struct {
 	MachineSettings
-	Machine int      // its number, from 1 on
-	Without []string // environment variables that are none of the followers' business
+	Machine int             // its number, from 1 on
+	Without []string        // environment variables that are none of the followers' business
+	Asked   <-chan struct{} // closed to ask for a clean stop of the run; may be nil
 }
+
+// ErrStopped is the end of a machine that was asked to stop while there was no worker to ask.
+var ErrStopped = errors.New("launch: stopped, as asked")
 
 // Lend starts a follower on each device of this machine for every round of an agent's run, until the run is over. The worker gives
 // the orders: what it sends is handed to the followers, and what they say is sent to it. The error is an *OverError if the run ended before
@@ -121,21 +125,25 @@ func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 			return c, context.Cause(ctx)
 		case errors.Is(err, errKey):
 			return c, fmt.Errorf("launch: the worker of %s at %s: %w", l.Agent, l.Address, err)
-		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 3*max(l.Lease, time.Second)):
+		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*l.Lease):
 			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", l.Agent, l.Address, l.Machine, err)
 		case time.Since(since) > l.Timeout:
 			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", l.Agent, l.Address), Waited: l.Timeout, Because: err.Error()}
 		}
 		l.note("waits for the worker of %s at %s: %v", l.Agent, l.Address, err)
-		if err := pause(ctx, every); err != nil {
-			return c, err
+		select {
+		case <-time.After(every):
+		case <-l.Asked:
+			return c, ErrStopped
+		case <-ctx.Done():
+			return c, context.Cause(ctx)
 		}
 	}
 }
 
 // connect connects to the worker once, and says who this is.
 func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
-	dialer := net.Dialer{Timeout: handshake, KeepAliveConfig: keepAlive(l.Lease)}
+	dialer := net.Dialer{Timeout: l.Lease, KeepAliveConfig: keepAlive(l.Lease)}
 	conn, err := dialer.DialContext(ctx, "tcp", l.Address)
 	if err != nil {
 		return c, err
@@ -145,7 +153,7 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 			_ = conn.Close()
 		}
 	}()
-	if err = errors.Join(abandonAfter(conn, l.Lease), conn.SetDeadline(time.Now().Add(handshake))); err != nil {
+	if err = errors.Join(abandonAfter(conn, l.Lease), conn.SetDeadline(time.Now().Add(l.Lease))); err != nil {
 		return c, err
 	}
 	c.Conn = tls.Client(conn, l.tls)
@@ -183,6 +191,15 @@ func (c call) hear() (w word, err error) {
 // serve has the worker use a device for a round. The error is why there is none after it.
 func (l *lender) serve(ctx context.Context, c call, device int) error {
 	defer context.AfterFunc(ctx, c.hangUp)()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-l.Asked:
+			_ = say(c, stopFrame, nil) // or the worker is gone, and there is nothing to stop
+		case <-over:
+		}
+	}()
 	l.note("machine %d takes part in %s at %s", l.Machine, l.Agent, l.Address)
 	w, err := c.hear()
 	switch {
@@ -219,7 +236,7 @@ func (l *lender) follow(c call, device int, lease time.Duration) {
 			how.How = err.Error()
 		}
 	}
-	_ = c.SetDeadline(time.Now().Add(handshake))
+	_ = c.SetDeadline(time.Now().Add(l.Lease))
 	_ = errors.Join(say(c, endedFrame, how), c.CloseWrite())
 	orders.Wait()
 }

@@ -17,19 +17,19 @@ import (
 // Machines are the further machines of an agent as its worker sees them. It listens, and they connect, once for each device. A
 // connection lasts as long as a follower: when that ends, the machine connects again, for the next round. nil has no machines.
 type Machines struct {
-	settings MachineSettings
-	program  string
-	tls      *tls.Config
-	listener net.Listener
-	serving  sync.WaitGroup
-	entering chan struct{} // has an element for each connection that has not proven itself
+	settings  MachineSettings
+	program   string
+	tls       *tls.Config
+	listener  net.Listener
+	accepting sync.WaitGroup
+	entering  chan struct{} // has an element for each connection that has not proven itself
 
 	mu      sync.Mutex
 	lines   map[int]*line // that are there, by rank
 	changed chan struct{} // closed and replaced when a line comes
 	untold  map[int]bool  // machines that have been there, and have not heard that the run is over
 	over    *Over         // nil: it goes on
-	known   int           // strangers that were spoken of
+	refused int           // connections that do not take part
 }
 
 // MachineSettings say whose machines they are.
@@ -39,9 +39,10 @@ type MachineSettings struct {
 	Devices []string // of each
 	Address string   // HOST:PORT; all of this machine's addresses if HOST is a name
 	Key     []byte
-	Lease   time.Duration // a machine that has not answered for so long is lost
+	Lease   time.Duration // who has not answered for so long is lost
 	Timeout time.Duration // the longest wait for machines
 	Note    func(text string)
+	Stop    func() // is called when a machine is asked to stop the run
 }
 
 // Listen waits for machines from now on.
@@ -69,7 +70,7 @@ func Listen(s MachineSettings) (*Machines, error) {
 	const mostStrangers = 64
 	m := &Machines{settings: s, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
 		lines: map[int]*line{}, changed: make(chan struct{}), untold: map[int]bool{}}
-	m.serving.Go(m.accept)
+	m.accepting.Go(m.accept)
 	return m, nil
 }
 
@@ -86,10 +87,10 @@ func (m *Machines) accept() {
 		}
 		select {
 		case m.entering <- struct{}{}:
-			m.serving.Go(func() {
+			go func() {
 				m.admit(conn)
 				<-m.entering
-			})
+			}()
 		default:
 			_ = conn.Close()
 		}
@@ -99,8 +100,8 @@ func (m *Machines) accept() {
 // admit has a connection prove itself.
 func (m *Machines) admit(conn net.Conn) {
 	secure := tls.Server(conn, m.tls)
-	l := &line{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), leave: m.leave, ready: make(chan struct{})}
-	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(handshake)))
+	l := &line{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
+	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(m.settings.Lease)))
 	var content []byte
 	var h hello
 	if err == nil {
@@ -113,11 +114,11 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		m.stranger(conn.RemoteAddr(), err)
+		m.speak(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		return
 	}
 	if why := h.refusal(m.settings, m.program); why != "" {
-		m.settings.Note(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
+		m.speak(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
 		l.dismiss(word{Refused: why})
 		return
 	}
@@ -125,15 +126,15 @@ func (m *Machines) admit(conn net.Conn) {
 	m.enter(l)
 }
 
-// stranger speaks of connections that nothing became of, but not without end.
-func (m *Machines) stranger(at net.Addr, err error) {
-	const most = 10
+// speak says what became of a connection that does not take part, but not without end.
+func (m *Machines) speak(text string) {
+	const most = 20
 	m.mu.Lock()
-	m.known++
-	speak := m.known <= most && m.over == nil
+	m.refused++
+	silent := m.refused > most || m.over != nil
 	m.mu.Unlock()
-	if speak {
-		m.settings.Note(fmt.Sprintf("a connection from %v to the worker of %s is not one of its machines: %v", at, m.settings.Agent, err))
+	if !silent {
+		m.settings.Note(text)
 	}
 }
 
@@ -237,11 +238,11 @@ func (m *Machines) Close(over Over) {
 		m.dismiss(l, over)
 	}
 	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < handshake/2 && m.anyUntold(); waited += look {
+	for waited := time.Duration(0); waited < 2*soon && m.anyUntold(); waited += look {
 		time.Sleep(look)
 	}
 	_ = m.listener.Close()
-	m.serving.Wait()
+	m.accepting.Wait()
 }
 
 func (m *Machines) anyUntold() bool {
@@ -261,17 +262,26 @@ type line struct {
 	here    string        // of this one, as the machine reaches it
 	taken   bool          // it belongs to a crew; guarded by Machines.mu
 	ready   chan struct{} // closed when something has come, which belongs to the crew
-	leave   func(*line)
-	broken  error // why nothing more comes
+	broken  error         // why nothing more comes
+
+	machines *Machines
 }
 
-// await notices when a machine is gone before it belongs to a crew. A machine has nothing to say before.
+// await notices when a machine is gone before it belongs to a crew. All that a machine may say before is that it is asked to stop.
 func (l *line) await() {
-	_, l.broken = l.in.Peek(1)
-	close(l.ready)
+	var first []byte
+	for l.broken == nil {
+		if first, l.broken = l.in.Peek(1); l.broken != nil || frameKind(first[0]) != stopFrame {
+			break
+		}
+		if _, _, l.broken = readFrame(l.in, stopFrame); l.broken == nil {
+			l.machines.settings.Stop()
+		}
+	}
 	if l.broken != nil {
 		l.kill()
 	}
+	close(l.ready)
 }
 
 // Write and Read are of the follower. After a failure of either its connection has ended.
@@ -292,7 +302,7 @@ func (l *line) Read(b []byte) (int, error) {
 
 // kill closes the connection, at which the machine kills the follower. No goodbye: it would wait where nobody reads.
 func (l *line) kill() {
-	l.leave(l)
+	l.machines.leave(l)
 	_ = l.conn.NetConn().Close()
 }
 
@@ -309,7 +319,7 @@ func (l *line) words() string { return "" }
 
 // dismiss says a last word.
 func (l *line) dismiss(w word) {
-	_ = l.conn.SetWriteDeadline(time.Now().Add(handshake))
+	_ = l.conn.SetWriteDeadline(time.Now().Add(l.machines.settings.Lease))
 	_ = say(l.conn, wordFrame, w)
 	_ = l.conn.Close()
 }

@@ -80,10 +80,11 @@ type Group struct {
 
 // Reply is what a follower answers to an order, once, when it is carried out.
 type Reply struct {
-	Error  string `json:"error,omitempty"`  // why it was not
-	Memory bool   `json:"memory,omitempty"` // an allocation failed
-	Alone  bool   `json:"alone,omitempty"`  // another rank was lost
-	Digest uint32 `json:"digest,omitempty"` // of the weights
+	Error   string `json:"error,omitempty"`   // why it was not
+	Memory  bool   `json:"memory,omitempty"`  // an allocation failed
+	Alone   bool   `json:"alone,omitempty"`   // another rank was lost
+	Missing bool   `json:"missing,omitempty"` // a file is not there
+	Digest  uint32 `json:"digest,omitempty"`  // of the weights
 }
 
 // short is the reply with the beginning of a long reason.

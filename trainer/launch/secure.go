@@ -2,7 +2,6 @@ package launch
 
 import (
 	"bytes"
-	"context"
 	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/rand"
@@ -69,7 +68,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16]), nil
 })
 
-// listenConfig and dialer have the kernel give a connection up whose other end has not answered for a lease.
+// keepAlive has the kernel give a connection up whose other end has not answered for a lease.
 func keepAlive(lease time.Duration) net.KeepAliveConfig {
 	const looks = 3
 	every := max(lease/looks, time.Second)
@@ -89,20 +88,7 @@ func abandonAfter(conn net.Conn, lease time.Duration) error {
 	return errors.Join(err, failed)
 }
 
-// handshake is how long a connection may take until it has proven the key and said what it is.
-const handshake = 10 * time.Second
-
 // addressOf is the address of one end of a connection, without its port.
 func addressOf(at net.Addr) string {
 	return at.(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("").String()
-}
-
-// pause waits, unless the context ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -1,0 +1,382 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// worker is the process of rank 0 of an agent with two machines, and what it notes.
+type worker struct {
+	*Machines
+	mu    sync.Mutex
+	notes strings.Builder
+	asked chan struct{} // closed when a machine is asked to stop
+}
+
+const lease = 3 * time.Second
+
+// listen has the worker of an agent listen at a port of its own.
+func listen(t *testing.T, agent string) *worker {
+	t.Helper()
+	w := &worker{asked: make(chan struct{})}
+	var err error
+	w.Machines, err = Listen(MachineSettings{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
+		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Minute, Note: w.note, Stop: sync.OnceFunc(func() { close(w.asked) })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close(Over{Why: "the test is over"}) })
+	return w
+}
+
+func (w *worker) note(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fmt.Fprintln(&w.notes, text)
+}
+
+func (w *worker) noted() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.notes.String()
+}
+
+// lending is what machine 1 of the worker lends.
+func (w *worker) lending() Lending {
+	s := w.settings
+	s.Address, s.Note = w.listener.Addr().String(), func(string) {}
+	return Lending{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
+}
+
+// lend has a machine take part until the test ends, and tells how that ended.
+func lend(t *testing.T, s Lending) <-chan error {
+	t.Helper()
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- Lend(ctx, s) }()
+	t.Cleanup(cancel)
+	return ended
+}
+
+// crew starts a round: rank 1 is of this machine, ranks 2 and 3 of machine 1.
+func (w *worker) crew(t *testing.T) *Crew {
+	t.Helper()
+	c, err := Start(t.Context(), Settings{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	opening := func(rank int) Order {
+		return Order{Kind: Open, Open: &Opening{Agent: w.settings.Agent, Rank: rank, Size: 4, Beside: 1}}
+	}
+	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
+	if err != nil || len(replies) != 3 || replies[0].Digest != 1 || replies[1].Digest != 2 || replies[2].Digest != 3 {
+		t.Fatalf("%v, %v", replies, err)
+	}
+	return c
+}
+
+// Followers of another machine obey in round after round, and the machine hears how the run ended.
+func TestMachines(t *testing.T) {
+	w := listen(t, "obeys")
+	ended := lend(t, w.lending())
+	for range 2 {
+		c := w.crew(t)
+		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { return nil })
+		if err != nil || len(replies) != 3 || replies[0].Digest != 50_000 || replies[2].Digest != 50_000 {
+			t.Fatalf("%v, %v", replies, err)
+		}
+		if at := c.Addresses(); len(at) != 4 || at[0] != "127.0.0.1" || at[3] != "127.0.0.1" {
+			t.Errorf("addresses %v", at)
+		}
+		c.Close()
+	}
+	w.Close(Over{})
+	if err := <-ended; err != nil {
+		t.Errorf("the run is complete, and the machine ended with %v", err)
+	}
+	if !strings.Contains(w.noted(), "waits for machine 1 of obeys") {
+		t.Errorf("the worker noted: %s", w.noted())
+	}
+}
+
+// Whatever becomes of another machine's follower is told as of one of this machine, with the machine's name.
+func TestMachineFollowerLost(t *testing.T) {
+	t.Parallel()
+	const machine = " on cpu of machine 1 (127.0.0.1)"
+	for agent, want := range map[string]string{
+		"stops":      "rank 2 of stops" + machine + " has given no sign of life for 3s",
+		"dies":       "rank 2 of dies" + machine + " ended with exit status 2; its last words: said on the standard output panic: an accident",
+		"has no GPU": "rank 2 of has no GPU" + machine + " ended with exit status 75",
+		"raves":      "rank 2 of raves" + machine + " wrote something else than a reply: launch: a frame of kind 'S'",
+		"misses":     "rank 2 of misses" + machine + ": open /models/m: no such file; all machines of misses need its model and run.dir under the same paths",
+	} {
+		t.Run(agent, func(t *testing.T) {
+			t.Parallel()
+			w := listen(t, agent)
+			lend(t, w.lending())
+			c := w.crew(t)
+			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
+				<-ctx.Done()
+				return errors.New("connection closed by peer")
+			})
+			var lost *LostError
+			if err == nil || !strings.HasPrefix(err.Error(), want) || errors.As(err, &lost) && lost.GPU != (agent == "has no GPU") {
+				t.Errorf("%v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// A machine that cannot take part says why and ends; the one that does is not disturbed, nor by those who have no key, say nothing or
+// say something else.
+func TestMachinesRefuse(t *testing.T) {
+	t.Parallel()
+	w := listen(t, "obeys")
+	lend(t, w.lending())
+	c := w.crew(t)
+	silent, err := net.Dial("tcp", w.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Lending){
+		"its key is another than this machine's":                         func(s *Lending) { s.Key = []byte("a key of another test") },
+		`this is the worker of obeys, and the machine is one of "other"`: func(s *Lending) { s.Agent = "other" },
+		"machines are numbered to 1: there is no machine 2":              func(s *Lending) { s.Machine = 2 },
+		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:     func(s *Lending) { s.Devices = s.Devices[1:] },
+		"refuses machine 1: machine 1 is there already, at 127.0.0.1":    func(s *Lending) { s.Lease = time.Second },
+	} {
+		s := w.lending()
+		change(&s)
+		if err := Lend(t.Context(), s); err == nil || !strings.Contains(err.Error(), want) || errors.As(err, new(*AbsentError)) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if w := w.hears(t, hello{Program: "another", Agent: "obeys", Machine: 1, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1"}); !strings.Contains(w.Refused, "it runs another program than the worker") {
+		t.Errorf("%+v", w)
+	}
+	for _, greeting := range []any{nil, hello{}, hello{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
+		if got := w.hears(t, greeting); got != (word{}) {
+			t.Errorf("%+v was answered with %+v", greeting, got)
+		}
+	}
+	if _, err := io.ReadAll(silent); err != nil {
+		t.Errorf("a connection that says nothing: %v", err)
+	}
+	if replies, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return nil }); err != nil || len(replies) != 3 {
+		t.Errorf("the others are disturbed: %v, %v", replies, err)
+	}
+	for _, want := range []string{"is not one of the machines of obeys: remote error: tls: bad certificate", "machine 2 at 127.0.0.1 is refused"} {
+		if !strings.Contains(w.noted(), want) {
+			t.Errorf("%q is not in the worker's notes:\n%s", want, w.noted())
+		}
+	}
+}
+
+// hears is the worker's answer to whoever has the key and says this; nothing if the connection ends without one.
+func (w *worker) hears(t *testing.T, greeting any) (answer word) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", w.listener.Addr().String(), w.tls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := say(conn, helloFrame, greeting); err != nil {
+		t.Fatal(err)
+	}
+	_, content, err := readFrame(conn, wordFrame)
+	if err == nil {
+		err = decodeJSON(content, &answer)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		t.Errorf("%+v: %v", greeting, err)
+	}
+	return answer
+}
+
+// Who waits for a machine, or for the worker, does not wait for ever, and hears what to do.
+func TestMachinesAbsent(t *testing.T) {
+	w := listen(t, "obeys")
+	w.settings.Timeout = time.Millisecond
+	_, err := Start(t.Context(), Settings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
+	var absent *AbsentError
+	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not come within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
+		t.Errorf("the worker: %v", err)
+	}
+	own := errors.New("own")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(own)
+	if _, err := Start(ctx, Settings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
+		t.Errorf("a wait that was ended: %v", err)
+	}
+	s := w.lending()
+	w.Close(Over{})
+	if err := Lend(t.Context(), s); !errors.As(err, &absent) || !strings.Contains(err.Error(), "the worker of obeys at 127.0.0.1:") {
+		t.Errorf("the machine: %v", err)
+	}
+}
+
+// A machine that is asked to stop asks the worker, before a round and in one, and hears from it that the run is over. Where no worker is
+// left, it ends.
+func TestMachineAsked(t *testing.T) {
+	for _, inRound := range []bool{false, true} {
+		w := listen(t, "obeys")
+		s, stop := w.lending(), make(chan struct{})
+		s.Asked = stop
+		ended := lend(t, s)
+		if inRound {
+			w.crew(t)
+		}
+		close(stop)
+		<-w.asked
+		if inRound {
+			continue
+		}
+		over := Over{Why: "as asked", Stopped: true}
+		w.Close(over)
+		var told *OverError
+		if err := <-ended; !errors.As(err, &told) || told.Over != over {
+			t.Error(err)
+		}
+		if err := Lend(t.Context(), s); err != ErrStopped {
+			t.Errorf("without a worker: %v", err)
+		}
+	}
+}
+
+// A machine that vanishes, so that no connection ends and nothing is read or answered any more, is lost after a lease, whatever is on
+// its way to it. When it can be reached again it takes part in the next round.
+func TestMachineVanishes(t *testing.T) {
+	t.Parallel()
+	w := listen(t, "obeys")
+	wire := newCable(t, w.listener.Addr().String())
+	s := w.lending()
+	s.Address = wire.listener.Addr().String()
+	lend(t, s)
+	c := w.crew(t)
+	wire.pulled.Store(true)
+	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })
+	var lost *LostError
+	if !errors.As(err, &lost) || !strings.Contains(lost.Follower, "of machine 1") || lost.How != "has given no sign of life for 3s" && !strings.HasPrefix(lost.How, "has lost its connection") {
+		t.Error(err)
+	}
+	c.Close() // waits for the write
+	wire.cut()
+	wire.pulled.Store(false)
+	w.crew(t)
+}
+
+// cable is what lies between a machine and the worker. When it is pulled it carries nothing, and no connection ends.
+type cable struct {
+	listener net.Listener
+	pulled   atomic.Bool
+	mu       sync.Mutex
+	ends     []net.Conn
+}
+
+func newCable(t *testing.T, to string) *cable {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cable{listener: listener}
+	t.Cleanup(func() {
+		listener.Close()
+		c.cut()
+	})
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			c.mu.Lock()
+			c.ends = append(c.ends, near, far)
+			c.mu.Unlock()
+			go c.carry(near, far)
+			go c.carry(far, near)
+		}
+	}()
+	return c
+}
+
+func (c *cable) carry(from, to net.Conn) {
+	b := make([]byte, 4<<10)
+	for {
+		n, err := from.Read(b)
+		if c.pulled.Load() {
+			return
+		}
+		if err != nil {
+			to.Close()
+			return
+		}
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// cut ends all connections.
+func (c *cable) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, end := range c.ends {
+		end.Close()
+	}
+}
+
+// FuzzHello: whatever a stranger with the key says first is one of the machines or an error.
+func FuzzHello(f *testing.F) {
+	for _, text := range []string{
+		`{"program":"p","agent":"a","machine":1,"device":0,"devices":["cpu"],"address":"10.0.0.7"}`,
+		`{"machine":1,"device":1,"devices":["cpu"],"address":"10.0.0.7"}`,
+		`{"machine":0,"devices":["cpu"],"address":"10.0.0.7"}`,
+		`{"machine":1,"devices":["cpu"],"address":"::"}`,
+		`{"machine":1,"devices":["cpu"],"address":"node7"}`,
+	} {
+		var b bytes.Buffer
+		if err := sayRaw(&b, []byte(text)); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	settings := MachineSettings{Agent: "a", Count: 3, Devices: []string{"cpu"}}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, content, err := readFrame(bytes.NewReader(data), helloFrame)
+		if err != nil {
+			return
+		}
+		h, err := decodeHello(content)
+		if err != nil || h.refusal(settings, "p") != "" {
+			return
+		}
+		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil {
+			t.Fatalf("%+v was let in", h)
+		}
+	})
+}
+
+func sayRaw(to io.Writer, content []byte) error {
+	b, err := frame(helloFrame, content)
+	if err == nil {
+		_, err = to.Write(b)
+	}
+	return err
+}
