@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
@@ -130,4 +131,12 @@ func TestMachinesLost(t *testing.T) {
 		t.Errorf("%d of %d strikes", struck, len(strikes))
 	}
 	sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
+}
+
+// TestFollowerMisses: a follower says that a file is not there, so that rank 0 can say what several machines need.
+func TestFollowerMisses(t *testing.T) {
+	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}})
+	if told := refusal(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {
+		t.Errorf("of %v it tells %+v", err, told)
+	}
 }

@@ -137,6 +137,39 @@ func checkRedis(t *testing.T, args []string, dir string) {
 	}
 }
 
+// The nodes that MACHINES asks for are machines of one agent, which find each other and have one key.
+func TestDeploySlurmMachines(t *testing.T) {
+	dir, bin := t.TempDir(), t.TempDir()
+	root, err := filepath.Abs(filepath.Join(deploy, ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "scontrol"), []byte("#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"DIR=" + dir, "SLURM_SUBMIT_DIR=" + root, "SLURM_NNODES=3", "SLURMD_NODENAME=node1", "PORT=7000", "MACHINES=researcher=2", "PATH=" + bin + ":" + os.Getenv("PATH")}
+	out := strings.Split(strings.TrimSpace(script(t, env, "slurm/team.sbatch", "--dry-run", exampleFile(t), "--set", "run.steps=3")), "\n")
+	if len(out) != 5 || !strings.HasPrefix(out[1], "srun --ntasks=3 --ntasks-per-node=1 ") {
+		t.Fatalf("%q: want the Redis, srun and three tasks", out)
+	}
+	var got []string
+	for _, line := range out[2:] {
+		_, c := parses(t, words(t, line)[1:])
+		cfg, err := c.Worker.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := cfg.Agent(c.Worker.Agent)
+		got = append(got, fmt.Sprintf("%s %d of %d at %q", a.Name, c.Worker.Machine, a.Machines.Count, a.Machines.Address))
+		if key, err := cfg.MachinesKey(a); a.Machines.Count > 1 && (err != nil || len(key) != 44) {
+			t.Errorf("%s: a key of %d bytes: %v", a.Name, len(key), err)
+		}
+	}
+	if want := []string{`planner 0 of 1 at ""`, `researcher 0 of 2 at "node2:7002"`, `researcher 1 of 2 at "node2:7002"`}; !slices.Equal(got, want) {
+		t.Errorf("tasks %q, want %q", got, want)
+	}
+}
+
 func TestDeploySlurm(t *testing.T) {
 	dir := t.TempDir()
 	root, err := filepath.Abs(filepath.Join(deploy, ".."))
@@ -305,8 +338,11 @@ func manifest(t *testing.T, name string) []byte {
 
 // The pods run commands that exist, and their Jobs know what the exit codes mean.
 func TestDeployKubernetes(t *testing.T) {
-	for _, job := range documents[batchv1.Job](t, manifest(t, "workers.yaml"), "Job") {
+	for _, job := range documents[batchv1.Job](t, append(manifest(t, "workers.yaml"), manifest(t, "machines/planner.yaml")...), "Job") {
 		c := job.Spec.Template.Spec.Containers[0]
+		for i := range c.Args {
+			c.Args[i] = strings.ReplaceAll(c.Args[i], "$(MGRPO_MACHINE)", "1")
+		}
 		if !slices.Equal(c.Command, []string{"/opt/mgrpo/bin/mgrpo"}) {
 			t.Errorf("%s runs %q", job.Name, c.Command)
 		}
@@ -351,8 +387,11 @@ func TestDeploySecrets(t *testing.T) {
 		}
 	}
 	named := map[string]bool{"mgrpo-store-status password": true} // for people; no pod names it
-	for _, job := range documents[batchv1.Job](t, manifest(t, "workers.yaml"), "Job") {
+	for _, job := range documents[batchv1.Job](t, append(manifest(t, "workers.yaml"), manifest(t, "machines/planner.yaml")...), "Job") {
 		for _, e := range job.Spec.Template.Spec.Containers[0].Env {
+			if e.ValueFrom.SecretKeyRef == nil {
+				continue
+			}
 			named[e.ValueFrom.SecretKeyRef.Name+" "+e.ValueFrom.SecretKeyRef.Key] = true
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -42,8 +43,13 @@ type manifests struct {
 // objects of a kind and name.
 func read(t *testing.T) *manifests {
 	t.Helper()
+	return readAll(t, "*.yaml")
+}
+
+func readAll(t *testing.T, pattern string) *manifests {
+	t.Helper()
 	m := &manifests{}
-	files, err := filepath.Glob("*.yaml")
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no manifests: %v", err)
 	}
@@ -365,6 +371,61 @@ func TestWorkers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An agent on several machines differs from one on one machine in what they need to find and know each other.
+func TestMachines(t *testing.T) {
+	all, further := read(t), readAll(t, filepath.Join("machines", "planner.yaml"))
+	alone, job := all.jobs["mgrpo-planner"], further.jobs["mgrpo-planner"]
+	if alone == nil || job == nil {
+		t.Fatal("the planner has no two jobs")
+	}
+	p := &job.Spec.Template.Spec
+	c := &p.Containers[0]
+	var sets, rest []string
+	for _, arg := range c.Args {
+		if set, ok := strings.CutPrefix(arg, "--set=agents.planner.machines."); ok {
+			sets = append(sets, "agents.planner.machines."+set)
+		} else if arg != "--machine=$(MGRPO_MACHINE)" {
+			rest = append(rest, arg)
+		}
+	}
+	cfg, err := config.Parse("/etc/mgrpo/team.yaml", []byte(all.configs["mgrpo-team"].Data["team.yaml"]), sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := cfg.Agent("planner").Machines
+	host, port, _ := strings.Cut(a.Address, ":")
+	service := further.services[p.Subdomain]
+	if service == nil || service.Spec.ClusterIP != corev1.ClusterIPNone || !service.Spec.PublishNotReadyAddresses || fmt.Sprint(service.Spec.Ports[0].Port) != port ||
+		!labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(job.Spec.Template.Labels)) || host != job.Name+"-0."+p.Subdomain {
+		t.Errorf("%s is not found by %+v", a.Address, service)
+	}
+	if s := job.Spec; s.CompletionMode == nil || *s.CompletionMode != batchv1.IndexedCompletion || int(*s.Completions) != a.Count || int(*s.Parallelism) != a.Count || a.Count < 2 {
+		t.Errorf("%d machines are %v pods of %v at once", a.Count, *s.Completions, *s.Parallelism)
+	}
+	if env := c.Env[len(c.Env)-2:]; env[0].Name != a.KeyEnv || env[0].ValueFrom.SecretKeyRef.Name != "mgrpo-machines" || env[1].Name != "MGRPO_MACHINE" ||
+		env[1].ValueFrom.FieldRef.FieldPath != "metadata.annotations['"+batchv1.JobCompletionIndexAnnotation+"']" {
+		t.Errorf("its environment ends with %+v", env)
+	}
+	if modes := further.claims["mgrpo-planner"].Spec.AccessModes; !slices.Equal(modes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}) {
+		t.Errorf("its volume is %v", modes)
+	}
+	policy := further.policies["mgrpo-planner"].Spec
+	for _, peers := range [][]networkingv1.NetworkPolicyPeer{policy.Ingress[0].From, policy.Egress[0].To} {
+		if len(peers) != 1 || !maps.Equal(peers[0].PodSelector.MatchLabels, policy.PodSelector.MatchLabels) || !labels.SelectorFromSet(policy.PodSelector.MatchLabels).Matches(labels.Set(job.Spec.Template.Labels)) {
+			t.Errorf("its pods are reached by %+v", peers)
+		}
+	}
+	// What is left is the job of one machine.
+	for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		probe.Exec.Command[2] = strings.TrimPrefix(probe.Exec.Command[2], `[ "$MGRPO_MACHINE" != 0 ] || `)
+	}
+	job.Spec.CompletionMode, job.Spec.Completions, job.Spec.Parallelism, p.Subdomain = nil, nil, nil, ""
+	c.Args, c.Env, c.Ports = rest, c.Env[:len(c.Env)-2], c.Ports[:1]
+	if d := cmp.Diff(alone, job); d != "" {
+		t.Errorf("beyond that it differs from workers.yaml (-there +here):\n%s", d)
 	}
 }
 

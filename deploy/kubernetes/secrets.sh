@@ -23,4 +23,6 @@ run=${users[0]}
 for user in "${users[@]:1}"; do
   secret "mgrpo-store-${user#"$run-"}" password "\"$(cat "$work/$user.password")\""
 done
-secret mgrpo-health token "\"$(head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n')\""
+random() { head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
+secret mgrpo-machines key "\"$(random)\""
+secret mgrpo-health token "\"$(random)\""

@@ -26,8 +26,12 @@ type Error struct {
 	Key   string // the key's path, such as grpo.eps_low; empty where the text is not YAML
 	Msg   string // what is wrong and what to do
 
-	pos position
+	pos   position
+	cause error // of a Fault
 }
+
+// Unwrap gives what a Fault was made of to errors.Is.
+func (e *Error) Unwrap() error { return e.cause }
 
 func (e *Error) Error() string {
 	if e.Key == "" {
@@ -78,7 +82,7 @@ func (es Errors) sorted() Errors {
 // Fault makes an Error for a mistake that shows only when a value is used, such as a missing model.
 func (c *Config) Fault(key string, err error) *Error {
 	pos := nearestPlace(c.at, key)
-	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos}
+	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos, cause: err}
 }
 
 // nearest returns the candidate that word is a slip of the pen of: one edit away, or two for words of eight letters and

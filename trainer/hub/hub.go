@@ -33,7 +33,7 @@ func Find(path, name string) (string, error) {
 		return path, err
 	}
 	if !IsName(name) || strings.HasSuffix(name, ".gguf") {
-		return "", fmt.Errorf("%s: there is no such folder or file", path)
+		return "", missing(path + ": there is no such folder or file")
 	}
 	cache, err := cacheDir()
 	if err != nil {
@@ -41,10 +41,17 @@ func Find(path, name string) (string, error) {
 	}
 	snapshot, err := newest(filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--")))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: hf download %s", name, path, cache, name)
+		return "", missing(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: hf download %s", name, path, cache, name))
 	}
 	return snapshot, err
 }
+
+// missing is a model that is not there, in words that say what to do.
+type missing string
+
+func (m missing) Error() string { return string(m) }
+
+func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
 // cacheDir is the cache of huggingface_hub. The environment variables have the same priority as there.
 func cacheDir() (string, error) {

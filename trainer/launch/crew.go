@@ -114,7 +114,7 @@ func (f *follower) send(frames ...[]byte) error {
 
 func (f *follower) failed(r Reply) *FailedError {
 	if r.Missing && f.machine != "" {
-		r.Error += fmt.Sprintf("; all machines of %s need its model and run.dir under the same paths, on a file system that they share", f.agent)
+		r.Error += fmt.Sprintf("; all machines of %s need its files and run.dir under the same paths, on a file system that they share", f.agent)
 	}
 	return &FailedError{f.name(), r.Error, r.Memory, r.Alone}
 }

@@ -119,7 +119,7 @@ func TestMachineFollowerLost(t *testing.T) {
 		"dies":       "rank 2 of dies" + machine + " ended with exit status 2; its last words: said on the standard output panic: an accident",
 		"has no GPU": "rank 2 of has no GPU" + machine + " ended with exit status 75",
 		"raves":      "rank 2 of raves" + machine + " wrote something else than a reply: launch: a frame of kind 'S'",
-		"misses":     "rank 2 of misses" + machine + ": open /models/m: no such file; all machines of misses need its model and run.dir under the same paths",
+		"misses":     "rank 2 of misses" + machine + ": open /models/m: no such file; all machines of misses need its files and run.dir under the same paths",
 	} {
 		t.Run(agent, func(t *testing.T) {
 			t.Parallel()
