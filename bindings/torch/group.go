@@ -176,16 +176,16 @@ func (g *Group) Share(n int64, rank int) (from, to int64) {
 func (g *Group) ReduceScatter(ctx context.Context, t *Tensor) error {
 	s := t.scopeFor("reduce scatter")
 	return g.call(ctx, "reduce scatter", func() C.mgt_group_result {
-		return C.mgt_group_reduce_scatter_(s.dev.native, g.native, t.handle, nil)
+		return C.mgt_group_reduce_scatter_(s.dev.native, g.native, t.handle)
 	})
 }
 
-// Accumulate adds this rank's share of every rank's t, of any dtype, to sum, float32 or float64 with the elements of the share:
-// rank 0's first.
-func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor) error {
+// Accumulate adds to sum, float32 or float64 with the elements of this rank's share of a buffer of total, those that are in every rank's
+// t, of any dtype, which has the buffer's elements from first on: rank 0's first.
+func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor, first, total int64) error {
 	s := t.scopeFor("accumulate")
 	return g.call(ctx, "accumulate", func() C.mgt_group_result {
-		return C.mgt_group_reduce_scatter_(s.dev.native, g.native, t.handle, sum.handle)
+		return C.mgt_group_accumulate_(s.dev.native, g.native, sum.handle, t.handle, C.int64_t(first), C.int64_t(total))
 	})
 }
 

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -39,6 +40,7 @@ func (t Tensor) Numel() int64 { return numel(t.Shape) }
 // the checkpoint's tensors in it.
 type Leaf struct {
 	Name   string // such as layers.3.qkv
+	Layer  int    // from 1 on; 0: of none
 	Kind   Kind
 	Shape  []int64 // rows first; one dimension for norms and biases
 	Offset int64   // in elements, into the flat buffer
@@ -95,6 +97,17 @@ func (c Config) BlockNorms() (before, after int) {
 	return before, after
 }
 
+// OneLayer is the number of elements of the longest layer, and of what is in no layer.
+func (l *Layout) OneLayer() int64 {
+	of := map[int]int64{}
+	for _, leaf := range l.Leaves {
+		of[leaf.Layer] += leaf.Numel()
+	}
+	rest := of[0]
+	delete(of, 0)
+	return rest + slices.Max(slices.Collect(maps.Values(of)))
+}
+
 // Tensors lists every tensor of the checkpoint, in the order of the flat buffer.
 func (l *Layout) Tensors() []Tensor {
 	var all []Tensor
@@ -148,6 +161,7 @@ func (l *layer) tensor(m module, kind string, cols int) Tensor {
 
 func (l *layer) add(leaf string, kind Kind, tensors ...Tensor) {
 	l.layout.add(fmt.Sprintf("layers.%d.%s", l.index, leaf), kind, tensors...)
+	l.layout.Leaves[len(l.layout.Leaves)-1].Layer = l.index + 1
 }
 
 // norm adds the weight of an RMSNorm over size values.

@@ -30,7 +30,8 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	const n = 1<<24 + 3
 	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), s.Keep(s.Full(torch.BFloat16, 2, n))
+		flat := s.Keep(s.Full(torch.BFloat16, 2, n))
+		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, blocks: []block{{to: n}}, numel: n}
 		return nil
 	})
 	if err != nil {
@@ -43,7 +44,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 		t.Errorf("%v: the peak grew by %d MB for %d MB of gradient", err, grown>>20, 4*n>>20)
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		added, left = l.grad.Sum().Item(), l.part.Sum().Item()
+		added, left = l.grad.Sum().Item(), l.part.flat.Sum().Item()
 		return nil
 	})
 	if err != nil || added != 2.5*n || left != 0 {

@@ -60,7 +60,7 @@ type Learner struct {
 	from, to int64 // this rank's share of the parameters
 
 	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [to-from]: of the share, the sum over all ranks
-	part  *torch.Tensor // gradient of one micro-batch in the compute type, [params.Numel]; nil if that is fp32
+	part  *partial      // gradient of one micro-batch in the compute type; nil if that is fp32
 	m, v  *model.Buffer // [to-from]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
@@ -84,18 +84,18 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 				return err
 			}
 		}
-		var target *torch.Tensor
-		if p := params.Leaves(); len(p) > 0 && p[0].Leaf.DType() != torch.Float32 {
+		leaves := params.Leaves()
+		for _, p := range leaves {
+			p.Leaf.RequireGrad(true)
+		}
+		if len(leaves) > 0 && leaves[0].Leaf.DType() != torch.Float32 {
 			l.grad = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
-			l.part = s.Keep(s.Zeros(mod.Compute.DType(), n))
-			target = l.part
+			l.part = newPartial(s, leaves, n, mod.Compute.DType(), opt.Checkpoint)
 		} else {
 			l.grad = s.Keep(s.Zeros(torch.Float32, n))
-			target = l.grad
-		}
-		for _, p := range params.Leaves() {
-			p.Leaf.RequireGrad(true)
-			p.Leaf.SetGrad(target.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+			for _, p := range leaves {
+				p.Leaf.SetGrad(l.grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+			}
 		}
 		if l.opt.HeadRows == 0 {
 			l.opt.HeadRows = FrozenHeadRows
@@ -253,7 +253,7 @@ func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		l.grad.Zero_()
 		if l.part != nil {
-			l.part.Zero_() // a refused micro-batch leaves a partial gradient
+			l.part.clear()
 		}
 		return nil
 	})
@@ -266,8 +266,9 @@ func (l *Learner) Close(ctx context.Context) error {
 			p.Leaf.SetGrad(nil)
 			p.Leaf.RequireGrad(false)
 		}
-		for _, t := range []*torch.Tensor{l.grad, l.part} {
-			t.Drop()
+		l.grad.Drop()
+		if l.part != nil {
+			l.part.flat.Drop()
 		}
 		return errors.Join(l.m.Drop(), l.v.Drop())
 	})

@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,12 +107,13 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 			}
 			return outputs, grads
 		}
+		var lost error
 		s.Training(func() {
 			switch {
 			case !learns:
 				outputsAndGrads(l.model.Forward(s, b.in))
 			case l.opt.Checkpoint:
-				l.model.ForwardBackwardCheckpointed(s, b.in, outputsAndGrads)
+				lost = l.model.ForwardBackwardCheckpointed(s, b.in, outputsAndGrads, l.collectLayer(ctx))
 			default:
 				l.model.ForwardBackward(s, b.in, outputsAndGrads)
 			}
@@ -119,7 +121,7 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		if err == nil {
 			count()
 		}
-		return err
+		return cmp.Or(lost, err)
 	})
 }
 
@@ -209,13 +211,17 @@ func (l *Learner) collectGradient(ctx context.Context) error {
 	if l.part == nil {
 		return nil
 	}
-	return l.meet(ctx, func(*torch.Scope) error {
-		if err := l.group.Accumulate(ctx, l.grad, l.part); err != nil {
-			return err
+	return l.meet(ctx, func(*torch.Scope) error { return l.part.collectRest(ctx, l.group, l.grad) })
+}
+
+// collectLayer collects the gradient of a layer in the middle of a backward pass.
+func (l *Learner) collectLayer(ctx context.Context) func(layer int) error {
+	return func(layer int) error {
+		if l.part == nil {
+			return nil
 		}
-		l.part.Zero_()
-		return nil
-	})
+		return l.part.collect(ctx, l.group, l.grad, layer)
+	}
 }
 
 // values returns the statistics of the update under the names of docs/metrics.md.

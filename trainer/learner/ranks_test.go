@@ -204,18 +204,20 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 		tolerance float64 // of weights, moments and gradient norm, relative
 		mixture   bool
 		host      bool // the ranks keep moments and fp32 weights in the host's memory
+		layers    bool // and go through their backward passes layer by layer
 	}{
 		{name: "float32", model: model.Options{Compute: torch.Float32}, tolerance: 1e-5},
 		{name: "with a bf16 copy", model: model.Options{Compute: torch.Float32, HalfCopy: true}, tolerance: 1e-5},
 		{name: "bf16", model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
 		{name: "mixture", mixture: true, tolerance: 1e-5},
 		{name: "bf16, state in the host's memory", host: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
+		{name: "bf16, layer by layer", layers: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
 	} {
 		learner := func(t *testing.T, g ranks.Group) *Learner {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
 			opt := c.model
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
-			opt.HostMaster = o.HostState
+			opt.HostMaster, o.Checkpoint = o.HostState, c.layers && g != ranks.Group(ranks.Solo{})
 			if c.mixture {
 				o.Balance = 0.05
 				return mixtureLearner(t, device, o)
@@ -332,8 +334,12 @@ func ranksAgainstAdapterGoldens(t *testing.T, g ranks.Group) {
 
 // ranksRefuseAlike: what one rank's kernels refuse, or fail at, is an error of all, and changes nothing.
 func ranksRefuseAlike(t *testing.T, g ranks.Group) {
-	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
-		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: compute}), mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 }))
+	for _, c := range []struct {
+		compute torch.DType
+		layers  bool // passes go layer by layer
+	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
+		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, c.layers })
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: c.compute}), o)
 		good := tinyBatch(t, l, 0.3)
 		learn := func(batch []*Sequence) (Report, error) {
 			if err := l.Prepare(t.Context(), batch); err != nil {

@@ -62,12 +62,12 @@ func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total i
 		}
 		s.Training(func() {
 			if l.opt.Checkpoint {
-				l.model.ForwardBackwardCheckpointed(s, b.in, objective)
+				err = l.model.ForwardBackwardCheckpointed(s, b.in, objective, l.collectLayer(ctx))
 			} else {
 				l.model.ForwardBackward(s, b.in, objective)
 			}
 		})
-		return nil
+		return err
 	})
 	return loss, err
 }

@@ -172,6 +172,9 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 		gradients := 4 * trained
 		if half && !a.Adapts() {
 			gradients = 2*trained + 4*share
+			if a.Engine.CheckpointActivations { // passes go layer by layer
+				gradients = 2*model.Layout().OneLayer() + 4*share
+			}
 		}
 		n.add(Gradients, gradients)
 		n.keep(a, Moments, 8*share)

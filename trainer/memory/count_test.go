@@ -46,6 +46,7 @@ func TestCount(t *testing.T) {
 		n      = smolLM2
 		rotary = 4 * 1024 * 64
 		kv     = 2 * 30 * 16 * 1024 * 192 // values: keys and values, layers, slots, context, key-value width
+		layer  = (n - 49152*576 - 576) / 30
 	)
 	for _, c := range []struct {
 		name, agent string
@@ -59,6 +60,8 @@ func TestCount(t *testing.T) {
 			map[Kind]int64{Weights: 6*n + rotary, Master: 0, Gradients: 4 * n, KVCache: 4 * kv}, 14 * n},
 		{"bf16 on a GPU", "help", nil,
 			map[Kind]int64{Weights: 2*n + rotary, Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, KVCache: 2 * kv, Snapshot: 12 * n}, 14 * n},
+		{"bf16 on a GPU, layer by layer", "help", []string{"agents.help.engine.checkpoint_activations=true"},
+			map[Kind]int64{Master: 4 * n, Gradients: 2*(49152*576+576+layer) + 4*n, Moments: 8 * n}, 14 * n},
 		{"frozen", "boss", []string{"agents.boss.train=false"},
 			map[Kind]int64{Weights: 4*n + rotary, Gradients: 0, Moments: 0, Snapshot: 0}, 4 * n},
 		{"frozen, sampled in bf16", "boss", []string{"agents.boss.train=false", "agents.boss.engine.dtype=bf16"},

@@ -41,6 +41,7 @@ type Params interface {
 type Param struct {
 	Leaf   *torch.Tensor
 	Offset int64
+	Layer  int // whose it is, from 1 on; 0: of none, or of one of those that ForwardBackwardCheckpointed does not tell of
 }
 
 // All returns Params that are all weights of a model, in the buffers that the model reads; of one without a Master none, since
@@ -95,7 +96,7 @@ func (p all) Files(ctx context.Context, master func(from int64, dst []float32) e
 func (p all) Leaves() []Param {
 	leaves := make([]Param, len(p.m.leaves))
 	for i, l := range p.m.Layout.Leaves {
-		leaves[i] = Param{p.m.leaves[i], l.Offset}
+		leaves[i] = Param{p.m.leaves[i], l.Offset, l.Layer}
 	}
 	return leaves
 }

@@ -50,8 +50,9 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 }
 
 // ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
-// state for each layer that gradients reach, and each such block runs again just before its backward pass.
-func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective) {
+// state for each layer that gradients reach, and each such block runs again just before its backward pass. done is told of each of these
+// layers, from the last down and counted from 1, when its gradient is complete; after an error of done the pass ends.
+func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, done func(layer int) error) error {
 	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
 	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
@@ -79,13 +80,16 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		})
 		dy.Drop()
 		inputs[i+1].Drop()
+		if err := done(i + 1); err != nil {
+			return err
+		}
 	}
-	if !toEmbedding {
-		return
+	if toEmbedding {
+		s.Grad(true, func() {
+			torch.Backward([]*torch.Tensor{m.embedded(in.IDs)}, []*torch.Tensor{grad})
+		})
 	}
-	s.Grad(true, func() {
-		torch.Backward([]*torch.Tensor{m.embedded(in.IDs)}, []*torch.Tensor{grad})
-	})
+	return nil
 }
 
 // trained says whether there is a gradient to add to.

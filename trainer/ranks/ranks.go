@@ -22,8 +22,9 @@ type Group interface {
 	// ReduceScatter writes the sum of all ranks' t, fp32, into this rank's share of t, adding up from rank 0 to the last. The
 	// rest of t stays as it is.
 	ReduceScatter(ctx context.Context, t *torch.Tensor) error
-	// Accumulate adds this rank's share of every rank's t to sum, fp32 with the elements of the share, from rank 0 to the last.
-	Accumulate(ctx context.Context, sum, t *torch.Tensor) error
+	// Accumulate adds to sum, fp32 with the elements of this rank's share of a buffer of total, those that are in every rank's t, which has
+	// the buffer's elements from first on. It adds up from rank 0 to the last.
+	Accumulate(ctx context.Context, sum, t *torch.Tensor, first, total int64) error
 	// AllGather overwrites every other rank's share of t with what that rank has there.
 	AllGather(ctx context.Context, t *torch.Tensor) error
 	// Send overwrites rank to's t with what rank from has.
@@ -52,11 +53,11 @@ func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 func (Solo) GiveUp(error) {}
 
 // Accumulate adds t to sum without a copy of t in sum's dtype.
-func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {
+func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor, first, _ int64) error {
 	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy of the piece
 	for from, all := int64(0), t.Numel(); from < all; from += piece {
 		n := min(piece, all-from)
-		sum.Narrow(0, from, n).Add_(t.Narrow(0, from, n))
+		sum.Narrow(0, first+from, n).Add_(t.Narrow(0, from, n))
 	}
 	return nil
 }

@@ -1,0 +1,91 @@
+package learner
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+)
+
+// Layers that take turns in one piece of memory have the gradients, to the bit, that they have in memory of their own, also after a refused
+// micro-batch, and of all of it there is as much as the longest layer and what is in none.
+func TestGradientByLayer(t *testing.T) {
+	cudatest.Each(t, func(t *testing.T, device string) {
+		learner := func(layers bool) *Learner {
+			o := mixtureOptions(func(o *Options) { o.Checkpoint, o.MicroBatchTokens = true, 10 })
+			l := tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), o)
+			if !layers {
+				inDevice(t, l.model, func(s *torch.Scope) {
+					l.part.flat.Drop()
+					l.part = newPartial(s, l.params.Leaves(), l.params.Numel(), torch.BFloat16, false)
+				})
+			}
+			return l
+		}
+		at := func(l *Learner) (weights []float32) {
+			bad := clone(tinyBatch(t, l, 0.3))
+			bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+			if err := l.Prepare(t.Context(), bad); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := l.Update(t.Context(), bad, 0.01); err != nil || r.Refused == nil {
+				t.Errorf("not refused: %+v, %v", r, err)
+			}
+			trained(t, l, tinyBatch(t, l, 0.3))
+			weights, _, _ = stateOf(t, l)
+			return weights
+		}
+		whole, byLayer := learner(false), learner(true)
+		if !slices.Equal(at(whole), at(byLayer)) {
+			t.Error("other weights are learned")
+		}
+		layer := make([]int64, 3) // of the model's two, and what is in none
+		for _, leaf := range whole.model.Layout.Leaves {
+			layer[leaf.Layer] += leaf.Numel()
+		}
+		if got, want := byLayer.part.flat.Numel(), layer[0]+max(layer[1], layer[2]); got != want || whole.part.flat.Numel() != whole.params.Numel() {
+			t.Errorf("%d values are held for a gradient of %d, want %d", got, whole.params.Numel(), want)
+		}
+	})
+}
+
+// A pass that ends early, and a rank that makes none, leave blocks to be collected: all of them, in the same order, and zeros where nothing
+// was computed.
+func TestCollectRest(t *testing.T) {
+	m := tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16})
+	inDevice(t, m, func(s *torch.Scope) {
+		n := m.Layout.Numel
+		p := newPartial(s, model.All(m).Leaves(), n, torch.BFloat16, true)
+		sum := s.Zeros(torch.Float32, n)
+		for i, leaf := range model.All(m).Leaves() { // as a pass that ends after the last layer
+			if leaf.Layer != 1 {
+				leaf.Leaf.Grad().Fill_(float64(i + 1))
+			}
+		}
+		if err := p.collect(t.Context(), ranks.Solo{}, sum, 2); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.collectRest(t.Context(), ranks.Solo{}, sum); err != nil {
+			t.Fatal(err)
+		}
+		for i, leaf := range model.All(m).Leaves() {
+			want := float64(i+1) * float64(leaf.Leaf.Numel())
+			if leaf.Layer == 1 {
+				want = 0
+			}
+			if got := sum.Narrow(0, leaf.Offset, leaf.Leaf.Numel()).Sum().Item(); got != want {
+				t.Errorf("leaf %d of layer %d: the sum is %v, want %v", i, leaf.Layer, got, want)
+			}
+		}
+		if p.next != 0 || p.flat.Sum().Item() != 0 {
+			t.Errorf("the next pass begins at block %d", p.next)
+		}
+		for _, leaf := range model.All(m).Leaves() {
+			leaf.Leaf.SetGrad(nil)
+		}
+	})
+}
