@@ -3,7 +3,6 @@ package trainer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -77,12 +76,9 @@ type LendOptions struct {
 // Lend has the worker of an agent use the devices of this machine, which is not the one of the worker, until the run is over. It needs
 // no store. Resumable says of its error, too, whether the same command goes on.
 func Lend(ctx context.Context, cfg *config.Config, opt LendOptions) error {
-	a := cfg.Agent(opt.Agent)
-	switch {
-	case a == nil:
-		return fmt.Errorf("no agent %q in the configuration", opt.Agent)
-	case opt.Machine < 1 || opt.Machine >= a.Machines.Count:
-		return fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1 on", opt.Machine, a.Name, a.Name, a.Machines.Count)
+	a, err := cfg.OfMachine(opt.Machine, opt.Agent)
+	if err != nil {
+		return err
 	}
 	settings, err := machinesOf(cfg, a, observed(opt.Observer))
 	if err != nil {

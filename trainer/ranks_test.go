@@ -408,11 +408,14 @@ func TestWorkerKilled(t *testing.T) {
 	cmd.Process.Kill()
 	cmd.Wait()
 	for name, pid := range followers {
-		eventually(t, name+" ends with its worker", func() bool {
-			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-			return err != nil || strings.Contains(string(stat), ") Z ")
-		})
+		eventually(t, name+" ends with its worker", func() bool { return gone(pid) })
 	}
+}
+
+// gone says whether a process has ended, also where nobody has asked how.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
 // eventually waits, for a minute at most, for what must come to be.

@@ -52,9 +52,9 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 
 // MachineNeeds counts the memory that the processes of an agent will need on one of its further machines, before anything is allocated.
 func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.Need, err error) {
-	a := cfg.Agent(name)
-	if a == nil || machine < 1 || machine >= a.Machines.Count {
-		return nil, fmt.Errorf("there is no machine %d of an agent %q in the configuration", machine, name)
+	a, err := cfg.OfMachine(machine, name)
+	if err != nil {
+		return nil, err
 	}
 	m, err := ModelOf(cfg, a)
 	if err != nil {

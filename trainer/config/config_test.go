@@ -398,3 +398,26 @@ agents:
 		t.Errorf("another model: %v", diff)
 	}
 }
+
+// The key of an agent's machines is read from where the configuration says, is long enough, and no business of programs.
+func TestMachinesKey(t *testing.T) {
+	const variable = "CONFIG_TEST_MACHINES_KEY"
+	text := "run: {name: t}\nagents: {a: {role: main, model: m, machines: {count: 2, address: \"h:9\", key_env: " + variable + "}}}\n"
+	c, err := Parse("f.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(c.SecretEnv(), variable) {
+		t.Errorf("programs are given %s", variable)
+	}
+	for value, want := range map[string]string{"": "the environment variable " + variable + " is not set", "fifteen bytes..": "has 15 bytes, and needs at least 16 random ones", "sixteen bytes...": ""} {
+		t.Setenv(variable, value)
+		key, err := c.MachinesKey(c.Main())
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && string(key) != value {
+			t.Errorf("%q: %q, %v, want %s", value, key, err, want)
+		}
+	}
+	if n := len(c.OnOneMachine().Main().Ranks()); n != 1 || len(c.Main().Ranks()) != 2 {
+		t.Errorf("%d devices on one machine, %d on all", n, len(c.Main().Ranks()))
+	}
+}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
@@ -100,6 +101,18 @@ func (a *Agent) OnMachine() []string {
 		return a.Devices
 	}
 	return []string{a.Device}
+}
+
+// OfMachine returns the agent with a name if it has that further machine.
+func (c *Config) OfMachine(machine int, name string) (*Agent, error) {
+	a := c.Agent(name)
+	switch {
+	case a == nil:
+		return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(c.AgentNames(), ", "))
+	case machine < 1 || machine >= a.Machines.Count:
+		return nil, fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1 on", machine, name, name, a.Machines.Count)
+	}
+	return a, nil
 }
 
 // OnOneMachine is the configuration of what one machine does alone: all that is no training.

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// An agent trains on two machines by the commands of docs/ranks.md. The further one is stopped as a worker is, and so ends both, with the
+// same status. One that the configuration does not have is refused.
+func TestMachines(t *testing.T) {
+	t.Setenv("MGRPO_MACHINES_KEY", "known to these machines alone")
+	dir := t.TempDir()
+	command := func(more ...string) *exec.Cmd {
+		args := []string{"worker", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--agent", "planner", "--resume"}
+		for _, s := range []string{"run.dir=" + dir, "run.arm=single", "run.steps=100000", "run.threads=1", "run.checkpoint_every=1", "eval.before=false", "eval.queries=2",
+			"eval.samples=1", "task.queries_per_step=2", "grpo.rollouts=2", "cold_start.demonstrations=none"} {
+			args = append(args, "--set", s)
+		}
+		return program(t, "", append(args, more...)...)
+	}
+	machines := []string{"--set", "agents.planner.machines={count: 2, address: '127.0.0.1:" + freePort(t) + "', key_env: MGRPO_MACHINES_KEY}"}
+	worker, further, none := command(machines...), command(append(machines, "--machine", "1")...), command(append(machines, "--machine", "2")...)
+	if out, err := none.CombinedOutput(); none.ProcessState.ExitCode() != exitFailed || !strings.Contains(string(out), `there is no machine 2 of planner: agents.planner.machines.count is 2`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	var said [2]bytes.Buffer
+	for i, cmd := range []*exec.Cmd{worker, further} {
+		cmd.Stdout, cmd.Stderr = &said[i], &said[i]
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+	}
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		saved, err := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*", "manifest.json"))
+		if err != nil || len(saved) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("there is no checkpoint")
+		}
+	}
+	if err := further.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = further.Wait(), worker.Wait()
+	for i, cmd := range []*exec.Cmd{worker, further} {
+		want := []string{"a machine is asked to stop the run", "the worker of planner has ended: stopped before the end, as asked"}[i]
+		if status := cmd.ProcessState.ExitCode(); status != exitStopped || !strings.Contains(said[i].String(), want) {
+			t.Errorf("status %d, without %q:\n%s", status, want, said[i].String())
+		}
+	}
+	if !strings.Contains(said[1].String(), "planner/1") {
+		t.Errorf("the further machine does not say what its rank needs:\n%s", said[1].String())
+	}
+}
