@@ -78,6 +78,11 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
 				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or leave the rows out: nothing is sampled for them", name)})
 		}
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
+		if a := cfg.Agent(name); a.Machines.Count > 1 {
+			if _, err := cfg.MachinesKey(a); err != nil {
+				out = append(out, Finding{Fail, name, oneLine(err), "its machines know each other by this key (docs/ranks.md)"})
+			}
+		}
 	}
 	return out
 }

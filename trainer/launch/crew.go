@@ -126,10 +126,18 @@ func (f *follower) lost(how string) *LostError {
 // errEnded is the reason of a crew that rank 0 has ended.
 var errEnded = errors.New("launch: the followers were ended")
 
+// checkParent is an error in a process that would start itself again and again.
+func checkParent() error {
+	if _, follows := os.LookupEnv(followerEnv); follows {
+		return errors.New("launch: a follower runs this program as if it were a worker: call trainer.ServeFollower first in main")
+	}
+	return nil
+}
+
 // Start waits for the further machines, and starts a follower for each device. What they are to load is the first order.
 func Start(ctx context.Context, s Settings) (*Crew, error) {
-	if _, follows := os.LookupEnv(followerEnv); follows { // it would start itself again and again
-		return nil, errors.New("launch: a follower runs this program as if it were a worker: call trainer.ServeFollower first in main")
+	if err := checkParent(); err != nil {
+		return nil, err
 	}
 	c := &Crew{lease: s.Lease, over: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
 	far, err := s.Machines.take(ctx)

@@ -198,6 +198,9 @@ func TestFollowerStartsNone(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
 		t.Errorf("started %v, %v", c, err)
 	}
+	if err := Lend(t.Context(), Lending{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
+		t.Errorf("lent: %v", err)
+	}
 }
 
 // An error of rank 0's is the reason if nothing is wrong with the followers, and so is why the context ended.

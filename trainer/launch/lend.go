@@ -29,6 +29,9 @@ var ErrStopped = errors.New("launch: stopped, as asked")
 // the orders: what it sends is handed to the followers, and what they say is sent to it. The error is an *OverError if the run ended before
 // it was complete, and an *AbsentError if no worker was found for a time.
 func Lend(ctx context.Context, s Lending) error {
+	if err := checkParent(); err != nil {
+		return err
+	}
 	digest, err := program()
 	if err != nil {
 		return err

@@ -224,21 +224,26 @@ func (m *Machines) missing() string {
 	return strings.Join(names, " and ")
 }
 
-// Close tells the machines how the run ended, and listens no longer. Those that were in a crew may need a moment to come back for it.
+// Close tells the machines how the run ended, and listens no longer. Those that were in a crew come back for it when their followers are
+// gone; who does not within a lease is not waited for.
 func (m *Machines) Close(over Over) {
+	const longest = 4 << 10
 	if m == nil {
 		return
 	}
+	over.Why = over.Why[:min(len(over.Why), longest)]
 	m.mu.Lock()
-	m.over = &over
-	idle := m.lines
-	m.lines = map[int]*line{}
+	closed, idle := m.over != nil, m.lines
+	m.over, m.lines = &over, map[int]*line{}
 	m.mu.Unlock()
+	if closed {
+		return
+	}
 	for _, l := range idle {
 		m.dismiss(l, over)
 	}
 	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < 2*soon && m.anyUntold(); waited += look {
+	for waited := time.Duration(0); waited < m.settings.Lease && m.anyUntold(); waited += look {
 		time.Sleep(look)
 	}
 	_ = m.listener.Close()

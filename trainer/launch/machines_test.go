@@ -35,7 +35,7 @@ func listen(t *testing.T, agent string) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.Close(Over{Why: "the test is over"}) })
+	t.Cleanup(func() { w.Close(Over{}) })
 	return w
 }
 
@@ -58,13 +58,16 @@ func (w *worker) lending() Lending {
 	return Lending{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
 }
 
-// lend has a machine take part until the test ends, and tells how that ended.
-func lend(t *testing.T, s Lending) <-chan error {
+// lend has a machine take part until the run is over, which it is at the test's end, and tells how that ended.
+func (w *worker) lend(t *testing.T, s Lending) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- Lend(ctx, s) }()
-	t.Cleanup(cancel)
+	t.Cleanup(func() {
+		w.Close(Over{Why: "the test is over"})
+		cancel()
+	})
 	return ended
 }
 
@@ -89,7 +92,7 @@ func (w *worker) crew(t *testing.T) *Crew {
 // Followers of another machine obey in round after round, and the machine hears how the run ended.
 func TestMachines(t *testing.T) {
 	w := listen(t, "obeys")
-	ended := lend(t, w.lending())
+	ended := w.lend(t, w.lending())
 	for range 2 {
 		c := w.crew(t)
 		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { return nil })
@@ -124,7 +127,7 @@ func TestMachineFollowerLost(t *testing.T) {
 		t.Run(agent, func(t *testing.T) {
 			t.Parallel()
 			w := listen(t, agent)
-			lend(t, w.lending())
+			w.lend(t, w.lending())
 			c := w.crew(t)
 			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
 				<-ctx.Done()
@@ -143,7 +146,7 @@ func TestMachineFollowerLost(t *testing.T) {
 func TestMachinesRefuse(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
-	lend(t, w.lending())
+	w.lend(t, w.lending())
 	c := w.crew(t)
 	silent, err := net.Dial("tcp", w.listener.Addr().String())
 	if err != nil {
@@ -233,7 +236,7 @@ func TestMachineAsked(t *testing.T) {
 		w := listen(t, "obeys")
 		s, stop := w.lending(), make(chan struct{})
 		s.Asked = stop
-		ended := lend(t, s)
+		ended := w.lend(t, s)
 		if inRound {
 			w.crew(t)
 		}
@@ -262,7 +265,7 @@ func TestMachineVanishes(t *testing.T) {
 	wire := newCable(t, w.listener.Addr().String())
 	s := w.lending()
 	s.Address = wire.listener.Addr().String()
-	lend(t, s)
+	w.lend(t, s)
 	c := w.crew(t)
 	wire.pulled.Store(true)
 	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })
