@@ -64,19 +64,12 @@ func (m *lender) mustEnd(t *testing.T) {
 	}
 }
 
-// TestMachinesLearnAsOne: two machines with a device each learn what one machine with two devices learns, bit for bit, and two with two
-// what one with four does from a checkpoint on.
+// TestMachinesLearnAsOne: two machines with two devices each go on from a checkpoint as one machine with four does, bit for bit. Two with
+// one device each learn, in TestMachinesLost, what one with two does from the beginning.
 func TestMachinesLearnAsOne(t *testing.T) {
-	from, numbers := rankedRun(t)
-	dir := t.TempDir()
-	cfg := load(t, dir, append(onRanks(2), onMachines(t, 2, 1)...)...)
-	other := startMachine(t, cfg, 1)
-	seen := mustTrain(t, cfg, Options{})
-	other.mustEnd(t)
-	sameWeights(t, digests(t, dir, 3), digests(t, from, 3))
-	sameNumbers(t, seen.numbers(), numbers)
-
-	var learned []map[string]string
+	from, _ := rankedRun(t)
+	var dirs []string
+	var seen []*recorder
 	for _, on := range [][]string{{"agents.planner.devices=[cpu, cpu, cpu, cpu]"}, onMachines(t, 2, 2)} {
 		dir := filepath.Join(t.TempDir(), "run")
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
@@ -86,14 +79,25 @@ func TestMachinesLearnAsOne(t *testing.T) {
 		if cfg.Agent("planner").Machines.Count == 2 {
 			defer startMachine(t, cfg, 1).mustEnd(t)
 		}
-		mustTrain(t, cfg, Options{Resume: true})
-		learned = append(learned, digests(t, dir, 4))
+		dirs, seen = append(dirs, dir), append(seen, mustTrain(t, cfg, Options{Resume: true}))
 	}
-	sameWeights(t, learned[1], learned[0])
+	sameWeights(t, digests(t, dirs[1], 4), digests(t, dirs[0], 4))
+	sameNumbers(t, seen[1].numbers(), seen[0].numbers())
+	sameLedgers(t, dirs[1], dirs[0])
+}
+
+// sameLedgers fails if two runs did not train on the same rollouts.
+func sameLedgers(t *testing.T, got, want string) {
+	t.Helper()
+	for _, name := range []string{"planner.jsonl", "researcher.jsonl"} {
+		if readFile(t, filepath.Join(got, "ledger", name)) != readFile(t, filepath.Join(want, "ledger", name)) {
+			t.Errorf("%s trained on other rollouts", name)
+		}
+	}
 }
 
 // TestMachinesLost kills a follower on a further machine, then that machine's process, then the worker, each in another step, and starts
-// the processes again: the run ends with the bits of one that nothing interrupted, and so do the processes.
+// the processes again: two machines with a device each end with the bits of one with two that nothing interrupted.
 func TestMachinesLost(t *testing.T) {
 	want, _ := rankedRun(t)
 	dir := t.TempDir()
@@ -133,6 +137,7 @@ func TestMachinesLost(t *testing.T) {
 		t.Errorf("%d of %d strikes", struck, len(strikes))
 	}
 	sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
+	sameLedgers(t, dir, want)
 }
 
 // TestFollowerMisses: a follower says that a file is not there, so that rank 0 can say what several machines need.

@@ -67,19 +67,28 @@ type lender struct {
 	program string
 	tls     *tls.Config
 
-	mu   sync.Mutex
-	said string // the last note
+	mu    sync.Mutex
+	there bool      // a device takes part
+	said  time.Time // when a wait was spoken of
 }
 
-// note says something once, and not again for every device.
-func (l *lender) note(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+// waits says what is waited for, at once and then every minute, whichever device it is that waits.
+func (l *lender) waits(err error) {
 	l.mu.Lock()
-	again := text == l.said
-	l.said = text
-	l.mu.Unlock()
-	if !again {
-		l.Note(text)
+	defer l.mu.Unlock()
+	if time.Since(l.said) >= time.Minute || l.there {
+		l.said, l.there = time.Now(), false
+		l.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", l.Agent, l.Address, err))
+	}
+}
+
+// takesPart says that there is a wait no longer.
+func (l *lender) takesPart() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.there {
+		l.there = true
+		l.Note(fmt.Sprintf("machine %d takes part in %s at %s", l.Machine, l.Agent, l.Address))
 	}
 }
 
@@ -133,7 +142,7 @@ func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 		case time.Since(since) > l.Timeout:
 			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", l.Agent, l.Address), Waited: l.Timeout, Because: err.Error()}
 		}
-		l.note("waits for the worker of %s at %s: %v", l.Agent, l.Address, err)
+		l.waits(err)
 		select {
 		case <-time.After(every):
 		case <-l.Asked:
@@ -203,12 +212,13 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 		case <-over:
 		}
 	}()
-	l.note("machine %d takes part in %s at %s", l.Machine, l.Agent, l.Address)
+	l.takesPart()
 	w, err := c.hear()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil: // the worker is gone, and may be started again
+		time.Sleep(100 * time.Millisecond) // not without end beside one that says no more than hello
 		return nil
 	case w.Over != nil:
 		return w.Over.err(l.Agent)
@@ -219,8 +229,8 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 	return context.Cause(ctx)
 }
 
-// follow starts a follower and connects it with the worker until one of them is gone. Orders are handed on as they come. Of what the
-// follower says whole frames are, so that how it ended can be told after them.
+// follow starts a follower and connects it with the worker until one of them is gone. Orders are handed on as they come, and what the
+// follower says frame by frame, so that how it ended can be told after a whole one.
 func (l *lender) follow(c call, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
