@@ -2,11 +2,13 @@ package trainer
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,20 +72,77 @@ func TestMachinesLearnAsOne(t *testing.T) {
 	from, _ := rankedRun(t)
 	var dirs []string
 	var seen []*recorder
+	met := false
 	for _, on := range [][]string{{"agents.planner.devices=[cpu, cpu, cpu, cpu]"}, onMachines(t, 2, 2)} {
 		dir := filepath.Join(t.TempDir(), "run")
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
-		cfg := load(t, dir, append(onRanks(1, "run.steps=4"), on...)...)
+		cfg, r := load(t, dir, append(onRanks(1, "run.steps=4"), on...)...), &recorder{}
 		if cfg.Agent("planner").Machines.Count == 2 {
-			defer startMachine(t, cfg, 1).mustEnd(t)
+			other := startMachine(t, cfg, 1)
+			defer other.mustEnd(t)
+			r.on = func(agent, phase string, _ int) {
+				if !met && agent == "planner" && phase == "learn" {
+					met = true
+					checkMeeting(t, other)
+				}
+			}
 		}
-		dirs, seen = append(dirs, dir), append(seen, mustTrain(t, cfg, Options{Resume: true}))
+		if err := Train(t.Context(), cfg, Options{Resume: true, Observer: r}); err != nil {
+			t.Fatalf("%v\n%s", err, r)
+		}
+		dirs, seen = append(dirs, dir), append(seen, r)
+	}
+	if !met {
+		t.Error("nobody has looked where the ranks meet")
 	}
 	sameWeights(t, digests(t, dirs[1], 4), digests(t, dirs[0], 4))
 	sameNumbers(t, seen[1].numbers(), seen[0].numbers())
 	sameLedgers(t, dirs[1], dirs[0])
+}
+
+// checkMeeting holds where ranks have connections to each other against their machines' addresses: rank 1, of this machine, is at 127.0.0.2,
+// and rank 2, of the other, is not.
+func checkMeeting(t *testing.T, other *lender) {
+	t.Helper()
+	here, there := followersOf(t, os.Getpid())["planner rank=1"], followersOf(t, other.cmd.Process.Pid)["planner rank=2"]
+	if here == 0 || there == 0 {
+		t.Errorf("rank 1 is process %d, rank 2 is process %d", here, there)
+		return
+	}
+	if at := addressesOf(t, here); !at["127.0.0.2"] {
+		t.Errorf("rank 1 is reached at %v", at)
+	}
+	if at := addressesOf(t, there); !at["127.0.0.1"] || at["127.0.0.2"] {
+		t.Errorf("rank 2 is reached at %v", at)
+	}
+}
+
+// addressesOf are the local addresses of a process's TCP sockets.
+func addressesOf(t *testing.T, pid int) map[string]bool {
+	t.Helper()
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
+	if err != nil {
+		t.Error(err)
+	}
+	local := map[string]string{} // by inode
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 9 && len(f[1]) == 13 { // as the CPU has it, little-endian
+			if b, err := hex.DecodeString(f[1][:8]); err == nil {
+				slices.Reverse(b)
+				local["socket:["+f[9]+"]"] = net.IP(b).String()
+			}
+		}
+	}
+	out := map[string]bool{}
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, file := range files {
+		if to, err := os.Readlink(file); err == nil && local[to] != "" {
+			out[local[to]] = true
+		}
+	}
+	return out
 }
 
 // sameLedgers fails if two runs did not train on the same rollouts.
