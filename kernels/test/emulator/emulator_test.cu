@@ -137,6 +137,19 @@ void give_back(void *memory, void *stream) {
   cudaFreeAsync(memory, stream_of(stream));
 }
 
+TEST(Emulator, PowersAreOffAsOftenAsAsked) {
+  int off = 0;
+  for (int i = 1; i <= 1000; i++) {
+    const float x = -0.013f * static_cast<float>(i), exact = (expf)(x);  // not the macro
+    const int64_t ulps = int64_t(std::bit_cast<uint32_t>(expf(x))) - int64_t(std::bit_cast<uint32_t>(exact));
+    EXPECT_LE(std::abs(ulps), emulator::ulps) << x;
+    off += ulps != 0;
+  }
+  EXPECT_EQ(off > 600, emulator::ulps > 0) << off;
+  EXPECT_EQ(expf(0.0f), 1);
+  EXPECT_EQ(exp2f(-200.0f), 0);
+}
+
 TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
   const mgrpo_scratch scratch{ask, give_back};
   Scratch<float> gradient(nullptr);
