@@ -125,9 +125,9 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 }
 
 // evaluationDir is where something that is done with a checkpoint leaves what it writes. The name ends with the beginning of a digest of
-// the configuration, so that an evaluation with other settings leaves this one as it is.
+// configuration and checkpoint, so that an evaluation with other settings, or of another run, leaves this one as it is.
 func evaluationDir(cfg *config.Config, what, stepDir string) string {
-	digest := sha256.Sum256(cfg.Dump("/"))
+	digest := sha256.Sum256(append(cfg.Dump("/"), stepDir...))
 	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 

@@ -87,6 +87,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 	}
+	err = errors.New("the worker's process failed") // what machines are told in a panic, which leaves no other
 	for {
 		this, err := trainRound(ctx, cfg, opt)
 		switch {

@@ -422,7 +422,10 @@ func TestMachines(t *testing.T) {
 	for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
 		probe.Exec.Command[2] = strings.TrimPrefix(probe.Exec.Command[2], `[ "$MGRPO_MACHINE" != 0 ] || `)
 	}
-	job.Spec.CompletionMode, job.Spec.Completions, job.Spec.Parallelism, p.Subdomain = nil, nil, nil, ""
+	if s := job.Spec.SuccessPolicy; s == nil || len(s.Rules) != 1 || *s.Rules[0].SucceededIndexes != "0" {
+		t.Errorf("the success of pod 0, the worker's, is to be the Job's: %+v", s)
+	}
+	job.Spec.CompletionMode, job.Spec.Completions, job.Spec.Parallelism, job.Spec.SuccessPolicy, p.Subdomain = nil, nil, nil, nil, ""
 	c.Args, c.Env, c.Ports = rest, c.Env[:len(c.Env)-2], c.Ports[:1]
 	if d := cmp.Diff(alone, job); d != "" {
 		t.Errorf("beyond that it differs from workers.yaml (-there +here):\n%s", d)

@@ -17,6 +17,8 @@ type hello struct {
 	Device  int      `json:"device"`  // index
 	Devices []string `json:"devices"` // all of the machine
 	Address string   `json:"address"` // of the machine, as it sees its end of the connection
+
+	Lease time.Duration `json:"lease"`
 }
 
 // word is what the worker says to a machine until a follower is to be started. It has one of these.
@@ -88,6 +90,8 @@ func (h hello) refusal(s MachineSettings, program string) string {
 		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered to %d: there is no machine %d", s.Agent, s.Count, s.Count-1, h.Machine)
 	case !slices.Equal(h.Devices, s.Devices):
 		return fmt.Sprintf("its devices are %.200q and the worker's are %q: give all machines of %s the same configuration", h.Devices, s.Devices, s.Agent)
+	case h.Lease != s.Lease:
+		return fmt.Sprintf("its store.lease is %v and the worker's is %v: give all machines of %s the same configuration", h.Lease, s.Lease, s.Agent)
 	case h.Program != program:
 		return fmt.Sprintf("it runs another program than the worker (%.32q, and %s): give all machines of %s the same build of mgrpo", h.Program, program, s.Agent)
 	}

@@ -56,6 +56,12 @@ func Lend(ctx context.Context, s Lending) error {
 	err = <-ended // the others' reasons are the same, or that this one has ended
 	over(errEnded)
 	devices.Wait()
+	close(ended)
+	for other := range ended { // where one found nobody to ask for the end, another may have been told of it
+		if told := new(*OverError); err == ErrStopped && (other == errComplete || errors.As(other, told)) {
+			err = other
+		}
+	}
 	if err == errComplete {
 		return nil
 	}
@@ -173,7 +179,7 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	if err = c.HandshakeContext(ctx); err != nil {
 		return c, err
 	}
-	h := hello{Program: l.program, Agent: l.Agent, Machine: l.Machine, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr())}
+	h := hello{Program: l.program, Agent: l.Agent, Machine: l.Machine, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
 	if err = say(c, helloFrame, h); err != nil {
 		return c, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -101,7 +102,8 @@ func (m *Machines) accept() {
 func (m *Machines) admit(conn net.Conn) {
 	secure := tls.Server(conn, m.tls)
 	l := &line{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
-	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(m.settings.Lease)))
+	const toProve = 5 * time.Second
+	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(min(m.settings.Lease, toProve))))
 	var content []byte
 	var h hello
 	if err == nil {
@@ -122,8 +124,33 @@ func (m *Machines) admit(conn net.Conn) {
 		l.dismiss(word{Refused: why})
 		return
 	}
+	if why := m.strays(l.here, h.Address); why != "" {
+		m.speak(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
+		l.dismiss(word{Refused: why})
+		return
+	}
 	l.machine, l.device, l.address, l.rank = h.Machine, h.Devices[h.Device], h.Address, h.Machine*len(h.Devices)+h.Device
 	m.enter(l)
+}
+
+// strays says why ranks could not meet at the two ends of a connection; "" if they can.
+func (m *Machines) strays(here, there string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range m.lines {
+		if other.here != here {
+			return fmt.Sprintf("it reached this machine at %s, and another at %s, where its ranks are to meet: make agents.%s.machines.address one address that all reach", here, other.here, m.settings.Agent)
+		}
+	}
+	if isLoopback(there) != isLoopback(here) {
+		return fmt.Sprintf("it says that its own address is %s, and reached this machine at %s: ranks connect both ways, without a tunnel", there, here)
+	}
+	return ""
+}
+
+func isLoopback(address string) bool {
+	at, err := netip.ParseAddr(address)
+	return err == nil && at.IsLoopback()
 }
 
 // speak says what became of a connection that does not take part, but not without end.
@@ -225,7 +252,7 @@ func (m *Machines) missing() string {
 }
 
 // Close tells the machines how the run ended, and listens no longer. Those that were in a crew come back for it when their followers are
-// gone; who does not within a lease is not waited for.
+// gone; who does not within the time in which a follower must give a sign of life is not waited for.
 func (m *Machines) Close(over Over) {
 	const longest = 4 << 10
 	if m == nil {
@@ -243,7 +270,7 @@ func (m *Machines) Close(over Over) {
 		m.dismiss(l, over)
 	}
 	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < m.settings.Lease && m.anyUntold(); waited += look {
+	for waited := time.Duration(0); waited < max(m.settings.Lease, toStart) && m.anyUntold(); waited += look {
 		time.Sleep(look)
 	}
 	_ = m.listener.Close()

@@ -157,7 +157,8 @@ func TestMachinesRefuse(t *testing.T) {
 		`this is the worker of obeys, and the machine is one of "other"`: func(s *Lending) { s.Agent = "other" },
 		"machines are numbered to 1: there is no machine 2":              func(s *Lending) { s.Machine = 2 },
 		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:     func(s *Lending) { s.Devices = s.Devices[1:] },
-		"refuses machine 1: machine 1 is there already, at 127.0.0.1":    func(s *Lending) { s.Lease = time.Second },
+		"refuses machine 1: machine 1 is there already, at 127.0.0.1":    func(*Lending) {},
+		"its store.lease is 1s and the worker's is 3s":                   func(s *Lending) { s.Lease = time.Second },
 	} {
 		s := w.lending()
 		change(&s)
@@ -165,7 +166,10 @@ func TestMachinesRefuse(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if w := w.hears(t, hello{Program: "another", Agent: "obeys", Machine: 1, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1"}); !strings.Contains(w.Refused, "it runs another program than the worker") {
+	if w := w.hears(t, hello{Program: "another", Agent: "obeys", Machine: 1, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
+		t.Errorf("%+v", w)
+	}
+	if w := w.hears(t, hello{Program: w.program, Agent: "obeys", Machine: 1, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
 		t.Errorf("%+v", w)
 	}
 	for _, greeting := range []any{nil, hello{}, hello{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
@@ -353,6 +357,7 @@ func FuzzHello(f *testing.F) {
 		`{"machine":0,"devices":["cpu"],"address":"10.0.0.7"}`,
 		`{"machine":1,"devices":["cpu"],"address":"::"}`,
 		`{"machine":1,"devices":["cpu"],"address":"node7"}`,
+		`{"machine":1,"devices":["cpu"],"address":"fe80::1%eth0"}`,
 	} {
 		var b bytes.Buffer
 		if err := sayRaw(&b, []byte(text)); err != nil {
@@ -370,7 +375,7 @@ func FuzzHello(f *testing.F) {
 		if err != nil || h.refusal(settings, "p") != "" {
 			return
 		}
-		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil {
+		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil { // which takes no zone
 			t.Fatalf("%+v was let in", h)
 		}
 	})

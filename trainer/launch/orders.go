@@ -156,7 +156,7 @@ func (o Order) check() error {
 // isAddress says whether a text is the address of one machine.
 func isAddress(text string) bool {
 	at, err := netip.ParseAddr(text)
-	return err == nil && !at.IsUnspecified() && !at.IsMulticast()
+	return err == nil && !at.IsUnspecified() && !at.IsMulticast() && at.Zone() == ""
 }
 
 // decodeJSON reads one value, without fields that are not known.

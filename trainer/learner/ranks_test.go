@@ -79,7 +79,7 @@ func TestRanksLoseOne(t *testing.T) {
 
 // Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
 func TestRanksCancelOne(t *testing.T) {
-	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 3})
+	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 3, "layers": 5})
 }
 
 // So they do wherever in its work the device of one rank is lost to it.
@@ -453,12 +453,23 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 type ending struct {
 	ranks.Group
 	exchanges int
+	layers    bool // gradients of layers are counted, not exchanges
 	end       func()
+}
+
+func (g *ending) Accumulate(ctx context.Context, sum, t *torch.Tensor, first, total int64) error {
+	err := g.Group.Accumulate(ctx, sum, t, first, total)
+	if g.layers {
+		g.in(g.exchanges - 1)
+	}
+	return err
 }
 
 func (g *ending) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
 	all, err := g.Group.Exchange(ctx, mine, most)
-	g.in(g.exchanges - 1)
+	if !g.layers {
+		g.in(g.exchanges - 1)
+	}
 	return all, err
 }
 
@@ -478,6 +489,11 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	failed := filepath.Join(dir, "the other rank has failed")
 	ends := &ending{Group: g, end: cancel}
 	l := keeping(t, ends, 1)
+	if what == "layers" {
+		o := l.opt
+		o.Checkpoint, ends.layers = true, true
+		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), o)
+	}
 	why := context.Canceled
 	if how == "device" {
 		ends.end, why = func() { l.model.Device.Close() }, torch.ErrClosed
@@ -491,7 +507,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 		ends.in(n)
 	}
 	switch what {
-	case "update":
+	case "update", "layers":
 		_, err = l.Update(ctx, batch, 1e-3)
 	case "demonstrations":
 		_, err = l.Supervise(ctx, batch, 1e-3)

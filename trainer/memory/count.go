@@ -161,7 +161,11 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	if !n.Shares {
 		n.add(Weights, weights+rotary)
 		if half && !cfg.Frozen(a) {
-			n.keep(a, Master, 4*longestShare(parameters, len(a.Ranks())))
+			master := 4 * longestShare(parameters, len(a.Ranks()))
+			if a.State == "host" { // which has all of it while the model is loaded, and moments after that
+				master = max(master, 4*parameters-8*longestShare(trained, len(a.Ranks())))
+			}
+			n.keep(a, Master, master)
 		}
 	}
 	if a.Adapts() {
