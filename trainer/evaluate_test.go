@@ -79,7 +79,13 @@ func TestEvaluationDirs(t *testing.T) {
 	of := func(set ...string) string {
 		return evaluationDir(load(t, dir, set...), "eval", "checkpoints/step-000003")
 	}
-	if of() != of() || !strings.HasPrefix(filepath.Base(of()), "step-000003-") || of() == of("eval.temperature=0") || of() == of("eval.samples=7") {
-		t.Errorf("%s, %s, %s", of(), of("eval.temperature=0"), of("eval.samples=7"))
+	first := of()
+	if again := of(); again != first || !strings.HasPrefix(filepath.Base(first), "step-000003-") {
+		t.Errorf("%s, and again %s", first, again)
+	}
+	for _, set := range []string{"eval.temperature=0", "eval.samples=7"} {
+		if of(set) == first {
+			t.Errorf("with %s it is %s, too", set, first)
+		}
 	}
 }
