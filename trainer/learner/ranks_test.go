@@ -217,7 +217,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
 			opt := c.model
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
-			opt.HostMaster, o.Checkpoint = o.HostState, c.layers && g != ranks.Group(ranks.Solo{})
+			opt.HostMaster, o.Checkpoint = o.HostState, c.layers
 			if c.mixture {
 				o.Balance = 0.05
 				return mixtureLearner(t, device, o)
