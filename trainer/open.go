@@ -23,17 +23,17 @@ type setup struct {
 	Dir         string // run.dir, resolved
 	Task        task.Task
 	Observer    metrics.Observer
-	Health      *health.Server     // learns of the worker; nil: nobody does
-	Live        *live.Page         // learns of it, too; nil: none does
-	Offers      []archive.Manifest // the checkpoints at hand, newest first
-	Date        string             // YYYY-MM-DD, the run's as far as this process knows
-	From        *archive.Manifest  // the one of them to continue; nil starts afresh
-	Checkpoints string             // folder of the run's checkpoints; "": within Dir
-	Process     *assemble.Process  // of the agents here
-	Frozen      bool               // no learner at all: evaluation
-	FS          durable.FS         // to write checkpoints and ledgers to; nil: the disk
-	Gateway     *Gateway           // of this process; nil: it has none
-	Stop        <-chan struct{}    // closed to ask for a clean stop; may be nil
+	Health      *health.Server    // learns of the worker; nil: nobody does
+	Live        *live.Page        // learns of it, too; nil: none does
+	Offers      beginnings        // the checkpoints at hand
+	Date        string            // YYYY-MM-DD, the run's as far as this process knows
+	From        *archive.Manifest // the one of them to continue; nil starts afresh
+	Checkpoints string            // folder of the run's checkpoints; "": within Dir
+	Process     *assemble.Process // of the agents here
+	Frozen      bool              // no learner at all: evaluation
+	FS          durable.FS        // to write checkpoints and ledgers to; nil: the disk
+	Gateway     *Gateway          // of this process; nil: it has none
+	Stop        <-chan struct{}   // closed to ask for a clean stop; may be nil
 }
 
 // openWorker puts the agent of a member together and continues the state that s.From names.

@@ -131,6 +131,50 @@ func TestWorkersResume(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
+// TestWaitingWorkerOffersWhatIsThere has a second worker of an agent wait for the first one's place, as one does that was replaced while
+// it was suspended. The first is lost steps later, when the checkpoints that the second has seen are deleted: the team goes on all the same.
+func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
+	dir, url := t.TempDir(), startRedis(t)
+	work := func(ctx context.Context, agent string, seen *recorder) <-chan error {
+		cfg := load(t, filepath.Join(dir, agent), append(untaught, "run.steps=8", "run.checkpoint_every=1", "run.threads=1", "store.url="+url, "store.lease=1m")...)
+		out := make(chan error, 1)
+		go func() { out <- Train(ctx, cfg, Options{Agents: []string{agent}, Resume: true, Observer: seen}) }()
+		return out
+	}
+	first, second := &recorder{}, &recorder{}
+	ctx, lose := context.WithCancel(t.Context())
+	defer lose()
+	var heir <-chan error
+	first.on = func(agent, phase string, _ int) {
+		switch {
+		case agent == "planner" && phase == "step-2" && heir == nil:
+			for len(steps(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil { // it is written beside the steps
+				time.Sleep(10 * time.Millisecond)
+			}
+			heir = work(t.Context(), "researcher", second)
+			for !strings.Contains(second.String(), "another worker of researcher is alive") && t.Context().Err() == nil {
+				time.Sleep(10 * time.Millisecond)
+			}
+		case agent == "planner" && phase == "step-6":
+			lose()
+		}
+	}
+	planner, researcher := work(t.Context(), "planner", first), work(ctx, "researcher", first)
+	if err := <-researcher; !errors.Is(err, context.Canceled) || heir == nil {
+		t.Fatalf("the first worker ended with: %v", err)
+	}
+	if err := <-planner; !Resumable(err) {
+		t.Fatalf("the planner ended with: %v", err)
+	}
+	if got := steps(t, filepath.Join(dir, "researcher")); got[0] < 3 {
+		t.Fatalf("the second worker has seen one of the checkpoints %v", got)
+	}
+	planner = work(t.Context(), "planner", first)
+	if err := errors.Join(toTheEnd(<-planner), toTheEnd(<-heir)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // copyRun makes a copy of a run's folder to do harm to.
 func copyRun(t *testing.T, dir string) string {
 	t.Helper()
@@ -265,7 +309,7 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir, Offers: []archive.Manifest{from}})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir, Offers: beginnings{points: []archive.Manifest{from}}})
 	if err != nil {
 		t.Fatal(err)
 	}

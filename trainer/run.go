@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
@@ -116,15 +117,15 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	own := *cfg // with the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
-	points, err := startingPoints(cfg, dir, opt)
-	if err != nil {
+	offers := beginnings{dir: dir, read: func() ([]archive.Manifest, error) { return startingPoints(cfg, dir, opt) }}
+	if err := offers.renew(); err != nil { // before the folder is made: a run that may not begin leaves nothing behind
 		return this, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return this, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, cfg, opt, setup{Dir: dir, Offers: points, Date: dateOf(cfg, opt.Resume)})
+	team, err := openTeam(opening, cfg, opt, setup{Dir: dir, Offers: offers, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
 		return team.accident, err

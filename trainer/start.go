@@ -24,6 +24,28 @@ const configFile = "config.yaml"
 // ErrFinished is a run of which nothing is left to train.
 var ErrFinished = errors.New("nothing is left to train; raise run.steps")
 
+// beginnings are the checkpoints that a worker of this process can go on from, newest first.
+type beginnings struct {
+	points  []archive.Manifest
+	dir     string // of the run; "": points do not change
+	listing string
+	read    func() ([]archive.Manifest, error)
+}
+
+// renew reads the checkpoints if their manifests are others than when they were read last.
+func (b *beginnings) renew() error {
+	if b.dir == "" {
+		return nil
+	}
+	listing, err := archive.CheckpointsOf(b.dir).Listing()
+	if err != nil || listing == b.listing {
+		return err
+	}
+	b.listing = listing
+	b.points, err = b.read()
+	return err
+}
+
 // startingPoints are the checkpoints that a worker of this process can go on from, newest first; none in a fresh
 // run. A folder that holds checkpoints is never started over, and a resumed run has the settings it began with.
 func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
@@ -85,8 +107,8 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	}
 	checkpoints := archive.CheckpointsOf(s.Dir)
 	if s.From == nil {
-		if len(s.Offers) > 0 {
-			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", s.Offers[0].Step))
+		if at := s.Offers.points; len(at) > 0 {
+			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", at[0].Step))
 		}
 		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh})
 	}

@@ -48,7 +48,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
-	if err = t.enter(ctx, s, names); err == nil {
+	if err = t.enter(ctx, &s, names); err == nil {
 		err = t.load(ctx, s)
 	}
 	if err != nil {
@@ -60,8 +60,8 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	return t, nil
 }
 
-// enter joins the run for all agents of this process and learns where it starts.
-func (t *team) enter(ctx context.Context, s setup, names []string) error {
+// enter joins the run for all agents of this process and learns where it starts, of s.Offers as they are when it has the places.
+func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {
 		return err
@@ -69,12 +69,11 @@ func (t *team) enter(ctx context.Context, s setup, names []string) error {
 	// A program may do something else when it is played again, so a lost worker's rollouts cannot be repeated.
 	// Rollouts that were made ahead, by earlier weights, cannot either: whoever goes on from a version has that one's weights alone.
 	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
-	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Offers: archive.StatesOf(s.Offers, s.Date),
-		Finished: !s.Frozen && len(s.Offers) > 0 && finished(s.Config, s.Offers[0], s.Task)}
+	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrOver) {
-			return nothingLeft(s.Config, s.Offers[0])
+			return nothingLeft(s.Config, s.Offers.points[0])
 		}
 		if err != nil {
 			return err
@@ -94,10 +93,23 @@ func (t *team) enter(ctx context.Context, s setup, names []string) error {
 	return nil
 }
 
+// states are what a worker can start from, now, and whether nothing is left to do from the newest of them.
+func (s *setup) states() (offers []store.Offer, over bool, err error) {
+	if err := s.Offers.renew(); err != nil {
+		return nil, false, err
+	}
+	at := s.Offers.points
+	return archive.StatesOf(at, s.Date), !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
+}
+
 // load opens the workers on the state that the team starts from.
 func (t *team) load(ctx context.Context, s setup) error {
-	if i := slices.IndexFunc(s.Offers, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
-		s.From = &s.Offers[i]
+	at := s.Offers.points
+	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
+		s.From = &at[i]
+	}
+	if s.From == nil && t.start.Version != store.Afresh { // all checkpoints would be set aside
+		return fmt.Errorf("the checkpoint of version %d, from which the team goes on, is in %s no more", t.start.Version, archive.CheckpointsDir(s.Dir))
 	}
 	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all see it
 		if err := t.finish(ctx); err != nil {

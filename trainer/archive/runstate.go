@@ -2,6 +2,8 @@ package archive
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -219,6 +221,25 @@ func (c Checkpoints) List() ([]int64, error) {
 		_, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile))
 		return err != nil
 	}), nil
+}
+
+// Listing is a digest of all manifests and results. As long as it is the same, so are the Offers, unless files were damaged.
+func (c Checkpoints) Listing() (string, error) {
+	steps, err := c.steps()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, step := range steps {
+		for _, name := range []string{manifestFile, resultsFile} {
+			data, err := durable.ReadSmall(filepath.Join(c.StepDir(step), name), maxManifestBytes)
+			if err != nil { // there is none, or none that can be used
+				data = []byte("none")
+			}
+			fmt.Fprintf(sum, "%d %s %d\n%s", step, name, len(data), data)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // steps returns the steps that have a folder, ascending. If c.Dir does not exist there are none.

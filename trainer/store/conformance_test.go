@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,6 +159,57 @@ func TestTakeover(t *testing.T) {
 		}
 		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
 			t.Errorf("answer %+v, %v", r, err)
+		}
+	})
+}
+
+// A worker that waits for a place offers what is there when it gets the place: the worker before it has made checkpoints meanwhile, and
+// deleted those that were there.
+func TestOffersAreRenewed(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		join := func(agent string, h Hello) *Member {
+			m, err := b.open(t, Options{}).Join(ctx, agent, h, silent)
+			must(t, err)
+			return m
+		}
+		boss, before := join("boss", from(3)), join("help", from(3))
+		start(t, boss, before)
+		var there atomic.Int64
+		there.Store(3)
+		waits, heir := make(chan string, 1), make(chan *Member)
+		go func() {
+			h := from()
+			h.Renew = func() ([]Offer, bool, error) { return from(there.Load()).Offers, false, nil }
+			m, err := b.open(t, Options{}).Join(ctx, "help", h, func(what string) { waits <- what })
+			if err != nil {
+				t.Error(err)
+			}
+			heir <- m
+		}()
+		if what := <-waits; !strings.Contains(what, "another worker of help is alive") {
+			t.Errorf("it waits: %s", what)
+		}
+		for v := range int64(6) {
+			must(t, before.PublishVersion(ctx, 4+v))
+		}
+		there.Store(9)
+		must(t, before.Leave(ctx))
+		m := <-heir
+		if m == nil {
+			return
+		}
+		if s := start(t, m); !s.Follows || s.Version != 9 || s.Digest != "digest9" {
+			t.Errorf("the heir goes on from %+v", s)
+		}
+		must(t, m.Leave(ctx))
+		must(t, boss.Leave(ctx))
+
+		broken := errors.New("the disk is broken")
+		h := from()
+		h.Renew = func() ([]Offer, bool, error) { return nil, false, broken }
+		if _, err := b.open(t, Options{Run: "another"}).Join(ctx, "help", h, silent); !errors.Is(err, broken) {
+			t.Errorf("joined without knowing its states: %v", err)
 		}
 	})
 }

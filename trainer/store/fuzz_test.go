@@ -111,7 +111,7 @@ func FuzzReplies(f *testing.F) {
 		if err != nil && !errors.As(err, &bad) {
 			t.Errorf("claim: %v", err)
 		}
-		j, err := (&Store{opts: Options{Run: "r"}}).joining("help", team)
+		j, err := (&Store{opts: Options{Run: "r"}}).joining(&Member{agent: "help"}, team)
 		if err != nil {
 			t.Fatal(err)
 		}

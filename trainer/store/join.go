@@ -36,6 +36,10 @@ type Hello struct {
 	Offers        []Offer           // newest first
 	Deterministic bool              // the work of a lost worker can be repeated bit for bit
 	Finished      bool              // nothing is left to do from the newest of the offers
+
+	// Renew reads Offers and Finished again. Join calls it before each request for the place: as long as another worker has the place,
+	// that worker may write and delete checkpoints. nil: they do not change.
+	Renew func() (offers []Offer, finished bool, err error)
 }
 
 // Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the
@@ -43,7 +47,7 @@ type Hello struct {
 // lists the differences.
 //
 // If another worker has the place, Join waits for one lease until that worker leaves or its lease expires; so a worker
-// can be started again right after a crash. Then Join returns an error.
+// can be started again right after a crash. Then Join returns an error. What the worker offers is what is there when it gets the place.
 //
 // If the agent's last worker in the round was lost, the new worker takes the place over on two conditions: it offers the
 // version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise
@@ -53,14 +57,17 @@ type Hello struct {
 // If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join
 // returns ErrOver: a new round would wait for workers that do not come any more.
 func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
-	j, err := s.joining(agent, h)
-	if err != nil {
-		return nil, err
-	}
-	m := &Member{Store: s, agent: agent, leaseToken: j.leaseToken, offers: j.offers}
+	m := &Member{Store: s, agent: agent, leaseToken: rand.Text()}
 	defer failpoint.Around("join.place")()
 	since := time.Now()
 	for refused := false; ; {
+		if err := h.renew(); err != nil {
+			return nil, err
+		}
+		j, err := s.joining(m, h)
+		if err != nil {
+			return nil, err
+		}
 		answer, err := j.ask(ctx, m)
 		if err != nil {
 			return nil, err
@@ -95,19 +102,26 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 	return m, nil
 }
 
-// joining is a request for a place, with the keys and arguments of joinScript.
-type joining struct {
-	s          *Store
-	agent      string
-	leaseToken string
-	hello      greeting
-	offers     offers
-	keys       []string
-	args       []any
+func (h *Hello) renew() (err error) {
+	if h.Renew != nil {
+		h.Offers, h.Finished, err = h.Renew()
+	}
+	return err
 }
 
-func (s *Store) joining(agent string, h Hello) (*joining, error) {
-	j := &joining{s: s, agent: agent, leaseToken: rand.Text(), offers: h.Offers,
+// joining is a request for a place, with the keys and arguments of joinScript.
+type joining struct {
+	s      *Store
+	agent  string
+	hello  greeting
+	offers offers
+	keys   []string
+	args   []any
+}
+
+func (s *Store) joining(m *Member, h Hello) (*joining, error) {
+	agent := m.agent
+	j := &joining{s: s, agent: agent, offers: h.Offers,
 		hello: greeting{Protocol: ProtocolVersion, Agents: h.Agents, Config: h.Config, Deterministic: h.Deterministic}}
 	if err := errors.Join(j.hello.check(), j.offers.check()); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -125,7 +139,7 @@ func (s *Store) joining(agent string, h Hello) (*joining, error) {
 	}
 	j.keys = []string{s.key("epochs"), s.key("events"), s.key("meta"), s.key("versions"), s.key("phases"), s.key("stop"), s.key("offers"),
 		s.key("record"), s.key("claimed", agent), s.key("met", "ready"), s.key("met", "finished"), s.key("lease", agent)}
-	j.args = []any{agent, j.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), bit(h.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(h.Finished)}
+	j.args = []any{agent, m.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), bit(h.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(h.Finished)}
 	for _, a := range h.Agents {
 		j.keys = append(j.keys, s.key("lease", a))
 		j.args = append(j.args, a)
@@ -161,7 +175,7 @@ func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 		return joinAnswer{}, err
 	}
 	answer, err := j.read(reply)
-	m.epoch, m.nonce = answer.epoch, answer.nonce
+	m.epoch, m.nonce, m.offers = answer.epoch, answer.nonce, j.offers
 	return answer, err
 }
 

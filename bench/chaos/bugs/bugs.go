@@ -94,6 +94,11 @@ announce(KEYS[2], ARGV[5])
 		Old:  "  again = ARGV[8] == '1' and", New: "  again = true or",
 		Suite: storeTests("TestRewind"),
 	}, {
+		Name: "who waited for a place offers the checkpoints of before",
+		File: "trainer/store/join.go",
+		Old:  "	if h.Renew != nil {\n", New: "	if h.Renew != nil && h.Offers == nil {\n",
+		Suite: storeTests("TestOffersAreRenewed"),
+	}, {
 		Name: "the team starts from checkpoints of one step, not of one digest",
 		File: "trainer/store/join.go",
 		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
