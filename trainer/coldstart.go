@@ -91,11 +91,10 @@ func (w *worker) teach(ctx context.Context, c *archive.ColdStart) error {
 		c.Seconds += clock.laps["learn"]
 		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
 	}
-	w.observer.Report(metrics.Record{Kind: metrics.KindColdStart, Agent: w.name, Values: map[string]float64{
+	return w.report(ctx, metrics.Record{Kind: metrics.KindColdStart, Agent: w.name, Values: map[string]float64{
 		"loss": c.Loss / float64(counted), "updates": float64(set.Steps), "trained_tokens": c.Tokens,
 		"learn_seconds": c.Seconds, "learn_tokens_per_second": c.Tokens / c.Seconds,
 	}})
-	return nil
 }
 
 // leaveColdStart puts the state of a cold start on disk if err ends it for a while and not for a fault. It returns err.

@@ -198,7 +198,9 @@ func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered
 		record.Scores = scoresOf(answers, w.cfg.Run.Seed)
 	}
 	w.archive.Evaluated(version, accuracy(own))
-	w.observer.Report(record)
+	if err := w.report(ctx, record); err != nil {
+		return nil, err
+	}
 	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
 	return answers, nil
 }

@@ -15,6 +15,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
+// report reports a record, if the place is still this worker's: where a record is of an earlier step than the one before it, readers take
+// it that the run went back.
+func (w *worker) report(ctx context.Context, r metrics.Record) error {
+	if err := w.member.ConfirmPlace(ctx); err != nil {
+		return err
+	}
+	w.observer.Report(r)
+	return nil
+}
+
 // stepRecord sums up one step of this agent. docs/metrics.md says what each name means.
 func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
 	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {

@@ -65,7 +65,9 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	w.count(held, outcomes)
-	w.observer.Report(record) // before the version: whoever stops a run by its records stops it before the next step
+	if err := w.report(ctx, record); err != nil { // before the version: whoever stops a run by its records stops it before the next step
+		return err
+	}
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}

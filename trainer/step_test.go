@@ -6,6 +6,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -48,6 +49,37 @@ func TestForeignHolding(t *testing.T) {
 	}
 	if _, err := w.groups(held, complete); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReplacedWorkerReportsNothing: a worker that was suspended goes on after its successor has made further steps. Readers would take its
+// record of an earlier step for the news that the run went back.
+func TestReplacedWorkerReportsNothing(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	hello := store.Hello{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	seen := &recorder{}
+	var members []*store.Member
+	for i, want := range []string{"", "was replaced by another"} {
+		m, err := s.Join(t.Context(), "planner", hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, m)
+		w := &worker{name: "planner", member: members[0], observer: seen}
+		switch err := w.report(t.Context(), metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: "planner"}); {
+		case want == "" && err != nil, want != "" && (err == nil || !store.Rewinds(err) || !strings.Contains(err.Error(), want)):
+			t.Errorf("place %d: %v", i, err)
+		}
+		if err := m.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seen.records) != 1 {
+		t.Errorf("reported %v", seen.records)
 	}
 }
 
