@@ -24,11 +24,18 @@ type actor struct {
 	model    *model.Model
 	adapters *model.Adapters // nil: the model's weights are trained
 	engine   policy.Policy
-	learner  *learner.Learner
+	learner  updater
 
 	steps   int64
 	sampled []policy.Completion // by the last rollout
 	before  int64               // bytes in tensors of the process when the device was opened
+}
+
+// updater is a learner, of one device or of several.
+type updater interface {
+	Prepare(ctx context.Context, batch []*learner.Sequence) error
+	Update(ctx context.Context, minibatch []*learner.Sequence, lr float64) (learner.Report, error)
+	Close(ctx context.Context) error
 }
 
 type actorOptions struct{ engine, learner bool }
@@ -118,12 +125,16 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 		a.engine = engine
 	}
 	if opt.learner {
-		a.learner, err = learner.New(ctx, a.policy(), a.params(), learner.Options{
+		own, err := learner.New(ctx, a.policy(), a.params(), learner.Options{
 			Loss: mgrpo.DefaultObjective(),
 			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: microBatchTokens,
 		})
+		if err != nil {
+			return err
+		}
+		a.learner = own
 	}
-	return err
+	return nil
 }
 
 // sample plays all rollouts of the workload at once, each a goroutine as in a run. Equal weights sample equal tokens.

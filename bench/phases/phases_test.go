@@ -12,9 +12,13 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	trainer.ServeFollower()
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+}
 
 // maxGap is how far the sampler's log-probs and the trainer's may differ, relative to the largest.
 func maxGap(row measure.Row) float64 {
@@ -30,6 +34,20 @@ func TestQuick(t *testing.T) {
 		for suite := range phases {
 			t.Run(device+"/"+suite, func(t *testing.T) { testQuick(t, device, suite) })
 		}
+	}
+}
+
+// TestRanksQuick runs mgrpo bench learner --ranks 2 --quick.
+func TestRanksQuick(t *testing.T) {
+	r, err := Ranks(context.Background(), 2, Options{Root: t.TempDir(), Device: "cpu", Threads: 2, Quick: true, Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := r.Rows[0]
+	checkRow(t, row)
+	held := func(i int) int64 { return row.Providers[i].Setup.Settings["held_bytes"].(int64) }
+	if row.Providers[1].Status != "ok" || held(0) <= 0 || held(0) >= held(1) { // half of AdamW's moments
+		t.Errorf("two ranks: %+v; one: %+v", row.Providers[0], row.Providers[1])
 	}
 }
 

@@ -34,9 +34,25 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 	})
 }
 
-type benchLearnerCmd struct{ benchFlags }
+type benchLearnerCmd struct {
+	benchFlags
+	Ranks int `default:"1" placeholder:"N" help:"Instead of the suite: an update of an agent with so many devices, each with a process, beside that of one with a single device. With --device cuda these are the first N GPUs."`
+}
 
-func (c *benchLearnerCmd) Run(ctx context.Context) error { return c.phase(ctx, "learner") }
+func (c *benchLearnerCmd) Run(ctx context.Context) error {
+	switch {
+	case c.Ranks < 1:
+		return fmt.Errorf("--ranks is %d: want at least 1", c.Ranks)
+	case c.Ranks == 1:
+		return c.phase(ctx, "learner")
+	}
+	return c.suite(func(o measure.Options) (*measure.Results, error) {
+		if c.Out == "" {
+			o.Save = nil // it is no row of the suite's file
+		}
+		return phases.Ranks(ctx, c.Ranks, o)
+	})
+}
 
 type benchStepCmd struct {
 	benchFlags

@@ -56,6 +56,28 @@ type Wanted struct {
 	Note func(text string) // is told of servers that sample and of waits for them, and of tools that take long to open
 }
 
+// Trained loads an agent's weights on all of its devices and allocates what trains them, and nothing that samples. Where it fails nothing
+// is left.
+func Trained(ctx context.Context, want Wanted) (*Parts, error) {
+	a := want.Config.Agent(want.Agent)
+	p := &Parts{Rules: RulesOf(want.Config, a)}
+	if err := p.openModel(ctx, want, a); err != nil {
+		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+	}
+	return p, nil
+}
+
+func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) error {
+	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // or the further ones have nothing to do
+		return p.lead(ctx, want, a)
+	}
+	err := p.load(ctx, want, a)
+	if err == nil && want.Learns {
+		err = p.learns(ctx, want, a, ranks.Solo{})
+	}
+	return err
+}
+
 // Agent loads the agent's weights and allocates what samples and trains them. Where it fails nothing is left.
 func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	cfg, a := want.Config, want.Config.Agent(want.Agent)
@@ -74,12 +96,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 		p.Policy, p.Player = m, player
 		return p, nil
 	}
-	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // or the further ones have nothing to do
-		err = p.lead(ctx, want, a)
-	} else if err = p.load(ctx, want, a); err == nil && want.Learns {
-		err = p.learns(ctx, want, a, ranks.Solo{})
-	}
-	if err != nil {
+	if err = p.openModel(ctx, want, a); err != nil {
 		return p, err
 	}
 	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
