@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -114,4 +115,34 @@ func TestManifestsAreCompared(t *testing.T) {
 	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
 		t.Errorf("a manifest other than that of the worker before: %v", err)
 	}
+}
+
+// TestLostGPUIsForgotten: a GPU that was lost at a version, has served until a checkpoint, and is lost at that version after the team went
+// back, was not lost twice in a row.
+func TestLostGPUIsForgotten(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m, err := s.Join(t.Context(), "a", store.Hello{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Leave(t.Context())
+	dir := t.TempDir()
+	lost := func(want bool) {
+		t.Helper()
+		if again, err := LostGPU(dir, "a", 3); again != want || err != nil {
+			t.Errorf("again: %v, %v; want %v", again, err, want)
+		}
+	}
+	lost(false)
+	lost(true)
+	a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{},
+		Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, nil)
+	if err := a.save(t.Context(), 4, AgentState{}, LedgerMark{}, Evaluations{}); err != nil {
+		t.Fatal(err)
+	}
+	lost(false)
 }

@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -93,7 +94,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 			return err
 		}
 	}
-	if err := a.dropColdStart(); err != nil {
+	if err := errors.Join(a.dropColdStart(), a.forgetLostGPU()); err != nil {
 		return err
 	}
 	return a.prune(evaluations)
