@@ -90,7 +90,7 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	if s.Config.GRPO.KL == "k1" && s.Config.Learns(a) {
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one"))
 	}
-	return w, w.archive.Begin(s.From)
+	return w, w.archive.Begin(ctx, s.From)
 }
 
 // checkpoints is the folder of the run's checkpoints.

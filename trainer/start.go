@@ -97,10 +97,13 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 // goBack says where the team goes on, and takes newer checkpoints out of the way: their steps are about to be
 // made again.
 func (t *team) goBack(ctx context.Context, s setup) error {
-	for _, m := range t.members {
-		if err := m.ConfirmPlace(ctx); err != nil { // what is newer may be a successor's
-			return err
+	confirm := func() error { // what is newer may be a successor's
+		for _, m := range t.members {
+			if err := m.ConfirmPlace(ctx); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
 	for _, why := range t.start.Refused {
 		s.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
@@ -110,7 +113,7 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 		if at := s.Offers.points; len(at) > 0 {
 			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", at[0].Step))
 		}
-		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh})
+		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh}, confirm)
 	}
 	s.Observer.Note(metrics.Infof("", metrics.TopicStart, "resuming from %s, step %d of %d", checkpoints.StepDir(s.From.Step), s.From.Step, s.Config.Run.Steps))
 	deterministic, err := assemble.Deterministic(s.Config)
@@ -122,7 +125,7 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
 		}
 	}
-	return checkpoints.GoBack(*s.From)
+	return checkpoints.GoBack(*s.From, confirm)
 }
 
 // cpuFeatures are what bits on a CPU depend on: its features, by which LibTorch chooses its kernels, and the instruction set of ours, which

@@ -168,12 +168,15 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 }
 
 // Begin sets the agent's ledger and trajectories back to a checkpoint, or empties them (nil), and prepares the archive
-// for writing.
-func (a *Archive) Begin(from *Manifest) (err error) {
+// for writing. It changes no file if the place is another worker's by now.
+func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	if a.parameters.Trains() {
 		if a.copied, err = newCopied(a.parameters.Numel()); err != nil {
 			return err
 		}
+	}
+	if err := a.place.ConfirmPlace(ctx); err != nil { // to load a model takes long enough to be replaced meanwhile
+		return err
 	}
 	var at LedgerMark
 	version := int64(0)

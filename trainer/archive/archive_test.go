@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -58,15 +60,15 @@ func TestParts(t *testing.T) {
 // TestHostedModelHasNoFiles: a manifest that says otherwise was made up.
 func TestHostedModelHasNoFiles(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
-	hosted := AgentFiles{Name: "a", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}
-	if _, err := c.Commit(Manifest{Agents: []AgentFiles{hosted}}); err != nil {
+	elsewhere := AgentFiles{Name: "a", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}
+	if _, err := c.Commit(Manifest{Agents: []AgentFiles{elsewhere}}); err != nil {
 		t.Error(err)
 	}
-	if m, err := c.Verify(0); err != nil || *m.Agents[0].Endpoint != *hosted.Endpoint {
+	if m, err := c.Verify(0); err != nil || *m.Agents[0].Endpoint != *elsewhere.Endpoint {
 		t.Errorf("%+v, %v", m, err)
 	}
-	hosted.Files = append(hosted.Files, durable.File{Path: "x", SHA256: strings.Repeat("ab", 32)})
-	if _, err := c.Commit(Manifest{Step: 1, Agents: []AgentFiles{hosted}}); err == nil || !strings.Contains(err.Error(), "was hosted at") {
+	elsewhere.Files = append(elsewhere.Files, durable.File{Path: "x", SHA256: strings.Repeat("ab", 32)})
+	if _, err := c.Commit(Manifest{Step: 1, Agents: []AgentFiles{elsewhere}}); err == nil || !strings.Contains(err.Error(), "was hosted at") {
 		t.Error(err)
 	}
 }
@@ -146,3 +148,45 @@ func TestLostGPUIsForgotten(t *testing.T) {
 	}
 	lost(false)
 }
+
+// TestReplacedWhileLoading: a worker that is replaced before it has loaded its model leaves its successor's ledger alone.
+func TestReplacedWhileLoading(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	dir := t.TempDir()
+	hello := store.Hello{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	open := func() (*store.Member, *Archive) {
+		m, err := s.Join(t.Context(), "a", hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m, New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, hosted{})
+	}
+	before, late := open()
+	if err := before.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m, heir := open()
+	defer m.Leave(t.Context())
+	if err := errors.Join(heir.Begin(t.Context(), nil), heir.Record(testLine(0))); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Begin(t.Context(), nil); !store.Rewinds(err) {
+		t.Errorf("the worker that was replaced begins: %v", err)
+	}
+	if err := errors.Join(heir.Record(testLine(1)), heir.Close()); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(ledgerPath(CheckpointsOf(dir).Ledgers, "a"))
+	if lines := bytes.Count(data, []byte("\n")); err != nil || lines != 2 {
+		t.Errorf("the ledger has %d lines, %v", lines, err)
+	}
+}
+
+// hosted are the parameters of a model that is elsewhere.
+type hosted struct{ Parameters }
+
+func (hosted) Trains() bool { return false }

@@ -130,7 +130,7 @@ func (w testTeam) start() Manifest {
 func (w testTeam) goOn(from Manifest, last int64) {
 	w.t.Helper()
 	for _, name := range testNames {
-		if err := w.checkpoints(name).GoBack(from); err != nil {
+		if err := w.checkpoints(name).GoBack(from, inPlace); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -235,7 +235,7 @@ func TestCrashInGoBack(t *testing.T) {
 	}
 	w.fs = j
 	for _, name := range testNames {
-		if err := w.checkpoints(name).GoBack(m1); err != nil {
+		if err := w.checkpoints(name).GoBack(m1, inPlace); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -68,8 +68,8 @@ func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
 // GoBack moves the checkpoints out of the way that are newer than the offer from which all agents go on (step -1: all
 // checkpoints), because their steps will be made again. It renames them to step-N.aside-M, which Prune removes later. It
 // also removes the results of the offer's own step if the offer is without results. Workers that share the folder may
-// all call it.
-func (c Checkpoints) GoBack(to Manifest) error {
+// all call it. confirm is called before each change: it is an error if the checkpoints may be a successor's by now.
+func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {
 	steps, err := c.List()
 	if err != nil {
 		return err
@@ -77,11 +77,14 @@ func (c Checkpoints) GoBack(to Manifest) error {
 	var errs []error
 	for _, step := range steps {
 		if step > to.Step {
-			errs = append(errs, c.setAside(step))
+			errs = append(errs, c.setAside(step, confirm))
 		}
 	}
 	if dir := c.StepDir(to.Step); slices.Contains(steps, to.Step) {
 		if m, err := readManifest(dir); err == nil && m.Digest == to.Digest {
+			if err := confirm(); err != nil {
+				return errors.Join(append(errs, err)...)
+			}
 			errs = append(errs, c.fsys().RemoveAll(filepath.Join(dir, resultsFile)), c.fsys().SyncDir(dir))
 		}
 	}
@@ -94,12 +97,15 @@ func (c Checkpoints) GoBack(to Manifest) error {
 const asideSuffix = "aside"
 
 // setAside renames a checkpoint to the first free name. Of several workers that share the folder, only one renames it.
-func (c Checkpoints) setAside(step int64) error {
+func (c Checkpoints) setAside(step int64, confirm func() error) error {
 	const most = 100
 	var err error
 	for n := 1; n <= most; n++ {
 		to := fmt.Sprintf("%s.%s-%d", c.StepDir(step), asideSuffix, n)
 		failpoint.Here("join.aside")
+		if err := confirm(); err != nil {
+			return err
+		}
 		if err = c.fsys().Rename(c.StepDir(step), to); err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}

@@ -87,6 +87,9 @@ func TestCommitTwice(t *testing.T) {
 	}
 }
 
+// inPlace confirms that the worker was not replaced.
+func inPlace() error { return nil }
+
 func TestGoBack(t *testing.T) {
 	w := testTeam{t, t.TempDir(), false, nil}
 	m := w.commit(1, w.train(1, nil))
@@ -100,8 +103,15 @@ func TestGoBack(t *testing.T) {
 	if err != nil || len(offers) != 4 {
 		t.Fatalf("%v %v", offers, err)
 	}
+	replaced := errors.New("replaced")
+	if err := c.GoBack(offers[2], func() error { return replaced }); !errors.Is(err, replaced) {
+		t.Errorf("a worker that was replaced: %v", err)
+	}
+	if still, _, _ := c.Offers(); len(still) != len(offers) {
+		t.Errorf("it has left %d offers of %d", len(still), len(offers))
+	}
 	for range 2 { // the second worker in the folder finds it done
-		if err := c.GoBack(offers[2]); err != nil {
+		if err := c.GoBack(offers[2], inPlace); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +131,7 @@ func TestGoBack(t *testing.T) {
 	if again, _, _ := c.Offers(); len(again) != 2 || again[0].Digest != offers[2].Digest {
 		t.Errorf("with its results: %v", again)
 	}
-	if err := c.GoBack(offers[3]); err != nil {
+	if err := c.GoBack(offers[3], inPlace); err != nil {
 		t.Fatal(err)
 	}
 	if again, _, _ := c.Offers(); len(again) != 1 || again[0].Digest != offers[3].Digest {
@@ -131,7 +141,7 @@ func TestGoBack(t *testing.T) {
 	if err := w.commitOne(c, 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.GoBack(Manifest{Step: -1}); err != nil {
+	if err := c.GoBack(Manifest{Step: -1}, inPlace); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(); !slices.Equal(got, []string{"step-000001.aside-1", "step-000002.aside-1", "step-000002.aside-2", "step-000003.aside-1"}) {
