@@ -134,7 +134,7 @@ func sample(d *desk, n dims) *measure.Native {
 	z := matrix(logits)
 	return &measure.Native{
 		Work: func() error {
-			return kernels.Sample(on, z, settings, token.Ptr(), logp.Ptr(), nil)
+			return kernels.Sample(on, z, settings, token.Ptr(), logp.Ptr())
 		},
 		Error: func() (float64, error) {
 			var worst apart

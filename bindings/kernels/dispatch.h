@@ -102,8 +102,6 @@ static inline mgrpo_outcome adamw(mgrpo_backend b, void *param, void *m, void *v
 }
 
 static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                   const mgrpo_sampling *sampling, void *token, void *logp, void *truncated_logp,
-                                   int64_t *bad_row) {
-  return MGRPO_DISPATCH(b, sample, logits, dtype, rows, vocab, ld, sampling, (int32_t *)token, (float *)logp,
-                        (float *)truncated_logp, bad_row);
+                                   const mgrpo_sampling *sampling, void *token, void *logp, int64_t *bad_row) {
+  return MGRPO_DISPATCH(b, sample, logits, dtype, rows, vocab, ld, sampling, (int32_t *)token, (float *)logp, NULL, bad_row);
 }

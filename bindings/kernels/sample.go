@@ -22,15 +22,14 @@ type Sampling struct {
 // Sampling has the layout of the C struct: slices of it are passed to C without a copy.
 var _ [unsafe.Sizeof(C.mgrpo_sampling{})]byte = [unsafe.Sizeof(Sampling{})]byte{}
 
-// Sample draws one token a row. token int32, logp and truncated float32, each [Rows]; the latter two may be nil.
-// logp is under softmax(z / temperature), truncated under the filtered distribution. A row's result depends on
-// that row alone. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
-func Sample(b Backend, z Logits, rows []Sampling, token, logp, truncated unsafe.Pointer) error {
+// Sample draws one token a row. token int32, logp float32, both [Rows]; logp, which may be nil, is under softmax(z / temperature) of the
+// whole vocabulary. A row's result depends on that row alone. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
+func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) error {
 	if int64(len(rows)) != z.Rows {
 		return fmt.Errorf("kernels: sample: %d settings for %d rows", len(rows), z.Rows)
 	}
 	var row C.int64_t
 	status := C.sample(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab), C.int64_t(z.Stride),
-		(*C.mgrpo_sampling)(Pointer(rows)), token, logp, truncated, &row)
+		(*C.mgrpo_sampling)(Pointer(rows)), token, logp, &row)
 	return rowFailure("sample", status, row)
 }

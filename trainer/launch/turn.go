@@ -64,24 +64,22 @@ func decodeRequest(content []byte) (id uint64, r policy.Request, err error) {
 // encodeTurn is the content of the frame that answers request id: number and version, the finish, JSON of the rest, and the columns.
 func encodeTurn(id uint64, t Turn) ([]byte, error) {
 	n := len(t.Tokens)
-	if len(t.LogProbs) != n || len(t.TruncatedLogProbs) != n {
-		return nil, fmt.Errorf("launch: a turn of %d tokens has %d and %d log-probs", n, len(t.LogProbs), len(t.TruncatedLogProbs))
+	if len(t.LogProbs) != n {
+		return nil, fmt.Errorf("launch: a turn of %d tokens has %d log-probs", n, len(t.LogProbs))
 	}
 	beside, err := json.Marshal(besides{t.Reply.short(), t.Stats})
 	if err != nil {
 		return nil, fmt.Errorf("launch: %w", err)
 	}
-	out := make([]byte, 0, len(beside)+12*n+2*len(t.Routes)+64)
+	out := make([]byte, 0, len(beside)+8*n+2*len(t.Routes)+64)
 	out = order.AppendUint64(order.AppendUint64(out, id), uint64(t.Version))
 	out = appendText(appendText(out, string(t.Finish)), string(beside))
 	out = order.AppendUint32(order.AppendUint32(out, uint32(n)), uint32(len(t.Routes)))
 	for _, t := range t.Tokens {
 		out = order.AppendUint32(out, uint32(t))
 	}
-	for _, column := range [][]float32{t.LogProbs, t.TruncatedLogProbs} {
-		for _, v := range column {
-			out = order.AppendUint32(out, math.Float32bits(v))
-		}
+	for _, v := range t.LogProbs {
+		out = order.AppendUint32(out, math.Float32bits(v))
 	}
 	for _, e := range t.Routes {
 		out = order.AppendUint16(out, e)
@@ -101,9 +99,8 @@ func decodeTurn(content []byte) (id uint64, t Turn, err error) {
 	id, t.Version = in.uint64(), int64(in.uint64())
 	t.Finish = policy.Finish(in.text())
 	beside := in.text()
-	n, routes := in.count(12), in.count(2)
-	t.Tokens = column(&in, n, 4, token)
-	t.LogProbs, t.TruncatedLogProbs = column(&in, n, 4, float), column(&in, n, 4, float)
+	n, routes := in.count(8), in.count(2)
+	t.Tokens, t.LogProbs = column(&in, n, 4, token), column(&in, n, 4, float)
 	if routes > 0 {
 		t.Routes = column(&in, routes, 2, order.Uint16)
 	}

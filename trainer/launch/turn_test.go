@@ -28,7 +28,7 @@ func sampled(ctx context.Context, r policy.Request) (t Turn) {
 			t.Finish = policy.FinishCancelled
 			break
 		}
-		t.Tokens, t.LogProbs, t.TruncatedLogProbs = append(t.Tokens, id+int32(r.Key.Rollout)), append(t.LogProbs, -1), append(t.TruncatedLogProbs, -0.5)
+		t.Tokens, t.LogProbs = append(t.Tokens, id+int32(r.Key.Rollout)), append(t.LogProbs, -1)
 	}
 	t.Stats.SampledTokens, t.Stats.Batches = int64(len(t.Tokens)), map[int]int64{1: 1}
 	return t
@@ -111,7 +111,7 @@ func TestTurns(t *testing.T) {
 				r.OnToken = func(id int32) { shown = append(shown, id) }
 				got, err := p.Generate(t.Context(), r)
 				want := []int32{int32(1 + rollout), int32(2 + rollout), int32(3 + rollout)}
-				if err != nil || !slices.Equal(got.Tokens, want) || got.Version != 3 || got.LogProbs[2] != -1 || got.TruncatedLogProbs[2] != -0.5 {
+				if err != nil || !slices.Equal(got.Tokens, want) || got.Version != 3 || got.LogProbs[2] != -1 {
 					t.Errorf("turn %d: %+v, %v", rollout, got, err)
 				}
 				if len(shown) > 0 && !slices.Equal(shown, want) {
@@ -159,7 +159,7 @@ func TestLostTurn(t *testing.T) {
 		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
 		"invents log-probs": "rank 2 of invents log-probs on cpu: log-prob of sampled token 0 is NaN",
 		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
-		"cannot tell":       "rank 2 of cannot tell on cpu: launch: a turn of 3 tokens has 0 and 3 log-probs",
+		"cannot tell":       "rank 2 of cannot tell on cpu: launch: a turn of 3 tokens has 0 log-probs",
 	} {
 		t.Run(agent, func(t *testing.T) {
 			c, _, p := samplers(t, agent)
@@ -204,9 +204,9 @@ func TestTurnFrames(t *testing.T) {
 		}
 	}
 	for _, want := range []Turn{
-		{Completion: policy.Completion{Tokens: []int32{1}, LogProbs: []float32{float32(inf)}, TruncatedLogProbs: []float32{-2}, Finish: policy.FinishStop, Version: 3,
+		{Completion: policy.Completion{Tokens: []int32{1}, LogProbs: []float32{float32(inf)}, Finish: policy.FinishStop, Version: 3,
 			Routes: []uint16{1, 65535}}, Stats: policy.Stats{Passes: 4, Batches: map[int]int64{2: 3}}},
-		{Completion: policy.Completion{Tokens: []int32{}, LogProbs: []float32{}, TruncatedLogProbs: []float32{}}, Reply: Reply{Error: "no", Memory: true}},
+		{Completion: policy.Completion{Tokens: []int32{}, LogProbs: []float32{}}, Reply: Reply{Error: "no", Memory: true}},
 	} {
 		content, err := encodeTurn(9, want)
 		if err != nil {

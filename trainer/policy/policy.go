@@ -101,13 +101,12 @@ func (r Request) Check(vocabulary int, bytes bool) error {
 	return nil
 }
 
-// Completion is one sampled turn. The first three slices have equal length: one entry a sampled token.
+// Completion is one sampled turn. Tokens and LogProbs have equal length: one entry a sampled token.
 type Completion struct {
-	Tokens            []int32   // sampled ids, including a stop id
-	LogProbs          []float32 // log-prob under softmax(logits / Temperature), natural log
-	TruncatedLogProbs []float32 // log-prob under the distribution left by TopK, TopP and MinP
-	Finish            Finish
-	Version           int64 // policy version that sampled every token of the turn
+	Tokens   []int32   // sampled ids, including a stop id
+	LogProbs []float32 // log-prob under softmax(logits / Temperature), natural log
+	Finish   Finish
+	Version  int64 // policy version that sampled every token of the turn
 
 	// Routes are the experts of a mixture that the tokens from the sequence's first on went through, those of the prompt
 	// included: arch.Config.RouteWidth numbers a token, layer by layer, the heaviest expert first. The newest token has none, since

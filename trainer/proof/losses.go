@@ -409,7 +409,7 @@ func sample(t *trial) error {
 	err := t.memory(func(m *kernels.Memory) (downloads, error) {
 		at, y, p := kernels.Put(m, host), kernels.Put(m, token), kernels.Put(m, logp)
 		return downloads{y, p}, t.work(t.rows*vocab, func() error {
-			return kernels.Sample(t.on, t.matrix(at.Pointer(), dtype), rows, y.Pointer(), p.Pointer(), nil)
+			return kernels.Sample(t.on, t.matrix(at.Pointer(), dtype), rows, y.Pointer(), p.Pointer())
 		})
 	})
 	if err != nil {

@@ -20,18 +20,17 @@ func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, e
 		}
 	}
 	n, vocab := int64(len(ready)), logits.Size(1)
-	drawn := s.Empty(torch.Int32, 3, n) // ids, and the bits of two log-probs: one copy to the host
-	ids, logp, truncated := drawn.Select(0, 0), drawn.Select(0, 1), drawn.Select(0, 2)
+	drawn := s.Empty(torch.Int32, 2, n) // ids, and the bits of their log-probs: one copy to the host
+	ids, logp := drawn.Select(0, 0), drawn.Select(0, 1)
 	z := kernels.Logits{Data: logits.Ptr(), DType: kernels.DType(logits.DType()), Rows: n, Vocab: vocab, Stride: vocab}
-	if err := kernels.Sample(model.Backend(s), z, rows, ids.Ptr(), logp.Ptr(), truncated.Ptr()); err != nil {
+	if err := kernels.Sample(model.Backend(s), z, rows, ids.Ptr(), logp.Ptr()); err != nil {
 		return nil, fmt.Errorf("sampling: %w", err)
 	}
-	host := make([]int32, 3*n)
+	host := make([]int32, 2*n)
 	drawn.Int32s(host)
-	float := func(bits int32) float32 { return math.Float32frombits(uint32(bits)) }
 	out := make([]token, n)
 	for i := range n {
-		out[i] = token{id: host[i], logProb: float(host[n+i]), truncated: float(host[2*n+i])}
+		out[i] = token{id: host[i], logProb: math.Float32frombits(uint32(host[n+i]))}
 	}
 	return out, nil
 }

@@ -38,10 +38,10 @@ type flight struct {
 	listed   []int // of each group of layers, how many of the line's blocks the tables on the device name
 }
 
-// token is a sampled id with its log-probs under softmax(logits/tau) and under the truncated distribution.
+// token is a sampled id with its log-prob under softmax(logits/tau).
 type token struct {
-	id                 int32
-	logProb, truncated float32
+	id      int32
+	logProb float32
 }
 
 func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
@@ -64,7 +64,6 @@ func (q *sequence) cancelled() error {
 func (q *sequence) accept(t token) {
 	q.tokens = append(q.tokens, t.id)
 	q.out.LogProbs = append(q.out.LogProbs, t.logProb)
-	q.out.TruncatedLogProbs = append(q.out.TruncatedLogProbs, t.truncated)
 	if q.onToken != nil {
 		q.onToken(t.id)
 	}

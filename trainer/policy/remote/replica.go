@@ -148,7 +148,7 @@ func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out 
 			out.Tokens = append(out.Tokens, id)
 			out.LogProbs = append(out.LogProbs, float32(a.logProbs[i]))
 			if why, ended := ending.Add(id); ended {
-				out.TruncatedLogProbs, out.Finish = out.LogProbs, why
+				out.Finish = why
 				return out, nil // what a server sampled beyond the end is no part of the turn
 			}
 		}
