@@ -55,6 +55,23 @@ func (c Config) RouteWidth() int {
 	return c.RoutedLayers() * c.Mixture.PerToken
 }
 
+// CheckRoutes refuses recorded experts of more than so many tokens, or that the model does not have. There may be none.
+func (c Config) CheckRoutes(routes []uint16, tokens int) error {
+	width := c.RouteWidth()
+	if len(routes) == 0 {
+		return nil
+	}
+	if width == 0 || len(routes)%width != 0 || len(routes)/width > tokens {
+		return fmt.Errorf("%d recorded experts for %d tokens of %d each", len(routes), tokens, width)
+	}
+	for i, e := range routes {
+		if int(e) >= c.Mixture.Experts {
+			return fmt.Errorf("expert %d of token %d, the model has %d", e, i/width, c.Mixture.Experts)
+		}
+	}
+	return nil
+}
+
 func (c Config) validateMixture(f *family) error {
 	m := c.Mixture
 	if has := f.defaults.Mixture != nil; has != (m != nil) {

@@ -77,7 +77,7 @@ func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (
 	if _, err = p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
 		return nil, err
 	}
-	return p.crew.Sampler(s, p.Model.Config.VocabSize), nil
+	return p.crew.Sampler(s, p.Model.Config), nil
 }
 
 // Compare is an error if a follower of an agent that does not learn samples with other weights than rank 0, which has those of its

@@ -2,8 +2,11 @@ package launch
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
@@ -12,15 +15,17 @@ type Policy struct {
 	policy.Policy // of rank 0
 	crew          *Crew
 	router        *policy.Router
-	vocabulary    int
+	model         arch.Config
+	versions      versions
 }
 
 // Sampler gives rank 0's policy those of its followers, each of which has carried out an order to Sample: none if c is nil.
-func (c *Crew) Sampler(own policy.Policy, vocabulary int) policy.Policy {
+func (c *Crew) Sampler(own policy.Policy, model arch.Config) policy.Policy {
 	if c == nil {
 		return own
 	}
-	return &Policy{Policy: own, crew: c, router: policy.NewRouter(1 + len(c.followers)), vocabulary: vocabulary}
+	return &Policy{Policy: own, crew: c, router: policy.NewRouter(1 + len(c.followers)), model: model,
+		versions: versions{oldest: own.Version(), newest: own.Version()}}
 }
 
 // Generate samples a turn on one of the ranks; see policy.Policy. Tokens of followers are shown when the turn has ended. It is an error
@@ -34,12 +39,14 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if rank == 0 {
 		return p.Policy.Generate(ctx, r)
 	}
-	return p.crew.generate(ctx, p.crew.followers[rank-1], r, p.vocabulary)
+	return p.ask(ctx, p.crew.followers[rank-1], r)
 }
 
 // UpdateWeights is policy.Policy.UpdateWeights of all ranks, which hold the weights.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
+	done := p.versions.renew(version)
 	_, err := p.crew.Do(ctx, Order{Kind: Renew, Version: version}, nil, func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
+	done()
 	p.router.Forget()
 	return err
 }
@@ -56,8 +63,9 @@ func (p *Policy) Stats() policy.Stats {
 	return sum
 }
 
-// generate has a follower sample a turn. If ctx ends, so does the follower's turn, with the tokens sampled so far.
-func (c *Crew) generate(ctx context.Context, f *follower, r policy.Request, vocabulary int) (policy.Completion, error) {
+// ask has a follower sample a turn. If ctx ends, so does the follower's turn, with the tokens sampled so far.
+func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy.Completion, error) {
+	from := p.versions.from()
 	id, answer := f.asked.add()
 	request, err := frame(requestFrame, encodeRequest(id, r))
 	if err != nil {
@@ -72,13 +80,13 @@ func (c *Crew) generate(ctx context.Context, f *follower, r policy.Request, voca
 	var t Turn
 	select {
 	case t = <-answer:
-	case <-c.over:
-		return policy.Completion{Finish: policy.FinishCancelled}, c.Err()
+	case <-p.crew.over:
+		return policy.Completion{Finish: policy.FinishCancelled}, p.crew.Err()
 	}
 	if t.Error != "" {
 		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: t.Error, Memory: t.Memory}
 	}
-	if err := t.check(r, vocabulary); err != nil {
+	if err := p.check(ctx, r, t, from); err != nil {
 		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: err.Error()}
 	}
 	if r.OnToken != nil {
@@ -90,6 +98,54 @@ func (c *Crew) generate(ctx context.Context, f *follower, r policy.Request, voca
 		return t.Completion, context.Cause(ctx)
 	}
 	return t.Completion, nil
+}
+
+// check refuses what no follower's engine answers to a request that was made when the policy had version from.
+func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
+	if err := t.check(r, p.model); err != nil {
+		return err
+	}
+	if t.Finish != policy.FinishCancelled {
+		return p.versions.check(from, t.Version)
+	}
+	if ctx.Err() == nil {
+		return errors.New("a turn was cancelled that nobody ended")
+	}
+	return nil // it may have had no version yet
+}
+
+// versions are those of which turns may be: while the ranks are given new weights, each of them changes in its own time.
+type versions struct {
+	mu             sync.Mutex
+	oldest, newest int64 // equal, but for an update
+}
+
+// renew says that the ranks are given a version, and returns what says that all have it.
+func (v *versions) renew(version int64) (done func()) {
+	set := func(to *int64) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		*to = version
+	}
+	set(&v.newest)
+	return func() { set(&v.oldest) }
+}
+
+// from is the oldest version of a turn that is asked for now.
+func (v *versions) from() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.oldest
+}
+
+// check refuses a turn of a version that no rank had since it was asked for.
+func (v *versions) check(from, got int64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if got < min(from, v.newest) || got > max(from, v.newest) {
+		return fmt.Errorf("a turn of version %d, asked for when the policy had version %d", got, from)
+	}
+	return nil
 }
 
 // asked are the turns that a follower was asked for and has not answered, by number.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
@@ -113,19 +114,22 @@ func decodeTurn(content []byte) (id uint64, t Turn, err error) {
 	return id, t, err
 }
 
-// check refuses what no engine answers to a request.
-func (t Turn) check(r policy.Request, vocabulary int) error {
+// check refuses what no engine of a model answers to a request.
+func (t Turn) check(r policy.Request, model arch.Config) error {
 	switch t.Finish {
 	case policy.FinishStop, policy.FinishLength, policy.FinishContext, policy.FinishCancelled:
 	default:
 		return fmt.Errorf("unknown finish reason %.20q", t.Finish)
 	}
 	for _, id := range t.Tokens {
-		if id < 0 || int(id) >= vocabulary {
-			return fmt.Errorf("token %d is outside the vocabulary of %d", id, vocabulary)
+		if id < 0 || int(id) >= model.VocabSize {
+			return fmt.Errorf("token %d is outside the vocabulary of %d", id, model.VocabSize)
 		}
 	}
-	return t.Completion.Check(r.Sampling.MaxNew)
+	if err := t.Completion.Check(r.Sampling.MaxNew); err != nil {
+		return err
+	}
+	return model.CheckRoutes(t.Routes, len(r.Tokens)+len(t.Tokens)-1) // the newest token was not computed
 }
 
 func appendText(out []byte, text string) []byte {

@@ -15,8 +15,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
+
+// mixed is the model of these tests: 2 of 4 experts for each token.
+var mixed = arch.Config{VocabSize: 1000, Layers: 1, Mixture: &arch.Mixture{Experts: 4, PerToken: 2, Step: 1}}
 
 // sampled is what a test's engine makes of a request: a token for each of the prompt, that and the rollout. A prompt that ends with -1 goes on
 // until it is cancelled.
@@ -29,6 +33,9 @@ func sampled(ctx context.Context, r policy.Request) (t Turn) {
 			break
 		}
 		t.Tokens, t.LogProbs = append(t.Tokens, id+int32(r.Key.Rollout)), append(t.LogProbs, -1)
+	}
+	if computed := len(r.Tokens) + len(t.Tokens) - 1; t.Finish == policy.FinishStop {
+		t.Routes = make([]uint16, computed*mixed.RouteWidth())
 	}
 	t.Stats.SampledTokens, t.Stats.Batches = int64(len(t.Tokens)), map[int]int64{1: 1}
 	return t
@@ -55,6 +62,14 @@ func misbehaves(p *Post, agent string) func(ctx context.Context, r policy.Reques
 			t.LogProbs[0] = float32(math.NaN())
 		case "invents an end":
 			t.Finish = "the end"
+		case "invents a version":
+			t.Version++
+		case "invents experts":
+			t.Routes = make([]uint16, len(t.Routes)+2)
+		case "invents an expert":
+			t.Routes[3] = 4
+		case "ends by itself":
+			t.Finish = policy.FinishCancelled
 		case "cannot tell":
 			t.LogProbs = nil
 		}
@@ -89,11 +104,11 @@ func (o *own) UpdateWeights(_ context.Context, version int64) error {
 // samplers starts a crew that samples with rank 0.
 func samplers(t *testing.T, agent string) (*Crew, *own, policy.Policy) {
 	t.Helper()
-	c, o := start(t, agent), &own{}
+	c, o := start(t, agent), &own{version: 3}
 	if _, err := c.Do(t.Context(), Order{Kind: Sample}, nil, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	return c, o, c.Sampler(o, 1000)
+	return c, o, c.Sampler(o, mixed)
 }
 
 func ask(rollout int, tokens ...int32) policy.Request {
@@ -134,6 +149,27 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// While an update goes on, a turn may be of the version before or of the new one; who asks afterwards wants the new one.
+func TestVersionsOfTurns(t *testing.T) {
+	v := versions{oldest: 3, newest: 3}
+	allows := func(when string, from int64, want ...int64) {
+		t.Helper()
+		for _, got := range []int64{-1, 0, 2, 3, 4, 5, 1 << 62} {
+			if err := v.check(from, got); (err == nil) != slices.Contains(want, got) {
+				t.Errorf("%s, version %d: %v", when, got, err)
+			}
+		}
+	}
+	before := v.from()
+	allows("before", before, 3)
+	done := v.renew(4)
+	during := v.from()
+	allows("asked before, answered during", before, 3, 4)
+	done()
+	allows("asked during, answered after", during, 3, 4)
+	allows("after", v.from(), 4)
+}
+
 // A turn whose context ends is ended where it is sampled, and has the tokens sampled so far.
 func TestCancelledTurn(t *testing.T) {
 	_, _, p := samplers(t, "samples")
@@ -159,6 +195,10 @@ func TestLostTurn(t *testing.T) {
 		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
 		"invents log-probs": "rank 2 of invents log-probs on cpu: log-prob of sampled token 0 is NaN",
 		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
+		"invents a version": "rank 2 of invents a version on cpu: a turn of version 4, asked for when the policy had version 3",
+		"invents experts":   "rank 2 of invents experts on cpu: 12 recorded experts for 5 tokens of 2 each",
+		"invents an expert": "rank 2 of invents an expert on cpu: expert 4 of token 1, the model has 4",
+		"ends by itself":    "rank 2 of ends by itself on cpu: a turn was cancelled that nobody ended",
 		"cannot tell":       "rank 2 of cannot tell on cpu: launch: a turn of 3 tokens has 0 log-probs",
 	} {
 		t.Run(agent, func(t *testing.T) {

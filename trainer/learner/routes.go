@@ -11,17 +11,8 @@ import (
 
 // checkRoutes refuses experts that the model does not have.
 func (q *Sequence) checkRoutes(c arch.Config) error {
-	width := c.RouteWidth()
-	if len(q.Routes) == 0 {
-		return nil
-	}
-	if width == 0 || len(q.Routes)%width != 0 || len(q.Routes)/width > len(q.Tokens) {
-		return fmt.Errorf("learner: %s: %d recorded experts for %d tokens of %d each", q.ID, len(q.Routes), len(q.Tokens), width)
-	}
-	for i, e := range q.Routes {
-		if int(e) >= c.Mixture.Experts {
-			return fmt.Errorf("learner: %s: expert %d of token %d, the model has %d", q.ID, e, i/width, c.Mixture.Experts)
-		}
+	if err := c.CheckRoutes(q.Routes, len(q.Tokens)); err != nil {
+		return fmt.Errorf("learner: %s: %w", q.ID, err)
 	}
 	return nil
 }

@@ -177,7 +177,7 @@ announce(KEYS[2], ARGV[5])
 	}, {
 		Name: "a turn that a follower makes up is believed",
 		File: "trainer/launch/policy.go",
-		Old:  "	if err := t.check(r, vocabulary); err != nil {\n", New: "	if err := t.check(r, vocabulary); false {\n",
+		Old:  "	if err := p.check(ctx, r, t, from); err != nil {\n", New: "	if err := p.check(ctx, r, t, from); false {\n",
 		Suite: suite{Package: "trainer/launch", Tests: "TestLostTurn"},
 	}, {
 		Name: "the ranks of all machines meet at the address of the first",
