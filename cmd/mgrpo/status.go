@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -66,11 +67,12 @@ func (c *statusCmd) Run(ctx context.Context) error {
 
 // embedded returns the error for a run whose store only its own process can reach: it says where to look instead.
 func embedded(cfg *config.Config) error {
-	const why = "store.url is not set: the store of this run is inside the process of mgrpo train, where no other process can read it"
-	if cfg.Health.Address == "" {
-		return fmt.Errorf("%s; set health.address, and the run shows its state there", why)
+	page := "the page that mgrpo train shows with --listen 127.0.0.1:9464"
+	if _, port, _ := net.SplitHostPort(cfg.Health.Address); port != "" && port != "0" {
+		page = fmt.Sprintf("http://%s%s", cfg.Health.Address, live.Path)
 	}
-	return fmt.Errorf("%s; the run shows its state at http://%s%s", why, cfg.Health.Address, live.Path)
+	return fmt.Errorf("store.url is not set: the store of this run is inside the process of mgrpo train, where no other process can read it; "+
+		"while it trains, look at %s; at any time, mgrpo report %s makes a page of what it has written", page, cfg.RunDir())
 }
 
 // statusWidth is the number of columns of a status, statusAgent that of an agent's name.
