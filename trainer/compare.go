@@ -31,45 +31,59 @@ type Difference struct {
 // Compare pairs two evaluations by question: what makes a question hard for both is in neither side's favour, so the interval is
 // narrower than those of the two accuracies let one think. The evaluations may have different numbers of answers to each.
 func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
-	if len(before) == 0 || len(before) != len(after) {
-		return d, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(after))
+	earlier, err := pair(before, after)
+	if err != nil {
+		return d, err
+	}
+	var first, last, all mean
+	differences := make([]float64, len(after))
+	for i, a := range after {
+		now, err := a.mean()
+		if err != nil {
+			return d, err
+		}
+		differences[i] = now - earlier[i]
+		first.add(earlier[i])
+		last.add(now)
+		all.add(differences[i])
+	}
+	return Difference{len(after), first.value(), last.value(), all.value(), bootstrap(differences, seed, "difference")}, nil
+}
+
+// pair is the earlier mean score of each question of an evaluation, which may have no answers yet. It is an error if the earlier one asked
+// anything else.
+func pair(before, questions []Answers) ([]float64, error) {
+	if len(before) == 0 || len(before) != len(questions) {
+		return nil, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(questions))
 	}
 	type known struct {
 		mean   float64
 		digest string
 	}
 	earlier := map[[2]string]known{}
-	var first, last, all mean
 	for _, a := range before {
 		m, err := a.mean()
 		if err != nil {
-			return d, err
+			return nil, err
 		}
 		earlier[[2]string{a.Set, a.Question}] = known{m, a.Digest}
-		first.add(m)
 	}
 	if len(earlier) != len(before) {
-		return d, errors.New("an evaluation has a question twice")
+		return nil, errors.New("an evaluation has a question twice")
 	}
-	differences := make([]float64, len(after))
-	for i, a := range after {
-		was, there := earlier[[2]string{a.Set, a.Question}]
+	means := make([]float64, len(questions))
+	for i, q := range questions {
+		was, there := earlier[[2]string{q.Set, q.Question}]
 		switch {
 		case !there:
-			return d, fmt.Errorf("question %q is in one of the evaluations only, or twice", a.Question)
-		case was.digest != a.Digest:
-			return d, fmt.Errorf("question %q is not the same in both evaluations: compare evaluations of the same questions", a.Question)
+			return nil, fmt.Errorf("question %q is in one of the evaluations only, or twice", q.Question)
+		case was.digest != q.Digest:
+			return nil, fmt.Errorf("question %q is not the same in both evaluations: compare evaluations of the same questions", q.Question)
 		}
-		delete(earlier, [2]string{a.Set, a.Question})
-		now, err := a.mean()
-		if err != nil {
-			return d, err
-		}
-		differences[i] = now - was.mean
-		last.add(now)
-		all.add(differences[i])
+		delete(earlier, [2]string{q.Set, q.Question})
+		means[i] = was.mean
 	}
-	return Difference{len(after), first.value(), last.value(), all.value(), bootstrap(differences, seed, "difference")}, nil
+	return means, nil
 }
 
 // ReadAnswers reads the answers of an evaluation as Evaluation.JSON writes it.
@@ -111,7 +125,21 @@ func digestOf(q task.Query) string {
 func exported(questions []answered) []Answers {
 	out := make([]Answers, len(questions))
 	for i, q := range questions {
-		out[i] = Answers{q.query.Set, q.query.ID, digestOf(q.query), q.correct}
+		out[i] = answersTo(q.query, q.correct)
 	}
 	return out
+}
+
+// sameQuestions is an error if an evaluation that holds out n queries of each set does not ask what the earlier one asked.
+func sameQuestions(earlier []Answers, t task.Task, n int) error {
+	var questions []Answers
+	for _, q := range task.HeldOut(t, n) {
+		questions = append(questions, answersTo(q, nil))
+	}
+	_, err := pair(earlier, questions)
+	return err
+}
+
+func answersTo(q task.Query, correct []float64) Answers {
+	return Answers{q.Set, q.ID, digestOf(q), correct}
 }

@@ -63,6 +63,19 @@ func TestCompareRefuses(t *testing.T) {
 	}
 }
 
+// An evaluation that cannot be compared with the earlier one is refused before its checkpoint is looked for.
+func TestEvaluateRefusesOtherQuestions(t *testing.T) {
+	cfg := load(t, t.TempDir(), "eval.queries=4")
+	for want, against := range map[string][]Answers{
+		"evaluations of 1 and of 4 questions":    {{"", "a", "d", []float64{1}}},
+		`question "eval-000000" is not the same`: {{"", "eval-000000", "d", []float64{1}}, {"", "b", "d", []float64{1}}, {"", "c", "d", []float64{1}}, {"", "d", "d", []float64{1}}},
+	} {
+		if _, err := Evaluate(t.Context(), cfg, EvalOptions{Against: against}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 // What an evaluation writes is read again, and other files are refused.
 func TestReadAnswers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "before.json")

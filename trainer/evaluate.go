@@ -99,6 +99,7 @@ type EvalOptions struct {
 	Task       task.Task        // in place of the configured one; nil: that
 	Observer   metrics.Observer // nil: nobody is told
 	Gateway    *Gateway         // as in Options
+	Against    []Answers        // of an earlier evaluation of the same questions, with which this one is compared; nil: none
 }
 
 // Evaluate holds out once with a checkpoint of a run. It plays the rollouts that the run itself plays when it
@@ -121,6 +122,10 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 			e.Records = append(e.Records, r)
 		}
 	}
+	if err == nil && e.Unknown() == nil && opt.Against != nil {
+		e.Difference = new(Difference)
+		*e.Difference, err = Compare(opt.Against, e.Answers, cfg.Run.Seed)
+	}
 	return e, err
 }
 
@@ -139,6 +144,11 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 			return err
 		}
 		defer task.Close(opt.Task)
+	}
+	if opt.Against != nil { // which is said before models are loaded and questions asked
+		if err := sameQuestions(opt.Against, opt.Task, cfg.Eval.Queries); err != nil {
+			return err
+		}
 	}
 	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
 	if stepDir == "" {

@@ -41,32 +41,26 @@ func (c *evalCmd) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	e, err := c.evaluate(ctx, cfg)
+	e, err := c.evaluate(ctx, cfg, against)
 	if err != nil {
 		return err
 	}
-	if err = e.Unknown(); err == nil && len(against) > 0 {
-		var d trainer.Difference
-		if d, err = trainer.Compare(against, e.Answers, cfg.Run.Seed); err == nil {
-			e.Difference = &d
-		}
-	}
 	if !c.JSON {
 		fmt.Print(e)
-		return err
+		return e.Unknown()
 	}
-	text, failed := e.JSON()
+	text, err := e.JSON()
 	fmt.Printf("%s", text)
-	return errors.Join(err, failed)
+	return errors.Join(e.Unknown(), err)
 }
 
-func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config) (e trainer.Evaluation, err error) {
+func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []trainer.Answers) (e trainer.Evaluation, err error) {
 	progress := os.Stdout
 	if c.JSON {
 		progress = os.Stderr
 	}
 	console := newConsole(progress, cfg, nil)
-	opt := trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console}
+	opt := trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console, Against: against}
 	if cfg.HasGateway() {
 		server, err := serveHealth(cfg, nil)
 		if err != nil {

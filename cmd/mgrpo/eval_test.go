@@ -49,9 +49,18 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	var counted struct {
 		Scores []struct{ Questions, Samples int }
 	}
-	if text := succeed(t, "", append([]string{"eval", "--json"}, set...)...); json.Unmarshal([]byte(text), &counted) != nil || len(counted.Scores) != 1 || counted.Scores[0].Questions != 9 || counted.Scores[0].Samples != 2 {
+	text := succeed(t, "", append([]string{"eval", "--json"}, set...)...)
+	if json.Unmarshal([]byte(text), &counted) != nil || len(counted.Scores) != 1 || counted.Scores[0].Questions != 9 || counted.Scores[0].Samples != 2 {
 		t.Errorf("%+v in\n%s", counted, text)
 	}
+	earlier := filepath.Join(dir, "earlier.json")
+	if err := os.WriteFile(earlier, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := succeed(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
+		t.Errorf("against itself:\n%s", text)
+	}
+	refused(t, "", append([]string{"eval", "--against", earlier, "--queries", "4"}, set...), "evaluations of 9 and of 4 questions cannot be compared")
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}
