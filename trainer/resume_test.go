@@ -197,7 +197,7 @@ func TestResumeRefuses(t *testing.T) {
 		{"a changed key", []string{"run.steps=5", "grpo.eps_low=0.1"}, true, []string{"grpo.eps_low: 0.2 -> 0.1"}},
 		{"another seed and another model", []string{"run.steps=5", "run.seed=7", "agents.planner.model.width=32"}, true,
 			[]string{"may not: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;"}},
-		{"nothing left", []string{"run.steps=4"}, true, []string{"nothing is left to train", "raise run.steps"}},
+		{"nothing left", []string{"run.steps=4"}, true, []string{"the run is complete", "raise run.steps"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			seen := &recorder{}

@@ -22,7 +22,7 @@ import (
 const configFile = "config.yaml"
 
 // ErrFinished is a run of which nothing is left to train.
-var ErrFinished = errors.New("nothing is left to train; raise run.steps")
+var ErrFinished = errors.New("the run is complete")
 
 // beginnings are the checkpoints that a worker of this process can go on from, newest first.
 type beginnings struct {
@@ -83,7 +83,8 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 }
 
 func nothingLeft(cfg *config.Config, m archive.Manifest) error {
-	return fmt.Errorf("--resume: the newest checkpoint is of step %d and run.steps is %d: %w", m.Step, cfg.Run.Steps, ErrFinished)
+	return fmt.Errorf("--resume: %w: its newest checkpoint is of step %d, and run.steps is %d; to train on from there, raise run.steps, as by --set run.steps=%d",
+		ErrFinished, m.Step, cfg.Run.Steps, 2*m.Step)
 }
 
 // finished says whether the last step is made and, where queries are held out, its version evaluated.

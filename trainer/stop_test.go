@@ -74,7 +74,7 @@ func TestStopInLastStep(t *testing.T) {
 	if got, want := readResults(t, dir, 4), readResults(t, wholeDir, 4); got != want {
 		t.Errorf("results %s, want %s", got, want)
 	}
-	if err := Train(t.Context(), cfg, Options{Resume: true, Observer: seen}); err == nil || !strings.Contains(err.Error(), "nothing is left to train") {
+	if err := Train(t.Context(), cfg, Options{Resume: true, Observer: seen}); err == nil || !strings.Contains(err.Error(), "the run is complete") {
 		t.Errorf("resumed once more: %v", err)
 	}
 }
