@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -47,7 +48,7 @@ func Listen(o Options) (*Server, error) {
 	}
 	l, err := net.Listen("tcp", o.Address)
 	if err != nil {
-		return nil, fmt.Errorf("health: %w; every process of a machine needs its own address", err)
+		return nil, fmt.Errorf("health: %w", refusedAddress(o.Address, err))
 	}
 	if addr, ok := l.Addr().(*net.TCPAddr); o.Token == "" && !(ok && addr.IP.IsLoopback()) {
 		return nil, errors.Join(fmt.Errorf("health: %s can be reached from other machines: set a token, or use a loopback address such as 127.0.0.1:PORT", l.Addr()), l.Close())
@@ -68,6 +69,24 @@ func Listen(o Options) (*Server, error) {
 	}
 	go func() { s.served <- s.http.Serve(s.listener) }()
 	return s, nil
+}
+
+// refusedAddress says why nothing can listen at an address, and what is wanted in its place.
+func refusedAddress(address string, why error) error {
+	host, _, malformed := net.SplitHostPort(address)
+	var form *net.AddrError
+	var name *net.DNSError // of the host, or of a port that is no number
+	switch {
+	case malformed != nil, errors.As(why, &form), errors.As(why, &name) && name.Name != host:
+		return fmt.Errorf("%q is no address to listen at: want HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:8000", address)
+	case name != nil, errors.Is(why, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%q is no address of this machine: want one that is, such as 127.0.0.1, or 0.0.0.0 for all of them", host)
+	case errors.Is(why, syscall.EADDRINUSE):
+		return fmt.Errorf("something listens at %s already: want another port for every process of a machine, or 0 for any that is free", address)
+	case errors.Is(why, syscall.EACCES):
+		return fmt.Errorf("this user may not listen at %s: want a port from 1024 on", address)
+	}
+	return why
 }
 
 // Handle mounts another package's handler at a pattern of http.ServeMux; it panics if the pattern is taken. Handlers may be
