@@ -131,7 +131,12 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 	}()
 	select {
 	case r := <-opened:
-		if err := groupError("open", r); err != nil {
+		err := groupError("open", r)
+		var failed *GroupError
+		if errors.As(err, &failed) {
+			failed.Message = "rendezvous " + o.Rendezvous + ": " + failed.Message
+		}
+		if err != nil {
 			return nil, err
 		}
 		return &Group{rank: o.Rank, size: o.Size, native: r.group}, nil

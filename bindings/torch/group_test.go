@@ -261,7 +261,7 @@ func startRanks(t *testing.T, n int) []*rankProcess {
 	ranks := make([]*rankProcess, n)
 	for i := range ranks {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestGroupRank$")
-		cmd.Env = append(os.Environ(), "MGRPO_TEST_GROUP_RANK=1", "TORCH_CPP_LOG_LEVEL=ERROR")
+		cmd.Env = append(os.Environ(), "MGRPO_TEST_GROUP_RANK=1")
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -457,6 +457,29 @@ func TestGroupIsCancelled(t *testing.T) {
 	ranks[1].order(t, rankOrder{Do: "wait"})
 	if a := ranks[1].answer(t); !a.Typed || a.TimedOut {
 		t.Errorf("the other rank: got %+v, want a lost rank", a)
+	}
+}
+
+// A failed join is one line, the error, which says where the rendezvous was looked for. What LibTorch logs of every attempt is back-traces.
+func TestGroupFailsInOneLine(t *testing.T) {
+	if os.Getenv("TORCH_CPP_LOG_LEVEL") != "" {
+		t.Skip("TORCH_CPP_LOG_LEVEL asks for more")
+	}
+	o := opening(t, time.Second)
+	o.Options.Join, o.Options.Size = time.Second, 2
+	nobody := o.Options.Rendezvous
+	for rendezvous, said := range map[string]string{"127.0.0.1:1": "timed out after 1000ms while trying to connect", nobody: "wait timeout after 1000ms"} {
+		p := startRanks(t, 1)[0]
+		o.Options.Rendezvous = rendezvous
+		p.order(t, o)
+		line, err := p.answers.ReadString('\n')
+		var a rankAnswer
+		if err != nil || json.Unmarshal([]byte(line), &a) != nil {
+			t.Fatalf("before the answer: %s, %v", line, err)
+		}
+		if !a.TimedOut || !strings.Contains(a.Error, "rendezvous "+rendezvous+": ") || !strings.Contains(a.Error, said) || strings.Contains(a.Error, "\n") {
+			t.Errorf("%+v", a)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 // promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those cannot.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -311,6 +313,26 @@ class without_sigpipe {
   without_sigpipe(const without_sigpipe &) = delete;
 };
 
+// While one is alive LibTorch logs nothing: of a join it logs every attempt that failed, with a back-trace, and the error that the call ends
+// with says the same. Where TORCH_CPP_LOG_LEVEL is set, somebody wants to read them.
+class without_log {
+  static inline std::mutex mutex;
+  static inline int alive = 0, level = 0;
+
+ public:
+  without_log() {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (alive++ > 0) return;
+    level = FLAGS_caffe2_log_level;
+    if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
+  ~without_log() {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (--alive == 0) FLAGS_caffe2_log_level = level;
+  }
+  without_log(const without_log &) = delete;
+};
+
 }  // namespace
 
 mgt_pointer mgt_rendezvous_serve(const char *host, int port, int listening) {
@@ -333,6 +355,7 @@ mgt_group_result mgt_group_open(const char *host, int port, const char *name, co
                                 int64_t join_ms, int64_t timeout_ms) {
   const auto deadline = steady_clock::now() + milliseconds(join_ms);
   const without_sigpipe guarded;
+  const without_log quiet;
   return attempt(nullptr, [&](mgt_group_result &r) {
     try {
       c10d::TCPStoreOptions options;
