@@ -3,16 +3,13 @@
 // either, one block reads the row twice, the second time from L2 if that is large enough.
 #include "mgrpo/policy_loss_from_logits.h"
 
-#include <cooperative_groups.h>
-
+#include "cluster.cuh"
 #include "device.h"
 #include "policy_rules.h"
 #include "row.cuh"
 
 namespace mgrpo::cuda {
 namespace {
-
-constexpr int kMaxCluster = 8;  // what every GPU with clusters can schedule
 
 // The values of a token that come from its trajectory.
 struct TokenTrajectory {
@@ -26,43 +23,22 @@ struct Rows {
   const TokenTrajectory *trajectory;  // [rows]
 };
 
-// The blocks that share a row.
-struct Cluster {
-  __device__ static int size() {
-#if __CUDA_ARCH__ >= 900
-    return static_cast<int>(cooperative_groups::this_cluster().num_blocks());
-#else
-    return 1;
-#endif
+// The sums of the cluster's blocks merged in the order of their ranks, for every thread. place: shared memory.
+__device__ RowSums merge_cluster(const RowSums &mine, RowSums *place, double inv_tau) {
+  auto blocks = cluster();
+  if (blocks.num_blocks() == 1) return mine;
+  if (threadIdx.x == 0) *place = mine;
+  blocks.sync();
+  RowSums total;
+  for (unsigned k = 0; k < blocks.num_blocks(); k++) total.max = fmax(total.max, blocks.map_shared_rank(place, k)->max);
+  for (unsigned k = 0; k < blocks.num_blocks(); k++) {
+    RowSums part = *blocks.map_shared_rank(place, k);
+    part.raise(total.max, inv_tau);
+    total.add(part);
   }
-  __device__ static int rank() {
-#if __CUDA_ARCH__ >= 900
-    return static_cast<int>(cooperative_groups::this_cluster().block_rank());
-#else
-    return 0;
-#endif
-  }
-  // The blocks' sums merged in the order of their ranks, for every thread. place: shared memory.
-  __device__ static RowSums merge(RowSums mine, RowSums *place, double inv_tau) {
-#if __CUDA_ARCH__ >= 900
-    if (size() == 1) return mine;
-    auto cluster = cooperative_groups::this_cluster();
-    if (threadIdx.x == 0) *place = mine;
-    cluster.sync();
-    RowSums total;
-    for (int k = 0; k < size(); k++) total.max = fmax(total.max, cluster.map_shared_rank(place, k)->max);
-    for (int k = 0; k < size(); k++) {
-      RowSums part = *cluster.map_shared_rank(place, k);
-      part.raise(total.max, inv_tau);
-      total.add(part);
-    }
-    cluster.sync();  // nobody overwrites its place, or ends, before all have read
-    return total;
-#else
-    return mine;
-#endif
-  }
-};
+  blocks.sync();  // nobody overwrites its place, or ends, before all have read
+  return total;
+}
 
 // dz_v = 2^d_v (constant + slope d_v) off the target; as logits_row.h's differentiate on the CPU, where d_v are exponents of e.
 template <class A>
@@ -101,10 +77,10 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
   __shared__ Storage<RowSums, 1> of_block;
   __shared__ Storage<Gradient<A>, 1> of_row;
   const double inv_tau = 1 / in.tau;
-  const int64_t packs = (in.vocab + kWidth - 1) / kWidth, share = (packs + Cluster::size() - 1) / Cluster::size() * kWidth;
-  const int64_t begin = min_of(in.vocab, Cluster::rank() * share), n = min_of(share, in.vocab - begin);
+  const int64_t blocks = cluster().num_blocks(), packs = (in.vocab + kWidth - 1) / kWidth, share = (packs + blocks - 1) / blocks * kWidth;
+  const int64_t begin = min_of(in.vocab, cluster().block_rank() * share), n = min_of(share, in.vocab - begin);
 
-  for (int64_t r = blockIdx.x / Cluster::size(); r < in.rows; r += gridDim.x / Cluster::size()) {
+  for (int64_t r = blockIdx.x / blocks; r < in.rows; r += gridDim.x / blocks) {
     T *const row = logits + r * in.ld, *const part = row + begin;
     const int64_t token = in.first + r;
     const auto set = [&](double lp, double h) {
@@ -124,11 +100,11 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
 
     OnlineSums<A> mine;
     const A scale = exponent_scale<A>(in.tau);
-    for_each_pack_ahead(part, n, [&](int64_t at, const Pack<T> &p, int count) {
+    for_each_pack_ahead(part, n, threadIdx.x, kRowThreads, [&](int64_t at, const Pack<T> &p, int count) {
       if constexpr (kStaged) __builtin_memcpy(kept + at / kWidth, p.at, sizeof(uint4));
       mine.add(p, count, scale);
     });
-    const RowSums s = Cluster::merge(merge_block(mine, inv_tau, *room.get()), of_block.get(), inv_tau);
+    const RowSums s = merge_cluster(merge_block(mine, inv_tau, *room.get()), of_block.get(), inv_tau);
 
     if (s.unreadable || !target_ok) {
       if (threadIdx.x == 0) report_least(bad_row, token);
@@ -173,15 +149,14 @@ struct Spread {
   size_t bytes;
 };
 
-// The fewest blocks whose part leaves room for a second block on the multiprocessor; at kMaxCluster, any that fits.
+// The fewest blocks whose part leaves room for a second block on the multiprocessor; in the largest cluster, any that fits.
 int32_t spread_of(int64_t row_bytes, Spread *out) {
-  int device, major, most;
+  int device, most, largest;
+  MGRPO_TRY(largest_cluster(&largest));
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
-  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   constexpr int64_t kStatic = 2 << 10;  // what gradient_kernel declares, and the runtime's reserve
   const int64_t room = most - kStatic, half = most / 2 - kStatic;
-  const int largest = major >= 9 ? kMaxCluster : 1;
   for (int cluster = 1; cluster <= largest; cluster *= 2) {
     const int64_t part = (row_bytes / cluster / 16 + 2) * 16;
     if (part > (cluster == largest ? room : half)) continue;

@@ -245,13 +245,14 @@ __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoo
   return s;
 }
 
-// f(begin, pack, count) as for_each_pack has it, with several packs on their way at once.
+// f(begin, pack, count) as for_each_pack has it, for one of the threads that share a row or a part of it, with several packs on
+// their way at once.
 template <class T, class F>
-__device__ inline void for_each_pack_ahead(const T *row, int64_t n, const F &f) {
+__device__ inline void for_each_pack_ahead(const T *row, int64_t n, unsigned thread, unsigned threads, const F &f) {
   constexpr int kWidth = Pack<T>::kWidth, kAhead = 4;
   const bool is_aligned = aligned(row);
-  const int64_t stride = static_cast<int64_t>(blockDim.x) * kWidth;
-  int64_t begin = static_cast<int64_t>(threadIdx.x) * kWidth;
+  const int64_t stride = static_cast<int64_t>(threads) * kWidth;
+  int64_t begin = static_cast<int64_t>(thread) * kWidth;
   for (; is_aligned && begin + (kAhead - 1) * stride + kWidth <= n; begin += kAhead * stride) {
     uint4 raw[kAhead];
 #pragma unroll
@@ -272,7 +273,7 @@ __device__ RowSums row_sums(const T *row, int64_t n, double tau, RowRoom &room) 
   using A = typename Compute<T>::type;
   OnlineSums<A> mine;
   const A scale = exponent_scale<A>(tau);
-  for_each_pack_ahead(row, n, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
+  for_each_pack_ahead(row, n, threadIdx.x, blockDim.x, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
   return merge_block(mine, 1 / tau, room);
 }
 

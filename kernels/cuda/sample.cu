@@ -1,7 +1,11 @@
-// One block a row. Without filters: one pass for the row's sums and up to two more, from L2, to find where the
-// running sum passes the draw. Each filter bisects the 32 bits of a logit's order, a pass a bit.
+// A row is 128 chunks of consecutive tokens, which up to eight blocks share. A warp adds a chunk up in float32, relative to the chunk's
+// largest logit; every warp then adds the chunks up in float64, in one order. So how many blocks there are changes no bit.
+//
+// Without filters a row is read once, and once more the chunk in which the running sum passes the draw. A filter is a least logit, found
+// by bisecting a logit's bits: a pass a bit, over the chunks that reach as far up.
 #include "mgrpo/sample.h"
 
+#include "cluster.cuh"
 #include "device.h"
 #include "row.cuh"
 #include "sampling_filter.h"
@@ -9,187 +13,336 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kPerThread = 8;
-constexpr int64_t kTile = kRowThreads * kPerThread;  // consecutive tokens a block scans at once
+constexpr int kChunks = 128, kChunksOfLane = kChunks / 32;
+constexpr int kResident = 2;  // blocks that a multiprocessor holds
+constexpr unsigned kWarp = 0xFFFFFFFFu;
+static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally many chunks");
 
-// An integer that orders as the float does (no NaN): lets a cut be found by bisecting 32 bits instead of sorting.
-__device__ inline uint32_t order_key(float z) {
-  union {
-    float f;
-    uint32_t bits;
-  } u = {z + 0.0f};  // -0 becomes +0
-  return u.bits & 0x80000000u ? ~u.bits : u.bits | 0x80000000u;
+__device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ inline int warp() { return static_cast<int>(threadIdx.x) / 32; }
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kWarp, x, by));
+  return x;
+}
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kWarp, x, by);
+  return x;
+}
+// Inclusive prefix sums over the lanes.
+__device__ inline double warp_scan(double x) {
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const double before = __shfl_up_sync(kWarp, x, by);
+    if (lane() >= by) x += before;
+  }
+  return x;
 }
 
-// The least t in [0, 2^32) for which holds(t) is true; holds must be monotone and true for 2^32 - 1.
-template <class Holds>
-__device__ inline uint32_t least_key(const Holds &holds) {
-  uint32_t low = 0, high = 0xFFFFFFFFu;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
+// Numbers that order as the values of T do (no NaN): a cut is found by bisecting their bits instead of by sorting.
+template <class T>
+struct Order {
+  static constexpr int kUnused = 32 - 8 * sizeof(T);  // lower bits of a float that values of T leave 0
+
+  __device__ static uint32_t key(float z) {
+    const uint32_t bits = __float_as_uint(z + 0.0f);  // -0 becomes +0
+    return (bits & 0x80000000u ? ~bits : bits | 0x80000000u) >> kUnused;
+  }
+  __device__ static float value(uint32_t key) {
+    const uint32_t bits = key << kUnused;
+    return __uint_as_float(bits & 0x80000000u ? bits & 0x7FFFFFFFu : ~bits & ~0u << kUnused);
+  }
+};
+
+// The least value of T in [low, high] for which holds(value) is true; holds must be monotone, and is true for high.
+template <class T, class Holds>
+__device__ inline float least_value(float low, float high, const Holds &holds) {
+  uint32_t from = Order<T>::key(low), to = Order<T>::key(high);
+  while (from < to) {
+    const uint32_t middle = from + (to - from) / 2;
     if (holds(middle)) {
-      high = middle;
+      to = middle;
     } else {
-      low = middle + 1;
+      from = middle + 1;
     }
   }
-  return low;
+  return Order<T>::value(from);
 }
+
+// What one warp finds of a chunk.
+struct Chunk {
+  float max;  // its largest logit
+  float sum;  // over its tokens, of what the pass adds up; NaN where a logit is NaN or +Inf
+};
 
 struct Shared {
-  Storage<RowRoom, 1> room;
-  double prefix[2 * kRowThreads];
-  long long chosen;
+  Chunk own[kChunks];      // those of this block's warps, for the cluster to read
+  Chunk chunk[kChunks];    // of all blocks
+  double factor[kChunks];  // exp((the chunk's max - the row's) / tau)
 };
 
-// A row under its settings; the methods are called by all threads of the block.
+// A row under its settings. Methods are called by all threads of all its blocks, those that say so by a warp.
 template <class T>
 struct Row {
+  static constexpr int kWidth = Pack<T>::kWidth;
   const T *z;
-  int64_t vocab;
-  mgrpo_sampling settings;
-  double tau;
+  int vocab, length;  // of the row and of a chunk
+  const mgrpo_sampling &settings;
+  float scale;
   Shared &shared;
-  RowSums sums;
-  uint32_t cut = 0;             // keep order_key(z) >= cut
-  double least = -kInf;  // and (z - max) / tau >= least
+  float max = -HUGE_VALF;
+  bool unreadable = false;
 
-  __device__ Row(const T *z, int64_t vocab, const mgrpo_sampling &s, Shared &shared)
-      : z(z), vocab(vocab), settings(s), tau(s.temperature == 0 ? 1 : s.temperature), shared(shared) {
-    sums = row_sums(z, vocab, tau, *shared.room.get());
-  }
-
-  __device__ bool readable() const { return !sums.unreadable && !sums.all_impossible(); }
-
-  __device__ float exponential(float x) const {
-    return exp2_of(floored((x - static_cast<float>(sums.max)) * exponent_scale<float>(tau)));
-  }
-
-  __device__ float kept(int64_t v) const {
-    const float x = widen(z[v]);
-    if (order_key(x) < cut || (static_cast<double>(x) - sums.max) / tau < least) return 0;
-    return exponential(x);
-  }
-
-  // Sum of weight(z_v) over the row.
-  template <class Weight>
-  __device__ double total(const Weight &weight) {
-    double mine = 0;
-    for_each(z, vocab, [&](int64_t, T x) { mine += weight(widen(x)); });
-    return block_sum<kRowThreads>(mine, shared.prefix);
-  }
-
-  __device__ void truncate() {
-    if (settings.top_k > 0 && settings.top_k < vocab) {
-      cut = least_key([&](uint32_t key) {
-        return total([key](float x) { return order_key(x) > key ? 1.0 : 0.0; }) < settings.top_k;
-      });
+  __device__ Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, Shared &shared)
+      : z(z), vocab(static_cast<int>(vocab)), length(chunk_length(vocab)), settings(settings), scale(exponent_scale<float>(tau())),
+        shared(shared) {
+    for_own_chunks([&](int c) { return exponentials(c); });
+    for (int c = lane() * kChunksOfLane; c < (lane() + 1) * kChunksOfLane; c++) {
+      max = fmaxf(max, shared.chunk[c].max);
+      unreadable |= shared.chunk[c].sum != shared.chunk[c].sum;
     }
-    if (settings.top_p > 0 && settings.top_p < 1) {
-      const uint32_t top_k = cut;
-      const auto mass_from = [&](uint32_t key) {  // of logits whose key is at least `key`
-        return total([&](float x) { return order_key(x) >= key ? static_cast<double>(exponential(x)) : 0.0; });
-      };
-      const double budget = settings.top_p * mass_from(top_k);
-      const uint32_t top_p = least_key([&](uint32_t at) { return at == 0xFFFFFFFFu || mass_from(at + 1) < budget; });
-      cut = top_p > top_k ? top_p : top_k;
+    max = warp_max(max);
+    unreadable = __any_sync(kWarp, unreadable);
+    if (threadIdx.x < kChunks)
+      shared.factor[threadIdx.x] = exp2((static_cast<double>(shared.chunk[threadIdx.x].max) - max) * exponent_scale<double>(tau()));
+    __syncthreads();
+  }
+
+  // A pack for each lane, or so many that the row is kChunks.
+  __device__ static int chunk_length(int64_t vocab) {
+    const int packs = static_cast<int>((vocab + kChunks * kWidth - 1) / (kChunks * kWidth));
+    return (packs < 32 ? 32 : packs) * kWidth;
+  }
+  __device__ const T *chunk_at(int c) const { return z + static_cast<int64_t>(c) * length; }
+  __device__ int tokens(int c) const {
+    const int64_t left = vocab - static_cast<int64_t>(c) * length;
+    return left < 0 ? 0 : left < length ? static_cast<int>(left) : length;
+  }
+  __device__ double tau() const { return settings.temperature == 0 ? 1 : settings.temperature; }
+
+  __device__ bool readable() const { return !unreadable && max > -HUGE_VALF; }
+  __device__ double exponent(float x) const { return (static_cast<double>(x) - max) / tau(); }
+  __device__ float exponential(float x, float most) const { return exp2_of(floored((x - most) * scale)); }
+  __device__ double mass(int c) const { return shared.chunk[c].sum * shared.factor[c]; }
+
+  // Every chunk as f(chunk), called by a warp, finds it; then every block knows all chunks.
+  template <class F>
+  __device__ void for_own_chunks(const F &f) {
+    auto blocks = cluster();
+    for (unsigned c = blocks.block_rank() * kRowWarps + warp(); c < kChunks; c += blocks.num_blocks() * kRowWarps) {
+      const Chunk found = f(c);
+      if (lane() == 0) shared.own[c] = found;
     }
-    if (settings.min_p > 0) least = log(settings.min_p);
+    blocks.sync();
+    const unsigned c = threadIdx.x;
+    if (c < kChunks) shared.chunk[c] = *blocks.map_shared_rank(&shared.own[c], block_of(c));
+    blocks.sync();  // nobody overwrites its own, or ends, before all have read
+  }
+  __device__ static unsigned block_of(unsigned c) { return c / kRowWarps & (cluster().num_blocks() - 1); }
+
+  // g(token, pack, count) for the lane's share of a chunk; tokens count from the chunk's first.
+  template <class G>
+  __device__ void for_each_of(int c, const G &g) const {
+    for_each_pack_ahead(chunk_at(c), tokens(c), lane(), 32, g);
   }
 
-  // The kept mass of the tile that begins at `begin`, with the prefix sums over its threads left in *prefix.
-  __device__ double tile(int64_t begin, const double **prefix) {
-    double mine = 0;
-    const int64_t at = begin + threadIdx.x * kPerThread;
-    for (int i = 0; i < kPerThread; i++)
-      if (at + i < vocab) mine += kept(at + i);
-    *prefix = block_scan<kRowThreads>(mine, shared.prefix);
-    return (*prefix)[kRowThreads - 1];
+  // By a warp.
+  __device__ Chunk exponentials(int c) const {
+    if (tokens(c) == 0) return {-HUGE_VALF, 0};
+    OnlineSums<float> mine;
+    for_each_of(c, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
+    const float most = warp_max(mine.max);
+    mine.rescale(most, scale);
+    return {most, warp_sum(mine.unreadable ? NAN : mine.sum)};
   }
 
-  // The first token at which the running sum of kept exponentials exceeds `threshold`; the last kept token if
-  // rounding leaves it unreached.
-  __device__ int64_t invert(double threshold) {
-    if (threadIdx.x == 0) shared.chosen = 0;
-    double below = 0;
-    for (int64_t begin = 0; begin < vocab; begin += kTile) {
-      const double *prefix;
-      const double mass = tile(begin, &prefix);
-      const double before = threadIdx.x == 0 ? 0 : prefix[threadIdx.x - 1], upto = prefix[threadIdx.x];
-      const bool here = below + before <= threshold && (below + upto > threshold || begin + kTile >= vocab);
-      if (here && upto > before) {
-        double running = below + before;
-        int64_t last = -1;
-        for (int i = 0; i < kPerThread; i++) {
-          const int64_t v = begin + threadIdx.x * kPerThread + i;
-          const float e = v < vocab ? kept(v) : 0;
-          if (e == 0) continue;
-          running += e;
-          last = v;
-          if (running > threshold) break;
+  // By chunk, of the logits from `least` on: the sum of exponentials, or their number. That is exact: a chunk has no more than 2^24 tokens.
+  __device__ void add_up(float least, bool mass) {
+    for_own_chunks([&](int c) {
+      const float most = shared.chunk[c].max;
+      if (most < least || most == -HUGE_VALF) return Chunk{most, 0};
+      float mine = 0;
+      for_each_of(c, [&](int64_t, const Pack<T> &p, int count) {
+#pragma unroll
+        for (int i = 0; i < kWidth; i++) {
+          const float x = i < count ? widen(p.at[i]) : -HUGE_VALF, weight = mass ? exponential(x, most) : 1;
+          mine += x >= least ? weight : 0;
         }
-        atomicMax(&shared.chosen, static_cast<long long>(last));
-      }
-      __syncthreads();
-      below += mass;
-      if (below > threshold) break;
-    }
-    __syncthreads();
-    return shared.chosen;
+      });
+      return Chunk{most, warp_sum(mine)};
+    });
   }
 
-  __device__ int64_t greedy() {
-    if (threadIdx.x == 0) shared.chosen = vocab;
-    __syncthreads();
-    long long first = vocab;
-    for_each(z, vocab, [&](int64_t v, T x) {
-      if (widen(x) == static_cast<float>(sums.max) && v < first) first = v;
-    });
-    atomicMin(&shared.chosen, first);
-    __syncthreads();
-    return shared.chosen;
+  // Of f(chunk) over the row.
+  template <class F>
+  __device__ double total(const F &f) const {
+    double mine = 0;
+    for (int i = 0; i < kChunksOfLane; i++) mine += f(lane() * kChunksOfLane + i);
+    return __shfl_sync(kWarp, warp_scan(mine), 31);
+  }
+  __device__ double mass() const {
+    return total([&](int c) { return mass(c); });
+  }
+  __device__ double mass_from(float least) {
+    add_up(least, true);
+    return mass();
+  }
+  __device__ double count_from(float least) {
+    add_up(least, false);
+    return total([&](int c) { return static_cast<double>(shared.chunk[c].sum); });
+  }
+
+  // The least logit that the filters keep.
+  __device__ float cut() {
+    const mgrpo_sampling &s = settings;
+    float least = -HUGE_VALF;
+    if (s.top_k > 0 && s.top_k < vocab)
+      least = least_value<T>(least, max, [&](uint32_t key) { return count_from(Order<T>::value(key + 1)) < s.top_k; });
+    if (s.top_p > 0 && s.top_p < 1) {
+      const double budget = s.top_p * mass_from(least);
+      least = least_value<T>(least, max, [&](uint32_t key) { return mass_from(Order<T>::value(key + 1)) < budget; });
+    }
+    if (s.min_p > 0) {
+      const double lowest = log(s.min_p);
+      least = least_value<T>(least, max, [&](uint32_t key) { return exponent(Order<T>::value(key)) >= lowest; });
+    }
+    return least;
+  }
+
+  // The first chunk in which the running sum of f(chunk) exceeds the threshold, and that sum at its beginning; the last chunk that
+  // has any, and -Inf, if rounding leaves the threshold unreached.
+  template <class F>
+  __device__ int chunk_beyond(double threshold, const F &f, double *before) const {
+    double mine = 0;
+    for (int i = 0; i < kChunksOfLane; i++) mine += f(lane() * kChunksOfLane + i);
+    double running = __shfl_up_sync(kWarp, warp_scan(mine), 1);
+    if (lane() == 0) running = 0;
+    int found = -1, last = -1;
+    *before = -kInf;
+    for (int i = 0; i < kChunksOfLane; i++) {
+      const double here = f(lane() * kChunksOfLane + i);
+      if (here > 0) last = lane() * kChunksOfLane + i;
+      if (here > 0 && found < 0 && running + here > threshold) {
+        found = last;
+        *before = running;
+      }
+      running += here;
+    }
+    const unsigned beyond = __ballot_sync(kWarp, found >= 0);
+    if (beyond == 0) return __reduce_max_sync(kWarp, last);
+    *before = __shfl_sync(kWarp, *before, __ffs(beyond) - 1);
+    return __shfl_sync(kWarp, found, __ffs(beyond) - 1);
+  }
+
+  // The first token of a chunk at which the running sum of its exponentials, of logits from `least` on, exceeds the threshold; the last
+  // such token if rounding leaves it unreached. By a warp.
+  __device__ int token_beyond(int c, double threshold, float least) const {
+    const T *const part = chunk_at(c);
+    const int n = tokens(c);
+    const bool is_aligned = aligned(part);
+    double below = 0;
+    int last = -1;
+    for (int begin = 0; begin < n; begin += 32 * kWidth) {
+      const int at = begin + lane() * kWidth;
+      const Pack<T> p = load_pack(part, at, n, is_aligned);
+      float e[kWidth], mine = 0;
+#pragma unroll
+      for (int i = 0; i < kWidth; i++) {
+        const float x = at + i < n ? widen(p.at[i]) : -HUGE_VALF;
+        e[i] = x >= least ? exponential(x, shared.chunk[c].max) : 0;
+        mine += e[i];
+        if (e[i] > 0) last = at + i;
+      }
+      const double upto = below + warp_scan(mine);
+      double running = __shfl_up_sync(kWarp, upto, 1);
+      if (lane() == 0) running = below;
+      const unsigned beyond = __ballot_sync(kWarp, mine > 0 && upto > threshold);
+      if (beyond != 0) {
+        int token = -1;
+#pragma unroll
+        for (int i = 0; i < kWidth; i++) {
+          if (e[i] > 0 && (token < 0 || running <= threshold)) {
+            running += e[i];
+            token = at + i;
+          }
+        }
+        return c * length + __shfl_sync(kWarp, token, __ffs(beyond) - 1);
+      }
+      below = __shfl_sync(kWarp, upto, 31);
+    }
+    return c * length + __reduce_max_sync(kWarp, last);
+  }
+};
+
+// In [0, 1).
+__device__ inline double uniform_of(const mgrpo_sampling &s) {
+  return mgrpo_philox_uniform(
+      mgrpo_philox(static_cast<uint32_t>(s.position), static_cast<uint32_t>(s.position >> 32), 0, 0, s.key[0], s.key[1]));
+}
+
+struct Outputs {
+  int32_t *token;
+  float *logp, *truncated_logp;
+  int64_t *bad_row;
+
+  __device__ void store(int64_t row, int chosen, double lp, double truncated) const {
+    token[row] = chosen;
+    if (logp) logp[row] = static_cast<float>(lp);
+    if (truncated_logp) truncated_logp[row] = static_cast<float>(truncated);
   }
 };
 
 template <class T>
-__global__ __launch_bounds__(kRowThreads) void sample_kernel(const T *logits, int64_t rows, int64_t vocab, int64_t ld,
-                                                             const mgrpo_sampling *sampling, int32_t *token, float *logp,
-                                                             float *truncated_logp, int64_t *bad_row) {
+__global__ __launch_bounds__(kRowThreads, kResident) void sample_kernel(const T *logits, int64_t rows, int64_t vocab, int64_t ld,
+                                                                        const mgrpo_sampling *sampling, Outputs out) {
   __shared__ Shared shared;
-  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
-    Row<T> row(logits + r * ld, vocab, sampling[r], shared);
-    int64_t chosen = -1;
-    double lp = NAN, truncated = NAN;
-    if (row.readable()) {
-      double mass = row.sums.sum;
-      if (truncates(row.settings)) row.truncate();
-      const double *prefix;
-      double tiles = 0;  // added up as invert() does, so that the draw lies within
-      for (int64_t begin = 0; begin < vocab; begin += kTile) {
-        tiles += row.tile(begin, &prefix);
-        __syncthreads();  // prefix is overwritten by the next tile
+  const unsigned blocks = cluster().num_blocks(), rank = cluster().block_rank();
+  for (int64_t r = blockIdx.x / blocks; r < rows; r += gridDim.x / blocks) {
+    const mgrpo_sampling &s = sampling[r];
+    Row<T> row(logits + r * ld, vocab, s, shared);
+    if (!row.readable()) {
+      if (rank == 0 && threadIdx.x == 0) {
+        report_least(out.bad_row, r);
+        out.store(r, -1, NAN, NAN);
       }
-      if (truncates(row.settings)) mass = tiles;
-      if (row.settings.temperature == 0) {
-        chosen = row.greedy();
-      } else {
-        const uint64_t at = row.settings.position;
-        const double u = mgrpo_philox_uniform(mgrpo_philox(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0, 0,
-                                                           row.settings.key[0], row.settings.key[1]));
-        chosen = row.invert(fmin(u * tiles, nextafter(tiles, 0.0)));
-      }
-      const double d = (static_cast<double>(widen(row.z[chosen])) - row.sums.max) / row.tau;
-      lp = d - log(row.sums.sum);
-      truncated = d - log(mass);
+      continue;
     }
-    if (threadIdx.x == 0) {
-      token[r] = static_cast<int32_t>(chosen);
-      if (logp) logp[r] = static_cast<float>(lp);
-      if (truncated_logp) truncated_logp[r] = static_cast<float>(truncated);
-      if (chosen < 0) report_least(bad_row, r);
+    const double sum = row.mass();
+    double kept = sum;
+    float least = -HUGE_VALF;
+    if (truncates(s)) {
+      least = row.cut();
+      kept = row.mass_from(least);
     }
-    __syncthreads();
+    double threshold = uniform_of(s) * kept, before;
+    int c;
+    if (s.temperature == 0) {  // the first of the largest alone
+      threshold = 0;
+      least = row.max;
+      c = row.chunk_beyond(0, [&](int i) { return shared.chunk[i].max == row.max ? 1.0 : 0.0; }, &before);
+    } else {
+      c = row.chunk_beyond(threshold, [&](int i) { return row.mass(i); }, &before);
+    }
+    if (row.block_of(c) != rank || c % kRowWarps != warp()) continue;
+    const int chosen = row.token_beyond(c, (threshold - before) / shared.factor[c], least);
+    if (lane() == 0) {
+      const double d = row.exponent(widen(row.z[chosen]));
+      out.store(r, chosen, d - log(sum), d - log(kept));
+    }
   }
+}
+
+// As many blocks a row as the multiprocessors hold at once, each with a pack for every thread.
+int32_t blocks_of_row(int64_t rows, int64_t packs, int *blocks) {
+  int device, multiprocessors, largest;
+  MGRPO_TRY(largest_cluster(&largest));
+  MGRPO_CUDA_TRY(cudaGetDevice(&device));
+  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  for (*blocks = largest; *blocks > 1; *blocks /= 2)
+    if (rows * *blocks <= kResident * multiprocessors && *blocks * kRowThreads <= packs) break;
+  return MGRPO_OK;
 }
 
 template <class T>
@@ -199,8 +352,10 @@ int32_t sample(const void *logits, int64_t rows, int64_t vocab, int64_t ld, cons
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(settings.upload(sampling, rows));
   MGRPO_TRY(bad.allocate_ones(1));
-  MGRPO_TRY(launch(sample_kernel<T>, {block_count(rows), kRowThreads}, stream, static_cast<const T *>(logits), rows, vocab, ld,
-                   settings.get(), token, logp, truncated_logp, bad.get()));
+  int blocks;
+  MGRPO_TRY(blocks_of_row(rows, vocab / Pack<T>::kWidth, &blocks));
+  MGRPO_TRY(launch(sample_kernel<T>, {block_count(rows) * static_cast<unsigned>(blocks), kRowThreads, 0, blocks}, stream,
+                   static_cast<const T *>(logits), rows, vocab, ld, settings.get(), Outputs{token, logp, truncated_logp, bad.get()}));
   MGRPO_TRY(bad.download(bad_row, 1));
   return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
 }

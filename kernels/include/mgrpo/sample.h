@@ -6,9 +6,10 @@
 //   min_p   keep v with p_v >= min_p * max p
 // Ties at a cut are all kept. The draw is the inverse of the cumulative distribution in token order at
 // u = the 53-bit uniform of Philox block (position low, position high, 0, 0) under the row's key: one row's
-// result depends on that row's logits and settings alone, not on the batch, its order or the thread count.
+// result depends on that row's logits and settings alone, not on the batch, its order, or the number of threads or of
+// a GPU's blocks. Backends differ by rounding, and so may their tokens where u is that near to a boundary.
 // Temperature 0 takes the largest logit, the smallest id among equals; its log-probs and filters are at tau = 1.
-// Without filters no sort or selection is done: two passes over the row, which is read from memory once.
+// Without filters no sort or selection is done, and the row is read from memory once.
 #pragma once
 #include "mgrpo/dtype.h"
 #include "mgrpo/philox.h"
