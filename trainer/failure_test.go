@@ -55,7 +55,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	errs := eachAlone(t, t.TempDir(), startRedis(t), accident{}, func(name string, team *team) error {
 		if name == "planner" {
 			w := team.workers[0]
-			err := w.Model.Master.Fill(t.Context(), func(_ int64, dst []float32) error {
+			err := w.Model.Master.Fill(t.Context(), 0, w.Model.Master.Numel(), func(_ int64, dst []float32) error {
 				for i := range dst {
 					dst[i] = float32(math.NaN())
 				}

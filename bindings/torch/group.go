@@ -168,11 +168,11 @@ func (g *Group) Rank() int { return g.rank }
 // Size returns the number of processes.
 func (g *Group) Size() int { return g.size }
 
-// Share returns which of n elements are a rank's: from from up to to. Shares begin at multiples of 64; the last may be shorter or
-// empty.
-func (g *Group) Share(n int64, rank int) (from, to int64) {
+// Share returns which of n elements are those of a rank of so many: from from up to to. Shares begin at multiples of 64; the last may be
+// shorter or empty.
+func Share(n int64, rank, size int) (from, to int64) {
 	var first, last C.int64_t
-	C.mgt_group_share(C.int64_t(n), C.int(rank), C.int(g.size), &first, &last)
+	C.mgt_group_share(C.int64_t(n), C.int(rank), C.int(size), &first, &last)
 	return int64(first), int64(last)
 }
 
@@ -185,12 +185,11 @@ func (g *Group) ReduceScatter(ctx context.Context, t *Tensor) error {
 	})
 }
 
-// Accumulate adds to sum, float32 or float64 with the elements of this rank's share of a buffer of total, those that are in every rank's
-// t, of any dtype, which has the buffer's elements from first on: rank 0's first.
-func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor, first, total int64) error {
+// Accumulate adds every rank's t, of any dtype, to sum, float32 or float64, which has this rank's share of t alone: rank 0's first.
+func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor) error {
 	s := t.scopeFor("accumulate")
 	return g.call(ctx, "accumulate", func() C.mgt_group_result {
-		return C.mgt_group_accumulate_(s.dev.native, g.native, sum.handle, t.handle, C.int64_t(first), C.int64_t(total))
+		return C.mgt_group_accumulate_(s.dev.native, g.native, sum.handle, t.handle)
 	})
 }
 

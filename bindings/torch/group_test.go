@@ -135,7 +135,7 @@ func rankSums(device string, g *Group, seed uint64) error {
 	pause := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
 	return d.Do(ctx, func(s *Scope) error {
 		for _, n := range groupSizes {
-			from, to := g.Share(n, g.Rank())
+			from, to := Share(n, g.Rank(), g.Size())
 			mine, last := contribution(g.Rank(), n), contribution(g.Size()-1, n)
 			sum, halves := make([]float32, n), make([]float32, to-from)
 			for i := range halves {
@@ -177,13 +177,9 @@ func rankSums(device string, g *Group, seed uint64) error {
 				return err
 			}
 			pause()
-			part, into := s.FromFloat32(mine, n).To(BFloat16), s.Full(Float32, 0.25, to-from)
-			third := n / 3 // a buffer comes in parts, which no share knows of, and which may be empty
-			for _, piece := range [][2]int64{{third, n}, {0, third}, {third, third}} {
-				own := part.Narrow(0, piece[0], piece[1]-piece[0])
-				if err := g.Accumulate(ctx, into, own, piece[0], n); err != nil {
-					return err
-				}
+			into := s.Full(Float32, 0.25, to-from)
+			if err := g.Accumulate(ctx, into, s.FromFloat32(mine, n).To(BFloat16)); err != nil {
+				return err
 			}
 			if err := want("accumulate", into, halves); err != nil {
 				return err

@@ -53,6 +53,8 @@ type Wanted struct {
 	Learns  bool   // it needs a learner
 	Process *Process
 
+	Rank, Size int // of an agent with several devices that learns: this process's number, and how many have a share of what is trained
+
 	Note func(text string) // is told of servers that sample and of waits for them, and of tools that take long to open
 }
 
@@ -142,7 +144,8 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		if err != nil {
 			return nil, err
 		}
-		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", Frozen: want.Config.Frozen(a), HostMaster: a.State == "host", MaxPosition: positions(sharing)})
+		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", Frozen: want.Config.Frozen(a),
+			HostMaster: a.State == "host", MaxPosition: positions(sharing), Rank: want.Rank, Size: want.Size})
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}

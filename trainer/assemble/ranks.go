@@ -17,6 +17,9 @@ import (
 // lead loads the agent's weights and, where it learns, allocates what trains them, here and in the processes of its further ranks.
 func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
 	all := a.Ranks()
+	if want.Learns {
+		want.Size = len(all)
+	}
 	p.crew, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
 	if err != nil {
 		return err
@@ -128,6 +131,9 @@ func (p *Parts) Lost() error { return p.crew.Err() }
 // Follower loads the weights of a follower. cfg is the configuration in o, of which want is what Join wants.
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
 	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
+	if !o.Frozen {
+		want.Rank, want.Size = o.Rank, o.Size
+	}
 	cfg.Run.Threads = threads(cfg, o.Beside)
 	p = &Parts{}
 	return p, want, p.load(ctx, want, cfg.Agent(o.Agent))

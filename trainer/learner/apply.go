@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
 // apply makes one AdamW update from the accumulated gradient and returns the gradient's norm. If the norm is not finite,
@@ -27,13 +28,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		if err = l.together(ctx, err); err != nil {
 			return err
 		}
-		for _, whole := range l.whole() {
-			if err := l.group.AllGather(ctx, whole); err != nil {
-				return err
-			}
-		}
-		l.params.Publish()
-		return nil
+		return l.spread(ctx)
 	})
 	var failed *kernels.Error
 	if errors.As(err, &failed) && failed.Status == kernels.NonFinite {
@@ -45,39 +40,53 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	return norm, err
 }
 
-// adamW updates this rank's share, at once or as much at a time as there is of weights and moments on the device. A norm that is not finite is refused
+// spread gives every rank the others' shares of what each holds whole, and publishes it.
+func (l *Learner) spread(ctx context.Context) error {
+	for _, whole := range l.whole() {
+		for _, b := range l.blocks {
+			if err := l.group.AllGather(ctx, whole.Narrow(0, b.From, b.Numel())); err != nil {
+				return err
+			}
+		}
+	}
+	l.params.Publish()
+	return nil
+}
+
+// adamW updates this rank's share, as much at a time as there is of weights and moments on the device. A norm that is not finite is refused
 // with the first piece, which an empty share has, too.
 func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	a := l.opt.Adam
 	cfg := kernels.AdamWConfig{
 		LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
 	}
-	most := min(l.m.Piece, l.params.Master().Piece)
-	for from := int64(0); err == nil && (from == 0 || from < l.m.Numel()); from += most {
-		n := min(most, l.m.Numel()-from)
-		part := func(flat *torch.Tensor) unsafe.Pointer { return l.share(flat).Narrow(0, from, n).Ptr() }
+	pieces := l.share.Cut(min(l.m.Piece, l.params.Master().Piece))
+	if len(pieces) == 0 {
+		pieces = ranks.Share{{}}
+	}
+	for _, p := range pieces {
 		s.Scoped(func() {
-			err = l.lend(s, from, n, func(master, m, v *torch.Tensor) error {
+			err = l.lend(s, p, func(master, m, v *torch.Tensor) error {
 				var copied unsafe.Pointer
 				if half := l.params.Half(); half != nil {
-					copied = part(half)
+					copied = l.in(half, p).Ptr()
 				}
-				return kernels.AdamW(model.Backend(s), master.Ptr(), m.Ptr(), v.Ptr(), part(l.grad), copied, n, norm, cfg)
+				return kernels.AdamW(model.Backend(s), master.Ptr(), m.Ptr(), v.Ptr(), l.in(l.grad, p).Ptr(), copied, p.Numel(), norm, cfg)
 			})
 		})
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
-// lend gives f n weights and moments of this rank's share, from its element `from` on, on the device.
-func (l *Learner) lend(s *torch.Scope, from, n int64, f func(master, m, v *torch.Tensor) error) error {
-	weights, first := l.params.Master(), from
-	if weights.Numel() == l.params.Numel() {
-		first += l.from
-	}
-	return weights.Lend(s, first, n, func(master *torch.Tensor) error {
-		return l.m.Lend(s, from, n, func(m *torch.Tensor) error {
-			return l.v.Lend(s, from, n, func(v *torch.Tensor) error { return f(master, m, v) })
+// lend gives f the weights and moments of a piece of this rank's share, on the device.
+func (l *Learner) lend(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch.Tensor) error) error {
+	weights, n := l.params.Master(), p.Numel()
+	return weights.Lend(s, p.In(weights.Numel(), l.params.Numel()), n, func(master *torch.Tensor) error {
+		return l.m.Lend(s, p.At, n, func(m *torch.Tensor) error {
+			return l.v.Lend(s, p.At, n, func(v *torch.Tensor) error { return f(master, m, v) })
 		})
 	})
 }
@@ -85,13 +94,23 @@ func (l *Learner) lend(s *torch.Scope, from, n int64, f func(master, m, v *torch
 // norm sums the ranks' gradients up and returns the norm of the sum.
 func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
 	if l.part == nil { // otherwise each micro-batch's gradient was
-		err = l.meet(ctx, func(*torch.Scope) error { return l.group.ReduceScatter(ctx, l.grad) })
+		err = l.meet(ctx, func(*torch.Scope) (err error) {
+			for i := 0; i < len(l.blocks) && err == nil; i++ {
+				err = l.group.ReduceScatter(ctx, l.grad.Narrow(0, l.blocks[i].From, l.blocks[i].Numel()))
+			}
+			return err
+		})
 	}
 	var own float64
 	if err == nil {
-		err = l.model.Device.Do(ctx, func(s *torch.Scope) (err error) {
-			own, err = kernels.GradNorm(model.Backend(s), l.share(l.grad).Ptr(), l.to-l.from)
-			return err
+		err = l.model.Device.Do(ctx, func(s *torch.Scope) error {
+			for _, p := range l.share {
+				norm, err := kernels.GradNorm(model.Backend(s), l.in(l.grad, p).Ptr(), p.Numel())
+				if own = math.Hypot(own, norm); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 	}
 	norms, err := agree(ctx, l.group, own, err, 0)
@@ -111,10 +130,10 @@ func (l *Learner) whole() (all []*torch.Tensor) {
 	return all
 }
 
-// share is this rank's share of a flat buffer, which may be that share alone.
-func (l *Learner) share(flat *torch.Tensor) *torch.Tensor {
-	if flat.Numel() != l.params.Numel() {
-		return flat
-	}
-	return flat.Narrow(0, l.from, l.to-l.from)
+// in is a piece of this rank's share in a flat buffer, which may be that share alone.
+func (l *Learner) in(flat *torch.Tensor, p ranks.Piece) *torch.Tensor {
+	return flat.Narrow(0, p.In(flat.Numel(), l.params.Numel()), p.Numel())
 }
+
+// shareOf is a rank's share of the parameters.
+func (l *Learner) shareOf(rank int) ranks.Share { return ranks.ShareOf(l.blocks, rank, l.group.Size()) }

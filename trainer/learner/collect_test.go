@@ -28,10 +28,11 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 		return m.Peak
 	}
 	const n = 1<<24 + 3
-	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}}
+	blocks := []ranks.Block{{Run: ranks.Run{To: n}}}
+	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}, share: ranks.ShareOf(blocks, 0, 1)}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		flat := s.Keep(s.Full(torch.BFloat16, 2, n))
-		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, blocks: []block{{to: n}}, numel: n}
+		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, parts: []part{{Block: blocks[0]}}}
 		return nil
 	})
 	if err != nil {

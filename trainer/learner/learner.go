@@ -56,12 +56,13 @@ type Learner struct {
 	opt    Options
 	ref    *model.Model // reference policy of the KL term; nil: no KL term, or SetReference was not called yet
 
-	group    ranks.Group
-	from, to int64 // this rank's share of the parameters
+	group  ranks.Group
+	blocks []ranks.Block // of the parameters
+	share  ranks.Share   // this rank's of them
 
-	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [to-from]: of the share, the sum over all ranks
+	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [share.Numel]: the sum over all ranks
 	part  *partial      // gradient of one micro-batch in the compute type; nil if that is fp32
-	m, v  *model.Buffer // [to-from]: first and second moment
+	m, v  *model.Buffer // [share.Numel]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
 
@@ -72,25 +73,28 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	if l.group == nil {
 		l.group = ranks.Solo{}
 	}
+	leaves := params.Leaves()
+	for _, p := range leaves {
+		l.blocks = ranks.Extend(l.blocks, p.Layer, ranks.Run{From: p.Offset, To: p.Offset + p.Leaf.Numel()})
+	}
+	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
-	l.from, l.to = l.group.Share(n, l.group.Rank())
-	if err := params.Shard(ctx, l.from, l.to); err != nil {
-		return nil, fmt.Errorf("learner: %w", err)
+	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
+		return nil, fmt.Errorf("learner: rank %d of %d has %d of %d fp32 weights; its share are %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		for _, moment := range []**model.Buffer{&l.m, &l.v} {
 			var err error
-			if *moment, err = model.NewBuffer(s, l.to-l.from, opt.HostState); err != nil {
+			if *moment, err = model.NewBuffer(s, l.share.Numel(), opt.HostState); err != nil {
 				return err
 			}
 		}
-		leaves := params.Leaves()
 		for _, p := range leaves {
 			p.Leaf.RequireGrad(true)
 		}
 		if len(leaves) > 0 && leaves[0].Leaf.DType() != torch.Float32 {
-			l.grad = s.Keep(s.Zeros(torch.Float32, l.to-l.from))
-			l.part = newPartial(s, leaves, n, mod.Compute.DType(), opt.Checkpoint)
+			l.grad = s.Keep(s.Zeros(torch.Float32, l.share.Numel()))
+			l.part = newPartial(s, leaves, l.blocks, mod.Compute.DType(), opt.Checkpoint)
 		} else {
 			l.grad = s.Keep(s.Zeros(torch.Float32, n))
 			for _, p := range leaves {

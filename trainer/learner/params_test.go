@@ -39,7 +39,7 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 }
 
 func (p *some) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	if err := p.master.Fill(ctx, read); err != nil {
+	if err := p.master.Fill(ctx, 0, p.Numel(), read); err != nil {
 		return err
 	}
 	return p.m.Device.Do(ctx, func(*torch.Scope) error { p.Publish(); return nil })
@@ -55,8 +55,6 @@ func (p *some) Numel() int64          { return p.master.Numel() }
 func (p *some) Leaves() []model.Param { return p.leaves }
 func (p *some) Master() *model.Buffer { return p.master }
 func (p *some) Half() *torch.Tensor   { return nil }
-
-func (p *some) Shard(context.Context, int64, int64) error { return nil }
 
 func (p *some) Read(ctx context.Context, from int64, dst []float32) error {
 	return p.master.Read(ctx, from, dst)

@@ -11,97 +11,98 @@ import (
 // partial is the gradient of one micro-batch in the compute type, where that is not fp32. Where a backward pass goes layer by layer, the
 // layers take turns in one piece of memory: the gradient of each is collected before that of the next begins.
 type partial struct {
-	flat   *torch.Tensor
-	blocks []block // in the order in which they are collected
-	next   int     // the next of them
-	numel  int64   // of all parameters
+	flat  *torch.Tensor
+	parts []part // in the order in which they are collected
+	next  int    // the next of them
 }
 
-// block is elements [from, to) of the parameters, whose gradient is in partial.flat from element `at` on.
-type block struct {
-	layer        int // from 1 on; 0: of none, so that its gradient is complete with the whole pass
-	from, to, at int64
+// part is a block whose gradient is in partial.flat from element `place` on.
+type part struct {
+	ranks.Block
+	place int64
 }
 
 // newPartial allocates the memory and makes the parameters accumulate into it.
-func newPartial(s *torch.Scope, params []model.Param, numel int64, dtype torch.DType, byLayer bool) *partial {
-	p := &partial{numel: numel, blocks: blocksOf(params, byLayer)}
-	size := int64(0)
-	for _, b := range p.blocks {
-		size = max(size, b.at+b.to-b.from)
-	}
+func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtype torch.DType, byLayer bool) *partial {
+	p := &partial{}
+	var size int64
+	p.parts, size = arrange(blocks, byLayer)
 	p.flat = s.Keep(s.Zeros(dtype, size))
 	for _, q := range params {
-		for _, b := range p.blocks {
-			if b.from <= q.Offset && q.Offset < b.to {
-				q.Leaf.SetGrad(p.flat.Narrow(0, b.at+q.Offset-b.from, q.Leaf.Numel()).View(q.Leaf.Shape()...))
+		for _, b := range p.parts {
+			if b.From <= q.Offset && q.Offset < b.To {
+				q.Leaf.SetGrad(p.flat.Narrow(0, b.place+q.Offset-b.From, q.Leaf.Numel()).View(q.Leaf.Shape()...))
 			}
 		}
 	}
 	return p
 }
 
-// blocksOf are the longest runs of parameters of one layer: those of the layers first, from the last down, all in the memory behind the
-// others'.
-func blocksOf(params []model.Param, byLayer bool) (blocks []block) {
-	var layers, others []block
-	for _, p := range params {
-		b := block{from: p.Offset, to: p.Offset + p.Leaf.Numel()}
-		into := &others
-		if byLayer && p.Layer > 0 {
-			b.layer, into = p.Layer, &layers
+// arrange places blocks in memory, and says how much they need: what is of no layer first, and behind that, in one place, the layers. These
+// are collected first, from the last down. Unless passes go layer by layer all blocks have their own places.
+func arrange(blocks []ranks.Block, byLayer bool) (parts []part, size int64) {
+	var layers, others []part
+	for _, b := range blocks {
+		if byLayer && b.Layer > 0 {
+			layers = append(layers, part{Block: b})
+			continue
 		}
-		if i := len(*into) - 1; i >= 0 && (*into)[i].layer == b.layer && (*into)[i].to == b.from {
-			(*into)[i].to = b.to
-		} else {
-			*into = append(*into, b)
-		}
+		others = append(others, part{b, size})
+		size += b.Numel()
 	}
-	at := int64(0)
-	for i := range others {
-		others[i].at = at
-		at += others[i].to - others[i].from
-	}
+	behind := size
 	for i := len(layers) - 1; i >= 0; i-- {
-		layers[i].at = at
-		if n := len(blocks); n > 0 && blocks[n-1].layer == layers[i].layer { // a layer in several runs
-			layers[i].at = blocks[n-1].at + blocks[n-1].to - blocks[n-1].from
+		at := behind
+		if n := len(parts); n > 0 && parts[n-1].Layer == layers[i].Layer { // a layer in several blocks
+			at = parts[n-1].place + parts[n-1].Numel()
 		}
-		blocks = append(blocks, layers[i])
+		parts = append(parts, part{layers[i].Block, at})
+		size = max(size, at+layers[i].Numel())
 	}
-	return append(blocks, others...)
+	return append(parts, others...), size
 }
 
-// collect adds the gradient of a layer, of all ranks, to sum.
-func (p *partial) collect(ctx context.Context, g ranks.Group, sum *torch.Tensor, layer int) error {
-	for p.next < len(p.blocks) && p.blocks[p.next].layer == layer {
-		if err := p.collectNext(ctx, g, sum); err != nil {
-			return err
-		}
+// collectGradient adds every rank's gradient of a micro-batch to the fp32 gradient of the share if the compute type is not fp32: what the
+// pass has not collected. Of a pass that came to its end that is what is of no layer, and of a rank that made none everything, which is 0.
+func (l *Learner) collectGradient(ctx context.Context) error {
+	if l.part == nil {
+		return nil
 	}
-	return nil
+	return l.meet(ctx, func(*torch.Scope) error {
+		for l.part.next < len(l.part.parts) {
+			if err := l.collectNext(ctx); err != nil {
+				return err
+			}
+		}
+		l.part.next = 0
+		return nil
+	})
 }
 
-// collectRest is collect of what the pass has not collected: of a pass that came to its end what is of no layer, and of a rank that made
-// none everything, which is 0.
-func (p *partial) collectRest(ctx context.Context, g ranks.Group, sum *torch.Tensor) error {
-	for p.next < len(p.blocks) {
-		if err := p.collectNext(ctx, g, sum); err != nil {
-			return err
+// collectLayer collects the gradient of a layer in the middle of a backward pass.
+func (l *Learner) collectLayer(ctx context.Context) func(layer int) error {
+	return func(layer int) error {
+		for p := l.part; p != nil && p.next < len(p.parts) && p.parts[p.next].Layer == layer; {
+			if err := l.collectNext(ctx); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	p.next = 0
-	return nil
 }
 
-func (p *partial) collectNext(ctx context.Context, g ranks.Group, sum *torch.Tensor) error {
-	b := p.blocks[p.next]
-	own := p.flat.Narrow(0, b.at, b.to-b.from)
-	if err := g.Accumulate(ctx, sum, own, b.from, p.numel); err != nil {
+func (l *Learner) collectNext(ctx context.Context) error {
+	p := l.part.parts[l.part.next]
+	own, at := l.part.flat.Narrow(0, p.place, p.Numel()), int64(0)
+	mine := l.share.Within(p.Run)
+	if len(mine) > 0 {
+		at = mine[0].At
+	}
+	if err := l.group.Accumulate(ctx, l.grad.Narrow(0, at, mine.Numel()), own); err != nil {
 		return err
 	}
 	own.Zero_()
-	p.next++
+	l.part.next++
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
 // Layers that take turns in one piece of memory have the gradients, to the bit, that they have in memory of their own, also after a refused
@@ -21,7 +20,7 @@ func TestGradientByLayer(t *testing.T) {
 			if !layers {
 				inDevice(t, l.model, func(s *torch.Scope) {
 					l.part.flat.Drop()
-					l.part = newPartial(s, l.params.Leaves(), l.params.Numel(), torch.BFloat16, false)
+					l.part = newPartial(s, l.params.Leaves(), l.blocks, torch.BFloat16, false)
 				})
 			}
 			return l
@@ -56,36 +55,33 @@ func TestGradientByLayer(t *testing.T) {
 // A pass that ends early, and a rank that makes none, leave blocks to be collected: all of them, in the same order, and zeros where nothing
 // was computed.
 func TestCollectRest(t *testing.T) {
-	m := tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16})
-	inDevice(t, m, func(s *torch.Scope) {
-		n := m.Layout.Numel
-		p := newPartial(s, model.All(m).Leaves(), n, torch.BFloat16, true)
-		sum := s.Zeros(torch.Float32, n)
-		for i, leaf := range model.All(m).Leaves() { // as a pass that ends after the last layer
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Checkpoint = true }))
+	leaves := l.params.Leaves()
+	inDevice(t, l.model, func(s *torch.Scope) {
+		for i, leaf := range leaves { // as a pass that ends after the last layer
 			if leaf.Layer != 1 {
 				leaf.Leaf.Grad().Fill_(float64(i + 1))
 			}
 		}
-		if err := p.collect(t.Context(), ranks.Solo{}, sum, 2); err != nil {
+		if err := l.collectLayer(t.Context())(2); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.collectRest(t.Context(), ranks.Solo{}, sum); err != nil {
-			t.Fatal(err)
-		}
-		for i, leaf := range model.All(m).Leaves() {
+	})
+	if err := l.collectGradient(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	inDevice(t, l.model, func(*torch.Scope) {
+		for i, leaf := range leaves {
 			want := float64(i+1) * float64(leaf.Leaf.Numel())
 			if leaf.Layer == 1 {
 				want = 0
 			}
-			if got := sum.Narrow(0, leaf.Offset, leaf.Leaf.Numel()).Sum().Item(); got != want {
+			if got := l.grad.Narrow(0, leaf.Offset, leaf.Leaf.Numel()).Sum().Item(); got != want {
 				t.Errorf("leaf %d of layer %d: the sum is %v, want %v", i, leaf.Layer, got, want)
 			}
 		}
-		if p.next != 0 || p.flat.Sum().Item() != 0 {
-			t.Errorf("the next pass begins at block %d", p.next)
-		}
-		for _, leaf := range model.All(m).Leaves() {
-			leaf.Leaf.SetGrad(nil)
+		if l.part.next != 0 || l.part.flat.Sum().Item() != 0 {
+			t.Errorf("the next pass begins at block %d", l.part.next)
 		}
 	})
 }

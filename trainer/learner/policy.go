@@ -206,24 +206,6 @@ func (p *minibatchLoss) merge(sums kernels.LossSums, logp *torch.Tensor, micro [
 	}
 }
 
-// collectGradient adds every rank's gradient of a micro-batch to the fp32 gradient of the share if the compute type is not fp32.
-func (l *Learner) collectGradient(ctx context.Context) error {
-	if l.part == nil {
-		return nil
-	}
-	return l.meet(ctx, func(*torch.Scope) error { return l.part.collectRest(ctx, l.group, l.grad) })
-}
-
-// collectLayer collects the gradient of a layer in the middle of a backward pass.
-func (l *Learner) collectLayer(ctx context.Context) func(layer int) error {
-	return func(layer int) error {
-		if l.part == nil {
-			return nil
-		}
-		return l.part.collect(ctx, l.group, l.grad, layer)
-	}
-}
-
 // values returns the statistics of the update under the names of docs/metrics.md.
 func (p *minibatchLoss) values() map[string]float64 {
 	v := p.Sums.Stats(p.totals).Values()

@@ -79,12 +79,12 @@ func TestRanksLoseOne(t *testing.T) {
 
 // Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
 func TestRanksCancelOne(t *testing.T) {
-	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 3, "layers": 5})
+	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 2, "layers": 5})
 }
 
 // So they do wherever in its work the device of one rank is lost to it.
 func TestRanksLoseADevice(t *testing.T) {
-	endOne(t, "device", map[string]int{"update": 4, "copy": 3, "weights": 3})
+	endOne(t, "device", map[string]int{"update": 4, "copy": 3, "weights": 2})
 }
 
 func endOne(t *testing.T, how string, exchangesOf map[string]int) {
@@ -105,6 +105,12 @@ func TestRanksGoOnWithOthers(t *testing.T) {
 	dir := t.TempDir()
 	rankstest.Pass(t, 2, "save", dir)
 	rankstest.Pass(t, 4, "go on", dir)
+}
+
+// of are the options of a model whose weights the ranks of a group train.
+func of(g ranks.Group, opt model.Options) model.Options {
+	opt.Rank, opt.Size = g.Rank(), g.Size()
+	return opt
 }
 
 // wantSame fails unless every rank has the same.
@@ -155,8 +161,10 @@ func ranksAgainstOracle(t *testing.T, g ranks.Group) {
 		for name, w := range want.Values() {
 			closeTo(t, c.name+": "+name, r.Values[name], w, 2e-6)
 		}
-		if d := apart(grad[l.from:l.to], wantGrad[l.from:l.to], 1); !(d < 1e-5) {
-			t.Errorf("%s: the gradient of the share is %v off", c.name, d)
+		for _, p := range l.share {
+			if d := apart(grad[p.From:p.To], wantGrad[p.From:p.To], 1); !(d < 1e-5) {
+				t.Errorf("%s: the gradient of elements %d to %d is %v off", c.name, p.From, p.To, d)
+			}
 		}
 		wantSame(t, g, c.name, r.Values)
 	}
@@ -215,7 +223,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	} {
 		learner := func(t *testing.T, g ranks.Group) *Learner {
 			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
-			opt := c.model
+			opt := of(g, c.model)
 			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
 			opt.HostMaster, o.Checkpoint = o.HostState, c.layers
 			if c.mixture {
@@ -287,7 +295,7 @@ func wantHalf(t *testing.T, l *Learner, weights []float32) {
 func wantRead(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
 	n := l.params.Numel()
-	_, border := l.group.Share(n, 0)
+	border := l.shareOf(0)[0].To
 	for _, span := range [][2]int64{{0, n}, {0, 1}, {border - 1, border}, {border - 1, border + 1}, {border, border + 1}, {n - 1, n}} {
 		var got []float32
 		if l.group.Rank() == 0 {
@@ -309,7 +317,7 @@ func wantRead(t *testing.T, l *Learner, weights []float32) {
 // wantShares fails unless the rank holds no more than its share of what forward and backward passes do not read.
 func wantShares(t *testing.T, l *Learner) {
 	t.Helper()
-	n, share := l.params.Numel(), l.to-l.from
+	n, share := l.params.Numel(), l.share.Numel()
 	state := []int64{l.params.Master().Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
 	want := []int64{n, n, share, share}
 	if l.part != nil {
@@ -339,7 +347,7 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 		layers  bool // passes go layer by layer
 	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
 		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, c.layers })
-		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: c.compute}), o)
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: c.compute})), o)
 		good := tinyBatch(t, l, 0.3)
 		learn := func(batch []*Sequence) (Report, error) {
 			if err := l.Prepare(t.Context(), batch); err != nil {
@@ -377,10 +385,10 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 // ranksRefuseGradient: a gradient of which one rank's share is not finite is refused by all, and changes nothing.
 func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
-		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: compute}), mixtureOptions(func(o *Options) { o.Group = g }))
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
 		before, _, _ := stateOf(t, l)
 		if g.Rank() == 1 {
-			inDevice(t, l.model, func(*torch.Scope) { l.share(l.grad).Fill_(math.NaN()) })
+			inDevice(t, l.model, func(*torch.Scope) { l.in(l.grad, l.share[0]).Fill_(math.NaN()) })
 		}
 		_, err := l.apply(t.Context(), 1e-3)
 		if !refused(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
@@ -457,8 +465,8 @@ type ending struct {
 	end       func()
 }
 
-func (g *ending) Accumulate(ctx context.Context, sum, t *torch.Tensor, first, total int64) error {
-	err := g.Group.Accumulate(ctx, sum, t, first, total)
+func (g *ending) Accumulate(ctx context.Context, sum, t *torch.Tensor) error {
+	err := g.Group.Accumulate(ctx, sum, t)
 	if g.layers {
 		g.in(g.exchanges - 1)
 	}
@@ -492,7 +500,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	if what == "layers" {
 		o := l.opt
 		o.Checkpoint, ends.layers = true, true
-		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), o)
+		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), o)
 	}
 	why := context.Canceled
 	if how == "device" {
@@ -564,7 +572,7 @@ func ranksDiffer(t *testing.T, g ranks.Group) {
 }
 
 func ranksLoseOne(t *testing.T, g ranks.Group) {
-	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Group = g }))
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), mixtureOptions(func(o *Options) { o.Group = g }))
 	batch := tinyBatch(t, l, 0.3)
 	if err := l.Prepare(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -591,7 +599,7 @@ type kept struct {
 func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 })
-	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, model.Options{Compute: torch.BFloat16}), o)
+	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, of(g, model.Options{Compute: torch.BFloat16})), o)
 }
 
 func ranksSave(t *testing.T, g ranks.Group, dir string) {

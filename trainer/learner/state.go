@@ -6,6 +6,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
 // pieceElements is how many values of a buffer are on their way between two ranks at a time (4 MiB).
@@ -31,12 +32,7 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 // Read copies n of the weights of all ranks, from element from on, to dst of rank 0. In the others dst is nil. It is called also after
 // Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
-	master := l.params.Master()
-	var own error
-	if here := min(n, master.Numel()-from); l.group.Rank() == 0 && here > 0 { // rank 0's share is the first
-		own = master.Read(ctx, from, dst[:here])
-	}
-	return l.together(ctx, cmp.Or(own, l.eachPiece(ctx, master, from, from+n, l.toRank0(ctx, from, dst))))
+	return l.collectRun(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst, (*model.Buffer).Read)
 }
 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
@@ -51,32 +47,33 @@ func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst 
 // RestoreWeights gives all ranks other weights. On rank 0 read fills dst with the values from element `from` on; in the others it is nil.
 // After an error the weights are of no use.
 func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
-	var own error
-	if l.group.Rank() == 0 {
-		own = l.params.Restore(ctx, read)
-	}
-	if err := l.together(ctx, own); err != nil {
-		return err
-	}
 	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
 		return err
 	}
-	return l.together(ctx, l.publish(ctx))
+	return l.together(ctx, l.meet(ctx, func(s *torch.Scope) error {
+		if err := l.renewHalf(s); err != nil {
+			return err
+		}
+		return l.spread(ctx)
+	}))
 }
 
-// publish gives all ranks what rank 0 has of the buffers that each holds whole.
-func (l *Learner) publish(ctx context.Context) error {
-	return l.meet(ctx, func(*torch.Scope) error {
-		for _, whole := range l.whole() {
-			for r := 1; r < l.group.Size(); r++ {
-				if err := l.group.Send(ctx, whole, 0, r); err != nil {
-					return err
-				}
-			}
-		}
-		l.params.Publish()
+// renewHalf copies this rank's share of the weights to the bf16 copy.
+func (l *Learner) renewHalf(s *torch.Scope) error {
+	half, master := l.params.Half(), l.params.Master()
+	if half == nil {
 		return nil
-	})
+	}
+	for _, p := range l.share.Cut(master.Piece) {
+		err := master.Lend(s, p.In(master.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error {
+			l.in(half, p).CopyFrom(piece)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Digest is a checksum of the weights that forward passes read, by which ranks compare theirs.
@@ -94,29 +91,38 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 
 // collect copies a flat fp32 buffer to dst of rank 0. An error is one of all ranks.
 func (l *Learner) collect(ctx context.Context, flat *model.Buffer, dst []float32) error {
-	var own error
-	if l.group.Rank() == 0 {
-		own = flat.Copy(ctx, dst[:flat.Numel()])
-	}
-	moved := l.eachPiece(ctx, flat, 0, l.params.Numel(), l.toRank0(ctx, 0, dst))
-	return l.together(ctx, cmp.Or(own, moved))
+	return l.collectRun(ctx, flat, ranks.Run{To: l.params.Numel()}, dst, (*model.Buffer).Copy)
 }
 
-// toRank0 sends pieces to rank 0, where dst begins with element start of their buffer.
-func (l *Learner) toRank0(ctx context.Context, start int64, dst []float32) func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
-	return func(_ *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
-		if err := l.group.Send(ctx, piece, owner, 0); err != nil || l.group.Rank() > 0 {
-			return err
-		}
-		piece.Float32s(dst[from-start:][:piece.Numel()])
-		return nil
+// collectRun copies a run of a flat fp32 buffer to dst of rank 0, which reads its own share of it as read does.
+func (l *Learner) collectRun(ctx context.Context, flat *model.Buffer, run ranks.Run, dst []float32,
+	read func(flat *model.Buffer, ctx context.Context, from int64, dst []float32) error) error {
+	whole, own := flat.Numel() == l.params.Numel(), l.share.Within(run)
+	if whole {
+		own = ranks.Share{{Run: run}}
 	}
+	var unread error
+	for i := 0; l.group.Rank() == 0 && i < len(own) && unread == nil; i++ {
+		p := own[i]
+		unread = read(flat, ctx, p.In(flat.Numel(), l.params.Numel()), dst[p.From-run.From:p.To-run.From])
+	}
+	var moved error
+	if !whole {
+		moved = l.eachPiece(ctx, flat, run, func(_ *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error {
+			if err := l.group.Send(ctx, piece, owner, 0); err != nil || l.group.Rank() > 0 {
+				return err
+			}
+			piece.Float32s(dst[at.From-run.From : at.To-run.From])
+			return nil
+		})
+	}
+	return l.together(ctx, cmp.Or(unread, moved))
 }
 
 // distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
 // wait for values before they hear of it. An error is one of all ranks.
 func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
-	var unread error
+	var unread, own error
 	given := func(from int64, dst []float32) error {
 		if unread == nil {
 			unread = read(from, dst)
@@ -126,14 +132,14 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 		}
 		return nil
 	}
-	var own error
-	if l.group.Rank() == 0 {
-		own = flat.Fill(ctx, given)
+	for i := 0; l.group.Rank() == 0 && i < len(l.share) && own == nil; i++ {
+		p := l.share[i]
+		own = flat.Fill(ctx, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(from int64, dst []float32) error { return given(p.From+from, dst) })
 	}
-	moved := l.eachPiece(ctx, flat, 0, l.params.Numel(), func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error {
+	moved := l.eachPiece(ctx, flat, ranks.Run{To: l.params.Numel()}, func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
 			values := make([]float32, piece.Numel())
-			_ = given(from, values)
+			_ = given(at.From, values)
 			piece = s.FromFloat32(values, piece.Numel())
 		}
 		return l.group.Send(ctx, piece, 0, owner)
@@ -141,23 +147,16 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 	return l.together(ctx, cmp.Or(own, moved, unread))
 }
 
-// eachPiece calls move for the pieces that rank 0 lacks of elements [begin, end) of a flat buffer, in their order: for all but rank 0's
-// share where each rank has its share alone. piece is the owner's, and memory for it in the other ranks.
-func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, begin, end int64, move func(s *torch.Scope, owner int, from int64, piece *torch.Tensor) error) error {
-	n := l.params.Numel()
-	if flat.Numel() == n {
-		return nil
-	}
+// eachPiece calls move for the pieces of a run of a flat buffer that are in the shares of others than rank 0. piece is the owner's, and
+// memory for it in the other ranks.
+func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run, move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
 	for owner := 1; owner < l.group.Size(); owner++ {
-		first, last := l.group.Share(n, owner)
-		last = min(last, end)
-		for from := max(first, begin); from < last; from += pieceElements {
-			size := min(pieceElements, last-from)
+		for _, p := range l.shareOf(owner).Within(run).Cut(pieceElements) {
 			err := l.meet(ctx, func(s *torch.Scope) error {
-				if l.group.Rank() == owner {
-					return flat.Lend(s, from-first, size, func(piece *torch.Tensor) error { return move(s, owner, from, piece) })
+				if l.group.Rank() != owner {
+					return move(s, owner, p.Run, s.Empty(torch.Float32, p.Numel()))
 				}
-				return move(s, owner, from, s.Empty(torch.Float32, size))
+				return flat.Lend(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Run, piece) })
 			})
 			if err != nil {
 				return err

@@ -9,6 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
 // Kind is the purpose of a piece of memory.
@@ -161,18 +163,14 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	if !n.Shares {
 		n.add(Weights, weights+rotary)
 		if half && !cfg.Frozen(a) {
-			master := 4 * longestShare(parameters, len(a.Ranks()))
-			if a.State == "host" { // which has all of it while the model is loaded, and moments after that
-				master = max(master, 4*parameters-8*longestShare(trained, len(a.Ranks())))
-			}
-			n.keep(a, Master, master)
+			n.keep(a, Master, 4*longestShare(a, model, parameters))
 		}
 	}
 	if a.Adapts() {
 		n.add(Adapters, 4*trained)
 	}
 	if cfg.Learns(a) || cfg.ColdStarts(a) {
-		share := longestShare(trained, len(a.Ranks()))
+		share := longestShare(a, model, trained)
 		gradients := 4 * trained
 		if half && !a.Adapts() {
 			gradients = 2*trained + 4*share
@@ -188,14 +186,13 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	}
 }
 
-// longestShare is the longest of so many ranks' shares of the parameters. Shares begin at multiples of 64.
-func longestShare(parameters int64, size int) int64 {
-	const align = 64
-	if size == 1 {
-		return parameters
+// longestShare is the longest of an agent's ranks' shares of what is trained: of all parameters, or of adapters.
+func longestShare(a *config.Agent, c arch.Config, trained int64) int64 {
+	blocks := []ranks.Block{{Run: ranks.Run{To: trained}}}
+	if trained == c.Parameters() {
+		blocks = model.Blocks(c.Layout())
 	}
-	each := int64(size) * align
-	return min((parameters+each-1)/each*align, parameters)
+	return ranks.ShareOf(blocks, 0, len(a.Ranks())).Numel()
 }
 
 // deviceOf is the device of an agent's rank, by one name.

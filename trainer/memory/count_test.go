@@ -171,9 +171,6 @@ func TestCountOfRanks(t *testing.T) {
 	if follower.Of(Gradients) != 4*n || follower.Of(Moments) != 8*third {
 		t.Errorf("%v: autograd adds up in the whole gradient in fp32", follower)
 	}
-	if got := longestShare(1000, 3); got != 384 {
-		t.Errorf("of 1,000 values a third has %d, which is no multiple of 64 or leaves some over", got)
-	}
 	err := Fits([]Need{CountFollower(cfg, help, 2, smolLM2Shape, n, 0)}, map[string]int64{"cuda:1": 1 << 20})
 	if err == nil || !strings.Contains(err.Error(), "lower agents.help.engine.micro_batch_tokens") {
 		t.Errorf("what a follower lacks: %v", err)

@@ -135,8 +135,6 @@ func (a *Adapters) Master() *Buffer     { return a.master }
 func (a *Adapters) Half() *torch.Tensor { return nil }
 func (a *Adapters) Publish()            {} // the decoders read views of Master
 
-func (a *Adapters) Shard(context.Context, int64, int64) error { return nil }
-
 func (a *Adapters) Read(ctx context.Context, from int64, dst []float32) error {
 	return a.master.Read(ctx, from, dst)
 }
@@ -152,7 +150,7 @@ func (a *Adapters) Digest(ctx context.Context) (uint32, error) {
 }
 
 func (a *Adapters) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	return a.master.Fill(ctx, read)
+	return a.master.Fill(ctx, 0, a.Numel(), read)
 }
 
 func (a *Adapters) Files(_ context.Context, master func(from int64, dst []float32) error) weights.Files {

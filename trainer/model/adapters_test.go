@@ -187,7 +187,7 @@ func TestAdaptedMerge(t *testing.T) {
 			at[p.Offset] = values
 		}
 		for _, p := range f.base.Layout.Tensors() {
-			err := f.base.Master.write(t.Context(), p.Offset, p.Numel(), p.Numel(), func(_ int64, dst []float32) error {
+			err := f.base.Master.Fill(t.Context(), p.Offset, p.Numel(), func(_ int64, dst []float32) error {
 				copy(dst, at[p.Offset])
 				return nil
 			})

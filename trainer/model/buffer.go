@@ -80,20 +80,6 @@ func (b *Buffer) copyTo(s *torch.Scope, dst *torch.Tensor) {
 	}
 }
 
-// cut returns a buffer of elements [from, to), and frees this one.
-func (b *Buffer) cut(s *torch.Scope, from, to int64) (*Buffer, error) {
-	part, err := NewBuffer(s, to-from, b.Tensor == nil)
-	if err != nil {
-		return nil, err
-	}
-	if b.Tensor != nil {
-		part.Tensor.CopyFrom(b.Tensor.Narrow(0, from, to-from))
-	} else {
-		copy(part.inHost, b.inHost[from:])
-	}
-	return part, b.Drop()
-}
-
 // Clear sets the values to 0.
 func (b *Buffer) Clear() {
 	clear(b.inHost)
@@ -127,56 +113,36 @@ func (b *Buffer) Read(ctx context.Context, from int64, dst []float32) error {
 	})
 }
 
-// Copy copies all values to dst. On the CPU every core of the device's takes a share, since one does not fill the memory's bandwidth.
-func (b *Buffer) Copy(ctx context.Context, dst []float32) error {
-	if b.Tensor == nil {
-		copy(dst, b.inHost)
-		return nil
+// Copy is Read with every core of a CPU's device, since one does not fill the memory's bandwidth. The values are fp32.
+func (b *Buffer) Copy(ctx context.Context, from int64, dst []float32) error {
+	if b.Tensor == nil || b.Tensor.Device().IsCUDA() {
+		return b.Read(ctx, from, dst)
 	}
 	return b.Tensor.Device().Do(ctx, func(s *torch.Scope) error {
-		if s.Device().IsCUDA() {
-			b.Tensor.Float32s(dst)
-			return nil
-		}
-		src := unsafe.Slice((*float32)(b.Tensor.Ptr()), b.Numel())
+		src := unsafe.Slice((*float32)(b.Tensor.Ptr()), b.Numel())[from:]
 		share := len(dst)/s.Device().Threads() + 1
 		var copying sync.WaitGroup
-		for from := 0; from < len(dst); from += share {
-			copying.Go(func() { copy(dst[from:min(from+share, len(dst))], src[from:]) })
+		for at := 0; at < len(dst); at += share {
+			copying.Go(func() { copy(dst[at:min(at+share, len(dst))], src[at:]) })
 		}
 		copying.Wait()
 		return nil
 	})
 }
 
-// Fill sets all values. read fills dst with those from element `from` on.
-func (b *Buffer) Fill(ctx context.Context, read func(from int64, dst []float32) error) error {
-	return b.write(ctx, 0, b.Numel(), chunkElements, read)
-}
-
-// write sets n values from element offset on, `step` at a time; read counts from 0.
-func (b *Buffer) write(ctx context.Context, offset, n, step int64, read func(from int64, dst []float32) error) error {
+// Set writes values from element `at` on.
+func (b *Buffer) Set(ctx context.Context, at int64, values []float32) error {
 	if b.Tensor == nil {
-		for from := int64(0); from < n; from += step {
-			if err := read(from, b.inHost[offset+from:][:min(step, n-from)]); err != nil {
-				return err
-			}
-		}
+		copy(b.inHost[at:], values)
 		return nil
 	}
-	buf := make([]float32, min(step, n))
-	for from := int64(0); from < n; from += step {
-		dst := buf[:min(step, n-from)]
-		if err := read(from, dst); err != nil {
-			return err
-		}
-		err := b.Tensor.Device().Do(ctx, func(*torch.Scope) error {
-			b.Tensor.Narrow(0, offset+from, int64(len(dst))).SetBytes(floatBytes(dst), torch.Float32)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.Tensor.Device().Do(ctx, func(*torch.Scope) error {
+		b.Tensor.Narrow(0, at, int64(len(values))).SetBytes(floatBytes(values), torch.Float32)
+		return nil
+	})
+}
+
+// Fill sets n values from element `at` on. read fills dst with those from element `from` of them on.
+func (b *Buffer) Fill(ctx context.Context, at, n int64, read func(from int64, dst []float32) error) error {
+	return inPieces(n, chunkElements, read, func(from int64, values []float32) error { return b.Set(ctx, at+from, values) })
 }

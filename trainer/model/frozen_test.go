@@ -213,46 +213,74 @@ func TestMasterApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	open := func(t *testing.T, seed uint64, host bool) *Model {
-		m, err := Random(t.Context(), dev, sixLayers, seed, Options{Compute: torch.BFloat16, HostMaster: host})
+	open := func(t *testing.T, seed uint64, opt Options) *Model {
+		opt.Compute = torch.BFloat16
+		m, err := Random(t.Context(), dev, sixLayers, seed, opt)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Close(context.Background()) })
 		return m
 	}
-	whole := open(t, 1, false)
-	n := whole.Layout.Numel
+	whole := open(t, 1, Options{})
 	whole.roundMaster(t)
-	weights := make([]float32, n)
-	if err := whole.Master.Read(t.Context(), 0, weights); err != nil {
-		t.Fatal(err)
-	}
+	weights := masterOf(t, whole)
 	ids := []int32{5, 17, 80, 3, 44}
 	want := sampledLogits(t, whole, ids)
 	for _, c := range []struct {
-		name     string
-		host     bool
-		from, to int64
-	}{{"a share", false, n / 4, n / 2}, {"a share in the host", true, n / 4, n / 2}, {"all in the host", true, 0, n}} {
+		name string
+		opt  Options
+	}{
+		{"a share", Options{Rank: 1, Size: 3}},
+		{"a share in the host", Options{Rank: 2, Size: 3, HostMaster: true}},
+		{"all in the host", Options{HostMaster: true}},
+	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := open(t, 2, c.host)
-			if c.host {
+			m := open(t, 2, c.opt)
+			if c.opt.HostMaster {
 				m.Master.Piece = 1000 // the last is shorter
 			}
-			if err := All(m).Shard(t.Context(), c.from, c.to); err != nil {
-				t.Fatal(err)
+			loaded := open(t, 2, Options{})
+			wantShare(t, m, masterOf(t, loaded))
+			loaded.roundMaster(t) // its norms are read in fp32
+			if !slices.Equal(sampledLogits(t, m, ids), sampledLogits(t, loaded, ids)) {
+				t.Error("generation computes something else than with all of them")
 			}
 			if err := All(m).Restore(t.Context(), func(from int64, dst []float32) error { copy(dst, weights[from:]); return nil }); err != nil {
 				t.Fatal(err)
 			}
-			kept := make([]float32, m.Master.Numel())
-			if err := m.Master.Read(t.Context(), 0, kept); err != nil || !slices.Equal(kept, weights[c.from:c.to]) || c.host != (m.Master.Tensor == nil) {
-				t.Errorf("%d weights of [%d, %d) of %d are kept, %v", len(kept), c.from, c.to, n, err)
+			wantShare(t, m, weights)
+			if c.opt.HostMaster != (m.Master.Tensor == nil) {
+				t.Error("the weights are in other memory than they should be")
 			}
 			if !slices.Equal(sampledLogits(t, m, ids), want) {
-				t.Error("generation computes something else than with all of them")
+				t.Error("after Restore generation computes something else than with all of them")
 			}
 		})
 	}
+}
+
+// wantShare fails unless Master has the model's share of weights.
+func wantShare(t *testing.T, m *Model, weights []float32) {
+	t.Helper()
+	kept := make([]float32, m.Master.Numel())
+	if err := m.Master.Read(t.Context(), 0, kept); err != nil {
+		t.Fatal(err)
+	}
+	var want []float32
+	for _, p := range m.share {
+		want = append(want, weights[p.From:p.To]...)
+	}
+	if !slices.Equal(kept, want) || len(kept) == 0 {
+		t.Errorf("%d weights are kept, which are not those %d of the share", len(kept), len(want))
+	}
+}
+
+func masterOf(t *testing.T, m *Model) []float32 {
+	t.Helper()
+	all := make([]float32, m.Layout.Numel)
+	if err := m.Master.Read(t.Context(), 0, all); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

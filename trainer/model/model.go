@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -22,7 +23,7 @@ type Model struct {
 	Layout *arch.Layout
 
 	Master  *Buffer       // [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
-	first   int64         // of the elements that Master has
+	share   ranks.Share   // which Master has; nil without one
 	Half    *torch.Tensor // bf16 copy of Master, or the weights themselves without one; nil if nothing reads it
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
@@ -83,6 +84,10 @@ type Options struct {
 	HostMaster  bool        // in bf16 Master is in the host's memory
 	Quantised   bool        // keep matrices in the blocks of a GGUF file: nothing but adapters can train such a model
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
+
+	// Of the processes that train these weights together: which this is, and how many there are; 0 means one. In bf16 Master is the
+	// share of this one.
+	Rank, Size int
 }
 
 // Random makes a model with random weights, which depend on cfg and seed alone. Weights are normal with standard
@@ -141,10 +146,7 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 	if err != nil {
 		return nil, err
 	}
-	err = m.fill(ctx, func(_ arch.Leaf, t arch.Tensor, from int64, dst []float32) error {
-		cols := t.Numel() / t.Shape[0]
-		return src.Read(t.Name, from/cols, (from+int64(len(dst)))/cols, dst)
-	})
+	err = m.fill(ctx, func(_ arch.Leaf, t arch.Tensor, from int64, dst []float32) error { return rowsOf(src, t)(from, dst) })
 	if err != nil {
 		m.Close(ctx)
 		return nil, err
@@ -176,12 +178,8 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		return nil, err
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		if !opt.Frozen || opt.Compute != torch.BFloat16 {
-			var err error
-			if m.Master, err = NewBuffer(s, m.Layout.Numel, opt.HostMaster && opt.Compute == torch.BFloat16); err != nil {
-				return err
-			}
-			m.Compute = m.Master.Tensor
+		if err := m.allocateMaster(s, opt); err != nil {
+			return err
 		}
 		if opt.HalfCopy || opt.Compute == torch.BFloat16 {
 			m.Half = s.Keep(s.Empty(torch.BFloat16, m.Layout.Numel))
@@ -209,6 +207,32 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		return nil, fmt.Errorf("model: allocating %d parameters: %w", m.Layout.Numel, err)
 	}
 	return m, nil
+}
+
+// allocateMaster makes Master, unless it is of no use.
+func (m *Model) allocateMaster(s *torch.Scope, opt Options) (err error) {
+	half := opt.Compute == torch.BFloat16
+	if half && opt.Frozen {
+		return nil
+	}
+	rank, size := opt.Rank, opt.Size
+	if !half || size == 0 {
+		rank, size = 0, 1
+	}
+	m.share = ranks.ShareOf(Blocks(m.Layout), rank, size)
+	m.Master, err = NewBuffer(s, m.share.Numel(), half && opt.HostMaster)
+	if err == nil {
+		m.Compute = m.Master.Tensor
+	}
+	return err
+}
+
+// Blocks are the parameters of a layout as ranks divide them.
+func Blocks(layout *arch.Layout) (all []ranks.Block) {
+	for _, l := range layout.Leaves {
+		all = ranks.Extend(all, l.Layer, ranks.Run{From: l.Offset, To: l.Offset + l.Numel()})
+	}
+	return all
 }
 
 // views returns the leaves as views of a flat buffer.

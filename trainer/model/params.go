@@ -17,12 +17,10 @@ type Params interface {
 	Numel() int64
 	// Leaves are the tensors into which autograd accumulates.
 	Leaves() []Param
-	// Master is the buffer that the optimizer updates, [Numel], or of Shard's elements.
+	// Master is the buffer that the optimizer updates, [Numel], or of this rank's share of the elements (Options.Size).
 	Master() *Buffer
 	// Read copies Master's values from element from on to dst. It fails where Master is a share: only all ranks can read then.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Shard gives up what Master has outside of [from, to), unless forward passes read it.
-	Shard(ctx context.Context, from, to int64) error
 	// Half is the bf16 copy of Master that the optimizer renews in the same pass, nil where there is none.
 	Half() *torch.Tensor
 	// Publish makes forward passes, including the sampler's, compute with Master and Half. Call it inside Device.Do after
@@ -60,13 +58,6 @@ func (p all) Master() *Buffer     { return p.m.Master }
 func (p all) Half() *torch.Tensor { return p.m.Half }
 func (p all) Publish()            { p.m.widenVectors() } // else the model's leaves are views of these buffers
 
-func (p all) Shard(ctx context.Context, from, to int64) error {
-	if p.m.Compute == p.m.Master.Tensor || to-from == p.Numel() {
-		return nil
-	}
-	return p.m.Device.Do(ctx, func(s *torch.Scope) error { return p.m.shard(s, from, to) })
-}
-
 func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 	if p.m.sharded() {
 		return fmt.Errorf("model: this rank has a share of %d of the %d fp32 weights, and cannot read them alone", p.m.Master.Numel(), p.Numel())
@@ -75,15 +66,7 @@ func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 }
 
 func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
-	if p.m.sharded() {
-		if err := On(p.m.Half).Fill(ctx, read); err != nil {
-			return err
-		}
-		err := p.m.Master.Fill(ctx, func(from int64, dst []float32) error { return read(p.m.first+from, dst) })
-		if err != nil {
-			return err
-		}
-	} else if err := p.m.Master.Fill(ctx, read); err != nil {
+	if err := inPieces(p.Numel(), chunkElements, read, func(from int64, values []float32) error { return p.m.put(ctx, from, values) }); err != nil {
 		return err
 	}
 	return p.m.SyncHalf(ctx)
@@ -127,8 +110,6 @@ func (p frozen) Publish()            {}
 func (p frozen) Read(context.Context, int64, []float32) error {
 	return errors.New("model: there are no fp32 weights to read")
 }
-
-func (p frozen) Shard(context.Context, int64, int64) error { return nil }
 
 func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
 

@@ -142,9 +142,9 @@ func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, d
 		if err != nil {
 			break
 		}
-		cols := t.Numel() / max(t.Shape[0], 1)
-		err = On(flat).write(ctx, t.Offset-l.Offset, t.Numel(), max(chunkElements/max(cols, 1), 1)*cols, func(from int64, dst []float32) error {
-			return src.Read(t.Name, from/cols, (from+int64(len(dst)))/cols, dst)
+		to := On(flat)
+		err = inPieces(t.Numel(), rowsAtATime(t), rowsOf(src, t), func(from int64, values []float32) error {
+			return to.Set(ctx, t.Offset-l.Offset+from, values)
 		})
 	}
 	return leaf, errors.Join(err, m.Device.Do(ctx, func(*torch.Scope) error { flat.Drop(); return nil }))

@@ -7,28 +7,68 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // fill sets every parameter. read fills dst with the elements of a checkpoint tensor from element `from` on; dst is
 // whole rows.
 func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, from int64, dst []float32) error) error {
-	to := m.Master
-	if to == nil {
-		to = On(m.Half)
-	}
 	for _, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
-			cols := t.Numel() / max(t.Shape[0], 1)
-			rows := max(chunkElements/max(cols, 1), 1)
-			err := to.write(ctx, t.Offset, t.Numel(), rows*cols, func(from int64, dst []float32) error {
-				return read(l, t, from, dst)
-			})
+			read := func(from int64, dst []float32) error { return read(l, t, from, dst) }
+			err := inPieces(t.Numel(), rowsAtATime(t), read, func(from int64, values []float32) error { return m.put(ctx, t.Offset+from, values) })
 			if err != nil {
 				return err
 			}
 		}
 	}
 	return m.SyncHalf(ctx)
+}
+
+// rowsOf reads whole rows of a checkpoint's tensor, from element `from` on.
+func rowsOf(src *weights.Source, t arch.Tensor) func(from int64, dst []float32) error {
+	cols := t.Numel() / max(t.Shape[0], 1)
+	return func(from int64, dst []float32) error {
+		return src.Read(t.Name, from/cols, (from+int64(len(dst)))/cols, dst)
+	}
+}
+
+// rowsAtATime is the number of elements of a few whole rows of a tensor.
+func rowsAtATime(t arch.Tensor) int64 {
+	cols := t.Numel() / max(t.Shape[0], 1)
+	return max(chunkElements/max(cols, 1), 1) * cols
+}
+
+// inPieces reads n values, `step` at a time, and puts them where they belong. Both count from the first of them.
+func inPieces(n, step int64, read, put func(from int64, values []float32) error) error {
+	values := make([]float32, min(step, n))
+	for from := int64(0); from < n; from += step {
+		piece := values[:min(step, n-from)]
+		if err := read(from, piece); err != nil {
+			return err
+		}
+		if err := put(from, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put sets the parameters from element `at` on, but for what SyncHalf copies.
+func (m *Model) put(ctx context.Context, at int64, values []float32) error {
+	run := ranks.Run{From: at, To: at + int64(len(values))}
+	if m.Master == nil || m.sharded() {
+		if err := On(m.Half).Set(ctx, at, values); err != nil {
+			return err
+		}
+	}
+	for _, p := range m.share.Within(run) {
+		if err := m.Master.Set(ctx, p.At, values[p.From-at:p.To-at]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Digest is a checksum of the values that the model computes with, adapters apart. Of matrices in blocks it is of the widened values.
@@ -76,23 +116,6 @@ func (m *Model) sharded() bool { return m.Master != nil && m.Master.Numel() != m
 
 // apart says whether no forward pass can read Master.
 func (m *Model) apart() bool { return m.sharded() || m.Master.Tensor == nil }
-
-// shard keeps elements [from, to) of Master alone. Forward passes compute from Half.
-func (m *Model) shard(s *torch.Scope, from, to int64) (err error) {
-	for _, view := range m.wide {
-		view.Drop()
-	}
-	if m.Master, err = m.Master.cut(s, from, to); err != nil {
-		return err
-	}
-	m.first = from
-	if m.wide != nil {
-		m.wide = m.wideVectors(s)
-		m.widenVectors()
-		*m.Generation = *m.generation()
-	}
-	return nil
-}
 
 // Checksum continues the CRC-32C of values, in little-endian float32, which sum is of what came before.
 func Checksum(sum uint32, values []float32) uint32 {

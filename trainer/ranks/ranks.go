@@ -17,14 +17,11 @@ type Group interface {
 	Rank() int
 	// Size is the number of processes.
 	Size() int
-	// Share says which of n elements are a rank's. The last shares may be shorter than the others, and empty.
-	Share(n int64, rank int) (from, to int64)
 	// ReduceScatter writes the sum of all ranks' t, fp32, into this rank's share of t, adding up from rank 0 to the last. The
-	// rest of t stays as it is.
+	// rest of t stays as it is. Of one block the shares are those of ShareOf.
 	ReduceScatter(ctx context.Context, t *torch.Tensor) error
-	// Accumulate adds to sum, fp32 with the elements of this rank's share of a buffer of total, those that are in every rank's t, which has
-	// the buffer's elements from first on. It adds up from rank 0 to the last.
-	Accumulate(ctx context.Context, sum, t *torch.Tensor, first, total int64) error
+	// Accumulate adds every rank's t to sum, fp32, which has this rank's share of t alone: from rank 0's to the last's.
+	Accumulate(ctx context.Context, sum, t *torch.Tensor) error
 	// AllGather overwrites every other rank's share of t with what that rank has there.
 	AllGather(ctx context.Context, t *torch.Tensor) error
 	// Send overwrites rank to's t with what rank from has.
@@ -43,7 +40,6 @@ type Solo struct{}
 
 func (Solo) Rank() int                                           { return 0 }
 func (Solo) Size() int                                           { return 1 }
-func (Solo) Share(n int64, _ int) (from, to int64)               { return 0, n }
 func (Solo) ReduceScatter(context.Context, *torch.Tensor) error  { return nil }
 func (Solo) AllGather(context.Context, *torch.Tensor) error      { return nil }
 func (Solo) Send(context.Context, *torch.Tensor, int, int) error { return nil }
@@ -53,11 +49,11 @@ func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 func (Solo) GiveUp(error) {}
 
 // Accumulate adds t to sum without a copy of t in sum's dtype.
-func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor, first, _ int64) error {
+func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {
 	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy of the piece
 	for from, all := int64(0), t.Numel(); from < all; from += piece {
 		n := min(piece, all-from)
-		sum.Narrow(0, first+from, n).Add_(t.Narrow(0, from, n))
+		sum.Narrow(0, from, n).Add_(t.Narrow(0, from, n))
 	}
 	return nil
 }

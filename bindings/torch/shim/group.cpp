@@ -177,22 +177,12 @@ mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
   });
 }
 
-// Elements [first, first + flat.numel()) of a buffer of `total`.
-struct range {
-  at::Tensor flat;
-  int64_t first, total;
-};
-
-// What a range has of a rank's share of its buffer: of the share the elements from `skipped` on.
-at::Tensor share(const range &r, int rank, int size, int64_t *skipped = nullptr) {
+// A rank's share of a buffer.
+at::Tensor share(const at::Tensor &flat, int rank, int size) {
   int64_t from, to;
-  mgt_group_share(r.total, rank, size, &from, &to);
-  const int64_t begin = std::clamp(from, r.first, r.first + r.flat.numel()), end = std::clamp(to, begin, r.first + r.flat.numel());
-  if (skipped) *skipped = begin - from;
-  return r.flat.narrow(0, begin - r.first, end - begin);
+  mgt_group_share(flat.numel(), rank, size, &from, &to);
+  return flat.narrow(0, from, to - from);
 }
-
-at::Tensor share(const at::Tensor &flat, int rank, int size) { return share({flat, 0, flat.numel()}, rank, size); }
 
 at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t most) {
   from = std::min(from, share.numel());
@@ -212,41 +202,37 @@ struct turn {
   flight under_way;
 };
 
-void begin(mgt_group *g, turn &t, const range &of, int64_t from) {
+void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from) {
   t.from = from;
-  t.own = piece_of(share(of, g->rank, g->size), from, kPiece).clone();
+  t.own = piece_of(share(flat, g->rank, g->size), from, kPiece).clone();
   std::vector<message> messages;
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
-    auto out = piece_of(share(of, r, g->size), from, kPiece);
-    if (!of.flat.is_cpu()) out = t.ours.select(0, r).narrow(0, 0, out.numel()).copy_(out);
+    auto out = piece_of(share(flat, r, g->size), from, kPiece);
+    if (!flat.is_cpu()) out = t.ours.select(0, r).narrow(0, 0, out.numel()).copy_(out);
     if (t.own.numel()) messages.push_back({r, t.theirs.select(0, r).narrow(0, 0, t.own.numel()), false});
     if (out.numel()) messages.push_back({r, out, true});
   }
-  t.under_way = g->begin(messages, kSum, of.flat.numel());
+  t.under_way = g->begin(messages, kSum, flat.numel());
 }
 
 // Adds every rank's elements of flat that are this rank's share to sum, from rank 0 to the last; where sum is undefined, to zeros
 // in place of the share. While one piece is added up the next is under way.
-void reduce_scatter(mgt_group *g, const range &of, const at::Tensor &sum) {
-  int64_t skipped, first, last;
-  mgt_group_share(of.total, g->rank, g->size, &first, &last);
-  TORCH_CHECK(!sum.defined() || sum.numel() == last - first, "a sum of ", sum.numel(), " elements for a share of ", last - first);
-  const auto &flat = of.flat;
-  const auto mine = share(of, g->rank, g->size, &skipped), into = sum.defined() ? sum.narrow(0, mine.numel() ? skipped : 0, mine.numel()) : mine;
+void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum) {
+  const auto mine = share(flat, g->rank, g->size), into = sum.defined() ? sum : mine;
+  TORCH_CHECK(into.numel() == mine.numel(), "a sum of ", into.numel(), " elements for a share of ", mine.numel());
   TORCH_CHECK(into.scalar_type() == at::kFloat || into.scalar_type() == at::kDouble, "sums are of float32 or float64, not ",
               into.scalar_type());
-  int64_t longest = 0;
-  for (int r = 0; r < g->size; r++) longest = std::max(longest, share(of, r, g->size).numel());
+  const int64_t longest = share(flat, 0, g->size).numel();
   const int64_t piece = std::min(kPiece, longest);
   turn turns[2];
   for (auto &t : turns) {
     t.theirs = room(g, flat, piece);
     if (!flat.is_cpu()) t.ours = room(g, flat, piece);
   }
-  if (longest) begin(g, turns[0], of, 0);
+  if (longest) begin(g, turns[0], flat, 0);
   for (int64_t from = 0, i = 0; from < longest; from += kPiece, i++) {
-    if (from + kPiece < longest) begin(g, turns[(i + 1) % 2], of, from + kPiece);
+    if (from + kPiece < longest) begin(g, turns[(i + 1) % 2], flat, from + kPiece);
     const auto &t = turns[i % 2];
     g->finish(t.under_way);
     auto &next = turns[(i + 1) % 2].under_way;  // the others could not send it before this one
@@ -387,13 +373,10 @@ void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to) 
 }
 
 mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, {flat, 0, flat.numel()}, at::Tensor()); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, at::Tensor()); });
 }
-mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t, int64_t first, int64_t total) {
-  return on_flat(d, g, t, [&](const at::Tensor &flat) {
-    TORCH_CHECK(first >= 0 && first <= total - flat.numel(), "elements [", first, ", ", first + flat.numel(), ") of ", total);
-    reduce_scatter(g, {flat, first, total}, ref(sum));
-  });
+mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t) {
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, ref(sum)); });
 }
 mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t) {
   return on_flat(d, g, t, [&](const at::Tensor &flat) { all_gather(g, flat); });

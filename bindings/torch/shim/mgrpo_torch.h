@@ -199,10 +199,9 @@ MGT_API mgt_group_result mgt_group_open(const char *host, int port, const char *
                                         int64_t join_ms, int64_t timeout_ms);
 // Tensors are contiguous, on the CPU, of one shape and dtype on every rank. Rank r's share of n elements: mgt_group_share.
 MGT_API void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to);
-// This rank's share of all t is added up from rank 0 to the last: to sum, of the share's size, or in place where that is NULL.
+// This rank's share of all t is added up from rank 0 to the last, in place.
 MGT_API mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t);
-// t has elements [first, first + numel) of a buffer of total, and sum this rank's share of that.
-MGT_API mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t, int64_t first, int64_t total);
+MGT_API mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t);  // to sum, of the share's size
 MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t);  // every share is its rank's
 MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to);  // to's t becomes from's
 // all[size · bytes] = every rank's mine[bytes].

@@ -1,0 +1,64 @@
+package ranks
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// The shares of all ranks are the whole buffer, each element once, and no rank has more of a block than rank 0.
+func TestSharesAreTheWhole(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var blocks []Block
+		n, layer := int64(0), 0
+		for range r.IntN(12) {
+			size := r.Int64N(400)
+			blocks = Extend(blocks, layer, Run{n, n + size})
+			n += size
+			layer += r.IntN(2)
+		}
+		size := 1 + r.IntN(5)
+		owners := make([]int, n)
+		for rank := range size {
+			share := ShareOf(blocks, rank, size)
+			at := int64(0)
+			for _, p := range share {
+				if p.At != at {
+					t.Fatalf("a piece is in its buffer from %d on, not %d", p.At, at)
+				}
+				at += p.Numel()
+				for i := p.From; i < p.To; i++ {
+					owners[i] += 1 + rank
+				}
+			}
+			if at != share.Numel() || at > ShareOf(blocks, 0, size).Numel() || size == 1 && n > 0 && len(share) != 1 {
+				t.Fatalf("rank %d of %d has %d of %d elements in %d pieces", rank, size, at, n, len(share))
+			}
+			for _, b := range blocks {
+				if mine := share.Within(b.Run); rank == 0 && b.Numel() > 0 && mine.Numel() < b.Numel()/int64(size) || len(mine) > 1 {
+					t.Fatalf("rank %d of %d has %d of the block's %d elements, in %d pieces", rank, size, mine.Numel(), b.Numel(), len(mine))
+				}
+			}
+		}
+		for i, owner := range owners {
+			if owner < 1 || owner > size {
+				t.Fatalf("element %d of %d is in no share, or in several", i, n)
+			}
+		}
+	}
+}
+
+// A part of a share keeps its place in the share's buffer.
+func TestWithinKeepsPlaces(t *testing.T) {
+	share := Share{{Run{10, 20}, 0}, {Run{30, 45}, 10}}
+	got := share.Within(Run{15, 42}).Cut(8)
+	want := Share{{Run{15, 20}, 5}, {Run{30, 38}, 10}, {Run{38, 42}, 18}}
+	if len(got) != len(want) {
+		t.Fatalf("%v, want %v", got, want)
+	}
+	for i := range want {
+		if got[i] != want[i] || got[i].In(25, 100) != want[i].At || got[i].In(100, 100) != want[i].From {
+			t.Errorf("piece %d is %+v, want %+v", i, got[i], want[i])
+		}
+	}
+}
