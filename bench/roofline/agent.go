@@ -2,7 +2,6 @@ package roofline
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -36,14 +35,11 @@ type Agent struct {
 // its weights have `quantised` bytes where they stay quantised, else 0.
 func AgentOf(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) Agent {
 	out := Agent{
-		Name: a.Name, Devices: slices.Clone(a.Ranks()), Arch: model, Half: a.ComputesBF16(), Weight: 4, Rounded: cfg.Run.Matmul == "bf16" && a.Device == "cpu",
+		Name: a.Name, Devices: a.Ranks(), Arch: model, Half: a.ComputesBF16(), Weight: 4, Rounded: cfg.Run.Matmul == "bf16" && a.Device == "cpu",
 		Adapts: a.Adapts(), Checkpoint: a.Engine.CheckpointActivations, MicroBatch: a.Engine.MicroBatchTokens,
 		Epochs: cfg.GRPO.Epochs, Updates: cfg.GRPO.Epochs * cfg.GRPO.Minibatches, Slots: cfg.Slots(a), Remote: a.Engine.Remote(),
 	}
-	for i, d := range out.Devices {
-		if d == "cuda" {
-			out.Devices[i] = "cuda:0"
-		}
+	for i := range out.Devices {
 		if m := i / len(a.OnMachine()); m > 0 {
 			out.Devices[i] += fmt.Sprintf(" of machine %d", m)
 		}

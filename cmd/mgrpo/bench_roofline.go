@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -79,7 +78,7 @@ func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps [
 		}
 		moved := *a
 		if onGPU := a.Device != "cpu"; onGPU != d.GPU {
-			moved.Devices = slices.Clone(a.OnMachine())
+			moved.Devices = a.OnMachine()
 			for i := range moved.Devices {
 				moved.Devices[i] = "cpu"
 				if d.GPU {

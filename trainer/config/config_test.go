@@ -67,6 +67,11 @@ func TestDevices(t *testing.T) {
 	if a := mustParse(t, minimal, "agents.boss.devices=[cuda:0, cuda:1]").Main(); !slices.Equal(a.Ranks(), []string{"cuda:0", "cuda:1"}) {
 		t.Errorf("ranks of an agent with two GPUs: %v", a.Ranks())
 	}
+	for _, set := range []string{"agents.boss.device=cuda", "agents.boss.devices=[cuda]"} {
+		if a := mustParse(t, minimal, set).Main(); !slices.Equal(a.Ranks(), []string{"cuda:0"}) {
+			t.Errorf("%s: ranks %v", set, a.Ranks())
+		}
+	}
 	if a := mustParse(t, minimal).Main(); !slices.Equal(a.Ranks(), []string{"cpu"}) {
 		t.Errorf("ranks of an agent with one device: %v", a.Ranks())
 	}

@@ -95,12 +95,18 @@ func (c *Config) CacheOf(agents []*Agent, positions int) (sum CacheSize) {
 // worker.
 func (a *Agent) Ranks() []string { return slices.Repeat(a.OnMachine(), max(a.Machines.Count, 1)) }
 
-// OnMachine are the devices that an agent has on each machine.
+// OnMachine are the devices that an agent has on each machine, by one name each: cuda is cuda:0.
 func (a *Agent) OnMachine() []string {
-	if len(a.Devices) > 0 {
-		return a.Devices
+	out := slices.Clone(a.Devices)
+	if len(out) == 0 {
+		out = []string{a.Device}
 	}
-	return []string{a.Device}
+	for i, d := range out {
+		if d == "cuda" {
+			out[i] = "cuda:0"
+		}
+	}
+	return out
 }
 
 // OfMachine returns the agent with a name if it has that further machine.

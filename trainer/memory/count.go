@@ -60,7 +60,7 @@ type Lever struct {
 // of whose parameters so many are trained. quantised is the size of weights that stay quantised, 0 where none do. The agents
 // before it hold the weights that it adapts.
 func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
-	p := Need{Agent: a.Name, Device: deviceOf(a, 0), Shares: len(before) > 0}
+	p := Need{Agent: a.Name, Device: a.Ranks()[0], Shares: len(before) > 0}
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)
 	n := model.Parameters()
 	p.hold(cfg, a, model, trained, quantised)
@@ -85,7 +85,7 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 // CountFollower counts the need of the process of one of an agent's further devices, which samples and trains and does nothing else. The
 // arguments are those of Count.
 func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
-	p := Need{Agent: a.Name, Rank: rank, Device: deviceOf(a, rank)}
+	p := Need{Agent: a.Name, Rank: rank, Device: a.Ranks()[rank]}
 	p.hold(cfg, a, model, trained, quantised)
 	p.compute(cfg, a, model)
 	if !a.Engine.Remote() {
@@ -193,14 +193,6 @@ func longestShare(a *config.Agent, c arch.Config, trained int64) int64 {
 		blocks = model.Blocks(c.Layout())
 	}
 	return ranks.ShareOf(blocks, 0, len(a.Ranks())).Numel()
-}
-
-// deviceOf is the device of an agent's rank, by one name.
-func deviceOf(a *config.Agent, rank int) string {
-	if d := a.Ranks()[rank]; d != "cuda" {
-		return d
-	}
-	return "cuda:0"
 }
 
 // valueSize is the size in bytes of a value of weights in use, cache and activations.
