@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/arch/published"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of docs/roofline.md")
@@ -94,7 +95,7 @@ func agent(c arch.Config) Agent {
 
 // What a step must at least read, multiply and launch, from formulas that count none of it layer by layer.
 func TestFloorOfOneThing(t *testing.T) {
-	c := Published[2].Arch // 8B, untied
+	c := published.Qwen3[2].Arch // 8B, untied
 	matrices := float64(c.Parameters() - c.Layout().Vectors() - int64(c.VocabSize*c.Hidden))
 	a, w := agent(c), Work{Prompts: 1, Rollouts: 1, Prompt: 1, Turns: 1, Sampled: 101}
 
@@ -133,7 +134,7 @@ func TestFloorOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := Work{Prompts: 4, Rollouts: 8, Prompt: 300, Turns: 3, Sampled: 100, Results: 200}
-	base := agent(Published[1].Arch)
+	base := agent(published.Qwen3[1].Arch)
 	base.Slots, base.MicroBatch = 32, 8192
 	total := func(change func(*Agent)) float64 {
 		a := base
@@ -161,7 +162,7 @@ func TestFloorOrder(t *testing.T) {
 			t.Errorf("%s: %.3f s, without %.3f s", name, got, plain)
 		}
 	}
-	few, many := agent(Published[3].Arch), agent(Published[3].Arch)
+	few, many := agent(published.Qwen3[4].Arch), agent(published.Qwen3[4].Arch)
 	many.Slots = 32
 	if a, b := Floor(d, few, w).Of(Decoding).Seconds(), Floor(d, many, w).Of(Decoding).Seconds(); b > a/3 || b < a/12 {
 		t.Errorf("a mixture decodes one by one in %.3f s, 32 at once in %.3f s: these read more experts", a, b)
@@ -175,7 +176,7 @@ func TestRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := Work{Prompts: 16, Rollouts: 8, Prompt: 1000, Turns: 4, Sampled: 250, Results: 500}
-	base := agent(Published[0].Arch)
+	base := agent(published.Qwen3[0].Arch)
 	base.Slots, base.MicroBatch = 128, 16384
 	on := func(slots int, devices ...string) Step {
 		a := base
@@ -207,7 +208,7 @@ func TestRanks(t *testing.T) {
 // A step takes as long as the device that is longest at it, however little longer.
 func TestLongestDevice(t *testing.T) {
 	step := func(device string, seconds float64) Step {
-		return Step{Agent: Agent{Name: device, Devices: []string{device}, Arch: Published[0].Arch}, Parts: []Part{{Name: "decoding", Time: Time{Bytes: seconds}}}}
+		return Step{Agent: Agent{Name: device, Devices: []string{device}, Arch: published.Qwen3[0].Arch}, Parts: []Part{{Name: "decoding", Time: Time{Bytes: seconds}}}}
 	}
 	var out strings.Builder
 	Write(&out, GPUs[0], []Step{step("cuda:0", 0.3), step("cuda:1", 0.9), step("cuda:0", 0.2)})
@@ -225,19 +226,6 @@ func TestUnknownDevices(t *testing.T) {
 	}
 	if _, err := Processor(&measure.Results{Suite: "kernels"}, measure.Ceilings{}, "avx2"); err == nil || !strings.Contains(err.Error(), "no row") {
 		t.Errorf("results without rows: %v", err)
-	}
-}
-
-// The shapes are those of the published models: these are the parameters that their cards name.
-func TestPublished(t *testing.T) {
-	for i, billions := range []float64{1.72, 4.02, 8.19, 30.53} {
-		p := Published[i]
-		if err := p.Arch.Validate(); err != nil {
-			t.Errorf("%s: %v", p.Name, err)
-		}
-		if got := float64(p.Arch.Parameters()) / 1e9; math.Abs(got-billions) > 0.005 {
-			t.Errorf("%s has %.3f billion parameters, its card says %.2f", p.Name, got, billions)
-		}
 	}
 }
 
@@ -268,7 +256,7 @@ func table() string {
 	w := Work{Prompts: 16, Rollouts: 8, Prompt: 1000, Turns: 4, Sampled: 250, Results: 500}
 	var b strings.Builder
 	b.WriteString("| model | GPU | prompts | decoding | learning | optimizer | a step | tokens sampled a second |\n|---|---|---|---|---|---|---|---|\n")
-	for _, p := range Published {
+	for _, p := range published.Qwen3 {
 		for _, d := range GPUs {
 			a := agent(p.Arch)
 			a.Slots, a.MicroBatch, a.Checkpoint = 128, 16384, true

@@ -9,24 +9,12 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/arch/published"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/lora"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/ranks.md")
-
-// qwen3 are the published shapes of Qwen3.
-var qwen3 = []struct {
-	name  string
-	shape arch.Config
-}{
-	{"1.7B", arch.Config{Hidden: 2048, Layers: 28, Heads: 16, KVHeads: 8, FFN: 6144, Tied: true}},
-	{"4B", arch.Config{Hidden: 2560, Layers: 36, Heads: 32, KVHeads: 8, FFN: 9728, Tied: true}},
-	{"8B", arch.Config{Hidden: 4096, Layers: 36, Heads: 32, KVHeads: 8, FFN: 12288}},
-	{"14B", arch.Config{Hidden: 5120, Layers: 40, Heads: 40, KVHeads: 8, FFN: 17408}},
-	{"30B-A3B", arch.Config{Hidden: 2048, Layers: 48, Heads: 32, KVHeads: 4, FFN: 6144,
-		Mixture: &arch.Mixture{Experts: 128, PerToken: 8, FFN: 768, Normalise: true, Step: 1}}},
-}
 
 // Of the two sizes of GPUs the bytes that a driver reports, and the share that the plan may take of them.
 const (
@@ -71,14 +59,9 @@ var gpuTables = []struct{ name, set string }{
 func gpuTable(t *testing.T, set string) string {
 	var out strings.Builder
 	fmt.Fprintln(&out, "| Qwen3 | parameters | 1 GPU | 2 GPUs | 4 GPUs | 8 GPUs |\n|---|---|---|---|---|---|")
-	for _, m := range qwen3 {
-		c := m.shape
-		c.Family, c.VocabSize, c.HeadDim, c.MaxPosition, c.RopeTheta = "qwen3", 151936, 128, 40960, 1e6
-		if c.Mixture != nil {
-			c.Family = "qwen3_moe"
-		}
-		c = c.WithDefaults()
-		fmt.Fprintf(&out, "| %s | %.1fB |", m.name, float64(c.Parameters())/1e9)
+	for _, m := range published.Qwen3 {
+		c := m.Arch.WithDefaults()
+		fmt.Fprintf(&out, "| %s | %.1fB |", strings.TrimPrefix(m.Name, "Qwen3-"), float64(c.Parameters())/1e9)
 		for _, size := range []int{1, 2, 4, 8} {
 			most := fullest(t, c, size, set)
 			switch {
