@@ -105,6 +105,8 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 		err = f.Learner.Copy(ctx, nil, nil, nil)
 	case launch.Read:
 		err = f.Learner.Read(ctx, o.Span.From, o.Span.N, nil)
+	case launch.Assist:
+		err = f.Learner.Assist(ctx)
 	case launch.Restore:
 		err = f.Learner.RestoreMoments(ctx, nil, nil)
 	case launch.Adopt:

@@ -92,8 +92,7 @@ func (p *Parts) referToStart(ctx context.Context, cfg *config.Config, a *config.
 		return p.referToAdapter(ctx, cfg.Resolve(folder))
 	}
 	p.Reference = p.base.model
-	p.Learner.SetReference(p.Reference)
-	return nil
+	return p.Learner.SetReference(ctx, p.Reference)
 }
 
 // referToAdapter makes the base with the adapters in a folder the policy of the KL term.
@@ -107,6 +106,5 @@ func (p *Parts) referToAdapter(ctx context.Context, folder string) error {
 		return err
 	}
 	p.Reference = adapted.Model()
-	p.Learner.SetReference(p.Reference)
-	return nil
+	return p.Learner.SetReference(ctx, p.Reference)
 }

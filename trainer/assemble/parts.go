@@ -39,6 +39,8 @@ type Parts struct {
 	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
 	Notes     []string       // tensors of the checkpoint that are not used, and why
 
+	divided model.Options // how the weights are divided among the agent's devices
+
 	base  *base                         // whose weights Model has
 	crew  *launch.Crew                  // the processes of its further devices; nil: it has none
 	frees []func(context.Context) error // what is closed last, in reverse
@@ -53,7 +55,9 @@ type Wanted struct {
 	Learns  bool   // it needs a learner
 	Process *Process
 
-	Rank, Size int // of an agent with several devices that learns: this process's number, and how many have a share of what is trained
+	// Of an agent with several devices that learns: this process's number, how many have a share of what is trained, and whether none has more.
+	Rank, Size int
+	Gathered   bool
 
 	Note func(text string) // is told of servers that sample and of waits for them, and of tools that take long to open
 }
@@ -135,6 +139,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	if o.source != nil {
 		p.SaveDType = saveDType(want.Config, a, o.source.DType())
 	}
+	p.divided = model.Options{Rank: want.Rank, Size: want.Size, Gathered: want.Gathered}
 	load := func() (*model.Model, error) {
 		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
 			want.Note("this processor has no instructions for products of bf16: run.matmul has no effect")
@@ -144,8 +149,9 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		if err != nil {
 			return nil, err
 		}
-		m, err := o.model(ctx, d, want.Config, a, model.Options{HalfCopy: a.Engine.DType == "bf16", Frozen: want.Config.Frozen(a),
-			HostMaster: a.State == "host", MaxPosition: positions(sharing), Rank: want.Rank, Size: want.Size})
+		opt := p.divided
+		opt.HalfCopy, opt.Frozen, opt.HostMaster, opt.MaxPosition = a.Engine.DType == "bf16", want.Config.Frozen(a), a.State == "host", positions(sharing)
+		m, err := o.model(ctx, d, want.Config, a, opt)
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
@@ -224,9 +230,11 @@ func (p *Parts) referTo(ctx context.Context, cfg *config.Config, a *config.Agent
 // setReference loads the weights of the KL term and closes where they come from.
 func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
-	if p.Reference, err = o.model(ctx, p.Device, cfg, a, model.Options{Frozen: true, MaxPosition: positions([]*config.Agent{a})}); err == nil {
+	opt := p.divided
+	opt.Frozen, opt.MaxPosition = true, positions([]*config.Agent{a})
+	if p.Reference, err = o.model(ctx, p.Device, cfg, a, opt); err == nil {
 		p.frees = append(p.frees, p.Reference.Close)
-		p.Learner.SetReference(p.Reference)
+		err = p.Learner.SetReference(ctx, p.Reference)
 	}
 	return err
 }

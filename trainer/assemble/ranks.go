@@ -18,7 +18,7 @@ import (
 func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if want.Learns {
-		want.Size = len(all)
+		want.Size, want.Gathered = len(all), a.Shard == "full"
 	}
 	p.crew, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
 	if err != nil {
@@ -26,7 +26,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	}
 	open := func(rank int) launch.Order {
 		return launch.Order{Kind: launch.Open, Open: &launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
-			Frozen: !want.Learns, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
+			Frozen: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
 	}
 	if _, err = p.crew.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
 		return err
@@ -52,8 +52,8 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 func configOf(want Wanted, a *config.Agent, device string) []byte {
 	own := want.Config.OnOneMachine()
 	other := own.Agent(a.Name)
-	other.Engine.Slots = want.Config.Slots(a) // which depends on the number of devices
-	other.Device, other.Devices = device, nil
+	other.Engine.Slots = want.Config.Slots(a)                           // which depends on the number of devices
+	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // Opening says how the ranks divide the weights
 	return own.Dump("/")
 }
 
@@ -132,7 +132,7 @@ func (p *Parts) Lost() error { return p.crew.Err() }
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
 	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
 	if !o.Frozen {
-		want.Rank, want.Size = o.Rank, o.Size
+		want.Rank, want.Size, want.Gathered = o.Rank, o.Size, o.Gathered
 	}
 	cfg.Run.Threads = threads(cfg, o.Beside)
 	p = &Parts{}

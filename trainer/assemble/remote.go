@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/policy/remote"
 	"github.com/mgrpo/mgrpo/trainer/weights"
@@ -68,6 +69,9 @@ func (s served) Write(ctx context.Context, dir string) error {
 }
 
 func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+	if params, learned := s.Params.(launch.Params); learned && s.Model.Gathered() {
+		return params.Learner.Logits(ctx, ids, ends)
+	}
 	return s.Model.Logits(ctx, ids, ends)
 }
 

@@ -108,12 +108,28 @@ func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 	}
 }
 
+// validateShard refuses weights in shares where something needs them whole.
+func (a *Agent) validateShard(d *decoder, key string) {
+	switch {
+	case a.Shard != "full":
+	case len(a.Ranks()) == 1:
+		d.failAt(key, "full divides the weights among devices, and %s has one; name several under devices, or leave this out", a.Name)
+	case a.Adapts():
+		d.failAt(key, "full divides weights that are trained, and of %s adapters are; leave this out", a.Name)
+	case !a.Engine.Remote():
+		d.failAt(key, "full leaves no device with all weights, and %s is sampled on its devices; have servers sample (engine.kind), or leave this out", a.Name)
+	case !a.Engine.CheckpointActivations:
+		d.failAt(key, "full gathers a layer at a time, for passes that go layer by layer; set engine.checkpoint_activations: true")
+	}
+}
+
 // validateDevices refuses what is no device, and lists of devices of which an agent's processes cannot have one each.
 func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
 	if a.State == "host" && a.Ranks()[0] == "cpu" {
 		d.failAt(key+".optimizer_state", "an agent on the CPU has all of it in the host's memory; leave this out")
 	}
+	a.validateShard(d, key+".shard")
 	ranks := a.Devices
 	if len(ranks) == 0 {
 		if strings.ContainsAny(a.Device, ", ") {

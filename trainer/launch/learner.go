@@ -86,6 +86,15 @@ func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error 
 	return err
 }
 
+// Logits are model.Logits of a model of which each rank has a share of the layers, also after Close.
+func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
+	_, err = l.crew.Do(ctx, Order{Kind: Assist}, nil, func(ctx context.Context) (err error) {
+		logits, err = l.Learner.Logits(ctx, ids, ends)
+		return err
+	})
+	return logits, err
+}
+
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index from.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
 	_, err := l.crew.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })

@@ -25,6 +25,7 @@ const (
 	Reset     Kind = "reset"     // learner.ResetOptimizer
 	Gather    Kind = "gather"    // learner.Copy, to rank 0
 	Read      Kind = "read"      // learner.Read of Span, to rank 0
+	Assist    Kind = "assist"    // learner.Assist, in a forward pass of rank 0
 	Restore   Kind = "restore"   // learner.RestoreMoments, from rank 0
 	Adopt     Kind = "adopt"     // learner.RestoreWeights, from rank 0
 	Refer     Kind = "refer"     // load the weights of the KL term from Folder
@@ -62,13 +63,14 @@ type AdamW struct {
 
 // Opening is what a follower is made of.
 type Opening struct {
-	Config  []byte `json:"config"` // a configuration in which the agent has one device, the follower's, and paths are absolute
-	Agent   string `json:"agent"`
-	Weights string `json:"weights"` // folder of the checkpoint to go on with; "": what the configuration names
-	Frozen  bool   `json:"frozen"`  // nothing is trained: no rank 0 brings fp32 weights that the checkpoint has beside others
-	Rank    int    `json:"rank"`    // from 1 on
-	Size    int    `json:"size"`
-	Beside  int    `json:"beside"` // processes among which the threads of the follower's machine are divided
+	Config   []byte `json:"config"` // a configuration in which the agent has one device, the follower's, and paths are absolute
+	Agent    string `json:"agent"`
+	Weights  string `json:"weights"`  // folder of the checkpoint to go on with; "": what the configuration names
+	Frozen   bool   `json:"frozen"`   // nothing is trained: no rank 0 brings fp32 weights that the checkpoint has beside others
+	Gathered bool   `json:"gathered"` // no rank holds the layers whole
+	Rank     int    `json:"rank"`     // from 1 on
+	Size     int    `json:"size"`
+	Beside   int    `json:"beside"` // processes among which the threads of the follower's machine are divided
 }
 
 // Group is where ranks meet.
@@ -128,7 +130,7 @@ func (o Order) check() error {
 		want.Folder = o.Folder
 	case Renew:
 		want.Version = o.Version
-	case Reset, Gather, Restore, Adopt, Sample, Weigh, Release:
+	case Reset, Gather, Assist, Restore, Adopt, Sample, Weigh, Release:
 	default:
 		return fmt.Errorf("launch: unknown order %.20q", o.Kind)
 	}

@@ -65,7 +65,12 @@ func (l *Learner) together(ctx context.Context, err error) error {
 // meet runs f, which calls the group, on the device. If f does not come to its end, or cannot begin, this rank gives the group up; but not
 // for what all ranks refuse.
 func (l *Learner) meet(ctx context.Context, f func(s *torch.Scope) error) error {
-	err := l.model.Device.Do(ctx, f)
+	return l.meetOn(ctx, l.model.Device, f)
+}
+
+// meetOn is meet on a device that may be another model's.
+func (l *Learner) meetOn(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
+	err := device.Do(ctx, f)
 	if err != nil && !refused(err) {
 		l.group.GiveUp(err)
 	}

@@ -40,8 +40,11 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	return norm, err
 }
 
-// spread gives every rank the others' shares of what each holds whole, and publishes it.
+// spread gives every rank the others' shares of what forward passes read all the time, and publishes it.
 func (l *Learner) spread(ctx context.Context) error {
+	if l.model.Gathered() {
+		return l.gather(ctx, l.model, 0)
+	}
 	for _, whole := range l.whole() {
 		for _, b := range l.blocks {
 			if err := l.group.AllGather(ctx, whole.Narrow(0, b.From, b.Numel())); err != nil {

@@ -32,7 +32,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}, share: ranks.ShareOf(blocks, 0, 1)}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		flat := s.Keep(s.Full(torch.BFloat16, 2, n))
-		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, parts: []part{{Block: blocks[0]}}}
+		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, places: []ranks.Place{{Block: blocks[0]}}}
 		return nil
 	})
 	if err != nil {
@@ -40,7 +40,7 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 	}
 	before := peak()
 	var added, left float64
-	err = l.collectGradient(ctx)
+	err = l.each(ctx, l.model, 1, true, nil, func(int) error { return nil })
 	if grown := peak() - before; err != nil || grown > 8<<20 {
 		t.Errorf("%v: the peak grew by %d MB for %d MB of gradient", err, grown>>20, 4*n>>20)
 	}

@@ -47,7 +47,7 @@ const (
 
 // Learner owns the gradient and the optimizer state of one model's trained parameters.
 //
-// The ranks of a group have a learner each, over a copy of the same model, and call the same methods with the same arguments. Each
+// The ranks of a group have a learner each, over the same model or each its share of one, and call the same methods with the same arguments. Each
 // computes the loss of its share of the sequences, and each updates its share of the parameters. Where a method of one of them fails or
 // refuses, those of all do.
 type Learner struct {
@@ -61,7 +61,8 @@ type Learner struct {
 	share  ranks.Share   // this rank's of them
 
 	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [share.Numel]: the sum over all ranks
-	part  *partial      // gradient of one micro-batch in the compute type; nil if that is fp32
+	part  *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model whole
+	ahead []exchange    // of the pass that is made
 	m, v  *model.Buffer // [share.Numel]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
 }
@@ -79,6 +80,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	}
 	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
+	if mod.Gathered() && !opt.Checkpoint {
+		return nil, errors.New("learner: a model that no rank holds whole is trained layer by layer: set Checkpoint")
+	}
 	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
 		return nil, fmt.Errorf("learner: rank %d of %d has %d of %d fp32 weights; its share are %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}
@@ -92,7 +96,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		for _, p := range leaves {
 			p.Leaf.RequireGrad(true)
 		}
-		if len(leaves) > 0 && leaves[0].Leaf.DType() != torch.Float32 {
+		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
 			l.grad = s.Keep(s.Zeros(torch.Float32, l.share.Numel()))
 			l.part = newPartial(s, leaves, l.blocks, mod.Compute.DType(), opt.Checkpoint)
 		} else {
@@ -112,11 +116,25 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	if err != nil {
 		return nil, fmt.Errorf("learner: gradient and optimizer state of %d parameters: %w (set train: false, or a smaller model)", n, err)
 	}
+	if err := l.complete(ctx, mod); err != nil {
+		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
+	}
 	return l, nil
 }
 
+// complete brings together what passes read all the time of a model that no rank holds whole.
+func (l *Learner) complete(ctx context.Context, m *model.Model) error {
+	if !m.Gathered() {
+		return nil
+	}
+	return l.meetOn(ctx, m.Device, func(*torch.Scope) error { return l.gather(ctx, m, 0) })
+}
+
 // SetReference sets the reference policy of the KL term. The caller owns ref and closes it after the learner.
-func (l *Learner) SetReference(ref *model.Model) { l.ref = ref }
+func (l *Learner) SetReference(ctx context.Context, ref *model.Model) error {
+	l.ref = ref
+	return l.complete(ctx, ref)
+}
 
 // ResetOptimizer sets moments and update count to 0, as between cold start and training.
 func (l *Learner) ResetOptimizer(ctx context.Context) error {
@@ -215,16 +233,14 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 	load := make([]int, l.group.Size())
 	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
 	observed := l.dealt(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
-	all, err := l.plan(ctx, batch, lr, learning, unable)
+	all, err := l.plan(ctx, batch, lr, learning, len(observed), unable)
 	if err != nil {
 		return err
 	}
 	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
-	err = l.backward(ctx, learning, all.Passes, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
+	err = l.each(ctx, l.model, all.Passes, true, nil, byNumber(learning, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) }))
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
-	for i := 0; i < len(observed) && err == nil; i++ {
-		err = l.policyPass(ctx, loss, observed[i], false)
-	}
+	err = l.each(ctx, l.model, all.Observed, false, err, byNumber(observed, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) }))
 	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
 	if err != nil {
 		return err
@@ -239,25 +255,21 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 	return nil
 }
 
-// backward makes the passes of this rank's micro-batches, and collects their gradients with those of the other ranks. A rank has up to
-// `passes` of them; with fewer it adds 0 to the others' sums, and after an error, where no update will be made, whatever it has.
-func (l *Learner) backward(ctx context.Context, mine [][]*Sequence, passes int, pass func(micro []*Sequence) error) (failed error) {
-	for i := range passes {
-		if i < len(mine) && failed == nil {
-			failed = pass(mine[i])
+// byNumber calls pass with this rank's micro-batch of a number, if there is one.
+func byNumber(mine [][]*Sequence, pass func(micro []*Sequence) error) func(i int) error {
+	return func(i int) error {
+		if i >= len(mine) {
+			return nil
 		}
-		if err := l.collectGradient(ctx); err != nil {
-			return err
-		}
+		return pass(mine[i])
 	}
-	return failed
 }
 
 func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		l.grad.Zero_()
 		if l.part != nil {
-			l.part.clear()
+			l.part.flat.Zero_() // what is left of a pass that did not come to its end
 		}
 		return nil
 	})

@@ -109,13 +109,13 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 		}
 		var lost error
 		s.Training(func() {
-			switch {
-			case !learns:
-				outputsAndGrads(l.model.Forward(s, b.in))
-			case l.opt.Checkpoint:
-				lost = l.model.ForwardBackwardCheckpointed(s, b.in, outputsAndGrads, l.collectLayer(ctx))
-			default:
-				l.model.ForwardBackward(s, b.in, outputsAndGrads)
+			if learns {
+				lost = l.forwardBackward(ctx, s, b.in, outputsAndGrads)
+				return
+			}
+			var hidden *torch.Tensor
+			if hidden, lost = l.hidden(ctx, s, l.model, b.in); lost == nil {
+				outputsAndGrads(hidden)
 			}
 		})
 		if err == nil {

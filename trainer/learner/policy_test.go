@@ -190,7 +190,9 @@ func testUpdateAgainstOracle(t *testing.T, device string) {
 			if c.reference { // models of one learner live on one device in a run; any will do here
 				ref := tinyModel(t, device, 2)
 				t.Cleanup(func() { ref.Close(context.Background()) })
-				l.SetReference(ref)
+				if err := l.SetReference(t.Context(), ref); err != nil {
+					t.Fatal(err)
+				}
 			}
 			batch := tinyBatch(t, l, 0.6)
 			grad, r := gradientOf(t, l, batch)

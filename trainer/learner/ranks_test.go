@@ -18,6 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/ranks/rankstest"
@@ -31,6 +32,7 @@ func TestRank(t *testing.T) {
 	case "learn":
 		t.Run("oracle", func(t *testing.T) { ranksAgainstOracle(t, g) })
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cpu", g) })
+		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cpu", g) })
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cpu", g) })
 		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
 		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
@@ -40,6 +42,7 @@ func TestRank(t *testing.T) {
 		t.Run("another update", func(t *testing.T) { ranksDiffer(t, g) })
 	case "learn on GPUs":
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
+		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cuda:0", g) })
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cuda:0", g) })
 	case "lose":
 		ranksLoseOne(t, g)
@@ -149,7 +152,9 @@ func ranksAgainstOracle(t *testing.T, g ranks.Group) {
 			for _, l := range []*Learner{one, l} {
 				ref := tinyModel(t, "cpu", 2)
 				t.Cleanup(func() { ref.Close(context.Background()) })
-				l.SetReference(ref)
+				if err := l.SetReference(t.Context(), ref); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		batch := tinyBatch(t, one, 0.6)
@@ -272,6 +277,95 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 				wantRead(t, l, got)
 			}
 		})
+	}
+}
+
+// ranksGather: ranks none of which holds the model whole learn, to the bit, what ranks learn that do, with a reference that none holds whole
+// either, recomputed log-probs and sequences without advantage. After a refused batch and other weights they go on together.
+func ranksGather(t *testing.T, device string, g ranks.Group) {
+	for _, c := range []struct {
+		name    string
+		compute torch.DType
+		host    bool
+	}{{"bf16", torch.BFloat16, false}, {"bf16, state in the host's memory", torch.BFloat16, true}, {"float32", torch.Float32, false}} {
+		learner := func(t *testing.T, g ranks.Group, gathered bool) *Learner {
+			o := mixtureOptions(func(o *Options) {
+				o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, c.host
+				o.Loss.KL, o.Loss.KLCoef = mgrpo.KL3, 0.1
+			})
+			opt := of(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
+			l := tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)
+			opt.Frozen, opt.HostMaster = true, false
+			ref := tinyModelIn(t, device, 2, opt)
+			t.Cleanup(func() { ref.Close(context.Background()) })
+			if err := l.SetReference(t.Context(), ref); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		t.Run(c.name, func(t *testing.T) {
+			whole, l := learner(t, g, false), learner(t, g, true)
+			batch := tinyBatch(t, whole, 0.3)
+			batch[1].Advantage = 0
+			want, got := trained(t, whole, batch), trained(t, l, batch)
+			wantWeights, wantM, wantV := stateOf(t, whole)
+			weights, m, v := stateOf(t, l)
+			tolerance := 0.0
+			if c.compute == torch.Float32 { // whose sums ranks with whole models take in another order
+				tolerance = 5e-5
+			}
+			for name, w := range want.Values {
+				closeTo(t, name, got.Values[name], w, tolerance)
+			}
+			for what, pair := range map[string][2][]float32{"weights": {weights, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV}} {
+				if g.Rank() == 0 && !(apart(pair[0], pair[1], 1) <= tolerance) {
+					t.Errorf("%s are %v off", what, apart(pair[0], pair[1], 1))
+				}
+			}
+			wantRead(t, l, weights)
+			wantGathered(t, l)
+
+			bad := clone(batch)
+			bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+			if err := l.Prepare(t.Context(), bad); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := l.Update(t.Context(), bad, 1e-3); err != nil || r.Refused == nil {
+				t.Errorf("a batch that is to be refused: %v, %v", r.Refused, err)
+			}
+			again := learner(t, g, true)
+			restore := func(l *Learner, steps int64) {
+				var read, first, second func(int64, []float32) error
+				if g.Rank() == 0 {
+					of := func(values []float32) func(int64, []float32) error {
+						return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
+					}
+					read, first, second = of(weights), of(m), of(v)
+				}
+				if err := errors.Join(l.RestoreWeights(t.Context(), read), l.RestoreMoments(t.Context(), first, second)); err != nil {
+					t.Fatal(err)
+				}
+				l.SetSteps(steps)
+			}
+			restore(again, l.Steps())
+			trained(t, l, batch)
+			trained(t, again, batch)
+			on, _, _ := stateOf(t, l)
+			restored, _, _ := stateOf(t, again)
+			if !slices.Equal(on, restored) || g.Rank() == 0 && slices.Equal(on, weights) {
+				t.Error("with restored weights something else is learned")
+			}
+		})
+	}
+}
+
+// wantGathered fails unless the rank holds no more than its share, one layer and what is in none.
+func wantGathered(t *testing.T, l *Learner) {
+	t.Helper()
+	share, layer := l.share.Numel(), l.model.Layout.OneLayer()
+	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.part.flat.Numel(), l.m.Numel(), l.v.Numel()}
+	if want := []int64{share, share, share, layer, share, share}; !slices.Equal(got, want) {
+		t.Errorf("weights, what is gathered of, gradients and moments have %d elements, want %d", got, want)
 	}
 }
 

@@ -17,9 +17,19 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 	}
 	shares := deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
 	own := scored{Digest: l.digest(byID(batch))}
-	var err error
-	own.LogProbs, err = l.forward(ctx, m, shares[l.group.Rank()])
-	most := 0
+	var mine [][]*Sequence
+	passes, most := 0, 0
+	for r, share := range shares {
+		runs := microBatches(share, l.opt.MicroBatchTokens)
+		if passes = max(passes, len(runs)); r == l.group.Rank() {
+			mine = runs
+		}
+	}
+	err := l.each(ctx, m, passes, false, nil, byNumber(mine, func(run []*Sequence) error {
+		part, err := l.forward(ctx, m, run)
+		own.LogProbs = append(own.LogProbs, part...)
+		return err
+	}))
 	for _, q := range batch {
 		most += 6 * len(q.Tokens) // a float32 as gob writes it
 	}
@@ -47,29 +57,31 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 	return nil
 }
 
-// forward returns the log-probs of the trained tokens of sequences under m, in their order.
-func (l *Learner) forward(ctx context.Context, m *model.Model, batch []*Sequence) (flat []float32, err error) {
-	for _, run := range microBatches(batch, l.opt.MicroBatchTokens) {
-		err := m.Device.Do(ctx, func(s *torch.Scope) error {
-			b := pack(s, run)
-			if b.n == 0 {
-				return nil
-			}
-			if l.opt.Replay && m == l.model && m.Config.Mixture != nil { // a reference chooses for itself
-				b.in.Routes = &model.Routes{}
-				b.replay(s, m.Config, run)
-			}
-			var hidden *torch.Tensor
-			s.Training(func() { hidden = m.Forward(s, b.in).IndexSelect(0, b.source) })
-			logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
-			part := make([]float32, b.n)
-			logp.Float32s(part)
-			flat = append(flat, part...)
+// forward returns the log-probs of the trained tokens of a micro-batch under m, in their order.
+func (l *Learner) forward(ctx context.Context, m *model.Model, run []*Sequence) (logProbs []float32, err error) {
+	err = m.Device.Do(ctx, func(s *torch.Scope) error {
+		b := pack(s, run)
+		if b.n == 0 {
 			return nil
+		}
+		if l.opt.Replay && m == l.model && m.Config.Mixture != nil { // a reference chooses for itself
+			b.in.Routes = &model.Routes{}
+			b.replay(s, m.Config, run)
+		}
+		var hidden *torch.Tensor
+		var err error
+		s.Training(func() {
+			if hidden, err = l.hidden(ctx, s, m, b.in); err == nil {
+				hidden = hidden.IndexSelect(0, b.source)
+			}
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
-	}
-	return flat, nil
+		logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+		logProbs = make([]float32, b.n)
+		logp.Float32s(logProbs)
+		return nil
+	})
+	return logProbs, err
 }

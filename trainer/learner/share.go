@@ -53,14 +53,15 @@ func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*S
 
 // planned is what the ranks must know of an update before it. Where summed, it is of all ranks.
 type planned struct {
-	Passes int    // micro-batches with a gradient; of all ranks, the most of one
-	Rows   int    // of those, where the load-balancing loss counts them
-	Digest uint64 // of what all must be given alike
+	Passes   int    // micro-batches with a gradient; of all ranks, the most of one
+	Observed int    // and without
+	Rows     int    // of those with, where the load-balancing loss counts them
+	Digest   uint64 // of what all must be given alike
 }
 
 // plan exchanges what the ranks are about to do, or why one of them cannot.
-func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, unable error) (all planned, err error) {
-	own := planned{Passes: len(mine), Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
+func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, unable error) (all planned, err error) {
+	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
 	if l.opt.Balance != 0 {
 		for _, micro := range mine {
 			rows := prefixTree{}.with(micro)
@@ -73,6 +74,7 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 			return all, fmt.Errorf("learner: rank %d was given another update than rank 0: other sequences, another learning rate, or other updates before it", r)
 		}
 		all.Passes = max(all.Passes, p.Passes)
+		all.Observed = max(all.Observed, p.Observed)
 		all.Rows += p.Rows
 	}
 	return all, err

@@ -78,6 +78,9 @@ func (l *Learner) renewHalf(s *torch.Scope) error {
 
 // Digest is a checksum of the weights that forward passes read, by which ranks compare theirs.
 func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
+	if l.model.Gathered() {
+		return l.model.Digest(ctx)
+	}
 	values := make([]float32, pieceElements)
 	for from, n := int64(0), l.params.Numel(); from < n; from += pieceElements {
 		part := values[:min(pieceElements, n-from)]

@@ -24,16 +24,16 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 	}
 	const alone = 0 // demonstrations are of no group
 	mine := l.dealt(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
-	all, err := l.plan(ctx, batch, lr, mine, l.zeroGrad(ctx))
+	all, err := l.plan(ctx, batch, lr, mine, 0, l.zeroGrad(ctx))
 	if err != nil {
 		return Report{}, err
 	}
 	own := 0.0
-	err = l.backward(ctx, mine, all.Passes, func(micro []*Sequence) error {
+	err = l.each(ctx, l.model, all.Passes, true, nil, byNumber(mine, func(micro []*Sequence) error {
 		part, err := l.supervisedPass(ctx, micro, total)
 		own += part
 		return err
-	})
+	}))
 	parts, err := agree(ctx, l.group, own, err, 0)
 	if err != nil {
 		return Report{}, err
@@ -60,13 +60,7 @@ func (l *Learner) supervisedPass(ctx context.Context, micro []*Sequence, total i
 			loss = -logp.Detach().Sum().Item() / float64(total)
 			return []*torch.Tensor{logp}, []*torch.Tensor{s.Full(torch.Float32, -1/float64(total), int64(b.n))}
 		}
-		s.Training(func() {
-			if l.opt.Checkpoint {
-				err = l.model.ForwardBackwardCheckpointed(s, b.in, objective, l.collectLayer(ctx))
-			} else {
-				l.model.ForwardBackward(s, b.in, objective)
-			}
-		})
+		s.Training(func() { err = l.forwardBackward(ctx, s, b.in, objective) })
 		return err
 	})
 	return loss, err

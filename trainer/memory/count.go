@@ -147,15 +147,20 @@ func (n *Need) trainingLever(a *config.Agent, context int) {
 // hold adds what every process of an agent holds: the weights, unless another agent does, those of the KL term, and of what training adds its
 // share.
 func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) {
-	half, parameters, size := a.ComputesBF16(), model.Parameters(), valueSize(a)
+	layout := model.Layout() // which takes long to make of a mixture
+	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
+	taught := cfg.Learns(a) || cfg.ColdStarts(a)
+	inShares := a.Shard == "full" && taught
 	rotary := 4 * int64(a.ContextTokens(model.MaxPosition)) * model.RotaryWidth()
 	weights := parameters * size
 	switch {
 	case quantised > 0:
 		weights = quantised
+	case inShares:
+		weights = gathered(a, layout)
 	case cfg.HoldsBF16(a):
 		if weights = 2 * parameters; !half {
-			weights += 4 * model.Layout().Vectors()
+			weights += 4 * layout.Vectors()
 		}
 	case a.Engine.DType == "bf16":
 		weights += 2 * parameters
@@ -163,34 +168,43 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	if !n.Shares {
 		n.add(Weights, weights+rotary)
 		if half && !cfg.Frozen(a) {
-			n.keep(a, Master, 4*longestShare(a, model, parameters))
+			n.keep(a, Master, 4*longestShare(a, layout, parameters))
 		}
 	}
 	if a.Adapts() {
 		n.add(Adapters, 4*trained)
 	}
-	if cfg.Learns(a) || cfg.ColdStarts(a) {
-		share := longestShare(a, model, trained)
+	if taught {
+		share := longestShare(a, layout, trained)
 		gradients := 4 * trained
-		if half && !a.Adapts() {
-			gradients = 2*trained + 4*share
+		if half && !a.Adapts() || inShares {
+			gradients = size*trained + 4*share
 			if a.Engine.CheckpointActivations { // passes go layer by layer
-				gradients = 2*model.Layout().OneLayer() + 4*share
+				gradients = size*layout.OneLayer() + 4*share
 			}
 		}
 		n.add(Gradients, gradients)
 		n.keep(a, Moments, 8*share)
 	}
 	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
-		n.add(Reference, parameters*size+rotary)
+		reference := parameters * size
+		if inShares {
+			reference = gathered(a, layout)
+		}
+		n.add(Reference, reference+rotary)
 	}
 }
 
+// gathered is the size of weights that no rank has whole: a share, one layer, and what is in none.
+func gathered(a *config.Agent, layout *arch.Layout) int64 {
+	return valueSize(a) * (longestShare(a, layout, layout.Numel) + layout.OneLayer())
+}
+
 // longestShare is the longest of an agent's ranks' shares of what is trained: of all parameters, or of adapters.
-func longestShare(a *config.Agent, c arch.Config, trained int64) int64 {
+func longestShare(a *config.Agent, layout *arch.Layout, trained int64) int64 {
 	blocks := []ranks.Block{{Run: ranks.Run{To: trained}}}
-	if trained == c.Parameters() {
-		blocks = model.Blocks(c.Layout())
+	if trained == layout.Numel {
+		blocks = model.Blocks(layout)
 	}
 	return ranks.ShareOf(blocks, 0, len(a.Ranks())).Numel()
 }

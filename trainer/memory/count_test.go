@@ -177,6 +177,34 @@ func TestCountOfRanks(t *testing.T) {
 	}
 }
 
+// Of an agent none of whose devices has all weights each is counted with a third of them, one layer, and what is in none.
+func TestCountOfShards(t *testing.T) {
+	const n, third = smolLM2, smolLM2 / 3
+	layer := smolLM2Shape.Layout().OneLayer()
+	for name, size := range map[string]int64{"boss": 4, "help": 2} {
+		devices, master := "[cpu, cpu, cpu]", int64(0)
+		if name == "help" {
+			devices, master = "[cuda, cuda:1, cuda:2]", 4*third
+		}
+		cfg := team(t, "grpo.kl=k3", "grpo.kl_coef=0.1", "agents."+name+".devices="+devices,
+			"agents."+name+`.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true}`, "agents."+name+".shard=full")
+		a := cfg.Agent(name)
+		for rank := range 3 {
+			p := Count(cfg, a, smolLM2Shape, n, 0)
+			if rank > 0 {
+				p = CountFollower(cfg, a, rank, smolLM2Shape, n, 0)
+			}
+			held := size * (third + layer)
+			if over := p.Of(Weights) - held; over < 0 || over > 1<<20 || p.Of(Reference) != p.Of(Weights) {
+				t.Errorf("%s, rank %d: %d and %d bytes of weights, want %d and rotary tables", name, rank, p.Of(Weights), p.Of(Reference), held)
+			}
+			if p.Of(Master) != master || p.Of(Gradients) != size*layer+4*third || p.Of(Moments) != 8*third || p.Of(KVCache) != 0 {
+				t.Errorf("%s, rank %d: %v", name, rank, p)
+			}
+		}
+	}
+}
+
 // Weights that stay quantised are counted as they are, without a master.
 func TestCountOfQuantised(t *testing.T) {
 	const n, blocks, rotary = smolLM2, 77_000_000, 4 * 1024 * 64

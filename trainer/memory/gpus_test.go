@@ -38,7 +38,7 @@ func TestGPUTables(t *testing.T) {
 		if !found || !ended {
 			t.Fatalf("%s has no place for the table of %s", page, name)
 		}
-		want = before + begin + gpuTable(t, table.set) + end + after
+		want = before + begin + gpuTable(t, table.sets) + end + after
 	}
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
@@ -50,20 +50,31 @@ func TestGPUTables(t *testing.T) {
 }
 
 // gpuTables are the tables of docs/ranks.md: what every agent of one is set to.
-var gpuTables = []struct{ name, set string }{
-	{"every weight", "agents.a.optimizer_state=device"},
-	{"state in the host", "agents.a.optimizer_state=host"},
-	{"adapters", "agents.a.lora={r: 32, targets: [q_proj, k_proj, v_proj, o_proj]}"},
+var gpuTables = []struct {
+	name string
+	sets []string
+}{
+	{"every weight", nil},
+	{"state in the host", []string{"agents.a.optimizer_state=host"}},
+	{"servers sample", []string{onServers, "agents.a.optimizer_state=host"}},
+	{"no whole model", []string{onServers, "agents.a.optimizer_state=host", "agents.a.shard=full"}},
+	{"adapters", []string{"agents.a.lora={r: 32, targets: [q_proj, k_proj, v_proj, o_proj]}"}},
 }
 
-func gpuTable(t *testing.T, set string) string {
+const onServers = `agents.a.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, micro_batch_tokens: 8192, checkpoint_activations: true}`
+
+func gpuTable(t *testing.T, sets []string) string {
 	var out strings.Builder
 	fmt.Fprintln(&out, "| Qwen3 | parameters | 1 GPU | 2 GPUs | 4 GPUs | 8 GPUs |\n|---|---|---|---|---|---|")
 	for _, m := range published.Qwen3 {
 		c := m.Arch.WithDefaults()
 		fmt.Fprintf(&out, "| %s | %.1fB |", strings.TrimPrefix(m.Name, "Qwen3-"), float64(c.Parameters())/1e9)
 		for _, size := range []int{1, 2, 4, 8} {
-			most := fullest(t, c, size, set)
+			if size == 1 && slices.Contains(sets, "agents.a.shard=full") {
+				fmt.Fprint(&out, " |")
+				continue
+			}
+			most := fullest(t, c, size, sets)
 			switch {
 			case float64(most) <= usable*gpu80:
 				fmt.Fprintf(&out, " %s |", Size(most))
@@ -79,14 +90,18 @@ func gpuTable(t *testing.T, set string) string {
 }
 
 // fullest is the most that one of so many GPUs holds: the first, which also samples.
-func fullest(t *testing.T, c arch.Config, size int, set string) (most int64) {
+func fullest(t *testing.T, c arch.Config, size int, sets []string) (most int64) {
 	text := `run: {name: gpus}
 task: {kind: jsonl, train: t, eval: e}
 agents:
-  a: {role: main, model: m, device: "cuda:0", limits: {max_tokens: 8192}, engine: {slots: 32, micro_batch_tokens: 8192, checkpoint_activations: true}}
+  a: {role: main, model: m, limits: {max_tokens: 8192}, engine: {slots: 32, micro_batch_tokens: 8192, checkpoint_activations: true}}
   b: {role: sub, model: m}
 `
-	cfg, err := config.Parse("gpus.yaml", []byte(text), []string{set})
+	devices := []string{}
+	for rank := range size {
+		devices = append(devices, fmt.Sprint("cuda:", rank))
+	}
+	cfg, err := config.Parse("gpus.yaml", []byte(text), append([]string{"agents.a.devices=[" + strings.Join(devices, ", ") + "]"}, sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +112,6 @@ agents:
 			t.Fatal(err)
 		}
 		trained = layout.Numel
-	}
-	for rank := range size {
-		a.Devices = append(a.Devices, fmt.Sprint("cuda:", rank))
 	}
 	needs := []Need{Count(cfg, a, c, trained, 0)}
 	for rank := 1; rank < size; rank++ {

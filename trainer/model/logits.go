@@ -9,6 +9,11 @@ import (
 // Logits returns the next-token logits after some prefixes of a sequence, one row of VocabSize values for each of ends:
 // row i follows ids[:ends[i]]. They come from training's forward pass, with the head in fp32.
 func (m *Model) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+	return m.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in Packed) (*torch.Tensor, error) { return m.Forward(s, in), nil })
+}
+
+// LogitsOf is Logits of another forward pass.
+func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward func(s *torch.Scope, in Packed) (*torch.Tensor, error)) ([][]float32, error) {
 	out := make([][]float32, len(ends))
 	pos, rows := make([]int32, len(ids)), make([]int32, len(ends))
 	for i := range pos {
@@ -20,7 +25,11 @@ func (m *Model) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
 		t, n := int64(len(ids)), int64(len(ends))
 		in := Packed{IDs: s.FromInt32(ids, t), Pos: s.FromInt32(pos, t), Cu: s.FromInt32([]int32{0, int32(t)}, 2)}
-		hidden := m.Forward(s, in).IndexSelect(0, s.FromInt32(rows, n)).To(torch.Float32)
+		hidden, err := forward(s, in)
+		if err != nil {
+			return err
+		}
+		hidden = hidden.IndexSelect(0, s.FromInt32(rows, n)).To(torch.Float32)
 		const most = 1 << 13 // rows of the head in fp32 at once
 		vocab := int64(m.Config.VocabSize)
 		for from := int64(0); from < vocab; from += most {

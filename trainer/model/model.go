@@ -23,8 +23,8 @@ type Model struct {
 	Layout *arch.Layout
 
 	Master  *Buffer       // [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
-	share   ranks.Share   // which Master has; nil without one
-	Half    *torch.Tensor // bf16 copy of Master, or the weights themselves without one; nil if nothing reads it
+	share   ranks.Share   // which Master has, and with Options.Gathered all buffers
+	Half    *torch.Tensor // bf16 copy of Master, or of all weights where Master is a share, or the weights themselves without one; nil if nothing reads it
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
 	Decoder             // for training, over views of Compute
@@ -35,6 +35,9 @@ type Model struct {
 
 	halves []*torch.Tensor // views of Half and
 	wide   []*torch.Tensor // of Master, where Generation reads both; without a Master norms and biases have copies in fp32
+
+	gathered gathered // with Options.Gathered, what leaves are views of
+	loaded   uint32   // and the checksum of the weights as they were loaded
 
 	adapters map[string]torch.LoRA // by the names of the leaves to whose maps they are added; nil: none
 
@@ -86,8 +89,9 @@ type Options struct {
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 
 	// Of the processes that train these weights together: which this is, and how many there are; 0 means one. In bf16 Master is the
-	// share of this one.
+	// share of this one. With Gathered that share is all that this one keeps: passes go layer by layer, and nothing can be sampled.
 	Rank, Size int
+	Gathered   bool
 }
 
 // Random makes a model with random weights, which depend on cfg and seed alone. Weights are normal with standard
@@ -178,20 +182,18 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 		return nil, err
 	}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
-		if err := m.allocateMaster(s, opt); err != nil {
+		if err := m.allocateBuffers(s, opt); err != nil {
 			return err
 		}
-		if opt.HalfCopy || opt.Compute == torch.BFloat16 {
-			m.Half = s.Keep(s.Empty(torch.BFloat16, m.Layout.Numel))
-		}
-		if opt.Compute == torch.BFloat16 {
-			m.Compute = m.Half
-		}
 		m.rotary(s, opt)
-		m.leaves = m.views(s, m.Compute)
+		if opt.Gathered {
+			m.leaves = m.gatheredViews(s)
+		} else {
+			m.leaves = m.views(s, m.Compute)
+		}
 		m.Decoder = m.decoder(m.leaves, m.leaves)
 		m.Generation = &m.Decoder
-		if m.Half != nil && !dev.IsCUDA() {
+		if m.Half != nil && !dev.IsCUDA() && !opt.Gathered {
 			m.halves = m.views(s, m.Half)
 			if m.Master != nil && !m.apart() {
 				m.wide = m.views(s, m.Master.Tensor)
@@ -209,22 +211,30 @@ func allocate(ctx context.Context, dev *torch.Device, cfg arch.Config, opt Optio
 	return m, nil
 }
 
-// allocateMaster makes Master, unless it is of no use.
-func (m *Model) allocateMaster(s *torch.Scope, opt Options) (err error) {
-	half := opt.Compute == torch.BFloat16
-	if half && opt.Frozen {
-		return nil
-	}
-	rank, size := opt.Rank, opt.Size
-	if !half || size == 0 {
+// allocateBuffers makes Master, Half and Compute.
+func (m *Model) allocateBuffers(s *torch.Scope, opt Options) (err error) {
+	half, rank, size := opt.Compute == torch.BFloat16, opt.Rank, opt.Size
+	if !half && !opt.Gathered || size == 0 {
 		rank, size = 0, 1
 	}
 	m.share = ranks.ShareOf(Blocks(m.Layout), rank, size)
-	m.Master, err = NewBuffer(s, m.share.Numel(), half && opt.HostMaster)
-	if err == nil {
+	if !half || !opt.Frozen {
+		if m.Master, err = NewBuffer(s, m.share.Numel(), half && opt.HostMaster); err != nil {
+			return err
+		}
 		m.Compute = m.Master.Tensor
 	}
-	return err
+	if half || opt.HalfCopy && !opt.Gathered {
+		n := m.Layout.Numel
+		if opt.Gathered {
+			n = m.share.Numel()
+		}
+		m.Half = s.Keep(s.Empty(torch.BFloat16, n))
+	}
+	if half {
+		m.Compute = m.Half
+	}
+	return nil
 }
 
 // Blocks are the parameters of a layout as ranks divide them.
@@ -437,7 +447,7 @@ func (m *Model) Close(ctx context.Context) error {
 			r.cos.Drop()
 			r.sin.Drop()
 		}
-		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half}} {
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half, m.gathered.flat}} {
 			for _, t := range views {
 				if t != nil {
 					t.Drop()

@@ -201,7 +201,7 @@ func (f *fixture) gradient(t *testing.T, params Params, checkpointed bool) (loss
 		run := f.m.ForwardBackward
 		if checkpointed {
 			run = func(s *torch.Scope, in Packed, objective Objective) {
-				_ = f.m.ForwardBackwardCheckpointed(s, in, objective, func(int) error { return nil })
+				_ = f.m.ForwardBackwardCheckpointed(s, in, objective, untold)
 			}
 		}
 		run(s, f.packed(s), func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
@@ -320,3 +320,6 @@ func near(t *testing.T, what string, got, want []float64, tol float64) {
 		}
 	}
 }
+
+// untold lets a pass go on.
+var untold = Layers{Before: func(int) error { return nil }, After: func(int) error { return nil }}

@@ -13,7 +13,7 @@ import (
 // Params are the trained parameters of a model. Learners, snapshots and checkpoints access no other weights. Params may
 // be fewer than the model's weights, fewer than a checkpoint's tensors, and in other memory than the model reads.
 type Params interface {
-	// Numel is the length of the flat buffers: of Master and Half, of the gradient, and of the optimizer's moments.
+	// Numel is the number of values, the length of a whole flat buffer. A rank's buffers may have its share of them.
 	Numel() int64
 	// Leaves are the tensors into which autograd accumulates.
 	Leaves() []Param

@@ -152,6 +152,7 @@ func readLeaf(ctx context.Context, m *Model, src *weights.Source, l arch.Leaf, d
 
 // widen fills dst with a checkpoint's tensor of leaf i.
 func (m *Model) widen(s *torch.Scope, i int, t arch.Tensor, dst []float32) {
+	m.wantWhole("widen")
 	offset := t.Offset - m.Layout.Leaves[i].Offset
 	if m.leaves[i] != nil {
 		m.leaves[i].View(-1).Narrow(0, offset, t.Numel()).Float32s(dst)

@@ -34,6 +34,7 @@ func (m *Model) packed(in Packed) Pass {
 
 // Forward is Hidden over a packed batch.
 func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
+	m.wantWhole("forward")
 	return m.Hidden(s, in.IDs, m.packed(in))
 }
 
@@ -49,23 +50,42 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 	})
 }
 
+// Layers is told of the layers of a pass, counted from 1. After an error of it the pass ends.
+type Layers struct {
+	Before func(layer int) error // it is computed next
+	After  func(layer int) error // its gradient is complete
+}
+
+// ForwardByLayer is Forward with Layers.
+func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, before func(layer int) error) (*torch.Tensor, error) {
+	pass := m.packed(in)
+	x := m.embedded(in.IDs)
+	for i := range m.layers {
+		if err := before(i + 1); err != nil {
+			return nil, err
+		}
+		input := x
+		x = m.scopedBlock(s, i, input, pass)
+		input.Drop()
+	}
+	return m.normOf(x, len(m.layers)), nil
+}
+
 // ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
-// state for each layer that gradients reach, and each such block runs again just before its backward pass. done is told of each of these
-// layers, from the last down and counted from 1, when its gradient is complete; after an error of done the pass ends.
-func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, done func(layer int) error) error {
+// state for each layer that gradients reach, and each such block runs again just before its backward pass.
+func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, layers Layers) error {
 	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
 	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
 		lowest++
 	}
-	block := func(i int, x *torch.Tensor) (y *torch.Tensor) {
-		s.Scoped(func() { y = s.Hoist(m.block(i, x, pass)) }) // frees what the backward pass does not keep
-		return y
-	}
 	inputs := make([]*torch.Tensor, len(m.layers)+1)
 	inputs[0] = m.embedded(in.IDs)
 	for i := range m.layers {
-		inputs[i+1] = block(i, inputs[i])
+		if err := layers.Before(i + 1); err != nil {
+			return err
+		}
+		inputs[i+1] = m.scopedBlock(s, i, inputs[i], pass)
 		if i < lowest {
 			inputs[i].Drop()
 		}
@@ -74,13 +94,16 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		return objective(m.normOf(x, len(m.layers)))
 	})
 	for i := len(m.layers) - 1; i >= lowest; i-- {
+		if err := layers.Before(i + 1); err != nil {
+			return err
+		}
 		dy := grad
 		grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-			return []*torch.Tensor{block(i, x)}, []*torch.Tensor{dy}
+			return []*torch.Tensor{m.scopedBlock(s, i, x, pass)}, []*torch.Tensor{dy}
 		})
 		dy.Drop()
 		inputs[i+1].Drop()
-		if err := done(i + 1); err != nil {
+		if err := layers.After(i + 1); err != nil {
 			return err
 		}
 	}
@@ -117,6 +140,12 @@ func (l *layer) trained() bool {
 func (m *Model) block(i int, x *torch.Tensor, pass Pass) *torch.Tensor {
 	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pass)
 	return sum.Add(out)
+}
+
+// scopedBlock is block, and frees what the backward pass does not keep.
+func (m *Model) scopedBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass) (y *torch.Tensor) {
+	s.Scoped(func() { y = s.Hoist(m.block(i, x, pass)) })
+	return y
 }
 
 // backBlock runs one block at x forward and backward, accumulates into the leaves and returns the gradient of x, nil if it

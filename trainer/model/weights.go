@@ -17,7 +17,12 @@ func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, 
 	for _, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
 			read := func(from int64, dst []float32) error { return read(l, t, from, dst) }
-			err := inPieces(t.Numel(), rowsAtATime(t), read, func(from int64, values []float32) error { return m.put(ctx, t.Offset+from, values) })
+			err := inPieces(t.Numel(), rowsAtATime(t), read, func(from int64, values []float32) error {
+				if m.Gathered() {
+					m.loaded = Checksum(m.loaded, values)
+				}
+				return m.put(ctx, t.Offset+from, values)
+			})
 			if err != nil {
 				return err
 			}
@@ -55,24 +60,36 @@ func inPieces(n, step int64, read, put func(from int64, values []float32) error)
 	return nil
 }
 
-// put sets the parameters from element `at` on, but for what SyncHalf copies.
+// put sets the parameters from element `at` on, as far as this process holds them and SyncHalf does not copy them.
 func (m *Model) put(ctx context.Context, at int64, values []float32) error {
-	run := ranks.Run{From: at, To: at + int64(len(values))}
-	if m.Master == nil || m.sharded() {
-		if err := On(m.Half).Set(ctx, at, values); err != nil {
-			return err
-		}
+	var into []*Buffer
+	if m.Master != nil {
+		into = append(into, m.Master)
 	}
-	for _, p := range m.share.Within(run) {
-		if err := m.Master.Set(ctx, p.At, values[p.From-at:p.To-at]); err != nil {
-			return err
+	if m.Half != nil && (m.Master == nil || m.sharded()) {
+		into = append(into, On(m.Half))
+	}
+	for _, b := range into {
+		run := ranks.Run{From: at, To: at + int64(len(values))}
+		pieces := ranks.Share{{Run: run}}
+		if b.Numel() != m.Layout.Numel {
+			pieces = m.share.Within(run)
+		}
+		for _, p := range pieces {
+			if err := b.Set(ctx, p.In(b.Numel(), m.Layout.Numel), values[p.From-at:p.To-at]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// Digest is a checksum of the values that the model computes with, adapters apart. Of matrices in blocks it is of the widened values.
+// Digest is a checksum of the values that the model computes with, adapters apart. Of matrices in blocks it is of the widened values, and of a
+// model that no rank holds whole of those that it was loaded with.
 func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
+	if m.Gathered() {
+		return m.loaded, nil
+	}
 	for i, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
 			values := make([]float32, t.Numel())

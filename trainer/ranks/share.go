@@ -85,3 +85,44 @@ func (p Piece) In(numel, all int64) int64 {
 	}
 	return p.At
 }
+
+// Place is a block in memory, where it begins at element First.
+type Place struct {
+	Block
+	First int64
+}
+
+// Arrange places blocks in memory, and says how much they need: what is of no layer first, and behind that, in one place, the layers, which
+// take turns. They are listed in the order of a backward pass: from the last layer down, and last what is of none. Unless byLayer is set
+// all blocks have their own places.
+func Arrange(blocks []Block, byLayer bool) (places []Place, size int64) {
+	var layers, others []Place
+	for _, b := range blocks {
+		if byLayer && b.Layer > 0 {
+			layers = append(layers, Place{Block: b})
+			continue
+		}
+		others = append(others, Place{b, size})
+		size += b.Numel()
+	}
+	behind := size
+	for i := len(layers) - 1; i >= 0; i-- {
+		at := behind
+		if n := len(places); n > 0 && places[n-1].Layer == layers[i].Layer { // a layer in several blocks
+			at = places[n-1].First + places[n-1].Numel()
+		}
+		places = append(places, Place{layers[i].Block, at})
+		size = max(size, at+layers[i].Numel())
+	}
+	return append(places, others...), size
+}
+
+// At is where an element of the buffer is in memory.
+func At(places []Place, element int64) int64 {
+	for _, p := range places {
+		if p.From <= element && element < p.To {
+			return p.First + element - p.From
+		}
+	}
+	return -1
+}

@@ -1,0 +1,53 @@
+package model
+
+import (
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+)
+
+// gathered is where forward passes read the weights of a model that no rank holds whole: what is in no layer, and one layer at a time, which all
+// ranks bring together just before they compute it (ZeRO-3, Rajbhandari et al. 2020).
+type gathered struct {
+	flat   *torch.Tensor
+	places []ranks.Place
+}
+
+// Gathered says whether no rank holds the model's layers (Options.Gathered).
+func (m *Model) Gathered() bool { return m.gathered.flat != nil }
+
+// Gather brings a layer, counted from 1, to where forward passes read it, in place of the one that was there; 0 stands for what is in none.
+// all fills in what the other ranks have of a block. Every rank gathers the same, in the same order, inside Device.Do.
+func (m *Model) Gather(layer int, all func(block *torch.Tensor) error) error {
+	for _, b := range m.gathered.places {
+		if b.Layer != layer {
+			continue
+		}
+		block := m.gathered.flat.Narrow(0, b.First, b.Numel())
+		for _, p := range m.share.Within(b.Run) {
+			block.Narrow(0, p.From-b.From, p.Numel()).CopyFrom(m.Compute.Narrow(0, p.At, p.Numel()))
+		}
+		if err := all(block); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantWhole ends what reads layers that are not there.
+func (m *Model) wantWhole(op string) {
+	if m.Gathered() {
+		panic(&torch.Error{Op: op, Message: "this rank has a share of the model's layers, which are gathered one at a time: ForwardByLayer"})
+	}
+}
+
+// gatheredViews makes the memory of gathered and returns the leaves as views of it.
+func (m *Model) gatheredViews(s *torch.Scope) (all []*torch.Tensor) {
+	var size int64
+	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout), true)
+	m.gathered.flat = s.Keep(s.Zeros(m.Compute.DType(), size))
+	for _, l := range m.Layout.Leaves {
+		leaf := m.gathered.flat.Narrow(0, ranks.At(m.gathered.places, l.Offset), l.Numel())
+		all = append(all, s.Keep(leaf.View(l.Shape...).Detach()))
+	}
+	return all
+}
