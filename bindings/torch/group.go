@@ -99,8 +99,12 @@ func (e *GroupError) Error() string {
 	return fmt.Sprintf("torch: group: %s: %s %s: %s", e.Op, who, how, e.Message)
 }
 
-// OpenGroup waits for all ranks of a group and connects this process with them. Where ctx ends first, the waiting goes on unseen
-// until o.Join is over.
+// toAnswer is how long after GroupOptions.Join LibTorch may say itself what it waited for. Of a rendezvous that takes the connection and
+// says nothing it never does.
+const toAnswer = 2 * time.Second
+
+// OpenGroup waits for all ranks of a group and connects this process with them. Where ctx ends first, or nothing answers in time, LibTorch's
+// waiting goes on unseen.
 func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 	host, port, err := net.SplitHostPort(o.Rendezvous)
 	if err != nil {
@@ -129,6 +133,8 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 			C.free(unsafe.Pointer(s))
 		}
 	}()
+	late := time.NewTimer(o.Join + toAnswer)
+	defer late.Stop()
 	select {
 	case r := <-opened:
 		err := groupError("open", r)
@@ -140,14 +146,17 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 			return nil, err
 		}
 		return &Group{rank: o.Rank, size: o.Size, native: r.group}, nil
+	case <-late.C:
+		err = &GroupError{Op: "open", Rank: -1, TimedOut: true, Message: "rendezvous " + o.Rendezvous + ": it takes connections and says nothing"}
 	case <-ctx.Done():
-		go func() {
-			if r := <-opened; groupError("open", r) == nil {
-				C.mgt_group_close(r.group)
-			}
-		}()
-		return nil, ctx.Err()
+		err = ctx.Err()
 	}
+	go func() {
+		if r := <-opened; groupError("open", r) == nil {
+			C.mgt_group_close(r.group)
+		}
+	}()
+	return nil, err
 }
 
 // groupError takes over the error of r.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -476,6 +477,21 @@ func TestGroupFailsInOneLine(t *testing.T) {
 		if !a.TimedOut || !strings.Contains(a.Error, "rendezvous "+rendezvous+": ") || !strings.Contains(a.Error, said) || strings.Contains(a.Error, "\n") {
 			t.Errorf("%+v", a)
 		}
+	}
+}
+
+// A rendezvous that takes the connection and says nothing, as that of a suspended process, is not waited for without end.
+func TestGroupMeetsSilence(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	_, err = OpenGroup(context.Background(), GroupOptions{Rendezvous: silent.Addr().String(), Name: "x", Bind: "127.0.0.1", Size: 1,
+		Join: 10 * time.Millisecond, Timeout: time.Second})
+	var late *GroupError
+	if !errors.As(err, &late) || !late.TimedOut || !strings.Contains(err.Error(), silent.Addr().String()) {
+		t.Errorf("got %v, want that the rendezvous did not answer in time", err)
 	}
 }
 
