@@ -238,9 +238,9 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 		return err
 	}
 	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
-	err = l.each(ctx, l.model, all.Passes, true, nil, byNumber(learning, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) }))
+	err = l.each(ctx, l.model, learning, all.Passes, true, nil, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
-	err = l.each(ctx, l.model, all.Observed, false, err, byNumber(observed, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) }))
+	err = l.each(ctx, l.model, observed, all.Observed, false, err, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) })
 	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
 	if err != nil {
 		return err
@@ -253,16 +253,6 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 		loss.add(p)
 	}
 	return nil
-}
-
-// byNumber calls pass with this rank's micro-batch of a number, if there is one.
-func byNumber(mine [][]*Sequence, pass func(micro []*Sequence) error) func(i int) error {
-	return func(i int) error {
-		if i >= len(mine) {
-			return nil
-		}
-		return pass(mine[i])
-	}
 }
 
 func (l *Learner) zeroGrad(ctx context.Context) error {

@@ -37,33 +37,37 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 	return all
 }
 
-// each makes as many passes over m as the rank with the most of them. A rank with fewer, or that failed, makes the exchanges of the rest with
-// zeros, or with whatever it has, since no update will be made. pass is given the number of a pass, which may be more than this rank has.
-func (l *Learner) each(ctx context.Context, m *model.Model, passes int, backward bool, failed error, pass func(i int) error) error {
+// each makes as many passes over m as the rank with the most micro-batches has, of which mine are this rank's. A rank with fewer, or that
+// failed, makes the exchanges of the rest with zeros, or with whatever it has, since no update will be made.
+func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error, pass func(micro []*Sequence) error) error {
 	for i := range passes {
 		l.ahead = l.exchangesOf(m, backward)
-		if failed == nil {
-			failed = pass(i)
+		if i < len(mine) && failed == nil {
+			failed = pass(mine[i])
 		}
-		if len(l.ahead) == 0 {
-			continue
-		}
-		err := l.meetOn(ctx, m.Device, func(*torch.Scope) error {
-			for len(l.ahead) > 0 {
-				if err := l.exchangeNext(ctx, m); err != nil {
-					return err
-				}
+		if err := l.exchangeRest(ctx, m); err != nil {
+			if failed != nil && !refused(failed) {
+				return failed // which may be why
 			}
-			return nil
-		})
-		if err != nil && (failed == nil || refused(failed)) {
 			return err
-		}
-		if err != nil {
-			return failed // which may be why
 		}
 	}
 	return failed
+}
+
+// exchangeRest makes those exchanges of the pass over m that it has not come to.
+func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) error {
+	if len(l.ahead) == 0 {
+		return nil
+	}
+	return l.meetOn(ctx, m.Device, func(*torch.Scope) error {
+		for len(l.ahead) > 0 {
+			if err := l.exchangeNext(ctx, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // exchangeNext makes the next exchange of the pass over m.
@@ -123,7 +127,8 @@ func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.
 
 // Logits is model.Logits of a model of which every rank has a share of the layers: the others call Assist meanwhile.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
-	err = l.each(ctx, l.model, 1, false, nil, func(int) error {
+	one := [][]*Sequence{nil} // pass
+	err = l.each(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
 		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) { return l.hidden(ctx, s, l.model, in) })
 		return err
 	})
@@ -132,5 +137,5 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 
 // Assist has this rank's share of the layers take part in a forward pass of another rank.
 func (l *Learner) Assist(ctx context.Context) error {
-	return l.each(ctx, l.model, 1, false, nil, func(int) error { return nil })
+	return l.each(ctx, l.model, nil, 1, false, nil, nil)
 }

@@ -25,11 +25,11 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 			mine = runs
 		}
 	}
-	err := l.each(ctx, m, passes, false, nil, byNumber(mine, func(run []*Sequence) error {
+	err := l.each(ctx, m, mine, passes, false, nil, func(run []*Sequence) error {
 		part, err := l.forward(ctx, m, run)
 		own.LogProbs = append(own.LogProbs, part...)
 		return err
-	}))
+	})
 	for _, q := range batch {
 		most += 6 * len(q.Tokens) // a float32 as gob writes it
 	}

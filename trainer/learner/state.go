@@ -20,19 +20,20 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 
 // Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	if err := l.collect(ctx, l.params.Master(), master); err != nil {
+	all := ranks.Run{To: l.params.Numel()}
+	if err := l.collect(ctx, l.params.Master(), all, master); err != nil {
 		return err
 	}
-	if err := l.collect(ctx, l.m, m); err != nil {
+	if err := l.collect(ctx, l.m, all, m); err != nil {
 		return err
 	}
-	return l.collect(ctx, l.v, v)
+	return l.collect(ctx, l.v, all, v)
 }
 
 // Read copies n of the weights of all ranks, from element from on, to dst of rank 0. In the others dst is nil. It is called also after
 // Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
-	return l.collectRun(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst, (*model.Buffer).Read)
+	return l.collect(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst)
 }
 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
@@ -51,29 +52,13 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 		return err
 	}
 	return l.together(ctx, l.meet(ctx, func(s *torch.Scope) error {
-		if err := l.renewHalf(s); err != nil {
-			return err
+		if half, master := l.params.Half(), l.params.Master(); half != nil {
+			for _, p := range l.share {
+				master.CopyTo(s, p.In(master.Numel(), l.params.Numel()), l.in(half, p))
+			}
 		}
 		return l.spread(ctx)
 	}))
-}
-
-// renewHalf copies this rank's share of the weights to the bf16 copy.
-func (l *Learner) renewHalf(s *torch.Scope) error {
-	half, master := l.params.Half(), l.params.Master()
-	if half == nil {
-		return nil
-	}
-	for _, p := range l.share.Cut(master.Piece) {
-		err := master.Lend(s, p.In(master.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error {
-			l.in(half, p).CopyFrom(piece)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Digest is a checksum of the weights that forward passes read, by which ranks compare theirs.
@@ -92,14 +77,8 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// collect copies a flat fp32 buffer to dst of rank 0. An error is one of all ranks.
-func (l *Learner) collect(ctx context.Context, flat *model.Buffer, dst []float32) error {
-	return l.collectRun(ctx, flat, ranks.Run{To: l.params.Numel()}, dst, (*model.Buffer).Copy)
-}
-
-// collectRun copies a run of a flat fp32 buffer to dst of rank 0, which reads its own share of it as read does.
-func (l *Learner) collectRun(ctx context.Context, flat *model.Buffer, run ranks.Run, dst []float32,
-	read func(flat *model.Buffer, ctx context.Context, from int64, dst []float32) error) error {
+// collect copies a run of a flat fp32 buffer to dst of rank 0. An error is one of all ranks.
+func (l *Learner) collect(ctx context.Context, flat *model.Buffer, run ranks.Run, dst []float32) error {
 	whole, own := flat.Numel() == l.params.Numel(), l.share.Within(run)
 	if whole {
 		own = ranks.Share{{Run: run}}
@@ -107,7 +86,7 @@ func (l *Learner) collectRun(ctx context.Context, flat *model.Buffer, run ranks.
 	var unread error
 	for i := 0; l.group.Rank() == 0 && i < len(own) && unread == nil; i++ {
 		p := own[i]
-		unread = read(flat, ctx, p.In(flat.Numel(), l.params.Numel()), dst[p.From-run.From:p.To-run.From])
+		unread = flat.Copy(ctx, p.In(flat.Numel(), l.params.Numel()), dst[p.From-run.From:p.To-run.From])
 	}
 	var moved error
 	if !whole {

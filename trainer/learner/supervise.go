@@ -29,11 +29,11 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 		return Report{}, err
 	}
 	own := 0.0
-	err = l.each(ctx, l.model, all.Passes, true, nil, byNumber(mine, func(micro []*Sequence) error {
+	err = l.each(ctx, l.model, mine, all.Passes, true, nil, func(micro []*Sequence) error {
 		part, err := l.supervisedPass(ctx, micro, total)
 		own += part
 		return err
-	}))
+	})
 	parts, err := agree(ctx, l.group, own, err, 0)
 	if err != nil {
 		return Report{}, err

@@ -66,17 +66,15 @@ func (b *Buffer) Lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor)
 	return err
 }
 
-// copyTo copies the values to a tensor on the device.
-func (b *Buffer) copyTo(s *torch.Scope, dst *torch.Tensor) {
-	for from := int64(0); from < b.Numel(); from += b.Piece {
-		n := min(b.Piece, b.Numel()-from)
-		s.Scoped(func() {
-			piece := b.Tensor
-			if piece == nil {
-				piece = s.FromFloat32(b.inHost[from:][:n], n)
-			}
-			dst.Narrow(0, from, n).CopyFrom(piece)
-		})
+// CopyTo fills a flat tensor on the device, of any type, with the values from element `at` on.
+func (b *Buffer) CopyTo(s *torch.Scope, at int64, dst *torch.Tensor) {
+	if b.Tensor != nil {
+		dst.CopyFrom(b.Tensor.Narrow(0, at, dst.Numel()))
+		return
+	}
+	for from := int64(0); from < dst.Numel(); from += b.Piece {
+		n := min(b.Piece, dst.Numel()-from)
+		s.Scoped(func() { dst.Narrow(0, from, n).CopyFrom(s.FromFloat32(b.inHost[at+from:][:n], n)) })
 	}
 }
 

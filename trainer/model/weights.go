@@ -109,7 +109,7 @@ func (m *Model) SyncHalf(ctx context.Context) error {
 	}
 	return m.Device.Do(ctx, func(s *torch.Scope) error {
 		if m.Master != nil && !m.sharded() {
-			m.Master.copyTo(s, m.Half)
+			m.Master.CopyTo(s, 0, m.Half)
 		}
 		m.widenVectors()
 		return nil
