@@ -100,8 +100,8 @@ func (e *GroupError) Error() string {
 }
 
 // toAnswer is how long after GroupOptions.Join LibTorch may say itself what it waited for. Of a rendezvous that takes the connection and
-// says nothing it never does.
-const toAnswer = 2 * time.Second
+// says nothing it never does, and on a busy machine it is late.
+const toAnswer = 10 * time.Second
 
 // OpenGroup waits for all ranks of a group and connects this process with them. Where ctx ends first, or nothing answers in time, LibTorch's
 // waiting goes on unseen.
@@ -147,7 +147,7 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 		}
 		return &Group{rank: o.Rank, size: o.Size, native: r.group}, nil
 	case <-late.C:
-		err = &GroupError{Op: "open", Rank: -1, TimedOut: true, Message: "rendezvous " + o.Rendezvous + ": it takes connections and says nothing"}
+		err = &GroupError{Op: "open", Rank: -1, TimedOut: true, Message: "rendezvous " + o.Rendezvous + ": it does not answer"}
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -207,6 +207,23 @@ func (g *Group) AllGather(ctx context.Context, t *Tensor) error {
 	s := t.scopeFor("all gather")
 	return g.call(ctx, "all gather", func() C.mgt_group_result {
 		return C.mgt_group_all_gather_(s.dev.native, g.native, t.handle)
+	})
+}
+
+// StartAllGather begins an AllGather of t. The group may make other calls before FinishAllGather; until then nobody writes t, or reads more
+// of it than this rank's share.
+func (g *Group) StartAllGather(ctx context.Context, t *Tensor) error {
+	s := t.scopeFor("start all gather")
+	return g.call(ctx, "start all gather", func() C.mgt_group_result {
+		return C.mgt_group_start_all_gather(s.dev.native, g.native, t.handle)
+	})
+}
+
+// FinishAllGather ends that of t, which was started first of those under way.
+func (g *Group) FinishAllGather(ctx context.Context, t *Tensor) error {
+	s := t.scopeFor("all gather")
+	return g.call(ctx, "all gather", func() C.mgt_group_result {
+		return C.mgt_group_finish_all_gather(s.dev.native, g.native, t.handle)
 	})
 }
 

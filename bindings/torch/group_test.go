@@ -177,6 +177,9 @@ func rankSums(device string, g *Group, seed uint64) error {
 			if err := want("all gather", t, sum); err != nil {
 				return err
 			}
+			if err := gatherMeanwhile(s, g, pause, want, sum); err != nil {
+				return err
+			}
 			pause()
 			into := s.Full(Float32, 0.25, to-from)
 			if err := g.Accumulate(ctx, into, s.FromFloat32(mine, n).To(BFloat16)); err != nil {
@@ -199,6 +202,38 @@ func rankSums(device string, g *Group, seed uint64) error {
 		}
 		return nil
 	})
+}
+
+// gatherMeanwhile gathers two tensors at once, with other calls while they are on their way.
+func gatherMeanwhile(s *Scope, g *Group, pause func(), want func(string, *Tensor, []float32) error, values []float32) error {
+	ctx, n := context.Background(), int64(len(values))
+	from, to := Share(n, g.Rank(), g.Size())
+	under := func() *Tensor { // this rank's share of the values
+		t := s.Zeros(Float32, n)
+		t.Narrow(0, from, to-from).CopyFrom(s.FromFloat32(values, n).Narrow(0, from, to-from))
+		return t
+	}
+	first, second, between := under(), under(), under()
+	for _, t := range []*Tensor{first, second} {
+		pause()
+		if err := g.StartAllGather(ctx, t); err != nil {
+			return err
+		}
+	}
+	pause()
+	if err := g.AllGather(ctx, between); err != nil {
+		return err
+	}
+	if _, err := g.Exchange(ctx, []byte("meanwhile"), 9); err != nil {
+		return err
+	}
+	for _, t := range []*Tensor{first, second} {
+		pause()
+		if err := g.FinishAllGather(ctx, t); err != nil {
+			return err
+		}
+	}
+	return errors.Join(want("a gathering", first, values), want("another", second, values), want("one between them", between, values))
 }
 
 // rankStreams gathers tensors much larger than the buffers of sockets, one after another, until that fails or a signal comes.
@@ -482,6 +517,7 @@ func TestGroupFailsInOneLine(t *testing.T) {
 
 // A rendezvous that takes the connection and says nothing, as that of a suspended process, is not waited for without end.
 func TestGroupMeetsSilence(t *testing.T) {
+	t.Parallel() // it waits
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

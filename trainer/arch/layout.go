@@ -97,15 +97,15 @@ func (c Config) BlockNorms() (before, after int) {
 	return before, after
 }
 
-// OneLayer is the number of elements of the longest layer, and of what is in no layer.
-func (l *Layout) OneLayer() int64 {
+// InTurns is the number of elements in memory where layers take turns in so many places: of the longest layer in each, and of what is in none.
+func (l *Layout) InTurns(turns int64) int64 {
 	of := map[int]int64{}
 	for _, leaf := range l.Leaves {
 		of[leaf.Layer] += leaf.Numel()
 	}
 	rest := of[0]
 	delete(of, 0)
-	return rest + slices.Max(slices.Collect(maps.Values(of)))
+	return rest + turns*slices.Max(slices.Collect(maps.Values(of)))
 }
 
 // Tensors lists every tensor of the checkpoint, in the order of the flat buffer.

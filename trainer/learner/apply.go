@@ -43,7 +43,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 // spread gives every rank the others' shares of what forward passes read all the time, and publishes it.
 func (l *Learner) spread(ctx context.Context) error {
 	if l.model.Gathered() {
-		return l.gather(ctx, l.model, 0)
+		return l.gatherRest(ctx, l.model)
 	}
 	for _, whole := range l.whole() {
 		for _, b := range l.blocks {

@@ -19,7 +19,11 @@ type partial struct {
 func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtype torch.DType, byLayer bool) *partial {
 	p := &partial{}
 	var size int64
-	p.places, size = ranks.Arrange(blocks, byLayer)
+	turns := 0
+	if byLayer {
+		turns = 1
+	}
+	p.places, size = ranks.Arrange(blocks, turns)
 	p.flat = s.Keep(s.Zeros(dtype, size))
 	for _, q := range params {
 		q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.Offset), q.Leaf.Numel()).View(q.Leaf.Shape()...))

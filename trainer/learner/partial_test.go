@@ -46,8 +46,10 @@ func TestGradientByLayer(t *testing.T) {
 		for _, leaf := range whole.model.Layout.Leaves {
 			layer[leaf.Layer] += leaf.Numel()
 		}
-		if got, want := byLayer.part.flat.Numel(), layer[0]+max(layer[1], layer[2]); got != want || whole.part.flat.Numel() != whole.params.Numel() {
-			t.Errorf("%d values are held for a gradient of %d, want %d", got, whole.params.Numel(), want)
+		const between = 128 // at most, so that places are as aligned as blocks
+		got, want, all := byLayer.part.flat.Numel(), layer[0]+max(layer[1], layer[2]), whole.params.Numel()
+		if got < want || got > want+between || whole.part.flat.Numel() < all || whole.part.flat.Numel() > all+between {
+			t.Errorf("%d and %d values are held for a gradient of %d, want %d and as many", got, whole.part.flat.Numel(), all, want)
 		}
 	})
 }

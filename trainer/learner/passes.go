@@ -2,37 +2,74 @@ package learner
 
 import (
 	"context"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// exchange is what the ranks do together in the middle of a pass: they gather a layer of a model that none holds whole, or add up the gradient
-// of a block.
+// exchange is a step of a pass with something that the ranks do together: they gather a layer of a model that none holds whole, in two steps, or
+// add up the gradient of a block.
 type exchange struct {
-	layer   int // from 1 on; 0: of none
-	collect int // place in partial.places; -1: gather the layer
+	step
+	at int // the layer, from 1 on; of collect: the place in partial.places
 }
 
+type step int
+
+const (
+	start   step = iota // the layer is on its way from now on
+	finish              // it is there
+	compute             // the pass computes it
+	collect             // the gradient of the block is added up
+)
+
 // exchangesOf are those of one pass over m, in their order. Every rank makes all of them, whatever becomes of its own pass: the others
-// wait for it.
+// wait for it. While a layer is computed the next one is on its way.
 func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
-	there := 0
-	gather := func(layer int) {
-		if m.Gathered() && layer > 0 && layer != there {
-			all = append(all, exchange{layer, -1})
-			there = layer
+	if backward = backward && l.part != nil; !backward && !m.Gathered() {
+		return nil
+	}
+	var visits []int
+	for i := range m.Config.Layers {
+		visits = append(visits, i+1)
+	}
+	if backward {
+		down := slices.Clone(visits)
+		slices.Reverse(down)
+		visits = append(visits, down...)
+	}
+	var there [model.LayersThere]int // or on their way
+	coming := map[int]bool{}
+	for i, layer := range visits {
+		for _, next := range visits[i:min(i+model.LayersThere, len(visits))] {
+			if place := &there[next%model.LayersThere]; m.Gathered() && *place != next {
+				*place, coming[next] = next, true
+				all = append(all, exchange{start, next})
+			}
+		}
+		if coming[layer] {
+			coming[layer] = false
+			all = append(all, exchange{finish, layer})
+		}
+		all = append(all, exchange{compute, layer})
+		if i >= m.Config.Layers {
+			all = append(all, l.collectsOf(layer)...)
 		}
 	}
-	for i := range m.Config.Layers {
-		gather(i + 1)
+	if backward {
+		all = append(all, l.collectsOf(0)...)
 	}
-	if !backward || l.part == nil {
-		return all
-	}
+	return all
+}
+
+// collectsOf are the exchanges of a layer's gradients; 0: of what is in none.
+func (l *Learner) collectsOf(layer int) (all []exchange) {
 	for i, b := range l.part.places {
-		gather(b.Layer)
-		all = append(all, exchange{b.Layer, i})
+		if b.Layer == layer {
+			all = append(all, exchange{collect, i})
+		}
 	}
 	return all
 }
@@ -74,31 +111,36 @@ func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) error {
 func (l *Learner) exchangeNext(ctx context.Context, m *model.Model) error {
 	x := l.ahead[0]
 	l.ahead = l.ahead[1:]
-	if x.collect < 0 {
-		return l.gather(ctx, m, x.layer)
+	switch x.step {
+	case start:
+		return m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
+	case finish:
+		return m.EachBlock(x.at, func(_ ranks.Place, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
+	case collect:
+		return l.collectBlock(ctx, l.part.places[x.at])
 	}
-	return l.collectBlock(ctx, l.part.places[x.collect])
+	return nil
 }
 
-// gather gathers a layer of a model that no rank holds whole; 0: what is in none.
-func (l *Learner) gather(ctx context.Context, m *model.Model, layer int) error {
-	return m.Gather(layer, func(block *torch.Tensor) error { return l.group.AllGather(ctx, block) })
+// gatherRest gathers what is in no layer of a model that no rank holds whole.
+func (l *Learner) gatherRest(ctx context.Context, m *model.Model) error {
+	return m.Gather(0, func(block *torch.Tensor) error { return l.group.AllGather(ctx, block) })
 }
 
 // layers makes the exchanges of a pass over m as it comes to the layers.
 func (l *Learner) layers(ctx context.Context, m *model.Model) model.Layers {
-	next := func(layer int, collects bool) bool {
-		return len(l.ahead) > 0 && l.ahead[0].layer == layer && (l.ahead[0].collect >= 0) == collects
-	}
 	return model.Layers{
-		Before: func(layer int) error {
-			if next(layer, false) { // else it is there
-				return l.exchangeNext(ctx, m)
+		Before: func(int) error {
+			for computed := false; !computed && len(l.ahead) > 0; {
+				computed = l.ahead[0].step == compute
+				if err := l.exchangeNext(ctx, m); err != nil {
+					return err
+				}
 			}
 			return nil
 		},
 		After: func(layer int) error {
-			for next(layer, true) {
+			for len(l.ahead) > 0 && l.ahead[0].step == collect && l.part.places[l.ahead[0].at].Layer == layer {
 				if err := l.exchangeNext(ctx, m); err != nil {
 					return err
 				}

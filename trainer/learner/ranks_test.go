@@ -359,13 +359,16 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 	}
 }
 
-// wantGathered fails unless the rank holds no more than its share, one layer and what is in none.
+// wantGathered fails unless the rank holds no more than its share, and of gradients one layer and what is in none.
 func wantGathered(t *testing.T, l *Learner) {
 	t.Helper()
-	share, layer := l.share.Numel(), l.model.Layout.OneLayer()
-	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.part.flat.Numel(), l.m.Numel(), l.v.Numel()}
-	if want := []int64{share, share, share, layer, share, share}; !slices.Equal(got, want) {
-		t.Errorf("weights, what is gathered of, gradients and moments have %d elements, want %d", got, want)
+	share, layer := l.share.Numel(), l.model.Layout.InTurns(1)
+	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
+	if want := []int64{share, share, share, share, share}; !slices.Equal(got, want) {
+		t.Errorf("weights, what is gathered of, gradient and moments have %d elements, want %d", got, want)
+	}
+	if over := l.part.flat.Numel() - layer; over < 0 || over > 128 {
+		t.Errorf("a micro-batch's gradient has %d elements, want %d and some between them", l.part.flat.Numel(), layer)
 	}
 }
 

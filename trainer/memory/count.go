@@ -180,7 +180,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 		if half && !a.Adapts() || inShares {
 			gradients = size*trained + 4*share
 			if a.Engine.CheckpointActivations { // passes go layer by layer
-				gradients = size*layout.OneLayer() + 4*share
+				gradients = size*layout.InTurns(1) + 4*share
 			}
 		}
 		n.add(Gradients, gradients)
@@ -195,9 +195,9 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	}
 }
 
-// gathered is the size of weights that no rank has whole: a share, one layer, and what is in none.
+// gathered is the size of weights that no rank has whole: a share, the layer that is computed and the next, and what is in none.
 func gathered(a *config.Agent, layout *arch.Layout) int64 {
-	return valueSize(a) * (longestShare(a, layout, layout.Numel) + layout.OneLayer())
+	return valueSize(a) * (longestShare(a, layout, layout.Numel) + layout.InTurns(model.LayersThere))
 }
 
 // longestShare is the longest of an agent's ranks' shares of what is trained: of all parameters, or of adapters.

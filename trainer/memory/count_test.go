@@ -177,10 +177,10 @@ func TestCountOfRanks(t *testing.T) {
 	}
 }
 
-// Of an agent none of whose devices has all weights each is counted with a third of them, one layer, and what is in none.
+// Of an agent none of whose devices has all weights each is counted with a third of them, two layers, and what is in none.
 func TestCountOfShards(t *testing.T) {
 	const n, third = smolLM2, smolLM2 / 3
-	layer := smolLM2Shape.Layout().OneLayer()
+	layer, layers := smolLM2Shape.Layout().InTurns(1), smolLM2Shape.Layout().InTurns(2)
 	for name, size := range map[string]int64{"boss": 4, "help": 2} {
 		devices, master := "[cpu, cpu, cpu]", int64(0)
 		if name == "help" {
@@ -194,7 +194,7 @@ func TestCountOfShards(t *testing.T) {
 			if rank > 0 {
 				p = CountFollower(cfg, a, rank, smolLM2Shape, n, 0)
 			}
-			held := size * (third + layer)
+			held := size * (third + layers)
 			if over := p.Of(Weights) - held; over < 0 || over > 1<<20 || p.Of(Reference) != p.Of(Weights) {
 				t.Errorf("%s, rank %d: %d and %d bytes of weights, want %d and rotary tables", name, rank, p.Of(Weights), p.Of(Reference), held)
 			}

@@ -24,6 +24,10 @@ type Group interface {
 	Accumulate(ctx context.Context, sum, t *torch.Tensor) error
 	// AllGather overwrites every other rank's share of t with what that rank has there.
 	AllGather(ctx context.Context, t *torch.Tensor) error
+	// StartAllGather begins an AllGather of t, which FinishAllGather ends, with other calls in between. The one that was started first is
+	// finished first; until then nobody writes t, or reads more of it than this rank's share.
+	StartAllGather(ctx context.Context, t *torch.Tensor) error
+	FinishAllGather(ctx context.Context, t *torch.Tensor) error
 	// Send overwrites rank to's t with what rank from has.
 	Send(ctx context.Context, t *torch.Tensor, from, to int) error
 	// Exchange returns what every rank gave, by rank; a rank that gives more than most bytes is an error of all. It needs no Do.
@@ -38,11 +42,13 @@ var _ Group = (*torch.Group)(nil)
 // Solo is the group of a process that trains its agent alone.
 type Solo struct{}
 
-func (Solo) Rank() int                                           { return 0 }
-func (Solo) Size() int                                           { return 1 }
-func (Solo) ReduceScatter(context.Context, *torch.Tensor) error  { return nil }
-func (Solo) AllGather(context.Context, *torch.Tensor) error      { return nil }
-func (Solo) Send(context.Context, *torch.Tensor, int, int) error { return nil }
+func (Solo) Rank() int                                            { return 0 }
+func (Solo) Size() int                                            { return 1 }
+func (Solo) ReduceScatter(context.Context, *torch.Tensor) error   { return nil }
+func (Solo) AllGather(context.Context, *torch.Tensor) error       { return nil }
+func (Solo) StartAllGather(context.Context, *torch.Tensor) error  { return nil }
+func (Solo) FinishAllGather(context.Context, *torch.Tensor) error { return nil }
+func (Solo) Send(context.Context, *torch.Tensor, int, int) error  { return nil }
 func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 	return [][]byte{mine}, nil
 }

@@ -1,6 +1,10 @@
 package ranks
 
-import "github.com/mgrpo/mgrpo/bindings/torch"
+import (
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+)
 
 // Run is elements [From, To) of a flat buffer.
 type Run struct{ From, To int64 }
@@ -92,29 +96,39 @@ type Place struct {
 	First int64
 }
 
-// Arrange places blocks in memory, and says how much they need: what is of no layer first, and behind that, in one place, the layers, which
-// take turns. They are listed in the order of a backward pass: from the last layer down, and last what is of none. Unless byLayer is set
-// all blocks have their own places.
-func Arrange(blocks []Block, byLayer bool) (places []Place, size int64) {
+// Arrange places blocks in memory, and says how much they need: what is of no layer first, and behind that the layers, which take turns in
+// so many places; layers that follow each other are in different ones. They are listed in the order of a backward pass: from the last layer
+// down, and last what is of none. With no turns all blocks have places of their own. Every element is as aligned as in the buffer.
+func Arrange(blocks []Block, turns int) (places []Place, size int64) {
 	var layers, others []Place
+	long := map[int]int64{} // of the layers that take turns
+	longest := int64(0)
 	for _, b := range blocks {
-		if byLayer && b.Layer > 0 {
-			layers = append(layers, Place{Block: b})
+		if turns == 0 || b.Layer == 0 {
+			others = append(others, Place{b, aligned(size, b.From)})
+			size = aligned(size, b.From) + b.Numel()
 			continue
 		}
-		others = append(others, Place{b, size})
-		size += b.Numel()
+		at := aligned(long[b.Layer], b.From)
+		layers = append(layers, Place{b, at})
+		long[b.Layer] = at + b.Numel()
+		longest = max(longest, aligned(long[b.Layer], 0))
 	}
-	behind := size
-	for i := len(layers) - 1; i >= 0; i-- {
-		at := behind
-		if n := len(places); n > 0 && places[n-1].Layer == layers[i].Layer { // a layer in several blocks
-			at = places[n-1].First + places[n-1].Numel()
+	slices.Reverse(layers)
+	if turns > 0 {
+		behind := aligned(size, 0)
+		for i, b := range layers {
+			layers[i].First += behind + int64(b.Layer%turns)*longest
 		}
-		places = append(places, Place{layers[i].Block, at})
-		size = max(size, at+layers[i].Numel())
+		size = behind + int64(turns)*longest
 	}
-	return append(places, others...), size
+	return append(layers, others...), size
+}
+
+// aligned is the first place from at on that is as aligned as element from.
+func aligned(at, from int64) int64 {
+	const unit = 64 // elements
+	return at + (from%unit-at%unit+unit)%unit
 }
 
 // At is where an element of the buffer is in memory.

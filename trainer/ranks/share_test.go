@@ -48,6 +48,45 @@ func TestSharesAreTheWhole(t *testing.T) {
 	}
 }
 
+// Blocks that are in memory at once have places of their own, and every element is as aligned as in the buffer.
+func TestArrange(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		var blocks []Block
+		n, layer := int64(0), 0
+		for range 1 + r.IntN(12) {
+			size := 1 + r.Int64N(400)
+			blocks = Extend(blocks, layer, Run{n, n + size})
+			n += size
+			layer = max(0, layer+r.IntN(4)-1)
+		}
+		turns := r.IntN(4)
+		places, size := Arrange(blocks, turns)
+		if len(places) != len(blocks) {
+			t.Fatalf("%d places for %d blocks", len(places), len(blocks))
+		}
+		meet := func(a, b Place) bool { // in memory, at one time
+			return turns == 0 || a.Layer == b.Layer || min(a.Layer, b.Layer) == 0 || max(a.Layer, b.Layer)-min(a.Layer, b.Layer) < turns
+		}
+		for i, a := range places {
+			if a.First < 0 || a.First+a.Numel() > size || a.First%64 != a.From%64 {
+				t.Fatalf("%+v of %d elements", a, size)
+			}
+			for _, b := range places[:i] {
+				if meet(a, b) && a.First < b.First+b.Numel() && b.First < a.First+a.Numel() {
+					t.Fatalf("%+v and %+v overlap; %d layers are there at once", a, b, turns)
+				}
+				if turns > 0 && b.Layer < a.Layer && b.Layer == 0 {
+					t.Fatalf("%+v is listed before %+v", b, a)
+				}
+			}
+			if At(places, a.From) != a.First {
+				t.Fatalf("element %d is at %d, want %d", a.From, At(places, a.From), a.First)
+			}
+		}
+	}
+}
+
 // A part of a share keeps its place in the share's buffer.
 func TestWithinKeepsPlaces(t *testing.T) {
 	share := Share{{Run{10, 20}, 0}, {Run{30, 45}, 10}}

@@ -17,6 +17,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <mutex>
 
 #include "guard.h"
@@ -51,9 +53,16 @@ struct message {
 
 // Messages that were started together.
 struct flight {
-  size_t first = 0;  // in mgt_group::flying
+  uint32_t number = 0;  // counted alike by every rank
   std::vector<int> peers;
   steady_clock::time_point deadline;
+};
+
+// Elements of every rank's share, from `from` on, on their way to all others.
+struct gathering {
+  at::Tensor flat, host;  // [size, piece]: their copies where flat is not in the host's memory
+  int64_t from, piece;
+  flight under_way;
 };
 
 }  // namespace
@@ -62,17 +71,17 @@ struct mgt_group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   int rank, size;
   milliseconds timeout;
-  uint32_t flights = 0;  // counted alike by every rank
+  uint32_t flights = 0;
+  std::deque<gathering> gatherings;  // that were started and not finished, in their order
 
   std::mutex mutex;  // of what follows
   bool aborted = false;
-  std::vector<c10::intrusive_ptr<c10d::Work>> flying;  // of the call in progress
+  std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by the number of the flight
 
-  void start(const message &m, uint32_t tag);
+  void start(const message &m, uint32_t number, uint32_t tag);
   flight begin(const std::vector<message> &messages, uint32_t call, int64_t elements);
   void finish(const flight &f);
   void exchange(const std::vector<message> &messages, uint32_t call, int64_t elements) { finish(begin(messages, call, elements)); }
-  void land();
   void abort();
 };
 
@@ -86,22 +95,22 @@ namespace {
 
 }  // namespace
 
-void mgt_group::start(const message &m, uint32_t tag) {
+void mgt_group::start(const message &m, uint32_t number, uint32_t tag) {
   std::vector<at::Tensor> one{m.piece};
   auto work = m.out ? gloo->send(one, m.peer, tag) : gloo->recv(one, m.peer, tag);
   std::lock_guard<std::mutex> lock(mutex);
   if (aborted) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
-  flying.push_back(std::move(work));
+  flying[number].push_back(std::move(work));
 }
 
 // Starts every message. Messages without elements must be left out by both sides. Gloo takes a message that is too short for a whole
 // one; so the tag has the call and its size in it, and ranks that call different things do not meet.
 flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
-  flight f{flying.size(), {}, steady_clock::now() + timeout};
-  const uint32_t tag = (++flights * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
+  flight f{++flights, {}, steady_clock::now() + timeout};
+  const uint32_t tag = (f.number * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
   for (const auto &m : messages) {
     try {
-      start(m, tag);
+      start(m, f.number, tag);
     } catch (const group_error &) {
       throw;
     } catch (const std::exception &e) {
@@ -112,47 +121,41 @@ flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int
   return f;
 }
 
-// Waits for the messages of a flight.
+// Waits for the messages of a flight, and forgets them.
 void mgt_group::finish(const flight &f) {
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    works = flying[f.number];
+  }
   for (size_t i = 0; i < f.peers.size(); i++) {
     // Rounded up: who waited in vain must not be back before the deadline.
     const auto left = std::chrono::ceil<milliseconds>(f.deadline - steady_clock::now());
     bool whole = false;
     try {
-      whole = flying[f.first + i]->wait(std::max(left, milliseconds(1)));
+      whole = works[i]->wait(std::max(left, milliseconds(1)));
     } catch (const std::exception &e) {
       lost(e, f.peers[i], f.deadline);
     }
     if (!whole) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
   }
-}
-
-// Forgets the messages of a call that is over.
-void mgt_group::land() {
-  std::vector<c10::intrusive_ptr<c10d::Work>> gone;
   std::lock_guard<std::mutex> lock(mutex);
-  gone.swap(flying);
+  flying.erase(f.number);
 }
 
 void mgt_group::abort() {
   std::lock_guard<std::mutex> lock(mutex);
   aborted = true;
-  for (auto &work : flying) work->abort();
+  for (auto &[number, works] : flying)
+    for (auto &work : works) work->abort();
 }
 
 namespace {
 
-// A call of f. g is NULL until there is a group.
 template <class F>
-mgt_group_result attempt(mgt_group *g, F &&f) noexcept {
+mgt_group_result attempt(F &&f) noexcept {
   mgt_group_result r{};
   r.peer = -1;
-  struct landing {
-    mgt_group *g;
-    ~landing() {
-      if (g) g->land();
-    }
-  } land{g};
   r.error = guard([&] {
     try {
       f(r);
@@ -167,8 +170,8 @@ mgt_group_result attempt(mgt_group *g, F &&f) noexcept {
 
 // The elements of t in one dimension, for f to work on in place.
 template <class F>
-mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
-  return attempt(g, [&](mgt_group_result &) {
+mgt_group_result on_flat(mgt_device *d, void *t, F &&f) noexcept {
+  return attempt([&](mgt_group_result &) {
     TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
     at::NoGradGuard no_grad;
     const auto &x = ref(t);
@@ -244,26 +247,50 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
   }
 }
 
-// Each rank's share goes to all others: at once where it is in the host's memory, else a piece at a time.
-void all_gather(mgt_group *g, const at::Tensor &flat) {
-  const int64_t longest = share(flat, 0, g->size).numel(), piece = flat.is_cpu() ? longest : std::min(kPiece, longest);
-  const auto host = flat.is_cpu() ? at::Tensor() : room(g, flat, piece);
-  for (int64_t from = 0; from < longest; from += piece) {
-    const auto of = [&](int r) { return piece_of(share(flat, r, g->size), from, piece); };
-    const auto at_host = [&](int r) { return flat.is_cpu() ? of(r) : host.select(0, r).narrow(0, 0, of(r).numel()); };
-    const auto mine = at_host(g->rank);
-    if (!flat.is_cpu()) mine.copy_(of(g->rank));
-    std::vector<message> messages;
-    for (int r = 0; r < g->size; r++) {
-      if (r == g->rank) continue;
-      const auto in = at_host(r);
-      if (in.numel()) messages.push_back({r, in, false});
-      if (mine.numel()) messages.push_back({r, mine, true});
-    }
-    g->exchange(messages, kGather, flat.numel());
-    for (int r = 0; r < g->size && !flat.is_cpu(); r++)
-      if (r != g->rank) of(r).copy_(at_host(r));
+// Elements of rank r's share that g gathers, and where they are for Gloo.
+at::Tensor gathered(const mgt_group *g, const gathering &x, int r) { return piece_of(share(x.flat, r, g->size), x.from, x.piece); }
+at::Tensor at_host(const mgt_group *g, const gathering &x, int r) {
+  const auto of = gathered(g, x, r);
+  return x.flat.is_cpu() ? of : x.host.select(0, r).narrow(0, 0, of.numel());
+}
+
+// Each rank's share goes to all others, as much of it as a piece.
+gathering start_gathering(mgt_group *g, const at::Tensor &flat, int64_t from, int64_t piece) {
+  gathering x{flat, flat.is_cpu() ? at::Tensor() : room(g, flat, piece), from, piece, {}};
+  const auto mine = at_host(g, x, g->rank);
+  if (!flat.is_cpu()) mine.copy_(gathered(g, x, g->rank));
+  std::vector<message> messages;
+  for (int r = 0; r < g->size; r++) {
+    if (r == g->rank) continue;
+    const auto in = at_host(g, x, r);
+    if (in.numel()) messages.push_back({r, in, false});
+    if (mine.numel()) messages.push_back({r, mine, true});
   }
+  x.under_way = g->begin(messages, kGather, flat.numel());
+  return x;
+}
+
+void finish_gathering(mgt_group *g, const gathering &x) {
+  g->finish(x.under_way);
+  for (int r = 0; r < g->size && !x.flat.is_cpu(); r++)
+    if (r != g->rank) gathered(g, x, r).copy_(at_host(g, x, r));
+}
+
+int64_t longest_share(const mgt_group *g, const at::Tensor &flat) { return share(flat, 0, g->size).numel(); }
+
+// At once where flat is in the host's memory, else a piece at a time.
+void all_gather(mgt_group *g, const at::Tensor &flat) {
+  const int64_t longest = longest_share(g, flat), piece = flat.is_cpu() ? longest : std::min(kPiece, longest);
+  for (int64_t from = 0; from < longest; from += piece) finish_gathering(g, start_gathering(g, flat, from, piece));
+}
+
+// The oldest gathering, which must be that of flat.
+void finish_oldest(mgt_group *g, const at::Tensor &flat) {
+  TORCH_CHECK(!g->gatherings.empty() && g->gatherings.front().flat.is_set_to(flat), "it is not the tensor whose gathering was started first");
+  auto &x = g->gatherings.front();
+  x.under_way.deadline = std::max(x.under_way.deadline, steady_clock::now() + g->timeout);  // this rank may have come late itself
+  finish_gathering(g, x);
+  g->gatherings.pop_front();
 }
 
 // At once where flat is in the host's memory, else a piece at a time.
@@ -342,7 +369,7 @@ mgt_group_result mgt_group_open(const char *host, int port, const char *name, co
   const auto deadline = steady_clock::now() + milliseconds(join_ms);
   const without_sigpipe guarded;
   const without_log quiet;
-  return attempt(nullptr, [&](mgt_group_result &r) {
+  return attempt([&](mgt_group_result &r) {
     try {
       c10d::TCPStoreOptions options;
       options.port = uint16_t(port);
@@ -373,19 +400,25 @@ void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to) 
 }
 
 mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, at::Tensor()); });
+  return on_flat(d, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, at::Tensor()); });
 }
 mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t) {
-  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, ref(sum)); });
+  return on_flat(d, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, ref(sum)); });
 }
 mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, g, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
+  return on_flat(d, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
+}
+mgt_group_result mgt_group_start_all_gather(mgt_device *d, mgt_group *g, void *t) {
+  return on_flat(d, t, [&](const at::Tensor &flat) { g->gatherings.push_back(start_gathering(g, flat, 0, longest_share(g, flat))); });
+}
+mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *t) {
+  return on_flat(d, t, [&](const at::Tensor &flat) { finish_oldest(g, flat); });
 }
 mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to) {
-  return on_flat(d, g, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
+  return on_flat(d, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
 }
 mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
-  return attempt(g, [&](mgt_group_result &) {
+  return attempt([&](mgt_group_result &) {
     // What arrives late must not find its memory gone: the messages have tensors of their own.
     const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
     const auto own = landed.select(0, g->rank);

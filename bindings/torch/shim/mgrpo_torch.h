@@ -197,12 +197,15 @@ MGT_API void mgt_rendezvous_close(mgt_rendezvous *r);
 // this machine that the others reach.
 MGT_API mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size,
                                         int64_t join_ms, int64_t timeout_ms);
-// Tensors are contiguous, on the CPU, of one shape and dtype on every rank. Rank r's share of n elements: mgt_group_share.
+// Tensors are contiguous, of one shape and dtype on every rank. Rank r's share of n elements: mgt_group_share.
 MGT_API void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to);
 // This rank's share of all t is added up from rank 0 to the last, in place.
 MGT_API mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t);  // to sum, of the share's size
 MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t);  // every share is its rank's
+// The same in two calls, with others in between that leave t alone. Several may be under way; the one started first is finished first.
+MGT_API mgt_group_result mgt_group_start_all_gather(mgt_device *d, mgt_group *g, void *t);
+MGT_API mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to);  // to's t becomes from's
 // all[size · bytes] = every rank's mine[bytes].
 MGT_API mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all);
