@@ -143,15 +143,18 @@ func sampled(logits []float32, temperature, at float64) (id int32, logProb float
 
 // An agent of which no device holds all weights has a server sample. What the server says is what the agent's devices compute together, in
 // training and before it; a sub-agent that is frozen after its cold start keeps its shares for checkpoints; the same again gives the same bits;
-// and three devices go on from what two have learned.
+// and three devices go on from what two have learned. Of a mixture they divide the experts.
 func TestShards(t *testing.T) {
-	for _, arm := range []string{"team", "main_only"} {
-		t.Run(arm, func(t *testing.T) {
+	for name, more := range map[string][]string{
+		"team": nil, "main_only": {"run.arm=main_only"},
+		"mixture": {"agents.researcher.model={family: qwen3_moe, width: 32, layers: 2, heads: 4, kv_heads: 2, head_dim: 8, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 16}"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			run := func(size int, dir string, steps int, o Options) *recorder {
 				server, engine := serveSampler(t, "researcher")
-				sets := append(onRanks(1), engine, "run.arm="+arm, "agents.researcher.shard=full",
+				sets := append(onRanks(1), engine, "agents.researcher.shard=full",
 					fmt.Sprintf("agents.researcher.devices=[%s]", strings.Join(slices.Repeat([]string{"cpu"}, size), ", ")), fmt.Sprintf("run.steps=%d", steps))
-				seen := mustTrain(t, load(t, dir, sets...), o)
+				seen := mustTrain(t, load(t, dir, append(sets, more...)...), o)
 				if server.loads < 1 {
 					t.Error("the server got no weights")
 				}
@@ -159,7 +162,7 @@ func TestShards(t *testing.T) {
 			}
 			dir, again := t.TempDir(), t.TempDir()
 			seen := run(2, dir, 1, Options{})
-			if arm == "team" {
+			if name != "main_only" {
 				run(2, again, 1, Options{})
 				sameWeights(t, digests(t, again, 1), digests(t, dir, 1))
 				if v := seen.find(t, "step", 1, "researcher").Values; v["grad_norm"] == 0 || !(v["gap_mean"] < 1e-4) {

@@ -238,6 +238,18 @@ func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	})
 }
 
+// AllToAll overwrites the rows of in with those of out of all ranks that are for this one: sent[r] rows of out are for rank r, and came[r] of in
+// from it, those of rank 0 first. in and out [rows, n] have a number of rows in each rank, and n and dtype in all.
+func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int64) error {
+	s := out.scopeFor("all to all", in)
+	if len(came) != g.size || len(sent) != g.size {
+		fail("all to all", fmt.Sprintf("numbers of rows for %d and %d ranks, of %d", len(came), len(sent), g.size), in, out)
+	}
+	return g.call(ctx, "all to all", func() C.mgt_group_result {
+		return C.mgt_group_all_to_all_(s.dev.native, g.native, in.handle, out.handle, (*C.int64_t)(&came[0]), (*C.int64_t)(&sent[0]))
+	})
+}
+
 // Exchange returns what every rank gave, by rank; no rank may give more than most bytes. It needs no Do.
 func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
 	lengths, err := g.exchange(ctx, binary.LittleEndian.AppendUint64(nil, uint64(len(mine))))

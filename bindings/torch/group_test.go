@@ -199,6 +199,10 @@ func rankSums(device string, g *Group, seed uint64) error {
 			if err := want("send", sent, mine); err != nil {
 				return err
 			}
+			pause()
+			if err := rankSendsRows(ctx, g, s, n%5); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -234,6 +238,39 @@ func gatherMeanwhile(s *Scope, g *Group, pause func(), want func(string, *Tensor
 		}
 	}
 	return errors.Join(want("a gathering", first, values), want("another", second, values), want("one between them", between, values))
+}
+
+// rankSendsRows has every rank send each rank its number of rows, which differs from pair to pair and is 0 for some.
+func rankSendsRows(ctx context.Context, g *Group, s *Scope, seed int64) error {
+	rows := func(from, to int) int64 { return (int64(from)*3 + int64(to)*5 + seed) % 4 }
+	value := func(from, to, row, i int64) float32 { return float32(1000*from + 100*to + 10*row + i) }
+	const width = 3
+	var came, sent []int64
+	var out, want []float32
+	for r := range g.Size() {
+		came, sent = append(came, rows(r, g.Rank())), append(sent, rows(g.Rank(), r))
+		for row := range sent[r] {
+			for i := range int64(width) {
+				out = append(out, value(int64(g.Rank()), int64(r), row, i))
+			}
+		}
+		for row := range came[r] {
+			for i := range int64(width) {
+				want = append(want, value(int64(r), int64(g.Rank()), row, i))
+			}
+		}
+	}
+	in := s.Empty(BFloat16, int64(len(want)/width), width)
+	if err := g.AllToAll(ctx, in, s.FromFloat32(out, int64(len(out)/width), width).To(BFloat16), came, sent); err != nil {
+		return err
+	}
+	got, rounded := make([]float32, len(want)), make([]float32, len(want))
+	in.Float32s(got)
+	s.FromFloat32(want, int64(len(want))).To(BFloat16).Float32s(rounded)
+	if !slices.Equal(got, rounded) {
+		return fmt.Errorf("rank %d: rows %v came, want %v", g.Rank(), got, rounded)
+	}
+	return nil
 }
 
 // rankStreams gathers tensors much larger than the buffers of sockets, one after another, until that fails or a signal comes.

@@ -5,6 +5,50 @@ import "C"
 
 import "unsafe"
 
+// ByExpert is the order of T·k rows, one for each expert that a token chose, in which those of the lowest expert come first, and of one
+// expert in the order of the tokens.
+type ByExpert struct {
+	First  *Tensor // int32 [E+1]: the rows of expert e are those from First[e] up to First[e+1]
+	Source *Tensor // int32 [T·k]: of each row, token·k + which of its choices
+	Place  *Tensor // int32 [T·k]: the row of each of these
+}
+
+// SortByExpert is the order of what tokens chose, int32 [T, k], of so many experts.
+func SortByExpert(chosen *Tensor, experts int) ByExpert {
+	s := chosen.scopeFor("sort by expert")
+	o := ByExpert{s.Empty(Int32, int64(experts)+1), s.Empty(Int32, chosen.Numel()), s.Empty(Int32, chosen.Numel())}
+	must("sort by expert", C.mgt_by_expert_(s.dev.native, chosen.handle, o.First.handle, o.Source.handle, o.Place.handle), chosen)
+	return o
+}
+
+// Counts are how many rows each expert has. Of a GPU it waits for them.
+func (o ByExpert) Counts() []int {
+	first := make([]int32, o.First.Size(0))
+	o.First.Int32s(first)
+	counts := make([]int, len(first)-1)
+	for e := range counts {
+		counts[e] = int(first[e+1] - first[e])
+	}
+	return counts
+}
+
+// Rows are x's [T, H], each once for each of its choices, [T·k, H], without a gradient.
+func (o ByExpert) Rows(x *Tensor) *Tensor {
+	s := x.scopeFor("rows by expert", o.Source)
+	return s.take("rows by expert", C.mgt_expert_rows(s.dev.native, x.handle, o.Source.handle), x, o.Source)
+}
+
+// Sums adds up the rows [T·k, H] of each of T tokens, times weight, float32 [T, k], if that is not nil, without a gradient.
+func (o ByExpert) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
+	s := rows.scopeFor("sums by token", o.Place)
+	var times unsafe.Pointer
+	if weight != nil {
+		weight.check("sums by token", s)
+		times = weight.handle
+	}
+	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), times), rows, o.Place, weight)
+}
+
 // Routing says how Route treats the tokens of a mixture of experts: T tokens, k of E experts each.
 type Routing struct {
 	PerToken  int     // k

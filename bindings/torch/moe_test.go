@@ -3,6 +3,7 @@ package torch
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -96,5 +97,50 @@ func TestBalance(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Rows in the order of experts, each through its own, and summed up by token are what Experts makes of the tokens.
+func TestByExpert(t *testing.T) {
+	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
+	dev, err := Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	for _, dt := range []DType{Float32, BFloat16} {
+		err := dev.Do(context.Background(), func(s *Scope) error {
+			values := func(seed, rows, cols int64) *Tensor {
+				v := make([]float32, rows*cols)
+				for i := range v {
+					v[i] = float32((int64(i)*7+seed*5)%11)/8 - 0.5
+				}
+				return s.FromFloat32(v, rows, cols).To(dt)
+			}
+			x, gateUp, down := values(1, tokens, hidden), values(2, n*2*width, hidden), values(3, n*hidden, width)
+			chosen := s.FromInt32([]int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}, tokens, k)
+			weight := s.FromFloat32([]float32{0.5, 0.25, 1, 2, 0.125, 3, 1, 0.75, 0.5, 1.5}, tokens, k)
+			order := SortByExpert(chosen, n)
+			if got := order.Counts(); !slices.Equal(got, []int{4, 5, 1, 0}) {
+				t.Errorf("experts have %v rows, want 4, 5, 1 and 0", got)
+			}
+			rows := order.Rows(x)
+			expert := s.FromInt32([]int32{0, 0, 0, 0, 1, 1, 1, 1, 1, 2}, tokens*k, 1)
+			outputs := Experts(rows, expert, s.Full(Float32, 1, tokens*k, 1), gateUp, down)
+			want, got := make([]float32, tokens*hidden), make([]float32, tokens*hidden)
+			Experts(x, chosen, weight, gateUp, down).Float32s(want)
+			order.Sums(outputs, tokens, weight).Float32s(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("%v: got %v, want %v", dt, got, want)
+			}
+			x.Scale(k).Float32s(want)
+			if order.Sums(rows, tokens, nil).Float32s(got); !slices.Equal(got, want) {
+				t.Errorf("%v: rows of a token sum up to %v, want %v", dt, got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }

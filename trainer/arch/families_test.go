@@ -117,3 +117,19 @@ func TestYaRN(t *testing.T) {
 		}
 	}
 }
+
+// trainer/model's passes to experts that ranks divide have no norm after them.
+func TestNoNormAfterExperts(t *testing.T) {
+	for name, f := range families {
+		if f.defaults.Mixture == nil {
+			continue
+		}
+		c := f.defaults
+		c.Family, c.Layers, c.Mixture = name, 1, &Mixture{Experts: 2, PerToken: 1, FFN: 8, Step: 1}
+		for _, leaf := range c.WithDefaults().Layout().Leaves {
+			if leaf.Name == "layers.0.mlp_norm" {
+				t.Errorf("%s has a norm after its experts", name)
+			}
+		}
+	}
+}

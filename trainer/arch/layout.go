@@ -2,7 +2,6 @@ package arch
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -45,6 +44,8 @@ type Leaf struct {
 	Shape  []int64 // rows first; one dimension for norms and biases
 	Offset int64   // in elements, into the flat buffer
 	Parts  []Tensor
+
+	Experts int // of a mixture, whose matrices are stacked in this leaf; 0: it has others
 }
 
 // Numel returns the number of elements.
@@ -95,17 +96,6 @@ func (c Config) BlockNorms() (before, after int) {
 		}
 	}
 	return before, after
-}
-
-// InTurns is the number of elements in memory where layers take turns in so many places: of the longest layer in each, and of what is in none.
-func (l *Layout) InTurns(turns int64) int64 {
-	of := map[int]int64{}
-	for _, leaf := range l.Leaves {
-		of[leaf.Layer] += leaf.Numel()
-	}
-	rest := of[0]
-	delete(of, 0)
-	return rest + turns*slices.Max(slices.Collect(maps.Values(of)))
 }
 
 // Tensors lists every tensor of the checkpoint, in the order of the flat buffer.

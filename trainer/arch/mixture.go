@@ -146,4 +146,6 @@ func (l *layer) experts(m *Mixture) {
 	}
 	l.linear("experts_gate_up", Matrix, l.c.Hidden, false, gateUp...)
 	l.linear("experts_down", Residual, m.FFN, false, down...)
+	leaves := l.layout.Leaves
+	leaves[len(leaves)-2].Experts, leaves[len(leaves)-1].Experts = m.Experts, m.Experts
 }

@@ -297,7 +297,7 @@ type Agent struct {
 	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: see grpo.reference."`
 	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
 	State        string     `yaml:"optimizer_state" default:"device" enum:"device|host" doc:"Where AdamW's moments are, 8 bytes a trained parameter, and where the agent computes in bf16 the fp32 weights, 4 more. host: in the memory of the machine of a GPU, which has them a piece at a time in an update." change:"worker"`
-	Shard        string     `yaml:"shard" default:"optimizer" enum:"optimizer|full" doc:"What several devices divide among them. optimizer: AdamW's moments, and where the agent computes in bf16 the fp32 weights and gradient, too. full: besides these the weights that passes read, which the devices gather a layer at a time (docs/ranks.md). For agents whose servers sample, with engine.checkpoint_activations." change:"worker"`
+	Shard        string     `yaml:"shard" default:"optimizer" enum:"optimizer|full" doc:"What several devices divide among them. optimizer: AdamW's moments, and where the agent computes in bf16 the fp32 weights and gradient, too. full: besides these the weights that passes read, which the devices gather a layer at a time, but for experts, to which rows travel (docs/ranks.md). For agents whose servers sample, with engine.checkpoint_activations." change:"worker"`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`
 	Engine       Engine     `yaml:"engine" doc:"What samples the agent's turns; memory and batching." change:"worker"`
 }

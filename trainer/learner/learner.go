@@ -76,7 +76,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	}
 	leaves := params.Leaves()
 	for _, p := range leaves {
-		l.blocks = ranks.Extend(l.blocks, p.Layer, ranks.Run{From: p.Offset, To: p.Offset + p.Leaf.Numel()})
+		l.blocks = ranks.Extend(l.blocks, p.Block)
 	}
 	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
@@ -98,11 +98,11 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 		}
 		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
 			l.grad = s.Keep(s.Zeros(torch.Float32, l.share.Numel()))
-			l.part = newPartial(s, leaves, l.blocks, mod.Compute.DType(), opt.Checkpoint)
+			l.part = newPartial(s, leaves, l.blocks, mod.Compute.DType(), opt.Checkpoint, l.group)
 		} else {
 			l.grad = s.Keep(s.Zeros(torch.Float32, n))
 			for _, p := range leaves {
-				p.Leaf.SetGrad(l.grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+				p.Leaf.SetGrad(l.grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
 			}
 		}
 		if l.opt.HeadRows == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -27,7 +28,7 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 	n := int64(0)
 	for i, l := range m.Layout.Leaves {
 		if strings.Contains(l.Name, part) {
-			p.leaves, p.places = append(p.leaves, model.Param{Leaf: model.All(m).Leaves()[i].Leaf, Offset: n}), append(p.places, l)
+			p.leaves, p.places = append(p.leaves, model.Param{Leaf: model.All(m).Leaves()[i].Leaf, Block: ranks.Block{Run: ranks.Run{From: n, To: n + l.Numel()}}}), append(p.places, l)
 			n += l.Numel()
 		}
 	}
@@ -47,7 +48,7 @@ func (p *some) Restore(ctx context.Context, read func(from int64, dst []float32)
 
 func (p *some) each(visit func(mine, theirs *torch.Tensor), whole *torch.Tensor) {
 	for i, l := range p.places {
-		visit(p.master.Tensor.Narrow(0, p.leaves[i].Offset, l.Numel()), whole.Narrow(0, l.Offset, l.Numel()))
+		visit(p.master.Tensor.Narrow(0, p.leaves[i].From, l.Numel()), whole.Narrow(0, l.Offset, l.Numel()))
 	}
 }
 
@@ -77,7 +78,7 @@ func (p *some) Reader(ctx context.Context, master func(from int64, dst []float32
 		for i, l := range p.places {
 			for _, t := range l.Parts {
 				if t.Name == name {
-					return master(p.leaves[i].Offset+t.Offset-l.Offset, dst)
+					return master(p.leaves[i].From+t.Offset-l.Offset, dst)
 				}
 			}
 		}

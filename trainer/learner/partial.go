@@ -16,29 +16,34 @@ type partial struct {
 }
 
 // newPartial allocates the memory and makes the parameters accumulate into it.
-func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtype torch.DType, byLayer bool) *partial {
+func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtype torch.DType, byLayer bool, g ranks.Group) *partial {
 	p := &partial{}
 	var size int64
 	turns := 0
 	if byLayer {
 		turns = 1
 	}
-	p.places, size = ranks.Arrange(blocks, turns)
+	p.places, size = ranks.Arrange(blocks, turns, func(b ranks.Block) int64 { return b.Computed(g.Rank(), g.Size()) })
 	p.flat = s.Keep(s.Zeros(dtype, size))
 	for _, q := range params {
-		q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.Offset), q.Leaf.Numel()).View(q.Leaf.Shape()...))
+		if n := q.Leaf.Numel(); n > 0 { // there may be fewer experts than ranks
+			q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.From), n).View(q.Leaf.Shape()...))
+		}
 	}
 	return p
 }
 
-// collectBlock adds every rank's gradient of a block to that of the share.
+// collectBlock adds every rank's gradient of a block to that of the share. That of this rank's experts is of all ranks' rows already.
 func (l *Learner) collectBlock(ctx context.Context, b ranks.Place) error {
-	own, at := l.part.flat.Narrow(0, b.First, b.Numel()), int64(0)
+	own, at, group := l.part.flat.Narrow(0, b.First, b.Room), int64(0), l.group
 	mine := l.share.Within(b.Run)
 	if len(mine) > 0 {
 		at = mine[0].At
 	}
-	if err := l.group.Accumulate(ctx, l.grad.Narrow(0, at, mine.Numel()), own); err != nil {
+	if b.Expert > 0 {
+		group = ranks.Solo{}
+	}
+	if err := group.Accumulate(ctx, l.grad.Narrow(0, at, mine.Numel()), own); err != nil {
 		return err
 	}
 	own.Zero_()

@@ -20,7 +20,7 @@ func TestGradientByLayer(t *testing.T) {
 			if !layers {
 				inDevice(t, l.model, func(s *torch.Scope) {
 					l.part.flat.Drop()
-					l.part = newPartial(s, l.params.Leaves(), l.blocks, torch.BFloat16, false)
+					l.part = newPartial(s, l.params.Leaves(), l.blocks, torch.BFloat16, false, l.group)
 				})
 			}
 			return l
@@ -66,7 +66,7 @@ func TestCollectRest(t *testing.T) {
 					leaf.Leaf.Grad().Fill_(float64(i + 1))
 				}
 			}
-			if err := l.layers(t.Context(), l.model).After(2); err != nil {
+			if err := l.layers(t.Context(), s, l.model).After(2); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -81,7 +81,7 @@ func TestCollectRest(t *testing.T) {
 			if leaf.Layer == 1 {
 				want = 0
 			}
-			if got := l.grad.Narrow(0, leaf.Offset, leaf.Leaf.Numel()).Sum().Item(); got != want {
+			if got := l.grad.Narrow(0, leaf.From, leaf.Leaf.Numel()).Sum().Item(); got != want {
 				t.Errorf("leaf %d of layer %d: the sum is %v, want %v", i, leaf.Layer, got, want)
 			}
 		}

@@ -1,7 +1,9 @@
 package learner
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -9,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// exchange is a step of a pass with something that the ranks do together: they gather a layer of a model that none holds whole, in two steps, or
-// add up the gradient of a block.
+// exchange is a step of a pass with something that the ranks do together: they gather a layer of a model that none holds whole, in two steps,
+// carry rows to the experts of a layer and what comes of them back, or add up the gradient of a block.
 type exchange struct {
 	step
 	at int // the layer, from 1 on; of collect: the place in partial.places
@@ -19,10 +21,12 @@ type exchange struct {
 type step int
 
 const (
-	start   step = iota // the layer is on its way from now on
-	finish              // it is there
-	compute             // the pass computes it
-	collect             // the gradient of the block is added up
+	start     step = iota // the layer is on its way from now on
+	finish                // it is there
+	compute               // the pass computes it
+	carry                 // to its experts, and their outputs back
+	carryBack             // and gradients, in the backward pass
+	collect               // the gradient of the block is added up
 )
 
 // exchangesOf are those of one pass over m, in their order. Every rank makes all of them, whatever becomes of its own pass: the others
@@ -54,7 +58,14 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 			all = append(all, exchange{finish, layer})
 		}
 		all = append(all, exchange{compute, layer})
-		if i >= m.Config.Layers {
+		down := i >= m.Config.Layers
+		switch {
+		case m.Carries(layer) && down:
+			all = append(all, exchange{carryBack, layer})
+		case m.Carries(layer):
+			all = append(all, exchange{carry, layer})
+		}
+		if down {
 			all = append(all, l.collectsOf(layer)...)
 		}
 	}
@@ -82,7 +93,9 @@ func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, 
 		if i < len(mine) && failed == nil {
 			failed = pass(mine[i])
 		}
-		if err := l.exchangeRest(ctx, m); err != nil {
+		unserved, err := l.exchangeRest(ctx, m)
+		failed = cmp.Or(failed, unserved)
+		if err != nil {
 			if failed != nil && !refused(failed) {
 				return failed // which may be why
 			}
@@ -92,34 +105,45 @@ func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, 
 	return failed
 }
 
-// exchangeRest makes those exchanges of the pass over m that it has not come to.
-func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) error {
+// exchangeRest makes those exchanges of the pass over m that it has not come to, without rows of this rank's own. Where its experts fail at
+// those of other ranks, which is not err, it goes on.
+func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, err error) {
 	if len(l.ahead) == 0 {
-		return nil
+		return nil, nil
 	}
-	return l.meetOn(ctx, m.Device, func(*torch.Scope) error {
-		for len(l.ahead) > 0 {
-			if err := l.exchangeNext(ctx, m); err != nil {
-				return err
+	err = l.meetOn(ctx, m.Device, func(s *torch.Scope) (err error) {
+		for len(l.ahead) > 0 && err == nil {
+			s.Training(func() {
+				s.Scoped(func() { _, err = l.exchangeNext(ctx, s, m, nil) })
+			})
+			if errors.As(err, new(failedExperts)) {
+				unserved, err = cmp.Or(unserved, err), nil
 			}
 		}
-		return nil
+		return err
 	})
+	return unserved, err
 }
 
-// exchangeNext makes the next exchange of the pass over m.
-func (l *Learner) exchangeNext(ctx context.Context, m *model.Model) error {
+// exchangeNext makes the next exchange of the pass over m. Of rows that are carried it returns what comes back.
+func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.Errand) (back []*torch.Tensor, err error) {
 	x := l.ahead[0]
+	if rows == nil && (x.step == carry || x.step == carryBack) {
+		none := m.Nothing(s, x.at, x.step == carryBack)
+		rows = &none
+	}
 	l.ahead = l.ahead[1:]
 	switch x.step {
 	case start:
-		return m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
+		err = m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
 	case finish:
-		return m.EachBlock(x.at, func(_ ranks.Place, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
+		err = m.EachBlock(x.at, func(_ ranks.Place, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
+	case carry, carryBack:
+		back, err = l.carry(ctx, s, m, *rows)
 	case collect:
-		return l.collectBlock(ctx, l.part.places[x.at])
+		err = l.collectBlock(ctx, l.part.places[x.at])
 	}
-	return nil
+	return back, err
 }
 
 // gatherRest gathers what is in no layer of a model that no rank holds whole.
@@ -128,32 +152,29 @@ func (l *Learner) gatherRest(ctx context.Context, m *model.Model) error {
 }
 
 // layers makes the exchanges of a pass over m as it comes to the layers.
-func (l *Learner) layers(ctx context.Context, m *model.Model) model.Layers {
+func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) model.Layers {
 	return model.Layers{
-		Before: func(int) error {
-			for computed := false; !computed && len(l.ahead) > 0; {
+		Before: func(int) (err error) {
+			for computed := false; !computed && len(l.ahead) > 0 && err == nil; {
 				computed = l.ahead[0].step == compute
-				if err := l.exchangeNext(ctx, m); err != nil {
-					return err
-				}
+				_, err = l.exchangeNext(ctx, s, m, nil)
 			}
-			return nil
+			return err
 		},
-		After: func(layer int) error {
-			for len(l.ahead) > 0 && l.ahead[0].step == collect && l.part.places[l.ahead[0].at].Layer == layer {
-				if err := l.exchangeNext(ctx, m); err != nil {
-					return err
-				}
+		After: func(layer int) (err error) {
+			for len(l.ahead) > 0 && l.ahead[0].step == collect && l.part.places[l.ahead[0].at].Layer == layer && err == nil {
+				_, err = l.exchangeNext(ctx, s, m, nil)
 			}
-			return nil
+			return err
 		},
+		Carry: func(rows model.Errand) ([]*torch.Tensor, error) { return l.exchangeNext(ctx, s, m, &rows) },
 	}
 }
 
 // hidden is the forward pass of one micro-batch.
 func (l *Learner) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in model.Packed) (*torch.Tensor, error) {
 	if m.Gathered() {
-		return m.ForwardByLayer(s, in, l.layers(ctx, m).Before)
+		return m.ForwardByLayer(s, in, l.layers(ctx, s, m))
 	}
 	return m.Forward(s, in), nil
 }
@@ -161,7 +182,7 @@ func (l *Learner) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in
 // forwardBackward accumulates the gradient of one micro-batch.
 func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, objective model.Objective) error {
 	if l.opt.Checkpoint {
-		return l.model.ForwardBackwardCheckpointed(s, in, objective, l.layers(ctx, l.model))
+		return l.model.ForwardBackwardCheckpointed(s, in, objective, l.layers(ctx, s, l.model))
 	}
 	l.model.ForwardBackward(s, in, objective)
 	return nil

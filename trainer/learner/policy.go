@@ -118,10 +118,10 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 				outputsAndGrads(hidden)
 			}
 		})
-		if err == nil {
+		if err = cmp.Or(lost, err); err == nil {
 			count()
 		}
-		return cmp.Or(lost, err)
+		return err
 	})
 }
 

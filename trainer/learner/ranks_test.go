@@ -33,6 +33,8 @@ func TestRank(t *testing.T) {
 		t.Run("oracle", func(t *testing.T) { ranksAgainstOracle(t, g) })
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cpu", g) })
 		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cpu", g) })
+		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cpu", g) })
+		t.Run("experts that fail", func(t *testing.T) { ranksCarryRefused(t, g) })
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cpu", g) })
 		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
 		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
@@ -43,13 +45,18 @@ func TestRank(t *testing.T) {
 	case "learn on GPUs":
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
 		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cuda:0", g) })
+		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cuda:0", g) })
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cuda:0", g) })
 	case "lose":
 		ranksLoseOne(t, g)
 	case "save":
-		ranksSave(t, g, rank.Dir)
+		ranksSave(t, g, rank.Dir, keeping)
 	case "go on":
-		ranksGoOn(t, g, rank.Dir)
+		ranksGoOn(t, g, rank.Dir, keeping)
+	case "save experts":
+		ranksSave(t, g, rank.Dir, keepingExperts)
+	case "go on with experts":
+		ranksGoOn(t, g, rank.Dir, keepingExperts)
 	default:
 		how, what, _ := strings.Cut(rank.Part, " ")
 		ranksEnd(t, g, rank.Dir, how, what)
@@ -82,7 +89,7 @@ func TestRanksLoseOne(t *testing.T) {
 
 // Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
 func TestRanksCancelOne(t *testing.T) {
-	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 2, "layers": 5})
+	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 2, "layers": 5, "experts": 9})
 }
 
 // So they do wherever in its work the device of one rank is lost to it.
@@ -103,11 +110,13 @@ func endOne(t *testing.T, how string, exchangesOf map[string]int) {
 	}
 }
 
-// What 2 ranks leave, 4 go on with.
+// What 2 ranks leave, 4 go on with, and 3 where ranks divide experts.
 func TestRanksGoOnWithOthers(t *testing.T) {
 	dir := t.TempDir()
 	rankstest.Pass(t, 2, "save", dir)
 	rankstest.Pass(t, 4, "go on", dir)
+	rankstest.Pass(t, 2, "save experts", dir)
+	rankstest.Pass(t, 3, "go on with experts", dir)
 }
 
 // of are the options of a model whose weights the ranks of a group train.
@@ -362,7 +371,11 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 // wantGathered fails unless the rank holds no more than its share, and of gradients one layer and what is in none.
 func wantGathered(t *testing.T, l *Learner) {
 	t.Helper()
-	share, layer := l.share.Numel(), l.model.Layout.InTurns(1)
+	share, of := l.share.Numel(), map[int]int64{}
+	for _, leaf := range l.model.Layout.Leaves {
+		of[leaf.Layer] += leaf.Numel()
+	}
+	layer := of[0] + max(of[1], of[2])
 	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
 	if want := []int64{share, share, share, share, share}; !slices.Equal(got, want) {
 		t.Errorf("weights, what is gathered of, gradient and moments have %d elements, want %d", got, want)
@@ -375,7 +388,7 @@ func wantGathered(t *testing.T, l *Learner) {
 // wantHalf fails unless the bf16 copy is that of all ranks' weights.
 func wantHalf(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
-	if l.model.Half == nil || l.group.Rank() > 0 {
+	if l.model.Half == nil || l.group.Rank() > 0 || l.model.Gathered() {
 		return
 	}
 	half, rounded := make([]float32, len(weights)), make([]float32, len(weights))
@@ -558,13 +571,21 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 type ending struct {
 	ranks.Group
 	exchanges int
-	layers    bool // gradients of layers are counted, not exchanges
+	counts    string // "update", ...: exchanges; "layers": gradients of layers; "experts": rows of an update that go to experts or come back
 	end       func()
+}
+
+func (g *ending) AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error {
+	err := g.Group.AllToAll(ctx, in, out, came, sent)
+	if g.counts == "experts" {
+		g.in(g.exchanges - 1)
+	}
+	return err
 }
 
 func (g *ending) Accumulate(ctx context.Context, sum, t *torch.Tensor) error {
 	err := g.Group.Accumulate(ctx, sum, t)
-	if g.layers {
+	if g.counts == "layers" {
 		g.in(g.exchanges - 1)
 	}
 	return err
@@ -572,7 +593,7 @@ func (g *ending) Accumulate(ctx context.Context, sum, t *torch.Tensor) error {
 
 func (g *ending) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
 	all, err := g.Group.Exchange(ctx, mine, most)
-	if !g.layers {
+	if g.counts != "layers" && g.counts != "experts" {
 		g.in(g.exchanges - 1)
 	}
 	return all, err
@@ -592,12 +613,15 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	failed := filepath.Join(dir, "the other rank has failed")
-	ends := &ending{Group: g, end: cancel}
+	ends := &ending{Group: g, end: cancel, counts: what}
 	l := keeping(t, ends, 1)
-	if what == "layers" {
+	switch what {
+	case "layers":
 		o := l.opt
-		o.Checkpoint, ends.layers = true, true
+		o.Checkpoint = true
 		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), o)
+	case "experts":
+		l = keepingExperts(t, ends, 1)
 	}
 	why := context.Canceled
 	if how == "device" {
@@ -612,7 +636,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 		ends.in(n)
 	}
 	switch what {
-	case "update", "layers":
+	case "update", "layers", "experts":
 		_, err = l.Update(ctx, batch, 1e-3)
 	case "demonstrations":
 		_, err = l.Supervise(ctx, batch, 1e-3)
@@ -699,7 +723,14 @@ func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, of(g, model.Options{Compute: torch.BFloat16})), o)
 }
 
-func ranksSave(t *testing.T, g ranks.Group, dir string) {
+// keepingExperts is such a learner of a mixture whose experts ranks divide.
+func keepingExperts(t *testing.T, g ranks.Group, seed uint64) *Learner {
+	t.Helper()
+	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, true })
+	return tinyLearnerOf(t, mixtureModelIn(t, "cpu", seed, 5, of(g, model.Options{Compute: torch.Float32, Gathered: true})), o)
+}
+
+func ranksSave(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {
 	l := keeping(t, g, 1)
 	batch := tinyBatch(t, l, 0.3)
 	trained(t, l, batch)
@@ -718,7 +749,7 @@ func ranksSave(t *testing.T, g ranks.Group, dir string) {
 	}
 }
 
-func ranksGoOn(t *testing.T, g ranks.Group, dir string) {
+func ranksGoOn(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {
 	file, err := os.Open(filepath.Join(dir, "kept"))
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,12 @@ import (
 // mixtureLearner trains a tiny mixture of experts.
 func mixtureLearner(t *testing.T, device string, o Options) *Learner {
 	t.Helper()
+	return tinyLearnerOf(t, mixtureModelIn(t, device, 1, 5, model.Options{Compute: torch.Float32}), o)
+}
+
+// mixtureModelIn is a tiny mixture of so many experts.
+func mixtureModelIn(t *testing.T, device string, seed uint64, experts int, opt model.Options) *model.Model {
+	t.Helper()
 	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -23,12 +29,12 @@ func mixtureLearner(t *testing.T, device string, o Options) *Learner {
 	m, err := model.Random(context.Background(), dev, arch.Config{
 		Family: arch.Qwen3MoE, VocabSize: tinyVocab, Hidden: 16, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
-		Mixture: &arch.Mixture{Experts: 5, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{1}, Step: 1},
-	}, 1, model.Options{Compute: torch.Float32})
+		Mixture: &arch.Mixture{Experts: experts, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{1}, Step: 1},
+	}, seed, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tinyLearnerOf(t, m, o)
+	return m
 }
 
 func mixtureOptions(set func(*Options)) Options {

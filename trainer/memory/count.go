@@ -180,7 +180,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 		if half && !a.Adapts() || inShares {
 			gradients = size*trained + 4*share
 			if a.Engine.CheckpointActivations { // passes go layer by layer
-				gradients = size*layout.InTurns(1) + 4*share
+				gradients = size*oneLayer(a, layout, inShares) + 4*share
 			}
 		}
 		n.add(Gradients, gradients)
@@ -195,16 +195,25 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	}
 }
 
-// gathered is the size of weights that no rank has whole: a share, the layer that is computed and the next, and what is in none.
+// gathered is the size of weights that no rank has whole: a share, the layer that is computed and the next without their experts, and what is in none.
 func gathered(a *config.Agent, layout *arch.Layout) int64 {
-	return valueSize(a) * (longestShare(a, layout, layout.Numel) + layout.InTurns(model.LayersThere))
+	_, most := ranks.Arrange(model.Blocks(layout, true), model.LayersThere, ranks.Block.Gathered)
+	return valueSize(a) * (longestShare(a, layout, layout.Numel) + most)
+}
+
+// oneLayer is how many gradients a rank computes at a time: of the longest layer, where ranks divide experts of its own alone, and of what is in
+// none.
+func oneLayer(a *config.Agent, layout *arch.Layout, inShares bool) int64 {
+	of := len(a.Ranks())
+	_, most := ranks.Arrange(model.Blocks(layout, inShares), 1, func(b ranks.Block) int64 { return b.Computed(0, of) })
+	return most
 }
 
 // longestShare is the longest of an agent's ranks' shares of what is trained: of all parameters, or of adapters.
 func longestShare(a *config.Agent, layout *arch.Layout, trained int64) int64 {
 	blocks := []ranks.Block{{Run: ranks.Run{To: trained}}}
 	if trained == layout.Numel {
-		blocks = model.Blocks(layout)
+		blocks = model.Blocks(layout, a.Shard == "full")
 	}
 	return ranks.ShareOf(blocks, 0, len(a.Ranks())).Numel()
 }
@@ -224,6 +233,9 @@ func updateActivations(model arch.Config, a *config.Agent) int64 {
 		headRows = learner.FrozenHeadRows
 	}
 	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a))
+	if a.Shard == "full" && model.Mixture != nil {
+		training += carriedRows(model, &a.Engine, context, valueSize(a))
+	}
 	if a.ComputesBF16() && !a.Adapts() { // the head's gradient is added up in fp32
 		training += 4 * int64(model.VocabSize) * int64(model.Hidden)
 	}
@@ -354,6 +366,12 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 	}
 	// The layer whose backward pass runs also needs the gradients of its values; logits exist as values and as gradients.
 	return tokens*(layers+layerValues(c))*size + 2*4*min(headRows, tokens)*int64(c.VocabSize)
+}
+
+// carriedRows is the memory of the rows that travel to the experts of other ranks and back in a layer's backward pass, beside what experts make of
+// them: hidden states and two gradients, at home and at the experts, to which as many come as go if all experts are chosen alike.
+func carriedRows(c arch.Config, e *config.Engine, context, size int64) int64 {
+	return max(int64(e.MicroBatchTokens), context) * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
 }
 
 // samplingActivations is the memory of the activations of one decode pass over all slots. A prompt is computed in

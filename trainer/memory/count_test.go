@@ -1,8 +1,10 @@
 package memory
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,10 +179,55 @@ func TestCountOfRanks(t *testing.T) {
 	}
 }
 
+// longest are the elements of a layout that are in no layer, and those of the longest layer.
+func longest(l *arch.Layout) (rest, layer int64) {
+	of := map[int]int64{}
+	for _, leaf := range l.Leaves {
+		of[leaf.Layer] += leaf.Numel()
+	}
+	rest = of[0]
+	delete(of, 0)
+	return rest, slices.Max(slices.Collect(maps.Values(of)))
+}
+
+// Of a mixture a device of three has the first 3 of 8 experts of each layer, and the gradients of a layer are those of its own.
+func TestCountOfDividedExperts(t *testing.T) {
+	shape := smolLM2Shape
+	shape.Family, shape.FFN = arch.Qwen3MoE, 0
+	shape.Mixture = &arch.Mixture{Experts: 8, PerToken: 2, FFN: 512, Step: 1}
+	shape = shape.WithDefaults()
+	experts := int64(3 * shape.Mixture.FFN * shape.Hidden) // elements of one
+	n := shape.Parameters()
+	dense := n - int64(shape.Layers)*8*experts
+	rest, layer := longest(shape.Layout())
+	layer -= 8 * experts
+	cfg := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
+		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true}`, "agents.help.shard=full")
+	a := cfg.Agent("help")
+	p := Count(cfg, a, shape, n, 0)
+	share := dense/3 + int64(shape.Layers)*3*experts
+	for what, c := range map[string]struct{ got, want int64 }{
+		"moments":   {p.Of(Moments), 8 * share},
+		"weights":   {p.Of(Weights), 2 * (share + rest + 2*layer)},
+		"gradients": {p.Of(Gradients), 4*share + 2*(rest+layer+3*experts)},
+	} {
+		if over := c.got - c.want; over < 0 || over > 1<<20 { // shares of what is gathered begin at multiples of 64, and there are rotary tables
+			t.Errorf("%d bytes of %s, want %d and little more", c.got, what, c.want)
+		}
+	}
+	whole := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
+		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true}`)
+	rows := max(int64(a.Engine.MicroBatchTokens), int64(a.ContextTokens(shape.MaxPosition))) * 2
+	if got := p.Of(Activations) - Count(whole, whole.Agent("help"), shape, n, 0).Of(Activations); got != rows*6*int64(shape.Hidden)*2 {
+		t.Errorf("%d bytes for rows that travel to experts and back, of %d in a micro-batch", got, rows)
+	}
+}
+
 // Of an agent none of whose devices has all weights each is counted with a third of them, two layers, and what is in none.
 func TestCountOfShards(t *testing.T) {
 	const n, third = smolLM2, smolLM2 / 3
-	layer, layers := smolLM2Shape.Layout().InTurns(1), smolLM2Shape.Layout().InTurns(2)
+	rest, one := longest(smolLM2Shape.Layout())
+	layer, layers := rest+one, rest+2*one
 	for name, size := range map[string]int64{"boss": 4, "help": 2} {
 		devices, master := "[cpu, cpu, cpu]", int64(0)
 		if name == "help" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -160,7 +161,7 @@ func (a *Adapters) Files(_ context.Context, master func(from int64, dst []float3
 func (a *Adapters) Leaves() []Param {
 	leaves := make([]Param, len(a.leaves))
 	for i, m := range a.layout.Maps {
-		leaves[i] = Param{Leaf: a.leaves[i], Offset: m.Offset}
+		leaves[i] = Param{a.leaves[i], ranks.Block{Run: ranks.Run{From: m.Offset, To: m.Offset + m.Numel}}}
 	}
 	return leaves
 }

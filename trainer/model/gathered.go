@@ -9,7 +9,7 @@ import (
 const LayersThere = 2
 
 // gathered is where forward passes read the weights of a model that no rank holds whole: what is in no layer, and LayersThere layers, which all
-// ranks bring together before they compute them (ZeRO-3, Rajbhandari et al. 2020).
+// ranks bring together before they compute them (ZeRO-3, Rajbhandari et al. 2020). Experts stay where they are.
 type gathered struct {
 	flat   *torch.Tensor
 	places []ranks.Place
@@ -36,7 +36,7 @@ func (m *Model) EachBlock(layer int, f func(b ranks.Place, block *torch.Tensor) 
 		if b.Layer != layer {
 			continue
 		}
-		if err := f(b, m.gathered.flat.Narrow(0, b.First, b.Numel())); err != nil {
+		if err := f(b, m.gathered.flat.Narrow(0, b.First, b.Room)); err != nil {
 			return err
 		}
 	}
@@ -50,14 +50,19 @@ func (m *Model) wantWhole(op string) {
 	}
 }
 
-// gatheredViews makes the memory of gathered and returns the leaves as views of it.
+// gatheredViews makes the memory of gathered and returns the leaves as views of it, and of this rank's share of the experts.
 func (m *Model) gatheredViews(s *torch.Scope) (all []*torch.Tensor) {
 	var size int64
-	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout), LayersThere)
+	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout, true), LayersThere, ranks.Block.Gathered)
 	m.gathered.flat = s.Keep(s.Zeros(m.Compute.DType(), size))
 	for _, l := range m.Layout.Leaves {
-		leaf := m.gathered.flat.Narrow(0, ranks.At(m.gathered.places, l.Offset), l.Numel())
-		all = append(all, s.Keep(leaf.View(l.Shape...).Detach()))
+		var leaf *torch.Tensor
+		if l.Experts > 0 {
+			leaf = m.ownExperts(l)
+		} else {
+			leaf = m.gathered.flat.Narrow(0, ranks.At(m.gathered.places, l.Offset), l.Numel()).View(l.Shape...)
+		}
+		all = append(all, s.Keep(leaf.Detach()))
 	}
 	return all
 }

@@ -20,8 +20,14 @@ type mixture struct {
 	normalise            bool
 }
 
-// of is the mixture's output for h [T, Hidden]. The router's logits are float32, whatever type h has.
+// of is the mixture's output for h [T, Hidden].
 func (m *mixture) of(h *torch.Tensor, routes *Routes) *torch.Tensor {
+	chosen, weight := m.route(h, routes)
+	return torch.Experts(h, chosen, weight, m.gateUp, m.down)
+}
+
+// route chooses the experts of each row of h, int32 [T, k], and their weights. The router's logits are float32, whatever type h has.
+func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.Tensor) {
 	logits := torch.Linear(h.To(torch.Float32), m.router.To(torch.Float32), nil)
 	r := torch.Routing{PerToken: m.perToken, Normalise: m.normalise}
 	if routes != nil {
@@ -33,6 +39,5 @@ func (m *mixture) of(h *torch.Tensor, routes *Routes) *torch.Tensor {
 		}
 		r.Given, r.Chosen, r.Differs, r.Prob, r.Balance = at(routes.Given), at(routes.Chosen), at(routes.Differs), at(routes.Prob), routes.Balance
 	}
-	chosen, weight := torch.Route(logits, r)
-	return torch.Experts(h, chosen, weight, m.gateUp, m.down)
+	return torch.Route(logits, r)
 }

@@ -217,7 +217,7 @@ func (m *Model) allocateBuffers(s *torch.Scope, opt Options) (err error) {
 	if !half && !opt.Gathered || size == 0 {
 		rank, size = 0, 1
 	}
-	m.share = ranks.ShareOf(Blocks(m.Layout), rank, size)
+	m.share = ranks.ShareOf(Blocks(m.Layout, opt.Gathered), rank, size)
 	if !half || !opt.Frozen {
 		if m.Master, err = NewBuffer(s, m.share.Numel(), half && opt.HostMaster); err != nil {
 			return err
@@ -237,12 +237,20 @@ func (m *Model) allocateBuffers(s *torch.Scope, opt Options) (err error) {
 	return nil
 }
 
-// Blocks are the parameters of a layout as ranks divide them.
-func Blocks(layout *arch.Layout) (all []ranks.Block) {
+// Blocks are the parameters of a layout as ranks divide them, of which gathered ones leave experts where they are.
+func Blocks(layout *arch.Layout, gathered bool) (all []ranks.Block) {
 	for _, l := range layout.Leaves {
-		all = ranks.Extend(all, l.Layer, ranks.Run{From: l.Offset, To: l.Offset + l.Numel()})
+		all = ranks.Extend(all, blockOf(l, gathered))
 	}
 	return all
+}
+
+func blockOf(l arch.Leaf, gathered bool) ranks.Block {
+	b := ranks.Block{Run: ranks.Run{From: l.Offset, To: l.Offset + l.Numel()}, Layer: l.Layer}
+	if gathered && l.Experts > 0 {
+		b.Expert = l.Numel() / int64(l.Experts)
+	}
+	return b
 }
 
 // views returns the leaves as views of a flat buffer.
@@ -399,14 +407,19 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 // or after them, or both; h is the norm of x. The new residual is sum + out: the caller adds them, so that one kernel adds
 // and normalises.
 func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
+	x, h = l.attended(i, x, h, pass)
+	return x, norm(l.cfg, l.mlp(h, pass), l.mlpNorm)
+}
+
+// attended is the residual after attention, and its norm.
+func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
 	q, k, v := l.project(h, pass)
 	if l.qNorm != nil {
 		q, k = l.headsNorm(q, l.qNorm), l.headsNorm(k, l.kNorm)
 	}
 	q, k = l.rotation.of(q, pass.Pos), l.rotation.of(k, pass.Pos)
 	a := pass.Attention.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
-	x, h = addNorm(l.cfg, x, norm(l.cfg, l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
-	return x, norm(l.cfg, l.mlp(h, pass), l.mlpNorm)
+	return addNorm(l.cfg, x, norm(l.cfg, l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
 }
 
 // headsNorm is the norm of queries or keys x [T, heads, HeadDim]: of each head, or of all heads together, whichever the

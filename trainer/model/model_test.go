@@ -196,7 +196,7 @@ func (f *fixture) gradient(t *testing.T, params Params, checkpointed bool) (loss
 		grad := s.Zeros(torch.Float32, params.Numel())
 		for _, p := range params.Leaves() {
 			p.Leaf.RequireGrad(true)
-			p.Leaf.SetGrad(grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+			p.Leaf.SetGrad(grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
 		}
 		run := f.m.ForwardBackward
 		if checkpointed {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -35,11 +36,11 @@ type Params interface {
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
 }
 
-// Param is a trained tensor and where its values are in the flat buffers.
+// Param is a trained tensor and where its values are in the flat buffers. Where ranks divide its experts the tensor has this one's alone. Of
+// layers of which ForwardBackwardCheckpointed does not tell the block says 0.
 type Param struct {
-	Leaf   *torch.Tensor
-	Offset int64
-	Layer  int // whose it is, from 1 on; 0: of none, or of one of those that ForwardBackwardCheckpointed does not tell of
+	Leaf *torch.Tensor
+	ranks.Block
 }
 
 // All returns Params that are all weights of a model, in the buffers that the model reads; of one without a Master none, since
@@ -79,7 +80,7 @@ func (p all) Files(ctx context.Context, master func(from int64, dst []float32) e
 func (p all) Leaves() []Param {
 	leaves := make([]Param, len(p.m.leaves))
 	for i, l := range p.m.Layout.Leaves {
-		leaves[i] = Param{p.m.leaves[i], l.Offset, l.Layer}
+		leaves[i] = Param{p.m.leaves[i], blockOf(l, p.m.Gathered())}
 	}
 	return leaves
 }

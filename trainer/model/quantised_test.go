@@ -88,7 +88,7 @@ func TestQuantisedAdapters(t *testing.T) {
 			grad := s.Zeros(torch.Float32, a.Numel())
 			for _, p := range a.Leaves() {
 				p.Leaf.RequireGrad(true)
-				p.Leaf.SetGrad(grad.Narrow(0, p.Offset, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+				p.Leaf.SetGrad(grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
 			}
 			run := a.Model().ForwardBackward
 			if checkpointed {

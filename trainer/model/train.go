@@ -54,18 +54,18 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 type Layers struct {
 	Before func(layer int) error // it is computed next
 	After  func(layer int) error // its gradient is complete
+	Carry  Carry                 // where ranks divide experts among them
 }
 
 // ForwardByLayer is Forward with Layers.
-func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, before func(layer int) error) (*torch.Tensor, error) {
+func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, layers Layers) (y *torch.Tensor, err error) {
 	pass := m.packed(in)
 	x := m.embedded(in.IDs)
 	for i := range m.layers {
-		if err := before(i + 1); err != nil {
+		input := x
+		if x, err = m.nextBlock(s, i, input, pass, layers); err != nil {
 			return nil, err
 		}
-		input := x
-		x = m.scopedBlock(s, i, input, pass)
 		input.Drop()
 	}
 	return m.normOf(x, len(m.layers)), nil
@@ -73,7 +73,7 @@ func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, before func(layer int)
 
 // ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
 // state for each layer that gradients reach, and each such block runs again just before its backward pass.
-func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, layers Layers) error {
+func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, layers Layers) (err error) {
 	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
 	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
@@ -82,10 +82,9 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	inputs := make([]*torch.Tensor, len(m.layers)+1)
 	inputs[0] = m.embedded(in.IDs)
 	for i := range m.layers {
-		if err := layers.Before(i + 1); err != nil {
+		if inputs[i+1], err = m.nextBlock(s, i, inputs[i], pass, layers); err != nil {
 			return err
 		}
-		inputs[i+1] = m.scopedBlock(s, i, inputs[i], pass)
 		if i < lowest {
 			inputs[i].Drop()
 		}
@@ -98,9 +97,16 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 			return err
 		}
 		dy := grad
-		grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-			return []*torch.Tensor{m.scopedBlock(s, i, x, pass)}, []*torch.Tensor{dy}
-		})
+		if m.Carries(i + 1) {
+			grad, err = m.backBlockAway(s, i, inputs[i], dy, pass, layers.Carry)
+		} else {
+			grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+				return []*torch.Tensor{m.scopedBlock(s, i, x, pass)}, []*torch.Tensor{dy}
+			})
+		}
+		if err != nil {
+			return err
+		}
 		dy.Drop()
 		inputs[i+1].Drop()
 		if err := layers.After(i + 1); err != nil {
@@ -140,6 +146,17 @@ func (l *layer) trained() bool {
 func (m *Model) block(i int, x *torch.Tensor, pass Pass) *torch.Tensor {
 	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pass)
 	return sum.Add(out)
+}
+
+// nextBlock computes layer i of a forward pass.
+func (m *Model) nextBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass, layers Layers) (*torch.Tensor, error) {
+	if err := layers.Before(i + 1); err != nil {
+		return nil, err
+	}
+	if m.Carries(i + 1) {
+		return m.blockAway(s, i, x, pass, layers.Carry)
+	}
+	return m.scopedBlock(s, i, x, pass), nil
 }
 
 // scopedBlock is block, and frees what the backward pass does not keep.

@@ -30,6 +30,9 @@ type Group interface {
 	FinishAllGather(ctx context.Context, t *torch.Tensor) error
 	// Send overwrites rank to's t with what rank from has.
 	Send(ctx context.Context, t *torch.Tensor, from, to int) error
+	// AllToAll overwrites the rows of in with those of every rank's out that are for this one: of out sent[r] rows are for rank r, and of in
+	// came[r] are from it, those of rank 0 first. Both are [rows, n], of which numbers of rows differ among ranks.
+	AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error
 	// Exchange returns what every rank gave, by rank; a rank that gives more than most bytes is an error of all. It needs no Do.
 	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)
 	// GiveUp has the calls of the other ranks fail, those under way too, and later ones of this rank return why. A rank calls it that
@@ -53,6 +56,11 @@ func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 	return [][]byte{mine}, nil
 }
 func (Solo) GiveUp(error) {}
+
+func (Solo) AllToAll(_ context.Context, in, out *torch.Tensor, _, _ []int64) error {
+	in.CopyFrom(out)
+	return nil
+}
 
 // Accumulate adds t to sum without a copy of t in sum's dtype.
 func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {

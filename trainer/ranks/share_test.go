@@ -2,6 +2,7 @@ package ranks
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -12,9 +13,13 @@ func TestSharesAreTheWhole(t *testing.T) {
 		var blocks []Block
 		n, layer := int64(0), 0
 		for range r.IntN(12) {
-			size := r.Int64N(400)
-			blocks = Extend(blocks, layer, Run{n, n + size})
-			n += size
+			b := Block{Layer: layer, Run: Run{n, n + r.Int64N(400)}}
+			if r.IntN(3) == 0 {
+				b.Expert = 1 + r.Int64N(50)
+				b.To = n + b.Expert*r.Int64N(7)
+			}
+			blocks = Extend(blocks, b)
+			n = b.To
 			layer += r.IntN(2)
 		}
 		size := 1 + r.IntN(5)
@@ -35,8 +40,18 @@ func TestSharesAreTheWhole(t *testing.T) {
 				t.Fatalf("rank %d of %d has %d of %d elements in %d pieces", rank, size, at, n, len(share))
 			}
 			for _, b := range blocks {
-				if mine := share.Within(b.Run); rank == 0 && b.Numel() > 0 && mine.Numel() < b.Numel()/int64(size) || len(mine) > 1 {
+				mine := share.Within(b.Run)
+				if rank == 0 && b.Numel() > 0 && mine.Numel() < b.Numel()/int64(size) || len(mine) > 1 {
 					t.Fatalf("rank %d of %d has %d of the block's %d elements, in %d pieces", rank, size, mine.Numel(), b.Numel(), len(mine))
+				}
+				if b.Expert == 0 || b.Numel() == 0 {
+					continue
+				}
+				all := int(b.Numel() / b.Expert)
+				from, to := Experts(all, rank, size)
+				if fair := all / size; mine.Numel() != int64(to-from)*b.Expert || to-from < fair || to-from > fair+1 ||
+					len(mine) > 0 && mine[0].From != b.From+int64(from)*b.Expert {
+					t.Fatalf("rank %d of %d has %v of %v, which are not experts %d to %d of %d", rank, size, mine, b, from, to, all)
 				}
 			}
 		}
@@ -55,25 +70,32 @@ func TestArrange(t *testing.T) {
 		var blocks []Block
 		n, layer := int64(0), 0
 		for range 1 + r.IntN(12) {
-			size := 1 + r.Int64N(400)
-			blocks = Extend(blocks, layer, Run{n, n + size})
-			n += size
+			b := Block{Layer: layer, Run: Run{n, n + 1 + r.Int64N(400)}}
+			if layer > 0 && r.IntN(3) == 0 {
+				b.Expert = 1 + r.Int64N(50)
+				b.To = n + b.Expert*(1+r.Int64N(4))
+			}
+			blocks = Extend(blocks, b)
+			n = b.To
 			layer = max(0, layer+r.IntN(4)-1)
 		}
 		turns := r.IntN(4)
-		places, size := Arrange(blocks, turns)
-		if len(places) != len(blocks) {
-			t.Fatalf("%d places for %d blocks", len(places), len(blocks))
+		room := func(b Block) int64 { return b.Computed(1, 2) } // of one expert rank 1 has none
+		places, size := Arrange(blocks, turns, room)
+		for _, b := range blocks {
+			if there := slices.ContainsFunc(places, func(p Place) bool { return p.Block == b && p.Room == room(b) }); there != (room(b) > 0) {
+				t.Fatalf("%+v has a place: %v", b, there)
+			}
 		}
 		meet := func(a, b Place) bool { // in memory, at one time
 			return turns == 0 || a.Layer == b.Layer || min(a.Layer, b.Layer) == 0 || max(a.Layer, b.Layer)-min(a.Layer, b.Layer) < turns
 		}
 		for i, a := range places {
-			if a.First < 0 || a.First+a.Numel() > size || a.First%64 != a.From%64 {
+			if a.First < 0 || a.First+a.Room > size || a.First%64 != a.From%64 {
 				t.Fatalf("%+v of %d elements", a, size)
 			}
 			for _, b := range places[:i] {
-				if meet(a, b) && a.First < b.First+b.Numel() && b.First < a.First+a.Numel() {
+				if meet(a, b) && a.First < b.First+b.Room && b.First < a.First+a.Room {
 					t.Fatalf("%+v and %+v overlap; %d layers are there at once", a, b, turns)
 				}
 				if turns > 0 && b.Layer < a.Layer && b.Layer == 0 {

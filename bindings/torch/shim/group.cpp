@@ -38,7 +38,7 @@ constexpr int64_t kPiece = 1 << 18;
 constexpr int64_t kAlign = 64;
 
 // The calls, for tags.
-enum { kSum, kGather, kSend, kExchange };
+enum { kSum, kGather, kSend, kExchange, kAllToAll };
 
 struct group_error : std::runtime_error {
   int why, peer;
@@ -310,6 +310,40 @@ void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
   }
 }
 
+// Rows of out, sent[r] for rank r, and rows of in, came[r] of rank r, those of rank 0 first. All that there are move at once: numbers of
+// pieces would differ from pair to pair.
+void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const int64_t *came, const int64_t *sent) {
+  TORCH_CHECK(in.dim() == 2 && out.dim() == 2 && in.size(1) == out.size(1) && in.scalar_type() == out.scalar_type() &&
+                  in.is_contiguous() && out.is_contiguous(), "rows that come and rows that go must be of one size and dtype, and contiguous");
+  const auto each = [&](const at::Tensor &rows, const int64_t *numbers) {
+    std::vector<at::Tensor> all;
+    int64_t at = 0;
+    for (int r = 0; r < g->size; at += numbers[r++]) {
+      TORCH_CHECK(0 <= numbers[r] && numbers[r] <= rows.size(0) - at, "more rows than the ", rows.size(0), " there are, or fewer than none");
+      all.push_back(rows.narrow(0, at, numbers[r]));
+    }
+    TORCH_CHECK(at == rows.size(0), at, " rows are spoken of, of ", rows.size(0));
+    return all;
+  };
+  const auto here = each(in, came), there = each(out, sent);
+  TORCH_CHECK(here[g->rank].size(0) == there[g->rank].size(0), "this rank sends itself ", there[g->rank].size(0), " rows and expects ",
+              here[g->rank].size(0));
+  here[g->rank].copy_(there[g->rank]);
+  std::vector<message> messages;
+  std::vector<std::pair<at::Tensor, at::Tensor>> landing;  // in the host's memory, and where it goes
+  for (int r = 0; r < g->size; r++) {
+    if (r == g->rank) continue;
+    if (here[r].numel()) {
+      auto host = here[r];
+      if (!in.is_cpu()) landing.emplace_back(host = at::empty(host.sizes(), host.options().device(at::kCPU)), here[r]);
+      messages.push_back({r, host, false});
+    }
+    if (there[r].numel()) messages.push_back({r, there[r].cpu(), true});
+  }
+  g->exchange(messages, kAllToAll, in.size(1));
+  for (const auto &[host, to] : landing) to.copy_(host);
+}
+
 // While one is alive SIGPIPE is blocked, and in the threads that are started meanwhile for good. Gloo's thread writes to a rank that
 // is gone without MSG_NOSIGNAL, and Go lets a SIGPIPE on a thread that it did not start end the process.
 class without_sigpipe {
@@ -416,6 +450,13 @@ mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *
 }
 mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to) {
   return on_flat(d, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
+}
+mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent) {
+  return attempt([&](mgt_group_result &) {
+    TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
+    at::NoGradGuard no_grad;
+    all_to_all(g, ref(in), ref(out), came, sent);
+  });
 }
 mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
   return attempt([&](mgt_group_result &) {

@@ -172,6 +172,10 @@ MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, v
 // recorded.
 enum { MGT_FEW_EXPERT_ROWS = 512 };
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);
+// What mgt_experts does before and after the experts, without gradients: the order of mgrpo/moe.h, x's rows in it, and their sums.
+MGT_API char *mgt_by_expert_(mgt_device *d, void *chosen, void *first, void *source, void *place);
+MGT_API mgt_tensor mgt_expert_rows(mgt_device *d, void *x, void *source);
+MGT_API mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64_t tokens, void *weight_or_null);
 // A head's w is a tensor [V, D] where type is MGT_NOT_QUANTISED, else blocks of that type.
 enum { MGT_NOT_QUANTISED = -1 };
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk);
@@ -207,6 +211,9 @@ MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void
 MGT_API mgt_group_result mgt_group_start_all_gather(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to);  // to's t becomes from's
+// Rows of out go to the ranks, and theirs fill in: sent[r] of out to rank r and came[r] of in from it, those of rank 0 first. Both are
+// contiguous, with rows of one size and dtype on every rank; numbers of rows may differ.
+MGT_API mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent);
 // all[size · bytes] = every rank's mine[bytes].
 MGT_API mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all);
 MGT_API void mgt_group_abort(mgt_group *g);  // from any thread: the call in progress and every later one fail

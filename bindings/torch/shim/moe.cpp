@@ -212,20 +212,25 @@ struct Experts : torch::autograd::Function<Experts> {
 };
 
 // Other dtypes, by LibTorch's operators.
+at::Tensor gather_composite(const at::Tensor &x, const Order &o) { return x.index_select(0, o.source.to(at::kLong).div(o.k, "floor")); }
+
+at::Tensor combine_composite(const at::Tensor &x, const Order &o, const at::Tensor &weight) {
+  auto by_token = x.index_select(0, o.place).view({o.tokens, o.k, x.size(1)});
+  return (weight.defined() ? by_token * weight.view({o.tokens, o.k, 1}).to(x.scalar_type()) : by_token).sum(1);
+}
+
 at::Tensor experts_composite(const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight, const at::Tensor &gate_up,
                              const at::Tensor &down) {
-  const int64_t d = x.size(1), k = chosen.size(1);
-  const Order o = by_expert(chosen, down.size(0) / d);
+  const Order o = by_expert(chosen, down.size(0) / x.size(1));
   const auto gates = of_each(gate_up, o.experts), downs = of_each(down, o.experts);
-  auto xs = x.index_select(0, o.source.to(at::kLong).div(k, "floor"));
+  auto xs = gather_composite(x, o);
   std::vector<at::Tensor> outputs;
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
     auto halves = at::linear(xs.narrow(0, from, rows), gates[e]).chunk(2, 1);
     outputs.push_back(at::linear(at::silu(halves[0]) * halves[1], downs[e]));
   });
   if (outputs.empty()) return at::empty_like(x);
-  auto by_token = at::cat(outputs).index_select(0, o.place).view({o.tokens, k, d});
-  return (by_token * weight.unsqueeze(2).to(x.scalar_type())).sum(1);
+  return combine_composite(at::cat(outputs), o, weight);
 }
 
 void int32_table(const at::Tensor &t, const at::Tensor &like, int64_t rows, const char *name) {
@@ -267,5 +272,45 @@ mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void 
     if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16) return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
     if (!ours(X, G, D)) return experts_composite(xc, C, wc, G, D);
     return record ? Experts::apply(xc, C, wc, G, D) : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
+  });
+}
+
+char *mgt_by_expert_(mgt_device *d, void *chosen, void *first, void *source, void *place) {
+  return run(d, [&] {
+    const auto &C = ref(chosen);
+    int32_table(C, C, C.size(0), "chosen");
+    int32s(ref(source), C.numel(), "source", C);
+    int32s(ref(place), C.numel(), "place", C);
+    int32s(ref(first), ref(first).numel(), "first", C);
+    const Order o = by_expert(C, ref(first).numel() - 1);
+    ref(first).copy_(o.first);
+    ref(source).copy_(o.source);
+    ref(place).copy_(o.place);
+  });
+}
+
+mgt_tensor mgt_expert_rows(mgt_device *d, void *x, void *source) {
+  return make(d, [&] {
+    at::NoGradGuard no_grad;
+    const auto &X = ref(x), &S = ref(source);
+    TORCH_CHECK(X.dim() == 2 && X.size(0) > 0 && S.numel() % X.size(0) == 0, "source must have as many entries for each row of x [T, H]");
+    int32s(S, S.numel(), "source", X);
+    const Order o{{}, S, {}, X.size(0), S.numel() / X.size(0), 0};
+    return ours(X) ? gather(X.contiguous(), o) : gather_composite(X, o);
+  });
+}
+
+mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64_t tokens, void *weight_or_null) {
+  return make(d, [&] {
+    at::NoGradGuard no_grad;
+    const auto &R = ref(rows), &P = ref(place);
+    TORCH_CHECK(R.dim() == 2 && tokens > 0 && P.numel() % tokens == 0 && R.size(0) == P.numel(), "place must have an entry for each row, and as many for each token");
+    int32s(P, P.numel(), "place", R);
+    at::Tensor weight;
+    if (weight_or_null) weight = ref(weight_or_null).contiguous();
+    TORCH_CHECK(!weight.defined() || (weight.numel() == P.numel() && weight.scalar_type() == at::kFloat && weight.device() == R.device()),
+                "weight must be float32 [T, k]");
+    const Order o{{}, {}, P, tokens, P.numel() / tokens, 0};
+    return ours(R) ? combine(R.contiguous(), o, weight) : combine_composite(R, o, weight);
   });
 }

@@ -1,0 +1,120 @@
+package learner
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+)
+
+// failedExperts is why this rank's experts could not compute what came to them. All exchanges were made nevertheless.
+type failedExperts struct{ error }
+
+func (f failedExperts) Unwrap() error { return f.error }
+
+// carry takes this rank's rows of a layer to the ranks that have their experts, has its own experts compute what comes, and returns what comes
+// back. Every rank does so at the same time, if only with nothing. After an error that is not failedExperts the group is of no use.
+func (l *Learner) carry(ctx context.Context, s *torch.Scope, m *model.Model, e model.Errand) (back []*torch.Tensor, err error) {
+	r, err := l.exchangeRoads(ctx, e.Counts)
+	if err != nil {
+		return nil, err
+	}
+	s.Scoped(func() {
+		unable := attempt(func() {
+			var came, results []*torch.Tensor
+			if came, err = l.allToAll(ctx, s, e.Rows, r.came, r.sent); err != nil {
+				return
+			}
+			unserved := attempt(func() { results = m.Serve(s, e.Layer, came, r.experts) })
+			if unserved != nil { // the others wait for something of this shape, of which no update will be made
+				results = model.Unserved(came)
+			}
+			if back, err = l.allToAll(ctx, s, results, r.sent, r.came); err == nil && unserved != nil {
+				err = failedExperts{unserved}
+			}
+			for _, rows := range back {
+				s.Hoist(rows)
+			}
+		})
+		if unable != nil {
+			err = unable
+			l.group.GiveUp(err)
+		}
+	})
+	return back, err
+}
+
+// attempt returns the error with which an operation of torch ends f.
+func attempt(f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			failed, known := p.(*torch.Error)
+			if !known {
+				panic(p)
+			}
+			err = failed
+		}
+	}()
+	f()
+	return nil
+}
+
+// allToAll sends rows of several tensors and returns those that came.
+func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, came, sent []int64) (in []*torch.Tensor, err error) {
+	n := int64(0)
+	for _, from := range came {
+		n += from
+	}
+	for _, rows := range out {
+		there := s.Empty(rows.DType(), n, rows.Size(1))
+		if err := l.group.AllToAll(ctx, there, rows, came, sent); err != nil {
+			return nil, err
+		}
+		in = append(in, there)
+	}
+	return in, nil
+}
+
+// roads are how many rows of a layer this rank sends to each rank and how many come from it, and of all that come the number of the expert
+// among this rank's.
+type roads struct {
+	sent, came []int64
+	experts    []int32
+}
+
+// exchangeRoads tells the other ranks how many rows this one has for each expert.
+func (l *Learner) exchangeRoads(ctx context.Context, counts []int) (r roads, err error) {
+	var mine []byte
+	for _, n := range counts {
+		mine = binary.LittleEndian.AppendUint32(mine, uint32(n))
+	}
+	all, err := l.group.Exchange(ctx, mine, len(mine))
+	if err != nil {
+		return r, err
+	}
+	own, end := ranks.Experts(len(counts), l.group.Rank(), l.group.Size())
+	for rank, theirs := range all {
+		if len(theirs) != len(mine) {
+			err = fmt.Errorf("learner: rank %d counts rows in %d bytes, not %d: it has another model", rank, len(theirs), len(mine))
+			l.group.GiveUp(err)
+			return r, err
+		}
+		of := func(e int) int { return int(binary.LittleEndian.Uint32(theirs[4*e:])) }
+		before := len(r.experts)
+		for e := own; e < end; e++ {
+			for range of(e) {
+				r.experts = append(r.experts, int32(e-own))
+			}
+		}
+		r.came = append(r.came, int64(len(r.experts)-before))
+		sent := 0
+		for e, last := ranks.Experts(len(counts), rank, l.group.Size()); e < last; e++ {
+			sent += counts[e]
+		}
+		r.sent = append(r.sent, int64(sent))
+	}
+	return r, nil
+}

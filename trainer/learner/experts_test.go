@@ -1,0 +1,194 @@
+package learner
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/ranks"
+)
+
+// How far what ranks learn that divide experts may be from what ranks learn that have all of them, relative to the largest value. A product
+// of an expert has the rows of all ranks, and they are added up in another order; in bf16 gradients of micro-batches are rounded.
+const (
+	tolCarried32 = 1e-5
+	tolCarried16 = 5e-3
+)
+
+// carrying is a learner of a mixture, with a KL term, of which ranks have whole models or divide them.
+func carrying(t *testing.T, device string, g ranks.Group, experts int, divided bool, opt model.Options) *Learner {
+	t.Helper()
+	o := mixtureOptions(func(o *Options) {
+		o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, opt.HostMaster
+		o.Loss.KL, o.Loss.KLCoef, o.Balance = mgrpo.KL3, 0.1, 0.05
+	})
+	opt = of(g, opt)
+	opt.Gathered = divided
+	l := tinyLearnerOf(t, mixtureModelIn(t, device, 1, experts, opt), o)
+	opt.Frozen, opt.HostMaster = true, false
+	ref := mixtureModelIn(t, device, 2, experts, opt)
+	t.Cleanup(func() { ref.Close(context.Background()) })
+	if err := l.SetReference(t.Context(), ref); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// ranksCarry: ranks that divide the experts of a mixture among them learn what ranks learn that have all of them, the same every time, with
+// recorded experts, recomputed log-probs, a reference, and a loss that balances experts. No rank has more than its experts.
+func ranksCarry(t *testing.T, device string, g ranks.Group) {
+	for _, c := range []struct {
+		name    string
+		options model.Options
+		experts int
+	}{
+		{"float32", model.Options{Compute: torch.Float32}, 5},
+		{"fewer experts than ranks", model.Options{Compute: torch.Float32}, 3},
+		{"bf16", model.Options{Compute: torch.BFloat16}, 5},
+		{"bf16, state in the host's memory", model.Options{Compute: torch.BFloat16, HostMaster: true}, 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tolerance := tolCarried32
+			if c.options.Compute != torch.Float32 {
+				tolerance = tolCarried16
+			}
+			whole, l := carrying(t, device, g, c.experts, false, c.options), carrying(t, device, g, c.experts, true, c.options)
+			batch := tinyBatch(t, whole, 0.3)
+			record(t, whole, batch)
+			batch[1].Advantage = 0
+			batch[2].Routes = nil // which chooses
+			learn := trained
+			if c.options.Compute != torch.Float32 { // which soon chooses other experts
+				learn = once
+			}
+			want, got := learn(t, whole, batch), learn(t, l, batch)
+			wantSame(t, g, "report", got.Values)
+			for name, w := range want.Values {
+				closeTo(t, name, got.Values[name], w, tolerance)
+			}
+			wantWeights, wantM, wantV := stateOf(t, whole)
+			weights, m, v := stateOf(t, l)
+			for what, pair := range map[string][2][]float32{"weights": {weights, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV}} {
+				if g.Rank() > 0 {
+					continue
+				}
+				if d := apart(pair[0], pair[1], 1); !(d < tolerance) {
+					t.Errorf("%s are %v off", what, d)
+				}
+			}
+			again := carrying(t, device, g, c.experts, true, c.options)
+			learn(t, again, batch)
+			if same, _, _ := stateOf(t, again); !slices.Equal(same, weights) {
+				t.Error("the same again gives other weights")
+			}
+			wantOwnExperts(t, l)
+			wantRead(t, l, weights)
+		})
+	}
+}
+
+// once is a learner after one update.
+func once(t *testing.T, l *Learner, batch []*Sequence) Report {
+	t.Helper()
+	minibatch := clone(batch)
+	if err := l.Prepare(t.Context(), minibatch); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Update(t.Context(), minibatch, 0.01)
+	if err != nil || r.Refused != nil {
+		t.Fatal(err, r.Refused)
+	}
+	return r
+}
+
+// wantOwnExperts fails unless the rank holds its share, a layer without experts, and gradients of a layer's own experts, and all ranks together
+// hold each expert once.
+func wantOwnExperts(t *testing.T, l *Learner) {
+	t.Helper()
+	experts, layers := l.model.Config.Mixture.Experts, int64(l.model.Config.RoutedLayers())
+	from, to := ranks.Experts(experts, l.group.Rank(), l.group.Size())
+	each := int64(3 * 16 * 12) // gate, up and down
+	var rest, layer [4]int64   // of no layer and of three
+	for _, leaf := range l.model.Layout.Leaves {
+		if leaf.Experts == 0 {
+			rest[leaf.Layer] += leaf.Numel()
+			layer[leaf.Layer] += leaf.Numel()
+		} else if strings.HasSuffix(leaf.Name, "down") {
+			layer[leaf.Layer] += int64(to-from) * each
+		}
+	}
+	want := layer[0] + max(layer[1], layer[2], layer[3])
+	if over := l.part.flat.Numel() - want; over < 0 || over >= 5*64 { // between blocks, so that they are aligned
+		t.Errorf("gradients of a micro-batch have %d elements, want %d", l.part.flat.Numel(), want)
+	}
+	own := int64(0)
+	for _, b := range l.blocks {
+		if b.Expert > 0 {
+			own += l.share.Within(b.Run).Numel()
+		}
+	}
+	if want := layers * int64(to-from) * each; own != want || l.share.Numel()-own > (rest[0]+rest[1]+rest[2]+rest[3])/int64(l.group.Size())+64*4 {
+		t.Errorf("of experts the rank has %d elements, want %d; of all %d", own, want, l.share.Numel())
+	}
+}
+
+// ranksCarryRefused: what one rank's pass, or one rank's experts, refuse or fail at is an error of all, and changes nothing.
+func ranksCarryRefused(t *testing.T, g ranks.Group) {
+	l := carrying(t, "cpu", g, 5, true, model.Options{Compute: torch.Float32})
+	whole := carrying(t, "cpu", g, 5, false, model.Options{Compute: torch.Float32})
+	good := tinyBatch(t, whole, 0.3)
+	before, _, _ := stateOf(t, l)
+	learn := func(batch []*Sequence) (Report, error) {
+		if err := l.Prepare(t.Context(), batch); err != nil {
+			return Report{}, err
+		}
+		return l.Update(t.Context(), batch, 1e-3)
+	}
+	bad := clone(good)
+	bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+	r, err := learn(bad)
+	if err != nil || r.Refused == nil {
+		t.Errorf("refused because of %v, error %v", r.Refused, err)
+	}
+	long := clone(good)
+	for len(long[1].Tokens) < 70 { // more than the model has positions
+		long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
+	}
+	if r, err = learn(long); err == nil {
+		t.Errorf("a sequence that is too long: %+v", r)
+	}
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+		t.Error("the weights changed")
+	}
+	if r, err = learn(good); err != nil || r.Refused != nil {
+		t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
+	}
+	before, _, _ = stateOf(t, l)
+
+	if g.Rank() == 1 { // a matrix of its experts is no more
+		inDevice(t, l.model, func(*torch.Scope) {
+			for i, leaf := range l.model.Layout.Leaves {
+				if leaf.Name == "layers.2.experts_down" {
+					model.All(l.model).Leaves()[i].Leaf.Drop()
+				}
+			}
+		})
+	}
+	_, err = learn(good)
+	var lost *torch.GroupError
+	if err == nil || errors.As(err, &lost) {
+		t.Errorf("got %v, want why rank 1 could not compute", err)
+	}
+	if g.Rank() != 1 && !strings.HasPrefix(err.Error(), "learner: rank 1: torch: experts: ") {
+		t.Errorf("got %v, want why rank 1 could not compute", err)
+	}
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) {
+		t.Error("the weights changed")
+	}
+}

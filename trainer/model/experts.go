@@ -1,0 +1,112 @@
+package model
+
+import (
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// Errand is rows of one rank on their way to the experts of a layer, which may be those of other ranks. Every rank has one at the same time, if
+// only with Nothing.
+type Errand struct {
+	Layer  int   // from 1 on
+	Counts []int // rows for each of the layer's experts
+
+	// Rows are [rows, n], those for the lowest expert first: hidden states and, on the way back, the gradients of the mixture's output and
+	// the weights, float32, with which experts' outputs are added up.
+	Rows []*torch.Tensor
+}
+
+// Carry takes rows to their experts' ranks, and brings back what Serve makes of them there.
+type Carry func(e Errand) (back []*torch.Tensor, err error)
+
+// Nothing is the errand of a rank without rows.
+func (m *Model) Nothing(s *torch.Scope, layer int, backward bool) Errand {
+	rows := func(dt torch.DType, n int) *torch.Tensor { return s.Empty(dt, 0, int64(n)) }
+	e := Errand{Layer: layer, Counts: make([]int, m.Config.Mixture.Experts), Rows: []*torch.Tensor{rows(m.Compute.DType(), m.Config.Hidden)}}
+	if backward {
+		e.Rows = append(e.Rows, rows(m.Compute.DType(), m.Config.Hidden), rows(torch.Float32, 1))
+	}
+	return e
+}
+
+// Serve computes what has come to this rank's experts of a layer: rows as in Errand, in any order, and of each the number of its expert among
+// them. It returns their outputs or, on the way back, the gradients of the hidden states and of the weights, and adds up those of the experts.
+func (m *Model) Serve(s *torch.Scope, layer int, rows []*torch.Tensor, experts []int32) (results []*torch.Tensor) {
+	n, own := int64(len(experts)), m.layers[layer-1].mixture
+	if n == 0 { // as always in a rank without experts, of which there may be fewer than ranks
+		return Unserved(rows)
+	}
+	chosen := s.FromInt32(experts, n, 1)
+	if len(rows) == 1 {
+		return []*torch.Tensor{torch.Experts(rows[0], chosen, s.Full(torch.Float32, 1, n, 1), own.gateUp, own.down)}
+	}
+	s.Grad(true, func() {
+		x, weight := rows[0].Detach(), rows[2].Detach()
+		x.RequireGrad(true)
+		weight.RequireGrad(true)
+		torch.Backward([]*torch.Tensor{torch.Experts(x, chosen, weight, own.gateUp, own.down)}, []*torch.Tensor{rows[1]})
+		results = []*torch.Tensor{x.Grad(), weight.Grad()}
+	})
+	return results
+}
+
+// Unserved has the shapes of what Serve makes of rows.
+func Unserved(rows []*torch.Tensor) []*torch.Tensor {
+	if len(rows) == 1 {
+		return rows
+	}
+	return []*torch.Tensor{rows[0], rows[2]}
+}
+
+// ownExperts are this rank's experts of a leaf.
+func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
+	at, cols := int64(0), l.Shape[1]
+	mine := m.share.Within(blockOf(l, true).Run)
+	if len(mine) > 0 { // there may be fewer experts than ranks
+		at = mine[0].At
+	}
+	return m.Compute.Narrow(0, at, mine.Numel()).View(mine.Numel()/cols, cols)
+}
+
+// Carries says whether the rows of a layer, counted from 1, go to experts that ranks divide among them.
+func (m *Model) Carries(layer int) bool {
+	return m.Gathered() && layer > 0 && m.Config.HasExperts(layer-1)
+}
+
+// blockAway is block of a layer whose experts are those of all ranks. No family has a norm after them.
+func (m *Model) blockAway(s *torch.Scope, i int, x *torch.Tensor, pass Pass, carry Carry) (y *torch.Tensor, err error) {
+	s.Scoped(func() {
+		l := &m.layers[i]
+		sum, h := l.attended(i, x, m.normOf(x, i), pass)
+		chosen, weight := l.mixture.route(h, pass.Routes)
+		order := torch.SortByExpert(chosen, m.Config.Mixture.Experts)
+		var back []*torch.Tensor
+		if back, err = carry(Errand{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
+			y = s.Hoist(sum.Add(order.Sums(back[0], h.Size(0), weight)))
+		}
+	})
+	return y, err
+}
+
+// backBlockAway is backBlock of such a layer at x, given the gradient dy of its result. The gradients of what goes to the experts come back from
+// them; those of attention and router are computed after that.
+func (m *Model) backBlockAway(s *torch.Scope, i int, x, dy *torch.Tensor, pass Pass, carry Carry) (dx *torch.Tensor, err error) {
+	s.Scoped(func() {
+		s.Grad(true, func() {
+			l, in := &m.layers[i], x.Detach()
+			in.RequireGrad(true)
+			sum, h := l.attended(i, in, m.normOf(in, i), pass)
+			chosen, weight := l.mixture.route(h, pass.Routes)
+			order := torch.SortByExpert(chosen, m.Config.Mixture.Experts)
+			weights := weight.Detach().View(-1, 1).IndexSelect(0, order.Source)
+			var back []*torch.Tensor
+			if back, err = carry(Errand{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {
+				return
+			}
+			dh, dweight := order.Sums(back[0], h.Size(0), nil), back[1].IndexSelect(0, order.Place).View(weight.Shape()...)
+			torch.Backward([]*torch.Tensor{sum, h, weight}, []*torch.Tensor{dy, dh, dweight})
+			dx = s.Hoist(in.Grad())
+		})
+	})
+	return dx, err
+}
