@@ -89,8 +89,9 @@ func gpu() []workload {
 		all = append(all, addedNorms(8192, 4096, backward).inHalf(), gates(8192, 11_008, backward).inHalf(), rotations(8192, 32, 128, backward).inHalf())
 	}
 	for _, sequences := range []int64{8, 64} {
-		all = append(all, decodes(sequences, 1024, 14, 2, 64).inHalf())
+		all = append(all, decodes(sequences, 1024, 14, 2, 64).inHalf(), decodes(sequences, 4096, 32, 8, 128).inHalf())
 	}
+	all = append(all, decodes(64, 1024, 16, 8, 128).inHalf(), decodes(64, 1024, 16, 2, 256).inHalf())
 	return append(all, samples(64, vocab).inHalf())
 }
 

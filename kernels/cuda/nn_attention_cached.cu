@@ -1,52 +1,15 @@
-// Decode attention: a block takes the query heads of one key/value head of a row, up to eight of them, over a part of
-// the keys the row sees, so that a key is read once for all of them and a few rows fill a GPU. The lanes of a group
-// share a key, each with 16 bytes of it; the groups of a block take keys in turn, each with a running softmax of its
-// own. Groups are merged in their order, and then the parts of a row in theirs. Where a row is cut depends on
-// how many keys it sees alone.
+// Decode attention. In float32 a block takes the query heads of one key/value head of a row, up to eight of them, over a part of
+// the keys the row sees, so that a key is read once for all of them. The lanes of a group share a key, each with 16 bytes of it; the
+// groups of a block take keys in turn, each with a running softmax of its own. Groups are merged in their order, and then the parts
+// of a row in theirs. In bf16 tensor cores do the same (attention_cached_mma.cuh).
+#include "attention_cached_mma.cuh"
 #include "mgrpo/nn.h"
-#include "pages.cuh"
-
-#include <cfloat>
 
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int64_t kMaxHeadDim = 256, kLeastPart = 128;
-constexpr int kMostParts = 64;
+constexpr int kThreads = kAttentionThreads;
 constexpr int64_t kScratchBytes = 64 << 20;  // rows beyond it take another launch
-constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
-
-// Into how many parts a row that sees `keys` keys is cut.
-__host__ __device__ inline int parts_of(int64_t keys) {
-  const int64_t parts = (keys + kLeastPart - 1) / kLeastPart;
-  return parts < 1 ? 1 : parts < kMostParts ? static_cast<int>(parts) : kMostParts;
-}
-
-template <class T>
-struct Attention {
-  const T *q, *k, *v;
-  Pages pages;
-  const int32_t *sequence, *length;
-  T *out;
-  float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of rows with more than one part
-  int64_t rows, heads, kv_heads, hd;
-  int parts;     // of the longest row there can be
-  float scale;  // of a score, times log2 e
-  int64_t window;  // 0: all keys
-
-  __device__ bool known(int64_t row) const {
-    return sequence[row] >= 0 && sequence[row] < pages.sequences && length[row] >= 0 && length[row] <= pages.longest();
-  }
-  // The number of keys that a known row sees: the last of its length.
-  __device__ int64_t seen(int64_t row) const {
-    const int64_t n = length[row];
-    return window > 0 && window < n ? window : n;
-  }
-  __device__ float *partial_of(int64_t row, int64_t head, int part) const {
-    return partial + ((row * heads + head) * parts + part) * (hd + 2);
-  }
-};
 
 // The lane's elements of row [n], 0 beyond it; lane l of kLanes has the packs l, l + kLanes...
 template <class T, int kLanes, int kWide>
@@ -74,40 +37,20 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
   constexpr int kKeys = 16 / kHeads;  // keys that a group reads before it updates its maximum
   __shared__ float group_max[kHeads][kGroups], group_sum[kHeads][kGroups], group_values[kGroups][kLanes * kWide];
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
-  const int64_t per_kv = in.heads / in.kv_heads, tiles = (per_kv + kHeads - 1) / kHeads;
-  const int64_t blocks = in.rows * in.kv_heads * tiles * in.parts;
-  for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
-    const int part = static_cast<int>(b % in.parts);
-    const int64_t tile = b / in.parts % tiles, kv_head = b / in.parts / tiles % in.kv_heads, row = b / in.parts / tiles / in.kv_heads;
-    const int64_t first_head = kv_head * per_kv + tile * kHeads;
-    const int heads = static_cast<int>(min(static_cast<int64_t>(kHeads), per_kv - tile * kHeads));
-    const bool known = in.known(row);
-    const int64_t seen = known ? in.seen(row) : 0;
-    const int parts = parts_of(seen);
-    if (part >= parts) continue;
-    if (seen == 0) {
-      for (int64_t i = threadIdx.x; i < heads * in.hd; i += kThreads)
-        narrow(known ? 0.0f : NAN, in.out + (row * in.heads + first_head) * in.hd + i);
-      continue;
-    }
-    const int64_t length = in.length[row], share = (seen + parts - 1) / parts;
-    const int64_t begin = length - seen + part * share, end = min(length, begin + share);
-    const int64_t sequence = in.sequence[row];
-
+  for_each_part<kHeads>(in, [&](const Part &part) {
     float q[kHeads][kWide];
     Running<kWide> state[kHeads];
 #pragma unroll
     for (int h = 0; h < kHeads; h++)
-      load_share<T, kLanes>(in.q + (row * in.heads + first_head + (h < heads ? h : 0)) * in.hd, lane, in.hd, q[h]);
+      load_share<T, kLanes>(in.q + (part.first_head + (h < part.heads ? h : 0)) * in.hd, lane, in.hd, q[h]);
 
-    for (int64_t base = begin; base < end; base += kGroups * kKeys) {  // all groups together: warps shuffle
-      const int64_t key = base + group * kKeys;
+    for (unsigned base = part.begin; base < part.end; base += kGroups * kKeys) {  // all groups together: warps shuffle
+      const unsigned key = base + static_cast<unsigned>(group * kKeys);
       float score[kHeads][kKeys];
       int64_t at[kKeys];  // of a key in the cache; -1: the table names no block
 #pragma unroll
       for (int j = 0; j < kKeys; j++) {
-        const int64_t place = key + j < end ? in.pages.place_of(sequence, key + j) : -1;
-        at[j] = place < 0 ? -1 : in.pages.row(place, kv_head) * in.hd;
+        at[j] = key + j < part.end ? in.row_at(part, key + j) : -1;
         float key_share[kWide];
         load_share<T, kLanes>(in.k + (at[j] < 0 ? 0 : at[j]), lane, at[j] < 0 ? 0 : in.hd, key_share);
 #pragma unroll
@@ -117,7 +60,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
           for (int c = 0; c < kWide; c++) dot = fmaf(q[h][c], key_share[c], dot);
 #pragma unroll
           for (int other = kLanes / 2; other > 0; other /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, other);
-          score[h][j] = key + j >= end ? -INFINITY : at[j] < 0 ? NAN : dot * in.scale;
+          score[h][j] = key + j >= part.end ? -INFINITY : at[j] < 0 ? NAN : dot * in.scale;
         }
       }
 #pragma unroll
@@ -158,7 +101,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < kHeads; h++) {
-      if (h >= heads) break;
+      if (h >= part.heads) break;
       float most = kFloor, sum = 0;
       for (int g = 0; g < kGroups; g++) most = fmaxf(most, group_max[h][g]);
       for (int g = 0; g < kGroups; g++) sum = fmaf(exp2f(group_max[h][g] - most), group_sum[h][g], sum);
@@ -168,23 +111,68 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
         group_values[group][c / Pack<T>::kWidth * kLanes * Pack<T>::kWidth + lane * Pack<T>::kWidth + c % Pack<T>::kWidth] =
             state[h].values[c] * rescale;
       __syncthreads();
-      float *to = parts > 1 ? in.partial_of(row, first_head + h, part) : nullptr;
       for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
         float value = 0;
         for (int g = 0; g < kGroups; g++) value += group_values[g][c];
-        if (to != nullptr) {
-          to[c] = value;
-        } else {
-          narrow(value / sum, in.out + (row * in.heads + first_head + h) * in.hd + c);
-        }
+        in.put(part, h, c, value, sum);
       }
-      if (to != nullptr && threadIdx.x == 0) {
-        to[in.hd] = most;
-        to[in.hd + 1] = sum;
-      }
+      if (threadIdx.x == 0) in.put_sums(part, h, most, sum);
       __syncthreads();  // group_values is written again
     }
-  }
+  });
+}
+
+template <int kHd, int kHeads>
+__global__ __launch_bounds__(kAttentionThreads, kHd * kHeads <= 512 ? 4 : kHd * kHeads <= 1024 ? 3 : 2) void attend_mma_kernel(Attention<Bf16> in) {
+  constexpr int kWarps = kAttentionThreads / 32, kRow = kHd + 4;  // rows that do not all begin in one bank
+  __shared__ float warp_max[kWarps][kHeads], warp_sum[kWarps][kHeads];
+  alignas(16) __shared__ float warp_values[kWarps][8][kRow];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for_each_part<kHeads>(in, [&](const Part &part) {
+    WarpAttention<kHd, kHeads> mine(in, part, warp_values[warp]);
+    mine.run(part.begin / kKeyTile * kKeyTile + warp * kKeyTile, kWarps * kKeyTile);
+    const int g = mine.g, t = mine.t;
+#pragma unroll
+    for (int half = 0; half < kHeads / 8; half++) {
+      if (t == 0) {
+        warp_max[warp][g + 8 * half] = mine.max[half];
+        warp_sum[warp][g + 8 * half] = mine.sum[half];
+      }
+    }
+    __syncthreads();
+    const auto most_of = [&](int head) {
+      float most = kFloor;
+      for (int w = 0; w < kWarps; w++) most = fmaxf(most, warp_max[w][head]);
+      return most;
+    };
+#pragma unroll
+    for (int half = 0; half < kHeads / 8; half++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const float rescale = exp2_of(warp_max[warp][8 * half + 2 * t + h] - most_of(8 * half + 2 * t + h));
+#pragma unroll
+        for (int e = 0; e < kHd / 64; e++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float(&pair)[4] = mine.value[half][e][i];
+            *reinterpret_cast<float2 *>(&warp_values[warp][2 * t + h][64 * e + 8 * g + 2 * i]) = make_float2(pair[h] * rescale, pair[2 + h] * rescale);
+          }
+      }
+      __syncthreads();
+      for (int head = 8 * half + warp; head < min(part.heads, 8 * half + 8); head += kWarps) {
+        const float most = most_of(head);
+        float sum = 0;
+        for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - most), warp_sum[w][head], sum);
+        for (int64_t c = lane; c < in.hd; c += 32) {
+          float value = 0;
+          for (int w = 0; w < kWarps; w++) value += warp_values[w][head % 8][c];
+          in.put(part, head, c, value, sum);
+        }
+        if (lane == 0) in.put_sums(part, head, most, sum);
+      }
+      __syncthreads();  // warp_values is written again
+    }
+  });
 }
 
 // One block a row and query head: puts the parts of rows that have several together.
@@ -192,37 +180,62 @@ template <class T>
 __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
   __shared__ float weight[kMostParts];
   for (int64_t b = blockIdx.x; b < in.rows * in.heads; b += gridDim.x) {
-    const int64_t row = b / in.heads, head = b % in.heads;
-    const int parts = in.known(row) ? parts_of(in.seen(row)) : 1;
+    const int64_t row = b / in.heads;
+    const int parts = in.known(row) ? in.cut(row).parts : 1;
     if (parts == 1) continue;
-    if (threadIdx.x < parts) weight[threadIdx.x] = in.partial_of(row, head, threadIdx.x)[in.hd];
+    if (threadIdx.x < parts) weight[threadIdx.x] = in.partial_of(b, threadIdx.x)[in.hd];
     __syncthreads();
     float most = kFloor, sum = 0;
     for (int p = 0; p < parts; p++) most = fmaxf(most, weight[p]);
-    for (int p = 0; p < parts; p++) sum = fmaf(exp2f(weight[p] - most), in.partial_of(row, head, p)[in.hd + 1], sum);
+    for (int p = 0; p < parts; p++) sum = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[in.hd + 1], sum);
     for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
       float value = 0;
-      for (int p = 0; p < parts; p++) value = fmaf(exp2f(weight[p] - most), in.partial_of(row, head, p)[c], value);
+      for (int p = 0; p < parts; p++) value = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[c], value);
       narrow(value / sum, in.out + b * in.hd + c);
     }
     __syncthreads();  // weight is written again
   }
 }
 
-template <class T, int kLanes, int kPacks>
-void (*kernel_of(int64_t per_kv))(Attention<T>) {
-  return per_kv <= 4 ? attend_kernel<T, kLanes, kPacks, 4> : attend_kernel<T, kLanes, kPacks, 8>;
+// A kernel, and the query heads that a block of it takes.
+template <class T>
+struct Kernel {
+  void (*run)(Attention<T>);
+  int64_t heads;
+};
+
+template <int kLanes, int kPacks>
+Kernel<float> kernel_for(int64_t per_kv) {
+  return per_kv <= 4 ? Kernel<float>{attend_kernel<float, kLanes, kPacks, 4>, 4} : Kernel<float>{attend_kernel<float, kLanes, kPacks, 8>, 8};
+}
+Kernel<float> kernel_of(float, int64_t hd, int64_t per_kv) {
+  const int64_t packs = packs_of<float>(hd);
+  return packs <= 8 ? kernel_for<8, 1>(per_kv) : packs <= 16 ? kernel_for<16, 1>(per_kv) : packs <= 32 ? kernel_for<32, 1>(per_kv) : kernel_for<32, 2>(per_kv);
+}
+// With 16 heads of 256 elements the sums alone would take all registers.
+Kernel<Bf16> kernel_of(Bf16, int64_t hd, int64_t per_kv) {
+  if (hd > 128) return {attend_mma_kernel<256, 8>, 8};
+  if (hd > 64) return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<128, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<128, 8>, 8};
+  return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<64, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<64, 8>, 8};
+}
+
+// Blocks for a GPU that holds some four a multiprocessor at once, several times over: those that end early make room. A row's parts
+// have at least four, so that a long row among many is not the last to end.
+int32_t splits_of(int64_t sets, int parts, int *splits) {
+  constexpr int64_t kBlocks = 16, kLeast = 4;
+  int device, multiprocessors;
+  MGRPO_CUDA_TRY(cudaGetDevice(&device));
+  MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  const int64_t wanted = block_count(kBlocks * multiprocessors) / sets;
+  *splits = static_cast<int>(min(max(wanted, kLeast), int64_t{parts}));
+  return MGRPO_OK;
 }
 
 template <class T>
 int32_t attend(Attention<T> in, cudaStream_t stream) {
-  const int64_t packs = packs_of<T>(in.hd), per_kv = in.heads / in.kv_heads, row_floats = in.heads * in.parts * (in.hd + 2);
-  const auto kernel = packs <= 8    ? kernel_of<T, 8, 1>(per_kv)
-                      : packs <= 16 ? kernel_of<T, 16, 1>(per_kv)
-                      : packs <= 32 ? kernel_of<T, 32, 1>(per_kv)
-                                    : kernel_of<T, 32, kMaxHeadDim / Pack<T>::kWidth / 32>(per_kv);
-  const int64_t heads_of_block = per_kv <= 4 ? 4 : 8, tiles = (per_kv + heads_of_block - 1) / heads_of_block;
-  const int64_t rows = in.rows;
+  const int64_t rows = in.rows, per_kv = in.heads / in.kv_heads, row_floats = in.heads * in.parts * (in.hd + 2);
+  const Kernel<T> kernel = kernel_of(T{}, in.hd, per_kv);
+  const int64_t sets_of_row = in.kv_heads * ((per_kv + kernel.heads - 1) / kernel.heads);
   int64_t at_once = rows;
   Scratch<float> partial(stream);
   if (in.parts > 1) {
@@ -233,7 +246,8 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
   }
   for (int64_t done = 0; done < rows; done += in.rows) {
     in.rows = at_once < rows - done ? at_once : rows - done;
-    MGRPO_TRY(launch(kernel, {block_count(in.rows * in.kv_heads * tiles * in.parts), kThreads}, stream, in));
+    MGRPO_TRY(splits_of(in.rows * sets_of_row, in.parts, &in.splits));
+    MGRPO_TRY(launch(kernel.run, {block_count(in.rows * sets_of_row * in.splits), kThreads}, stream, in));
     if (in.parts > 1) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
     in.q += in.rows * in.heads * in.hd;
     in.out += in.rows * in.heads * in.hd;
@@ -258,12 +272,12 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
   if (any_null({q, sequence, length, out}) || (pages.sequences * pages.width > 0 && pages.table == nullptr) ||
       (pages.blocks > 0 && any_null({k_cache, v_cache})))
     return MGRPO_INVALID_ARGUMENT;
-  const int64_t longest = pages.width * pages.block;
+  const Pages places(pages);
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), Pages(pages),
-                               sequence, length, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
-                               parts_of(window > 0 && window < longest ? window : longest), static_cast<float>(scale * kLog2E), window},
+    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places, sequence,
+                               length, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd, most_parts(places, window), 1,
+                               static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });
 }

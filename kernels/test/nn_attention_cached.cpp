@@ -149,6 +149,91 @@ TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
     }
 }
 
+// Shapes that tensor cores take in a way of their own: query heads a key/value head below, at and above the columns of a product.
+const Shape kGrouped[] = {{1, 1, 64},  {6, 2, 64},  {4, 1, 80},   {5, 1, 128}, {14, 2, 64}, {8, 1, 96},  {14, 1, 64},  {28, 2, 128},
+                          {16, 1, 96}, {17, 1, 20}, {16, 1, 256}, {8, 2, 256}, {7, 1, 130}, {4, 1, 121}, {12, 1, 3}};
+
+Cache in_bf16(Cache cache) {
+  cache.k = rounded_to_bf16(cache.k), cache.v = rounded_to_bf16(cache.v);
+  cache.dtype = MGRPO_BFLOAT16;
+  return cache;
+}
+
+TEST_P(AttentionCached, GroupedHeadsInBf16MatchFloat64) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (auto [heads, kv_heads, hd] : kGrouped) {
+    Cache cache = in_bf16(Cache(3, heads, kv_heads, 310, hd));
+    const Ints slot{1, 0, 1, 1, 2, 2, 0}, length{310, 33, 0, 1, 128, 129, 17};
+    const Floats q = rounded_to_bf16(normal(7 * cache.row(), 5));
+    for (int64_t window : {0, 5, 150}) {
+      cache.window = window, cache.aligned = true;
+      const Floats out = cache.attend(backend(), q, slot, length);
+      EXPECT_TRUE(close_to(out, cache.oracle(q, slot, length), kBf16Epsilon, kTolerance)) << heads << ", " << hd << ", " << window;
+      cache.aligned = false;
+      EXPECT_TRUE(same_bits(cache.attend(backend(), q, slot, length), out)) << heads << ", " << hd << ", " << window << ": unaligned";
+    }
+  }
+}
+
+TEST_P(AttentionCached, LongRowsInBf16) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  Cache cache = in_bf16(Cache(2, 4, 1, 5000, 8));  // hd too small for whole packs of a tile, and large enough below
+  Cache wide = in_bf16(Cache(1, 5, 1, 4300, 64));
+  wide.aligned = true;
+  for (int64_t window : {0, 2300}) {
+    cache.window = wide.window = window;
+    const Ints slot{0, 1, 0, 1}, length{5000, 257, 1, 2600}, first{0, 0}, lengths{4300, 2049};
+    const Floats q = rounded_to_bf16(normal(4 * cache.row(), 4)), wide_q = rounded_to_bf16(normal(2 * wide.row(), 5));
+    EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), kBf16Epsilon, kTolerance)) << window;
+    EXPECT_TRUE(close_to(wide.attend(backend(), wide_q, first, lengths), wide.oracle(wide_q, first, lengths), kBf16Epsilon, kTolerance)) << window;
+  }
+}
+
+TEST_P(AttentionCached, WhatIsNotSeenDoesNotMatterInBf16) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (int64_t block : {1, 8, 16, 64}) {
+    Cache cache = in_bf16(Cache(2, 8, 2, 150, 64));
+    cache.window = 70, cache.block = 256, cache.aligned = true;
+    const Ints slot{0, 1, 0, 1}, length{150, 100, 90, 81};
+    const Floats q = rounded_to_bf16(normal(4 * cache.row(), 6)), clean = cache.attend(backend(), q, slot, length);
+    cache.block = block;
+    for (int64_t r = 0; r < 4; r++)
+      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}), part(clean, r * cache.row(), cache.row())))
+          << "row " << r << " alone, blocks of " << block;
+    for (auto *x : {&cache.k, &cache.v})  // of the second sequence nobody sees what is before 11 and from 100 on
+      for (int64_t h = 2; h < 4; h++)
+        for (int64_t j = 0; j < 150; j++)
+          if (j < 11 || j >= 100) std::fill_n(&(*x)[(h * 150 + j) * 64], 64, NAN);
+    EXPECT_TRUE(same_bits(cache.attend(backend(), q, slot, length), clean)) << block;
+    cache.k[(2 * 150 + 60) * 64 + 63] = NAN;  // a key of the second sequence's first key/value head
+    const Floats dirty = cache.attend(backend(), q, slot, length);
+    for (int64_t r = 0; r < 4; r++)
+      for (int64_t i = 0; i < cache.row(); i++) {
+        const float got = dirty[r * cache.row() + i];
+        if (slot[r] == 1 && i < 4 * 64)
+          ASSERT_TRUE(std::isnan(got)) << r << ", " << i;
+        else
+          ASSERT_EQ(got, clean[r * cache.row() + i]) << r << ", " << i;
+      }
+  }
+}
+
+TEST_P(AttentionCached, TableOutsideTheCacheInBf16) {
+  const Backend &b = backend();
+  if (!has_bf16(b) || b.refuses_places) GTEST_SKIP() << "float32 alone, or places are refused";
+  Cache cache = in_bf16(Cache(2, 4, 1, 64, 64));
+  cache.aligned = true;
+  const Floats q = rounded_to_bf16(normal(4 * cache.row(), 10));
+  const Ints slot{0, 1, 2, 0}, length{64, 64, 3, 65};
+  Table table(2, 64, 16);
+  const Floats keys = table.in_blocks(cache.k, 1, 64, 64), values = table.in_blocks(cache.v, 1, 64, 64);
+  table.entries[5] = -1;
+  Array out(b, cache.dtype, 4 * cache.row(), true);
+  ASSERT_EQ(cache.status(b, q, slot, length, out, table, keys, values), MGRPO_OK);
+  EXPECT_TRUE(same_bits(part(out.values(), 0, cache.row()), cache.attend(b, part(q, 0, cache.row()), {0}, {64})));
+  for (float v : part(out.values(), cache.row(), 3 * cache.row())) ASSERT_TRUE(std::isnan(v));
+}
+
 void prefill_in_one_call(const Backend &backend, int64_t window) {
   for (auto [heads, kv_heads, hd] : kShapes) {
     const int32_t tokens = 140;

@@ -9,6 +9,7 @@
 
 #include "block.cuh"
 #include "device.h"
+#include "mma.cuh"
 #include "mgrpo/adamw.h"
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/memory.h"
@@ -68,6 +69,43 @@ TEST(EmulatorDeathTest, WarpsExchange) {
   const auto got = run(sum_of_lanes_kernel, {1, kThreads}, 0);
   for (int i = 0; i < kThreads; i++) EXPECT_EQ(got[i], 31 * 16 + i / 32 * 1024);
   EXPECT_DEATH(run(sum_of_lanes_kernel, {1, kThreads}, 1), "part at a barrier.*has ended");
+}
+
+// A lane's elements of a product's matrices, as figures 80 to 82 of PTX ISA 9.0 draw them; a is [16, 16], b [16, 8], c [16, 8].
+__global__ void product_kernel(int *, const float *a, const float *b, float *c) {
+  const auto g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
+  const unsigned from_a[4] = {bf16_pair(a[g * 16 + 2 * t], a[g * 16 + 2 * t + 1]), bf16_pair(a[(g + 8) * 16 + 2 * t], a[(g + 8) * 16 + 2 * t + 1]),
+                              bf16_pair(a[g * 16 + 2 * t + 8], a[g * 16 + 2 * t + 9]),
+                              bf16_pair(a[(g + 8) * 16 + 2 * t + 8], a[(g + 8) * 16 + 2 * t + 9])};
+  const unsigned from_b[2] = {bf16_pair(b[2 * t * 8 + g], b[(2 * t + 1) * 8 + g]), bf16_pair(b[(2 * t + 8) * 8 + g], b[(2 * t + 9) * 8 + g])};
+  float sum[4] = {c[g * 8 + 2 * t], c[g * 8 + 2 * t + 1], c[(g + 8) * 8 + 2 * t], c[(g + 8) * 8 + 2 * t + 1]};
+  mma(sum, from_a, from_b);
+  c[g * 8 + 2 * t] = sum[0], c[g * 8 + 2 * t + 1] = sum[1], c[(g + 8) * 8 + 2 * t] = sum[2], c[(g + 8) * 8 + 2 * t + 1] = sum[3];
+}
+
+TEST(Emulator, TensorCoresMultiply) {
+  std::vector<float> a(16 * 16), b(16 * 8), c(16 * 8), want(16 * 8);
+  for (size_t i = 0; i < a.size(); i++) a[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50);
+  for (size_t i = 0; i < b.size(); i++) b[i] = static_cast<float>(static_cast<int>(i * 53 % 97) - 48);
+  for (size_t i = 0; i < c.size(); i++) c[i] = static_cast<float>(i) / 4;
+  for (int row = 0; row < 16; row++)
+    for (int column = 0; column < 8; column++) {
+      want[row * 8 + column] = c[row * 8 + column];
+      for (int k = 0; k < 16; k++) want[row * 8 + column] += a[row * 16 + k] * b[k * 8 + column];
+    }
+  Scratch<float> A(nullptr), B(nullptr), C(nullptr);
+  ASSERT_EQ(A.upload(a.data(), 16 * 16) | B.upload(b.data(), 16 * 8) | C.upload(c.data(), 16 * 8), MGRPO_OK);
+  run(product_kernel, {1, 32}, A.get(), B.get(), C.get());
+  ASSERT_EQ(C.download(c.data(), 16 * 8), MGRPO_OK);
+  EXPECT_EQ(c, want);
+}
+
+TEST(Emulator, TensorCoresCutSumsOff) {
+  EXPECT_EQ(emulator::cut_off(1 + 0x1.8p-24), 1);
+  EXPECT_EQ(emulator::cut_off(-1 - 0x1.8p-24), -1);
+  EXPECT_EQ(emulator::cut_off(-3.25), -3.25);
+  EXPECT_TRUE(std::isnan(emulator::cut_off(NAN)));
+  EXPECT_EQ(emulator::cut_off(-HUGE_VAL), -HUGE_VAL);
 }
 
 __global__ void leftover_kernel(int *out) {

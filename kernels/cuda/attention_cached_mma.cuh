@@ -1,0 +1,219 @@
+// Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16 query heads at once: an instruction of
+// the tensor cores does what on CUDA cores are some hundred conversions, multiply-adds and shuffles, so that memory is what it waits
+// for, also where few of the 8 columns are heads. A lane's share of keys and values are packs of 16 bytes that go from
+// the cache to registers as they lie: a product does not ask in which order its terms are added, so each takes that in which a
+// lane's numbers come.
+//   scores [heads, keys] = q [heads, hd] k [hd, keys]: lane 4 g + t has the elements 32 c + 8 t... of a head and of a key for each c, and
+//     takes the first, second... pair of them for the columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of two products;
+//   values [hd, heads] = v [hd, keys] p [keys, heads]: it has the elements 64 e + 8 g... of the keys 4 t... 4 t + 3 for each e, whose
+//     pairs become pairs of keys, and the weights of those keys for head g, which are the scores that it computed.
+// Weights are the sum of two numbers of bf16: 16 of their bits take part, where float32 has 24 and one bf16 has 8.
+#pragma once
+#include "attention_cached.cuh"
+#include "mma.cuh"
+
+namespace mgrpo::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+// A warp's attention of one part of a row: lane 4 g + t has g and t of its own.
+template <int kHd, int kHeads>
+struct WarpAttention {
+  static constexpr int kHalves = kHeads / 8;           // heads g and g + 8 of a lane
+  static constexpr int kBlocks = kHd / 32, kDims = kHd / 64;
+  static constexpr int kSome = kDims < 2 ? kDims : 2;   // 64s of elements whose values are loaded at once: more take all registers
+  static constexpr bool kAhead = kHd <= 128;            // whether registers suffice for keys that are loaded ahead
+
+  const Attention<Bf16> &in;
+  const Part &part;
+  uint4 *const room;  // the warp's, for 16 rows
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, hd = static_cast<int>(in.hd);
+  const bool packs;  // whether a tile's rows are packs that follow each other, if it lies in one block of the cache
+  uint4 q[kHalves][kBlocks], k[2][kBlocks];
+  float score[kHalves][2][2];         // [pair of keys][key] of the lane's heads
+  unsigned weight[kHalves][2], rest[kHalves][2];  // of the same keys, as mma has them
+  float max[kHalves], sum[kHalves];   // of scores of all lanes, and of weights of the lane's own keys
+  float value[kHalves][kDims][4][4];  // [pair of elements]; as mma has them: the first of heads 2 t, 2 t + 1, the second of these
+
+  __device__ WarpAttention(const Attention<Bf16> &in, const Part &part, void *room)
+      : in(in), part(part), room(static_cast<uint4 *>(room)),
+        packs(in.hd == kHd && (1u << in.pages.shift) >= kKeyTile && aligned(in.k) && aligned(in.v)) {
+    const Bf16 *heads = gathered([&](int r) { return r < part.heads ? in.q + (part.first_head + r) * in.hd : nullptr; });
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+#pragma unroll
+      for (int c = 0; c < kBlocks; c++) q[half][c] = pack_at(heads + (g + 8 * half) * kHd + 32 * c + 8 * t);
+      max[half] = kFloor;
+      sum[half] = 0;
+#pragma unroll
+      for (int e = 0; e < kDims; e++)
+#pragma unroll
+        for (int i = 0; i < 16; i++) value[half][e][i / 4][i % 4] = 0;
+    }
+  }
+
+  __device__ static uint4 pack_at(const Bf16 *from) { return *reinterpret_cast<const uint4 *>(from); }
+
+  // 16 rows of kHd elements in the warp's room, from wherever they lie; zeros where row_of(number) is none, and beyond hd. Two lanes
+  // take a row: packs of 16 bytes, then the elements that are in none.
+  template <class F>
+  __device__ const Bf16 *gathered(const F &row_of) const {
+    constexpr int kPacks = kHd / 8;
+    const int r = lane / 2, from = lane % 2;
+    const Bf16 *const row = row_of(r);
+    const int packed = row != nullptr && aligned(row) ? hd / 8 : 0;
+    uint4 all[kPacks / 2];
+#pragma unroll
+    for (int i = 0; i < kPacks / 2; i++) all[i] = 2 * i + from < packed ? pack_at(row + 8 * (2 * i + from)) : uint4{0, 0, 0, 0};
+    __syncwarp();  // what lay there may still be read
+#pragma unroll
+    for (int i = 0; i < kPacks / 2; i++) room[r * kPacks + 2 * i + from] = all[i];
+    __syncwarp();
+    Bf16 *const rows = reinterpret_cast<Bf16 *>(room);
+    if (row != nullptr)
+#pragma unroll 1
+      for (int c = 8 * packed + from; c < hd; c += 2) rows[r * kHd + c] = row[c];
+    __syncwarp();
+    return rows;
+  }
+  __device__ const Bf16 *gathered(const Bf16 *cache, unsigned tile) const {
+    return gathered([&](int r) {
+      const int64_t at = sees(tile + r) ? in.row_at(part, tile + r) : -1;
+      return at < 0 ? nullptr : cache + at;
+    });
+  }
+
+  // Where the tile's rows begin in the cache if all are seen and lie there as in a room; -1 otherwise.
+  __device__ int64_t whole(unsigned tile) const {
+    return packs && tile >= part.begin && tile + kKeyTile <= part.end ? in.row_at(part, tile) : -1;
+  }
+  __device__ bool sees(unsigned key) const { return key >= part.begin && key < part.end; }
+
+  // Column g of the product of keys number u is key 4 (g / 2) + g % 2 + 2 u, so that the scores of lane t are those of keys 4 t...
+  __device__ void take_keys(const Bf16 *rows) {
+    rows += (g / 2 * 4 + g % 2) * kHd + 8 * t;
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+      for (int c = 0; c < kBlocks; c++) k[u][c] = pack_at(rows + 2 * u * kHd + 32 * c);
+  }
+  __device__ void score_keys() {
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+      float product[4] = {};
+#pragma unroll
+      for (int c = 0; c < kBlocks; c++) {
+        const uint4 a = q[0][c], b = kHalves > 1 ? q[kHalves - 1][c] : uint4{0, 0, 0, 0}, keys = k[u][c];
+        mma(product, {a.x, b.x, a.y, b.y}, {keys.x, keys.y});
+        mma(product, {a.z, b.z, a.w, b.w}, {keys.z, keys.w});
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * kHalves; i++) score[i / 2][u][i % 2] = product[i] * in.scale;
+    }
+  }
+  // The scores of keys that the row does not see are -Inf, and those of keys that the table names no block for are NaN.
+  __device__ void mask(unsigned tile) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const unsigned key = tile + 4 * t + i;
+      if (sees(key) && in.row_at(part, key) >= 0) continue;
+#pragma unroll
+      for (int half = 0; half < kHalves; half++) score[half][i / 2][i % 2] = sees(key) ? NAN : -INFINITY;
+    }
+  }
+
+  // Turns scores into weights.
+  __device__ void weigh_keys() {
+    constexpr unsigned kAll = 0xFFFFFFFFu;
+    float rescale[kHalves];
+    bool rescales = false;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      float most = max[half];
+#pragma unroll
+      for (int i = 0; i < 4; i++) most = fmaxf(most, score[half][i / 2][i % 2]);
+      most = fmaxf(most, __shfl_xor_sync(kAll, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(kAll, most, 2));
+      rescale[half] = exp2_of(max[half] - most);
+      rescales |= most != max[half];
+      max[half] = most;
+      sum[half] *= rescale[half];
+#pragma unroll
+      for (int u = 0; u < 2; u++) {
+        const float a = exp2_of(score[half][u][0] - most), b = exp2_of(score[half][u][1] - most);
+        sum[half] += a + b;
+        weight[half][u] = bf16_pair(a, b);
+        rest[half][u] = bf16_pair(a - low_of(weight[half][u]), b - high_of(weight[half][u]));
+      }
+    }
+    if (!__any_sync(kAll, rescales)) return;
+#pragma unroll
+    for (int half = 0; half < kHalves; half++) {
+      const float even = __shfl_sync(kAll, rescale[half], 8 * t), odd = __shfl_sync(kAll, rescale[half], 8 * t + 4);
+#pragma unroll
+      for (int e = 0; e < kDims; e++)
+#pragma unroll
+        for (int i = 0; i < 16; i++) value[half][e][i / 4][i % 4] *= i % 2 == 0 ? even : odd;
+    }
+  }
+
+  __device__ void add_values(const Bf16 *rows) {
+    rows += 4 * t * kHd + 8 * g;
+#pragma unroll
+    for (int from = 0; from < kDims; from += kSome) {
+      unsigned v[kSome][4][4];
+#pragma unroll
+      for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < kSome; e++) {
+          const uint4 pack = pack_at(rows + j * kHd + 64 * (from + e));
+          __builtin_memcpy(v[e][j], &pack, sizeof pack);
+        }
+#pragma unroll
+      for (int e = 0; e < kSome; e++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const unsigned a[4] = {__byte_perm(v[e][0][i], v[e][1][i], 0x5410), __byte_perm(v[e][0][i], v[e][1][i], 0x7632),
+                                 __byte_perm(v[e][2][i], v[e][3][i], 0x5410), __byte_perm(v[e][2][i], v[e][3][i], 0x7632)};
+#pragma unroll
+          for (int half = 0; half < kHalves; half++) {
+            mma(value[half][from + e][i], a, weight[half]);
+            mma(value[half][from + e][i], a, rest[half]);
+          }
+        }
+    }
+  }
+
+  // The tiles first, first + step... Of those that are whole, the next one's keys are on their way while values are added up.
+  __device__ void run(unsigned first, unsigned step) {
+    for (unsigned tile = first; tile < part.end;) {
+      int64_t at = whole(tile);
+      if (at < 0) {
+        take_keys(gathered(in.k, tile));
+        score_keys();
+        mask(tile);
+        weigh_keys();
+        add_values(gathered(in.v, tile));
+        tile += step;
+        continue;
+      }
+      if (kAhead) take_keys(in.k + at);
+      do {
+        tile += step;
+        const int64_t next = tile < part.end ? whole(tile) : -1;
+        if (!kAhead) take_keys(in.k + at);
+        score_keys();
+        if (kAhead && next >= 0) take_keys(in.k + next);
+        weigh_keys();
+        add_values(in.v + at);
+        at = next;
+      } while (at >= 0);
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; half++)
+#pragma unroll
+      for (int by = 1; by < 4; by *= 2) sum[half] += __shfl_xor_sync(0xFFFFFFFFu, sum[half], by);
+  }
+};
+
+}  // namespace mgrpo::cuda
