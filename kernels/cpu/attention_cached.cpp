@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <vector>
 
@@ -60,36 +59,7 @@ struct Runs {
   }
 };
 
-// The block of each row's position, or one that is not in the cache.
-std::vector<int64_t> blocks_of(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *pos, int64_t rows) {
-  std::vector<int64_t> blocks;
-  for (int64_t r = 0; r < rows; r++) blocks.push_back(pages.table[sequence[r] * pages.width + pos[r] / pages.block]);
-  return blocks;
-}
-
 }  // namespace
-
-int32_t mgrpo_cache_write_cpu(float *cache, const float *x, mgrpo_pages pages, const int32_t *sequence,
-                              const int32_t *pos, int64_t rows) try {
-  const int64_t kv_heads = pages.kv_heads, hd = pages.hd;
-  if (!valid_pages(pages) || !valid_sizes({rows, kv_heads, hd})) return MGRPO_INVALID_ARGUMENT;
-  if (rows == 0) return MGRPO_OK;
-  if (any_null({pages.table, sequence, pos}) || !all_in_range(sequence, rows, 0, pages.sequences) ||
-      !all_in_range(pos, rows, 0, pages.width * pages.block))
-    return MGRPO_INVALID_ARGUMENT;
-  const std::vector<int64_t> blocks = blocks_of(pages, sequence, pos, rows);
-  for (int64_t block : blocks)
-    if (block < 0 || block >= pages.blocks) return MGRPO_INVALID_ARGUMENT;
-  if (kv_heads == 0 || hd == 0) return MGRPO_OK;
-  if (any_null({cache, x})) return MGRPO_INVALID_ARGUMENT;
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t h = 0; h < kv_heads; h++)
-      std::memcpy(cache + ((blocks[r] * kv_heads + h) * pages.block + pos[r] % pages.block) * hd,
-                  x + (r * kv_heads + h) * hd, static_cast<size_t>(hd) * sizeof(float));
-  return MGRPO_OK;
-} catch (const std::bad_alloc &) {
-  return MGRPO_OUT_OF_MEMORY;
-}
 
 int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
                                    const int32_t *sequence, const int32_t *length, float *out, int64_t rows,

@@ -74,12 +74,16 @@ void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, 
 constexpr int64_t kNormRowBlock = 64;
 
 void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
-                 int64_t columns) {
+                 int64_t columns, int64_t run, int64_t stride) {
   for (int64_t first = 0; first < rows; first += kNormRowBlock) {
     const int64_t last = min64(rows, first + kNormRowBlock);
     for_vectors(columns, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
       Vec sum{};
-      for (int64_t r = first; r < last; r++) sum = fma(at(dy + r * d) * splat(inv_rms[r]), at(x + r * d), sum);
+      int64_t in_run = first % run, row = first / run * stride + in_run * d;
+      for (int64_t r = first; r < last; r++, row += d) {
+        sum = fma(at(dy + row) * splat(inv_rms[r]), at(x + row), sum);
+        if (++in_run == run) in_run = 0, row += stride - run * d;
+      }
       put(dw, at(dw) + sum);
     });
   }

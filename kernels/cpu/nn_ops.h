@@ -76,9 +76,10 @@ struct NnOps {
   // dx, to which dx_more is added where it is not null.
   void (*rms_norm_dx)(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
                       const float *dx_more, float *dx, int64_t rows, int64_t d);
-  // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows d floats apart.
+  // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows of d floats; runs of `run` rows lie `stride`
+  // floats apart.
   void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
-                      int64_t columns);
+                      int64_t columns, int64_t run, int64_t stride);
 
   void (*swiglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*swiglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);

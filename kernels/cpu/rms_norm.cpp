@@ -51,7 +51,7 @@ int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, 
   // dw first: dx may be dy. A column belongs to one thread, which adds its rows in order.
   if (dw_or_null != nullptr)
     parallel_ranges(d, 16, work, [=](int64_t begin, int64_t end) {
-      nn_ops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw_or_null + begin, rows, d, end - begin);
+      nn_ops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw_or_null + begin, rows, d, end - begin, rows, 0);
     });
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     const int64_t at = begin * d;

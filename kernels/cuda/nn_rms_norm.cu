@@ -1,18 +1,9 @@
-// One block a row. A thread goes through the same packs in both passes, so what it wrote or read in the first it finds
-// again in its cache, and works in place. Sums over a row follow the threads' shares and a fixed tree.
+// One block a row.
 #include "mgrpo/nn.h"
-#include "nn.cuh"
+#include "norm.cuh"
 
 namespace mgrpo::cuda {
 namespace {
-
-constexpr int kWarp = 32, kThreads = 256;
-
-// Rows of few packs, such as the heads of queries and keys, take a warp. It depends on the width alone.
-template <class T>
-bool narrow_row(int64_t d) {
-  return packs_of<T>(d) <= 2 * kWarp;
-}
 
 template <class T, int kBlock>
 __global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *residual, const T *w, float offset, double eps, T *sum,
@@ -39,62 +30,24 @@ __global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *r
       });
       row = to;
     }
-    const double mean = static_cast<double>(block_sum<kBlock>(squares, shared)) / d;
-    const float inv = static_cast<float>(1 / sqrt(mean + eps));
+    const float inv = inverse_rms<kBlock>(squares, d, eps, shared);
     T *to = y + r * d;
     const bool w_aligned = aligned(w), to_aligned = aligned(to);
     for_each_pack(row, d, [&](int64_t begin, Pack<T> p, int count) {
-      const Pack<T> weight = load_pack(w, begin, d, w_aligned);
-#pragma unroll
-      for (int i = 0; i < Pack<T>::kWidth; i++)
-        if (i < count) narrow(widen(p.at[i]) * inv * (widen(weight.at[i]) + offset), &p.at[i]);
+      normalise(&p, load_pack(w, begin, d, w_aligned), inv, offset, count);
       store_pack(to, p, begin, d, to_aligned);
     });
     if (inv_rms != nullptr && threadIdx.x == 0) inv_rms[r] = inv;
   }
 }
 
-// dx = inv (dy w - x inv^2 mean(dy w x)) + more, where w has the offset in it.
 template <class T, int kBlock>
 __global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, const T *w, float offset, const float *inv_rms,
                                                     const T *dx_more, T *dx, int64_t rows, int64_t d) {
   __shared__ float shared[kBlock];
-  const bool w_aligned = aligned(w);
-  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
-    const T *grad = dy + r * d, *row = x + r * d, *more = dx_more != nullptr ? dx_more + r * d : nullptr;
-    T *to = dx + r * d;
-    const bool row_aligned = aligned(row), more_aligned = aligned(more), to_aligned = aligned(to);
-    float projection = 0;
-    for_each_pack(grad, d, [&](int64_t begin, const Pack<T> &g, int count) {
-      const Pack<T> v = load_pack(row, begin, d, row_aligned), weight = load_pack(w, begin, d, w_aligned);
-#pragma unroll
-      for (int i = 0; i < Pack<T>::kWidth; i++)
-        if (i < count) projection = fmaf(widen(g.at[i]) * (widen(weight.at[i]) + offset), widen(v.at[i]), projection);
-    });
-    const double inv = inv_rms[r];
-    const float scale = inv_rms[r], along_x = static_cast<float>(-inv * inv * block_sum<kBlock>(projection, shared) / d);
-    for_each_pack(grad, d, [&](int64_t begin, Pack<T> g, int count) {
-      const Pack<T> v = load_pack(row, begin, d, row_aligned), weight = load_pack(w, begin, d, w_aligned);
-      Pack<T> m;
-      if (more != nullptr) m = load_pack(more, begin, d, more_aligned);
-#pragma unroll
-      for (int i = 0; i < Pack<T>::kWidth; i++) {
-        if (i >= count) break;
-        const float own = __fmul_rn(scale, fmaf(widen(v.at[i]), along_x, widen(g.at[i]) * (widen(weight.at[i]) + offset)));
-        narrow(more != nullptr ? own + widen(m.at[i]) : own, &g.at[i]);
-      }
-      store_pack(to, g, begin, d, to_aligned);
-    });
-  }
-}
-
-constexpr int kColumnThreads = 64;
-constexpr int64_t kLeastRows = 64, kMostParts = 256;
-
-// Rows whose share of dw a thread adds up: a function of their number alone, as the order of the sum must be.
-int64_t rows_of_part(int64_t rows) {
-  const int64_t even = (rows + kMostParts - 1) / kMostParts;
-  return even < kLeastRows ? kLeastRows : even;
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x)
+    norm_back<T, kBlock>(dy + r * d, x + r * d, w, offset, inv_rms[r], dx_more != nullptr ? dx_more + r * d : nullptr, dx + r * d, d,
+                         threadIdx.x, shared);
 }
 
 // parts [ceil(rows / part_rows), d]: what each part of the rows adds to dw. A thread has a pack of columns.
@@ -121,19 +74,16 @@ __global__ __launch_bounds__(kColumnThreads) void dw_parts_kernel(const T *dy, c
   }
 }
 
-__global__ __launch_bounds__(kThreads) void dw_sum_kernel(const float *parts, float *dw, int64_t n, int64_t d) {
-  for (int64_t j = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; j < d; j += static_cast<int64_t>(gridDim.x) * kThreads) {
-    float sum = dw[j];
-    for (int64_t part = 0; part < n; part++) sum += parts[part * d + j];
-    dw[j] = sum;
-  }
+__global__ __launch_bounds__(kNormThreads) void dw_sum_kernel(const float *parts, float *dw, int64_t n, int64_t d) {
+  for (int64_t j = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x; j < d; j += static_cast<int64_t>(gridDim.x) * kNormThreads)
+    add_parts(parts, dw, n, d, j);
 }
 
 template <class T>
 int32_t rms_norm(const void *x, const void *residual, const void *w, float offset, double eps, void *sum, void *y, float *inv_rms,
                  int64_t rows, int64_t d, cudaStream_t stream) {
   const bool narrow = narrow_row<T>(d);
-  return launch(narrow ? rms_norm_kernel<T, kWarp> : rms_norm_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream,
+  return launch(narrow ? rms_norm_kernel<T, kWarp> : rms_norm_kernel<T, kNormThreads>, {block_count(rows), narrow ? kWarp : kNormThreads}, stream,
                 static_cast<const T *>(x), static_cast<const T *>(residual), static_cast<const T *>(w), offset, eps,
                 static_cast<T *>(sum), static_cast<T *>(y), inv_rms, rows, d);
 }
@@ -146,7 +96,7 @@ int32_t add_dw(const T *dy, const T *x, const float *inv_rms, float *dw, int64_t
   MGRPO_TRY(parts.allocate(n * d));
   MGRPO_TRY(launch(dw_parts_kernel<T>, {block_count(blocks), kColumnThreads}, stream, dy, x, inv_rms, parts.get(), rows, d, part_rows,
                    tiles, blocks));
-  return launch(dw_sum_kernel, {block_count((d + kThreads - 1) / kThreads), kThreads}, stream, parts.get(), dw, n, d);
+  return launch(dw_sum_kernel, {block_count((d + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, parts.get(), dw, n, d);
 }
 
 template <class T>
@@ -155,7 +105,7 @@ int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, float offset, const fl
   // dw first: dx may be dy.
   if (dw_or_null != nullptr) MGRPO_TRY(add_dw(dy, x, inv_rms, dw_or_null, rows, d, stream));
   const bool narrow = narrow_row<T>(d);
-  return launch(narrow ? dx_kernel<T, kWarp> : dx_kernel<T, kThreads>, {block_count(rows), narrow ? kWarp : kThreads}, stream, dy, x, w,
+  return launch(narrow ? dx_kernel<T, kWarp> : dx_kernel<T, kNormThreads>, {block_count(rows), narrow ? kWarp : kNormThreads}, stream, dy, x, w,
                 offset, inv_rms, dx_more, dx, rows, d);
 }
 

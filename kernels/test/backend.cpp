@@ -62,12 +62,18 @@ const Backend &cpu() {
       [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_geglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
       },
-      [](const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows, int64_t heads,
-         int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_rope_cpu(floats(x), cos, sin, pos, floats(y), rows, heads, hd, rotary, max_pos, inverse));
+      [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_cpu(floats(qkv), how, floats(q), floats(k), floats(v), inv_q, inv_k, rows));
       },
-      [](void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos, int32_t dtype, int64_t rows) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_cache_write_cpu(floats(cache), floats(x), pages, sequence, pos, rows));
+      [](const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k,
+         int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_bwd_cpu(floats(dq), floats(dk), floats(dv), floats(qkv), how, inv_q, inv_k, floats(dqkv),
+                                                            dw_q, dw_k, rows));
+      },
+      [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages, const int32_t *sequence,
+         int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(
+            mgrpo_cache_heads_cpu(floats(qkv), how, floats(q), floats(k_cache), floats(v_cache), pages, sequence, rows));
       },
       [](const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
          int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window) -> int32_t {
@@ -146,8 +152,9 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(swiglu_bwd),
       MGRPO_ON_DEFAULT_STREAM(geglu),
       MGRPO_ON_DEFAULT_STREAM(geglu_bwd),
-      MGRPO_ON_DEFAULT_STREAM(rope),
-      MGRPO_ON_DEFAULT_STREAM(cache_write),
+      MGRPO_ON_DEFAULT_STREAM(split_heads),
+      MGRPO_ON_DEFAULT_STREAM(split_heads_bwd),
+      MGRPO_ON_DEFAULT_STREAM(cache_heads),
       MGRPO_ON_DEFAULT_STREAM(attention_cached),
       MGRPO_ON_DEFAULT_STREAM(lora_add),
       MGRPO_ON_DEFAULT_STREAM(moe_route),

@@ -59,10 +59,11 @@ struct Backend {
   int32_t (*swiglu_bwd)(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
   decltype(swiglu) geglu;
   decltype(swiglu_bwd) geglu_bwd;
-  int32_t (*rope)(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y, int64_t rows,
-                  int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse);
-  int32_t (*cache_write)(void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos, int32_t dtype,
-                         int64_t rows);
+  int32_t (*split_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows);
+  int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q,
+                             const float *inv_k, int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows);
+  int32_t (*cache_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
+                         const int32_t *sequence, int64_t rows);
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
                               const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window);
   int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y,

@@ -13,38 +13,6 @@ constexpr float kScale = 0.3f;
 
 class AttentionCached : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(AttentionCached);
-class CacheWrite : public OnEveryBackend {};
-MGRPO_EVERY_BACKEND(CacheWrite);
-
-// Where the blocks of sequences of up to max_len positions are, in no order; those of no sequence are there too.
-struct Table {
-  int64_t sequences, width, blocks, block;
-  Ints entries;
-
-  Table(int64_t sequences, int64_t max_len, int64_t block)
-      : sequences(sequences), width((max_len + block - 1) / block), blocks(sequences * width + 3), block(block),
-        entries(static_cast<size_t>(sequences * width)) {
-    std::vector<int32_t> order(static_cast<size_t>(blocks));
-    for (int64_t i = 0; i < blocks; i++) order[i] = static_cast<int32_t>(i);
-    std::shuffle(order.begin(), order.end(), std::mt19937(7));
-    std::copy_n(order.begin(), entries.size(), entries.begin());
-  }
-  mgrpo_pages pages(const int32_t *on_device, int64_t kv_heads, int64_t hd) const {
-    return {on_device, sequences, width, blocks, kv_heads, block, hd};
-  }
-  int64_t place(int64_t s, int64_t p, int64_t h, int64_t kv_heads) const {
-    return (entries[s * width + p / block] * kv_heads + h) * block + p % block;
-  }
-  // x [sequences, kv_heads, max_len, hd] in blocks; NaN where nothing is.
-  Floats in_blocks(const Floats &x, int64_t kv_heads, int64_t max_len, int64_t hd) const {
-    Floats cache(static_cast<size_t>(blocks * kv_heads * block * hd), NAN);
-    for (int64_t s = 0; s < sequences; s++)
-      for (int64_t h = 0; h < kv_heads; h++)
-        for (int64_t p = 0; p < max_len; p++)
-          std::copy_n(&x[((s * kv_heads + h) * max_len + p) * hd], hd, &cache[place(s, p, h, kv_heads) * hd]);
-    return cache;
-  }
-};
 
 struct Cache {
   int64_t slots, heads, kv_heads, max_len, hd;
@@ -244,13 +212,23 @@ void prefill_in_one_call(const Backend &backend, int64_t window) {
     Ints slot(tokens, 1), pos, length;
     for (int32_t t = 0; t < tokens; t++) pos.push_back(t), length.push_back(t + 1);
     const Table table(2, tokens, cache.block);
-    const auto written = [&](const Floats &x) {
-      Array c(backend, MGRPO_FLOAT32, table.blocks * kv_heads * table.block * hd), X(backend, MGRPO_FLOAT32, x);
-      Buffer<int32_t> s(backend, slot), p(backend, pos), t(backend, table.entries);
-      EXPECT_EQ(backend.cache_write(c.get(), X.get(), table.pages(t.get(), kv_heads, hd), s.get(), p.get(), MGRPO_FLOAT32, tokens), MGRPO_OK);
-      return c.values();
-    };
-    const Floats keys = written(k), values = written(v);
+    const int64_t elements = table.blocks * kv_heads * table.block * hd, width = (heads + 2 * kv_heads) * hd;
+    Floats qkv;
+    for (int64_t t = 0; t < tokens; t++) {
+      qkv.insert(qkv.end(), &q[t * cache.row()], &q[t * cache.row()] + cache.row());
+      for (const Floats *x : {&k, &v}) qkv.insert(qkv.end(), &(*x)[t * kv_heads * hd], &(*x)[t * kv_heads * hd] + kv_heads * hd);
+    }
+    ASSERT_EQ(static_cast<int64_t>(qkv.size()), tokens * width);
+    Array product(backend, MGRPO_FLOAT32, qkv), queries(backend, MGRPO_FLOAT32, tokens * cache.row()), in_k(backend, MGRPO_FLOAT32, elements),
+        in_v(backend, MGRPO_FLOAT32, elements);
+    Buffer<int32_t> s(backend, slot), p(backend, pos), t(backend, table.entries);
+    mgrpo_heads how{};
+    how.heads = heads, how.kv_heads = kv_heads, how.hd = hd, how.pos = p.get();
+    ASSERT_EQ(backend.cache_heads(product.get(), how, MGRPO_FLOAT32, queries.get(), in_k.get(), in_v.get(), table.pages(t.get(), kv_heads, hd), s.get(),
+                                  tokens),
+              MGRPO_OK);
+    ASSERT_TRUE(same_bits(queries.values(), q));
+    const Floats keys = in_k.values(), values = in_v.values();
     const auto attend = [&](const Floats &q, const Ints &slot, const Ints &length) {
       Array out(backend, MGRPO_FLOAT32, static_cast<int64_t>(q.size()));
       EXPECT_EQ(cache.status(backend, q, slot, length, out, table, keys, values), MGRPO_OK);
@@ -427,42 +405,6 @@ TEST_P(AttentionCached, TableOutsideTheCache) {
     EXPECT_TRUE(same_bits(part(out.values(), 0, cache.row()), part(clean.values(), 0, cache.row())));
     for (float v : part(out.values(), cache.row(), cache.row())) EXPECT_TRUE(std::isnan(v));
   }
-}
-
-TEST_P(CacheWrite, PutsRowsInTheirPlaces) {
-  const Backend &b = backend();
-  const int64_t kv_heads = 2;
-  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16})
-    for (int64_t hd : {5, 8})
-      for (bool aligned : {false, true}) {
-        if (dtype == MGRPO_BFLOAT16 && !has_bf16(b)) continue;
-        Table table(3, 8, 4);
-        table.entries[1] = -1;                             // of the first sequence's second half
-        const Ints slot{2, 0, 2, 2}, pos{7, 0, 1, 7};  // the last names the first's place
-        const Floats x = rounded_to_bf16(normal(4 * kv_heads * hd, 11)),
-                     before = rounded_to_bf16(normal(table.blocks * kv_heads * table.block * hd, 12));
-        Floats want = before;
-        for (size_t r = 0; r < slot.size(); r++)
-          for (int64_t h = 0; h < kv_heads; h++)
-            std::copy_n(&x[(r * kv_heads + h) * hd], hd, &want[table.place(slot[r], pos[r], h, kv_heads) * hd]);
-        Array cache(b, dtype, before, aligned), X(b, dtype, x, aligned);
-        Buffer<int32_t> T(b, table.entries);
-        const auto write_to = [&](void *to, mgrpo_pages pages, const Ints &s, const Ints &p) {
-          Buffer<int32_t> S(b, s), P(b, p);
-          return b.cache_write(to, X.get(), pages, S.get(), P.get(), dtype, static_cast<int64_t>(s.size()));
-        };
-        mgrpo_pages pages = table.pages(T.get(), kv_heads, hd);
-        EXPECT_EQ(write_to(cache.get(), pages, {}, {}), MGRPO_OK);
-        // Places outside the cache: all is refused, or nothing is written for them.
-        for (auto [s, p] : {std::pair{3, 0}, {-1, 0}, {1, 8}, {1, -1}, {0, 4}, {INT32_MAX, INT32_MAX}})
-          EXPECT_EQ(write_to(cache.get(), pages, {s}, {p}), b.refuses_places ? MGRPO_INVALID_ARGUMENT : MGRPO_OK);
-        EXPECT_EQ(write_to(nullptr, pages, slot, pos), MGRPO_INVALID_ARGUMENT);
-        pages.blocks = int64_t{1} << 58;
-        EXPECT_EQ(write_to(cache.get(), pages, slot, pos), MGRPO_INVALID_ARGUMENT);
-        EXPECT_EQ(cache.values(), before);
-        EXPECT_EQ(write_to(cache.get(), table.pages(T.get(), kv_heads, hd), slot, pos), MGRPO_OK);
-        EXPECT_EQ(cache.values(), want);
-      }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -132,6 +133,36 @@ inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<
       return ::testing::AssertionFailure() << "at " << i << ": " << got[i] << ", expected " << want[i];
   return ::testing::AssertionSuccess();
 }
+
+// Where the blocks of sequences of up to max_len positions are, in no order; those of no sequence are there too.
+struct Table {
+  int64_t sequences, width, blocks, block;
+  Ints entries;
+
+  Table(int64_t sequences, int64_t max_len, int64_t block)
+      : sequences(sequences), width((max_len + block - 1) / block), blocks(sequences * width + 3), block(block),
+        entries(static_cast<size_t>(sequences * width)) {
+    std::vector<int32_t> order(static_cast<size_t>(blocks));
+    for (int64_t i = 0; i < blocks; i++) order[i] = static_cast<int32_t>(i);
+    std::shuffle(order.begin(), order.end(), std::mt19937(7));
+    std::copy_n(order.begin(), entries.size(), entries.begin());
+  }
+  mgrpo_pages pages(const int32_t *on_device, int64_t kv_heads, int64_t hd) const {
+    return {on_device, sequences, width, blocks, kv_heads, block, hd};
+  }
+  int64_t place(int64_t s, int64_t p, int64_t h, int64_t kv_heads) const {
+    return (entries[s * width + p / block] * kv_heads + h) * block + p % block;
+  }
+  // x [sequences, kv_heads, max_len, hd] in blocks; NaN where nothing is.
+  Floats in_blocks(const Floats &x, int64_t kv_heads, int64_t max_len, int64_t hd) const {
+    Floats cache(static_cast<size_t>(blocks * kv_heads * block * hd), NAN);
+    for (int64_t s = 0; s < sequences; s++)
+      for (int64_t h = 0; h < kv_heads; h++)
+        for (int64_t p = 0; p < max_len; p++)
+          std::copy_n(&x[((s * kv_heads + h) * max_len + p) * hd], hd, &cache[place(s, p, h, kv_heads) * hd]);
+    return cache;
+  }
+};
 
 // Runs f under n OpenMP threads.
 template <class F>

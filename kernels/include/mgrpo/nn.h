@@ -60,15 +60,34 @@ MGRPO_API int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, fl
 MGRPO_API int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
 MGRPO_API int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
 
-// Rotary position embedding, half-split, of the first `rotary` dimensions of each head: dimension i < rotary/2 is
-// paired with i + rotary/2.
-// y[i] = x[i] cos - x[i + rotary/2] sin, y[i + rotary/2] = x[i + rotary/2] cos + x[i] sin, with the angle's cosine
-// and sine at [pos[r], i]; the other dimensions stay.  x, y [rows, heads, hd]; rotary even, at most hd;
-// cos, sin [max_pos, rotary/2]; pos [rows] in [0, max_pos), else MGRPO_INVALID_ARGUMENT. inverse != 0 turns the other
-// way, which is the backward pass. Works in place (y == x).
-MGRPO_API int32_t mgrpo_rope_cpu(const float *x, const float *cos, const float *sin, const int32_t *pos, float *y,
-                                 int64_t rows, int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos,
-                                 int32_t inverse);
+// What becomes of the product of a layer's queries, keys and values before attention: it is split into heads, those of queries and
+// keys are normalised as mgrpo_rms_norm_cpu does, and then turned by their positions. A row of the product [rows, (heads +
+// 2 kv_heads) hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads,
+// and a row has at most 2^31 - 1 numbers.
+typedef struct mgrpo_heads {
+  int64_t heads, kv_heads, hd;
+  const void *q_norm, *k_norm;  // weights; both null: nothing is normalised
+  int32_t whole;                // 0: each head, by weights [hd]; else the heads of a row together, by weights [heads hd] and [kv_heads hd]
+  float offset;                 // of the weights, as there
+  double eps;
+  // Rotary position embedding, half-split, of the first `rotary` dimensions of each head, an even number: dimension i < rotary/2 is
+  // paired with i + rotary/2.  y[i] = x[i] cos - x[i + rotary/2] sin, y[i + rotary/2] = x[i + rotary/2] cos + x[i] sin, with the
+  // angle's cosine and sine at [pos[r], i]; the other dimensions stay. Without any that turns, these pointers may be null.
+  const float *cos, *sin;  // [max_pos, rotary/2]
+  int64_t rotary, max_pos;
+  const int32_t *pos;  // [rows] in [0, max_pos), else MGRPO_INVALID_ARGUMENT
+} mgrpo_heads;
+
+// q [rows, heads, hd], k, v [rows, kv_heads, hd].  Of normalised heads inv_q_or_null and inv_k_or_null [rows, groups] are written for
+// the backward pass, a group being a head, or the heads of a row together.
+MGRPO_API int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q_or_null,
+                                        float *inv_k_or_null, int64_t rows);
+
+// The backward pass. dqkv is written, dw_q_or_null and dw_k_or_null are accumulated into, as by mgrpo_rms_norm_bwd_cpu. qkv_or_null,
+// inv_q_or_null and inv_k_or_null are read of normalised heads alone.
+MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float *dv, const float *qkv_or_null, mgrpo_heads how,
+                                            const float *inv_q_or_null, const float *inv_k_or_null, float *dqkv, float *dw_q_or_null,
+                                            float *dw_k_or_null, int64_t rows);
 
 // Causal self-attention of `batch` segments packed end to end; grouped queries: query head h reads
 // key/value head h / (heads / kv_heads).  Segment s is the rows [cu[s], cu[s+1]); cu [batch + 1],
@@ -102,11 +121,11 @@ typedef struct mgrpo_pages {
   int64_t blocks, kv_heads, block, hd;
 } mgrpo_pages;
 
-// Row r of x becomes position pos[r] of sequence[r].  cache as pages says, x [rows, kv_heads, hd]; sequence [rows] in
-// [0, sequences), pos [rows] in [0, width * block), the blocks that the table names for them in [0, blocks), else
-// MGRPO_INVALID_ARGUMENT. Of rows that name the same place the last one stays.
-MGRPO_API int32_t mgrpo_cache_write_cpu(float *cache, const float *x, mgrpo_pages pages, const int32_t *sequence,
-                                        const int32_t *pos, int64_t rows);
+// mgrpo_split_heads_cpu with keys and values that go to caches: those of row r become position how.pos[r] of sequence[r].  k_cache,
+// v_cache as pages says; sequence [rows] in [0, sequences), how.pos [rows] in [0, width * block), the blocks that the table names for
+// them in [0, blocks), else MGRPO_INVALID_ARGUMENT. Of rows that name the same place the last one stays.
+MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
+                                        const int32_t *sequence, int64_t rows);
 
 // Row r attends to the first length[r] positions of sequence[r], with a window above 0 to the last window of them: the others
 // are not read, nor is what the table has for them.  q, out [rows, heads, hd]; k_cache, v_cache as pages says; sequence
@@ -120,7 +139,7 @@ MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cach
 
 // The same on a GPU: arrays in device memory, x, y, w and the like of one dtype, float32 or bfloat16; cos, sin, inv_rms and
 // dw are float32. Arithmetic is float32, a bfloat16 result is rounded once; the sum of mgrpo_add_rms_norm_cuda is rounded
-// before it is normalised. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
+// before it is normalised, and so is a head between norm and turn. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
 // Calls only enqueue: what lies in table, sequence, pos and length is not seen by the host. A row that names a place outside its
 // table or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
 // Scratch, allocated in the stream's order: for the norm's backward pass at most 1 KiB a column; for attention where
@@ -138,11 +157,13 @@ MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int
 MGRPO_API int32_t mgrpo_geglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_geglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                        void *stream);
-MGRPO_API int32_t mgrpo_rope_cuda(const void *x, const float *cos, const float *sin, const int32_t *pos, int32_t dtype, void *y,
-                                  int64_t rows, int64_t heads, int64_t hd, int64_t rotary, int64_t max_pos, int32_t inverse,
-                                  void *stream);
-MGRPO_API int32_t mgrpo_cache_write_cuda(void *cache, const void *x, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos,
-                                         int32_t dtype, int64_t rows, void *stream);
+MGRPO_API int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q_or_null,
+                                         float *inv_k_or_null, int64_t rows, void *stream);
+MGRPO_API int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *dv, const void *qkv_or_null, mgrpo_heads how,
+                                             const float *inv_q_or_null, const float *inv_k_or_null, int32_t dtype, void *dqkv,
+                                             float *dw_q_or_null, float *dw_k_or_null, int64_t rows, void *stream);
+MGRPO_API int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache,
+                                         mgrpo_pages pages, const int32_t *sequence, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,
                                               const int32_t *sequence, const int32_t *length, int32_t dtype, void *out, int64_t rows,
                                               int64_t heads, float scale, int64_t window, void *stream);
