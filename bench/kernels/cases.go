@@ -51,7 +51,7 @@ func full() []workload {
 	w.targets = []measure.Target{faster("torch-fused", 1.1)}
 	all = append(all, w)
 	for _, backward := range []int64{0, 1} {
-		all = append(all, norms(2048, 576, backward), addedNorms(2048, 576, backward), gates(2048, 1536, backward), rotations(2048, 9, 64, backward),
+		all = append(all, norms(2048, 576, backward), addedNorms(2048, 576, backward), gates(2048, 1536, backward), splits(2048, 9, 3, 64, backward),
 			attentions(16, 64, 192, 9, 3, 64, backward))
 	}
 	all = append(all, decodes(16, 1024, 9, 3, 64))
@@ -86,7 +86,7 @@ func gpu() []workload {
 	w.targets = []measure.Target{faster("torch-fused", 1)}
 	all = append(all, w)
 	for _, backward := range []int64{0, 1} {
-		all = append(all, addedNorms(8192, 4096, backward).inHalf(), gates(8192, 11_008, backward).inHalf(), rotations(8192, 32, 128, backward).inHalf())
+		all = append(all, addedNorms(8192, 4096, backward).inHalf(), gates(8192, 11_008, backward).inHalf(), splits(8192, 32, 8, 128, backward).inHalf())
 	}
 	for _, sequences := range []int64{8, 64} {
 		all = append(all, decodes(sequences, 1024, 14, 2, 64).inHalf(), decodes(sequences, 4096, 32, 8, 128).inHalf())
@@ -100,9 +100,9 @@ func quick() []workload {
 	return []workload{
 		logProbs(133, 1003, 0).inHalf(), logProbs(133, 1003, 1).inHalf(), lossFromLogits(256, 1003).inHalf(), linearLoss(640, 64, 1003).inHalf(),
 		addedNorms(37, 64, 0).inHalf(), addedNorms(37, 64, 1).inHalf(), gates(37, 64, 0).inHalf(), gates(37, 64, 1).inHalf(),
-		rotations(37, 3, 16, 0).inHalf(), rotations(37, 3, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
+		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
-		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), rotations(37, 3, 16, 0), rotations(37, 3, 16, 1),
+		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), splits(37, 6, 2, 16, 0), splits(37, 6, 2, 16, 1),
 		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1), samples(3, 1003),
 	}
 }
@@ -205,13 +205,15 @@ func gates(rows, width, backward int64) workload {
 	return w
 }
 
-func rotations(rows, heads, hd, backward int64) workload {
-	n := rows * heads * hd
-	w := workload{name: "rope", dims: dims{"rows": rows, "heads": heads, "head_dim": hd, "backward": backward}, shape: fmt.Sprintf("%d x %d x %d", rows, heads, hd),
-		bytes: bytes("8 N H d: read, write", 8*n), flops: flops("3 N H d", 3*float64(n)), peers: pytorch, caches: bothCaches, open: rope}
+// splits makes heads of a product, normalised and turned.
+func splits(rows, queries, kv, hd, backward int64) workload {
+	n := rows * (queries + 2*kv) * hd
+	w := workload{name: "heads", dims: dims{"rows": rows, "heads": queries, "kv_heads": kv, "head_dim": hd, "backward": backward},
+		shape: fmt.Sprintf("%d x %d/%d heads of %d", rows, queries, kv, hd), bytes: bytes("8 N (H + 2 KV) d: read, write", 8*n),
+		flops: flops("7 N (H + KV) d", 7*float64(rows*(queries+kv)*hd)), peers: pytorch, caches: bothCaches, open: heads}
 	if backward == 1 {
-		w.bytes = bytes("16 N H d: read, write; and back", 16*n)
-		w.flops = flops("6 N H d", 6*float64(n))
+		w.bytes = bytes("20 N (H + 2 KV) d: read, write; gradients and product read, one written", 20*n)
+		w.flops = flops("19 N (H + KV) d", 19*float64(rows*(queries+kv)*hd))
 	}
 	return w
 }

@@ -105,8 +105,8 @@ func swiglu(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-func rope(d *desk, n dims) *measure.Native {
-	rows, heads, hd := n["rows"], n["heads"], n["head_dim"]
+func heads(d *desk, n dims) *measure.Native {
+	rows, heads, kv, hd := n["rows"], n["heads"], n["kv_heads"], n["head_dim"]
 	position := make([]int32, rows)
 	var cosines, sines []float32
 	for p := range rows {
@@ -116,10 +116,16 @@ func rope(d *desk, n dims) *measure.Native {
 			cosines, sines = append(cosines, float32(c)), append(sines, float32(s))
 		}
 	}
-	cos, sin, pos := d.floats(cosines, rows, hd/2), d.floats(sines, rows, hd/2), d.ints(position)
+	how := torch.Heads{Heads: int(heads), KVHeads: int(kv), Eps: 1e-5, Cos: d.floats(cosines, rows, hd/2), Sin: d.floats(sines, rows, hd/2), Pos: d.ints(position)}
 	return layer{
-		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd)}, douts: d.gradients(n, 1, 3, rows, heads, hd),
-		f: func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Rope(x[0], cos, sin, pos)) },
+		leaves: []*torch.Tensor{d.uniform(1, 1, rows, (heads+2*kv)*hd), d.uniform(2, 1, hd), d.uniform(3, 1, hd)},
+		douts:  append(d.gradients(n, 1, 4, rows, heads, hd), d.gradients(n, 2, 5, rows, kv, hd)...),
+		f: func(x []*torch.Tensor) []*torch.Tensor {
+			how := how
+			how.QNorm, how.KNorm = x[1], x[2]
+			q, k, v := how.Split(x[0])
+			return []*torch.Tensor{q, k, v}
+		},
 	}.native(d)
 }
 

@@ -242,16 +242,23 @@ def swiglu(d):
     return Operator(work, [uniform(1, 1, n, 2 * f, dtype=real(d))], d["backward"], uniform(3, 1, n, f, dtype=real(d)))
 
 
-def rope(d):
-    n, heads, hd = d["rows"], d["heads"], d["head_dim"]
+def heads(d):
+    n, heads, kv, hd, t = d["rows"], d["heads"], d["kv_heads"], d["head_dim"], real(d)
     angle = torch.arange(n, dtype=torch.float64).unsqueeze(1) * 10000.0 ** (-torch.arange(hd // 2, dtype=torch.float64) * 2 / hd)
-    cos, sin = (torch.cat([x, x], -1).to(inputs.device, real(d)).unsqueeze(1) for x in (angle.cos(), angle.sin()))
+    cos, sin = (torch.cat([x, x], -1).to(inputs.device, t).unsqueeze(1) for x in (angle.cos(), angle.sin()))
 
-    def work(x, cos, sin):
+    def turned(x, w, cos, sin):
+        x = F.rms_norm(x, (hd,), w, 1e-5)
         a, b = x.chunk(2, -1)
         return x * cos + torch.cat([-b, a], -1) * sin
 
-    return Operator(work, [uniform(1, 1, n, heads, hd, dtype=real(d)), cos, sin], d["backward"], uniform(3, 1, n, heads, hd, dtype=real(d)))
+    def work(qkv, q_norm, k_norm, cos, sin):
+        q, k, v = qkv.view(n, -1, hd).split([heads, kv, kv], 1)
+        return turned(q, q_norm, cos, sin), turned(k, k_norm, cos, sin), v.contiguous()
+
+    given = [uniform(1, 1, n, (heads + 2 * kv) * hd, dtype=t), uniform(2, 1, hd, dtype=t), uniform(3, 1, hd, dtype=t), cos, sin]
+    gradients = [uniform(4, 1, n, heads, hd, dtype=t), uniform(5, 1, n, kv, hd, dtype=t), uniform(6, 1, n, kv, hd, dtype=t)]
+    return Operator(work, given, 3 * d["backward"], *gradients)
 
 
 def attention(d):
@@ -308,7 +315,7 @@ class Sample(Operator):
 
 CASES = {
     "group_advantage": Advantage, "token_logprob": LogProb, "policy_loss_from_logits": PolicyLoss, "linear_policy_loss": LinearPolicyLoss,
-    "rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "swiglu": swiglu, "rope": rope, "attention_packed": attention, "decode_attention": decode_attention,
+    "rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "swiglu": swiglu, "heads": heads, "attention_packed": attention, "decode_attention": decode_attention,
     "linear": linear, "sample": Sample,
 }
 

@@ -93,10 +93,6 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 		p.elementwise(t, 1, 4*c.Hidden) // reads two, writes their sum and its norm
 	case "attended_norm", "mlp_norm":
 		p.elementwise(t, 1, 2*c.Hidden)
-	case "q_norm":
-		p.elementwise(t, 1, 2*c.Heads*c.HeadDim)
-	case "k_norm":
-		p.elementwise(t, 1, 2*c.KVHeads*c.HeadDim)
 	case "qkv", "o", "gate_up", "down":
 		p.product(&f.products, p.n(), l, 1, 1)
 		if l.Name == "gate_up" {
@@ -143,13 +139,10 @@ func (p pass) elementwise(t *Time, kernels float64, values int) {
 	t.work(p.launch(kernels), p.a.value()*float64(values)*p.n(), p.d.Copy, 0, 1)
 }
 
-// attention is rotation, writing the cache, and attention itself.
+// attention is what makes heads of the product of queries, keys and values, normalised, turned and in the cache, and attention itself.
 func (p pass) attention(t *Time, window int) {
 	q, kv := p.a.Arch.Heads*p.a.Arch.HeadDim, p.a.Arch.KVHeads*p.a.Arch.HeadDim
-	p.elementwise(t, 2, 2*(q+kv))
-	if !p.trains {
-		p.elementwise(t, 2, 4*kv)
-	}
+	p.elementwise(t, 1, 2*(q+2*kv))
 	bytes := p.a.value() * 2 * (float64(kv)*p.rows.keys(window)/p.passes + float64(q)*p.n())
 	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)
 }

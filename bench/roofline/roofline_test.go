@@ -111,8 +111,8 @@ func TestFloorOfOneThing(t *testing.T) {
 	}
 	launches := fast()
 	launches.Launch = 1
-	// Norms, projections, head norms, rotations, cache writes, attention, the gate; the last norm is not counted, the head and the draw are.
-	if got, want := Floor(launches, a, w).Of(Decoding).Seconds(), 100.0*float64(c.Layers*(2+4+2+2+2+1+1)+2); got != want {
+	// Norms, projections, heads, attention, the gate; the last norm is not counted, the head and the draw are.
+	if got, want := Floor(launches, a, w).Of(Decoding).Seconds(), 100.0*float64(c.Layers*(2+4+1+1+1)+2); got != want {
 		t.Errorf("decoding launches %v kernels, want %v", got, want)
 	}
 	moves := fast()

@@ -67,14 +67,6 @@ func GeGLU(gateUp *Tensor) *Tensor {
 	return s.take("geglu", C.mgt_geglu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// Rope rotates x [T, H, hd] by position: elements i and i + R/2 of a head are the plane that turns by the angle whose
-// cosine and sine are cos[pos, i] and sin[pos, i]; elements from R on stay. cos and sin are float32 [P, R/2] with R at
-// most hd, pos is int32 [T] with values below P; on a GPU any other value gives NaN instead of an error. No gradient flows to cos and sin.
-func Rope(x, cos, sin, pos *Tensor) *Tensor {
-	s := x.scopeFor("rope", cos, sin, pos)
-	return s.take("rope", C.mgt_rope(s.dev.native, x.handle, cos.handle, sin.handle, pos.handle), x, cos, sin, pos)
-}
-
 // AttentionPacked is causal attention within each of B segments laid end to end: q [T, H, hd], k and v
 // [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
 // with head h/(H/KV) of k and v; scores are multiplied by scale. A row sees itself and all that the row
@@ -92,16 +84,8 @@ func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int) *T
 		q, k, v, cu, follows)
 }
 
-// CacheWrite makes row r of x [T, KV, hd] position pos[r] of sequence[r] in a cache in blocks, [N, KV, B, hd], B a power
-// of two: position p is place p % B of the block that table[sequence[r], p / B] names. table is int32 [S, W], sequence and pos
-// are int32 [T]. On a GPU a row that names a place outside of the cache is not written and is no error.
-func CacheWrite(cache, x, table, sequence, pos *Tensor) {
-	s := cache.scopeFor("cache write", x, table, sequence, pos)
-	must("cache write", C.mgt_cache_write_(s.dev.native, cache.handle, x.handle, table.handle, sequence.handle, pos.handle), cache, x, table, sequence, pos)
-}
-
-// AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches as CacheWrite
-// has them, with a window above 0 to the last window of them: result [T, H, hd]; sequence and length int32 [T], lengths from
+// AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches as Heads.Cache
+// fills them, with a window above 0 to the last window of them: result [T, H, hd]; sequence and length int32 [T], lengths from
 // 1 to W·B. Neither the blocks of other positions nor their entries in the table are read. No gradient is
 // recorded. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
 // the blocks that have them. On a GPU a place outside of the cache may give NaN instead of an error, which the host would have to

@@ -31,6 +31,14 @@ func layers() []layer {
 		angle := float64(i/4) / math.Pow(100, float64(i%4)/4)
 		cos[i], sin[i] = float64(float32(math.Cos(angle))), float64(float32(math.Sin(angle)))
 	}
+	splitBy := func(s *Scope, in []*Tensor, how Heads) []*Tensor {
+		how.Cos, how.Sin, how.Pos = from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)
+		if len(in) == 3 {
+			how.QNorm, how.KNorm = in[1], in[2]
+		}
+		q, k, v := how.Split(in[0])
+		return []*Tensor{q, k, v}
+	}
 	return []layer{
 		{"linear", [][]int64{{5, 6}, {3, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(Linear(in[0], in[1], nil)) },
@@ -81,26 +89,20 @@ func layers() []layer {
 			func(s *Scope, in []*Tensor) []*Tensor { return one(GeGLU(in[0])) },
 			func(in [][]float64) []float64 { return gluOracle(in[0], 7, geluTanh) }},
 		experts("experts", false), experts("experts, weights normalised", true),
-		{"rope", [][]int64{{5, 2, 8}},
+		{"heads", [][]int64{{5, 32}},
+			func(s *Scope, in []*Tensor) []*Tensor { return splitBy(s, in, Heads{Heads: 2, KVHeads: 1}) },
+			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 8, 0) }},
+		{"heads that turn in part", [][]int64{{5, 44}},
+			func(s *Scope, in []*Tensor) []*Tensor { return splitBy(s, in, Heads{Heads: 2, KVHeads: 1}) },
+			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 11, 0) }},
+		{"normalised heads", [][]int64{{5, 32}, {8}, {8}},
+			func(s *Scope, in []*Tensor) []*Tensor { return splitBy(s, in, Heads{Heads: 2, KVHeads: 1, Eps: eps}) },
+			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 8, 0) }},
+		{"heads normalised together by weights from 1", [][]int64{{5, 32}, {16}, {8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(Rope(in[0], from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)))
+				return splitBy(s, in, Heads{Heads: 2, KVHeads: 1, Offset: 1, Eps: eps})
 			},
-			func(in [][]float64) []float64 { return ropeOracle(in[0], cos, sin, pos, 2, 8) }},
-		{"rope of a part of the head", [][]int64{{5, 2, 11}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(Rope(in[0], from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)))
-			},
-			func(in [][]float64) []float64 {
-				var head, y []float64 // the first 8 of 11
-				for at := 0; at < len(in[0]); at += 11 {
-					head = append(head, in[0][at:at+8]...)
-				}
-				head = ropeOracle(head, cos, sin, pos, 2, 8)
-				for h := range len(head) / 8 {
-					y = append(append(y, head[8*h:8*h+8]...), in[0][11*h+8:11*h+11]...)
-				}
-				return y
-			}},
+			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 8, 1) }},
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0))
@@ -347,6 +349,10 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
 	cu, sequence, table := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}, []int32{5, 0, 3, -1, -1, -1, 2, 6, -1}
 	pos, lengths := []int32{0, 1, 2, 3, 0, 1, 2, 3, 4}, []int32{1, 2, 3, 4, 1, 2, 3, 4, 5}
+	var product []float64
+	for r := range T {
+		product = slices.Concat(product, q[r*heads*hd:(r+1)*heads*hd], k[r*kv*hd:(r+1)*kv*hd], v[r*kv*hd:(r+1)*kv*hd])
+	}
 	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5, window)
 	for _, p := range precisions {
 		do(t, d, func(s *Scope) {
@@ -355,8 +361,10 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 			kc.Zero_() // positions past a length may hold anything finite
 			vc.Zero_()
 			S, P, L, table := s.FromInt32(sequence, T), s.FromInt32(pos, T), s.FromInt32(lengths, T), s.FromInt32(table, 3, 3)
-			CacheWrite(kc, K, table, S, P)
-			CacheWrite(vc, V, table, S, P)
+			how := Heads{Heads: heads, KVHeads: kv, Pos: P}
+			if !how.Cache(from(s, product, p.dt, T, (heads+2*kv)*hd), kc, vc, table, S).Equal(Q) {
+				t.Error("queries are not as they were")
+			}
 			out := AttentionCached(Q, kc, vc, table, S, L, 0.5, window)
 			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
 			promised := p.dt == Float32 && !d.IsCUDA() // bits are, on a CPU alone
@@ -439,6 +447,10 @@ func TestCachedAttentionOfAPromptGathersOnce(t *testing.T) {
 
 func TestLayerErrors(t *testing.T) {
 	d := open(t)
+	toCache := func(s *Scope, table *Tensor, sequence, pos int32) {
+		Heads{Heads: 1, KVHeads: 1, Pos: s.FromInt32([]int32{pos}, 1)}.Cache(s.Zeros(Float32, 1, 12), s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 2, 1, 4, 4),
+			table, s.FromInt32([]int32{sequence}, 1))
+	}
 	for _, c := range []struct {
 		name, want string
 		run        func(s *Scope)
@@ -448,11 +460,23 @@ func TestLayerErrors(t *testing.T) {
 		{"embedding", "out of range", func(s *Scope) { Embedding(s.Zeros(Float32, 2, 3), s.FromInt32([]int32{2}, 1)) }},
 		{"rms norm", "do not agree on D", func(s *Scope) { RMSNorm(s.Zeros(Float32, 2, 3), s.Zeros(Float32, 4), 0, 1e-5) }},
 		{"swiglu", "even", func(s *Scope) { SwiGLU(s.Zeros(Float32, 2, 3)) }},
-		{"rope position", "position", func(s *Scope) {
-			Rope(s.Zeros(Float32, 1, 1, 4), s.Zeros(Float32, 3, 2), s.Zeros(Float32, 3, 2), s.FromInt32([]int32{3}, 1))
+		{"heads position", "position", func(s *Scope) {
+			Heads{Heads: 1, KVHeads: 1, Cos: s.Zeros(Float32, 3, 2), Sin: s.Zeros(Float32, 3, 2), Pos: s.FromInt32([]int32{3}, 1)}.Split(s.Zeros(Float32, 1, 12))
 		}},
-		{"rope dtype", "must be int32 [1]", func(s *Scope) {
-			Rope(s.Zeros(Float32, 1, 1, 4), s.Zeros(Float32, 3, 2), s.Zeros(Float32, 3, 2), s.FromInt64([]int64{0}, 1))
+		{"heads dtype", "must be int32 [1]", func(s *Scope) {
+			Heads{Heads: 1, KVHeads: 1, Pos: s.FromInt64([]int64{0}, 1)}.Split(s.Zeros(Float32, 1, 12))
+		}},
+		{"heads tables", "cos and sin must be float32 [P, 2 at most]", func(s *Scope) {
+			Heads{Heads: 1, KVHeads: 1, Cos: s.Zeros(Float32, 3, 3), Sin: s.Zeros(Float32, 3, 3), Pos: s.Zeros(Int32, 1)}.Split(s.Zeros(Float32, 1, 12))
+		}},
+		{"heads of a product", "qkv must be [T, (H + 2 KV) hd] of 4 heads", func(s *Scope) {
+			Heads{Heads: 2, KVHeads: 1, Pos: s.Zeros(Int32, 1)}.Split(s.Zeros(Float32, 1, 10))
+		}},
+		{"heads in groups", "multiple of those of keys", func(s *Scope) {
+			Heads{Heads: 3, KVHeads: 2, Pos: s.Zeros(Int32, 1)}.Split(s.Zeros(Float32, 1, 14))
+		}},
+		{"heads' norms", "norms of heads must be [4], or of all of them together [8] and [4]", func(s *Scope) {
+			Heads{Heads: 2, KVHeads: 1, QNorm: s.Zeros(Float32, 8), KNorm: s.Zeros(Float32, 8), Pos: s.Zeros(Int32, 1)}.Split(s.Zeros(Float32, 1, 16))
 		}},
 		{"attention offsets", "cu must rise from 0", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
@@ -474,18 +498,10 @@ func TestLayerErrors(t *testing.T) {
 			x := s.Zeros(Float32, 4, 2, 8)
 			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1, 0)
 		}},
-		{"cache sequence", "inside the cache", func(s *Scope) {
-			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.Zeros(Int32, 2, 1), s.FromInt32([]int32{2}, 1), s.FromInt32([]int32{0}, 1))
-		}},
-		{"cache position", "inside the cache", func(s *Scope) {
-			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.Zeros(Int32, 2, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{-1}, 1))
-		}},
-		{"cache block", "inside the cache", func(s *Scope) {
-			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.FromInt32([]int32{2}, 1, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{0}, 1))
-		}},
-		{"cache table", "the table must be int32 [S, W]", func(s *Scope) {
-			CacheWrite(s.Zeros(Float32, 2, 1, 4, 4), s.Zeros(Float32, 1, 1, 4), s.Zeros(Int32, 2), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{0}, 1))
-		}},
+		{"cache sequence", "inside the cache", func(s *Scope) { toCache(s, s.Zeros(Int32, 2, 1), 2, 0) }},
+		{"cache position", "inside the cache", func(s *Scope) { toCache(s, s.Zeros(Int32, 2, 1), 0, -1) }},
+		{"cache block", "inside the cache", func(s *Scope) { toCache(s, s.FromInt32([]int32{2}, 1, 1), 0, 0) }},
+		{"cache table", "the table must be int32 [S, W]", func(s *Scope) { toCache(s, s.Zeros(Int32, 2), 0, 0) }},
 		{"cached length", "inside the cache", func(s *Scope) {
 			c := s.Zeros(Float32, 2, 1, 4, 4)
 			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.Zeros(Int32, 2, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{5}, 1), 1, 0)

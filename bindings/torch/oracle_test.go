@@ -56,9 +56,25 @@ func gluOracle(x []float64, f int, activation func(float64) float64) []float64 {
 	return y
 }
 
-func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd int) []float64 {
-	y := make([]float64, len(x))
-	half := hd / 2
+// headsOracle splits the rows of a product in[0] into two heads of queries, one of keys and one of values, normalised by the weights
+// in[1] and in[2] where there are any, whose first 8 dimensions turn: all queries, all keys, all values.
+func headsOracle(in [][]float64, cos, sin []float64, pos []int32, hd int, offset float64) []float64 {
+	take := func(from, heads int) (x []float64) {
+		for r := range pos {
+			x = append(x, in[0][(4*r+from)*hd:(4*r+from+heads)*hd]...)
+		}
+		return x
+	}
+	q, k, v := take(0, 2), take(2, 1), take(3, 1)
+	if len(in) == 3 {
+		q, k = rmsNormOracle(q, in[1], offset, 1e-5), rmsNormOracle(k, in[2], offset, 1e-5)
+	}
+	return slices.Concat(ropeOracle(q, cos, sin, pos, 2, hd, 8), ropeOracle(k, cos, sin, pos, 1, hd, 8), v)
+}
+
+func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd, rotary int) []float64 {
+	y := slices.Clone(x)
+	half := rotary / 2
 	for r, p := range pos {
 		for h := range heads {
 			for i := range half {

@@ -219,8 +219,8 @@ func TestAdaptedGreedy(t *testing.T) {
 				for j := range pos {
 					pos[j], length[j] = int32(from+j), int32(from+j+1)
 				}
-				r := Rows{Sequence: s.FromInt32(sequence, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
-				hidden := f.m.Generation.Hidden(s, s.FromInt32(ids[from:], n), Pass{Pos: r.Pos, Attention: cache.At(r)})
+				r := Rows{Sequence: s.FromInt32(sequence, n), Length: s.FromInt32(length, n)}
+				hidden := f.m.Generation.Hidden(s, s.FromInt32(ids[from:], n), Pass{Pos: s.FromInt32(pos, n), Attention: cache.At(r)})
 				logits := floats(torch.Linear(hidden.Narrow(0, n-1, 1), f.m.Generation.Head(), nil))
 				near(t, fmt.Sprintf("logits of token %d", i), logits, f.fixture.want["greedy_logits"].Data[i*vocab:][:vocab], tolLogits)
 				best := 0

@@ -42,9 +42,9 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 	return c, nil
 }
 
-// Rows maps the rows of one forward pass to the cache: row r is position Pos[r] of the sequence whose blocks row Sequence[r] of
+// Rows maps the rows of one forward pass to the cache: row r is a position, Pass.Pos[r], of the sequence whose blocks row Sequence[r] of
 // the tables lists, and attends to its first Length[r] = Pos[r]+1 tokens, or to the last of them that the layer's window holds. Int32 [T] each.
-type Rows struct{ Sequence, Pos, Length *torch.Tensor }
+type Rows struct{ Sequence, Length *torch.Tensor }
 
 // At returns the attention of a pass that appends rows to the cache and attends to all earlier positions.
 func (c *Cache) At(r Rows) Attention { return cachedAttention{c, r} }
@@ -54,11 +54,10 @@ type cachedAttention struct {
 	rows Rows
 }
 
-func (a cachedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor {
-	table := a.c.tables[a.c.group[layer]]
-	torch.CacheWrite(a.c.k[layer], k, table, a.rows.Sequence, a.rows.Pos)
-	torch.CacheWrite(a.c.v[layer], v, table, a.rows.Sequence, a.rows.Pos)
-	return torch.AttentionCached(q, a.c.k[layer], a.c.v[layer], table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
+func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor {
+	k, v, table := a.c.k[layer], a.c.v[layer], a.c.tables[a.c.group[layer]]
+	q := heads.Cache(qkv, k, v, table, a.rows.Sequence)
+	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
 }
 
 // List makes blocks the entries from `from` on of a sequence in the table of a group.

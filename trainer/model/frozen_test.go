@@ -161,8 +161,8 @@ func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
 	cache := newCache(t, m, 1, len(ids))
 	do(t, m, func(s *torch.Scope) {
 		n := int64(len(ids))
-		r := Rows{Sequence: s.FromInt32(make([]int32, n), n), Pos: s.FromInt32([]int32{0, 1, 2, 3, 4}, n), Length: s.FromInt32([]int32{1, 2, 3, 4, 5}, n)}
-		hidden := m.Generation.Hidden(s, s.FromInt32(ids, n), Pass{Pos: r.Pos, Attention: cache.At(r)})
+		r := Rows{Sequence: s.FromInt32(make([]int32, n), n), Length: s.FromInt32([]int32{1, 2, 3, 4, 5}, n)}
+		hidden := m.Generation.Hidden(s, s.FromInt32(ids, n), Pass{Pos: s.FromInt32([]int32{0, 1, 2, 3, 4}, n), Attention: cache.At(r)})
 		logits = floats(torch.Linear(hidden.Narrow(0, n-1, 1), m.Generation.Head(), nil))
 	})
 	return logits

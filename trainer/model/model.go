@@ -65,10 +65,10 @@ type layer struct {
 	rotation              rotation
 }
 
-// Attention separates the decoder from packed training and cached generation, which implement it. q [T, Heads, HeadDim]
-// and k, v [T, KVHeads, HeadDim], after norms and rotary embedding, give [T, Heads, HeadDim].
+// Attention separates the decoder from packed training and cached generation, which implement it. The product qkv of a layer,
+// whose heads are normalised and turned as heads says, gives [T, Heads, HeadDim].
 type Attention interface {
-	Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor
+	Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor
 }
 
 // Pass is what a forward pass of T rows knows of them beside their tokens.
@@ -413,20 +413,14 @@ func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.T
 
 // attended is the residual after attention, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
-	q, k, v := l.project(h, pass)
-	if l.qNorm != nil {
-		q, k = l.headsNorm(q, l.qNorm), l.headsNorm(k, l.kNorm)
-	}
-	q, k = l.rotation.of(q, pass.Pos), l.rotation.of(k, pass.Pos)
-	a := pass.Attention.Attend(i, q, k, v).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
+	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos)).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
 	return addNorm(l.cfg, x, norm(l.cfg, l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
 }
 
-// headsNorm is the norm of queries or keys x [T, heads, HeadDim]: of each head, or of all heads together, whichever the
-// weight is as large as.
-func (l *layer) headsNorm(x, weight *torch.Tensor) *torch.Tensor {
-	heads, hd, of := x.Size(1), x.Size(2), weight.Size(0)
-	return norm(l.cfg, x.View(-1, heads*hd/of, of), weight).View(-1, heads, hd)
+// heads says how the product of queries, keys and values at the positions pos becomes heads.
+func (l *layer) heads(pos *torch.Tensor) torch.Heads {
+	return torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeads, QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos}
 }
 
 // mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
@@ -439,18 +433,6 @@ func (l *layer) mlp(h *torch.Tensor, pass Pass) *torch.Tensor {
 		return l.down.of(torch.GeGLU(gateUp), pass.Adapters)
 	}
 	return l.down.of(torch.SwiGLU(gateUp), pass.Adapters)
-}
-
-// project is the fused q, k, v projection, split into heads.
-func (l *layer) project(h *torch.Tensor, pass Pass) (q, k, v *torch.Tensor) {
-	qkv := l.qkv.of(h, pass.Adapters)
-	hd, from := int64(l.cfg.HeadDim), int64(0)
-	take := func(heads int) *torch.Tensor {
-		t := qkv.Narrow(1, from, int64(heads)*hd).View(-1, int64(heads), hd)
-		from += int64(heads) * hd
-		return t
-	}
-	return take(l.cfg.Heads), take(l.cfg.KVHeads), take(l.cfg.KVHeads)
 }
 
 // Close frees the model's memory.

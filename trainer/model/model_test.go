@@ -246,8 +246,8 @@ func TestCachedRows(t *testing.T) {
 					rows, pos, length = append(rows, int32(sequence)), append(pos, int32(p)), append(length, int32(p+1))
 				}
 				k := int64(to - from)
-				r := Rows{Sequence: s.FromInt32(rows, k), Pos: s.FromInt32(pos, k), Length: s.FromInt32(length, k)}
-				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: r.Pos, Attention: cache.At(r)})
+				r := Rows{Sequence: s.FromInt32(rows, k), Length: s.FromInt32(length, k)}
+				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: s.FromInt32(pos, k), Attention: cache.At(r)})
 				return floats(torch.Linear(h, f.m.Head(), nil))
 			}
 			prompt := step(0, 0, n)

@@ -10,14 +10,6 @@ import (
 // rotation is the tables of a rotary embedding, fp32 [positions, planes]; nil where a layer has none.
 type rotation struct{ cos, sin *torch.Tensor }
 
-// of rotates x [T, heads, HeadDim] by the positions pos.
-func (r rotation) of(x, pos *torch.Tensor) *torch.Tensor {
-	if r.cos == nil {
-		return x
-	}
-	return torch.Rope(x, r.cos, r.sin, pos)
-}
-
 // rotationsOf are the tables of all layers. They are kept.
 func rotationsOf(s *torch.Scope, cfg *arch.Config, positions int) map[arch.Rotary]rotation {
 	all := map[arch.Rotary]rotation{}

@@ -113,8 +113,8 @@ func appendRows(s *torch.Scope, m *Model, c *Cache, ids []int32, from int) []flo
 		pos[i], length[i] = int32(from+i), int32(from+i+1)
 	}
 	n := int64(len(ids))
-	r := Rows{Sequence: s.FromInt32(sequence, n), Pos: s.FromInt32(pos, n), Length: s.FromInt32(length, n)}
-	hidden := m.Hidden(s, s.FromInt32(ids, n), Pass{Pos: r.Pos, Attention: c.At(r)})
+	r := Rows{Sequence: s.FromInt32(sequence, n), Length: s.FromInt32(length, n)}
+	hidden := m.Hidden(s, s.FromInt32(ids, n), Pass{Pos: s.FromInt32(pos, n), Attention: c.At(r)})
 	logits := make([]float32, m.Config.VocabSize)
 	torch.Linear(hidden.Narrow(0, n-1, 1), m.Head(), nil).Float32s(logits)
 	return logits

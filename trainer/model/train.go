@@ -23,7 +23,8 @@ type packedAttention struct {
 	scale       float64
 }
 
-func (a packedAttention) Attend(layer int, q, k, v *torch.Tensor) *torch.Tensor {
+func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor {
+	q, k, v := heads.Split(qkv)
 	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer))
 }
 

@@ -106,7 +106,8 @@ func layers() []kernel {
 		}),
 		layer("swiglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(in[0])) }),
 		layer("geglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.GeGLU(in[0])) }),
-		layer("rope", shaped([]int64{0, 3, 27}), rotated),
+		layer("heads", shaped([]int64{0, 4 * 27}, []int64{27}, []int64{27}), split),
+		layer("heads normalised together", shaped([]int64{0, 4 * 27}, []int64{2 * 27}, []int64{27}), split),
 		layer("attention_packed", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 0))
 		}),
@@ -118,7 +119,7 @@ func layers() []kernel {
 			logp, entropy := torch.HeadLogProb(in[0], in[1], t.ints(index(9, t.rows, 301)...), 0.7, 3)
 			return []*torch.Tensor{logp, entropy}
 		}),
-		{"attention_cached", floatBound, cached},
+		{"heads to the cache and its attention", floatBound, cached},
 		{"lora", floatBound, adapted},
 		{"linear_bf16", amxBound, halved},
 		{"moe_bf16", amxBound, halvedExperts},
@@ -133,9 +134,16 @@ func layers() []kernel {
 	return ks
 }
 
-// rotated turns 22 of 27 dimensions.
-func rotated(t *trial, in []*torch.Tensor) []*torch.Tensor {
-	const half, positions = 11, 19
+// split makes two heads of queries, and one of keys and of values, of a product. 22 of their 27 dimensions turn.
+func split(t *trial, in []*torch.Tensor) []*torch.Tensor {
+	q, k, v := t.heads(in[1], in[2], index(8, in[0].Size(0), positions)).Split(in[0])
+	return []*torch.Tensor{q, k, v}
+}
+
+const positions = 41 // that heads can have
+
+func (t *trial) heads(q, k *torch.Tensor, pos []int32) torch.Heads {
+	const half = 11
 	var cos, sin []float32
 	for p := range positions {
 		for i := range half {
@@ -143,8 +151,8 @@ func rotated(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			cos, sin = append(cos, float32(c)), append(sin, float32(s))
 		}
 	}
-	at := t.ints(index(8, in[0].Size(0), positions)...)
-	return one(torch.Rope(in[0], t.s.FromFloat32(cos, positions, half), t.s.FromFloat32(sin, positions, half), at))
+	return torch.Heads{Heads: 2, KVHeads: 1, QNorm: q, KNorm: k, Offset: 1, Eps: normEps,
+		Cos: t.s.FromFloat32(cos, positions, half), Sin: t.s.FromFloat32(sin, positions, half), Pos: t.ints(pos...)}
 }
 
 // mixed is a mixture of 4 experts, 2 a token. The choice is given: in float64 another would be taken of near equals.
@@ -157,23 +165,22 @@ func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	return one(torch.Experts(in[0], chosen, weight, in[2], in[3]))
 }
 
-// cached attends to keys and values in blocks that lie anywhere.
+// cached attends to the keys and values of a product, in blocks that lie anywhere.
 func cached(t *trial) error {
-	const tokens, heads, kv, hd, block = 41, 4, 2, 40, 8
+	const tokens, hd, block = 41, 27, 8
 	var sequence, pos, length []int32
 	for i := range int32(tokens) {
 		sequence, pos, length = append(sequence, i%2), append(pos, i/2), append(length, i/2+1)
 	}
 	table := t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)
 	attend := func(real torch.DType) *torch.Tensor {
-		q, k, v := t.tensor(0, tokens, heads, hd).To(real), t.tensor(1, tokens, kv, hd).To(real), t.tensor(2, tokens, kv, hd).To(real)
-		keys, vals := t.s.Zeros(real, 6, kv, block, hd), t.s.Zeros(real, 6, kv, block, hd)
-		torch.CacheWrite(keys, k, table, t.ints(sequence...), t.ints(pos...))
-		torch.CacheWrite(vals, v, table, t.ints(sequence...), t.ints(pos...))
+		how := t.heads(t.tensor(1, hd).To(real), t.tensor(2, hd).To(real), pos)
+		keys, vals := t.s.Zeros(real, 6, 1, block, hd), t.s.Zeros(real, 6, 1, block, hd)
+		q := how.Cache(t.tensor(0, tokens, 4*hd).To(real), keys, vals, table, t.ints(sequence...))
 		return torch.AttentionCached(q, keys, vals, table, t.ints(sequence...), t.ints(length...), 0.3, 11)
 	}
 	var got *torch.Tensor
-	err := t.work(tokens*heads*hd, func() error { got = attend(t.real); return nil })
+	err := t.work(tokens*2*hd, func() error { got = attend(t.real); return nil })
 	t.compareTensors(got, attend(torch.Float64))
 	return err
 }

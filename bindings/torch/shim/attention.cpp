@@ -27,6 +27,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "mgrpo/nn.h"
+#include "pages.h"
 
 namespace {
 
@@ -290,10 +291,6 @@ at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::
   return attend_ragged(q, seen(k, g), seen(v, g), cu, g.key_offsets, g, scale, window);
 }
 
-mgrpo_pages pages_of(const at::Tensor &cache, const at::Tensor &table) {
-  return {table.const_data_ptr<int32_t>(), table.size(0), table.size(1), cache.size(0), cache.size(1), cache.size(2), cache.size(3)};
-}
-
 // Our kernel, which only enqueues its work on a GPU.
 at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &table, const at::Tensor &sequence,
                   const at::Tensor &length, double scale, int64_t window) {
@@ -432,14 +429,6 @@ at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at:
   return out;
 }
 
-void check_cache(const at::Tensor &cache, const at::Tensor &table, int64_t kv, int64_t hd, const at::Tensor &like) {
-  TORCH_CHECK(cache.dim() == 4 && cache.size(1) == kv && cache.size(3) == hd && cache.is_contiguous() && cache.scalar_type() == like.scalar_type() &&
-                  cache.device() == like.device(),
-              "the cache must be [N, ", kv, ", B, ", hd, "] of ", like.scalar_type(), ", contiguous and on ", like.device());
-  TORCH_CHECK(table.dim() == 2 && table.is_contiguous() && table.scalar_type() == at::kInt && table.device() == like.device(),
-              "the table must be int32 [S, W], contiguous and on ", like.device());
-}
-
 }  // namespace
 
 mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale,
@@ -463,31 +452,6 @@ mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *
     }
     auto qc = Q.contiguous(), kc = K.contiguous(), vc = V.contiguous();
     return recorded(Q, K, V) ? Packed::apply(qc, kc, vc, CU, follows, scale, window) : packed(qc, kc, vc, CU, follows, scale, window, nullptr);
-  });
-}
-
-char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *table, void *sequence, void *pos) {
-  return run(d, [&] {
-    at::NoGradGuard no_grad;
-    auto &C = ref(cache);
-    const auto &X = ref(x), &T = ref(table), &S = ref(sequence), &P = ref(pos);
-    TORCH_CHECK(X.dim() == 3, "x must be [T, KV, hd]");
-    int64_t rows = X.size(0), block = C.size(2);
-    check_cache(C, T, X.size(1), X.size(2), X);
-    auto sequences = int32s(S, rows, "sequence", X), positions = int32s(P, rows, "pos", X);
-    auto xc = X.contiguous();
-    if (C.is_cuda() && ours(C)) {
-      check_status(the_cuda_part->cache_write(C.mutable_data_ptr(), xc.const_data_ptr(), pages_of(C, T), sequences, positions,
-                                              int32_t(C.scalar_type()), rows, stream_of(C)));
-      return;
-    }
-    if (cpu_fp32(C)) {
-      check_status(mgrpo_cache_write_cpu(C.mutable_data_ptr<float>(), xc.const_data_ptr<float>(), pages_of(C, T), sequences, positions, rows),
-                   ": is every sequence and position inside the cache?");
-      return;
-    }
-    auto which = T.index({S, P.floor_divide(block)});
-    C.transpose(1, 2).index_put_({which, P.remainder(block)}, xc);
   });
 }
 

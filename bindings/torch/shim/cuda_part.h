@@ -37,8 +37,9 @@ struct cuda_part {
   decltype(&mgrpo_swiglu_bwd_cuda) swiglu_bwd;
   decltype(&mgrpo_geglu_cuda) geglu;
   decltype(&mgrpo_geglu_bwd_cuda) geglu_bwd;
-  decltype(&mgrpo_rope_cuda) rope;
-  decltype(&mgrpo_cache_write_cuda) cache_write;
+  decltype(&mgrpo_split_heads_cuda) split_heads;
+  decltype(&mgrpo_split_heads_bwd_cuda) split_heads_bwd;
+  decltype(&mgrpo_cache_heads_cuda) cache_heads;
   decltype(&mgrpo_attention_cached_cuda) attention_cached;
   decltype(&mgrpo_lora_add_cuda) lora_add;
   decltype(&mgrpo_moe_route_cuda) moe_route;

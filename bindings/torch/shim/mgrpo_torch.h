@@ -161,9 +161,21 @@ MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double offset, 
 MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double offset, double eps);
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_geglu(mgt_device *d, void *gate_up);
-MGT_API mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos);
+// How a product of queries, keys and values becomes heads; NULL for what there is not.
+typedef struct {
+  int64_t heads, kv_heads;
+  void *q_norm, *k_norm;
+  double offset, eps;
+  void *cos, *sin;
+  void *pos;
+} mgt_heads;
+typedef struct {
+  mgt_tensor q, k, v;
+  char *error;
+} mgt_split;
+MGT_API mgt_split mgt_split_heads(mgt_device *d, void *qkv, mgt_heads how);
+MGT_API mgt_tensor mgt_cache_heads(mgt_device *d, void *qkv, mgt_heads how, void *k_cache, void *v_cache, void *table, void *sequence);
 MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale, int64_t window);
-MGT_API char *mgt_cache_write_(mgt_device *d, void *cache, void *x, void *table, void *sequence, void *pos);
 MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
                                         double scale, int64_t window);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,

@@ -1,10 +1,9 @@
-// The layers around attention: linear, embedding, RMS norm, SwiGLU, rotary position embedding.
+// The layers around attention: linear, embedding, RMS norm, gated activations.
 // Float32, on a GPU also bfloat16, runs our kernels but for products of matrices in training and on a GPU; other tensors run
 // LibTorch's operators.
 #include "mgrpo/nn.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
@@ -21,6 +20,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "norm.h"
 #include "quant.h"
 #include "remake.h"
 #include "swiglu.h"
@@ -134,13 +134,6 @@ variable_list rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::
     check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), inv,
                                         static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), to_dw, rows, d));
   return {dx, for_w ? dw.to(w.scalar_type()) : dw};
-}
-
-// Other dtypes and devices. An offset is added in float32: near 1 a bfloat16 has fewer digits than what it is added to.
-at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
-  if (offset == 0) return at::rms_norm(x, w.sizes(), w, eps);
-  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::rms_norm(x.to(wide), w.sizes(), w.to(wide) + offset, eps).to(x.scalar_type());
 }
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
@@ -262,42 +255,6 @@ at::Tensor gated(const at::Tensor &x) {
   return recorded(x) ? Glu<Kind>::apply(xc) : glu<Kind>(xc);
 }
 
-at::Tensor rope(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos, bool inverse) {
-  auto y = at::empty_like(x);
-  const float *c = cos.const_data_ptr<float>(), *s = sin.const_data_ptr<float>();
-  const int32_t *p = pos.const_data_ptr<int32_t>();
-  if (x.is_cuda())
-    check_status(the_cuda_part->rope(x.const_data_ptr(), c, s, p, dtype_of(x), y.mutable_data_ptr(), x.size(0), x.size(1), x.size(2),
-                                     2 * cos.size(1), cos.size(0), inverse, stream_of(x)));
-  else
-    check_status(mgrpo_rope_cpu(x.const_data_ptr<float>(), c, s, p, y.mutable_data_ptr<float>(), x.size(0), x.size(1), x.size(2), 2 * cos.size(1), cos.size(0),
-                                inverse),
-                 ": is every position in the cosine table?");
-  return y;
-}
-
-struct Rope : torch::autograd::Function<Rope> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin,
-                            const at::Tensor &pos) {
-    ctx->save_for_backward({cos, sin, pos});
-    return rope(x, cos, sin, pos, false);
-  }
-  static variable_list backward(AutogradContext *ctx, variable_list grads) {
-    auto saved = ctx->get_saved_variables();
-    return {rope(grads[0].contiguous(), saved[0], saved[1], saved[2], true), {}, {}, {}};
-  }
-};
-
-// Other dtypes and devices; the rotation is in float32, as the tables are.
-at::Tensor rope_composite(const at::Tensor &x, const at::Tensor &cos, const at::Tensor &sin, const at::Tensor &pos) {
-  int64_t half = cos.size(1), rest = x.size(2) - 2 * half;
-  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  auto c = cos.index_select(0, pos).unsqueeze(1).to(wide), s = sin.index_select(0, pos).unsqueeze(1).to(wide);
-  auto a = x.narrow(2, 0, half).to(wide), b = x.narrow(2, half, half).to(wide);
-  auto turned = at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());
-  return rest == 0 ? turned : at::cat({turned, x.narrow(2, 2 * half, rest)}, 2);
-}
-
 // What made result number nr of node, or undefined: f(function, its context) of those that can make theirs again.
 template <class F>
 auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
@@ -318,6 +275,13 @@ bool can_be_remade(const at::Tensor &x) {
 at::Tensor remade(uint32_t i) {
   const auto &edge = torch::autograd::get_current_node()->next_edge(i);
   return of_maker(edge.function.get(), edge.input_nr, [](auto again, AutogradContext &ctx) { return again(ctx); });
+}
+
+// Other dtypes and devices. An offset is added in float32: near 1 a bfloat16 has fewer digits than what it is added to.
+at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
+  if (offset == 0) return at::rms_norm(x, w.sizes(), w, eps);
+  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::rms_norm(x.to(wide), w.sizes(), w.to(wide) + offset, eps).to(x.scalar_type());
 }
 
 at::Tensor swiglu(const at::Tensor &gate_up) { return glu<SwiGlu>(gate_up); }
@@ -394,18 +358,4 @@ mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
 
 mgt_tensor mgt_geglu(mgt_device *d, void *gate_up) {
   return make(d, [&] { return gated<GeGlu>(ref(gate_up)); });
-}
-
-mgt_tensor mgt_rope(mgt_device *d, void *x, void *cos, void *sin, void *pos) {
-  return make(d, [&] {
-    const auto &X = ref(x), &C = ref(cos), &S = ref(sin), &P = ref(pos);
-    TORCH_CHECK(X.dim() == 3, "x must be [T, H, hd]");
-    for (const auto *t : {&C, &S})
-      TORCH_CHECK(t->device() == X.device() && t->dim() == 2 && t->size(1) <= X.size(2) / 2 && t->sizes() == C.sizes() && t->scalar_type() == at::kFloat && t->is_contiguous(),
-                  "cos and sin must be float32 [P, ", X.size(2) / 2, " at most], contiguous and on ", X.device());
-    int32s(P, X.size(0), "pos", X);
-    if (!ours(X)) return rope_composite(X, C, S, P);
-    auto xc = X.contiguous();
-    return recorded(X) ? Rope::apply(xc, C, S, P) : rope(xc, C, S, P, false);
-  });
 }

@@ -69,11 +69,20 @@ WRONG(swiglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int
 WRONG(geglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("geglu", y, rows * f))
 WRONG(geglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("geglu_bwd", dg, 2 * rows * f))
-WRONG(rope,
-      (const float *x, const float *c, const float *s, const int32_t *pos, float *y, int64_t rows, int64_t heads, int64_t hd,
-       int64_t rotary, int64_t max_pos, int32_t inverse),
-      (x, c, s, pos, y, rows, heads, hd, rotary, max_pos, inverse),
-      spoil(inverse ? "rope back" : "rope", y, rows * heads * hd))
+WRONG(split_heads,
+      (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
+      (qkv, how, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows * how.heads * how.hd);
+      spoil("split_heads k", k, rows * how.kv_heads * how.hd); spoil("split_heads v", v, rows * how.kv_heads * how.hd))
+WRONG(split_heads_bwd,
+      (const float *dq, const float *dk, const float *dv, const float *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k, float *dqkv,
+       float *dw_q, float *dw_k, int64_t rows),
+      (dq, dk, dv, qkv, how, inv_q, inv_k, dqkv, dw_q, dw_k, rows),
+      spoil("split_heads_bwd", dqkv, rows * (how.heads + 2 * how.kv_heads) * how.hd); spoil("split_heads_bwd dw_q", dw_q, how.hd);
+      spoil("split_heads_bwd dw_k", dw_k, how.hd))
+WRONG(cache_heads,
+      (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, mgrpo_pages p, const int32_t *sequence, int64_t rows),
+      (qkv, how, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows * how.heads * how.hd);
+      spoil("cache_heads k", k, (p.table[0] + 1) * p.kv_heads * p.block * p.hd); spoil("cache_heads v", v, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
 WRONG(attention_packed,
       (const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *f, int64_t batch, float *out, float *lse,
        int64_t heads, int64_t kv, int64_t hd, float scale, int64_t window),
@@ -85,8 +94,6 @@ WRONG(attention_packed_bwd,
       (dout, q, k, v, out, lse, cu, f, batch, dq, dk, dv, heads, kv, hd, scale, window),
       spoil("attention_packed_bwd dq", dq, cu[batch] * heads * hd); spoil("attention_packed_bwd dk", dk, cu[batch] * kv * hd);
       spoil("attention_packed_bwd dv", dv, cu[batch] * kv * hd))
-WRONG(cache_write, (float *cache, const float *x, mgrpo_pages p, const int32_t *sequence, const int32_t *pos, int64_t rows),
-      (cache, x, p, sequence, pos, rows), spoil("cache_write", cache, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
 WRONG(attention_cached,
       (const float *q, const float *k, const float *v, mgrpo_pages p, const int32_t *sequence, const int32_t *length, float *out,
        int64_t rows, int64_t heads, float scale, int64_t window),

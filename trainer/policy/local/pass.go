@@ -181,8 +181,8 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 
 // hidden runs the forward pass over rows [5, n], as batch.inputs returns them, and writes their experts to chosen.
 func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
-	rows := model.Rows{Sequence: in.Select(0, 1), Pos: in.Select(0, 2), Length: in.Select(0, 3)}
-	return e.decoder.Hidden(s, in.Select(0, 0), model.Pass{Pos: rows.Pos, Attention: e.cache.At(rows), Routes: &model.Routes{Chosen: chosen},
+	rows := model.Rows{Sequence: in.Select(0, 1), Length: in.Select(0, 3)}
+	return e.decoder.Hidden(s, in.Select(0, 0), model.Pass{Pos: in.Select(0, 2), Attention: e.cache.At(rows), Routes: &model.Routes{Chosen: chosen},
 		Adapters: in.Select(0, 4)})
 }
 

@@ -97,8 +97,9 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     MGT_EMULATED(swiglu_bwd);
     MGT_EMULATED(geglu);
     MGT_EMULATED(geglu_bwd);
-    MGT_EMULATED(rope);
-    MGT_EMULATED(cache_write);
+    MGT_EMULATED(split_heads);
+    MGT_EMULATED(split_heads_bwd);
+    MGT_EMULATED(cache_heads);
     MGT_EMULATED(attention_cached);
     MGT_EMULATED(lora_add);
     MGT_EMULATED(moe_route);

@@ -1,0 +1,5 @@
+// RMS norm of LibTorch's operators, for tensors that our kernels do not take.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps);
