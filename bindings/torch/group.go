@@ -65,7 +65,8 @@ type GroupOptions struct {
 	Timeout    time.Duration // how long each call waits for the others
 }
 
-// Group is processes that compute together, connected by Gloo through the host's memory, wherever their tensors are. Every rank calls
+// Group is processes that compute together. Tensors on GPUs travel over NCCL where every rank has a GPU of its own; all else over Gloo, through
+// the host's memory. Every rank calls
 // the same methods in the same order, with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
 //
 // A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its
@@ -316,6 +317,18 @@ func (g *Group) end(why error) error {
 	C.mgt_group_close(g.native)
 	g.native, g.ended = nil, why
 	return why
+}
+
+// Over has the ranks agree on what moves tensors that lie on GPUs, as they would in the first call with one: "NCCL" with its version, or "Gloo"
+// and why. On a CPU it is empty.
+func (g *Group) Over(ctx context.Context, s *Scope) (over string, err error) {
+	if !s.dev.cuda {
+		return "", nil
+	}
+	if err := g.AllGather(ctx, s.Zeros(Float32, 1)); err != nil {
+		return "", err
+	}
+	return message(C.mgt_group_over(g.native)), nil
 }
 
 // GiveUp closes the connections to the other ranks, whose calls fail, after an error between two calls. It waits for the call in

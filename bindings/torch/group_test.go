@@ -26,7 +26,7 @@ import (
 type rankOrder struct {
 	Do      string // "open", "sums", "wait", "cancel", "signals", "stream"
 	Options GroupOptions
-	Device  string // of sums; "": cpu
+	Device  string // of sums and stream; "": cpu
 	Seed    uint64 // of delays
 }
 
@@ -35,6 +35,7 @@ type rankAnswer struct {
 	Typed    bool // a *GroupError
 	TimedOut bool
 	Peer     int
+	Over     string // after sums
 }
 
 // TestGroupRank is the process of one rank: the tests below start it with orders in its standard input.
@@ -57,7 +58,7 @@ func TestGroupRank(t *testing.T) {
 		case "open":
 			g, err = OpenGroup(context.Background(), o.Options)
 		case "sums":
-			if err = rankSums(o.Device, g, o.Seed); err == nil {
+			if a.Over, err = rankSums(o.Device, g, o.Seed); err == nil {
 				err = rankExchanges(g)
 			}
 			if err != nil {
@@ -66,7 +67,7 @@ func TestGroupRank(t *testing.T) {
 		case "signals":
 			err = pipeBlocked()
 		case "stream": // answers when it has begun, and when it fails
-			if err = rankStreams(g, func() error { return answers.Encode(a) }); err == nil {
+			if err = rankStreams(o.Device, g, func() error { return answers.Encode(a) }); err == nil {
 				t.Fatal("a stream has no end")
 			}
 		case "wait":
@@ -125,16 +126,19 @@ func contribution(r int, n int64) []float32 {
 }
 
 // rankSums runs every collective with a random delay before each and fails where one does not give what follows from the ranks'
-// contributions, to the bit.
-func rankSums(device string, g *Group, seed uint64) error {
+// contributions, to the bit. It returns what moved the tensors.
+func rankSums(device string, g *Group, seed uint64) (over string, err error) {
 	d, err := Open(cmp.Or(device, "cpu"), 1)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer d.Close()
 	ctx, r := context.Background(), rand.New(rand.NewPCG(seed, uint64(g.Rank())))
 	pause := func() { time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond) }
-	return d.Do(ctx, func(s *Scope) error {
+	err = d.Do(ctx, func(s *Scope) error {
+		if over, err = g.Over(ctx, s); err != nil {
+			return err
+		}
 		for _, n := range groupSizes {
 			from, to := Share(n, g.Rank(), g.Size())
 			mine, last := contribution(g.Rank(), n), contribution(g.Size()-1, n)
@@ -206,6 +210,7 @@ func rankSums(device string, g *Group, seed uint64) error {
 		}
 		return nil
 	})
+	return over, err
 }
 
 // gatherMeanwhile gathers two tensors at once, with other calls while they are on their way.
@@ -274,8 +279,8 @@ func rankSendsRows(ctx context.Context, g *Group, s *Scope, seed int64) error {
 }
 
 // rankStreams gathers tensors much larger than the buffers of sockets, one after another, until that fails or a signal comes.
-func rankStreams(g *Group, begun func() error) error {
-	d, err := Open("cpu", 1)
+func rankStreams(device string, g *Group, begun func() error) error {
+	d, err := Open(cmp.Or(device, "cpu"), 1)
 	if err != nil {
 		return err
 	}
@@ -421,21 +426,64 @@ func opening(t *testing.T, timeout time.Duration) rankOrder {
 }
 
 func TestGroupSumsInTheOrderOfItsRanks(t *testing.T) {
-	devices := []string{"cpu"}
-	if loadCUDA() == nil {
-		devices = append(devices, "cuda:0")
-	}
 	for _, n := range []int{1, 2, 4} {
-		for _, device := range devices {
-			t.Run(fmt.Sprint(n, " on ", device), func(t *testing.T) {
-				ranks := startRanks(t, n)
-				allWell(t, ranks, opening(t, 5*time.Minute))
-				for seed := range uint64(3) {
-					allWell(t, ranks, rankOrder{Do: "sums", Device: device, Seed: seed})
-				}
-			})
+		onDeviceNames(t, func(t *testing.T, device string) {
+			ranks := startRanks(t, n)
+			allWell(t, ranks, opening(t, 5*time.Minute))
+			for seed := range uint64(3) {
+				allWell(t, ranks, rankOrder{Do: "sums", Device: device, Seed: seed})
+			}
+		})
+	}
+}
+
+// onDeviceNames runs a test of ranks whose tensors are on the CPU, and on a GPU where there is one.
+func onDeviceNames(t *testing.T, test func(t *testing.T, device string)) {
+	t.Run("cpu", func(t *testing.T) { test(t, "cpu") })
+	if loadCUDA() == nil {
+		t.Run("cuda:0", func(t *testing.T) { test(t, "cuda:0") })
+	}
+}
+
+// Ranks with a GPU each exchange what lies there over NCCL. Where one cannot, all use Gloo, and say why.
+func TestGroupOfGPUs(t *testing.T) {
+	if loadCUDA() != nil {
+		t.Skip("no GPU")
+	}
+	over := func(t *testing.T, want string) {
+		t.Helper()
+		ranks := startRanks(t, 3)
+		allWell(t, ranks, opening(t, 5*time.Minute))
+		for i, a := range all(t, ranks, rankOrder{Do: "sums", Device: "cuda:0"}) {
+			if a.Error != "" || !strings.Contains(a.Over, want) {
+				t.Errorf("rank %d: %+v, want %q", i, a, want)
+			}
 		}
 	}
+	if os.Getenv("MGRPO_EMULATED_ULPS") == "" {
+		over(t, "Gloo, through the host's memory: rank 1 has the same GPU as rank 0")
+		t.Skip("each process has a GPU of its own where it is emulated")
+	}
+	t.Run("each its own", func(t *testing.T) { over(t, "NCCL 2.28.9") })
+	t.Run("old library", func(t *testing.T) {
+		t.Setenv("MGRPO_EMULATED_NCCL", "old")
+		over(t, "Gloo, through the host's memory: rank 0: NCCL 2.18 or later is needed, not 2.10")
+	})
+	t.Run("one stops", func(t *testing.T) {
+		ranks := startRanks(t, 2)
+		open, sums := opening(t, 2*time.Second), rankOrder{Do: "sums", Device: "cuda:0"}
+		allWell(t, ranks, open)
+		allWell(t, ranks, sums)
+		ranks[1].signal(t, syscall.SIGSTOP)
+		ranks[0].order(t, sums)
+		if a := ranks[0].answer(t); !a.TimedOut || !strings.Contains(a.Error, "NCCL") {
+			t.Errorf("got %+v, want that there is no answer over NCCL in time", a)
+		}
+		ranks[1].signal(t, syscall.SIGCONT)
+		open.Options.Name, open.Options.Timeout = "second", 5*time.Minute
+		allWell(t, ranks, open)
+		allWell(t, ranks, sums)
+	})
 }
 
 // A rank that is killed is an error in the others; they build another group in the processes that they are.
@@ -465,11 +513,13 @@ func TestGroupLosesARank(t *testing.T) {
 
 // One that is killed while it sends is waited for, at the longest until the time-out. Whoever knows of its end ends the call, and the others
 // build another group.
-func TestGroupLosesARankAtWork(t *testing.T) {
+func TestGroupLosesARankAtWork(t *testing.T) { onDeviceNames(t, losesARankAtWork) }
+
+func losesARankAtWork(t *testing.T, device string) {
 	ranks := startRanks(t, 3)
 	open := opening(t, 5*time.Minute)
 	allWell(t, ranks, open)
-	allWell(t, ranks, rankOrder{Do: "stream"})
+	allWell(t, ranks, rankOrder{Do: "stream", Device: device})
 	ranks[1].signal(t, syscall.SIGKILL)
 	left := []*rankProcess{ranks[0], ranks[2]}
 	for i, p := range left {
@@ -480,7 +530,7 @@ func TestGroupLosesARankAtWork(t *testing.T) {
 	}
 	open.Options.Name = "second"
 	allWell(t, left, open)
-	allWell(t, left, rankOrder{Do: "sums"})
+	allWell(t, left, rankOrder{Do: "sums", Device: device})
 }
 
 // A rank that is stopped is an error in the others after their time-out, and does not belong to them when it wakes.

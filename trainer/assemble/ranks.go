@@ -148,5 +148,15 @@ func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, siz
 		return err
 	}
 	p.frees = append(p.frees, func(context.Context) error { return group.Close() })
+	err = p.Device.Do(ctx, func(s *torch.Scope) error {
+		over, err := group.Over(ctx, s)
+		if over != "" && want.Note != nil {
+			want.Note("its devices exchange weights and gradients over " + over)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	return p.learns(ctx, want, want.Config.Agent(want.Agent), group)
 }

@@ -17,6 +17,10 @@
 #include <utility>
 
 #include "cuda_part.h"
+#include "nccl_abi.h"
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/memory.h"
@@ -72,6 +76,13 @@ void wait(int index) { c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).
 
 void *stream(int index) { return c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).stream(); }
 
+struct Event {
+  cudaEvent_t event;
+  Event() { C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)); }
+  ~Event() { cudaEventDestroy(event); }
+  Event(const Event &) = delete;
+};
+
 // Two pieces of pinned memory: one takes the next part from the GPU while the threads copy the other on. Memory that is not pinned
 // would be copied by one thread, through pieces of the driver's.
 class Staging {
@@ -96,10 +107,6 @@ class Staging {
 
  private:
   static constexpr size_t kPiece = 32 << 20;
-  struct Event {
-    cudaEvent_t event;
-    Event() { C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)); }
-  };
   char *memory_;
   Event arrived_[2];
 };
@@ -198,6 +205,52 @@ void graph_drop(void *graph) {
   delete static_cast<Graph *>(graph);
 }
 
+#if __has_include(<nccl.h>)
+using nccl_abi::config;
+static_assert(ncclSuccess == int(nccl_abi::kSuccess) && ncclInProgress == int(nccl_abi::kInProgress) && ncclUint8 == int(nccl_abi::kBytes) &&
+              sizeof(ncclUniqueId) == sizeof(nccl_abi::unique_id) && offsetof(ncclConfig_t, blocking) == offsetof(config, blocking) &&
+              offsetof(ncclConfig_t, netName) == offsetof(config, net_name) && offsetof(ncclConfig_t, splitShare) == offsetof(config, split_share) &&
+              sizeof(ncclConfig_t) >= sizeof(config) && NCCL_CONFIG_UNDEF_INT == INT_MIN);
+#endif
+
+std::string identity(int index) {
+  cudaDeviceProp properties;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  const auto *uuid = properties.uuid.bytes;
+  std::string hex;
+  for (int i = 0; i < 16; i++) hex += "0123456789abcdef"[uuid[i] >> 4 & 15], hex += "0123456789abcdef"[uuid[i] & 15];
+  return hex;
+}
+
+void *side_open(int index) { return new c10::cuda::CUDAStream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, c10::DeviceIndex(index))); }
+
+void side_follow(void *side) {
+  const auto &own = *static_cast<c10::cuda::CUDAStream *>(side);
+  const Event so_far;
+  C10_CUDA_CHECK(cudaEventRecord(so_far.event, c10::cuda::getCurrentCUDAStream(own.device_index())));
+  C10_CUDA_CHECK(cudaStreamWaitEvent(own, so_far.event));
+}
+
+void *side_stream(void *side) { return static_cast<c10::cuda::CUDAStream *>(side)->stream(); }
+
+std::shared_ptr<void> side_mark(void *side) {
+  auto mark = std::make_shared<Event>();
+  C10_CUDA_CHECK(cudaEventRecord(mark->event, *static_cast<c10::cuda::CUDAStream *>(side)));
+  return mark;
+}
+
+bool mark_passed(void *mark) {
+  const cudaError_t state = cudaEventQuery(static_cast<Event *>(mark)->event);
+  if (state == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // it is no error
+    return false;
+  }
+  C10_CUDA_CHECK(state);
+  return true;
+}
+
+void side_close(void *side) { delete static_cast<c10::cuda::CUDAStream *>(side); }
+
 // A row that a kernel refuses is for the caller to report. A failure of CUDA is reported in CUDA's words.
 int32_t refused(int32_t status) {
   TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
@@ -242,6 +295,13 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               graph_close,
                               graph_replay,
                               graph_drop,
+                              identity,
+                              side_open,
+                              side_follow,
+                              side_stream,
+                              side_mark,
+                              mark_passed,
+                              side_close,
                               token_logprob,
                               token_logprob_bwd,
                               MGT_THROWING(policy_gradient_from_logits),

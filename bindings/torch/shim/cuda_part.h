@@ -3,6 +3,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <string>
+
 #include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
@@ -23,6 +26,14 @@ struct cuda_part {
   void (*graph_close)(void *graph);
   void (*graph_replay)(void *graph);
   void (*graph_drop)(void *graph);
+  std::string (*identity)(int index);  // of the GPU, unlike that of any other in the world
+  // A stream beside the current one. What it is given after side_follow comes after what the current stream has been given so far.
+  void *(*side_open)(int index);
+  void (*side_follow)(void *side);
+  void *(*side_stream)(void *side);
+  std::shared_ptr<void> (*side_mark)(void *side);
+  bool (*mark_passed)(void *mark);  // what the stream was given before the mark is done
+  void (*side_close)(void *side);
   // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream; bad_row is host memory.
   int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,
                            int64_t *bad_row);

@@ -1,7 +1,7 @@
-// Processes that compute together, connected by Gloo, which moves memory of the host: what lies on a GPU goes through a copy there, a
-// piece at a time. Every collective here is made of sends and receives between pairs: sums
-// are taken by their owner in the order of the ranks, so equal inputs give equal bits, which Gloo's own collectives do not
-// promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those cannot.
+// Processes that compute together. What lies on GPUs NCCL moves, where every rank has it and a GPU of its own. All else Gloo moves, which knows
+// memory of the host alone: what lies on a GPU goes through a copy there, a piece at a time. Every collective here is made of sends and
+// receives between pairs: sums are taken by their owner in the order of the ranks, so equal inputs give equal bits, which neither's own
+// collectives promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those of Gloo cannot.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Logging.h>
@@ -21,7 +21,9 @@
 #include <map>
 #include <mutex>
 
+#include "cuda_part.h"
 #include "guard.h"
+#include "nccl_link.h"
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
@@ -33,29 +35,20 @@ struct mgt_rendezvous {
 namespace {
 
 // Elements that one rank has of another at a time while it sums, or while they go through the host's memory: they bound what a call needs.
-constexpr int64_t kPiece = 1 << 18;
+constexpr int64_t kPiece = 1 << 18, kGPUPiece = 1 << 20;
 // Shares begin at multiples of this, so that kernels find them aligned.
 constexpr int64_t kAlign = 64;
 
 // The calls, for tags.
 enum { kSum, kGather, kSend, kExchange, kAllToAll };
 
-struct group_error : std::runtime_error {
-  int why, peer;
-  group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
-};
-
-struct message {
-  int peer;
-  at::Tensor piece;
-  bool out;  // sent, else received
-};
-
 // Messages that were started together.
 struct flight {
   uint32_t number = 0;  // counted alike by every rank
   std::vector<int> peers;
   steady_clock::time_point deadline;
+  std::vector<message> on_gpus;  // those that NCCL moves
+  nccl_link::mark mark;
 };
 
 // Elements of every rank's share, from `from` on, on their way to all others.
@@ -74,8 +67,11 @@ struct mgt_group {
   uint32_t flights = 0;
   std::deque<gathering> gatherings;  // that were started and not finished, in their order
 
-  std::mutex mutex;  // of what follows
-  bool aborted = false;
+  std::string over;  // what moves that which lies on GPUs, and where it is Gloo, why; empty before the first call with such a tensor
+  std::unique_ptr<nccl_link> link;
+  std::atomic<bool> aborted{false};
+
+  std::mutex mutex;  // of what follows, and of aborting
   std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by the number of the flight
 
   void start(const message &m, uint32_t number, uint32_t tag);
@@ -106,7 +102,12 @@ void mgt_group::start(const message &m, uint32_t number, uint32_t tag) {
 // Starts every message. Messages without elements must be left out by both sides. Gloo takes a message that is too short for a whole
 // one; so the tag has the call and its size in it, and ranks that call different things do not meet.
 flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
-  flight f{++flights, {}, steady_clock::now() + timeout};
+  flight f{++flights, {}, steady_clock::now() + timeout, {}, {}};
+  if (!messages.empty() && messages[0].piece.is_cuda()) {
+    f.on_gpus = messages;
+    f.mark = link->start(messages, f.deadline);
+    return f;
+  }
   const uint32_t tag = (f.number * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
   for (const auto &m : messages) {
     try {
@@ -123,6 +124,7 @@ flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int
 
 // Waits for the messages of a flight, and forgets them.
 void mgt_group::finish(const flight &f) {
+  if (!f.on_gpus.empty()) return link->finish(f.mark, f.deadline);
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   {
     std::lock_guard<std::mutex> lock(mutex);
@@ -168,17 +170,99 @@ mgt_group_result attempt(F &&f) noexcept {
   return r;
 }
 
+// Every rank's bytes [size, bytes].
+at::Tensor exchange(mgt_group *g, const void *mine, int64_t bytes) {
+  // What arrives late must not find its memory gone: the messages have tensors of their own.
+  const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
+  const auto own = landed.select(0, g->rank);
+  std::memcpy(own.mutable_data_ptr(), mine, size_t(bytes));
+  std::vector<message> messages;
+  for (int r = 0; r < g->size; r++) {
+    if (r == g->rank) continue;
+    messages.push_back({r, landed.select(0, r), false});
+    messages.push_back({r, own, true});
+  }
+  g->exchange(messages, kExchange, bytes);
+  return landed;
+}
+
+// What a rank says of its GPU.
+struct offer {
+  char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: why it cannot use NCCL
+  nccl_link::id id = {};                                   // rank 0's
+};
+
+offer offer_of(const mgt_group *g, int gpu) {
+  offer mine;
+  try {
+    nccl_link::version().copy(mine.version, sizeof mine.version - 1);
+    the_cuda_part->identity(gpu).copy(mine.gpu, sizeof mine.gpu - 1);
+    if (g->rank == 0) mine.id = nccl_link::new_id();
+  } catch (const c10::Error &e) {
+    std::string(e.what_without_backtrace()).copy(mine.refusal, sizeof mine.refusal - 1);
+  }
+  return mine;
+}
+
+// Why the ranks that said this cannot use NCCL together; empty: they can.
+std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
+  std::vector<offer> all(size_t(g->size));
+  std::memcpy(all.data(), said.const_data_ptr(), all.size() * sizeof(offer));
+  for (int r = 0; r < g->size; r++) {
+    auto &o = all[size_t(r)];
+    o.gpu[sizeof o.gpu - 1] = o.version[sizeof o.version - 1] = o.refusal[sizeof o.refusal - 1] = 0;
+    const auto rank = "rank " + std::to_string(r);
+    if (*o.refusal) return rank + ": " + o.refusal;
+    for (int before = 0; before < r; before++)
+      if (std::string(o.gpu) == all[size_t(before)].gpu) return rank + " has the same GPU as rank " + std::to_string(before);
+  }
+  return "";
+}
+
+// At their first call with a tensor on a GPU the ranks agree on what moves such tensors.
+void agree(mgt_group *g, int gpu) {
+  const auto mine = offer_of(g, gpu);
+  const auto said = exchange(g, &mine, sizeof mine);
+  std::string refusal = refusal_of(g, said);
+  if (refusal.empty()) {
+    offer first, outcome;
+    std::memcpy(&first, said.const_data_ptr(), sizeof first);
+    try {
+      g->link = std::make_unique<nccl_link>(gpu, first.id, g->rank, g->size, steady_clock::now() + g->timeout, g->aborted);
+    } catch (const group_error &e) {
+      if (e.why == MGT_GROUP_ABORTED) throw;
+      std::string(e.what()).copy(outcome.refusal, sizeof outcome.refusal - 1);
+    }
+    std::to_string(g->rank).copy(outcome.gpu, sizeof outcome.gpu - 1);
+    refusal = refusal_of(g, exchange(g, &outcome, sizeof outcome));
+  }
+  if (!refusal.empty()) g->link.reset();
+  g->over = refusal.empty() ? std::string("NCCL ") + mine.version : "Gloo, through the host's memory: " + refusal;
+}
+
+// Before a call with a tensor.
+void enter(mgt_device *d, mgt_group *g, const at::Tensor &x) {
+  TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
+  TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous (strides ", x.strides(), "): call Contiguous first");
+  if (x.is_cuda() && g->over.empty()) agree(g, x.get_device());
+}
+
 // The elements of t in one dimension, for f to work on in place.
 template <class F>
-mgt_group_result on_flat(mgt_device *d, void *t, F &&f) noexcept {
+mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
   return attempt([&](mgt_group_result &) {
-    TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
     at::NoGradGuard no_grad;
     const auto &x = ref(t);
-    TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous (strides ", x.strides(), "): call Contiguous first");
+    enter(d, g, x);
     f(x.view({-1}));
   });
 }
+
+// Whether messages have the elements of flat themselves, not copies in the host's memory.
+bool direct(const mgt_group *g, const at::Tensor &flat) { return flat.is_cpu() || g->link; }
+
+// Elements that one rank has of another at a time while it sums.
+int64_t piece_to_sum(const mgt_group *g, const at::Tensor &flat) { return flat.is_cuda() && g->link ? kGPUPiece : kPiece; }
 
 // A rank's share of a buffer.
 at::Tensor share(const at::Tensor &flat, int rank, int size) {
@@ -192,9 +276,9 @@ at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t most) {
   return share.narrow(0, from, std::min(most, share.numel() - from));
 }
 
-// Room in the host's memory for a piece of every rank.
+// Room for a piece of every rank, where messages come from and go to.
 at::Tensor room(mgt_group *g, const at::Tensor &flat, int64_t piece) {
-  return at::empty({g->size, piece}, flat.options().device(at::kCPU));
+  return at::empty({g->size, piece}, flat.options().device(direct(g, flat) ? flat.device() : at::Device(at::kCPU)));
 }
 
 // A piece of every rank's share: what the others have of this rank's, and what this rank sends them of theirs.
@@ -205,14 +289,14 @@ struct turn {
   flight under_way;
 };
 
-void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from) {
+void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from, int64_t piece) {
   t.from = from;
-  t.own = piece_of(share(flat, g->rank, g->size), from, kPiece).clone();
+  t.own = piece_of(share(flat, g->rank, g->size), from, piece).clone();
   std::vector<message> messages;
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
-    auto out = piece_of(share(flat, r, g->size), from, kPiece);
-    if (!flat.is_cpu()) out = t.ours.select(0, r).narrow(0, 0, out.numel()).copy_(out);
+    auto out = piece_of(share(flat, r, g->size), from, piece);
+    if (!direct(g, flat)) out = t.ours.select(0, r).narrow(0, 0, out.numel()).copy_(out);
     if (t.own.numel()) messages.push_back({r, t.theirs.select(0, r).narrow(0, 0, t.own.numel()), false});
     if (out.numel()) messages.push_back({r, out, true});
   }
@@ -227,20 +311,20 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
   TORCH_CHECK(into.scalar_type() == at::kFloat || into.scalar_type() == at::kDouble, "sums are of float32 or float64, not ",
               into.scalar_type());
   const int64_t longest = share(flat, 0, g->size).numel();
-  const int64_t piece = std::min(kPiece, longest);
+  const int64_t piece = piece_to_sum(g, flat), room_for = std::min(piece, longest);
   turn turns[2];
   for (auto &t : turns) {
-    t.theirs = room(g, flat, piece);
-    if (!flat.is_cpu()) t.ours = room(g, flat, piece);
+    t.theirs = room(g, flat, room_for);
+    if (!direct(g, flat)) t.ours = room(g, flat, room_for);
   }
-  if (longest) begin(g, turns[0], flat, 0);
-  for (int64_t from = 0, i = 0; from < longest; from += kPiece, i++) {
-    if (from + kPiece < longest) begin(g, turns[(i + 1) % 2], flat, from + kPiece);
+  if (longest) begin(g, turns[0], flat, 0, piece);
+  for (int64_t from = 0, i = 0; from < longest; from += piece, i++) {
+    if (from + piece < longest) begin(g, turns[(i + 1) % 2], flat, from + piece, piece);
     const auto &t = turns[i % 2];
     g->finish(t.under_way);
     auto &next = turns[(i + 1) % 2].under_way;  // the others could not send it before this one
     next.deadline = std::max(next.deadline, steady_clock::now() + g->timeout);
-    const auto to = piece_of(into, from, kPiece);
+    const auto to = piece_of(into, from, piece);
     if (!sum.defined()) to.zero_();
     for (int r = 0; r < g->size; r++)
       to.add_(r == g->rank ? t.own : t.theirs.select(0, r).narrow(0, 0, t.own.numel()).to(flat.device()));
@@ -251,14 +335,14 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
 at::Tensor gathered(const mgt_group *g, const gathering &x, int r) { return piece_of(share(x.flat, r, g->size), x.from, x.piece); }
 at::Tensor at_host(const mgt_group *g, const gathering &x, int r) {
   const auto of = gathered(g, x, r);
-  return x.flat.is_cpu() ? of : x.host.select(0, r).narrow(0, 0, of.numel());
+  return direct(g, x.flat) ? of : x.host.select(0, r).narrow(0, 0, of.numel());
 }
 
 // Each rank's share goes to all others, as much of it as a piece.
 gathering start_gathering(mgt_group *g, const at::Tensor &flat, int64_t from, int64_t piece) {
-  gathering x{flat, flat.is_cpu() ? at::Tensor() : room(g, flat, piece), from, piece, {}};
+  gathering x{flat, direct(g, flat) ? at::Tensor() : room(g, flat, piece), from, piece, {}};
   const auto mine = at_host(g, x, g->rank);
-  if (!flat.is_cpu()) mine.copy_(gathered(g, x, g->rank));
+  if (!direct(g, flat)) mine.copy_(gathered(g, x, g->rank));
   std::vector<message> messages;
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
@@ -272,15 +356,15 @@ gathering start_gathering(mgt_group *g, const at::Tensor &flat, int64_t from, in
 
 void finish_gathering(mgt_group *g, const gathering &x) {
   g->finish(x.under_way);
-  for (int r = 0; r < g->size && !x.flat.is_cpu(); r++)
+  for (int r = 0; r < g->size && !direct(g, x.flat); r++)
     if (r != g->rank) gathered(g, x, r).copy_(at_host(g, x, r));
 }
 
 int64_t longest_share(const mgt_group *g, const at::Tensor &flat) { return share(flat, 0, g->size).numel(); }
 
-// At once where flat is in the host's memory, else a piece at a time.
+// At once, or where it goes through copies, a piece at a time.
 void all_gather(mgt_group *g, const at::Tensor &flat) {
-  const int64_t longest = longest_share(g, flat), piece = flat.is_cpu() ? longest : std::min(kPiece, longest);
+  const int64_t longest = longest_share(g, flat), piece = direct(g, flat) ? longest : std::min(kPiece, longest);
   for (int64_t from = 0; from < longest; from += piece) finish_gathering(g, start_gathering(g, flat, from, piece));
 }
 
@@ -293,20 +377,20 @@ void finish_oldest(mgt_group *g, const at::Tensor &flat) {
   g->gatherings.pop_front();
 }
 
-// At once where flat is in the host's memory, else a piece at a time.
+// At once, or where it goes through copies, a piece at a time.
 void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
   const bool out = g->rank == from, in = g->rank == to;
-  const int64_t all = flat.numel(), step = flat.is_cpu() ? std::max(all, int64_t(1)) : kPiece;
+  const int64_t all = flat.numel(), step = direct(g, flat) ? std::max(all, int64_t(1)) : kPiece;
   for (int64_t begin = 0; begin == 0 || begin < all; begin += step) {
     const auto piece = piece_of(flat, begin, step);
     auto host = piece;
     std::vector<message> messages;
     if (from != to && piece.numel() && (out || in)) {
-      if (!flat.is_cpu()) host = out ? piece.cpu() : at::empty(piece.sizes(), piece.options().device(at::kCPU));
+      if (!direct(g, flat)) host = out ? piece.cpu() : at::empty(piece.sizes(), piece.options().device(at::kCPU));
       messages.push_back({out ? to : from, host, out});
     }
     g->exchange(messages, kSend, all);
-    if (in && !messages.empty() && !flat.is_cpu()) piece.copy_(host);
+    if (in && !messages.empty() && !direct(g, flat)) piece.copy_(host);
   }
 }
 
@@ -330,15 +414,15 @@ void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const
               here[g->rank].size(0));
   here[g->rank].copy_(there[g->rank]);
   std::vector<message> messages;
-  std::vector<std::pair<at::Tensor, at::Tensor>> landing;  // in the host's memory, and where it goes
+  std::vector<std::pair<at::Tensor, at::Tensor>> landing;  // copies in the host's memory, and where they go
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
     if (here[r].numel()) {
-      auto host = here[r];
-      if (!in.is_cpu()) landing.emplace_back(host = at::empty(host.sizes(), host.options().device(at::kCPU)), here[r]);
-      messages.push_back({r, host, false});
+      auto to = here[r];
+      if (!direct(g, in)) landing.emplace_back(to = at::empty(to.sizes(), to.options().device(at::kCPU)), here[r]);
+      messages.push_back({r, to, false});
     }
-    if (there[r].numel()) messages.push_back({r, there[r].cpu(), true});
+    if (there[r].numel()) messages.push_back({r, direct(g, out) ? there[r] : there[r].cpu(), true});
   }
   g->exchange(messages, kAllToAll, in.size(1));
   for (const auto &[host, to] : landing) to.copy_(host);
@@ -434,46 +518,37 @@ void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to) 
 }
 
 mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, at::Tensor()); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, at::Tensor()); });
 }
 mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, ref(sum)); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { reduce_scatter(g, flat, ref(sum)); });
 }
 mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { all_gather(g, flat); });
 }
 mgt_group_result mgt_group_start_all_gather(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { g->gatherings.push_back(start_gathering(g, flat, 0, longest_share(g, flat))); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { g->gatherings.push_back(start_gathering(g, flat, 0, longest_share(g, flat))); });
 }
 mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *t) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { finish_oldest(g, flat); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { finish_oldest(g, flat); });
 }
 mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, int from, int to) {
-  return on_flat(d, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
+  return on_flat(d, g, t, [&](const at::Tensor &flat) { send(g, flat, from, to); });
 }
 mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent) {
   return attempt([&](mgt_group_result &) {
-    TORCH_CHECK(d->thread == mgt_thread(), "called from another goroutine than Do's, or inside Do of another device");
     at::NoGradGuard no_grad;
+    enter(d, g, ref(in));
     all_to_all(g, ref(in), ref(out), came, sent);
   });
 }
 mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all) {
   return attempt([&](mgt_group_result &) {
-    // What arrives late must not find its memory gone: the messages have tensors of their own.
-    const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
-    const auto own = landed.select(0, g->rank);
-    std::memcpy(own.mutable_data_ptr(), mine, size_t(bytes));
-    std::vector<message> messages;
-    for (int r = 0; r < g->size; r++) {
-      if (r == g->rank) continue;
-      messages.push_back({r, landed.select(0, r), false});
-      messages.push_back({r, own, true});
-    }
-    g->exchange(messages, kExchange, bytes);
+    const auto landed = exchange(g, mine, bytes);
     std::memcpy(all, landed.const_data_ptr(), size_t(bytes) * size_t(g->size));
   });
 }
 
+char *mgt_group_over(mgt_group *g) { return failure(g->over.c_str()); }
 void mgt_group_abort(mgt_group *g) { g->abort(); }
 void mgt_group_close(mgt_group *g) { delete g; }

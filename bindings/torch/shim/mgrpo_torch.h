@@ -228,6 +228,8 @@ MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, i
 MGT_API mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent);
 // all[size · bytes] = every rank's mine[bytes].
 MGT_API mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all);
+// What moves tensors on GPUs, as "NCCL 2.28.9", or "Gloo, ..." and why; empty before the first call with one. As an error is, to be freed so.
+MGT_API char *mgt_group_over(mgt_group *g);
 MGT_API void mgt_group_abort(mgt_group *g);  // from any thread: the call in progress and every later one fail
 MGT_API void mgt_group_close(mgt_group *g);  // no call may be in progress
 

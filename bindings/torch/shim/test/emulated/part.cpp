@@ -4,6 +4,8 @@
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/logprob.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <utility>
 
@@ -47,6 +49,19 @@ void graph_replay(void *graph) {
 }
 void graph_drop(void *graph) { delete static_cast<Graph *>(graph); }
 
+std::string identity(int) { return "the emulated GPU of process " + std::to_string(getpid()); }
+
+// The emulated GPU's work is done at the latest when its memory is read.
+void *side_open(int) { return nullptr; }
+void side_follow(void *) {
+  std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
+  emulator::finish();
+}
+void *side_stream(void *) { return nullptr; }
+std::shared_ptr<void> side_mark(void *) { return nullptr; }
+bool mark_passed(void *) { return true; }
+void side_close(void *) {}
+
 int32_t refused(int32_t status) {
   TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
   return status;
@@ -86,6 +101,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     cuda_part p{};
     p.device_count = device_count, p.open = open, p.wait = wait, p.to_host = to_host, p.stream = stream, p.memory = memory, p.reset_peak = reset_peak;
     p.graph_open = graph_open, p.graph_capture = graph_capture, p.graph_close = graph_close, p.graph_replay = graph_replay, p.graph_drop = graph_drop;
+    p.identity = identity, p.side_open = side_open, p.side_follow = side_follow, p.side_stream = side_stream, p.side_mark = side_mark;
+    p.mark_passed = mark_passed, p.side_close = side_close;
     p.token_logprob = token_logprob, p.token_logprob_bwd = token_logprob_bwd;
 #define MGT_EMULATED(name) p.name = MGT_LOCKED(name)
     MGT_EMULATED(policy_gradient_from_logits);

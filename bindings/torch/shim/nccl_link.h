@@ -1,0 +1,57 @@
+// Messages between the GPUs of a group, which NCCL moves without the host's memory.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+struct message {
+  int peer;
+  at::Tensor piece;
+  bool out;  // sent, else received
+};
+
+// A failure of a group's call because of another rank.
+struct group_error : std::runtime_error {
+  int why, peer;
+  group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
+};
+
+// The connections of one GPU to those of the other ranks. All ranks start the same flights of messages in the same order. One thread at a
+// time calls it; when `aborted` is set from another one, the call in progress fails.
+class nccl_link {
+ public:
+  using deadline = std::chrono::steady_clock::time_point;
+  using id = std::array<char, 128>;  // by which the ranks of one link find each other
+  using mark = std::shared_ptr<void>;
+
+  static std::string version();  // "2.28.9"; throws where there is no NCCL in this process
+  static id new_id();
+
+  nccl_link(int gpu, const id &of, int rank, int size, deadline until, const std::atomic<bool> &aborted);
+  ~nccl_link();
+  nccl_link(const nccl_link &) = delete;
+
+  // Sends and receives after what the GPU has been given to do so far, while it goes on. The messages' tensors stay until finish.
+  mark start(const std::vector<message> &messages, deadline until);
+  void finish(const mark &of, deadline until);
+
+ private:
+  void close();
+  bool flushed();
+  void settle(deadline until);
+  int state();
+  void check(int result);
+  template <class Ready>
+  void wait(deadline until, Ready &&ready);
+
+  const std::atomic<bool> &aborted_;
+  void *const side_;  // of the GPU (cuda_part.h)
+  void *comm_ = nullptr;
+  bool failed_ = false;
+};
