@@ -213,13 +213,18 @@ struct TrajectoryLoss {
   TrajectoryScan scan;
 
   MGRPO_HD TokenTerm<T> term(int64_t token) const {
-    const double now = in.logp_new[token], old = in.logp_old[token];
+    TokenTerm<T> t = term_without_entropy(token, in.logp_new[token]);
+    t.entropy = in.entropy ? in.entropy[token] : 0;
+    return t;
+  }
+  MGRPO_HD TokenTerm<T> term_without_entropy(int64_t token, double now) const {
+    const double old = in.logp_old[token];
     TokenTerm<T> t;
     t.delta = clamp_exponent(c, now - old);
     t.v = in.logp_behaviour ? tis_weight(c, old, in.logp_behaviour[token]) : Tis{1, false};
     t.policy = policy_term(c, is_sequence(c) ? scan.sequence_exponent(c) : t.delta, advantage, now);
     t.kl = in.logp_ref ? kl_term(c, now, in.logp_ref[token]) : Kl{0, 0};
-    t.entropy = in.entropy ? in.entropy[token] : 0;
+    t.entropy = 0;
     const double slope = is_sequence(c) ? scan.tis * sequence_slope() : t.v.value;
     t.dlogp_new = (T)(coefficient * (slope * t.policy.derivative + c.kl_coef * t.kl.derivative));
     t.dentropy = (T)(-c.entropy_coef * coefficient);

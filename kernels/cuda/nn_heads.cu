@@ -128,7 +128,7 @@ struct InCache {
     if (threadIdx.x == 0) *superseded = 0;
     __syncthreads();
     for (int64_t later = row + 1 + threadIdx.x; later < rows; later += kThreads)
-      if (place(later) == mine) *superseded = 1;
+      if (place(later) == mine) atomicExch(superseded, 1);
     __syncthreads();
     return !*superseded;
   }

@@ -84,8 +84,8 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
     T *const row = logits + r * in.ld, *const part = row + begin;
     const int64_t token = in.first + r;
     const auto set = [&](double lp, double h) {
-      if (threadIdx.x > 0) return;
-      narrow(lp, logp + token);  // every block of the cluster writes the same
+      if (cluster().block_rank() > 0 || threadIdx.x > 0) return;
+      narrow(lp, logp + token);
       narrow(h, entropy + token);
     };
     const TokenTrajectory of = in.trajectory[r];
@@ -119,9 +119,10 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
     }
     if (threadIdx.x == 0) {
       const double dy = (zy - s.max) * inv_tau, log_sum = log(s.sum);
-      set(dy - log_sum, log_sum - s.mean_exponent());
+      const A lp = static_cast<A>(dy - log_sum);
       const TrajectoryLoss<A> loss{c, tokens, of.weight, of.advantage, of.coefficient, TrajectoryScan{}};
-      const TokenTerm<A> term = loss.term(token);
+      const TokenTerm<A> term = loss.term_without_entropy(token, lp);  // another block may have stored it
+      set(lp, log_sum - s.mean_exponent());
       *of_row.get() = gradient_of<A>(s, dy, in.tau, term.dlogp_new, term.dentropy);
     }
     __syncthreads();
