@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-cuda cubins test-emulated test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -105,6 +105,14 @@ test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with ad
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
 	@export MGRPO_EMULATED_ULPS=2; $(call KERNEL_TESTS,build/asan/test)
+
+# In more parts than there are cores, since the tests of one emulated device take longer than the other's. Left out are long tests of
+# kernels that others run as they do.
+test-races: native-tests ## the kernels' tests, the CUDA kernels emulated, with an eye on races between threads, warps and blocks
+	@ninja -C build/cmake -j$$(nproc) --quiet kernels_races_test | sed '/no work to do/d'
+	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
+	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
+	  --gtest_filter='*emulated:Races*-AttentionCached.Prefill*:Sample.BlocksOfARowChangeNoBit*'
 
 # Where no driver is installed the stub stands in: 0 GPUs.
 test-cuda: ## what the CUDA build tests, with or without a GPU

@@ -13,6 +13,8 @@
 #include <tuple>
 #include <type_traits>
 
+#include "races.h"
+
 #define __global__
 #define __device__
 #define __host__
@@ -86,7 +88,8 @@ T of_lane(const Slot *slots, unsigned lane) {
 
 // A read, modify and write that no other thread gets between: threads change at barriers only.
 template <class T, class F>
-T atomically(T *at, const F &f) {
+[[gnu::noinline]] __attribute__((no_sanitize("thread"))) T atomically(T *at, const F &f) {
+  races::atomic_access(at, sizeof *at, __builtin_return_address(0));
   const T old = *at;
   *at = f(old);
   return old;

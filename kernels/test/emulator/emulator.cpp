@@ -3,7 +3,8 @@
 // not rely on: the order in which threads run between barriers, the first contents of shared and device memory, and
 // when work in a stream happens, which is not before the host waits for it. Ends the program with a message where a
 // barrier is not reached by all who must, where a copy leaves its allocation or names the wrong side, and in the
-// cases named below. MGRPO_EMULATOR_SEED=n orders threads in another way; 0: as they are numbered.
+// cases named below; in a build that looks for them also where two threads race (races.cpp). MGRPO_EMULATOR_SEED=n orders
+// threads in another way; 0: as they are numbered.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 
 #include "cuda_runtime.h"
 #include "fiber.h"
+#include "races.h"
 #include "stream.h"
 
 // The built-in variables of a thread.
@@ -130,6 +132,9 @@ MGRPO_UNCHECKED void find_dirty() {
   while (dirty_begin < dirty_end && !is_dirty(dirty_end - 1)) dirty_end--;
 }
 
+// Where other blocks of the cluster find a block's static shared memory.
+Piece *kept_shared(Block &b) { return launch_now->cluster > 1 ? b.shared.data() : static_shared(); }
+
 void run_thread() {
   launch_now->thread();
   thread->state = State::kEnded;
@@ -168,6 +173,7 @@ bool release_warps() {
       if (!all) continue;
       for (unsigned k = 0; k < 32; k++)
         if (t.mask >> k & 1) block->threads[first + k]->state = State::kReady;
+      races::warp_meets(first / 32, t.mask, existing(0xFFFFFFFF, first));
       released = true;
     }
   }
@@ -177,16 +183,19 @@ bool release_warps() {
 // Runs a block until its threads have ended or wait for the cluster.
 State run_block() {
   emulated_block = block->index;
+  races::block_runs(block->rank, static_shared(), kept_shared(*block), pieces() * sizeof(Piece));
   for (;;) {
     bool in_warps = false;
     for (unsigned i : launch_now->order) {
       thread = block->threads[i].get();
       if (thread->state != State::kReady) continue;
       emulated_thread = thread->index;
+      races::thread_runs(i, thread->fiber.stack(), Fiber::kStack);
       thread->fiber.resume();
       in_warps |= thread->state == State::kAtWarpBarrier;
     }
     thread = nullptr;
+    races::host_runs();
     if (in_warps && release_warps()) continue;
     const Thread &first = *block->threads[0];
     for (const auto &t : block->threads) {
@@ -194,6 +203,7 @@ State run_block() {
       if (t->state != first.state || (t->state != State::kEnded && !same(t->where, first.where))) diverged(first, *t);
     }
     if (first.state != State::kAtBlockBarrier) return first.state;
+    races::block_meets();
     for (const auto &t : block->threads) t->state = State::kReady;
   }
 }
@@ -216,10 +226,12 @@ void start_block(Block &b, unsigned rank, uint3 index) {
   if (c.dynamicSmemBytes > 0) {
     b.dynamic.reset(std::aligned_alloc(16, (c.dynamicSmemBytes + 15) / 16 * 16));
     std::memset(b.dynamic.get(), leftover(), c.dynamicSmemBytes);
+    races::fresh(b.dynamic.get(), c.dynamicSmemBytes);
   } else {
     b.dynamic.reset();
   }
   if (launch_now->cluster > 1) b.shared.assign(pieces(), filled());
+  races::fresh(kept_shared(b), pieces() * sizeof(Piece));
 }
 
 void run_cluster() {
@@ -227,8 +239,10 @@ void run_cluster() {
     block = blocks[0].get();
     const bool all = blocks_run++ % 64 == 0;  // filling everything takes longer than most blocks
     fill_shared(all ? 0 : dirty_begin, all ? pieces() : dirty_end);
-    while (run_block() != State::kEnded)
+    while (run_block() != State::kEnded) {
+      races::cluster_meets();
       for (const auto &t : block->threads) t->state = State::kReady;
+    }
     if (all) find_dirty();
     return;
   }
@@ -242,6 +256,7 @@ void run_cluster() {
         diverged(*blocks[0]->threads[0], *block->threads[0]);
       state = now;
     }
+    races::cluster_meets();
     for (unsigned k = 0; k < launch_now->cluster; k++)
       for (const auto &t : blocks[k]->threads)
         if (state != State::kEnded) t->state = State::kReady;
@@ -260,9 +275,11 @@ void run(Launch &l) {
   emulated_block_size = size;
   blocks_run = 0;
   while (blocks.size() < l.cluster) blocks.push_back(std::make_unique<Block>());
+  races::launch_begins(uint64_t{grid.x} * grid.y * grid.z, l.cluster);
   for (unsigned z = 0; z < grid.z; z++) {
     for (unsigned y = 0; y < grid.y; y++) {
       for (unsigned x = 0; x < grid.x; x += l.cluster) {
+        races::cluster_begins(x + grid.x * (y + uint64_t{grid.y} * z));
         for (unsigned k = 0; k < l.cluster; k++) start_block(*blocks[k], k, {x + k, y, z});
         run_cluster();
       }

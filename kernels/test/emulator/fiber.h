@@ -30,6 +30,7 @@ class Fiber {
   // body() runs at the next resume(); it must end with leave(). skew moves its frames, so that the stacks of many
   // fibers do not share a few lines of the cache.
   void start(void (*body)(), size_t skew);
+  const void *stack() const { return stack_; }
   void resume();               // goes on in the fiber until it leaves
   void leave(bool for_good);   // in the fiber: goes back to where it was resumed
 
