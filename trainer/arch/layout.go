@@ -83,8 +83,9 @@ func (c Config) Layout() *Layout {
 	return l
 }
 
-// BlockNorms are the numbers of norms over the residual stream's width in a layer: before attention and the MLP, and after.
-func (c Config) BlockNorms() (before, after int) {
+// BlockNorms are the numbers of norms over the residual stream's width in a layer: before attention and the MLP, and after; and whether the
+// heads of queries and keys have norms.
+func (c Config) BlockNorms() (before, after int, heads bool) {
 	l := &Layout{}
 	families[c.Family].layer(&layer{layout: l, c: c}, c)
 	for _, leaf := range l.Leaves {
@@ -93,9 +94,11 @@ func (c Config) BlockNorms() (before, after int) {
 			before++
 		case "attended_norm", "mlp_norm":
 			after++
+		case "q_norm":
+			heads = true
 		}
 	}
-	return before, after
+	return before, after, heads
 }
 
 // Tensors lists every tensor of the checkpoint, in the order of the flat buffer.

@@ -311,20 +311,25 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	return bytes
 }
 
-func kvWidth(c arch.Config) int64 { return int64(c.KVHeads) * int64(c.HeadDim) }
+func kvWidth(c arch.Config) int64  { return int64(c.KVHeads) * int64(c.HeadDim) }
+func qkvWidth(c arch.Config) int64 { return int64(c.Heads)*int64(c.HeadDim) + 2*kvWidth(c) }
 
 // layerValues counts the values of a token in one layer: two sums of the residual stream, what goes into or comes out of each
-// norm of its width, q, k and v before and after RoPE, the attention's output and log-sum-exp, and those of the MLP.
+// norm of its width, the product of queries, keys and values and the heads made of it, the attention's output and log-sum-exp, and those of
+// the MLP.
 func layerValues(c arch.Config) int64 {
-	before, after := c.BlockNorms()
-	return int64(2+before+after)*int64(c.Hidden) + 3*int64(c.Heads)*int64(c.HeadDim) + 3*kvWidth(c) + int64(c.Heads) + mlpValues(c)
+	before, after, _ := c.BlockNorms()
+	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + int64(c.Heads)*int64(c.HeadDim) + int64(c.Heads) + mlpValues(c)
 }
 
 // keptValues counts those that are kept for the backward pass, which makes the others again: what comes out of a norm before
-// attention or the MLP, and the product of an MLP's gate.
+// attention or the MLP, and the product of an MLP's gate. The product of queries, keys and values is needed for norms of heads alone.
 func keptValues(c arch.Config) int64 {
-	before, _ := c.BlockNorms()
+	before, _, heads := c.BlockNorms()
 	kept := layerValues(c) - int64(before)*int64(c.Hidden)
+	if !heads {
+		kept -= qkvWidth(c)
+	}
 	if c.Mixture == nil {
 		kept -= int64(c.FFN)
 	}
