@@ -107,8 +107,8 @@ struct WarpAttention {
         mma(product, {a.x, b.x, a.y, b.y}, {keys.x, keys.y});
         mma(product, {a.z, b.z, a.w, b.w}, {keys.z, keys.w});
       }
-#pragma unroll
-      for (int i = 0; i < 2 * kHalves; i++) score[i / 2][u][i % 2] = product[i] * in.scale;
+#pragma unroll  // rounded here, on every way to the exponentials
+      for (int i = 0; i < 2 * kHalves; i++) score[i / 2][u][i % 2] = __fmul_rn(product[i], in.scale);
     }
   }
   // The scores of keys that the row does not see are -Inf, and those of keys that the table names no block for are NaN.

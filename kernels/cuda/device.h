@@ -3,6 +3,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
@@ -95,11 +97,25 @@ struct Shape {
   int cluster = 1;
 };
 
+// Lets a kernel have that much dynamic shared memory on the current device, from now on: less would take it from a launch of another thread.
+template <class Kernel>
+int32_t allow_shared(Kernel *kernel, size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, Kernel *>, size_t> allowed;
+  int device;
+  MGRPO_CUDA_TRY(cudaGetDevice(&device));
+  const std::lock_guard<std::mutex> lock(mutex);
+  size_t &most = allowed[{device, kernel}];
+  if (bytes <= most) return MGRPO_OK;
+  MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  most = bytes;
+  return MGRPO_OK;
+}
+
 // Launches a kernel and returns the launch's error. Errors of its execution come with the next wait.
 template <class... Parameters, class... Arguments>
 int32_t launch(void (*kernel)(Parameters...), const Shape &shape, cudaStream_t stream, Arguments &&...arguments) {
-  if (shape.shared > 0)
-    MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)));
+  if (shape.shared > 0) MGRPO_TRY(allow_shared(kernel, shape.shared));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
