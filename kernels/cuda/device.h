@@ -97,15 +97,17 @@ struct Shape {
   int cluster = 1;
 };
 
-// Lets a kernel have that much dynamic shared memory on the current device, from now on: less would take it from a launch of another thread.
+// How much dynamic shared memory kernels may have, by device. Not in the function: the emulator takes its statics for __shared__.
+inline std::mutex allowing_shared;
+inline std::map<std::pair<int, const void *>, size_t> allowed_shared;
+
+// Lets a kernel have that much on the current device, from now on: less would take it from a launch of another thread.
 template <class Kernel>
 int32_t allow_shared(Kernel *kernel, size_t bytes) {
-  static std::mutex mutex;
-  static std::map<std::pair<int, Kernel *>, size_t> allowed;
   int device;
   MGRPO_CUDA_TRY(cudaGetDevice(&device));
-  const std::lock_guard<std::mutex> lock(mutex);
-  size_t &most = allowed[{device, kernel}];
+  const std::lock_guard<std::mutex> lock(allowing_shared);
+  size_t &most = allowed_shared[{device, reinterpret_cast<const void *>(kernel)}];
   if (bytes <= most) return MGRPO_OK;
   MGRPO_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   most = bytes;
