@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -70,7 +71,8 @@ type GroupOptions struct {
 // the same methods in the same order, with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
 //
 // A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its
-// way in the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent: the others wait for
+// way in the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent, and NCCL between GPUs of
+// one machine sees it of none: the others wait for
 // Timeout, or until ctx ends, so whoever starts the processes is to watch them. To go on, open another group under
 // another name: equal inputs and sizes give equal bits, whatever happened before.
 type Group struct {
@@ -125,6 +127,9 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 	if err := checkLibrary(); err != nil {
 		return nil, fmt.Errorf("torch: group: %w", err)
 	}
+	if loadCUDA() == nil {
+		nameInterface(o.Bind)
+	}
 	opened := make(chan C.mgt_group_result, 1)
 	go func() {
 		text := [3]*C.char{C.CString(host), C.CString(o.Name), C.CString(o.Bind)}
@@ -158,6 +163,24 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 		}
 	}()
 	return nil, err
+}
+
+// nameInterface has NCCL, which looks for an interface itself, listen where Gloo does, unless the user chose one.
+func nameInterface(bind string) {
+	const key = "NCCL_SOCKET_IFNAME"
+	if _, chosen := os.LookupEnv(key); chosen {
+		return
+	}
+	all, _ := net.Interfaces() // without them NCCL chooses
+	for _, i := range all {
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(net.ParseIP(bind)) {
+				_ = os.Setenv(key, "="+i.Name)
+				return
+			}
+		}
+	}
 }
 
 // groupError takes over the error of r.
@@ -312,8 +335,9 @@ func (g *Group) call(ctx context.Context, op string, f func() C.mgt_group_result
 	return nil
 }
 
-// end closes the group's connections; every later call returns why.
+// end closes the group's connections; every later call returns why. What is on its way is lost.
 func (g *Group) end(why error) error {
+	C.mgt_group_abort(g.native)
 	C.mgt_group_close(g.native)
 	g.native, g.ended = nil, why
 	return why
@@ -328,6 +352,11 @@ func (g *Group) Over(ctx context.Context, s *Scope) (over string, err error) {
 	if err := g.AllGather(ctx, s.Zeros(Float32, 1)); err != nil {
 		return "", err
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended != nil {
+		return "", g.ended
+	}
 	return message(C.mgt_group_over(g.native)), nil
 }
 
@@ -341,8 +370,14 @@ func (g *Group) GiveUp(why error) {
 	}
 }
 
-// Close closes the connections to the other ranks. It waits for the call in progress; closing again is harmless.
+// Close closes the connections to the other ranks, when what this rank has sent has arrived. It waits for the call in progress; closing again is
+// harmless.
 func (g *Group) Close() error {
-	g.GiveUp(errors.New("torch: group: used after it was closed"))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended == nil {
+		C.mgt_group_close(g.native)
+		g.native, g.ended = nil, errors.New("torch: group: used after it was closed")
+	}
 	return nil
 }

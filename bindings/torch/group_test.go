@@ -469,9 +469,20 @@ func TestGroupOfGPUs(t *testing.T) {
 		t.Setenv("MGRPO_EMULATED_NCCL", "old")
 		over(t, "Gloo, through the host's memory: rank 0: NCCL 2.18 or later is needed, not 2.10")
 	})
+	t.Run("one cannot connect", func(t *testing.T) {
+		ranks := startRanks(t, 2)
+		t.Setenv("MGRPO_EMULATED_NCCL", "fails")
+		ranks = append(ranks, startRanks(t, 1)...)
+		allWell(t, ranks, opening(t, 8*time.Second))
+		for i, a := range all(t, ranks, rankOrder{Do: "sums", Device: "cuda:0"}) {
+			if want := "Gloo, through the host's memory: rank "; a.Error != "" || !strings.HasPrefix(a.Over, want) || !strings.Contains(a.Over, "NCCL") {
+				t.Errorf("rank %d: %+v, want %q and what NCCL said", i, a, want)
+			}
+		}
+	})
 	t.Run("one stops", func(t *testing.T) {
 		ranks := startRanks(t, 2)
-		open, sums := opening(t, 2*time.Second), rankOrder{Do: "sums", Device: "cuda:0"}
+		open, sums := opening(t, 8*time.Second), rankOrder{Do: "sums", Device: "cuda:0"}
 		allWell(t, ranks, open)
 		allWell(t, ranks, sums)
 		ranks[1].signal(t, syscall.SIGSTOP)
@@ -516,6 +527,7 @@ func TestGroupLosesARank(t *testing.T) {
 func TestGroupLosesARankAtWork(t *testing.T) { onDeviceNames(t, losesARankAtWork) }
 
 func losesARankAtWork(t *testing.T, device string) {
+	t.Setenv("MGRPO_EMULATED_NCCL", "blind")
 	ranks := startRanks(t, 3)
 	open := opening(t, 5*time.Minute)
 	allWell(t, ranks, open)

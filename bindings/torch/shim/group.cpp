@@ -34,7 +34,8 @@ struct mgt_rendezvous {
 
 namespace {
 
-// Elements that one rank has of another at a time while it sums, or while they go through the host's memory: they bound what a call needs.
+// Elements that one rank has of another at a time while it sums, or, but for gatherings beside other calls and rows to all, while they go through
+// the host's memory: they bound what a call needs.
 constexpr int64_t kPiece = 1 << 18, kGPUPiece = 1 << 20;
 // Shares begin at multiples of this, so that kernels find them aligned.
 constexpr int64_t kAlign = 64;
@@ -47,8 +48,7 @@ struct flight {
   uint32_t number = 0;  // counted alike by every rank
   std::vector<int> peers;
   steady_clock::time_point deadline;
-  std::vector<message> on_gpus;  // those that NCCL moves
-  nccl_link::mark mark;
+  uint64_t on_gpus = 0;  // what NCCL moves: of nccl_link::start
 };
 
 // Elements of every rank's share, from `from` on, on their way to all others.
@@ -77,6 +77,7 @@ struct mgt_group {
   void start(const message &m, uint32_t number, uint32_t tag);
   flight begin(const std::vector<message> &messages, uint32_t call, int64_t elements);
   void finish(const flight &f);
+  void finish_on_gpus(const flight &f);
   void exchange(const std::vector<message> &messages, uint32_t call, int64_t elements) { finish(begin(messages, call, elements)); }
   void abort();
 };
@@ -102,10 +103,10 @@ void mgt_group::start(const message &m, uint32_t number, uint32_t tag) {
 // Starts every message. Messages without elements must be left out by both sides. Gloo takes a message that is too short for a whole
 // one; so the tag has the call and its size in it, and ranks that call different things do not meet.
 flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
-  flight f{++flights, {}, steady_clock::now() + timeout, {}, {}};
+  flight f{++flights, {}, steady_clock::now() + timeout};
   if (!messages.empty() && messages[0].piece.is_cuda()) {
-    f.on_gpus = messages;
-    f.mark = link->start(messages, f.deadline);
+    f.on_gpus = link->start(messages, f.deadline);
+    for (const auto &m : messages) f.peers.push_back(m.peer);
     return f;
   }
   const uint32_t tag = (f.number * 0x9e3779b1u ^ call << 24 ^ uint32_t(elements) * 0x85ebca6bu) & 0x3fffffff;
@@ -124,7 +125,7 @@ flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int
 
 // Waits for the messages of a flight, and forgets them.
 void mgt_group::finish(const flight &f) {
-  if (!f.on_gpus.empty()) return link->finish(f.mark, f.deadline);
+  if (f.on_gpus) return finish_on_gpus(f);
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   {
     std::lock_guard<std::mutex> lock(mutex);
@@ -143,6 +144,16 @@ void mgt_group::finish(const flight &f) {
   }
   std::lock_guard<std::mutex> lock(mutex);
   flying.erase(f.number);
+}
+
+// NCCL does not say for whom it waits.
+void mgt_group::finish_on_gpus(const flight &f) {
+  try {
+    link->finish(f.on_gpus, f.deadline);
+  } catch (const group_error &e) {
+    const bool one = std::all_of(f.peers.begin(), f.peers.end(), [&](int peer) { return peer == f.peers[0]; });
+    throw group_error(e.why, one ? f.peers[0] : e.peer, e.what());
+  }
 }
 
 void mgt_group::abort() {
@@ -189,15 +200,13 @@ at::Tensor exchange(mgt_group *g, const void *mine, int64_t bytes) {
 // What a rank says of its GPU.
 struct offer {
   char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: why it cannot use NCCL
-  nccl_link::id id = {};                                   // rank 0's
 };
 
-offer offer_of(const mgt_group *g, int gpu) {
+offer offer_of(int gpu) {
   offer mine;
   try {
     nccl_link::version().copy(mine.version, sizeof mine.version - 1);
     the_cuda_part->identity(gpu).copy(mine.gpu, sizeof mine.gpu - 1);
-    if (g->rank == 0) mine.id = nccl_link::new_id();
   } catch (const c10::Error &e) {
     std::string(e.what_without_backtrace()).copy(mine.refusal, sizeof mine.refusal - 1);
   }
@@ -219,23 +228,34 @@ std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
   return "";
 }
 
+// Connects the ranks over NCCL; why that failed in one of them, or nothing.
+std::string link_up(mgt_group *g, int gpu) {
+  nccl_link::id id{};
+  offer outcome;
+  std::to_string(g->rank).copy(outcome.gpu, sizeof outcome.gpu - 1);
+  // A rank that fails at once waits for the others' outcome for the whole time-out, so they may take half of it.
+  const auto until = steady_clock::now() + g->timeout / 2;
+  try {
+    if (g->rank == 0) id = nccl_link::new_id();
+  } catch (const std::exception &e) {
+    std::string(e.what()).copy(outcome.refusal, sizeof outcome.refusal - 1);
+  }
+  const auto ids = exchange(g, id.data(), int64_t(id.size()));
+  std::memcpy(id.data(), ids.const_data_ptr(), id.size());
+  try {
+    if (id != nccl_link::id{}) g->link = std::make_unique<nccl_link>(gpu, id, g->rank, g->size, until, g->aborted);
+  } catch (const std::exception &e) {
+    if (g->aborted) throw;
+    std::string(e.what()).copy(outcome.refusal, sizeof outcome.refusal - 1);
+  }
+  return refusal_of(g, exchange(g, &outcome, sizeof outcome));
+}
+
 // At their first call with a tensor on a GPU the ranks agree on what moves such tensors.
 void agree(mgt_group *g, int gpu) {
-  const auto mine = offer_of(g, gpu);
-  const auto said = exchange(g, &mine, sizeof mine);
-  std::string refusal = refusal_of(g, said);
-  if (refusal.empty()) {
-    offer first, outcome;
-    std::memcpy(&first, said.const_data_ptr(), sizeof first);
-    try {
-      g->link = std::make_unique<nccl_link>(gpu, first.id, g->rank, g->size, steady_clock::now() + g->timeout, g->aborted);
-    } catch (const group_error &e) {
-      if (e.why == MGT_GROUP_ABORTED) throw;
-      std::string(e.what()).copy(outcome.refusal, sizeof outcome.refusal - 1);
-    }
-    std::to_string(g->rank).copy(outcome.gpu, sizeof outcome.gpu - 1);
-    refusal = refusal_of(g, exchange(g, &outcome, sizeof outcome));
-  }
+  const auto mine = offer_of(gpu);
+  auto refusal = refusal_of(g, exchange(g, &mine, sizeof mine));
+  if (refusal.empty()) refusal = link_up(g, gpu);
   if (!refusal.empty()) g->link.reset();
   g->over = refusal.empty() ? std::string("NCCL ") + mine.version : "Gloo, through the host's memory: " + refusal;
 }

@@ -101,23 +101,31 @@ bool nccl_link::flushed() {
   }
 }
 
-nccl_link::mark nccl_link::start(const std::vector<message> &messages, deadline until) {
+uint64_t nccl_link::start(const std::vector<message> &messages, deadline until) {
   the_cuda_part->side_follow(side_);
-  void *stream = the_cuda_part->side_stream(side_);
+  auto &f = flights_[++started_];
+  f.messages = messages;
   check(nccl().group_start());
-  for (const auto &m : messages) {
-    if (m.out)
-      check(nccl().send(m.piece.const_data_ptr(), m.piece.nbytes(), kBytes, m.peer, comm_, stream));
-    else
-      check(nccl().receive(m.piece.mutable_data_ptr(), m.piece.nbytes(), kBytes, m.peer, comm_, stream));
-  }
-  check(nccl().group_end());
+  int result = kSuccess;
+  for (const auto &m : messages)
+    if (result == kSuccess) result = give(m);
+  const int ended = nccl().group_end();  // also after a failure: an open group would hold up whatever this thread does next
+  check(result);
+  check(ended);
   settle(until);
-  return the_cuda_part->side_mark(side_);
+  f.mark = the_cuda_part->side_mark(side_);
+  return started_;
 }
 
-void nccl_link::finish(const mark &of, deadline until) {
-  wait(until, [&] { return the_cuda_part->mark_passed(of.get()); });
+int nccl_link::give(const message &m) {
+  void *stream = the_cuda_part->side_stream(side_);
+  if (m.out) return nccl().send(m.piece.const_data_ptr(), m.piece.nbytes(), kBytes, m.peer, comm_, stream);
+  return nccl().receive(m.piece.mutable_data_ptr(), m.piece.nbytes(), kBytes, m.peer, comm_, stream);
+}
+
+void nccl_link::finish(uint64_t flight, deadline until) {
+  wait(until, [&] { return the_cuda_part->mark_passed(flights_.at(flight).mark.get()); });
+  flights_.erase(flight);
 }
 
 // Waits until the library has done what it does on the host.
@@ -132,11 +140,14 @@ int nccl_link::state() {
   return now;
 }
 
+// An error of another rank is a group_error.
 void nccl_link::check(int result) {
   if (result == kSuccess || result == kInProgress) return;
   failed_ = true;
   const char *last = comm_ ? nccl().last_error(comm_) : nullptr;
-  throw group_error(MGT_GROUP_LOST, -1, std::string("NCCL: ") + nccl().error_string(result) + (last && *last ? std::string(": ") + last : ""));
+  const auto said = std::string("NCCL: ") + nccl().error_string(result) + (last && *last ? std::string(": ") + last : "");
+  if (result == kRemoteError) throw group_error(MGT_GROUP_LOST, -1, said);
+  throw std::runtime_error(said);
 }
 
 template <class Ready>
@@ -146,7 +157,7 @@ void nccl_link::wait(deadline until, Ready &&ready) {
     const bool late = steady_clock::now() >= until;
     failed_ = failed_ || late || aborted_;
     if (aborted_) throw group_error(MGT_GROUP_ABORTED, -1, "the call was aborted");
-    if (late) throw group_error(MGT_GROUP_TIMED_OUT, -1, "no answer over NCCL");
+    if (late) throw group_error(MGT_GROUP_TIMED_OUT, -1, "NCCL has not moved what was to come and go");
     state();
     if (tries < kSpins)
       std::this_thread::yield();

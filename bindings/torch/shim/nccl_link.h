@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -28,7 +29,6 @@ class nccl_link {
  public:
   using deadline = std::chrono::steady_clock::time_point;
   using id = std::array<char, 128>;  // by which the ranks of one link find each other
-  using mark = std::shared_ptr<void>;
 
   static std::string version();  // "2.28.9"; throws where there is no NCCL in this process
   static id new_id();
@@ -37,9 +37,10 @@ class nccl_link {
   ~nccl_link();
   nccl_link(const nccl_link &) = delete;
 
-  // Sends and receives after what the GPU has been given to do so far, while it goes on. The messages' tensors stay until finish.
-  mark start(const std::vector<message> &messages, deadline until);
-  void finish(const mark &of, deadline until);
+  // Sends and receives after what the GPU has been given to do so far, while it goes on. Messages' tensors stay until they are finished, by what
+  // start returned, or the link ends.
+  uint64_t start(const std::vector<message> &messages, deadline until);
+  void finish(uint64_t flight, deadline until);
 
  private:
   void close();
@@ -47,10 +48,18 @@ class nccl_link {
   void settle(deadline until);
   int state();
   void check(int result);
+  int give(const message &m);
   template <class Ready>
   void wait(deadline until, Ready &&ready);
 
+  struct under_way {
+    std::vector<message> messages;
+    std::shared_ptr<void> mark;  // on the GPU's side stream, behind them
+  };
+
   const std::atomic<bool> &aborted_;
+  std::map<uint64_t, under_way> flights_;
+  uint64_t started_ = 0;
   void *const side_;  // of the GPU (cuda_part.h)
   void *comm_ = nullptr;
   bool failed_ = false;

@@ -1,6 +1,7 @@
 // libnccl.so.2 between processes that have an emulated GPU each: messages go over TCP. As of the real one, calls of a communicator that does not
-// block return while a thread goes on; messages of two ranks meet in their order, and of unequal sizes never. A rank that is lost is seen at once,
-// which the real one cannot promise. MGRPO_EMULATED_NCCL=old makes it a version that is too old.
+// block return while its thread goes on; groups of messages are moved one after the other; messages of two ranks meet in their order, and of
+// unequal sizes never. MGRPO_EMULATED_NCCL=old is a version that is too old, fails is one that cannot connect, and blind does not see that a rank
+// is lost, as the real one does not between GPUs of one machine.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,6 +12,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "nccl_abi.h"
+#include "side.h"
 
 namespace {
 
@@ -37,6 +41,16 @@ struct message {
   int peer;
 };
 
+struct group {
+  std::vector<message> messages;
+  emulated_side *side = nullptr;
+};
+
+bool is(const char *kind) {
+  const char *which = std::getenv("MGRPO_EMULATED_NCCL");
+  return which && std::string(which) == kind;
+}
+
 // The bytes of one side of a connection in one group, in their order: each message behind its size.
 struct lane {
   std::vector<message> messages;
@@ -48,10 +62,12 @@ struct lane {
 struct communicator {
   int rank, size;
   std::vector<int> sockets;
-  std::vector<message> group;  // of the group under way, until its end
   std::thread thread;
-  std::atomic<int> state{kSuccess};
+  std::atomic<int> state{kInProgress};
   std::atomic<bool> stop{false};
+  std::mutex mutex;  // of what follows
+  std::deque<group> groups;
+  bool finalised = false;
 
   communicator(int rank, int size) : rank(rank), size(size), sockets(size_t(size), -1) {}
   ~communicator() {
@@ -60,19 +76,29 @@ struct communicator {
     for (int fd : sockets) close(fd);
   }
 
-  template <class F>
-  void background(F &&f) {
-    if (thread.joinable()) thread.join();
-    state = kInProgress;
-    thread = std::thread([this, f] {
-      try {
-        f();
-        state = kSuccess;
-      } catch (const stopped &) {
-      } catch (const lost &) {
-        state = kRemoteError;
+  // Connects, and then moves the groups in their order.
+  void live(int root_port, int root_listener) {
+    try {
+      meet(root_port, root_listener);
+      state = kSuccess;
+      while (!stop) {
+        std::unique_lock<std::mutex> lock(mutex);
+        if (finalised && groups.empty()) state = kSuccess;
+        if (groups.empty()) {
+          lock.unlock();
+          usleep(50);
+          continue;
+        }
+        const group next = std::move(groups.front());
+        groups.pop_front();
+        lock.unlock();
+        move(next);
+        next.side->done++;
       }
-    });
+    } catch (const stopped &) {
+    } catch (const lost &) {
+      if (!is("blind")) state = kRemoteError;
+    }
   }
 
   void wait(int fd, short events) {
@@ -94,7 +120,7 @@ struct communicator {
 
   void meet(int root_port, int root_listener);
   bool advance(lane &l, int fd);
-  void move();
+  void move(const group &g);
 };
 
 sockaddr_in local(int port) {
@@ -170,9 +196,9 @@ bool communicator::advance(lane &l, int fd) {
   return true;
 }
 
-void communicator::move() {
+void communicator::move(const group &g) {
   std::vector<lane> out(static_cast<size_t>(size)), in(static_cast<size_t>(size));
-  for (const auto &m : group) (m.out ? out : in)[size_t(m.peer)].messages.push_back(m);
+  for (const auto &m : g.messages) (m.out ? out : in)[size_t(m.peer)].messages.push_back(m);
   for (bool under_way = true; under_way;) {
     bool moved = under_way = false;
     for (size_t r = 0; r < sockets.size(); r++)
@@ -187,14 +213,15 @@ void communicator::move() {
 
 thread_local int depth = 0;
 thread_local communicator *grouped = nullptr;
+thread_local group under_way;  // until its end
 
-int add(message m, void *comm) {
+int add(message m, void *comm, void *stream) {
   auto *c = static_cast<communicator *>(comm);
-  if (depth == 0 || m.peer < 0 || m.peer >= c->size || m.peer == c->rank) return kInvalidUsage;
+  if (depth == 0 || m.peer < 0 || m.peer >= c->size || m.peer == c->rank || (grouped && grouped != c)) return kInvalidUsage;
   if (c->state != kSuccess) return c->state == kInProgress ? int(kInvalidUsage) : c->state.load();
-  if (grouped != c) c->group.clear();
   grouped = c;
-  c->group.push_back(m);
+  under_way.side = static_cast<emulated_side *>(stream);
+  under_way.messages.push_back(m);
   return kSuccess;
 }
 
@@ -203,8 +230,7 @@ int add(message m, void *comm) {
 extern "C" {
 
 int ncclGetVersion(int *version) {
-  const char *which = std::getenv("MGRPO_EMULATED_NCCL");
-  *version = which && std::string(which) == "old" ? 21000 : 22809;
+  *version = is("old") ? 21000 : 22809;
   return kSuccess;
 }
 
@@ -218,10 +244,11 @@ int ncclGetUniqueId(unique_id *id) {
 
 int ncclCommInitRankConfig(void **comm, int size, unique_id id, int rank, config *with) {
   if (!with || with->magic != 0xcafebeef || with->size < sizeof(config) || with->blocking != 0 || rank < 0 || rank >= size) return kInvalidArgument;
+  if (is("fails")) return kSystemError;
   int32_t root[2];
   std::memcpy(root, id.bytes, sizeof root);
   auto *c = new communicator(rank, size);
-  c->background([=] { c->meet(root[0], root[1]); });
+  c->thread = std::thread([=] { c->live(root[0], root[1]); });
   *comm = c;
   return kInProgress;
 }
@@ -237,25 +264,36 @@ int ncclGroupStart() {
 }
 
 int ncclGroupEnd() {
+  if (depth == 0) return kInvalidUsage;
   if (--depth > 0 || !grouped) return kSuccess;
   auto *c = std::exchange(grouped, nullptr);
-  c->background([c] { c->move(); });
-  return kInProgress;
+  const std::lock_guard<std::mutex> lock(c->mutex);
+  under_way.side->given++;
+  c->groups.push_back(std::exchange(under_way, {}));
+  return kSuccess;
 }
 
-int ncclSend(const void *from, size_t n, int, int peer, void *comm, void *) {
-  return add({true, const_cast<char *>(static_cast<const char *>(from)), n, peer}, comm);
+int ncclSend(const void *from, size_t n, int, int peer, void *comm, void *stream) {
+  return add({true, const_cast<char *>(static_cast<const char *>(from)), n, peer}, comm, stream);
 }
-int ncclRecv(void *to, size_t n, int, int peer, void *comm, void *) { return add({false, static_cast<char *>(to), n, peer}, comm); }
+int ncclRecv(void *to, size_t n, int, int peer, void *comm, void *stream) { return add({false, static_cast<char *>(to), n, peer}, comm, stream); }
 
-int ncclCommFinalize(void *) { return kSuccess; }
+int ncclCommFinalize(void *comm) {
+  auto *c = static_cast<communicator *>(comm);
+  const std::lock_guard<std::mutex> lock(c->mutex);
+  if (c->state == kSuccess) c->finalised = true, c->state = kInProgress;
+  return c->state;
+}
 int ncclCommDestroy(void *comm) {
+  if (depth > 0) return kInvalidUsage;  // the real one puts it off until the end of the group
   delete static_cast<communicator *>(comm);
   return kSuccess;
 }
 int ncclCommAbort(void *comm) { return ncclCommDestroy(comm); }
 
-const char *ncclGetErrorString(int result) { return result == kRemoteError ? "remote process exited or there was a network error" : "invalid"; }
+const char *ncclGetErrorString(int result) {
+  return result == kRemoteError ? "remote process exited or there was a network error" : result == kSystemError ? "unhandled system error" : "invalid";
+}
 const char *ncclGetLastError(void *) { return ""; }
 
 }  // extern "C"

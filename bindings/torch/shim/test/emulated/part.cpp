@@ -3,6 +3,7 @@
 #include "gpu.h"
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/logprob.h"
+#include "side.h"
 
 #include <unistd.h>
 
@@ -52,15 +53,25 @@ void graph_drop(void *graph) { delete static_cast<Graph *>(graph); }
 std::string identity(int) { return "the emulated GPU of process " + std::to_string(getpid()); }
 
 // The emulated GPU's work is done at the latest when its memory is read.
-void *side_open(int) { return nullptr; }
+void *side_open(int) { return new emulated_side; }
 void side_follow(void *) {
   std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
   emulator::finish();
 }
-void *side_stream(void *) { return nullptr; }
-std::shared_ptr<void> side_mark(void *) { return nullptr; }
-bool mark_passed(void *) { return true; }
-void side_close(void *) {}
+void *side_stream(void *side) { return side; }
+struct Mark {
+  const emulated_side *side;
+  uint64_t behind;
+};
+std::shared_ptr<void> side_mark(void *side) {
+  const auto *s = static_cast<emulated_side *>(side);
+  return std::make_shared<Mark>(Mark{s, s->given});
+}
+bool mark_passed(void *mark) {
+  const auto *m = static_cast<Mark *>(mark);
+  return m->side->done >= m->behind;
+}
+void side_close(void *side) { delete static_cast<emulated_side *>(side); }
 
 int32_t refused(int32_t status) {
   TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
