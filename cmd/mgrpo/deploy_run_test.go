@@ -128,6 +128,20 @@ func TestDeployLocalBesideAnother(t *testing.T) {
 	}
 }
 
+// A stop that comes while the Redis or the workers are being started is a stop.
+func TestDeployLocalStoppedAtOnce(t *testing.T) {
+	for _, words := range [][]string{{"redis-server"}, {"worker", "--agent\x00planner\x00"}} {
+		d := startDeployed(t, t.TempDir(), freePort(t), 100_000)
+		d.until(t, strings.Join(words, " "), func() bool { return d.find(words) > 0 })
+		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if status := d.status(t); status != exitStopped {
+			t.Errorf("stopped as %q began: status %d: %s", words, status, d.out.String())
+		}
+	}
+}
+
 // until waits for something that has to come.
 func (d *deployed) until(t *testing.T, what string, there func() bool) {
 	t.Helper()

@@ -99,6 +99,7 @@ start() {
   eval "${commands[$1]} >&${outputs[$1]} 2>&1 &"
   pids[$1]=$!
   started[$1]=$((${started[$1]-0} + 1))
+  if [ "$stopping" ] && [ "$1" != redis ]; then kill -TERM "${pids[$1]}" 2>/dev/null || true; fi # the signal came meanwhile
 }
 
 stopping=
@@ -133,13 +134,16 @@ for ((i = 0; i < 300; i++)); do
     say "the Redis did not start: see $dir/log"
     exit 1
   fi
-  if answers; then break; fi
+  if answers || [ "$stopping" ]; then break; fi
   sleep 0.1
 done
-for name in "${order[@]:1}"; do start "$name"; done
-
 result=0
+for name in "${order[@]:1}"; do
+  if [ "$stopping" ]; then result=75; else start "$name"; fi
+done
+
 ended() { # NAME STATUS
+  if [ "$stopping" ] && [ "$2" = 143 ]; then set -- "$1" 75; fi # it was stopped before it could take the signal
   unset "pids[$1]"
   if [ -z "$stopping" ] && { [ "$1" = redis ] || { [ "$2" -gt 128 ] && [ "$2" != 130 ]; }; } && [ "${started[$1]}" -le "$restarts" ]; then
     say "$1 ended with status $2; starting it again"
