@@ -2,6 +2,7 @@
 """docs.py FILE...: runs the commands of Markdown files, in order, in the current folder.
 
 Every ```sh block is run by bash -e, one shell a block. A comment right before a block changes that:
+  <!-- ci: small: WORDS -->       put these behind its last command, which has little to do then: that it teaches nothing is no failure
   <!-- ci: run: COMMANDS -->      run these instead, which may take several lines: the same at a small size
   <!-- ci: dry-run: REASON -->    needs a GPU, a cluster or a key: check its syntax and the flags it gives mgrpo
   <!-- ci: skip: REASON -->       do nothing
@@ -12,12 +13,16 @@ import subprocess
 import sys
 import time
 
-BLOCK = re.compile(r"(?:^<!-- ci: (?P<mode>run|dry-run|skip): (?P<text>(?:(?!-->).)*?) -->\n+)?^```sh\n(?P<block>.*?)^```$", re.S | re.M)
+BLOCK = re.compile(r"(?:^<!-- ci: (?P<mode>small|run|dry-run|skip): (?P<text>(?:(?!-->).)*?) -->\n+)?^```sh\n(?P<block>.*?)^```$", re.S | re.M)
 SECONDS = 3600  # of a command that hangs
 
 
-def run(commands):
-    return subprocess.run(["bash", "-euo", "pipefail", "-c", commands], timeout=SECONDS, stdin=subprocess.DEVNULL).returncode == 0
+def run(commands, *runner):
+    return subprocess.run([*runner, "bash", "-euo", "pipefail", "-c", commands], timeout=SECONDS, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def small(commands):
+    return run(commands, ".ci/untaught")
 
 
 def dry_run(commands):
@@ -51,9 +56,11 @@ def main():
                 continue
             if mode == "run":
                 commands = m["text"]
+            if mode == "small":
+                commands = f"{commands.rstrip()} {m['text']}"
             print(f"-- {where}{': dry run: ' + m['text'] if mode == 'dry-run' else ''}\n{commands.strip()}", flush=True)
             start = time.monotonic()
-            if not (dry_run if mode == "dry-run" else run)(commands):
+            if not {"dry-run": dry_run, "small": small}.get(mode, run)(commands):
                 sys.exit(f"{where}: failed")
             print(f"-- {time.monotonic() - start:.0f} s", flush=True)
 
