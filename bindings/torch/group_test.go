@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
 // rankOrder is what a test tells the process of a rank to do, one JSON object a line. Each is answered by a rankAnswer.
@@ -460,7 +462,7 @@ func TestGroupOfGPUs(t *testing.T) {
 			}
 		}
 	}
-	if os.Getenv("MGRPO_EMULATED_ULPS") == "" {
+	if !cudatest.Emulated() {
 		over(t, "Gloo, through the host's memory: rank 1 has the same GPU as rank 0")
 		t.Skip("each process has a GPU of its own where it is emulated")
 	}

@@ -2,6 +2,7 @@
 package cudatest
 
 import (
+	"os"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/cuda"
@@ -19,6 +20,17 @@ func Devices(t *testing.T) []string {
 		return []string{"cpu"}
 	}
 	return []string{"cpu", "cuda:0"}
+}
+
+// Emulated is whether the GPU is an emulated one.
+func Emulated() bool { return os.Getenv("MGRPO_EMULATED_ULPS") != "" }
+
+// SkipSlow skips what takes minutes over an emulated GPU. The CPU and a real GPU have it.
+func SkipSlow(t *testing.T, device string) {
+	t.Helper()
+	if device != "cpu" && Emulated() {
+		t.Skip("takes minutes on an emulated GPU")
+	}
 }
 
 // Each runs a test on every one of Devices.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/ranks"
@@ -55,7 +56,9 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tolerance := tolCarried32
-			if c.options.Compute != torch.Float32 {
+			if c.options.Compute == torch.Float32 {
+				cudatest.SkipSlow(t, device)
+			} else {
 				tolerance = tolCarried16
 			}
 			whole, l := carrying(t, device, g, c.experts, false, c.options), carrying(t, device, g, c.experts, true, c.options)

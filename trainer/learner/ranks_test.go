@@ -46,7 +46,10 @@ func TestRank(t *testing.T) {
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
 		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cuda:0", g) })
 		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cuda:0", g) })
-		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cuda:0", g) })
+		t.Run("goldens", func(t *testing.T) {
+			cudatest.SkipSlow(t, "cuda:0")
+			ranksAgainstGoldens(t, "cuda:0", g)
+		})
 	case "lose":
 		ranksLoseOne(t, g)
 	case "save":
@@ -247,6 +250,9 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 			return tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)
 		}
 		t.Run(c.name, func(t *testing.T) {
+			if !c.mixture && !c.host {
+				cudatest.SkipSlow(t, device)
+			}
 			one := learner(t, ranks.Solo{})
 			batch := tinyBatch(t, one, 0.3)
 			if c.mixture {
@@ -313,6 +319,9 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 			return l
 		}
 		t.Run(c.name, func(t *testing.T) {
+			if !c.host {
+				cudatest.SkipSlow(t, device)
+			}
 			whole, l := learner(t, g, false), learner(t, g, true)
 			batch := tinyBatch(t, whole, 0.3)
 			batch[1].Advantage = 0

@@ -30,7 +30,7 @@ type started struct {
 }
 
 // Run starts size processes of this test's binary, which run a test called TestRank alone, and waits for all. It returns what became of each: nil, or an error with
-// what it printed.
+// what it printed. In a verbose run rank 0 tells what took how long.
 func Run(t *testing.T, size int, part, dir string) []error {
 	t.Helper()
 	meet, err := torch.ServeRendezvous("127.0.0.1:0")
@@ -48,12 +48,14 @@ func Run(t *testing.T, size int, part, dir string) []error {
 			t.Fatal(err)
 		}
 		all.Go(func() {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRank$", "-test.count=1")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRank$", "-test.count=1", fmt.Sprintf("-test.v=%v", testing.Verbose()))
 			cmd.Env = append(os.Environ(), rankEnv+"="+string(as))
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &said, &said
 			if err := cmd.Run(); err != nil {
 				errs[rank] = fmt.Errorf("rank %d of %d: %w\n%s", rank, size, err, said.Bytes())
+			} else if rank == 0 && testing.Verbose() {
+				t.Logf("%s", said.Bytes())
 			}
 		})
 	}
