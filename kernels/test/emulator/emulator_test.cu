@@ -119,14 +119,15 @@ TEST(Emulator, ABlockFindsNothingOfTheLast) {
 }
 
 __global__ void neighbour_kernel(int *out, bool waits) {
-  __shared__ int rank;
-  auto *const all = static_cast<int *>(dynamic_shared());
+  __shared__ unsigned rank;  // unsigned, as what is read too early may be anything
+  auto *const all = static_cast<unsigned *>(dynamic_shared());
   auto cluster = cooperative_groups::this_cluster();
-  if (threadIdx.x == 0) rank = static_cast<int>(cluster.block_rank());
-  all[threadIdx.x] = static_cast<int>(100 * cluster.block_rank() + threadIdx.x);
+  if (threadIdx.x == 0) rank = cluster.block_rank();
+  all[threadIdx.x] = 100 * cluster.block_rank() + threadIdx.x;
   if (waits) cluster.sync();
   const unsigned other = (cluster.block_rank() + 1) % cluster.num_blocks();
-  out[blockIdx.x * kThreads + threadIdx.x] = *cluster.map_shared_rank(&rank, other) * 1000 + *cluster.map_shared_rank(all + threadIdx.x, other);
+  const unsigned found = *cluster.map_shared_rank(&rank, other) * 1000 + *cluster.map_shared_rank(all + threadIdx.x, other);
+  out[blockIdx.x * kThreads + threadIdx.x] = static_cast<int>(found);
   cluster.sync();
 }
 
