@@ -67,14 +67,13 @@ type GroupOptions struct {
 }
 
 // Group is processes that compute together. Tensors on GPUs travel over NCCL where every rank has a GPU of its own; all else over Gloo, through
-// the host's memory. Every rank calls
-// the same methods in the same order, with tensors of one shape and dtype, inside Do of their device; one goroutine at a time uses a Group.
+// the host's memory. Every rank calls the same methods in the same order, with tensors of one shape and dtype, inside Do of their device; one
+// goroutine at a time uses a Group.
 //
-// A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its
-// way in the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent, and NCCL between GPUs of
-// one machine sees it of none: the others wait for
-// Timeout, or until ctx ends, so whoever starts the processes is to watch them. To go on, open another group under
-// another name: equal inputs and sizes give equal bits, whatever happened before.
+// A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its way in
+// the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent, and NCCL between GPUs of one
+// machine sees it of none: the others wait for Timeout, or until ctx ends, so whoever starts the processes is to watch them. To go on, open
+// another group under another name: equal inputs and sizes give equal bits, whatever happened before.
 type Group struct {
 	rank, size int
 
@@ -274,28 +273,40 @@ func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int6
 	})
 }
 
+// atOnce is how many bytes of a rank go with their number.
+const atOnce = 4 << 10
+
 // Exchange returns what every rank gave, by rank; no rank may give more than most bytes. It needs no Do.
 func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
-	lengths, err := g.exchange(ctx, binary.LittleEndian.AppendUint64(nil, uint64(len(mine))))
+	first := make([]byte, 8+atOnce)
+	binary.LittleEndian.PutUint64(first, uint64(len(mine)))
+	copied := copy(first[8:], mine)
+	all, err := g.exchange(ctx, first)
 	if err != nil {
 		return nil, err
 	}
-	longest := 0
-	for r, n := range lengths {
-		given := binary.LittleEndian.Uint64(n)
-		if given > uint64(max(most, 0)) {
-			return nil, fmt.Errorf("torch: group: exchange: rank %d gives %d bytes, of %d at most", r, given, most)
+	given, longest := make([]int, g.size), 0
+	for r := range all {
+		n := binary.LittleEndian.Uint64(all[r])
+		if n > uint64(max(most, 0)) {
+			return nil, fmt.Errorf("torch: group: exchange: rank %d gives %d bytes, of %d at most", r, n, most)
 		}
-		longest = max(longest, int(given))
+		given[r], all[r] = int(n), all[r][8:]
+		longest = max(longest, given[r])
 	}
-	all := make([][]byte, g.size)
-	if longest > 0 {
-		if all, err = g.exchange(ctx, append(slices.Clone(mine), make([]byte, longest-len(mine))...)); err != nil {
+	if longest > atOnce {
+		rest := make([]byte, longest-atOnce)
+		copy(rest, mine[copied:])
+		others, err := g.exchange(ctx, rest)
+		if err != nil {
 			return nil, err
 		}
+		for r := range all {
+			all[r] = slices.Concat(all[r], others[r])
+		}
 	}
-	for r, n := range lengths {
-		all[r] = all[r][:binary.LittleEndian.Uint64(n)]
+	for r, n := range given {
+		all[r] = all[r][:n:n]
 	}
 	return all, nil
 }
@@ -317,7 +328,7 @@ func (g *Group) call(ctx context.Context, op string, f func() C.mgt_group_result
 		return g.ended
 	}
 	if err := ctx.Err(); err != nil {
-		return g.end(err)
+		return g.abandon(err)
 	}
 	aborted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -327,19 +338,24 @@ func (g *Group) call(ctx context.Context, op string, f func() C.mgt_group_result
 	err := groupError(op, f())
 	if !stop() {
 		<-aborted
-		return g.end(ctx.Err())
+		return g.abandon(ctx.Err())
 	}
 	if err != nil { // whatever it is: the others would wait for what this rank has not sent
-		return g.end(err)
+		return g.abandon(err)
 	}
 	return nil
 }
 
-// end closes the group's connections; every later call returns why. What is on its way is lost.
-func (g *Group) end(why error) error {
-	C.mgt_group_abort(g.native)
+// end closes the group's connections; every later call returns why.
+func (g *Group) end(why error) {
 	C.mgt_group_close(g.native)
 	g.native, g.ended = nil, why
+}
+
+// abandon ends a group whose other ranks wait for what does not come. What is on its way is lost.
+func (g *Group) abandon(why error) error {
+	C.mgt_group_abort(g.native)
+	g.end(why)
 	return why
 }
 
@@ -366,7 +382,7 @@ func (g *Group) GiveUp(why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended == nil {
-		_ = g.end(why)
+		_ = g.abandon(why)
 	}
 }
 
@@ -376,8 +392,7 @@ func (g *Group) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended == nil {
-		C.mgt_group_close(g.native)
-		g.native, g.ended = nil, errors.New("torch: group: used after it was closed")
+		g.end(errors.New("torch: group: used after it was closed"))
 	}
 	return nil
 }

@@ -17,13 +17,14 @@
 #include <utility>
 
 #include "cuda_part.h"
-#include "nccl_abi.h"
-#if __has_include(<nccl.h>)
-#include <nccl.h>
-#endif
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/memory.h"
+#include "nccl_abi.h"
+
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
 
 namespace {
 

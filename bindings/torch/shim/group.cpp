@@ -34,8 +34,8 @@ struct mgt_rendezvous {
 
 namespace {
 
-// Elements that one rank has of another at a time while it sums, or, but for gatherings beside other calls and rows to all, while they go through
-// the host's memory: they bound what a call needs.
+// Elements that one rank has of another at a time while it sums, and while they go through the host's memory: they bound what a call needs.
+// Gatherings beside other calls and rows to all ranks are not cut.
 constexpr int64_t kPiece = 1 << 18, kGPUPiece = 1 << 20;
 // Shares begin at multiples of this, so that kernels find them aligned.
 constexpr int64_t kAlign = 64;
@@ -291,6 +291,8 @@ at::Tensor share(const at::Tensor &flat, int rank, int size) {
   return flat.narrow(0, from, to - from);
 }
 
+int64_t longest_share(const mgt_group *g, const at::Tensor &flat) { return share(flat, 0, g->size).numel(); }
+
 at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t most) {
   from = std::min(from, share.numel());
   return share.narrow(0, from, std::min(most, share.numel() - from));
@@ -305,12 +307,10 @@ at::Tensor room(mgt_group *g, const at::Tensor &flat, int64_t piece) {
 struct turn {
   at::Tensor theirs, ours;  // [size, piece]; ours where flat is not in the host's memory
   at::Tensor own;           // this rank's part of its own share
-  int64_t from = 0;
   flight under_way;
 };
 
 void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from, int64_t piece) {
-  t.from = from;
   t.own = piece_of(share(flat, g->rank, g->size), from, piece).clone();
   std::vector<message> messages;
   for (int r = 0; r < g->size; r++) {
@@ -330,7 +330,7 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
   TORCH_CHECK(into.numel() == mine.numel(), "a sum of ", into.numel(), " elements for a share of ", mine.numel());
   TORCH_CHECK(into.scalar_type() == at::kFloat || into.scalar_type() == at::kDouble, "sums are of float32 or float64, not ",
               into.scalar_type());
-  const int64_t longest = share(flat, 0, g->size).numel();
+  const int64_t longest = longest_share(g, flat);
   const int64_t piece = piece_to_sum(g, flat), room_for = std::min(piece, longest);
   turn turns[2];
   for (auto &t : turns) {
@@ -379,8 +379,6 @@ void finish_gathering(mgt_group *g, const gathering &x) {
   for (int r = 0; r < g->size && !direct(g, x.flat); r++)
     if (r != g->rank) gathered(g, x, r).copy_(at_host(g, x, r));
 }
-
-int64_t longest_share(const mgt_group *g, const at::Tensor &flat) { return share(flat, 0, g->size).numel(); }
 
 // At once, or where it goes through copies, a piece at a time.
 void all_gather(mgt_group *g, const at::Tensor &flat) {
