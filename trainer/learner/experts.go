@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
@@ -85,8 +86,13 @@ type roads struct {
 	experts    []int32
 }
 
-// exchangeRoads tells the other ranks how many rows this one has for each expert.
+// exchangeRoads tells the other ranks how many rows this one has for each expert. After an error the group is of no use.
 func (l *Learner) exchangeRoads(ctx context.Context, counts []int) (r roads, err error) {
+	defer func() {
+		if err != nil {
+			l.group.GiveUp(err)
+		}
+	}()
 	var mine []byte
 	for _, n := range counts {
 		mine = binary.LittleEndian.AppendUint32(mine, uint32(n))
@@ -95,26 +101,28 @@ func (l *Learner) exchangeRoads(ctx context.Context, counts []int) (r roads, err
 	if err != nil {
 		return r, err
 	}
+	shape := l.model.Config
+	most := max(l.opt.MicroBatchTokens, shape.MaxPosition) * shape.Mixture.PerToken // rows of a micro-batch
 	own, end := ranks.Experts(len(counts), l.group.Rank(), l.group.Size())
 	for rank, theirs := range all {
 		if len(theirs) != len(mine) {
-			err = fmt.Errorf("learner: rank %d counts rows in %d bytes, not %d: it has another model", rank, len(theirs), len(mine))
-			l.group.GiveUp(err)
-			return r, err
+			return r, fmt.Errorf("learner: rank %d counts rows in %d bytes, not %d: it has another model", rank, len(theirs), len(mine))
 		}
-		of := func(e int) int { return int(binary.LittleEndian.Uint32(theirs[4*e:])) }
-		before := len(r.experts)
-		for e := own; e < end; e++ {
-			for range of(e) {
-				r.experts = append(r.experts, int32(e-own))
+		came, sent, rows := 0, 0, 0
+		for e := range counts {
+			n := int(binary.LittleEndian.Uint32(theirs[4*e:]))
+			if rows += n; rows > most {
+				return r, fmt.Errorf("learner: rank %d has more than %d rows for a layer's experts: it has another configuration", rank, most)
+			}
+			if own <= e && e < end {
+				came += n
+				r.experts = append(r.experts, slices.Repeat([]int32{int32(e - own)}, n)...)
 			}
 		}
-		r.came = append(r.came, int64(len(r.experts)-before))
-		sent := 0
 		for e, last := ranks.Experts(len(counts), rank, l.group.Size()); e < last; e++ {
 			sent += counts[e]
 		}
-		r.sent = append(r.sent, int64(sent))
+		r.came, r.sent = append(r.came, int64(came)), append(r.sent, int64(sent))
 	}
 	return r, nil
 }

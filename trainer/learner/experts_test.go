@@ -2,6 +2,7 @@ package learner
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
 	"slices"
@@ -146,33 +147,8 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	l := carrying(t, "cpu", g, 5, true, model.Options{Compute: torch.Float32})
 	whole := carrying(t, "cpu", g, 5, false, model.Options{Compute: torch.Float32})
 	good := tinyBatch(t, whole, 0.3)
+	wantRefusals(t, l, good)
 	before, _, _ := stateOf(t, l)
-	learn := func(batch []*Sequence) (Report, error) {
-		if err := l.Prepare(t.Context(), batch); err != nil {
-			return Report{}, err
-		}
-		return l.Update(t.Context(), batch, 1e-3)
-	}
-	bad := clone(good)
-	bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
-	r, err := learn(bad)
-	if err != nil || r.Refused == nil {
-		t.Errorf("refused because of %v, error %v", r.Refused, err)
-	}
-	long := clone(good)
-	for len(long[1].Tokens) < 70 { // more than the model has positions
-		long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
-	}
-	if r, err = learn(long); err == nil {
-		t.Errorf("a sequence that is too long: %+v", r)
-	}
-	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
-		t.Error("the weights changed")
-	}
-	if r, err = learn(good); err != nil || r.Refused != nil {
-		t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
-	}
-	before, _, _ = stateOf(t, l)
 
 	if g.Rank() == 1 { // a matrix of its experts is no more
 		inDevice(t, l.model, func(*torch.Scope) {
@@ -183,7 +159,7 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 			}
 		})
 	}
-	_, err = learn(good)
+	_, err := learn(t, l, good)
 	var lost *torch.GroupError
 	if err == nil || errors.As(err, &lost) {
 		t.Errorf("got %v, want why rank 1 could not compute", err)
@@ -194,4 +170,49 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) {
 		t.Error("the weights changed")
 	}
+}
+
+// saying is a group of two whose other rank says something of its own.
+type saying struct {
+	ranks.Group
+	theirs  []byte
+	givenUp error
+}
+
+func (g *saying) Rank() int { return 0 }
+func (g *saying) Size() int { return 2 }
+func (g *saying) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
+	return [][]byte{mine, g.theirs}, nil
+}
+func (g *saying) GiveUp(why error) { g.givenUp = why }
+
+// Numbers of rows that no rank can have end the group before any memory is taken for them.
+func TestImpossibleRowsOfExperts(t *testing.T) {
+	l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.MicroBatchTokens = 1 }))
+	shape := l.model.Config
+	counts := make([]int, shape.Mixture.Experts)
+	most := shape.MaxPosition * shape.Mixture.PerToken
+	says := func(at int, n uint32) []byte {
+		said := make([]byte, 4*len(counts))
+		binary.LittleEndian.PutUint32(said[4*at:], n)
+		return said
+	}
+	for _, c := range []struct {
+		theirs []byte
+		want   string
+	}{
+		{says(0, uint32(most)), ""},
+		{says(0, uint32(most+1)), "learner: rank 1 has more than"},
+		{says(len(counts)-1, math.MaxUint32), "learner: rank 1 has more than"},
+		{says(0, 1)[4:], "learner: rank 1 counts rows in"},
+		{nil, "learner: rank 1 counts rows in"},
+	} {
+		g := &saying{theirs: c.theirs}
+		l.group = g
+		_, err := l.exchangeRoads(t.Context(), counts)
+		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {
+			t.Errorf("got %v and gave up because of %v, want %q", err, g.givenUp, c.want)
+		}
+	}
+	l.group = ranks.Solo{}
 }

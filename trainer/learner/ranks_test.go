@@ -467,38 +467,47 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
 		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, c.layers })
 		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: c.compute})), o)
-		good := tinyBatch(t, l, 0.3)
-		learn := func(batch []*Sequence) (Report, error) {
-			if err := l.Prepare(t.Context(), batch); err != nil {
-				t.Fatal(err)
-			}
-			return l.Update(t.Context(), batch, 1e-3)
-		}
-		before, _, _ := stateOf(t, l)
-		bad := clone(good)
-		bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
-		r, err := learn(bad)
-		if err != nil || r.Refused == nil || !strings.HasPrefix(r.Refused.Error(), "learner: "+bad[3].ID) {
-			t.Errorf("refused because of %v, error %v; want %s named", r.Refused, err, bad[3].ID)
-		}
-		wantSame(t, g, "refusal", r.Refused)
-
-		long := clone(good)
-		for len(long[1].Tokens) < 70 { // more than the model has positions
-			long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
-		}
-		if r, err = learn(long); err == nil {
-			t.Errorf("a sequence that is too long: %+v", r)
-		}
-		if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
-			t.Error("the weights changed")
-		}
-		r, err = learn(good)
-		if after, _, _ := stateOf(t, l); err != nil || r.Refused != nil || g.Rank() == 0 && slices.Equal(after, before) {
-			t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
-		}
-		wantSameWeights(t, l)
+		wantRefusals(t, l, tinyBatch(t, l, 0.3))
 	}
+}
+
+// wantRefusals fails unless a learner refuses batches like a good one in which a sequence is bad, naming it, and one that its passes fail at,
+// and learns from the good one after that.
+func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
+	t.Helper()
+	before, _, _ := stateOf(t, l)
+	bad := clone(good)
+	bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+	r, err := learn(t, l, bad)
+	if err != nil || r.Refused == nil || !strings.HasPrefix(r.Refused.Error(), "learner: "+bad[3].ID) {
+		t.Errorf("refused because of %v, error %v; want %s named", r.Refused, err, bad[3].ID)
+	}
+	wantSame(t, l.group, "refusal", r.Refused)
+
+	long := clone(good)
+	for len(long[1].Tokens) < 70 { // more than the model has positions
+		long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
+	}
+	if r, err = learn(t, l, long); err == nil {
+		t.Errorf("a sequence that is too long: %+v", r)
+	}
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+		t.Error("the weights changed")
+	}
+	r, err = learn(t, l, good)
+	if after, _, _ := stateOf(t, l); err != nil || r.Refused != nil || l.group.Rank() == 0 && slices.Equal(after, before) {
+		t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
+	}
+	wantSameWeights(t, l)
+}
+
+// learn is an update with a batch.
+func learn(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
+	t.Helper()
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		return Report{}, err
+	}
+	return l.Update(t.Context(), batch, 1e-3)
 }
 
 // ranksRefuseGradient: a gradient of which one rank's share is not finite is refused by all, and changes nothing.
