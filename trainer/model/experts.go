@@ -73,13 +73,18 @@ func (m *Model) Carries(layer int) bool {
 	return m.Gathered() && layer > 0 && m.Config.HasExperts(layer-1)
 }
 
+// departs is a layer at x until its rows leave for their experts: sum is what the experts' outputs are added to, h their input.
+func (m *Model) departs(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
+	l := &m.layers[i]
+	sum, h = l.attended(i, x, m.normOf(x, i), pass)
+	chosen, weight := l.mixture.route(h, pass.Routes)
+	return sum, h, weight, torch.SortByExpert(chosen, m.Config.Mixture.Experts)
+}
+
 // blockAway is block of a layer whose experts are those of all ranks. No family has a norm after them.
 func (m *Model) blockAway(s *torch.Scope, i int, x *torch.Tensor, pass Pass, carry Carry) (y *torch.Tensor, err error) {
 	s.Scoped(func() {
-		l := &m.layers[i]
-		sum, h := l.attended(i, x, m.normOf(x, i), pass)
-		chosen, weight := l.mixture.route(h, pass.Routes)
-		order := torch.SortByExpert(chosen, m.Config.Mixture.Experts)
+		sum, h, weight, order := m.departs(i, x, pass)
 		var back []*torch.Tensor
 		if back, err = carry(Errand{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
 			y = s.Hoist(sum.Add(order.Sums(back[0], h.Size(0), weight)))
@@ -93,11 +98,9 @@ func (m *Model) blockAway(s *torch.Scope, i int, x *torch.Tensor, pass Pass, car
 func (m *Model) backBlockAway(s *torch.Scope, i int, x, dy *torch.Tensor, pass Pass, carry Carry) (dx *torch.Tensor, err error) {
 	s.Scoped(func() {
 		s.Grad(true, func() {
-			l, in := &m.layers[i], x.Detach()
+			in := x.Detach()
 			in.RequireGrad(true)
-			sum, h := l.attended(i, in, m.normOf(in, i), pass)
-			chosen, weight := l.mixture.route(h, pass.Routes)
-			order := torch.SortByExpert(chosen, m.Config.Mixture.Experts)
+			sum, h, weight, order := m.departs(i, in, pass)
 			weights := weight.Detach().View(-1, 1).IndexSelect(0, order.Source)
 			var back []*torch.Tensor
 			if back, err = carry(Errand{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {

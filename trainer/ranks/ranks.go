@@ -55,12 +55,11 @@ func (Solo) Send(context.Context, *torch.Tensor, int, int) error  { return nil }
 func (Solo) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
 	return [][]byte{mine}, nil
 }
-func (Solo) GiveUp(error) {}
-
 func (Solo) AllToAll(_ context.Context, in, out *torch.Tensor, _, _ []int64) error {
 	in.CopyFrom(out)
 	return nil
 }
+func (Solo) GiveUp(error) {}
 
 // Accumulate adds t to sum without a copy of t in sum's dtype.
 func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {

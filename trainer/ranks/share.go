@@ -129,9 +129,10 @@ type Place struct {
 	First, Room int64
 }
 
-// Arrange places blocks in memory, those that need room there, and says how much they need: what is of no layer first, and behind that the layers, which take turns in
-// so many places; layers that follow each other are in different ones. They are listed in the order of a backward pass: from the last layer
-// down, and last what is of none. With no turns all blocks have places of their own. Every element is as aligned as in the buffer.
+// Arrange places blocks in memory, those that need room there, and says how much they need: what is of no layer first, and behind that the
+// layers, which take turns in so many places; layers that follow each other are in different ones. They are listed in the order of a backward
+// pass: from the last layer down, and last what is of none. With no turns all blocks have places of their own. Every element is as aligned as
+// in the buffer.
 func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Place, size int64) {
 	var layers, others []Place
 	long := map[int]int64{} // of the layers that take turns
