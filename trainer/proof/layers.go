@@ -106,8 +106,8 @@ func layers() []kernel {
 		}),
 		layer("swiglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(in[0])) }),
 		layer("geglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.GeGLU(in[0])) }),
-		layer("heads", shaped([]int64{0, 4 * 27}, []int64{27}, []int64{27}), split),
-		layer("heads normalised together", shaped([]int64{0, 4 * 27}, []int64{2 * 27}, []int64{27}), split),
+		layer("heads", shaped([]int64{0, 8 * 27}, []int64{27}, []int64{27}), split),
+		layer("heads normalised together", shaped([]int64{0, 8 * 27}, []int64{4 * 27}, []int64{2 * 27}), split),
 		layer("attention_packed", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 0))
 		}),
@@ -134,7 +134,7 @@ func layers() []kernel {
 	return ks
 }
 
-// split makes two heads of queries, and one of keys and of values, of a product. 22 of their 27 dimensions turn.
+// split makes four heads of queries, and two of keys and of values, of a product. 22 of their 27 dimensions turn.
 func split(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	q, k, v := t.heads(in[1], in[2], index(8, in[0].Size(0), positions)).Split(in[0])
 	return []*torch.Tensor{q, k, v}
@@ -151,7 +151,7 @@ func (t *trial) heads(q, k *torch.Tensor, pos []int32) torch.Heads {
 			cos, sin = append(cos, float32(c)), append(sin, float32(s))
 		}
 	}
-	return torch.Heads{Heads: 2, KVHeads: 1, QNorm: q, KNorm: k, Offset: 1, Eps: normEps,
+	return torch.Heads{Heads: 4, KVHeads: 2, QNorm: q, KNorm: k, Offset: 1, Eps: normEps,
 		Cos: t.s.FromFloat32(cos, positions, half), Sin: t.s.FromFloat32(sin, positions, half), Pos: t.ints(pos...)}
 }
 
@@ -175,12 +175,12 @@ func cached(t *trial) error {
 	table := t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)
 	attend := func(real torch.DType) *torch.Tensor {
 		how := t.heads(t.tensor(1, hd).To(real), t.tensor(2, hd).To(real), pos)
-		keys, vals := t.s.Zeros(real, 6, 1, block, hd), t.s.Zeros(real, 6, 1, block, hd)
-		q := how.Cache(t.tensor(0, tokens, 4*hd).To(real), keys, vals, table, t.ints(sequence...))
+		keys, vals := t.s.Zeros(real, 6, 2, block, hd), t.s.Zeros(real, 6, 2, block, hd)
+		q := how.Cache(t.tensor(0, tokens, 8*hd).To(real), keys, vals, table, t.ints(sequence...))
 		return torch.AttentionCached(q, keys, vals, table, t.ints(sequence...), t.ints(length...), 0.3, 11)
 	}
 	var got *torch.Tensor
-	err := t.work(tokens*2*hd, func() error { got = attend(t.real); return nil })
+	err := t.work(tokens*4*hd, func() error { got = attend(t.real); return nil })
 	t.compareTensors(got, attend(torch.Float64))
 	return err
 }
