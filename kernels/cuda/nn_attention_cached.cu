@@ -240,12 +240,13 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
   Scratch<float> partial(stream);
   if (in.parts > 1) {
     at_once = kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats;
-    at_once = at_once < 1 ? 1 : at_once < rows ? at_once : rows;
+    const int64_t launches = (rows + max(at_once, int64_t{1}) - 1) / max(at_once, int64_t{1});
+    at_once = (rows + launches - 1) / launches;  // no launch has few rows left
     MGRPO_TRY(partial.allocate(at_once * row_floats));
     in.partial = partial.get();
   }
   for (int64_t done = 0; done < rows; done += in.rows) {
-    in.rows = at_once < rows - done ? at_once : rows - done;
+    in.rows = min(at_once, rows - done);
     MGRPO_TRY(splits_of(in.rows * sets_of_row, in.parts, &in.splits));
     MGRPO_TRY(launch(kernel.run, {block_count(in.rows * sets_of_row * in.splits), kThreads}, stream, in));
     if (in.parts > 1) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));

@@ -204,13 +204,28 @@ template <class T>
 struct WeightGradient {
   Part<T> part;
   float *parts, *dw;  // [count, group], [group]
-  int64_t rows, part_rows, count, tiles;
+  int64_t rows, part_rows, count, packs;
 
   WeightGradient(const Layout<T> &in, const Part<T> &p, float *dw)
       : part(p), parts(nullptr), dw(dw), rows(in.rows * p.groups), part_rows(rows_of_part(rows)),
-        count(dw != nullptr ? (rows + part_rows - 1) / part_rows : 0), tiles((packs_of<T>(p.group) + kColumnThreads - 1) / kColumnThreads) {}
-  __host__ __device__ int64_t blocks() const { return count * tiles; }
+        count(dw != nullptr ? (rows + part_rows - 1) / part_rows : 0), packs(packs_of<T>(p.group)) {}
+  __host__ __device__ int64_t threads() const { return count * packs; }
   __host__ __device__ int64_t columns() const { return count > 0 ? part.group : 0; }
+};
+
+// Those of both norms, chosen by a number: a choice between two arguments would be copied to local memory.
+template <class T>
+struct WeightGradients {
+  WeightGradient<T> of[2];  // queries, keys
+
+  // Which one is meant by number i of as many as f makes of the first, and on to the second; i becomes its number there.
+  template <class F>
+  __device__ const WeightGradient<T> &choose(int64_t *i, const F &f) const {
+    const int64_t first = f(of[0]);
+    const int which = *i >= first;
+    *i -= which * first;
+    return of[which];
+  }
 };
 
 // Element j of a group of a gradient, turned back.
@@ -226,17 +241,16 @@ __device__ float turned_back(const Rotation &in, const T *grad, int64_t row, int
   return widen(turned);
 }
 
-// What each part of the rows adds to dw. A thread has a pack of columns.
+// What each part of the rows adds to dw. A thread has a pack of columns of a part.
 template <class T>
-__global__ __launch_bounds__(kColumnThreads) void heads_dw_kernel(const T *qkv, Layout<T> in, WeightGradient<T> queries, WeightGradient<T> keys) {
+__global__ __launch_bounds__(kColumnThreads) void heads_dw_kernel(const T *qkv, Layout<T> in, WeightGradients<T> both) {
   constexpr int kWidth = Pack<T>::kWidth;
-  for (int64_t b = blockIdx.x; b < queries.blocks() + keys.blocks(); b += gridDim.x) {
-    const bool of_queries = b < queries.blocks();
-    const WeightGradient<T> &w = of_queries ? queries : keys;
-    const int64_t block = of_queries ? b : b - queries.blocks(), number = block / w.tiles;
-    const int d = w.part.group, groups = w.part.groups;
-    const int begin = static_cast<int>(block % w.tiles * kColumnThreads + threadIdx.x) * kWidth;
-    if (begin >= d) continue;
+  const int64_t threads = both.of[0].threads() + both.of[1].threads();
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x; t < threads; t += static_cast<int64_t>(gridDim.x) * kColumnThreads) {
+    int64_t mine = t;
+    const auto &w = both.choose(&mine, [](const auto &of) { return of.threads(); });
+    const int64_t number = mine / w.packs;
+    const int d = w.part.group, groups = w.part.groups, begin = static_cast<int>(mine % w.packs) * kWidth;
     float sum[kWidth] = {};
     for (int64_t r = number * w.part_rows; r < min(w.rows, (number + 1) * w.part_rows); r++) {
       const int64_t row = r / groups;
@@ -255,12 +269,12 @@ __global__ __launch_bounds__(kColumnThreads) void heads_dw_kernel(const T *qkv, 
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void heads_dw_sum_kernel(WeightGradient<T> queries, WeightGradient<T> keys) {
-  const int64_t columns = queries.columns() + keys.columns();
+__global__ __launch_bounds__(kThreads) void heads_dw_sum_kernel(WeightGradients<T> both) {
+  const int64_t columns = both.of[0].columns() + both.of[1].columns();
   for (int64_t j = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; j < columns; j += static_cast<int64_t>(gridDim.x) * kThreads) {
-    const bool of_queries = j < queries.columns();
-    const WeightGradient<T> &w = of_queries ? queries : keys;
-    add_parts(w.parts, w.dw, w.count, w.part.group, of_queries ? j : j - queries.columns());
+    int64_t mine = j;
+    const auto &w = both.choose(&mine, [](const auto &of) { return of.columns(); });
+    add_parts(w.parts, w.dw, w.count, w.part.group, mine);
   }
 }
 
@@ -272,15 +286,17 @@ int32_t forward(const void *qkv, const mgrpo_heads &how, const Layout<T> &in, co
 
 template <class T>
 int32_t add_dw(const T *qkv, const Layout<T> &in, float *dw_q, float *dw_k, cudaStream_t stream) {
-  WeightGradient<T> queries(in, in.part[0], dw_q), keys(in, in.part[1], dw_k);
+  WeightGradients<T> both{{{in, in.part[0], dw_q}, {in, in.part[1], dw_k}}};
+  auto &[queries, keys] = both.of;
   const int64_t of_queries = queries.count * queries.columns(), columns = queries.columns() + keys.columns();
   if (columns == 0) return MGRPO_OK;
   Scratch<float> parts(stream);
   MGRPO_TRY(parts.allocate(of_queries + keys.count * keys.columns()));
   queries.parts = parts.get();
   keys.parts = parts.get() + of_queries;
-  MGRPO_TRY(launch(heads_dw_kernel<T>, {block_count(queries.blocks() + keys.blocks()), kColumnThreads}, stream, qkv, in, queries, keys));
-  return launch(heads_dw_sum_kernel<T>, {block_count((columns + kThreads - 1) / kThreads), kThreads}, stream, queries, keys);
+  const int64_t blocks = (queries.threads() + keys.threads() + kColumnThreads - 1) / kColumnThreads;
+  MGRPO_TRY(launch(heads_dw_kernel<T>, {block_count(blocks), kColumnThreads}, stream, qkv, in, both));
+  return launch(heads_dw_sum_kernel<T>, {block_count((columns + kThreads - 1) / kThreads), kThreads}, stream, both);
 }
 
 }  // namespace

@@ -157,6 +157,41 @@ TEST_P(AttentionCached, LongRowsInBf16) {
   }
 }
 
+// Among many rows fewer blocks share a row's parts than if it were alone.
+TEST_P(AttentionCached, LongRowsDoNotDependOnTheirCompany) {
+  for (bool bf16 : {false, true}) {
+    if (bf16 && !has_bf16(backend())) continue;
+    Cache cache(1, 8, 8, 2700, 8);
+    if (bf16) cache = in_bf16(cache);
+    Ints slot(80, 0), length(80, 1);
+    length[7] = 2600, length[79] = 2100;
+    for (auto *x : {&cache.k, &cache.v})  // what is behind the longest row
+      for (int64_t h = 0; h < 8; h++) std::fill_n(&(*x)[(h * 2700 + 2600) * 8], 100 * 8, NAN);
+    Floats q = normal(80 * cache.row(), 4);
+    if (bf16) q = rounded_to_bf16(q);
+    const Floats all = cache.attend(backend(), q, slot, length);
+    EXPECT_TRUE(close_to(all, cache.oracle(q, slot, length), bf16 ? kBf16Epsilon : 0, kTolerance)) << bf16;
+    for (int64_t r : {0, 7, 79})
+      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {0}, {length[static_cast<size_t>(r)]}),
+                            part(all, r * cache.row(), cache.row())))
+          << r << ", " << bf16;
+  }
+}
+
+// The parts of all rows, of which a table of this width may have 64 each, take more room than a launch has on a GPU.
+TEST_P(AttentionCached, RowsOfSeveralLaunches) {
+  const int64_t rows = 20;
+  const Cache cache(1, 64, 1, 16400, 256);
+  Ints slot(rows, 0), length;
+  for (int32_t r = 0; r < rows; r++) length.push_back(r % 10 == 9 ? 300 : 1 + r);
+  const Floats q = normal(rows * cache.row(), 4), all = cache.attend(backend(), q, slot, length);
+  EXPECT_TRUE(close_to(all, cache.oracle(q, slot, length), 0, kTolerance));
+  for (int64_t r : {0, 9, 10, 19})
+    EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {0}, {length[static_cast<size_t>(r)]}),
+                          part(all, r * cache.row(), cache.row())))
+        << r;
+}
+
 TEST_P(AttentionCached, WhatIsNotSeenDoesNotMatterInBf16) {
   if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
   for (int64_t block : {1, 8, 16, 64}) {

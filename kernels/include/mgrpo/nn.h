@@ -139,7 +139,8 @@ MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cach
 
 // The same on a GPU: arrays in device memory, x, y, w and the like of one dtype, float32 or bfloat16; cos, sin, inv_rms and
 // dw are float32. Arithmetic is float32, a bfloat16 result is rounded once; the sum of mgrpo_add_rms_norm_cuda is rounded
-// before it is normalised, and so is a head between norm and turn. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
+// before it is normalised, and so is a head between norm and turn. Attention to a cache in bfloat16 multiplies on tensor cores, softmax
+// weights as sums of two bfloat16 terms. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
 // Calls only enqueue: what lies in table, sequence, pos and length is not seen by the host. A row that names a place outside its
 // table or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
 // Scratch, allocated in the stream's order: for the norm's backward pass at most 1 KiB a column; for attention where
