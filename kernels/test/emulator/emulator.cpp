@@ -46,6 +46,7 @@ struct Thread {
   State state;
   Where where;
   unsigned mask;       // of the warp barrier
+  bool orders;         // memory, as __syncwarp does and a shuffle does not
   unsigned exchanges;  // counts, for two sets of slots
 };
 
@@ -173,7 +174,7 @@ bool release_warps() {
       if (!all) continue;
       for (unsigned k = 0; k < 32; k++)
         if (t.mask >> k & 1) block->threads[first + k]->state = State::kReady;
-      races::warp_meets(first / 32, t.mask, existing(0xFFFFFFFF, first));
+      if (t.orders) races::warp_meets(first / 32, t.mask, existing(0xFFFFFFFF, first));
       released = true;
     }
   }
@@ -328,7 +329,7 @@ void free_now(void *p) {
   std::free(p);
 }
 
-std::map<const void *, size_t> shared_allowed;
+std::map<std::pair<int, const void *>, size_t> shared_allowed;  // by device and kernel
 
 }  // namespace
 
@@ -361,16 +362,19 @@ static unsigned warp_begin() {
   return (thread->index.x + size.x * (thread->index.y + size.y * thread->index.z)) / 32 * 32;
 }
 
-void warp_barrier(unsigned mask, Where where) {
+static void meet(unsigned mask, bool orders, Where where) {
   if (!(mask >> lane() & 1)) fail("lane %u is not in its mask %#x: %s:%u", lane(), mask, where.file_name(), where.line());
   thread->mask = existing(mask, warp_begin());
+  thread->orders = orders;
   wait(State::kAtWarpBarrier, where);
 }
+
+void warp_barrier(unsigned mask, Where where) { meet(mask, true, where); }
 
 const Slot *exchange(unsigned mask, const void *value, size_t size, Where where) {
   Slot *const slots = block->slots[thread->exchanges++ % 2].data() + warp_begin();
   std::memcpy(slots[lane()].bytes, value, size);
-  warp_barrier(mask, where);
+  meet(mask, false, where);
   return slots;
 }
 
@@ -388,7 +392,7 @@ const void *at_rank(const void *shared, unsigned rank) {
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > kDevices[device].shared_optin)
     return cudaErrorInvalidValue;
-  shared_allowed[kernel] = static_cast<size_t>(value);
+  shared_allowed[{device, kernel}] = static_cast<size_t>(value);
   return cudaSuccess;
 }
 
@@ -404,8 +408,8 @@ cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::fu
     cluster = a.val.clusterDim.x;
     if (kDevices[device].major < 9 || cluster < 1 || cluster > 8 || grid.x % cluster != 0) return cudaErrorInvalidConfiguration;
   }
-  const auto allowed = shared_allowed.find(kernel);
-  if (config.dynamicSmemBytes > (allowed == shared_allowed.end() ? kSharedWithoutAsking : std::max(allowed->second, kSharedWithoutAsking)))
+  const auto allowed = shared_allowed.find({device, kernel});
+  if (config.dynamicSmemBytes > (allowed == shared_allowed.end() ? kSharedWithoutAsking : allowed->second))
     return cudaErrorInvalidValue;
   const auto l = std::make_shared<Launch>(Launch{config, cluster, std::move(body), {}});
   in_stream(config.stream, [l] { run(*l); });

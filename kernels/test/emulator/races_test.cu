@@ -65,7 +65,7 @@ TEST(Races, BytesOfDynamicSharedMemory) {
   EXPECT_RACE(dynamic_kernel, {kBlocks, kThreads, kThreads}, false);
 }
 
-enum Meeting { kNot, kOthers, kHalves, kWhole };
+enum Meeting { kNot, kOthers, kHalves, kWhole, kShuffle };
 
 // A lane reads what its neighbour in the same half of the warp, and in the end what one of the other half wrote.
 __global__ void warp_kernel(int *out, Meeting halves, Meeting whole) {
@@ -76,7 +76,8 @@ __global__ void warp_kernel(int *out, Meeting halves, Meeting whole) {
   if (halves == kOthers) __syncwarp(lane % 2 ? 0xAAAAAAAA : 0x55555555);
   out[number()] = shared[threadIdx.x ^ 1];
   if (whole == kHalves) __syncwarp(half);
-  if (whole == kWhole) __shfl_sync(0xFFFFFFFF, 0, 0);
+  if (whole == kWhole) __syncwarp();
+  if (whole == kShuffle) __shfl_sync(0xFFFFFFFF, 0, 0);  // which orders no memory
   out[number()] = shared[threadIdx.x ^ 16];
 }
 
@@ -86,6 +87,7 @@ TEST(Races, AMissingMeetingOfLanes) {
   EXPECT_RACE(warp_kernel, {kBlocks, kThreads}, kOthers, kWhole);
   EXPECT_RACE(warp_kernel, {kBlocks, kThreads}, kHalves, kNot);
   EXPECT_RACE(warp_kernel, {kBlocks, kThreads}, kHalves, kHalves);
+  EXPECT_RACE(warp_kernel, {kBlocks, kThreads}, kHalves, kShuffle);
 }
 
 // Warps that meet on their own do not meet each other.
