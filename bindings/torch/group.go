@@ -273,7 +273,7 @@ func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int6
 	})
 }
 
-// atOnce is how many bytes of a rank go with their number.
+// atOnce is how many bytes a rank sends in the round that tells how many it has. The rest of more bytes takes a second round.
 const atOnce = 4 << 10
 
 // Exchange returns what every rank gave, by rank; no rank may give more than most bytes. It needs no Do.

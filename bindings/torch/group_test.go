@@ -2,6 +2,7 @@ package torch
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -304,17 +305,25 @@ func rankStreams(device string, g *Group, begun func() error) error {
 	})
 }
 
-// rankExchanges exchanges texts of different lengths, empty ones among them, and one that is too long.
+// rankExchanges exchanges texts of different lengths, empty ones and ones that take two rounds among them, and one that is too long.
 func rankExchanges(g *Group) error {
-	text := func(rank, round int) string { return strings.Repeat(strconv.Itoa(rank), (rank+round)%3*rank) }
-	for round := range 3 {
-		all, err := g.Exchange(context.Background(), []byte(text(g.Rank(), round)), 6)
-		if err != nil {
-			return err
+	for _, unit := range []int{1, atOnce / 2, atOnce/2 + 1} {
+		text := func(rank, round int) []byte {
+			said := make([]byte, (rank+round)%3*rank*unit)
+			for i := range said {
+				said[i] = byte(rank + i + i>>8)
+			}
+			return said
 		}
-		for rank, got := range all {
-			if string(got) != text(rank, round) {
-				return fmt.Errorf("rank %d gave %q, want %q", rank, got, text(rank, round))
+		for round := range 3 {
+			all, err := g.Exchange(context.Background(), text(g.Rank(), round), 6*unit)
+			if err != nil {
+				return err
+			}
+			for rank, got := range all {
+				if want := text(rank, round); !bytes.Equal(got, want) {
+					return fmt.Errorf("rank %d gave %d bytes %.40q, want %d bytes %.40q", rank, len(got), got, len(want), want)
+				}
 			}
 		}
 	}
