@@ -239,8 +239,8 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
   int64_t at_once = rows;
   Scratch<float> partial(stream);
   if (in.parts > 1) {
-    at_once = kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats;
-    const int64_t launches = (rows + max(at_once, int64_t{1}) - 1) / max(at_once, int64_t{1});
+    at_once = max(kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats, int64_t{1});
+    const int64_t launches = (rows + at_once - 1) / at_once;
     at_once = (rows + launches - 1) / launches;  // no launch has few rows left
     MGRPO_TRY(partial.allocate(at_once * row_floats));
     in.partial = partial.get();
