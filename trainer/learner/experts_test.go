@@ -56,10 +56,11 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 		{"bf16, state in the host's memory", model.Options{Compute: torch.BFloat16, HostMaster: true}, 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tolerance := tolCarried32
 			if c.options.Compute == torch.Float32 {
 				cudatest.SkipSlow(t, device)
-			} else {
+			}
+			tolerance := tolCarried32
+			if c.options.Compute != torch.Float32 {
 				tolerance = tolCarried16
 			}
 			whole, l := carrying(t, device, g, c.experts, false, c.options), carrying(t, device, g, c.experts, true, c.options)
@@ -159,7 +160,7 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 			}
 		})
 	}
-	_, err := learn(t, l, good)
+	_, err := update(t, l, good)
 	var lost *torch.GroupError
 	if err == nil || errors.As(err, &lost) {
 		t.Errorf("got %v, want why rank 1 could not compute", err)

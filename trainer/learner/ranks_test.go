@@ -478,7 +478,7 @@ func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	before, _, _ := stateOf(t, l)
 	bad := clone(good)
 	bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
-	r, err := learn(t, l, bad)
+	r, err := update(t, l, bad)
 	if err != nil || r.Refused == nil || !strings.HasPrefix(r.Refused.Error(), "learner: "+bad[3].ID) {
 		t.Errorf("refused because of %v, error %v; want %s named", r.Refused, err, bad[3].ID)
 	}
@@ -488,21 +488,21 @@ func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	for len(long[1].Tokens) < 70 { // more than the model has positions
 		long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
 	}
-	if r, err = learn(t, l, long); err == nil {
+	if r, err = update(t, l, long); err == nil {
 		t.Errorf("a sequence that is too long: %+v", r)
 	}
 	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
 		t.Error("the weights changed")
 	}
-	r, err = learn(t, l, good)
+	r, err = update(t, l, good)
 	if after, _, _ := stateOf(t, l); err != nil || r.Refused != nil || l.group.Rank() == 0 && slices.Equal(after, before) {
 		t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
 	}
 	wantSameWeights(t, l)
 }
 
-// learn is an update with a batch.
-func learn(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
+// update is one with a batch.
+func update(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
 	t.Helper()
 	if err := l.Prepare(t.Context(), batch); err != nil {
 		return Report{}, err

@@ -29,8 +29,8 @@ type started struct {
 	Group     torch.GroupOptions
 }
 
-// Run starts size processes of this test's binary, which run a test called TestRank alone, and waits for all. It returns what became of each: nil, or an error with
-// what it printed. In a verbose run rank 0 tells what took how long.
+// Run starts size processes of this test's binary, which run a test called TestRank alone, and waits for all. It returns what became of each:
+// nil, or an error with what it printed. In a verbose run it logs what rank 0 printed, which tells what took how long.
 func Run(t *testing.T, size int, part, dir string) []error {
 	t.Helper()
 	meet, err := torch.ServeRendezvous("127.0.0.1:0")
