@@ -82,6 +82,13 @@ func TestDevices(t *testing.T) {
 	if d := cmp.Diff(c.Agents, again.Agents, equal); d != "" {
 		t.Errorf("the dump reads back otherwise (-want +got):\n%s", d)
 	}
+	for set, want := range map[string][]string{
+		"devices=[cuda:0, cuda:1]": {"cuda:0", "cuda:1"}, "device=cuda:1": {"cuda:1"}, "devices=[]": {"cuda:2"},
+	} { // of a saved file, which names both
+		if a := mustParse(t, string(c.Dump(".")), "agents.boss."+set).Main(); !slices.Equal(a.Ranks(), want) {
+			t.Errorf("%s of a saved file: ranks %v", set, a.Ranks())
+		}
+	}
 	if keys := c.DiffForResume(mustParse(t, minimal)); len(keys) > 0 {
 		t.Errorf("a resume may have other devices; refused: %v", keys)
 	}

@@ -106,6 +106,8 @@ func TestErrors(t *testing.T) {
 				"f.yaml:3:62: agents.a.devices[1]: is cpu beside cuda:0; the devices of an agent compute the same, so they are all CPUs or all GPUs\n" +
 				"f.yaml:3:67: agents.a.devices[2]: \"gpu\" is not possible; valid are cpu, cuda, cuda:N\n" +
 				"f.yaml:4:42: agents.b.devices: the devices share the work of training, and b is not trained and samples on servers; give one device"},
+		{name: "overrides of device and devices", text: team, sets: []string{"agents.a.devices=[\"cuda:0\"]", "agents.a.device=cpu"},
+			want: "--set agents.a.devices=[\"cuda:0\"]: agents.a.devices: given besides device, which is cpu; keep one"},
 		{name: "many devices", text: team, sets: []string{"agents.a.devices=[" + strings.Repeat("cpu, ", 64) + "cpu]"},
 			want: "--set agents.a.devices=[cpu, cpu, cpu, cpu, cpu, cpu, cpu, cpu, cp…: agents.a.devices: 65 devices are more than the 64 that one machine can have"},
 		{name: "machines", text: "run: {name: t}\nagents:\n  a: {role: main, model: m, machines: {count: 2}}\n  b: {role: sub, model: m, machines: {count: 3, address: \"0.0.0.0:9\", key_env: \"s3 cret\", key_file: k}}\n  c: {role: sub, model: m, machines: {count: 2, address: \"h:0\", key_file: k}}\n",

@@ -63,9 +63,12 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	return c, nil
 }
 
+// overrides is how the source of an override begins.
+const overrides = "--set "
+
 // override puts one KEY=VALUE into the tree.
 func override(root *node, arg string, errs *Errors) {
-	source := "--set " + clip(arg)
+	source := overrides + clip(arg)
 	pos := position{source: source}
 	fail := func(key, format string, args ...any) {
 		*errs = append(*errs, &Error{Where: source, Key: key, Msg: fmt.Sprintf(format, args...), pos: pos})
@@ -107,11 +110,30 @@ func override(root *node, arg string, errs *Errors) {
 		at = next
 	}
 	last := parts[len(parts)-1]
+	if len(parts) == 3 && parts[0] == "agents" {
+		at.giveUp(insteadOf(last, value))
+	}
 	if i := slices.IndexFunc(at.keys, func(e entry) bool { return e.key == last }); i >= 0 {
 		at.keys[i] = entry{last, pos, value}
 	} else {
 		at.keys = append(at.keys, entry{last, pos, value})
 	}
+}
+
+// insteadOf is the key of an agent in whose place an override of another is given; "" if there is none. A saved configuration has both.
+func insteadOf(key string, value *node) string {
+	switch {
+	case key == "device":
+		return "devices"
+	case key == "devices" && len(value.items) > 0:
+		return "device"
+	}
+	return ""
+}
+
+// giveUp forgets a key, unless an override has it.
+func (n *node) giveUp(key string) {
+	n.keys = slices.DeleteFunc(n.keys, func(e entry) bool { return e.key == key && !strings.HasPrefix(e.pos.source, overrides) })
 }
 
 func entryNames(n *node) []string {

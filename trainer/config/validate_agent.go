@@ -78,6 +78,9 @@ func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 	if m.KeyEnv != "" && m.KeyFile != "" {
 		d.failAt(key+".key_file", "given besides key_env; keep one")
 	}
+	if _, given := d.at[key+".count"]; !given && m.Address != "" {
+		d.failAt(key+".count", "missing beside address; how many machines are there, the worker's with them?")
+	}
 	if m.Count <= 1 {
 		return
 	}
