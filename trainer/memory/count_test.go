@@ -394,6 +394,13 @@ func TestFits(t *testing.T) {
 	if err := Fits([]Need{onGPU}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
 		t.Errorf("a snapshot alone: %v", err)
 	}
+	onGPU.Parts[4].Bytes = 100
+	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 132}); err == nil || !strings.Contains(err.Error(), "lower agents.planner.engine.slots (12;") {
+		t.Errorf("a snapshot beside a cache that is larger than what is missing: %v", err)
+	}
+	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 130}); err == nil || !strings.Contains(err.Error(), "100 B are copies from which checkpoints are written") {
+		t.Errorf("a snapshot without which all would fit: %v", err)
+	}
 	if err := Fits([]Need{planner, plan("researcher", "cpu", 5, 30)}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
 		t.Errorf("two agents on one device: %v", err)
 	}

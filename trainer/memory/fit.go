@@ -50,7 +50,8 @@ func (s Sum) String() string {
 }
 
 // Fits compares the needs of all agents with the free memory of each device. The error names, for each device that has
-// too little, the configuration key to lower: that of the largest part that has a key.
+// too little, the configuration key to lower: that of the largest part that has a key. Copies for checkpoints, which have none, it
+// names where they are larger.
 func Fits(needs []Need, free map[string]int64) error {
 	var errs []error
 	for _, s := range Sums(needs, free) {
@@ -63,18 +64,27 @@ func Fits(needs []Need, free map[string]int64) error {
 
 func remedy(needs []Need, s Sum) string {
 	levers := slices.DeleteFunc(Levers(needs), func(l Lever) bool { return l.Device != s.Device })
-	if len(levers) == 0 {
-		return "these are copies from which checkpoints are written; use a smaller model, or set train: false for an agent"
+	over, copies := s.Needed-s.Free, copiesOn(needs, s.Device)
+	if len(levers) == 0 || over > levers[0].Bytes && copies > levers[0].Bytes {
+		return fmt.Sprintf("%s are copies from which checkpoints are written; use a smaller model, adapters (lora), train: false, or more memory", Size(copies))
 	}
 	l := levers[0]
 	text := fmt.Sprintf("lower %s (%d; %s %s)", l.Key, l.Value, l.Kind, Size(l.Bytes))
 	if l.Kind == KVCache {
 		text += " or " + l.Key[:strings.LastIndex(l.Key, ".")+1] + "context"
 	}
-	if l.Bytes < s.Needed-s.Free {
+	if over > l.Bytes {
 		text += "; that alone is not enough: use a smaller model, train: false, or another device"
 	}
 	return text
+}
+
+// copiesOn is the memory of a device for copies from which checkpoints are written.
+func copiesOn(needs []Need, device string) (bytes int64) {
+	for _, p := range needs {
+		bytes += p.sum(func(part Part) bool { return part.Kind == Snapshot && part.Device == device })
+	}
+	return bytes
 }
 
 // Levers are the keys to lower where agents need too much memory. The key of the largest part comes first.

@@ -19,7 +19,7 @@ var columns = []struct {
 func Write(w io.Writer, needs []Need, free map[string]int64) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(first string, cell func(kind Kind, name string) string, last string) {
-		fmt.Fprintf(table, "%.11s\t", first)
+		fmt.Fprint(table, first, "\t")
 		for _, c := range columns {
 			if all(needs, c.kind) > 0 {
 				fmt.Fprint(table, cell(c.kind, c.name), "\t")
@@ -29,7 +29,7 @@ func Write(w io.Writer, needs []Need, free map[string]int64) {
 	}
 	row("memory", func(_ Kind, name string) string { return name }, "total")
 	for _, p := range needs {
-		row(p.name(), func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
+		row(p.shortName(), func(kind Kind, _ string) string { return short(p.Of(kind)) }, short(p.sum(func(Part) bool { return true })))
 	}
 	table.Flush()
 	for _, p := range needs {
@@ -74,6 +74,15 @@ func (n Need) name() string {
 		return n.Agent
 	}
 	return fmt.Sprintf("%s/%d", n.Agent, n.Rank)
+}
+
+// shortName is the name, cut so that the table fits into 80 columns.
+func (n Need) shortName() string {
+	name, agent := n.name(), n.Agent
+	if over := len(name) - 11; over > 0 {
+		name = agent[:max(1, len(agent)-over)] + name[len(agent):]
+	}
+	return name
 }
 
 // inOneBatch says of an agent that shares weights that it shares the engine, too.
