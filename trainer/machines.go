@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -25,10 +26,11 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 		if err != nil {
 			return err
 		}
-		settings.Stop = sync.OnceFunc(func() {
-			settings.Note("a machine is asked to stop the run")
+		var first sync.Once
+		settings.Stop = func(machine int) {
+			first.Do(func() { settings.Note(fmt.Sprintf("machine %d is asked to stop the run", machine)) })
 			asked()
-		})
+		}
 		if o.machines[name], err = launch.Listen(settings); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,6 +97,8 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		case this.mayPass(opt.before):
 			opt.before = this
+		case this.kind != "":
+			return fmt.Errorf("%w, for the second time at version %d; --resume goes on where it was", err, this.version)
 		case Resumable(err) || !store.Rewinds(err):
 			return err
 		}

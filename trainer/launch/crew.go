@@ -172,7 +172,7 @@ func (c *Crew) add(s Settings, l *line) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
 	f.says = append(f.says, stopFrame, endedFrame)
-	f.stop = s.Machines.settings.Stop
+	f.stop = func() { s.Machines.settings.Stop(l.machine) }
 	c.followers = append(c.followers, f)
 	c.addresses = append(c.addresses, l.address)
 	for rank := range s.Devices {

@@ -14,6 +14,7 @@ type hello struct {
 	Program string   `json:"program"` // digest
 	Agent   string   `json:"agent"`
 	Machine int      `json:"machine"` // from 1 on
+	Count   int      `json:"count"`   // of the agent's machines, with the worker's
 	Device  int      `json:"device"`  // index
 	Devices []string `json:"devices"` // all of the machine
 	Address string   `json:"address"` // of the machine, as it sees its end of the connection
@@ -88,6 +89,8 @@ func (h hello) refusal(s MachineSettings, program string) string {
 		return fmt.Sprintf("this is the worker of %s, and the machine is one of %.80q: give every agent an address of its own", s.Agent, h.Agent)
 	case h.Machine >= s.Count:
 		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered to %d: there is no machine %d", s.Agent, s.Count, s.Count-1, h.Machine)
+	case h.Count != s.Count:
+		return fmt.Sprintf("its agents.%s.machines.count is %d and the worker's is %d: give all machines of %s the same configuration", s.Agent, h.Count, s.Count, s.Agent)
 	case !slices.Equal(h.Devices, s.Devices):
 		return fmt.Sprintf("its devices are %.200q and the worker's are %q: give all machines of %s the same configuration", h.Devices, s.Devices, s.Agent)
 	case h.Lease != s.Lease:

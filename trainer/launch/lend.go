@@ -146,7 +146,7 @@ func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*l.Lease):
 			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", l.Agent, l.Address, l.Machine, err)
 		case time.Since(since) > l.Timeout:
-			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", l.Agent, l.Address), Waited: l.Timeout, Because: err.Error()}
+			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", l.Agent, l.Address), Waited: l.Timeout, Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, l.Agent)}
 		}
 		l.waits(err)
 		select {
@@ -179,7 +179,7 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	if err = c.HandshakeContext(ctx); err != nil {
 		return c, err
 	}
-	h := hello{Program: l.program, Agent: l.Agent, Machine: l.Machine, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
+	h := hello{Program: l.program, Agent: l.Agent, Machine: l.Machine, Count: l.Count, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
 	if err = say(c, helloFrame, h); err != nil {
 		return c, err
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -43,7 +44,7 @@ type MachineSettings struct {
 	Lease   time.Duration // who has not answered for so long is lost
 	Timeout time.Duration // the longest wait for machines
 	Note    func(text string)
-	Stop    func() // is called when a machine is asked to stop the run
+	Stop    func(machine int) // is called when a machine is asked to stop the run
 }
 
 // Listen waits for machines from now on.
@@ -66,13 +67,24 @@ func Listen(s MachineSettings) (*Machines, error) {
 	listening := net.ListenConfig{KeepAliveConfig: keepAlive(s.Lease)}
 	listener, err := listening.Listen(context.Background(), "tcp", net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, fmt.Errorf("launch: agents.%s.machines.address: %w", s.Agent, err)
+		return nil, fmt.Errorf("launch: agents.%s.machines.address: %w%s", s.Agent, err, cannotListen(s.Agent, err))
 	}
 	const mostStrangers = 64
 	m := &Machines{settings: s, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
 		lines: map[int]*line{}, changed: make(chan struct{}), untold: map[int]bool{}}
 	m.accepting.Go(m.accept)
 	return m, nil
+}
+
+// cannotListen is what to do about it; "" if that is not known.
+func cannotListen(agent string, err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Sprintf(": does another worker of %s run on this machine?", agent)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Sprintf(": it is of another machine, where the worker belongs; a further machine of %s is started with --machine N", agent)
+	}
+	return ""
 }
 
 // accept lets connections in, a bounded number of strangers at a time.
@@ -109,14 +121,19 @@ func (m *Machines) admit(conn net.Conn) {
 	if err == nil {
 		err = secure.Handshake()
 	}
-	if err == nil {
-		if _, content, err = readFrame(l.in, helloFrame); err == nil {
-			h, err = decodeHello(content)
-		}
+	if err != nil {
+		_ = conn.Close()
+		m.speak(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.settings.Agent, err))
+		return
+	}
+	if _, content, err = readFrame(l.in, helloFrame); err == nil {
+		h, err = decodeHello(content)
 	}
 	if err != nil {
 		_ = conn.Close()
-		m.speak(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
+		if !errors.Is(err, io.EOF) { // a machine of which another connection was refused
+			m.speak(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
+		}
 		return
 	}
 	if why := h.refusal(m.settings, m.program); why != "" {
@@ -307,7 +324,7 @@ func (l *line) await() {
 			break
 		}
 		if _, _, l.broken = readFrame(l.in, stopFrame); l.broken == nil {
-			l.machines.settings.Stop()
+			l.machines.settings.Stop(l.machine)
 		}
 	}
 	if l.broken != nil {

@@ -29,9 +29,10 @@ const lease = 3 * time.Second
 func listen(t *testing.T, agent string) *worker {
 	t.Helper()
 	w := &worker{asked: make(chan struct{})}
+	var once sync.Once
 	var err error
 	w.Machines, err = Listen(MachineSettings{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
-		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Minute, Note: w.note, Stop: sync.OnceFunc(func() { close(w.asked) })})
+		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Minute, Note: w.note, Stop: func(int) { once.Do(func() { close(w.asked) }) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +157,7 @@ func TestMachinesRefuse(t *testing.T) {
 		"its key is another than this machine's":                         func(s *Lending) { s.Key = []byte("a key of another test") },
 		`this is the worker of obeys, and the machine is one of "other"`: func(s *Lending) { s.Agent = "other" },
 		"machines are numbered to 1: there is no machine 2":              func(s *Lending) { s.Machine = 2 },
+		"its agents.obeys.machines.count is 3 and the worker's is 2":     func(s *Lending) { s.Count = 3 },
 		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:     func(s *Lending) { s.Devices = s.Devices[1:] },
 		"refuses machine 1: machine 1 is there already, at 127.0.0.1":    func(*Lending) {},
 		"its store.lease is 1s and the worker's is 3s":                   func(s *Lending) { s.Lease = time.Second },
@@ -166,10 +168,10 @@ func TestMachinesRefuse(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if w := w.hears(t, hello{Program: "another", Agent: "obeys", Machine: 1, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
+	if w := w.hears(t, hello{Program: "another", Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
 		t.Errorf("%+v", w)
 	}
-	if w := w.hears(t, hello{Program: w.program, Agent: "obeys", Machine: 1, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
+	if w := w.hears(t, hello{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
 		t.Errorf("%+v", w)
 	}
 	for _, greeting := range []any{nil, hello{}, hello{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
@@ -183,7 +185,7 @@ func TestMachinesRefuse(t *testing.T) {
 	if replies, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return nil }); err != nil || len(replies) != 3 {
 		t.Errorf("the others are disturbed: %v, %v", replies, err)
 	}
-	for _, want := range []string{"is not one of the machines of obeys: remote error: tls: bad certificate", "machine 2 at 127.0.0.1 is refused"} {
+	for _, want := range []string{"does not prove that it has the key of obeys's machines: remote error: tls: bad certificate", "machine 2 at 127.0.0.1 is refused"} {
 		if !strings.Contains(w.noted(), want) {
 			t.Errorf("%q is not in the worker's notes:\n%s", want, w.noted())
 		}

@@ -90,7 +90,10 @@ func (p *process) finish() (e end) {
 		return e
 	}
 	if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-		e.How = fmt.Sprintf("was killed (%v)", s.Signal())
+		e.How = fmt.Sprintf("was killed (signal %d)", s.Signal())
+		if s.Signal() == syscall.SIGKILL {
+			e.How += ", as the kernel does when memory runs out"
+		}
 		return e
 	}
 	e.How, e.GPU = fmt.Sprintf("ended with %v", exit), exit.ExitCode() == GPULost

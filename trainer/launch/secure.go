@@ -21,7 +21,7 @@ import (
 )
 
 // errKey says that the other end of a connection has proven to have another key.
-var errKey = errors.New("its key is another than this machine's")
+var errKey = errors.New("its key is another than this machine's, or it is no worker of mgrpo: look at machines.key_env or key_file, and at machines.address")
 
 // secured is how both ends of a connection between an agent's machines prove that they have the same key: TLS 1.3, with a certificate
 // of a key pair that is derived from it. Nobody signs certificates, and no name or date in them means anything.

@@ -187,7 +187,7 @@ func TestCancelledTurn(t *testing.T) {
 // Whatever becomes of a follower over a turn, the turn ends with an error that names it; whoever is lost is lost to all turns.
 func TestLostTurn(t *testing.T) {
 	for agent, want := range map[string]string{
-		"dies over a turn":  "rank 2 of dies over a turn on cpu was killed (killed)",
+		"dies over a turn":  "rank 2 of dies over a turn on cpu was killed (signal 9)",
 		"stops over a turn": "rank 2 of stops over a turn on cpu has given no sign of life for 5s",
 		"has no memory":     "rank 2 of has no memory on cpu: no memory left",
 		"invents turns":     "rank 2 of invents turns on cpu answers what it was not asked",
