@@ -13,11 +13,11 @@ import (
 // Write prints the least time of each agent's step on its own device of a kind, part by part, and that of the team's step: agents
 // on different devices compute at once, those of one device take turns.
 func Write(out io.Writer, d Device, steps []Step) {
-	fmt.Fprintf(out, "%s: copies %.3g TB/s, products %.3g TFLOP/s in bf16, %.3g in fp32\n", d.Name, d.Copy/1e12, d.BF16/1e12, d.FP32/1e12)
+	fmt.Fprintf(out, "%s: copies %.3g TB/s, products %.4g TFLOP/s in bf16, %.4g in fp32\n", d.Name, d.Copy/1e12, d.BF16/1e12, d.FP32/1e12)
 	for _, s := range steps {
 		w := s.Work
-		fmt.Fprintf(out, "\n%s on %s: %.2fB parameters, %.0f conversations of %d tokens, of which %d are sampled\n", s.Agent.Name, strings.Join(s.Agent.Devices, ", "),
-			float64(s.Agent.Arch.Parameters())/1e9, w.Sequences(), w.Length(), w.Turns*w.Sampled)
+		fmt.Fprintf(out, "\n%s on %s: %s parameters, %.0f conversations of %d tokens, of which %d are sampled\n", s.Agent.Name, strings.Join(s.Agent.Devices, ", "),
+			parameters(s.Agent.Arch.Parameters()), w.Sequences(), w.Length(), w.Turns*w.Sampled)
 		s.write(out)
 	}
 	devices := map[string]float64{}
@@ -32,6 +32,14 @@ func Write(out io.Writer, d Device, steps []Step) {
 	}
 	longest := slices.MaxFunc(names, func(a, b string) int { return cmp.Compare(devices[a], devices[b]) })
 	fmt.Fprintf(out, "\na step takes at least %s, on %s\n", seconds(devices[longest]), longest)
+}
+
+// parameters is a number of them as models are named.
+func parameters(n int64) string {
+	if n < 1e8 {
+		return fmt.Sprintf("%.2fM", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.2fB", float64(n)/1e9)
 }
 
 // write prints the parts, and of each what binds it.

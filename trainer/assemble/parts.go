@@ -147,7 +147,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		sharing := want.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))
 		if err != nil {
-			return nil, err
+			return nil, want.Config.Fault("agents."+a.Name+".device", err)
 		}
 		opt := p.divided
 		opt.HalfCopy, opt.Frozen, opt.HostMaster, opt.MaxPosition = a.Engine.DType == "bf16", want.Config.Frozen(a), a.State == "host", positions(sharing)
