@@ -11,7 +11,7 @@ import "unsafe"
 // and Sin[Pos[r], i]; elements from R on stay. On a GPU a position that is not below P gives NaN instead of an error.
 type Heads struct {
 	Heads, KVHeads int     // the first is a multiple of the second
-	QNorm, KNorm   *Tensor // weights as RMSNorm has them, of each head [hd] or of all heads together [Heads hd] and [KVHeads hd]; nil: no norm
+	QNorm, KNorm   *Tensor // weights as RMSNorm has them, of the product's dtype, of each head [hd] or of all heads together [Heads hd] and [KVHeads hd]; nil: no norm
 	Offset, Eps    float64
 	Cos, Sin       *Tensor // float32 [P, R/2] with R at most hd; nil: nothing turns
 	Pos            *Tensor // int32 [T]

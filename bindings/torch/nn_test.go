@@ -478,6 +478,10 @@ func TestLayerErrors(t *testing.T) {
 		{"heads' norms", "norms of heads must be [4], or of all of them together [8] and [4]", func(s *Scope) {
 			Heads{Heads: 2, KVHeads: 1, QNorm: s.Zeros(Float32, 8), KNorm: s.Zeros(Float32, 8), Pos: s.Zeros(Int32, 1)}.Split(s.Zeros(Float32, 1, 16))
 		}},
+		{"heads' norms of another dtype", "together [4] and [4], Float and on cpu", func(s *Scope) {
+			norm := s.Zeros(Float32, 4).To(BFloat16)
+			Heads{Heads: 1, KVHeads: 1, QNorm: norm, KNorm: norm, Pos: s.Zeros(Int32, 1)}.Split(s.Zeros(Float32, 1, 12))
+		}},
 		{"attention offsets", "cu must rise from 0", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
 			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), nil, 1, 0)

@@ -27,7 +27,6 @@ struct Heads {
   bool normalised() const { return q_norm.defined(); }
   bool whole() const { return normalised() && q_norm.size(0) != hd; }
   int64_t groups(int64_t of) const { return whole() ? 1 : of; }
-  bool are_ours(const at::Tensor &qkv) const { return normalised() ? ours(qkv, q_norm, k_norm) : ours(qkv); }
 
   mgrpo_heads how() const {
     const auto data = [](const at::Tensor &t) { return t.defined() ? t.const_data_ptr() : nullptr; };
@@ -36,10 +35,13 @@ struct Heads {
   }
 };
 
-void check_norms(const Heads &h) {
-  const auto fits = [&](const at::Tensor &w, int64_t of) { return w.dim() == 1 && w.size(0) == (h.whole() ? of * h.hd : h.hd) && w.is_contiguous(); };
+void check_norms(const Heads &h, const at::Tensor &like) {
+  const auto fits = [&](const at::Tensor &w, int64_t of) {
+    return w.dim() == 1 && w.size(0) == (h.whole() ? of * h.hd : h.hd) && w.is_contiguous() && w.scalar_type() == like.scalar_type() && w.device() == like.device();
+  };
   TORCH_CHECK(h.q_norm.defined() == h.k_norm.defined() && (!h.normalised() || (fits(h.q_norm, h.heads) && fits(h.k_norm, h.kv_heads))),
-              "norms of heads must be [", h.hd, "], or of all of them together [", h.heads * h.hd, "] and [", h.kv_heads * h.hd, "]");
+              "norms of heads must be [", h.hd, "], or of all of them together [", h.heads * h.hd, "] and [", h.kv_heads * h.hd, "], ", like.scalar_type(), " and on ",
+              like.device());
 }
 
 void check_tables(const Heads &h, const at::Tensor &like) {
@@ -57,7 +59,7 @@ Heads heads_of(const at::Tensor &qkv, const mgt_heads &how) {
   const auto or_none = [](void *handle) { return handle ? ref(handle) : at::Tensor(); };
   Heads h{qkv.size(0), how.heads, how.kv_heads, qkv.size(1) / all, or_none(how.q_norm), or_none(how.k_norm), or_none(how.cos), or_none(how.sin),
           ref(how.pos), how.offset, how.eps};
-  check_norms(h);
+  check_norms(h, qkv);
   check_tables(h, qkv);
   int32s(h.pos, h.rows, "pos", qkv);
   return h;
@@ -160,7 +162,7 @@ mgt_split mgt_split_heads(mgt_device *d, void *qkv, mgt_heads how) {
     const auto &X = ref(qkv);
     const Heads h = heads_of(X, how);
     variable_list out;
-    if (!h.are_ours(X)) {
+    if (!ours(X)) {
       out = split_composite(X, h);
     } else {
       auto xc = X.contiguous();
@@ -184,7 +186,7 @@ mgt_tensor mgt_cache_heads(mgt_device *d, void *qkv, mgt_heads how, void *k_cach
     for (const auto *cache : {&K, &V}) check_cache(*cache, T, h.kv_heads, h.hd, X);
     TORCH_CHECK(K.sizes() == V.sizes(), "the caches of keys and values must be alike");
     auto sequences = int32s(S, h.rows, "sequence", X);
-    if (!h.are_ours(X)) {
+    if (!ours(X)) {
       auto out = split_composite(X, h);
       auto which = T.index({S, h.pos.floor_divide(K.size(2))}), place = h.pos.remainder(K.size(2));
       K.transpose(1, 2).index_put_({which, place}, out[1]);
