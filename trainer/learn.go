@@ -58,6 +58,8 @@ func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 	if !w.trains() {
 		return out, nil
 	}
+	w.watchPasses(metrics.LogProbs, 0, 1)
+	defer w.Learner.Watch(nil)
 	if err := w.Learner.Prepare(ctx, slices.Concat(values(plan.Queries, byQuery)...)); err != nil {
 		return out, err
 	}
@@ -66,6 +68,7 @@ func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 	for epoch := range w.cfg.GRPO.Epochs {
 		for _, queries := range w.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
+			w.watchPasses(metrics.Learn, len(out.reports), total)
 			failpoint.Here("learn.update.before")
 			r, err := w.Learner.Update(ctx, batch, w.Rules.Schedule.At(n))
 			if err != nil {
@@ -83,10 +86,16 @@ func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 			if r.Refused != nil {
 				w.noteRefusal(n, len(out.reports), batch, r.Refused)
 			}
-			w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Learn, Done: len(out.reports), Total: total})
 		}
 	}
 	return out, w.countRefusals(out)
+}
+
+// watchPasses shows the passes of one of several updates, or what comes before them. Each is taken to have as many passes as this one.
+func (w *worker) watchPasses(a metrics.Activity, before, updates int) {
+	w.Learner.Watch(func(done, of int) {
+		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: a, Done: before*of + done, Total: updates * of})
+	})
 }
 
 // noteRefusal reports an update that was not made and keeps its batch for whoever looks for the reason.

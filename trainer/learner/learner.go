@@ -65,6 +65,9 @@ type Learner struct {
 	ahead []exchange    // of the pass that is made
 	m, v  *model.Buffer // [share.Numel]: first and second moment
 	steps int64         // updates made; AdamW's bias correction counts them
+
+	watch    func(done, of int) // is told of each pass; nil: nobody is
+	done, of int                // passes of the batch
 }
 
 // New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
@@ -153,6 +156,17 @@ type Report struct {
 	Refused error // not nil: the update was not made because of a malformed or non-finite value
 }
 
+// Watch has each told, after every micro-batch of Prepare and Update from now on, how many of the batch's this rank has done, and of how many.
+// nil ends it.
+func (l *Learner) Watch(each func(done, of int)) { l.watch = each }
+
+// passed counts a pass.
+func (l *Learner) passed() {
+	if l.done++; l.watch != nil {
+		l.watch(l.done, l.of)
+	}
+}
+
 // Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
 // if Options.Recomputed, else they are the sampler's. Reference log-probs are computed if there is a KL term.
 func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
@@ -238,6 +252,7 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 		return err
 	}
 	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
+	l.done, l.of = 0, all.Passes+all.Observed
 	err = l.each(ctx, l.model, learning, all.Passes, true, nil, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
 	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
 	err = l.each(ctx, l.model, observed, all.Observed, false, err, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) })

@@ -101,6 +101,7 @@ func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, 
 			}
 			return err
 		}
+		l.passed()
 	}
 	return failed
 }

@@ -326,6 +326,36 @@ func testMicroBatchesAddUp(t *testing.T, device string) {
 	}
 }
 
+// TestWatch: every micro-batch of a step is counted, also those without a gradient, and old log-probs by themselves.
+func TestWatch(t *testing.T) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed, o.MicroBatchTokens = true, 1 })
+	batch := tinyBatch(t, l, 0.6) // the third has advantage 0
+	var got [][2]int
+	l.Watch(func(done, of int) { got = append(got, [2]int{done, of}) })
+	if _, err := update(t, l, batch); err != nil {
+		t.Fatal(err)
+	}
+	l.Watch(nil)
+	if _, err := update(t, l, batch); err != nil {
+		t.Fatal(err)
+	}
+	read := 0 // by the update
+	for _, q := range batch {
+		if q.Weight > 0 && len(q.trained()) > 0 {
+			read++
+		}
+	}
+	var want [][2]int
+	for _, of := range []int{len(batch), read} {
+		for i := range of {
+			want = append(want, [2]int{i + 1, of})
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told of %v, want %v", got, want)
+	}
+}
+
 // TestMultiplicityEqualsCopies: weight 3 is three trajectories with the same tokens.
 func TestMultiplicityEqualsCopies(t *testing.T) { cudatest.Each(t, testMultiplicityEqualsCopies) }
 

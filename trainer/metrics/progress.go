@@ -13,6 +13,7 @@ const (
 	ColdStart     Activity = "cold_start"
 	RollOut       Activity = "step" // conversations to train on
 	Evaluate      Activity = "eval"
+	LogProbs      Activity = "log-probs" // of what was sampled, under the weights as they are and the reference
 	Learn         Activity = "learn"
 	Checkpointing Activity = "checkpoint"
 	Waiting       Activity = "waiting"
