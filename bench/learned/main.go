@@ -54,6 +54,7 @@ type Point struct {
 	Step       int64              `json:"step"`
 	HeldOut    *float64           `json:"held_out,omitempty"`
 	Correct    *float64           `json:"correct,omitempty"` // mean of the step's rollouts
+	Calls      *float64           `json:"calls,omitempty"`   // of sub-agents, mean of the main agent's rollouts
 	Entropy    map[string]float64 `json:"entropy,omitempty"` // by agent, nats a token
 	Degenerate map[string]float64 `json:"degenerate_groups,omitempty"`
 }
@@ -155,19 +156,20 @@ func (r *Result) follow(dir string) error {
 func (r *Result) add(record metrics.Record) {
 	v := record.Values
 	correct, main := v["accuracy"]
+	calls := v["calls_mean"]
 	switch record.Kind {
 	case metrics.KindColdStart:
 		r.Seconds.ColdStart = max(r.Seconds.ColdStart, v["learn_seconds"])
 	case metrics.KindEval:
 		if main {
 			p := r.point(record.Step)
-			p.HeldOut = &correct
+			p.HeldOut, p.Calls = &correct, &calls
 			r.Seconds.Evaluations += v["rollout_seconds"]
 		}
 	case metrics.KindStep:
 		p := r.point(record.Step)
 		if main {
-			p.Correct = &correct
+			p.Correct, p.Calls = &correct, &calls
 			r.Seconds.Steps += v["rollout_seconds"] + v["learn_seconds"]
 		}
 		if p.Entropy == nil {

@@ -23,7 +23,7 @@ func TestRead(t *testing.T) {
 	put("config.yaml", "run: {name: a}\n")
 	put("ledger/planner.jsonl", "{}\n")
 	put("metrics.jsonl", `{"kind":"cold_start","step":0,"agent":"planner","values":{"learn_seconds":7}}
-{"kind":"eval","step":0,"agent":"planner","values":{"accuracy":0.25,"rollout_seconds":3}}
+{"kind":"eval","step":0,"agent":"planner","values":{"accuracy":0.25,"calls_mean":3,"rollout_seconds":3}}
 {"kind":"step","step":1,"agent":"planner","values":{"accuracy":0.5,"rollout_seconds":2,"learn_seconds":1,"sampled_tokens":10,"trained_tokens":20,"entropy_mean":0.5,"groups_degenerate":1}}
 {"kind":"step","step":1,"agent":"solver","values":{"rollout_seconds":2,"learn_seconds":1,"sampled_tokens":10,"trained_tokens":20,"entropy_mean":0.25}}
 {"kind":"note","step":0,"agent":"planner","values":null}
@@ -41,7 +41,7 @@ func TestRead(t *testing.T) {
 	if r.Seconds != (Seconds{7, 5, 3}) || r.Tokens["sampled"] != 21 || r.Tokens["learned"] != 41 || len(r.Ledgers) != 1 {
 		t.Errorf("%+v, %v, %v", r.Seconds, r.Tokens, r.Ledgers)
 	}
-	if len(r.Curve) != 2 || *r.Curve[0].HeldOut != 0.25 || *r.Curve[1].Correct != 0.75 || math.Abs(r.Curve[1].Entropy["solver"]-0.25) > 0 {
+	if len(r.Curve) != 2 || *r.Curve[0].HeldOut != 0.25 || *r.Curve[0].Calls != 3 || *r.Curve[1].Correct != 0.75 || math.Abs(r.Curve[1].Entropy["solver"]-0.25) > 0 {
 		t.Errorf("%+v", r.Curve)
 	}
 }
