@@ -16,7 +16,7 @@ import (
 type checkpointCmd struct {
 	List   checkpointListCmd   `cmd:"" help:"Say what checkpoints there are."`
 	Verify checkpointVerifyCmd `cmd:"" help:"Read every byte and name every fault; exit status 1 if there is one."`
-	Prune  checkpointPruneCmd  `cmd:"" help:"Remove all but the newest and the best."`
+	Prune  checkpointPruneCmd  `cmd:"" help:"Remove all but the newest, the best and the cold start's."`
 }
 
 // checkpointFlags say whose checkpoints.
@@ -167,7 +167,7 @@ func (c *checkpointVerifyCmd) Run() error {
 
 type checkpointPruneCmd struct {
 	checkpointFlags
-	Keep   *int `placeholder:"N" help:"How many of the newest to keep besides the best; absent: run.keep, or 2."`
+	Keep   *int `placeholder:"N" help:"How many of the newest to keep besides the best and step 0; absent: run.keep, or 2."`
 	DryRun bool `help:"Say what would be removed, and remove nothing."`
 }
 

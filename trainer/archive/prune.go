@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Prune removes all checkpoints except the newest keep complete ones and the steps in also, for example the best. It
-// also removes older checkpoints that GoBack renamed, and incomplete ones older than the newest complete one. A
-// checkpoint counts as complete if the files of c.Agents have the sizes in the manifest; Prune does not compute digests.
+// Prune removes all checkpoints except the newest keep complete ones, that of step 0, which has the cold start from which
+// the training goes out, and the steps in also, for example the best. It also removes older checkpoints that GoBack
+// renamed, and incomplete ones older than the newest complete one. A checkpoint counts as complete if the files of c.Agents have the sizes in the manifest; Prune does not compute digests.
 // Workers that share the folder may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
@@ -44,6 +44,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 		switch {
 		case complete && kept < keep:
 			kept, oldest = kept+1, step
+		case complete && step == 0:
 		case kept == 0 || slices.Contains(also, step): // an incomplete newest step may be being written
 		default:
 			doomed = append(doomed, stepName(step))

@@ -153,7 +153,7 @@ func TestOptimizerRoundTrip(t *testing.T) {
 
 func TestPrune(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
-	mustSave(t, c, 1, 2, 3, 4, 5)
+	mustSave(t, c, 0, 1, 2, 3, 4, 5)
 	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished, older than 5
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestPrune(t *testing.T) {
 	if err := c.Prune(2, 1); err != nil {
 		t.Fatal(err)
 	}
-	if steps, _ := c.steps(); !slices.Equal(steps, []int64{1, 3, 5, 6}) {
+	if steps, _ := c.steps(); !slices.Equal(steps, []int64{0, 1, 3, 5, 6}) {
 		t.Errorf("left %v", steps)
 	}
 	golden.WantError(t, c.Prune(0), "remove all")

@@ -54,7 +54,7 @@ type Run struct {
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
 	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Number of training steps, including the steps before a resume." change:"resume"`
 	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints. The last step, and every step whose evaluation is the best so far, get one, too. 0: only these." change:"resume"`
-	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"Number of newest checkpoints that are kept, besides the best." change:"resume"`
+	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"Number of newest checkpoints that are kept, besides the best and that of step 0, which has the cold start." change:"resume"`
 	SaveDType       string `yaml:"save_dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Type of the weights in a checkpoint's Hugging Face folders. auto: the type of the initial weights if all are bf16 or all fp16, else fp32. Training always resumes from fp32: beside a folder in 16 bits the optimizer's file contains the fp32 weights." change:"resume"`
 	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run if equal seeds and CPU features do not guarantee bit-equal results. Absent: runs on the CPU are deterministic, other runs may not be."`
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents take part with frozen weights. single: the main agent alone, with the tools of the whole team."`

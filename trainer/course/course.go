@@ -13,7 +13,7 @@ type Settings struct {
 	EvalEvery       int64 // steps between evaluations; 0: only one at the end
 	EvalFirst       bool  // version 0 is evaluated, too
 	HeldOut         bool  // the task has held-out queries; without them nothing is evaluated
-	ColdStarts      bool  // an agent has a cold start, so that version 0 gets a checkpoint if it is the best
+	ColdStarts      bool  // an agent has a cold start, so that version 0 gets a checkpoint
 	MaxLag          int64 // steps that rollouts may be ahead of training
 }
 
@@ -84,7 +84,7 @@ func (c Settings) Next(s State) Command {
 		return Command{Save, v}
 	case c.evaluates(s, v) && !s.Stopping:
 		return Command{Evaluate, v} // the engine is idle: RollOut begins no rollouts of version v before
-	case s.Evaluated == v && s.Noted < v && (s.Saved == v || s.Best == v && (v > 0 || c.ColdStarts)):
+	case s.Evaluated == v && s.Noted < v && (s.Saved == v || s.Best == v && v > 0):
 		return Command{Save, v}
 	case v < c.Steps && s.Rolled > v:
 		return Command{Train, v}
@@ -163,9 +163,12 @@ func (c Settings) Done(s State, did Command, r Result) (State, error) {
 }
 
 // savesAt says whether a version gets a checkpoint whatever its evaluation is. It is saved before the evaluation, so that
-// a crash in the evaluation does not lose the training.
+// a crash in the evaluation does not lose the training. A cold start is training, too.
 func (c Settings) savesAt(v int64) bool {
-	return v > 0 && (v == c.Steps || c.CheckpointEvery > 0 && v%c.CheckpointEvery == 0)
+	if v == 0 {
+		return c.ColdStarts
+	}
+	return v == c.Steps || c.CheckpointEvery > 0 && v%c.CheckpointEvery == 0
 }
 
 // evaluates says whether a version must still be evaluated. The last version always is, and no version twice.

@@ -161,8 +161,8 @@ func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
 	if err := memory.Fits(needs, free); err != nil {
 		out = append(out, Finding{Fail, "memory", oneLine(err), ""})
 	}
-	// On disk are the newest run.keep checkpoints, the best, and the one that is being written.
-	return append(out, disk(cfg.RunDir(), int64(cfg.Run.Keep+2)*files))
+	// On disk are the newest run.keep checkpoints, the best, that of the cold start, and the one that is being written.
+	return append(out, disk(cfg.RunDir(), int64(cfg.Run.Keep+3)*files))
 }
 
 // available maps devices to free bytes; a device whose free memory is not known is absent.
