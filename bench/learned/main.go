@@ -36,10 +36,14 @@ type Result struct {
 	Ledgers []durable.File   `json:"ledgers"`
 }
 
-// Comparison is of the same held-out questions.
+// Comparison is of two evaluations of the same held-out questions.
 type Comparison struct {
-	trainer.Difference
-	Samples int `json:"samples"` // answers to each
+	Questions  int        `json:"questions"`
+	Samples    int        `json:"samples"` // answers to each
+	Before     float64    `json:"before"`  // accuracy
+	After      float64    `json:"after"`
+	Difference float64    `json:"difference"`
+	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
 }
 
 // Seconds are on the clock, of what the main agent's worker did, and of other programs on the machine.
@@ -88,8 +92,8 @@ func write(o options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%.3f -> %.3f, difference %+.3f [%+.3f, %+.3f]; greedy %.3f -> %.3f, %+.3f [%+.3f, %+.3f]\n", r.Before, r.After, r.Mean, r.Interval[0],
-		r.Interval[1], r.Greedy.Before, r.Greedy.After, r.Greedy.Mean, r.Greedy.Interval[0], r.Greedy.Interval[1])
+	fmt.Printf("%.3f -> %.3f, difference %+.3f [%+.3f, %+.3f]; greedy %.3f -> %.3f, %+.3f [%+.3f, %+.3f]\n", r.Before, r.After, r.Difference, r.Interval[0],
+		r.Interval[1], r.Greedy.Before, r.Greedy.After, r.Greedy.Difference, r.Greedy.Interval[0], r.Greedy.Interval[1])
 	return os.WriteFile(o.out, append(text, '\n'), 0o644)
 }
 
@@ -134,7 +138,7 @@ func compare(before, after string) (c Comparison, err error) {
 		return c, err
 	}
 	d, err := trainer.Compare(first, last, 1)
-	return Comparison{d, len(last[0].Correct)}, err
+	return Comparison{d.Questions, len(last[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
 }
 
 // follow reads the course of the run.

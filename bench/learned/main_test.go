@@ -35,7 +35,7 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Before != 0.25 || r.After != 0.75 || r.Mean != 0.5 || r.Questions != 2 || r.Samples != 2 || r.Greedy.Mean != 0 {
+	if r.Before != 0.25 || r.After != 0.75 || r.Difference != 0.5 || r.Questions != 2 || r.Samples != 2 || r.Greedy.Difference != 0 {
 		t.Errorf("%+v, greedy %+v", r.Comparison, r.Greedy)
 	}
 	if r.Seconds != (Seconds{7, 5, 3}) || r.Tokens["sampled"] != 21 || r.Tokens["learned"] != 41 || len(r.Ledgers) != 1 {
