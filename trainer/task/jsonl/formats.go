@@ -15,15 +15,26 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
+// byteOrderMark is what some programs write before a file in UTF-8.
+const byteOrderMark = "\ufeff"
+
 // read adds all rows of a file. With an error it returns the number of the row or line where it stopped.
 func (t *table) read(file *os.File) (at int, err error) {
 	in := bufio.NewReader(file)
+	if mark, _ := in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		_, _ = in.Discard(len(mark))
+	}
 	head, _ := in.Peek(in.Size())
 	switch filepath.Ext(file.Name()) {
 	case ".csv":
-		return t.readSeparated(in, ',')
+		bounded := &patient{in: in}
+		lines := csv.NewReader(bounded)
+		return t.readSeparated(func() ([]string, error) {
+			bounded.read = 0
+			return lines.Read()
+		})
 	case ".tsv":
-		return t.readSeparated(in, '\t')
+		return t.readSeparated(newTabbed(in).read)
 	}
 	switch {
 	case bytes.HasPrefix(head, []byte("PAR1")):
@@ -81,18 +92,14 @@ func (t *table) readArray(in io.Reader) (at int, err error) {
 	return at, nil
 }
 
-// readSeparated adds the rows of a file of values with a separator, whose first line has their names.
-func (t *table) readSeparated(in io.Reader, separator rune) (at int, err error) {
-	bounded := &patient{in: in}
-	lines := csv.NewReader(bounded)
-	lines.Comma, lines.LazyQuotes = separator, separator == '\t'
-	names, err := lines.Read()
+// readSeparated adds the rows of a file of separated values, whose first line has their names.
+func (t *table) readSeparated(next func() ([]string, error)) (at int, err error) {
+	names, err := next()
 	if err != nil {
 		return 1, err
 	}
 	for at = 1; ; at++ {
-		bounded.read = 0
-		values, err := lines.Read()
+		values, err := next()
 		if err == io.EOF {
 			return at, nil
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,14 +105,34 @@ func musique(row object) (object, error) {
 	if kind, _, ok := strings.Cut(extra.ID, "__"); ok {
 		out["kind"] = quoted(kind)
 	}
-	parts := make([]part, len(extra.Steps))
+	parts, answers := make([]part, len(extra.Steps)), []string(nil)
 	for i, step := range extra.Steps {
-		for n := i; n > 0; n-- { // #10 before #1
-			step.Question = strings.ReplaceAll(step.Question, "#"+strconv.Itoa(n), extra.Steps[n-1].Answer)
+		question, err := filledIn(step.Question, answers)
+		if err != nil {
+			return nil, fmt.Errorf("question_decomposition: %w", err)
 		}
-		parts[i] = part{step.Question, quoted(step.Answer)}
+		parts[i], answers = part{question, quoted(step.Answer)}, append(answers, step.Answer)
 	}
 	return withParts(out, parts)
+}
+
+var stepNumber = regexp.MustCompile(`#\d+`)
+
+// filledIn replaces #n by the nth answer, and leaves a number of which there is none. What stands in an answer is not replaced.
+func filledIn(question string, answers []string) (string, error) {
+	size := len(question)
+	out := stepNumber.ReplaceAllStringFunc(question, func(name string) string {
+		n, err := strconv.Atoi(name[1:])
+		if err != nil || n < 1 || n > len(answers) || size > maxLine {
+			return name
+		}
+		size += len(answers[n-1])
+		return answers[n-1]
+	})
+	if size > maxLine {
+		return "", errTooLong
+	}
+	return out, nil
 }
 
 // reread decodes some fields of a row.
@@ -134,7 +155,7 @@ type step struct {
 }
 
 // fanOutQA: the parts are the steps of the decomposition, each after those that it consists of. Answers that are lists or
-// objects become texts: "a, b" and "key: value, key: value".
+// objects of texts and numbers become texts: "a, b" and "key: value, key: value".
 func fanOutQA(row object) (object, error) {
 	out, err := renamed(map[string][]string{"id": {"id"}})(row)
 	if err != nil {
@@ -181,8 +202,8 @@ func asText(raw json.RawMessage) (json.RawMessage, error) {
 			return nil, err
 		}
 		for _, x := range list {
-			piece, err := plainText(x)
-			if err != nil {
+			var piece string
+			if err := scalar(x, &piece); err != nil {
 				return nil, err
 			}
 			pieces = append(pieces, piece)
@@ -193,8 +214,8 @@ func asText(raw json.RawMessage) (json.RawMessage, error) {
 			return nil, err
 		}
 		for _, key := range slices.Sorted(maps.Keys(fields)) {
-			piece, err := plainText(fields[key])
-			if err != nil {
+			var piece string
+			if err := scalar(fields[key], &piece); err != nil {
 				return nil, err
 			}
 			pieces = append(pieces, key+": "+piece)
@@ -203,13 +224,6 @@ func asText(raw json.RawMessage) (json.RawMessage, error) {
 		return raw, nil
 	}
 	return quoted(strings.Join(pieces, ", ")), nil
-}
-
-func plainText(raw json.RawMessage) (text string, err error) {
-	if raw, err = asText(raw); err != nil {
-		return "", err
-	}
-	return text, scalar(raw, &text)
 }
 
 // webWalkerQA: kind and level are info.hop and info.difficulty_level.

@@ -1,9 +1,11 @@
 package jsonl
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,6 +85,26 @@ func TestMuSiQueReferences(t *testing.T) {
 	if err != nil || row[0].Parts[10].Question != "tenth after first" {
 		t.Errorf("%+v, %v", row, err)
 	}
+	for _, c := range []struct{ question, want string }{
+		{"who produced #2 by #1", "who produced #1 Record by Big Star"}, // what stands in an answer is not replaced
+		{"who wore #25 and #0", "who wore #25 and #0"},
+	} {
+		if got, err := filledIn(c.question, []string{"Big Star", "#1 Record"}); err != nil || got != c.want {
+			t.Errorf("%q, %v, want %q", got, err, c.want)
+		}
+	}
+	if _, err := filledIn(strings.Repeat("#1", 1000), []string{strings.Repeat("x", maxLine/100)}); !errors.Is(err, errTooLong) {
+		t.Errorf("a question that outgrows a row: %v", err)
+	}
+}
+
+// Answers of answers are no answers of FanOutQA's, and their depth is nobody's.
+func TestNestedAnswers(t *testing.T) {
+	for _, answer := range []string{`[["a"]]`, `{"k":["a"]}`, strings.Repeat("[", 9000) + strings.Repeat("]", 9000)} {
+		if rows, err := readRows(write(t, `{"id":"a","question":"?","answer":`+answer+`,"decomposition":[]}`), DefaultFields(), fanOutQA); err == nil {
+			t.Errorf("%.20s is read as %q", answer, rows[0].Answer)
+		}
+	}
 }
 
 func TestSeparatedValues(t *testing.T) {
@@ -90,6 +112,8 @@ func TestSeparatedValues(t *testing.T) {
 		{"rows.csv", "id,question,answer\n7,\"a, or\nb?\",\"say \"\"b\"\"\"\n", ""},
 		{"rows.csv", "id,question,answer\n7,a\n", "wrong number of fields"},
 		{"rows.tsv", "question\tanswer\nis \"a\" b?\tyes\n", ""},
+		{"rows.tsv", "question\tanswer\na\tb\tc\n", "wrong number of fields"},
+		{"rows.tsv", "", "EOF"},
 		{"rows.csv", "", "EOF"},
 	} {
 		path := filepath.Join(t.TempDir(), c.name)
@@ -102,6 +126,29 @@ func TestSeparatedValues(t *testing.T) {
 		}
 		if c.want == "" && c.name == "rows.csv" && (rows[0].ID != "7" || rows[0].Question != "a, or\nb?" || rows[0].Answer != `say "b"`) {
 			t.Errorf("%+v", rows[0])
+		}
+	}
+}
+
+// What a program writes as CSV with tabs, what a person writes between tabs, and both with marks of Windows.
+func TestTabs(t *testing.T) {
+	for text, want := range map[string][]string{
+		"question\tanswer\nWho?\t\"Heroes\" by Bowie\nq2\ta2\nq3\ta3\n":                                              {"Who?", "\"Heroes\" by Bowie", "q2", "a2", "q3", "a3"},
+		"\ufeffquestion\tanswer\r\n\"a\tb\nc\"\t\"say \"\"b\"\"\"\r\n\r\nq2\ta2":                                     {"a\tb\nc", `say "b"`, "q2", "a2"},
+		"\"question\"\t\"answer\"\nq1\t\"\"\"b\"\"\"\nq2\t\"open\nq3\t\"quoted\"":                                    {"q1", `"b"`, "q2", `"open`, "q3", "quoted"},
+		"question\tanswer\n" + strings.Repeat("x", 100_000) + "\t\"" + strings.Repeat("y\n", 100_000) + "\"\nq\ta\n": {strings.Repeat("x", 100_000), strings.Repeat("y\n", 100_000), "q", "a"},
+	} {
+		path := filepath.Join(t.TempDir(), "rows.tsv")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := ReadRows(path, DefaultFields())
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Question, r.Answer)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%.60q: %.200q, %v", text, got, err)
 		}
 	}
 }

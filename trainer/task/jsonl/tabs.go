@@ -1,0 +1,121 @@
+package jsonl
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"io"
+)
+
+// tabbed reads values separated by tabs. A value may be quoted as in CSV, with line ends in it and "" for a quote. One that
+// begins with a quote and is not quoted, such as "Heroes" by Bowie, is what stands there: the two are told apart by what follows the
+// second quote.
+type tabbed struct {
+	lines *bufio.Scanner
+	width int // values of the first line
+}
+
+func newTabbed(in io.Reader) *tabbed {
+	t := &tabbed{lines: bufio.NewScanner(in)}
+	t.lines.Buffer(nil, maxLine)
+	t.lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		if len(data) == 0 {
+			return 0, nil, nil
+		}
+		for at := 0; ; {
+			_, n, last, whole := tabbedValue(data[at:], atEOF)
+			if !whole {
+				return 0, nil, nil
+			}
+			if at += n; last {
+				return at, data[:at], nil
+			}
+		}
+	})
+	return t
+}
+
+// read returns the values of the next line that is not empty.
+func (t *tabbed) read() ([]string, error) {
+	for t.lines.Scan() {
+		line := t.lines.Bytes()
+		if len(bytes.TrimRight(line, "\r\n")) == 0 {
+			continue
+		}
+		var values []string
+		for at, last := 0, false; !last; {
+			var value []byte
+			var n int
+			value, n, last, _ = tabbedValue(line[at:], true)
+			values, at = append(values, string(value)), at+n
+		}
+		if t.width == 0 {
+			t.width = len(values)
+		}
+		if len(values) != t.width {
+			return nil, csv.ErrFieldCount
+		}
+		return values, nil
+	}
+	if err := t.lines.Err(); err == bufio.ErrTooLong {
+		return nil, errTooLong
+	} else if err != nil {
+		return nil, err
+	}
+	return nil, io.EOF
+}
+
+// tabbedValue reads the value with which data begins: it has n bytes with the tab or line end behind it. last says that it is the last
+// of its line, whole that more data would not change it.
+func tabbedValue(data []byte, atEOF bool) (value []byte, n int, last, whole bool) {
+	if value, n, whole := quotedValue(data, atEOF); !whole || n > 0 {
+		n, last = separatorAfter(data, n)
+		return value, n, last, whole
+	}
+	n = bytes.IndexAny(data, "\t\n")
+	if n < 0 {
+		return bytes.TrimSuffix(data, []byte("\r")), len(data), true, atEOF
+	}
+	value, last = data[:n], data[n] == '\n'
+	if last {
+		value = bytes.TrimSuffix(value, []byte("\r"))
+	}
+	return value, n + 1, last, true
+}
+
+// quotedValue reads a quoted value; n is 0 where data does not begin with one.
+func quotedValue(data []byte, atEOF bool) (value []byte, n int, whole bool) {
+	if len(data) == 0 || data[0] != '"' {
+		return nil, 0, true
+	}
+	for at := 1; ; at += 2 {
+		next := bytes.IndexByte(data[at:], '"')
+		if next < 0 {
+			return nil, 0, atEOF
+		}
+		at += next
+		after := data[at+1:]
+		switch {
+		case len(after) < 2 && !atEOF:
+			return nil, 0, false
+		case len(after) > 0 && after[0] == '"':
+			continue
+		case len(after) == 0 || after[0] == '\t' || after[0] == '\n' || bytes.HasPrefix(after, []byte("\r\n")):
+			return bytes.ReplaceAll(data[1:at], []byte(`""`), []byte(`"`)), at + 1, true
+		}
+		return nil, 0, true
+	}
+}
+
+// separatorAfter adds to n the tab or line end that follows the value.
+func separatorAfter(data []byte, n int) (int, bool) {
+	switch rest := data[n:]; {
+	case len(rest) == 0:
+		return n, true
+	case rest[0] == '\t':
+		return n + 1, false
+	case rest[0] == '\r':
+		return n + 2, true
+	}
+	return n + 1, true
+}
