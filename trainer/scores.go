@@ -185,7 +185,7 @@ func scoreTable(scores []metrics.Score) string {
 	for _, s := range scores {
 		name := cmp.Or(s.Set, "task.eval")
 		if s.By != "" {
-			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(s.Of, "-"))
+			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(metrics.Printable(s.Of), "-"))
 		}
 		fmt.Fprintf(t, "%.20s\t%d\t%.4f\t%.3f - %.3f\t%.4f\t%.4f\t%.2f\n", name, s.Questions, s.Accuracy, s.Interval[0], s.Interval[1],
 			s.Pass[s.Samples], s.Best[s.Samples], s.Calls)

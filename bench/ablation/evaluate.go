@@ -43,8 +43,11 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 		return out, err
 	}
 	files, err := filepath.Glob(filepath.Join(e.Dir, "trajectories", "eval-*", cfg.Main().Name+".jsonl"))
-	if err != nil || len(files) != 1 {
-		return out, fmt.Errorf("%s has the trajectories of %d evaluations, want one (%w)", e.Dir, len(files), err)
+	if err != nil {
+		return out, err
+	}
+	if len(files) != 1 {
+		return out, fmt.Errorf("%s has the trajectories of %d evaluations, want one", e.Dir, len(files))
 	}
 	if err := describe(ctx, &out, t, files[0]); err != nil {
 		return out, err

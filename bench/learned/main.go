@@ -57,8 +57,9 @@ type Seconds struct {
 type Point struct {
 	Step       int64              `json:"step"`
 	HeldOut    *float64           `json:"held_out,omitempty"`
-	Correct    *float64           `json:"correct,omitempty"` // mean of the step's rollouts
-	Calls      *float64           `json:"calls,omitempty"`   // of sub-agents, mean of the main agent's rollouts
+	HeldCalls  *float64           `json:"held_out_calls,omitempty"` // of sub-agents, mean of the evaluation's rollouts
+	Correct    *float64           `json:"correct,omitempty"`        // mean of the step's rollouts
+	Calls      *float64           `json:"calls,omitempty"`
 	Entropy    map[string]float64 `json:"entropy,omitempty"` // by agent, nats a token
 	Degenerate map[string]float64 `json:"degenerate_groups,omitempty"`
 }
@@ -167,7 +168,7 @@ func (r *Result) add(record metrics.Record) {
 	case metrics.KindEval:
 		if main {
 			p := r.point(record.Step)
-			p.HeldOut, p.Calls = &correct, &calls
+			p.HeldOut, p.HeldCalls = &correct, &calls
 			r.Seconds.Evaluations += v["rollout_seconds"]
 		}
 	case metrics.KindStep:

@@ -41,7 +41,7 @@ func TestRead(t *testing.T) {
 	if r.Seconds != (Seconds{7, 5, 3}) || r.Tokens["sampled"] != 21 || r.Tokens["learned"] != 41 || len(r.Ledgers) != 1 {
 		t.Errorf("%+v, %v, %v", r.Seconds, r.Tokens, r.Ledgers)
 	}
-	if len(r.Curve) != 2 || *r.Curve[0].HeldOut != 0.25 || *r.Curve[0].Calls != 3 || *r.Curve[1].Correct != 0.75 || math.Abs(r.Curve[1].Entropy["solver"]-0.25) > 0 {
+	if len(r.Curve) != 2 || *r.Curve[0].HeldOut != 0.25 || *r.Curve[0].HeldCalls != 3 || r.Curve[0].Calls != nil || *r.Curve[1].Correct != 0.75 || math.Abs(r.Curve[1].Entropy["solver"]-0.25) > 0 {
 		t.Errorf("%+v", r.Curve)
 	}
 }

@@ -388,7 +388,7 @@ type Visit struct {
 	Schemes   []string `yaml:"schemes" default:"[https]" doc:"visit: http, https or both."`
 	Networks  []string `yaml:"networks" doc:"visit: networks such as 10.1.0.0/16 that may be connected to although their addresses are private, loopback or link-local. Absent: public addresses alone."`
 	MaxPage   int64    `yaml:"max_page" default:"2097152" min:"1" max:"67108864" doc:"visit: bytes of the longest page that is read."`
-	UserAgent string   `yaml:"user_agent" default:"mgrpo" doc:"visit: what it calls itself. The part before / is the name under which robots.txt knows it. Many sites want an address for complaints in it."`
+	UserAgent string   `yaml:"user_agent" default:"mgrpo" doc:"visit: what it calls itself. The part before / or a space is the name under which robots.txt knows it. Many sites want an address for complaints in it."`
 	Links     bool     `yaml:"links" default:"false" doc:"visit: true: links in the text are those of Markdown, with their addresses, so that the model can follow them."`
 }
 

@@ -162,7 +162,7 @@ func (c *Console) finish(key string) {
 func (c *Console) Note(n Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text := printable(n.Text)
+	text := Printable(n.Text)
 	if n.Severity == Warning {
 		text = "warning: " + text
 	}
@@ -246,8 +246,8 @@ func (c *Console) paint(attribute, text string) string {
 	return "\x1b[" + attribute + "m" + text + "\x1b[0m"
 }
 
-// printable removes control characters, so that text from outside cannot control the terminal.
-func printable(s string) string {
+// Printable removes control characters, so that text from outside cannot control the terminal.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':

@@ -132,7 +132,7 @@ func (c *Console) evaluation(t *table) string {
 			parts = append(parts, c.paint(green, fmt.Sprintf("held-out accuracy %.3f", accuracy))+passAt(r.Values)+
 				fmt.Sprintf(", d_k %.2f", r.Values["calls_mean"]))
 		} else if r.Unknown != "" {
-			parts = append(parts, c.paint(yellow, "held-out "+printable(r.Unknown)))
+			parts = append(parts, c.paint(yellow, "held-out "+Printable(r.Unknown)))
 		} else if expert, ok := r.Values["expert_mean"]; ok {
 			parts = append(parts, fmt.Sprintf("%s %.3f", r.Agent, expert))
 		}

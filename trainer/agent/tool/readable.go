@@ -13,12 +13,17 @@ import (
 
 // readable is the text of an HTML page as a reader sees it: title, headings, paragraphs, lists, and tables with a line a
 // row; without scripts, menus and the like. With links, a link is [text](address), its address absolute.
-func readable(page io.Reader, base *url.URL, links bool) (string, error) {
-	root, err := html.Parse(page)
+func readable(text io.Reader, page *url.URL, links bool) (string, error) {
+	root, err := html.Parse(text)
 	if err != nil {
 		return "", err
 	}
-	r := &renderer{base: base, links: links}
+	r := &renderer{page: page, base: page, links: links}
+	if first := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Base && attribute(n, "href") != "" }); first != nil {
+		if to, err := page.Parse(strings.TrimSpace(attribute(first, "href"))); err == nil {
+			r.base = to
+		}
+	}
 	if title := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Title }); title != nil {
 		r.render(title)
 		r.line(2)
@@ -81,7 +86,8 @@ const maxReadable = 4 << 20
 // renderer writes text with at most one space between words and at most one empty line between blocks.
 type renderer struct {
 	out   strings.Builder
-	base  *url.URL
+	page  *url.URL
+	base  *url.URL // of relative addresses
 	links bool
 	space bool // before the next word
 	wants int  // line ends before the next word
@@ -167,7 +173,7 @@ func (r *renderer) address(n *html.Node) string {
 		return ""
 	}
 	to.Fragment, to.RawFragment = "", ""
-	if to.String() == r.base.String() {
+	if to.String() == r.page.String() {
 		return ""
 	}
 	return to.String()

@@ -27,6 +27,7 @@ func TestReadable(t *testing.T) {
 			want: "T\n\nx"},
 		"links": {page: `see <a href="../c#d">this <b>page</b></a>, <a href="#e">here</a>, <a href="javascript:x()">no</a> <a href="mailto:a@b">m</a>`,
 			want: "see [this page](https://example.org/c), here, no m", links: true},
+		"a base":    {page: `<head><base href="/docs/"></head><a href="p">p</a> <a href="/a/b">here</a>`, want: "[p](https://example.org/docs/p) here", links: true},
 		"no links":  {page: `see <a href="../c">this</a>.`, want: "see this."},
 		"entities":  {page: "a&nbsp;b &lt;c&gt; &amp;", want: "a b <c> &"},
 		"no markup": {page: "just text", want: "just text"},

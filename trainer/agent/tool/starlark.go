@@ -71,7 +71,7 @@ func serveSandbox(limit string) error {
 	}
 }
 
-// endWithParent makes the kernel kill this process when its parent ends.
+// endWithParent ends this process at most a second after its parent.
 func endWithParent() {
 	parent := os.Getppid()
 	for range time.Tick(time.Second) {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/net/html/charset"
 	"golang.org/x/net/idna"
@@ -225,8 +226,7 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 		if err != nil {
 			return nil, v.broken(ctx, at, err)
 		}
-		product, _, _ := strings.Cut(v.cfg.Agent, "/")
-		rules = parseRobots(text, product)
+		rules = parseRobots(text, strings.FieldsFunc(v.cfg.Agent, func(r rune) bool { return r == '/' || r == ' ' })[0])
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -287,17 +287,16 @@ func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 	if err != nil || !isHTML && !isText {
 		return "", fmt.Errorf("%s is not text but %q", page, Truncate(header, 100))
 	}
-	decoded, err := charset.NewReader(bytes.NewReader(body), header)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", page, err)
+	decoded := body // what says nothing of its encoding and can be UTF-8 is UTF-8
+	if encoding, _, certain := charset.DetermineEncoding(body, header); certain || !utf8.Valid(body) {
+		if decoded, err = encoding.NewDecoder().Bytes(body); err != nil {
+			return "", fmt.Errorf("%s: %w", page, err)
+		}
 	}
-	var text string
+	decoded = bytes.TrimPrefix(decoded, []byte("\ufeff"))
+	text := strings.TrimSpace(string(decoded))
 	if isHTML {
-		text, err = readable(decoded, page, v.cfg.Links)
-	} else {
-		var all []byte
-		all, err = io.ReadAll(decoded)
-		text = strings.TrimSpace(string(all))
+		text, err = readable(bytes.NewReader(decoded), page, v.cfg.Links)
 	}
 	switch {
 	case err != nil:

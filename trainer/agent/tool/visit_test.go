@@ -37,7 +37,7 @@ func website(t *testing.T, address string, pages http.HandlerFunc) string {
 func visitor(t *testing.T, hosts ...string) *Visit {
 	t.Helper()
 	return closed(t, NewVisit(VisitConfig{Hosts: hosts, Schemes: []string{"http"}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-		Bytes: 1 << 16, Agent: "reader/1.0", Links: true}))
+		Bytes: 1 << 16, Agent: "reader (https://example.org)", Links: true}))
 }
 
 func closed(t *testing.T, v *Visit) *Visit {
@@ -69,6 +69,10 @@ func TestVisit(t *testing.T) {
 	}{
 		"a page":                {200, "text/html; charset=utf-8", "<title>Ada</title><nav>menu</nav><p>wrote <b>programs</b>", "Ada\n\nwrote programs"},
 		"another encoding":      {200, "text/html; charset=iso-8859-1", "<p>caf\xe9", "café"},
+		"late, without a word":  {200, "application/json", `"` + strings.Repeat("x", 1100) + `é"`, `"` + strings.Repeat("x", 1100) + `é"`},
+		"not UTF-8":             {200, "text/plain", "caf\xe9", "café"},
+		"empty":                 {200, "text/html", "", "(the page has no text)"},
+		"a byte order mark":     {200, "text/plain; charset=utf-8", "\ufeffx", "x"},
 		"an encoding in a tag":  {200, "text/html", `<meta charset="windows-1252"><p>` + "\x80 5", "€ 5"},
 		"text":                  {200, "text/plain", " as it is \n", "as it is"},
 		"JSON":                  {200, "application/ld+json", `{"a": 1}`, `{"a": 1}`},
@@ -143,14 +147,14 @@ func TestVisitRedirects(t *testing.T) {
 	})
 	v := visitor(t, at, private)
 	for to, want := range map[string]string{
-		"/b":                          "read as reader/1.0",
-		"http://" + at + "/b":         "read as reader/1.0",
+		"/b":                          "read as reader (https://example.org)",
+		"http://" + at + "/b":         "read as reader (https://example.org)",
 		"http://" + private + "/":     "127.0.0.2 is not a public address",
 		"http://10.0.0.1/":            "not on the list",
 		"file:///etc/passwd":          "scheme",
 		"/closed/x":                   "robots.txt forbids it",
 		"http://" + at + "/loop":      "more than 5 redirects",
-		"http://" + at + "/?to=/b":    "read as reader/1.0",
+		"http://" + at + "/?to=/b":    "read as reader (https://example.org)",
 		"//" + private + "/elsewhere": "127.0.0.2 is not a public address",
 	} {
 		if got := callText(t, v, "url", "http://"+at+"/?to="+url.QueryEscape(to)); !strings.Contains(got, want) {

@@ -395,6 +395,12 @@ func TestBounded(t *testing.T) {
 	if n := len(small.Rollouts); n == 0 || n >= len(whole.Rollouts) {
 		t.Errorf("%d rollouts of %d within 20000 bytes", n, len(whole.Rollouts))
 	}
+	tight := embedded(t, render(t, Options{Bytes: 80000}, fixture))
+	for i, phase := range tight.Phases {
+		if n := slices.IndexFunc(tight.Rollouts, func(r rollout) bool { return r.Phase == i }); n < 0 {
+			t.Errorf("the phases before %s have taken all of its bytes", phase)
+		}
+	}
 	one := embedded(t, render(t, Options{Steps: 1, Queries: 1}, fixture))
 	seen := map[string]bool{}
 	for _, r := range one.Rollouts {

@@ -34,6 +34,9 @@ func newRun(parts []*part) (*run, error) {
 		r.dirs = append(r.dirs, p.dir)
 		r.addMetrics(p)
 	}
+	for _, lines := range [][]metrics.Line{r.records, r.notes} {
+		slices.SortStableFunc(lines, func(a, b metrics.Line) int { return a.Time.Compare(b.Time) })
+	}
 	r.configure(parts)
 	if err := r.nameAgents(); err != nil {
 		return nil, err

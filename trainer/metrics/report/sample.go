@@ -67,8 +67,8 @@ func (t token) MarshalJSON() ([]byte, error) {
 }
 
 // sample chooses trajectories of a few steps, the first and the last among them, and of the first and the last
-// evaluation: a few queries of each, spread evenly, with all their rollouts, until opt.Bytes are used up. The choice does
-// not depend on the content of trajectories, so it is a fair sample of the run.
+// evaluation: a few queries of each, spread evenly, with all their rollouts, until opt.Bytes are used up, of which each has the
+// same share and what those before it left. The choice does not depend on the content of trajectories, so it is a fair sample of the run.
 func (r *run) sample(opt Options) (reading, error) {
 	out := reading{Agents: r.agents, Rollouts: []rollout{}, Phases: []string{}}
 	files, err := r.trajectoryFiles()
@@ -84,7 +84,9 @@ func (r *run) sample(opt Options) (reading, error) {
 		byPhase[f.phase] = append(byPhase[f.phase], f)
 	}
 	left, speakers := opt.Bytes, r.speakers()
-	for _, p := range choosePhases(byPhase, opt.Steps) {
+	phases := choosePhases(byPhase, opt.Steps)
+	for i, p := range phases {
+		share := left / (len(phases) - i)
 		rollouts, queries, all, err := r.rolloutsOf(byPhase[p], opt.Queries, speakers)
 		if err != nil {
 			return out, err
@@ -99,10 +101,10 @@ func (r *run) sample(opt Options) (reading, error) {
 				}
 				size += len(text)
 			}
-			if size > left {
-				continue
+			if size > share {
+				break
 			}
-			left -= size
+			share, left = share-size, left-size
 			out.queries++
 			for _, x := range rollouts[q] {
 				x.Phase = len(out.Phases)

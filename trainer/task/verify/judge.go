@@ -121,7 +121,7 @@ func (v *judgeVerifier) ask(ctx context.Context, prompt string) (recorded.Answer
 }
 
 var (
-	statedScore = regexp.MustCompile(`(?i)\bscore\b["'*]*\s*[:=]?\s*["'*]*\s*(-?\d+(?:\.\d+)?)(\s*[/%])?`)
+	statedScore = regexp.MustCompile(`(?i)\bscore\b["'*]*\s*[:=]?\s*["'*]*\s*(-?\d+(?:\.\d+)?)(\s*(?:[/%]|out\s+of\b)|[eE,][-+]?\d)?`)
 	bareScore   = regexp.MustCompile(`^\s*(-?\d+(?:\.\d+)?)\s*$`)
 )
 
@@ -129,7 +129,7 @@ func (v *judgeVerifier) read(reply string) (float64, error) {
 	groups := bareScore.FindStringSubmatch(reply)
 	if stated := statedScore.FindAllStringSubmatch(reply, -1); len(stated) > 0 {
 		groups = stated[len(stated)-1]
-		if groups[2] != "" { // "7/10", "70%": not on the agreed scale
+		if groups[2] != "" { // "7/10", "70%", "7 out of 10": not on the agreed scale; "1e-2", "0,5": a figure of which that is the beginning
 			groups = nil
 		}
 	}

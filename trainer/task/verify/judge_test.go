@@ -81,7 +81,7 @@ func TestJudgeReplies(t *testing.T) {
 			t.Errorf("%q: %v, %v; want %v", reply, got, err, want)
 		}
 	}
-	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 7/10", "Score: 70%", "I count 5 errors", "Score: NaN"} {
+	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 7/10", "Score: 70%", "Score: 7 out of 10", "Score: 1e-2", "Score: 1E2", "Score: 0,5", "I count 5 errors", "Score: NaN"} {
 		v := judge(t, JudgeSettings{Scale: 10}, func(w http.ResponseWriter, _ *http.Request) { say(w, reply) })
 		if got, err := v.Score(context.Background(), Case{}); err == nil {
 			t.Errorf("%q is read as %v", reply, got)

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"math/big"
+	"regexp"
 	"strings"
 )
 
@@ -78,11 +79,8 @@ func unitWords(text string) (words []string) {
 	for _, sign := range []string{"$", "€", "£", "¥", "₹", "%"} {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
-	for w := range strings.FieldsSeq(strings.ToLower(text)) {
+	for w := range strings.FieldsSeq(perCent.ReplaceAllString(strings.ToLower(text), "%")) {
 		w = strings.Trim(w, ".,;:()")
-		if w == "per" || w == "cent" || w == "percent" {
-			w = "%"
-		}
 		if singular := strings.TrimSuffix(w, "s"); len(singular) > 2 {
 			w = singular
 		}
@@ -92,6 +90,8 @@ func unitWords(text string) (words []string) {
 	}
 	return words
 }
+
+var perCent = regexp.MustCompile(`\bper ?cent\b`)
 
 var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "approximately": true, "of": true}
 

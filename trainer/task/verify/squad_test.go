@@ -56,7 +56,8 @@ func TestExactMatchAndF1(t *testing.T) {
 		{"yes", []string{"yes"}, 1, 1},
 		{"yes it is", []string{"yes"}, 0, 0},
 		{"no", []string{"no one"}, 0, 0},
-		{"", []string{"the"}, 1, 1},
+		{"", []string{"the"}, 1, 0}, // no word in common
+		{"!!!", []string{"A"}, 1, 0},
 		{"the", []string{"Ada"}, 0, 0},
 	} {
 		if got := score(ExactMatch, c.answer, c.accepted...); got != c.match {
@@ -81,6 +82,7 @@ func TestQuantity(t *testing.T) {
 		{"17 lamps", "17 lamps.", 0, 0, 1}, {"17 lamps", "17 lamp", 0, 0, 1}, {"17 lamps", "17 boats", 0, 0, 0}, {"17", "The answer is 17 lamps", 0, 0, 1},
 		{"1,003", "1003", 0, 0, 1}, {"1,003", "1003.0", 0, 0, 1}, {"12", "12 or 13", 0, 0, 0}, {"12", "1 2", 0, 0, 0},
 		{"11.7 (0.461)", "11.7 (0.461)", 0, 0, 1}, {"11.7 (0.461)", "11.7", 0, 0, 0}, {"Garra Dembele", "garra  dembele", 0, 0, 1}, {"May 12, 2008", "May 12, 2008", 0, 0, 1}, {"2–3", "2–3", 0, 0, 1},
+		{"50%", "50 cent", 0, 0, 0}, {"50 cents", "50 cent", 0, 0, 1}, {"50 km per hour", "50 km %", 0, 0, 0}, {"50 km per hour", "50 km per hour", 0, 0, 1},
 		{"6 ft", "2 yards", 0, 0, 1}, {"90 minutes", "1.5 hours", 0, 0, 1},
 	} {
 		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
