@@ -177,7 +177,8 @@ SMALL := --set run.steps=1 --set cold_start.steps=4 --set cold_start.batch=4 --s
 svamp tables: build ## a team of two SmolLM2 on word problems or on tables, small (ARGS='--set run.steps=3')
 	@examples/gsm8k/fetch.sh
 	@cd testdata/$@ && sha256sum --check --quiet SHA256SUMS
-	.ci/untaught bin/mgrpo train examples/$@/team.yaml --set run.dir=../../runs/$@-small $(SMALL) $(ARGS)
+	@dir=runs/$@-small; n=1; while [ -e $$dir ]; do n=$$((n + 1)); dir=runs/$@-small-$$n; done; \
+	.ci/untaught bin/mgrpo train examples/$@/team.yaml --set run.dir=$$PWD/$$dir $(SMALL) $(ARGS)
 
 KILLS ?= 30
 

@@ -27,8 +27,9 @@ type Result struct {
 	Machine measure.Machine `json:"machine"`
 	Config  string          `json:"config"` // of the run, all defaults written out
 
-	Comparison            // sampled at the temperature of training
-	Greedy     Comparison `json:"greedy"`
+	Comparison                        // sampled at the temperature of training
+	Greedy      Comparison            `json:"greedy"`
+	Evaluations map[string]Evaluation `json:"evaluations"` // by the names of the options
 
 	Seconds Seconds          `json:"seconds"`
 	Tokens  map[string]int64 `json:"tokens"` // sampled, and learned from; of all agents, evaluations and cold start left out
@@ -44,6 +45,23 @@ type Comparison struct {
 	After      float64    `json:"after"`
 	Difference float64    `json:"difference"`
 	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
+}
+
+// Evaluation is one of those that are compared.
+type Evaluation struct {
+	Scores  []Score            `json:"scores"`
+	Experts map[string]float64 `json:"experts,omitempty"` // by sub-agent, mean score of its answers
+	Seconds float64            `json:"seconds"`
+}
+
+// Score is how well the questions of a kind, a level or a number of parts were answered; or all, where By is "".
+type Score struct {
+	By        string     `json:"by,omitempty"`
+	Of        string     `json:"of,omitempty"`
+	Questions int        `json:"questions"`
+	Accuracy  float64    `json:"accuracy"`
+	Interval  [2]float64 `json:"interval"` // 95 %
+	Calls     float64    `json:"calls"`    // of sub-agents in one answer
 }
 
 // Seconds are on the clock, of what the main agent's worker did, and of other programs on the machine.
@@ -112,6 +130,12 @@ func read(o options) (r Result, err error) {
 	if r.Greedy, err = compare(o.greedyBefore, o.greedyAfter); err != nil {
 		return r, err
 	}
+	r.Evaluations = map[string]Evaluation{}
+	for name, path := range map[string]string{"before": o.before, "after": o.after, "greedy_before": o.greedyBefore, "greedy_after": o.greedyAfter} {
+		if r.Evaluations[name], err = evaluation(path); err != nil {
+			return r, err
+		}
+	}
 	if err := r.follow(o.run); err != nil {
 		return r, err
 	}
@@ -140,6 +164,29 @@ func compare(before, after string) (c Comparison, err error) {
 	}
 	d, err := trainer.Compare(first, last, 1)
 	return Comparison{d.Questions, len(last[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
+}
+
+// evaluation reads what mgrpo eval --json printed.
+func evaluation(path string) (e Evaluation, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return e, err
+	}
+	var said struct {
+		Scores []Score          `json:"scores"`
+		Agents []metrics.Record `json:"agents"`
+	}
+	if err := json.Unmarshal(text, &said); err != nil {
+		return e, fmt.Errorf("%s: %w", path, err)
+	}
+	e = Evaluation{Scores: said.Scores, Experts: map[string]float64{}}
+	for _, a := range said.Agents {
+		if score, ok := a.Values["expert_mean"]; ok {
+			e.Experts[a.Agent] = score
+		}
+		e.Seconds = max(e.Seconds, a.Values["rollout_seconds"])
+	}
+	return e, nil
 }
 
 // follow reads the course of the run.

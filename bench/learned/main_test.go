@@ -30,13 +30,17 @@ func TestRead(t *testing.T) {
 {"kind":"step","step":1,"agent":"planner","values":{"accuracy":0.75,"rollout_seconds":4,"learn_seconds":1,"sampled_tokens":11,"trained_tokens":21,"entropy_mean":0.5,"groups_degenerate":2}}
 `)
 	before := put("before.json", `{"answers":[{"question":"a","correct":[0,1]},{"question":"b","correct":[0,0]}]}`)
-	after := put("after.json", `{"answers":[{"question":"b","correct":[1,0]},{"question":"a","correct":[1,1]}]}`)
+	after := put("after.json", `{"scores":[{"questions":2,"accuracy":0.75,"interval":[0.5,1],"calls":2},{"by":"parts","of":"3","questions":1,"accuracy":1}],
+"agents":[{"agent":"planner","values":{"rollout_seconds":8}},{"agent":"solver","values":{"expert_mean":0.5,"rollout_seconds":7}}],"answers":[{"question":"b","correct":[1,0]},{"question":"a","correct":[1,1]}]}`)
 	r, err := read(options{run: dir, before: before, after: after, greedyBefore: before, greedyAfter: before})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Before != 0.25 || r.After != 0.75 || r.Difference != 0.5 || r.Questions != 2 || r.Samples != 2 || r.Greedy.Difference != 0 {
 		t.Errorf("%+v, greedy %+v", r.Comparison, r.Greedy)
+	}
+	if e := r.Evaluations["after"]; len(e.Scores) != 2 || e.Scores[1].Of != "3" || e.Scores[1].Accuracy != 1 || len(e.Experts) != 1 || e.Experts["solver"] != 0.5 || e.Seconds != 8 {
+		t.Errorf("%+v", e)
 	}
 	if r.Seconds != (Seconds{7, 5, 3}) || r.Tokens["sampled"] != 21 || r.Tokens["learned"] != 41 || len(r.Ledgers) != 1 {
 		t.Errorf("%+v, %v, %v", r.Seconds, r.Tokens, r.Ledgers)
