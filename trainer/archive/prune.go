@@ -11,10 +11,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/failpoint"
 )
 
-// Prune removes all checkpoints except the newest keep complete ones, that of step 0, which has the cold start from which
-// the training goes out, and the steps in also, for example the best. It also removes older checkpoints that GoBack
-// renamed, and incomplete ones older than the newest complete one. A checkpoint counts as complete if the files of c.Agents have the sizes in the manifest; Prune does not compute digests.
-// Workers that share the folder may all call it.
+// Prune removes all checkpoints except the newest keep complete ones, that of step 0, which has the weights after the cold
+// start, and the steps in also, for example the best. It also removes older checkpoints that GoBack renamed, and
+// incomplete ones older than the newest complete one. A checkpoint counts as complete if the files of c.Agents have the
+// sizes in the manifest; Prune does not compute digests. Workers that share the folder may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
 	if err != nil {

@@ -226,7 +226,9 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 		if err != nil {
 			return nil, v.broken(ctx, at, err)
 		}
-		rules = parseRobots(text, strings.FieldsFunc(v.cfg.Agent, func(r rune) bool { return r == '/' || r == ' ' })[0])
+		product, _, _ := strings.Cut(v.cfg.Agent, "/")
+		product, _, _ = strings.Cut(product, " ")
+		rules = parseRobots(text, product)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -294,9 +296,11 @@ func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 		}
 	}
 	decoded = bytes.TrimPrefix(decoded, []byte("\ufeff"))
-	text := strings.TrimSpace(string(decoded))
+	var text string
 	if isHTML {
 		text, err = readable(bytes.NewReader(decoded), page, v.cfg.Links)
+	} else {
+		text = strings.TrimSpace(string(decoded))
 	}
 	switch {
 	case err != nil:
