@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/tail"
 )
 
 // Programs starts a command for every job.
@@ -84,7 +86,7 @@ func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, 
 func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, said string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than %v, task.program.timeout", p.Timeout.Round(time.Second)))
 	defer cancel()
-	stdout, stderr := tail{max: maxResult + 1}, tail{max: maxStderr}
+	stdout, stderr := tail.Writer{Max: maxResult + 1}, tail.Writer{Max: maxStderr}
 	c := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
 	c.Dir, c.Stdout, c.Stderr = p.Dir, &stdout, &stderr
 	environment := slices.DeleteFunc(os.Environ(), func(v string) bool {
@@ -105,30 +107,8 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	case errors.Is(err, exec.ErrWaitDelay): // a child held its output open
 		err = nil
 	}
-	lines := bytes.Split(bytes.TrimSpace(stdout.bytes), []byte("\n"))
-	return lines[len(lines)-1], stderr.text(), err
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	bytes []byte
-	max   int
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.bytes = append(t.bytes, p...)
-	if len(t.bytes) > 2*t.max {
-		t.bytes = append([]byte(nil), t.bytes[len(t.bytes)-t.max:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) text() string {
-	end := t.bytes
-	if len(end) > t.max {
-		end = end[len(end)-t.max:]
-	}
-	return strings.ToValidUTF8(string(end), "\uFFFD")
+	lines := bytes.Split(bytes.TrimSpace(stdout.Bytes()), []byte("\n"))
+	return lines[len(lines)-1], stderr.String(), err
 }
 
 // lastLine is the last line of a text, which of a failed program's says why.

@@ -7,9 +7,10 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/tail"
 )
 
 // followerEnv marks the process of a follower. Its value is the lease, within which it gives signs of life.
@@ -26,7 +27,7 @@ type process struct {
 	cmd     *exec.Cmd
 	orders  *os.File
 	replies *os.File
-	said    *tail // what it wrote on its standard output and error
+	said    *tail.Writer // what it wrote on its standard output and error
 }
 
 // start starts this program again as a follower. The caller's thread must live as long as the process.
@@ -39,7 +40,7 @@ func (p *process) start(agent string, rank int, device string, environ []string)
 	if err != nil {
 		return errors.Join(err, theirOrders.Close(), orders.Close())
 	}
-	p.orders, p.replies, p.said = orders, replies, &tail{}
+	p.orders, p.replies, p.said = orders, replies, &tail.Writer{Max: 4 << 10}
 	// The file that is running, also if another was put into its place since: both ends then speak the same protocol.
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Args = []string{"mgrpo", "follower", agent, fmt.Sprint("rank=", rank), "device=" + device}
@@ -65,7 +66,8 @@ func (p *process) Read(b []byte) (int, error) { return p.replies.Read(b) }
 // kill has the process end. One that has ended is not there to be killed.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-func (p *process) words() string { return p.said.String() }
+// words are what it wrote last, as one line.
+func (p *process) words() string { return strings.Join(strings.Fields(p.said.String()), " ") }
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }
 
@@ -106,29 +108,4 @@ func environment(without []string) []string {
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(without, name)
 	})
-}
-
-// tail keeps the last bytes that a process writes.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailBytes = 4 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - tailBytes; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(p), nil
-}
-
-// String is what was written last, as one line.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.Join(strings.Fields(string(t.text)), " ")
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/recorded"
 	"github.com/mgrpo/mgrpo/trainer/retry"
+	"github.com/mgrpo/mgrpo/trainer/tail"
 )
 
 const (
@@ -69,7 +70,7 @@ func oneToken() chan struct{} {
 // mcpSession is one connection to the server.
 type mcpSession struct {
 	*mcp.ClientSession
-	stderr *tail // nil: the server is not a program
+	stderr *tail.Writer // nil: the server is not a program
 }
 
 // ConnectMCP starts the server or connects to it, and lists its tools. ctx bounds the set-up only. The caller must call
@@ -106,7 +107,7 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 	}
 	s := &mcpSession{}
 	if program, ok := transport.(*mcp.CommandTransport); ok {
-		s.stderr = &tail{}
+		s.stderr = &tail.Writer{Max: 4 << 10}
 		program.Command.Stderr = s.stderr
 		program.Command.WaitDelay = mcpTermination // a child of the server may keep stderr open
 	}
@@ -123,7 +124,7 @@ func (s *mcpSession) explain(err error, c MCPConfig) error {
 	if s.stderr == nil {
 		return err
 	}
-	text := strings.TrimSpace(redact(s.stderr.String(), c.Secrets()))
+	text := strings.TrimSpace(redact(s.stderr.Lines(), c.Secrets())) // redact would not recognise half a secret
 	if text == "" {
 		return err
 	}

@@ -368,18 +368,6 @@ func TestMCPOrigin(t *testing.T) {
 	}
 }
 
-func TestTail(t *testing.T) {
-	var x tail
-	_, _ = x.Write([]byte("short\n"))
-	if x.String() != "short\n" {
-		t.Errorf("%q", x.String())
-	}
-	_, _ = x.Write([]byte("secret" + strings.Repeat("-", 4088) + "\nend\n"))
-	if x.String() != "end\n" {
-		t.Errorf("%d bytes, want the last whole lines", len(x.String()))
-	}
-}
-
 // TestMCPExample: the server of the example in Python answers, refuses, and says what is wrong with a call.
 func TestMCPExample(t *testing.T) {
 	m, err := ConnectMCP(t.Context(), MCPConfig{Command: []string{"python3", "server.py"}, Dir: "../../../examples/tool-in-python"})

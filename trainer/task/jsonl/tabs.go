@@ -11,51 +11,49 @@ import (
 // begins with a quote and is not quoted, such as "Heroes" by Bowie, is what stands there: the two are told apart by what follows the
 // second quote.
 type tabbed struct {
-	lines *bufio.Scanner
-	width int // values of the first line
+	lines  *bufio.Scanner
+	values []string // of the line which the scanner is at
+	width  int      // values of the first line
 }
 
 func newTabbed(in io.Reader) *tabbed {
 	t := &tabbed{lines: bufio.NewScanner(in)}
 	t.lines.Buffer(nil, maxLine)
-	t.lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
-		if len(data) == 0 {
+	t.lines.Split(t.split)
+	return t
+}
+
+// split finds the end of a line by reading its values.
+func (t *tabbed) split(data []byte, atEOF bool) (int, []byte, error) {
+	t.values = nil
+	if len(data) == 0 {
+		return 0, nil, nil
+	}
+	for at := 0; ; {
+		value, n, last, whole := tabbedValue(data[at:], atEOF)
+		if !whole {
 			return 0, nil, nil
 		}
-		for at := 0; ; {
-			_, n, last, whole := tabbedValue(data[at:], atEOF)
-			if !whole {
-				return 0, nil, nil
-			}
-			if at += n; last {
-				return at, data[:at], nil
-			}
+		t.values = append(t.values, string(value))
+		if at += n; last {
+			return at, data[:at], nil
 		}
-	})
-	return t
+	}
 }
 
 // read returns the values of the next line that is not empty.
 func (t *tabbed) read() ([]string, error) {
 	for t.lines.Scan() {
-		line := t.lines.Bytes()
-		if len(bytes.TrimRight(line, "\r\n")) == 0 {
+		if len(bytes.TrimRight(t.lines.Bytes(), "\r\n")) == 0 {
 			continue
 		}
-		var values []string
-		for at, last := 0, false; !last; {
-			var value []byte
-			var n int
-			value, n, last, _ = tabbedValue(line[at:], true)
-			values, at = append(values, string(value)), at+n
-		}
 		if t.width == 0 {
-			t.width = len(values)
+			t.width = len(t.values)
 		}
-		if len(values) != t.width {
+		if len(t.values) != t.width {
 			return nil, csv.ErrFieldCount
 		}
-		return values, nil
+		return t.values, nil
 	}
 	if err := t.lines.Err(); err == bufio.ErrTooLong {
 		return nil, errTooLong

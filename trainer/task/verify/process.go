@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/tail"
 )
 
 // process is a running program with line-based input and output.
@@ -18,7 +20,7 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout io.ReadCloser
-	stderr *tail
+	stderr *tail.Writer
 	over   chan struct{} // closed by reason
 
 	mu     sync.Mutex
@@ -33,7 +35,7 @@ const grace = 2 * time.Second
 // startProcess starts a program in its own process group. The kernel kills the program when the calling thread ends, so
 // that it does not outlive this process. The goroutine keeps its thread until it calls reason.
 func startProcess(command []string, dir string) (*process, error) {
-	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail{}, over: make(chan struct{})}
+	p := &process{cmd: exec.Command(command[0], command[1:]...), stderr: &tail.Writer{Max: 2 << 10}, over: make(chan struct{})}
 	p.filled = sync.NewCond(&p.mu)
 	p.cmd.Dir, p.cmd.Stderr = dir, p.stderr
 	p.cmd.WaitDelay = grace // in case a child of the program keeps standard error open
@@ -142,25 +144,4 @@ func (p *process) said() string {
 		return "; on standard error:\n" + text
 	}
 	return ""
-}
-
-// tail keeps the last bytes written to it.
-type tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	const keep = 2 << 10
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.b = append(t.b, b...)
-	t.b = append(t.b[:0], t.b[max(len(t.b)-keep, 0):]...)
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.ToValidUTF8(string(t.b), "")
 }
