@@ -22,7 +22,7 @@ func untilStopped(parent context.Context) (ctx context.Context, stop <-chan stru
 		case <-ctx.Done():
 			return
 		}
-		fmt.Fprintln(os.Stderr, "\nmgrpo: stopping after the step in flight, or the update of a cold start, with a checkpoint; again to stop at once")
+		fmt.Fprintln(os.Stderr, "\nmgrpo: stopping after the step, the evaluation or the update of a cold start that is in flight, with a checkpoint; again to stop at once")
 		close(asked)
 		select {
 		case <-signals:
