@@ -70,13 +70,13 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
 // RoundFactors says whether products of fp32 matrices in training round their factors to bf16 from now on, in the whole process
-// and on the CPU alone; sums stay fp32. inForce is false where the processor has no instructions for it, and nothing is rounded.
+// and on the CPU alone; sums stay fp32. inForce is false where LibTorch rounds nothing, since the processor has no AMX.
 func RoundFactors(on bool) (inForce bool) {
 	var flag C.int
 	if on {
 		flag = 1
 	}
-	return C.mgt_round_factors(flag) != 0 && on
+	return C.mgt_round_factors(flag) != 0
 }
 
 // CPUFeatures names the instruction sets that decide which kernels run, such as

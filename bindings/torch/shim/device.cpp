@@ -2,6 +2,9 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/alloc_cpu.h>
@@ -15,6 +18,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "cuda_part.h"
 #include "guard.h"
@@ -105,6 +109,22 @@ const char *mgt_loaded_version(void) {
 namespace {
 std::atomic<bool> rounding{false};
 thread_local bool training = false;
+
+// Which instructions a product of rounded factors takes is oneDNN's affair, so one is tried: 1 + 2^-9 is a float32 and no bfloat16. It
+// is tried on a thread of its own, whose OpenMP has one thread.
+bool products_are_rounded() {
+  bool rounded = false;
+  std::thread([&rounded] {
+    try {
+      omp_set_num_threads(1);
+      at::NoGradGuard no_grad;
+      const auto a = at::full({64, 64}, 1 + 1. / 512, at::kFloat), b = at::ones({64, 64}, at::kFloat);
+      rounded = at::matmul(a, b).data_ptr<float>()[0] == 64;
+    } catch (...) {
+    }
+  }).join();
+  return rounded;
+}
 }  // namespace
 
 bool rounds_factors() { return training && rounding.load(std::memory_order_relaxed); }
@@ -112,11 +132,11 @@ bool rounds_factors() { return training && rounding.load(std::memory_order_relax
 void mgt_set_training(int on) { training = on != 0; }
 
 int mgt_round_factors(int on) {
-  const bool able = __builtin_cpu_supports("avx512bf16");
-  rounding = on && able;
-  at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL,
-                                          on && able ? at::Float32Precision::BF16 : at::Float32Precision::NONE);
-  return able;
+  const auto round = [](at::Float32Precision p) { at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, p); };
+  if (on) round(at::Float32Precision::BF16);
+  rounding = on && products_are_rounded();
+  if (!rounding) round(at::Float32Precision::NONE);
+  return rounding;
 }
 
 const char *mgt_cpu_features(void) {

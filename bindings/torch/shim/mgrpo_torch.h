@@ -67,8 +67,8 @@ MGT_API int32_t mgt_error_status(const char *error);
 MGT_API const char *mgt_built_version(void);   // of the headers
 MGT_API const char *mgt_loaded_version(void);  // of the library found at run time
 MGT_API const char *mgt_cpu_features(void);    // space-separated
-// From now on LibTorch's products of float32 matrices on the CPU round their factors to bfloat16, or not. Returns whether the
-// processor multiplies bfloat16; where it does not, nothing is rounded.
+// From now on LibTorch's products of float32 matrices on the CPU round their factors to bfloat16, or not. Returns whether they
+// do: without AMX's instructions for bfloat16 LibTorch rounds nothing.
 MGT_API int mgt_round_factors(int on);
 MGT_API void mgt_set_training(int on);  // of the calling thread: what mgt_round_factors says is for passes of training alone
 MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused
