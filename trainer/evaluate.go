@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +29,8 @@ type Evaluation struct {
 	Dir     string           // where the trajectories are
 	Records []metrics.Record // one an agent, main first
 	Samples int              // rollouts of each query
-	Answers []Answers        // none where rollouts have no score
+	Answers []Answers        // none where rollouts have no score, and where the main agent is elsewhere
+	apart   bool             // of one agent: the others' records are elsewhere
 
 	Difference *Difference // to another evaluation of the same questions; nil: none
 }
@@ -62,7 +64,7 @@ func (e Evaluation) costs() (tokens, seconds float64, known bool) {
 			questions += s.Questions
 		}
 	}
-	known = questions > 0
+	known = questions > 0 && !e.apart
 	for _, r := range e.Records {
 		n, ok := r.Values["tokens"]
 		tokens, seconds, known = tokens+n, max(seconds, r.Values["rollout_seconds"]), known && ok
@@ -95,6 +97,7 @@ func (e Evaluation) JSON() ([]byte, error) {
 
 // EvalOptions are options of an evaluation beside the run's configuration.
 type EvalOptions struct {
+	Agent      string           // the only one in this process, which meets the others in the run's Redis; "": all agents are in this process
 	Checkpoint string           // the folder of a step; "": the newest complete one of the run
 	Task       task.Task        // in place of the configured one; nil: that
 	Observer   metrics.Observer // nil: nobody is told
@@ -102,19 +105,43 @@ type EvalOptions struct {
 	Against    []Answers        // of an earlier evaluation of the same questions, with which this one is compared; nil: none
 }
 
+// agents are the names of the agents in this process.
+func (o EvalOptions) agents(cfg *config.Config) []string {
+	if o.Agent == "" {
+		return cfg.AgentNames()
+	}
+	return []string{o.Agent}
+}
+
+// check says what cannot be done with the configuration.
+func (o EvalOptions) check(cfg *config.Config) error {
+	switch a := cfg.Agent(o.Agent); {
+	case o.Agent == "":
+		return nil
+	case !slices.Contains(cfg.AgentNames(), o.Agent):
+		return fmt.Errorf("there is no agent %q: %s", o.Agent, strings.Join(cfg.AgentNames(), ", "))
+	case o.Against != nil && a.Role != "main":
+		return fmt.Errorf("%s is no main agent: the answers that are compared are those of %s", o.Agent, cfg.Main().Name)
+	}
+	return nil
+}
+
 // Evaluate holds out once with a checkpoint of a run. It plays the rollouts that the run itself plays when it
-// evaluates that version, all agents in this process and away from the run's store, so the numbers are the same.
+// evaluates that version, away from what the run has in its store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evaluation, err error) {
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, "eval", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir)}
+		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir), apart: opt.Agent != "" && len(cfg.AgentNames()) > 1}
 		return t.each(ctx, func(w *worker, ctx context.Context) error {
 			answers, err := w.holdOut(ctx, from.Step)
+			if err != nil {
+				return err
+			}
 			if w.main {
 				e.Answers = exported(answers)
 			}
-			return err
+			return w.member.Meet(ctx, store.Finished, w.waitsFor)
 		})
 	})
 	for _, name := range cfg.AgentNames() {
@@ -136,11 +163,14 @@ func evaluationDir(cfg *config.Config, what, stepDir string) string {
 	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
-// withCheckpoint opens all agents of a checkpoint in this process, away from the run's store, and has do use them.
+// withCheckpoint opens agents of a checkpoint in this process, away from what the run has in its store, and has do use them.
 func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, what string, do func(context.Context, *team, archive.Manifest, string) error) (err error) {
-	stepDir, observer := opt.Checkpoint, observed(opt.Observer)
+	if err := opt.check(cfg); err != nil {
+		return err
+	}
+	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), opt.agents(cfg)
 	if opt.Task == nil {
-		if opt.Task, err = assemble.Task(cfg, len(cfg.AgentNames())); err != nil {
+		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
 			return err
 		}
 		defer task.Close(opt.Task)
@@ -150,7 +180,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 			return err
 		}
 	}
-	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
+	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir()), Agents: names}
 	if stepDir == "" {
 		m, _, err := checkpoints.Latest()
 		if err != nil {
@@ -158,13 +188,17 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		}
 		stepDir = checkpoints.StepDir(m.Step)
 	}
-	from, err := checkpointOf(cfg, stepDir, observer)
+	from, err := checkpointOf(cfg, stepDir, names, observer)
 	if err != nil {
 		return err
 	}
-	alone := cfg.OnOneMachine()
-	alone.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
-	team, err := openTeam(ctx, alone, Options{Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
+	aside := cfg.OnOneMachine()
+	if opt.Agent == "" {
+		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
+	} else {
+		aside.Run.Name += "-" + what // what the run has in the store is the run's, which may go on
+	}
+	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
 		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return err
@@ -215,12 +249,12 @@ func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered
 	return answers, nil
 }
 
-// checkpointOf verifies a step's files and that they are of this team.
-func checkpointOf(cfg *config.Config, stepDir string, observer metrics.Observer) (archive.Manifest, error) {
+// checkpointOf verifies a step's files of the named agents and that they are of this team.
+func checkpointOf(cfg *config.Config, stepDir string, names []string, observer metrics.Observer) (archive.Manifest, error) {
 	if _, err := os.Stat(stepDir); errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(filepath.Base(stepDir), "step-") {
 		return archive.Manifest{}, notAStep(cfg, stepDir)
 	}
-	m, err := archive.Verify(stepDir)
+	m, err := archive.Verify(stepDir, names...)
 	if err != nil {
 		return m, err
 	}

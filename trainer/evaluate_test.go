@@ -1,12 +1,16 @@
 package trainer
 
 import (
+	"errors"
 	"math"
 	"math/bits"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
@@ -86,6 +90,65 @@ func TestEvaluationDirs(t *testing.T) {
 	for _, set := range []string{"eval.temperature=0", "eval.samples=7"} {
 		if of(set) == first {
 			t.Errorf("with %s it is %s, too", set, first)
+		}
+	}
+}
+
+// TestEvaluateApart: agents whose folders are on servers of their own are evaluated there, as often as one likes, and are as good as the run
+// said. What the run has in the Redis stays.
+func TestEvaluateApart(t *testing.T) {
+	url, seen := startRedis(t), &recorder{}
+	names := []string{"researcher", "planner"}
+	of := map[string]*config.Config{}
+	for _, name := range names {
+		of[name] = load(t, t.TempDir(), "store.url="+url, "run.name=apart", "run.steps=1", "eval.before=false")
+	}
+	each := func(f func(name string, cfg *config.Config) error) {
+		t.Helper()
+		var g errgroup.Group
+		for _, name := range names {
+			g.Go(func() error { return f(name, of[name]) })
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each(func(name string, cfg *config.Config) error {
+		return Train(t.Context(), cfg, Options{Agents: []string{name}, Observer: seen})
+	})
+	for range 2 {
+		found := make(chan Evaluation, len(names))
+		each(func(name string, cfg *config.Config) error {
+			e, err := Evaluate(t.Context(), cfg, EvalOptions{Agent: name})
+			found <- e
+			return err
+		})
+		close(found)
+		for e := range found {
+			if len(e.Records) != 1 {
+				t.Fatalf("%d records", len(e.Records))
+			}
+			got := e.Records[0]
+			want := seen.find(t, "eval", 1, got.Agent)
+			if got.Agent == "planner" && (len(e.Answers) != 12 || got.Values["accuracy"] != want.Values["accuracy"]) || got.Values["sampled_tokens"] != want.Values["sampled_tokens"] {
+				t.Errorf("%s: %v, the run's own %v", got.Agent, got.Values, want.Values)
+			}
+			if text, err := e.JSON(); err != nil || strings.Contains(string(text), "tokens_per_question") {
+				t.Errorf("%v: the tokens of one agent are those of a question in %s", err, text)
+			}
+		}
+	}
+	if err := Train(t.Context(), of["planner"], Options{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
+		t.Errorf("the run, which was complete: %v", err)
+	}
+}
+
+func TestEvaluateNobody(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	for name, want := range map[string]string{"novelist": "planner, researcher", "researcher": "main agent"} {
+		_, err := Evaluate(t.Context(), cfg, EvalOptions{Agent: name, Against: []Answers{{}}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

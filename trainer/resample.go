@@ -24,7 +24,7 @@ func (w *worker) replacement(n int64, r int) task.Query {
 func (w *worker) resample(ctx context.Context, p store.Phase, plan store.Plan, play func([]task.Query) error) (store.Plan, error) {
 	left := w.cfg.GRPO.Resample
 	for fresh := plan.Queries; ; {
-		outcomes, err := w.member.Outcomes(ctx, p, played(plan))
+		outcomes, err := w.member.OutcomesSoFar(ctx, p)
 		if err != nil {
 			return plan, err
 		}

@@ -9,7 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -67,7 +71,55 @@ func TestResample(t *testing.T) {
 	}
 }
 
-// A rollout without a score says nothing about its group, and a query without any rollout is not replaced.
+// TestResampleAfterALoss: a worker that was lost had published outcomes, those of replacements too. Whoever plays the step again comes to
+// the same.
+func TestResampleAfterALoss(t *testing.T) {
+	url := startRedis(t)
+	opt, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := redis.NewClient(opt)
+	defer raw.Close()
+	sets := []string{"run.steps=1", "grpo.rollouts=2", "grpo.resample=3", "eval.before=false", "eval.queries=2", "store.url=" + url}
+	key := func(run string) string { return "mgrpo:{" + run + "}:outcome:step-0" }
+	seen, published := &recorder{}, map[string]string{}
+	whenStepped := onRecord(func(r metrics.Record) {
+		if r.Kind == metrics.KindStep && r.Agent == "planner" {
+			published, err = raw.HGetAll(t.Context(), key("first")).Result()
+		}
+	})
+	if err := Train(t.Context(), load(t, t.TempDir(), append(sets, "run.name=first")...), Options{Observer: metrics.Observers{seen, whenStepped}}); err != nil {
+		t.Fatal(err)
+	}
+	if replaced := seen.find(t, "step", 1, "planner").Values["queries_replaced"]; err != nil || replaced < 1 || len(published) != 2*(4+int(replaced)) {
+		t.Fatalf("%d outcomes of %v replaced queries and 4 others, %v", len(published), replaced, err)
+	}
+	if err := raw.HSet(t.Context(), key("second"), published).Err(); err != nil {
+		t.Fatal(err)
+	}
+	sameNumbers(t, mustTrain(t, load(t, t.TempDir(), append(sets, "run.name=second")...), Options{}).numbers(), seen.numbers())
+}
+
+// onRecord is called with each record.
+type onRecord func(metrics.Record)
+
+func (f onRecord) Report(r metrics.Record) { f(r) }
+func (onRecord) Progress(metrics.Progress) {}
+func (onRecord) Note(metrics.Note)         {}
+
+// TestDegenerate: a rollout that failed or has no score says nothing about its group, and a query without any other is not replaced.
+func TestDegenerate(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	w := &worker{Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Main())}, name: "planner"}
+	outcomes := []store.Outcome{{Query: "equal", Reward: 1}, {Query: "equal", Rollout: 1, Reward: 1}, {Query: "equal", Rollout: 2, Failed: "lost"},
+		{Query: "differ", Reward: 1}, {Query: "differ", Rollout: 1}, {Query: "unknown", Unscored: "no judge"}, {Query: "elsewhere", Reward: 1}}
+	dead, err := w.degenerate(t.Context(), []string{"differ", "unknown", "equal"}, outcomes)
+	if err != nil || !slices.Equal(dead, []string{"equal"}) {
+		t.Errorf("%v, %v", dead, err)
+	}
+}
+
 func TestOutcomesOfReplacedQueries(t *testing.T) {
 	outcomes := []store.Outcome{{Query: "a"}, {Query: "b"}, {Query: "a", Rollout: 1}, {Query: "c"}}
 	kept, gone := without(outcomes, []string{"b", "c"})

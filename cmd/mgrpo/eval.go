@@ -13,6 +13,7 @@ import (
 
 type evalCmd struct {
 	requiredConfig
+	Agent      string `placeholder:"NAME" help:"The only agent here. The others are evaluated elsewhere by this command, as workers are: all meet in the run's Redis. Absent: all agents are here."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step, such as runs/NAME/checkpoints/step-000030; absent: the run's newest."`
 	Queries    int    `placeholder:"N" help:"Held-out queries, in place of eval.queries."`
 	JSON       bool   `help:"Print the evaluation as JSON, in place of tables."`
@@ -22,7 +23,10 @@ type evalCmd struct {
 
 func (evalCmd) Help() string {
 	return `Plays the rollouts that the run itself plays when it evaluates this version, with the same random numbers, and so
-gives the same figures. Other sampling than the run's: --set eval.temperature=0 and the like.`
+gives the same figures. Other sampling than the run's: --set eval.temperature=0 and the like.
+
+Where each agent has a server, run it on each with --agent. The main agent's prints the scores; what the run itself has
+in the Redis stays as it is.`
 }
 
 func (c *evalCmd) Run(ctx context.Context) error {
@@ -59,10 +63,14 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []tr
 	if c.JSON {
 		progress = os.Stderr
 	}
-	console := newConsole(progress, cfg, nil)
-	opt := trainer.EvalOptions{Checkpoint: c.Checkpoint, Observer: console, Against: against}
+	var here []string
+	if c.Agent != "" {
+		here = []string{c.Agent}
+	}
+	console := newConsole(progress, cfg, here)
+	opt := trainer.EvalOptions{Agent: c.Agent, Checkpoint: c.Checkpoint, Observer: console, Against: against}
 	if cfg.HasGateway() {
-		server, err := serveHealth(cfg, nil)
+		server, err := serveHealth(cfg, here)
 		if err != nil {
 			return e, err
 		}

@@ -156,9 +156,9 @@ func (m Manifest) checkSizes(stepDir string, names []string) error {
 	return nil
 }
 
-// Verify reads all files of a step's folder and compares them with the manifest. The error names every file that is
-// missing, cut short or altered. It does not read ledgers, which are in another folder; Checkpoints.Verify does.
-func Verify(stepDir string) (Manifest, error) { return verify(stepDir, nil, "") }
+// Verify reads the files of the named agents in a step's folder, without names those of all, and compares them with the manifest. The
+// error names every file that is missing, cut short or altered. It does not read ledgers, which are in another folder; Checkpoints.Verify does.
+func Verify(stepDir string, agents ...string) (Manifest, error) { return verify(stepDir, agents, "") }
 
 // Verify reads all files of a step's checkpoint, and the ledgers up to it, of c.Agents. The error names every file that is
 // missing, cut short or altered.
