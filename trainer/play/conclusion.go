@@ -17,12 +17,19 @@ func (e *partsExpert) conclude(found []string) {
 		e.say(e.total(found))
 	case q.Answer == q.Parts[len(q.Parts)-1].Answer:
 		e.say(found[len(found)-1])
-	case q.Answer == "yes" || q.Answer == "no":
-		same := slices.Equal(found[1:], found[:len(found)-1])
-		e.say(map[bool]string{true: "yes", false: "no"}[same])
+	case len(q.Parts) > 1 && q.Answer == same(rightAnswers(q)):
+		e.say(same(found))
 	default:
 		e.say(pick(q, found))
 	}
+}
+
+// same says whether all answers are equal, yes or no.
+func same(answers []string) string {
+	if slices.ContainsFunc(answers, func(a string) bool { return a != answers[0] }) {
+		return "no"
+	}
+	return "yes"
 }
 
 // numbers reads answers that are numbers and nothing else; the others are left out.
@@ -79,7 +86,7 @@ func (e *partsExpert) total(found []string) string {
 	return e.use(e.calculate, "expression", strings.Join(terms, " + "))
 }
 
-// pick is the name of the highest or lowest number found, or the query's answer if it is no such name.
+// pick is the name of the highest or lowest number found, or the query's answer if that is neither.
 func pick(q task.Query, found []string) string {
 	right := numbers(rightAnswers(q))
 	names, at := subjects(q)
@@ -87,6 +94,9 @@ func pick(q task.Query, found []string) string {
 		return q.Answer
 	}
 	highest := slices.MaxFunc(right, (*big.Rat).Cmp).Cmp(right[at]) == 0
+	if !highest && slices.MinFunc(right, (*big.Rat).Cmp).Cmp(right[at]) != 0 {
+		return q.Answer
+	}
 	best := -1
 	var most *big.Rat
 	for i, f := range found {

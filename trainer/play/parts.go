@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
@@ -143,14 +144,42 @@ func (e *partsExpert) plan() task.Demonstration {
 // needs one that was not found. An answer that the query itself mentions was not found by a part.
 func withFindings(question string, q task.Query, found []string) (asked string, known bool) {
 	for i, f := range found {
-		if answer := q.Parts[i].Answer; answer != "" && strings.Contains(question, answer) && !strings.Contains(q.Text, answer) {
-			if f == notFound {
-				return "", false
-			}
-			question = strings.ReplaceAll(question, answer, f)
+		answer := q.Parts[i].Answer
+		if strings.Contains(q.Text, answer) {
+			continue
 		}
+		with := replaceWords(question, answer, f)
+		if f == notFound && with != question {
+			return "", false
+		}
+		question = with
 	}
 	return question, true
+}
+
+// replaceWords replaces old where it stands in text as words of its own: 12 does not stand in 2012.
+func replaceWords(text, old, with string) string {
+	if old == "" {
+		return text
+	}
+	letter := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+	var out strings.Builder
+	for rest := text; ; {
+		at := strings.Index(rest, old)
+		if at < 0 {
+			return out.String() + rest
+		}
+		end := at + len(old)
+		before, _ := utf8.DecodeLastRuneInString(text[:len(text)-len(rest)+at])
+		after, _ := utf8.DecodeRuneInString(rest[end:])
+		out.WriteString(rest[:at])
+		if letter(before) || letter(after) {
+			out.WriteString(old)
+		} else {
+			out.WriteString(with)
+		}
+		rest = rest[end:]
+	}
 }
 
 // ask has a sub-agent, or the main agent's own search, find the answer of a part.

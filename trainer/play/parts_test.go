@@ -108,6 +108,43 @@ func TestPlannerOfParts(t *testing.T) {
 	}
 }
 
+// Where nothing that a demonstration works out gives the row's answer, the row's answer is stated.
+func TestOtherConclusions(t *testing.T) {
+	parts := func(answers ...string) (out []task.SubQuestion) {
+		for i, a := range answers {
+			out = append(out, task.SubQuestion{Question: "How tall is " + string(rune('A'+i)) + "?", Answer: a})
+		}
+		return out
+	}
+	for _, q := range []task.Query{
+		{Text: "Is A taller than B?", Answer: "yes", Parts: parts("180", "170")},
+		{Text: "Is A as tall as B, or taller?", Answer: "no", Parts: parts("170", "170")},
+		{Text: "Is A taller than 190?", Answer: "no", Parts: parts("180")},
+		{Text: "Which of A, B and C is the second tallest?", Answer: "B", Parts: parts("180", "170", "160")},
+	} {
+		got := shown(t, planner, Sloppiness{}, 1, q)[0]
+		if said := got[len(got)-1]; said != q.Answer {
+			t.Errorf("%s %s", q.Text, said)
+		}
+	}
+}
+
+func TestFindingsAreWords(t *testing.T) {
+	q := task.Query{Text: "?", Parts: []task.SubQuestion{{Answer: "12"}, {Answer: "Öland"}}}
+	for question, want := range map[string]string{
+		"How many points has 12 in 2012, at 12?": "How many points has 9 in 2012, at 9?",
+		"Öland or Nyöland, Ölands?":              "Gotland or Nyöland, Ölands?",
+		"12th or 1212":                           "12th or 1212",
+	} {
+		if got, known := withFindings(question, q, []string{"9", "Gotland"}); got != want || !known {
+			t.Errorf("%s", got)
+		}
+		if _, known := withFindings(question, q, []string{notFound, notFound}); known != (want == question) {
+			t.Errorf("%s: known %v without findings", question, known)
+		}
+	}
+}
+
 func TestResearcherOfParts(t *testing.T) {
 	got := shown(t, researcher, Sloppiness{}, 1, points[0])
 	want := []string{"What is the Points of Chad in Curling?", "> search: What is the Points of Chad in Curling", "< " + ranking, "1,000"}
