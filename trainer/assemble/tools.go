@@ -68,9 +68,10 @@ func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 	if o.close != nil {
 		b.OnClose(o.close)
 	}
+	gate := tool.NewGate(c.Parallel, c.Rate)
 	for _, t := range o.tools {
 		name := t.Name()
-		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Parallel: c.Parallel, Rate: c.Rate,
+		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Gate: gate,
 			Secrets: o.secrets, Retried: func() { b.Retried(name) }})
 		if o.service != "" && kept != nil {
 			service := o.service
@@ -117,7 +118,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		}
 		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case "mcp":
-		set := tool.MCPConfig{Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Cache: kept, Lost: lost}
+		set := tool.MCPConfig{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Cache: kept, Lost: lost}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 		server, err := tool.ConnectMCP(ctx, set)

@@ -167,6 +167,12 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.text }
 
+// Unauthorised says whether the server does not know the key, or has seen none.
+func Unauthorised(err error) bool {
+	var e *StatusError
+	return errors.As(err, &e) && e.Code == http.StatusUnauthorized
+}
+
 // TooLong says whether an error means that a request has more tokens than the model's context.
 func TooLong(err error) bool {
 	var e *StatusError

@@ -13,32 +13,44 @@ import (
 
 // Attempts say how a call is made.
 type Attempts struct {
-	Timeout  time.Duration // of one attempt; 0: none
-	Retries  int           // further attempts after a time-out or an error that may pass, such as a server that is busy
-	Parallel int           // attempts at once; 0: any number
-	Rate     float64       // attempts begun in a second; 0: any number
-	Secrets  []string      // texts, such as API keys, that are replaced in outputs and errors
-	Retried  func()        // called before each further attempt, if set
+	Timeout time.Duration // of one attempt; 0: none
+	Retries int           // further attempts after a time-out or an error that may pass, such as a server that is busy
+	Gate    *Gate         // through which attempts go, those at other tools of the same server too; nil: all at once
+	Secrets []string      // texts, such as API keys, that are replaced in outputs and errors
+	Retried func()        // called before each further attempt, if set
+}
+
+// Gate lets so many attempts through at once, and so many in a second.
+type Gate struct {
+	slots chan struct{} // holds one for each attempt in flight; nil: any number
+	rate  float64       // attempts begun in a second; 0: any number
+
+	mu   sync.Mutex
+	next time.Time // when the next attempt may begin
+}
+
+// NewGate makes a gate; 0 means any number.
+func NewGate(parallel int, rate float64) *Gate {
+	g := &Gate{rate: rate}
+	if parallel > 0 {
+		g.slots = make(chan struct{}, parallel)
+	}
+	return g
 }
 
 // Attempted wraps a tool: it waits for its turn, enforces the time-out, repeats what may pass, replaces secrets, and turns a
 // panic into an error of the call.
 func Attempted(t Tool, a Attempts) Tool {
-	w := &attempted{Tool: t, how: a, wait: retry.Sleep}
-	if a.Parallel > 0 {
-		w.slots = make(chan struct{}, a.Parallel)
+	if a.Gate == nil {
+		a.Gate = NewGate(0, 0)
 	}
-	return w
+	return &attempted{Tool: t, how: a, wait: retry.Sleep}
 }
 
 type attempted struct {
 	Tool
-	how   Attempts
-	wait  func(context.Context, time.Duration) error
-	slots chan struct{} // holds one for each attempt in flight; nil: any number
-
-	mu   sync.Mutex
-	next time.Time // when the next attempt may begin
+	how  Attempts
+	wait func(context.Context, time.Duration) error
 }
 
 func (t *attempted) Call(ctx context.Context, args json.RawMessage) (string, error) {
@@ -58,15 +70,16 @@ func (t *attempted) Call(ctx context.Context, args json.RawMessage) (string, err
 
 // attempt makes one attempt when it may. A time-out is transient.
 func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out string, err error) {
-	if t.slots != nil {
+	gate := t.how.Gate
+	if gate.slots != nil {
 		select {
-		case t.slots <- struct{}{}:
-			defer func() { <-t.slots }()
+		case gate.slots <- struct{}{}:
+			defer func() { <-gate.slots }()
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
 	}
-	if pause := t.turn(time.Now()); pause > 0 {
+	if pause := gate.turn(time.Now()); pause > 0 {
 		if err := t.wait(ctx, pause); err != nil {
 			return "", err
 		}
@@ -88,16 +101,16 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 }
 
 // turn takes the next turn and returns how long it is away.
-func (t *attempted) turn(now time.Time) time.Duration {
-	if t.how.Rate <= 0 {
+func (g *Gate) turn(now time.Time) time.Duration {
+	if g.rate <= 0 {
 		return 0
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.next.Before(now) {
-		t.next = now
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.next.Before(now) {
+		g.next = now
 	}
-	pause := t.next.Sub(now)
-	t.next = t.next.Add(time.Duration(float64(time.Second) / t.how.Rate))
+	pause := g.next.Sub(now)
+	g.next = g.next.Add(time.Duration(float64(time.Second) / g.rate))
 	return pause
 }

@@ -137,7 +137,7 @@ func TestAttemptedParallel(t *testing.T) {
 		begun <- struct{}{}
 		<-end
 		return "", nil
-	}), Attempts{Parallel: 3}).(*attempted)
+	}), Attempts{Gate: NewGate(3, 0)}).(*attempted)
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() { callText(t, busy, "x", "") })
@@ -145,7 +145,7 @@ func TestAttemptedParallel(t *testing.T) {
 	for range 3 {
 		<-begun
 	}
-	if taken := len(busy.slots); taken != 3 {
+	if taken := len(busy.how.Gate.slots); taken != 3 {
 		t.Errorf("three attempts have taken %d turns", taken)
 	}
 	hasty, cancel := context.WithCancel(t.Context())
@@ -162,20 +162,24 @@ func TestAttemptedParallel(t *testing.T) {
 
 // Attempts begin at the rate that is allowed, further ones too.
 func TestAttemptedRate(t *testing.T) {
-	w := &attempted{how: Attempts{Rate: 4}}
+	g := NewGate(0, 4)
 	at := time.Now()
 	for i, c := range []struct{ now, want time.Duration }{
 		{0, 0}, {0, 250 * time.Millisecond}, {100 * time.Millisecond, 400 * time.Millisecond}, {time.Second, 0}, {time.Second, 250 * time.Millisecond},
 	} {
-		if got := w.turn(at.Add(c.now)); got != c.want {
+		if got := g.turn(at.Add(c.now)); got != c.want {
 			t.Errorf("attempt %d at %v: in %v, want %v", i, c.now, got, c.want)
 		}
 	}
 	fine := Func("fine", "", "x", "", func(context.Context, string) (string, error) { return "", nil })
-	paced, waits := patient(fine, Attempts{Rate: 0.001})
-	for range 3 {
+	gate := NewGate(0, 0.001) // of a server with two tools
+	paced, waits := patient(fine, Attempts{Gate: gate})
+	other, more := patient(fine, Attempts{Gate: gate})
+	for range 2 {
 		callText(t, paced, "x", "")
 	}
+	callText(t, other, "x", "")
+	*waits = append(*waits, *more...)
 	if n := len(*waits); n != 2 {
 		t.Errorf("%d of three calls waited: %v", n, *waits)
 	}

@@ -35,6 +35,7 @@ const (
 
 // MCPConfig names a server of the Model Context Protocol: a program on stdio, or a URL of streamable HTTP.
 type MCPConfig struct {
+	Name     string   // in the configuration: servers with the same command may differ in their folder
 	Command  []string // program and arguments
 	Dir      string   // folder in which Command runs; "": the current folder
 	Env      []string // names of environment variables passed to the program, besides PATH and HOME
@@ -321,7 +322,7 @@ func (c MCPConfig) listing() recorded.Question {
 
 // Service names the server for the cache. Arguments and the query of a URL, which may be secret, are in it as a digest.
 func (c MCPConfig) Service() string {
-	return fmt.Sprintf("mcp %s %s", c, fingerprint(strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")))
+	return fmt.Sprintf("mcp %s %s", c, fingerprint(c.Name, strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")))
 }
 
 // Tools returns the server's tools.

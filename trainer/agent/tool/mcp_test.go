@@ -390,6 +390,14 @@ func TestMCPExample(t *testing.T) {
 	}
 }
 
+// Servers with the same command, in folders of their own, do not answer for each other.
+func TestMCPService(t *testing.T) {
+	one, two := MCPConfig{Name: "letters", Command: []string{"./serve"}}, MCPConfig{Name: "numbers", Command: []string{"./serve"}}
+	if one.Service() == two.Service() || one.Service() != (MCPConfig{Name: "letters", Command: []string{"./serve"}, Dir: "elsewhere"}).Service() {
+		t.Errorf("%s, %s", one.Service(), two.Service())
+	}
+}
+
 // TestMCPReplay: a server whose tools and answers were recorded is neither started nor reached in a replay.
 func TestMCPReplay(t *testing.T) {
 	dir := t.TempDir()

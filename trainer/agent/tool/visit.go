@@ -178,7 +178,7 @@ func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
 		return err
 	}
 	to.Header.Del("Referer")
-	if from[0].URL.Path == "/robots.txt" {
+	if to.Context().Value(forRules{}) != nil {
 		return nil
 	}
 	return v.welcome(to.Context(), to.URL)
@@ -203,6 +203,9 @@ func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
 	return nil
 }
 
+// forRules is the key of a context in which robots.txt is fetched for its rules, and not as the page of a call.
+type forRules struct{}
+
 // robots returns the rules of a page's host. A host without them has none; one whose rules cannot be had is not visited.
 func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	at := &url.URL{Scheme: page.Scheme, Host: page.Host, Path: "/robots.txt"}
@@ -212,7 +215,7 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	if ok && time.Now().Before(known.until) {
 		return known.rules, nil
 	}
-	response, err := v.get(ctx, at)
+	response, err := v.get(context.WithValue(ctx, forRules{}, true), at)
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func long(n int) string { return strings.Repeat("x", n) }
 
 // A redirect is followed to pages that may be visited, and to no others.
 func TestVisitRedirects(t *testing.T) {
-	var asked atomic.Int32
+	var asked, visits atomic.Int32
 	private := website(t, "127.0.0.2:0", func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
 		io.WriteString(w, "secrets")
@@ -136,6 +136,9 @@ func TestVisitRedirects(t *testing.T) {
 	at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/robots.txt":
+			if visits.Add(1) > 1 { // as the page of a call, and not for its rules
+				http.Redirect(w, r, "/closed/x", http.StatusFound)
+			}
 			io.WriteString(w, "User-agent: *\nDisallow: /closed")
 		case r.URL.Path == "/loop":
 			http.Redirect(w, r, "/loop", http.StatusFound)
@@ -160,6 +163,9 @@ func TestVisitRedirects(t *testing.T) {
 		if got := callText(t, v, "url", "http://"+at+"/?to="+url.QueryEscape(to)); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", to, got, want)
 		}
+	}
+	if got := callText(t, v, "url", "http://"+at+"/robots.txt"); !strings.Contains(got, "robots.txt forbids it") {
+		t.Errorf("robots.txt as a page, which redirects: %q", got)
 	}
 	if n := asked.Load(); n > 0 {
 		t.Errorf("the private server was asked %d times", n)

@@ -108,11 +108,12 @@ func (v *judgeVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	return v.read(reply.Text)
 }
 
-// ask asks the judge. Its failure is an answer, too: the rollout is then removed, in a replay as when it was recorded.
+// ask asks the judge. Its failure is an answer, too: the rollout is then removed, in a replay as when it was recorded. A key that it does not
+// know is not: with another one the judge is to be asked again.
 func (v *judgeVerifier) ask(ctx context.Context, prompt string) (recorded.Answer, error) {
 	reply, err := v.client.Complete(ctx, openai.Request{Model: v.model, Messages: []openai.Message{{Role: "user", Content: prompt}}})
 	switch {
-	case err != nil && ctx.Err() != nil:
+	case err != nil && (ctx.Err() != nil || openai.Unauthorised(err)):
 		return recorded.Answer{}, err
 	case err != nil:
 		return recorded.Answer{Error: err.Error(), Kind: "failed"}, nil

@@ -156,6 +156,29 @@ func TestJudgeService(t *testing.T) {
 	}
 }
 
+// A wrong key is no answer to keep: with the right one the judge is asked.
+func TestJudgeWrongKeyIsNotKept(t *testing.T) {
+	kept, err := recorded.Open(t.TempDir(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known atomic.Bool
+	v := judge(t, JudgeSettings{Scale: 10, Cache: kept}, func(w http.ResponseWriter, _ *http.Request) {
+		if !known.Load() {
+			http.Error(w, "no such key", http.StatusUnauthorized)
+			return
+		}
+		say(w, "Score: 5")
+	})
+	if _, err := v.Score(t.Context(), Case{}); err == nil || !strings.Contains(err.Error(), "401") {
+		t.Errorf("%v", err)
+	}
+	known.Store(true)
+	if score, err := v.Score(t.Context(), Case{}); err != nil || score != 0.5 {
+		t.Errorf("with the right key: %v, %v", score, err)
+	}
+}
+
 // A judge's replies and failures are replayed without the judge and without its key; what was not asked has no score.
 func TestJudgeReplay(t *testing.T) {
 	dir := t.TempDir()

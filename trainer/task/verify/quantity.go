@@ -81,7 +81,8 @@ func unitWords(text string) (words []string) {
 	}
 	for w := range strings.FieldsSeq(perCent.ReplaceAllString(strings.ToLower(text), "%")) {
 		w = strings.Trim(w, ".,;:()")
-		if singular := strings.TrimSuffix(w, "s"); len(singular) > 2 {
+		singular := strings.TrimSuffix(w, "s")
+		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, and not gas
 			w = singular
 		}
 		if w != "" && !quantityFiller[w] && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {

@@ -84,6 +84,7 @@ func TestQuantity(t *testing.T) {
 		{"11.7 (0.461)", "11.7 (0.461)", 0, 0, 1}, {"11.7 (0.461)", "11.7", 0, 0, 0}, {"Garra Dembele", "garra  dembele", 0, 0, 1}, {"May 12, 2008", "May 12, 2008", 0, 0, 1}, {"2–3", "2–3", 0, 0, 1},
 		{"50%", "50 cent", 0, 0, 0}, {"50 cents", "50 cent", 0, 0, 1}, {"50 km per hour", "50 km %", 0, 0, 0}, {"50 km per hour", "50 km per hour", 0, 0, 1},
 		{"6 ft", "2 yards", 0, 0, 1}, {"90 minutes", "1.5 hours", 0, 0, 1},
+		{"5 hrs", "5 hours", 0, 0, 1}, {"5 kg", "5 kgs", 0, 0, 1}, {"5 kms", "5000 m", 0, 0, 1}, {"5 ms", "5 m", 0, 0, 0}, {"5 lbs", "5 pounds", 0, 0, 1}, {"5 gas", "5 ga", 0, 0, 0},
 	} {
 		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
 		if err != nil {
