@@ -35,7 +35,8 @@ if [ -n "${ONE_BASE-1}" ]; then
 fi
 
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
+read -ra models <<<"${INTEROP_MODELS:-}"
 # -P and -S: nothing of the current folder and of the machine's packages is imported. TORCH_USE_RTLD_GLOBAL: libraries of
 # CUDA are not looked for.
 PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 TQDM_DISABLE=1 \
-  python3 -P -S bench/interop/check.py bin/mgrpo "${folders[@]}" ${INTEROP_MODELS:-}
+  python3 -P -S bench/interop/check.py bin/mgrpo "${folders[@]}" "${models[@]}"

@@ -3,14 +3,19 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -18,7 +23,6 @@ import (
 type options struct {
 	run, commit, out                         string
 	before, after, greedyBefore, greedyAfter string // what mgrpo eval --json printed
-	threads                                  int
 }
 
 // Result is what is written.
@@ -35,13 +39,15 @@ type Result struct {
 	Tokens  map[string]int64 `json:"tokens"` // sampled, and learned from; of all agents, evaluations and cold start left out
 	Curve   []Point          `json:"curve"`
 	Ledgers []durable.File   `json:"ledgers"`
+	Weights []durable.File   `json:"weights"` // of the last checkpoint: who makes the run again on such a machine has the same
 }
 
 // Comparison is of two evaluations of the same held-out questions.
 type Comparison struct {
 	Questions  int        `json:"questions"`
-	Samples    int        `json:"samples"` // answers to each
-	Before     float64    `json:"before"`  // accuracy
+	Samples    int        `json:"samples"`        // answers to each, afterwards
+	Earlier    int        `json:"samples_before"` // and before
+	Before     float64    `json:"before"`         // accuracy
 	After      float64    `json:"after"`
 	Difference float64    `json:"difference"`
 	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
@@ -78,7 +84,8 @@ type Point struct {
 	HeldCalls  *float64           `json:"held_out_calls,omitempty"` // of sub-agents, mean of the evaluation's rollouts
 	Correct    *float64           `json:"correct,omitempty"`        // mean of the step's rollouts
 	Calls      *float64           `json:"calls,omitempty"`
-	Entropy    map[string]float64 `json:"entropy,omitempty"` // by agent, nats a token
+	Sampled    int64              `json:"sampled_tokens,omitempty"` // of all agents, up to here
+	Entropy    map[string]float64 `json:"entropy,omitempty"`        // by agent, nats a token
 	Degenerate map[string]float64 `json:"degenerate_groups,omitempty"`
 }
 
@@ -91,7 +98,6 @@ func main() {
 	flag.StringVar(&o.greedyBefore, "greedy-before", "", "the first at temperature 0")
 	flag.StringVar(&o.greedyAfter, "greedy-after", "", "the last at temperature 0")
 	flag.StringVar(&o.out, "out", "", "file to write")
-	flag.IntVar(&o.threads, "threads", 2, "threads of the run")
 	flag.Parse()
 	if err := write(o); err != nil {
 		fmt.Fprintln(os.Stderr, "learned:", err)
@@ -104,7 +110,15 @@ func write(o options) error {
 	if err != nil {
 		return err
 	}
-	if r.Machine, err = measure.Examine(o.commit, "cpu", o.threads); err != nil {
+	cfg, err := config.Load(filepath.Join(o.run, "config.yaml"), nil)
+	if err != nil {
+		return err
+	}
+	threads := cmp.Or(cfg.Run.Threads, runtime.NumCPU())
+	if r.Machine, err = measure.Examine(o.commit, "cpu", threads); err != nil {
+		return err
+	}
+	if r.Weights, err = weights(archive.CheckpointsDir(o.run)); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(r, "", " ")
@@ -153,6 +167,31 @@ func read(o options) (r Result, err error) {
 	return r, nil
 }
 
+// weights are the files of the newest checkpoint that agents sample from.
+func weights(checkpoints string) (files []durable.File, err error) {
+	all := archive.Checkpoints{Dir: checkpoints}
+	steps, err := all.List()
+	if err == nil && len(steps) == 0 {
+		err = archive.ErrNoCheckpoint
+	}
+	if err != nil {
+		return nil, err
+	}
+	newest, err := all.Verify(steps[len(steps)-1])
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range newest.Agents {
+		for _, f := range a.Files {
+			if strings.HasSuffix(f.Path, ".safetensors") && f.Path != "optimizer.safetensors" {
+				f.Path = a.Name + "/" + f.Path
+				files = append(files, f)
+			}
+		}
+	}
+	return files, nil
+}
+
 func compare(before, after string) (c Comparison, err error) {
 	first, err := trainer.ReadAnswers(before)
 	if err != nil {
@@ -163,7 +202,7 @@ func compare(before, after string) (c Comparison, err error) {
 		return c, err
 	}
 	d, err := trainer.Compare(first, last, 1)
-	return Comparison{d.Questions, len(last[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
+	return Comparison{d.Questions, len(last[0].Correct), len(first[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
 }
 
 // evaluation reads what mgrpo eval --json printed.
@@ -230,6 +269,7 @@ func (r *Result) add(record metrics.Record) {
 		p.Entropy[record.Agent], p.Degenerate[record.Agent] = v["entropy_mean"], v["groups_degenerate"]
 		r.Tokens["sampled"] += int64(v["sampled_tokens"])
 		r.Tokens["learned"] += int64(v["trained_tokens"])
+		p.Sampled = r.Tokens["sampled"]
 	}
 }
 

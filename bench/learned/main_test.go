@@ -36,6 +36,9 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if r.Curve[1].Sampled != 21 {
+		t.Errorf("%d tokens are sampled up to step 1", r.Curve[1].Sampled)
+	}
 	if r.Before != 0.25 || r.After != 0.75 || r.Difference != 0.5 || r.Questions != 2 || r.Samples != 2 || r.Greedy.Difference != 0 {
 		t.Errorf("%+v, greedy %+v", r.Comparison, r.Greedy)
 	}

@@ -3,32 +3,40 @@
 # What it came to is written to bench/results/NAME.json. The same command goes on where it was stopped; an evaluation is begun again.
 # QUESTIONS (256), SAMPLES (2) answers each, and GREEDY (128) questions.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-name=$1 config=$2
+fail() {
+  echo "run.sh: $1" >&2
+  exit 2
+}
+[ $# -ge 2 ] || fail 'NAME CONFIG FLAG... are missing, such as: svamp-3 examples/svamp/team.yaml --set run.seed=3'
+name=$1 config=$(realpath -e "$2")
 shift 2
-run=$PWD/runs/$name commit=$(git describe --always --dirty)
-resume=()
-[ ! -e "$run/checkpoints" ] || resume=(--resume)
-bin/mgrpo train "$config" --set run.name="$name" --set run.dir="$run" "$@" "${resume[@]}"
+cd "$(dirname "$0")/../.."
+run=$PWD/runs/$name out=bench/results/$name.json
+[[ $name =~ ^[A-Za-z][A-Za-z0-9_-]*$ ]] || fail "$name is no name: letters, digits, dashes and underscores"
+[ -x bin/mgrpo ] || fail 'there is no bin/mgrpo: make build'
+[ ! -e "$out" ] || [ -e "$run" ] || fail "$out is of another run: runs/$name is not there. Choose another name"
 
-# evaluate NAME STEP FLAG...: an evaluation that is there is left as it is.
+bin/mgrpo train "$config" "$@" --set run.name="$name" --set run.dir="$run" --resume
+
+# evaluate STEP FLAG...: sets $answers to the file of an evaluation. One that is there is left as it is.
 evaluate() {
-  local out=$run/learned/$1.json step=$2
-  shift 2
-  [ ! -e "$out" ] || return 0
+  answers=$run/learned/$(printf '%s' "$*" | tr -c 'A-Za-z0-9.=-' _).json
+  [ ! -e "$answers" ] || return 0
   mkdir -p "$run/learned"
-  bin/mgrpo eval "$run/config.yaml" --checkpoint "$run/checkpoints/$step" --json "$@" >"$out.part"
-  mv "$out.part" "$out"
+  bin/mgrpo eval "$run/config.yaml" --checkpoint "$run/checkpoints/$1" --json "${@:2}" >"$answers.part"
+  mv "$answers.part" "$answers"
 }
 
-last=$(find "$run/checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -n 1)
+first=step-000000 last=$(cd "$run/checkpoints" && printf '%s\n' step-*/manifest.json | grep -oE '^step-[0-9]+/' | sort | tail -n 1)
+[ -e "$run/checkpoints/$first/manifest.json" ] || fail "$run has no checkpoint $first: without a cold start there is nothing to compare with"
 sampled=(--queries "${QUESTIONS:-256}" --samples "${SAMPLES:-2}") greedily=(--set eval.temperature=0 --queries "${GREEDY:-128}" --samples 1)
-evaluate after "$last" "${sampled[@]}"
-evaluate greedy-after "$last" "${greedily[@]}"
-evaluate before step-000000 "${sampled[@]}"
-evaluate greedy-before step-000000 "${greedily[@]}"
+found=()
+for step in "$first" "${last%/}"; do
+  when=$([ "$step" = $first ] && echo before || echo after)
+  evaluate "$step" "${sampled[@]}" && found+=("-$when" "$answers")
+  evaluate "$step" "${greedily[@]}" && found+=("-greedy-$when" "$answers")
+done
 
 environment=$(make -s env)
 eval "$environment"
-go run ./bench/learned -run "$run" -commit "$commit" -before "$run/learned/before.json" -after "$run/learned/after.json" \
-  -greedy-before "$run/learned/greedy-before.json" -greedy-after "$run/learned/greedy-after.json" -out "bench/results/$name.json"
+go run ./bench/learned -run "$run" -commit "$(bin/mgrpo version | sed -n 's/^mgrpo *//p')" "${found[@]}" -out "$out"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -402,17 +403,22 @@ func TestDeploySecrets(t *testing.T) {
 }
 
 // Every script is free of what shellcheck knows.
-func TestDeployScripts(t *testing.T) {
-	var scripts []string
-	for _, pattern := range []string{"*.sh", "*/*.sh", "*/*.sbatch"} {
-		found, err := filepath.Glob(filepath.Join(deploy, pattern))
-		if err != nil {
-			t.Fatal(err)
+func TestScripts(t *testing.T) {
+	root := filepath.Join("..", "..")
+	scripts := []string{filepath.Join(root, ".ci", "run")}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch name, _ := filepath.Rel(root, path); {
+		case err != nil:
+			return err
+		case slices.Contains([]string{".git", "bin", "build", "data", "models", "runs"}, name): // not of the repository
+			return fs.SkipDir
+		case filepath.Ext(path) == ".sh", filepath.Ext(path) == ".sbatch":
+			scripts = append(scripts, path)
 		}
-		scripts = append(scripts, found...)
-	}
-	if len(scripts) < 4 {
-		t.Fatalf("scripts: %v", scripts)
+		return nil
+	})
+	if err != nil || len(scripts) < 20 {
+		t.Fatalf("scripts: %v, %v", scripts, err)
 	}
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Fatal("shellcheck is not installed: make setup-tests does it, or: apt-get install shellcheck")
