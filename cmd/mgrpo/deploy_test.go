@@ -405,15 +405,16 @@ func TestDeploySecrets(t *testing.T) {
 // Every script is free of what shellcheck knows.
 func TestScripts(t *testing.T) {
 	root := filepath.Join("..", "..")
-	scripts := []string{filepath.Join(root, ".ci", "run")}
+	scripts := []string{".ci/run"} // from root, where scripts name others from
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch name, _ := filepath.Rel(root, path); {
+		name, _ := filepath.Rel(root, path)
+		switch {
 		case err != nil:
 			return err
 		case slices.Contains([]string{".git", "bin", "build", "data", "models", "runs"}, name): // not of the repository
 			return fs.SkipDir
 		case filepath.Ext(path) == ".sh", filepath.Ext(path) == ".sbatch":
-			scripts = append(scripts, path)
+			scripts = append(scripts, name)
 		}
 		return nil
 	})
@@ -423,7 +424,9 @@ func TestScripts(t *testing.T) {
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Fatal("shellcheck is not installed: make setup-tests does it, or: apt-get install shellcheck")
 	}
-	if out, err := exec.CommandContext(t.Context(), "shellcheck", append([]string{"-x"}, scripts...)...).CombinedOutput(); err != nil {
+	check := exec.CommandContext(t.Context(), "shellcheck", append([]string{"-x"}, scripts...)...)
+	check.Dir = root
+	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }
