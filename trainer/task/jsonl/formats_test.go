@@ -59,14 +59,15 @@ func TestParquetOfPyarrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Row{
-		{ID: "sum-1", Question: "2 + 2?", Answer: "4", Accepted: []string{"4", "four"}, Choices: []string{"3", "4"}, Level: "1"},
-		{ID: "capital-1", Question: "Côte d'Ivoire <capital>?", Answer: "Yamoussoukro", Accepted: []string{"Yamoussoukro"}},
-		{ID: "sum-2", Question: "3 + 4?", Answer: "7", Accepted: []string{"7"}, Choices: []string{}, Level: "3"},
+		{ID: "sum-1", Question: "2 + 2?", Answer: "4", Accepted: []string{"4", "four"}, Choices: []string{"3", "4"}, Level: "1", Parts: []task.SubQuestion{
+			{Question: "What is 2?", Answer: "2", Accepted: []string{"2", "two"}}, {Question: "What is another 2?", Answer: "2", Accepted: []string{"2"}}}},
+		{ID: "capital-1", Question: "Côte d'Ivoire <capital>?", Answer: "Yamoussoukro", Accepted: []string{"Yamoussoukro"}, Parts: []task.SubQuestion{}},
+		{ID: "sum-2", Question: "3 + 4?", Answer: "7", Accepted: []string{"7"}, Choices: []string{}, Level: "3", Parts: []task.SubQuestion{}},
 	}
 	columns := []string{
-		`{"id":"sum-1","question":"2 + 2?","answer":["4","four"],"choices":["3","4"],"subject":"sums","level":1,"weight":0.5,"checked":true,"price":"12.5","meta":{"source":"book","tags":["a","b"]}}`,
-		`{"id":"capital-1","question":"Côte d'Ivoire <capital>?","answer":["Yamoussoukro"],"choices":null,"subject":"places","level":null,"weight":null,"checked":false,"price":null,"meta":null}`,
-		`{"id":"sum-2","question":"3 + 4?","answer":["7"],"choices":[],"subject":"sums","level":3,"weight":null,"checked":null,"price":"-0.25","meta":{"source":null,"tags":[]}}`,
+		`{"id":"sum-1","question":"2 + 2?","answer":["4","four"],"choices":["3","4"],"subject":"sums","level":1,"weight":0.5,"checked":true,"price":"12.5","parts":[{"question":"What is 2?","answer":["2","two"]},{"question":"What is another 2?","answer":["2"]}],"meta":{"source":"book","tags":["a","b"]}}`,
+		`{"id":"capital-1","question":"Côte d'Ivoire <capital>?","answer":["Yamoussoukro"],"choices":null,"subject":"places","level":null,"weight":null,"checked":false,"price":null,"parts":null,"meta":null}`,
+		`{"id":"sum-2","question":"3 + 4?","answer":["7"],"choices":[],"subject":"sums","level":3,"weight":null,"checked":null,"price":"-0.25","parts":[],"meta":{"source":null,"tags":[]}}`,
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%d rows", len(got))

@@ -19,6 +19,8 @@ table = pa.table({
     "weight": pa.array([0.5, None, nan], pa.float64()),
     "checked": pa.array([True, False, None]),
     "price": pa.array([decimal.Decimal("12.50"), None, decimal.Decimal("-0.25")], pa.decimal128(10, 2)),
+    "parts": pa.array([[{"question": "What is 2?", "answer": ["2", "two"]}, {"question": "What is another 2?", "answer": ["2"]}], None, []],
+                      pa.list_(pa.struct([("question", pa.string()), ("answer", pa.list_(pa.string()))]))),
     "meta": pa.array([{"source": "book", "tags": ["a", "b"]}, None, {"source": None, "tags": []}]),
 })
 pq.write_table(table, pathlib.Path(__file__).with_name("pyarrow.parquet"), row_group_size=2, compression="zstd", data_page_version="2.0")
