@@ -83,7 +83,7 @@ func (e Evaluation) JSON() ([]byte, error) {
 		Seconds    *float64         `json:"seconds_per_question,omitempty"`
 		Agents     []metrics.Record `json:"agents"`
 		Answers    []Answers        `json:"answers"`
-	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: e.Answers}
+	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: append([]Answers{}, e.Answers...)}
 	if tokens, seconds, known := e.costs(); known {
 		out.Tokens, out.Seconds = &tokens, &seconds
 	}
@@ -119,9 +119,9 @@ func (o EvalOptions) check(cfg *config.Config) error {
 	case o.Agent == "":
 		return nil
 	case !slices.Contains(cfg.AgentNames(), o.Agent):
-		return fmt.Errorf("there is no agent %q: %s", o.Agent, strings.Join(cfg.AgentNames(), ", "))
+		return fmt.Errorf("no agent %q in the configuration: it has %s", o.Agent, strings.Join(cfg.AgentNames(), ", "))
 	case o.Against != nil && a.Role != "main":
-		return fmt.Errorf("%s is no main agent: the answers that are compared are those of %s", o.Agent, cfg.Main().Name)
+		return fmt.Errorf("%s is no main agent: the answers that are compared are those of %s, whose evaluation takes --against", o.Agent, cfg.Main().Name)
 	}
 	return nil
 }
@@ -141,13 +141,26 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 			if w.main {
 				e.Answers = exported(answers)
 			}
-			return w.member.Meet(ctx, store.Finished, w.waitsFor)
+			err = w.member.Meet(ctx, store.Finished, w.waitsFor)
+			switch {
+			case !w.main:
+				return err
+			case err != nil && ctx.Err() == nil: // the answers are there
+				opt.Observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "not all agents came to the end of the evaluation: %v", err))
+				return nil
+			case err != nil:
+				return err
+			}
+			return w.member.Trim(ctx, from.Step)
 		})
 	})
 	for _, name := range cfg.AgentNames() {
 		if r, ok := records.byAgent[name]; ok {
 			e.Records = append(e.Records, r)
 		}
+	}
+	if store.Rewinds(err) {
+		err = fmt.Errorf("a worker of the evaluation was lost: start that of each agent again (%w)", err)
 	}
 	if err == nil && e.Unknown() == nil && opt.Against != nil {
 		e.Difference = new(Difference)
@@ -195,11 +208,9 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	aside := cfg.OnOneMachine()
 	if opt.Agent == "" {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
-	} else {
-		aside.Run.Name += "-" + what // what the run has in the store is the run's, which may go on
 	}
 	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
-		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
+		setup{Dir: evaluationDir(cfg, what, stepDir), Aside: store.Evaluation, Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return err
 	}

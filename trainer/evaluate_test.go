@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/bits"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
@@ -138,6 +140,20 @@ func TestEvaluateApart(t *testing.T) {
 			}
 		}
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, len(names))
+	for i, name := range names { // of two versions
+		go func() {
+			at := archive.CheckpointsOf(of[name].RunDir()).StepDir(int64(i))
+			_, err := Evaluate(ctx, of[name], EvalOptions{Agent: name, Checkpoint: at})
+			failed <- err
+		}()
+	}
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "checkpoint: step ") {
+		t.Errorf("agents with checkpoints of two versions: %v", err)
+	}
+	cancel()
+	<-failed
 	if err := Train(t.Context(), of["planner"], Options{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
 		t.Errorf("the run, which was complete: %v", err)
 	}

@@ -42,6 +42,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
 		return t, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
+	options.Aside = s.Aside
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop
 	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
@@ -69,7 +70,11 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	// A program may do something else when it is played again, so a lost worker's rollouts cannot be repeated.
 	// Rollouts that were made ahead, by earlier weights, cannot either: whoever goes on from a version has that one's weights alone.
 	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
-	hello := store.Hello{Config: s.Config.Shared(), Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
+	shared := s.Config.Shared()
+	if s.Frozen { // of one checkpoint, which all have
+		shared["checkpoint"] = fmt.Sprintf("step %d, %s", s.Offers.points[0].Step, s.Offers.points[0].Digest)
+	}
+	hello := store.Hello{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
 	for _, name := range names {
 		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrOver) {
@@ -99,7 +104,11 @@ func (s *setup) states() (offers []store.Offer, over bool, err error) {
 		return nil, false, err
 	}
 	at := s.Offers.points
-	return archive.StatesOf(at, s.Date), !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
+	offers = archive.StatesOf(at, s.Date)
+	if s.Frozen {
+		offers = offers[:1] // untaught weights are not evaluated in its place
+	}
+	return offers, !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
 }
 
 // load opens the workers on the state that the team starts from.

@@ -33,8 +33,10 @@ sampled=(--queries "${QUESTIONS:-256}" --samples "${SAMPLES:-2}") greedily=(--se
 found=()
 for step in "$first" "${last%/}"; do
   when=$([ "$step" = $first ] && echo before || echo after)
-  evaluate "$step" "${sampled[@]}" && found+=("-$when" "$answers")
-  evaluate "$step" "${greedily[@]}" && found+=("-greedy-$when" "$answers")
+  evaluate "$step" "${sampled[@]}"
+  found+=("-$when" "$answers")
+  evaluate "$step" "${greedily[@]}"
+  found+=("-greedy-$when" "$answers")
 done
 
 environment=$(make -s env)

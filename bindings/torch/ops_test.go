@@ -35,7 +35,7 @@ func TestFactorsAreRounded(t *testing.T) {
 func TestTrainingRoundsAlike(t *testing.T) {
 	d := openOn(t, "cpu")
 	if !RoundFactors(true) {
-		t.Skip("this processor does not multiply bf16")
+		t.Skip("LibTorch rounds no factors on this processor")
 	}
 	defer RoundFactors(false)
 	do(t, d, func(s *Scope) {

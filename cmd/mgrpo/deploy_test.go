@@ -412,7 +412,9 @@ func TestScripts(t *testing.T) {
 		case err != nil:
 			return err
 		case slices.Contains([]string{".git", "bin", "build", "data", "models", "runs"}, name): // not of the repository
-			return fs.SkipDir
+			if d.IsDir() {
+				return fs.SkipDir
+			}
 		case filepath.Ext(path) == ".sh", filepath.Ext(path) == ".sbatch":
 			scripts = append(scripts, name)
 		}

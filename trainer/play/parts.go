@@ -145,41 +145,57 @@ func (e *partsExpert) plan() task.Demonstration {
 func withFindings(question string, q task.Query, found []string) (asked string, known bool) {
 	for i, f := range found {
 		answer := q.Parts[i].Answer
-		if strings.Contains(q.Text, answer) {
+		if len(words(q.Text, answer)) > 0 {
 			continue
 		}
-		with := replaceWords(question, answer, f)
-		if f == notFound && with != question {
+		at := words(question, answer)
+		if f == notFound && len(at) > 0 {
 			return "", false
 		}
-		question = with
+		for _, start := range slices.Backward(at) {
+			question = question[:start] + f + question[start+len(answer):]
+		}
 	}
 	return question, true
 }
 
-// replaceWords replaces old where it stands in text as words of its own: 12 does not stand in 2012.
-func replaceWords(text, old, with string) string {
+// words are the places at which old stands in text as words of its own: 12 stands neither in 2012 nor in 12.5.
+func words(text, old string) (at []int) {
 	if old == "" {
-		return text
+		return nil
 	}
-	letter := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
-	var out strings.Builder
-	for rest := text; ; {
-		at := strings.Index(rest, old)
-		if at < 0 {
-			return out.String() + rest
+	first, _ := utf8.DecodeRuneInString(old)
+	last, _ := utf8.DecodeLastRuneInString(old)
+	for from := 0; ; {
+		i := strings.Index(text[from:], old)
+		if i < 0 {
+			return at
 		}
-		end := at + len(old)
-		before, _ := utf8.DecodeLastRuneInString(text[:len(text)-len(rest)+at])
-		after, _ := utf8.DecodeRuneInString(rest[end:])
-		out.WriteString(rest[:at])
-		if letter(before) || letter(after) {
-			out.WriteString(old)
-		} else {
-			out.WriteString(with)
+		start, end := from+i, from+i+len(old)
+		from = end
+		before, n := utf8.DecodeLastRuneInString(text[:start])
+		further, _ := utf8.DecodeLastRuneInString(text[:start-n])
+		after, m := utf8.DecodeRuneInString(text[end:])
+		next, _ := utf8.DecodeRuneInString(text[end+m:])
+		if !oneWord(further, before, first) && !oneWord(next, after, last) {
+			at = append(at, start)
 		}
-		rest = rest[end:]
 	}
+}
+
+// oneWord says whether a character goes on with the word at whose edge it stands: as a letter or a digit, or as the point or the comma of a
+// number, behind which is a further one.
+func oneWord(further, char, edge rune) bool {
+	if (char == '.' || char == ',') && unicode.IsDigit(further) && unicode.IsDigit(edge) {
+		return true
+	}
+	return ofSpacedScript(char) && ofSpacedScript(edge)
+}
+
+// ofSpacedScript says whether a character is a letter or a digit of a script that puts spaces between words.
+func ofSpacedScript(r rune) bool {
+	return (unicode.IsLetter(r) || unicode.IsDigit(r)) &&
+		!unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)
 }
 
 // ask has a sub-agent, or the main agent's own search, find the answer of a part.

@@ -130,16 +130,18 @@ func TestOtherConclusions(t *testing.T) {
 }
 
 func TestFindingsAreWords(t *testing.T) {
-	q := task.Query{Text: "?", Parts: []task.SubQuestion{{Answer: "12"}, {Answer: "Öland"}}}
+	q := task.Query{Text: "Of 2012?", Parts: []task.SubQuestion{{Answer: "12"}, {Answer: "Öland"}, {Answer: "東京"}}}
 	for question, want := range map[string]string{
 		"How many points has 12 in 2012, at 12?": "How many points has 9 in 2012, at 9?",
 		"Öland or Nyöland, Ölands?":              "Gotland or Nyöland, Ölands?",
-		"12th or 1212":                           "12th or 1212",
+		"12th, 1212, 12.5, 3.12 or 12,000":       "12th, 1212, 12.5, 3.12 or 12,000",
+		"In 12, or 12.":                          "In 9, or 9.",
+		"東京都の人口":                                 "大阪都の人口",
 	} {
-		if got, known := withFindings(question, q, []string{"9", "Gotland"}); got != want || !known {
+		if got, known := withFindings(question, q, []string{"9", "Gotland", "大阪"}); got != want || !known {
 			t.Errorf("%s", got)
 		}
-		if _, known := withFindings(question, q, []string{notFound, notFound}); known != (want == question) {
+		if _, known := withFindings(question, q, []string{notFound, notFound, notFound}); known != (want == question) {
 			t.Errorf("%s: known %v without findings", question, known)
 		}
 	}

@@ -12,6 +12,9 @@ type User struct {
 	Main   bool     // the main agent is among them
 }
 
+// Evaluation is the Aside of an evaluation beside a run, for which the run's users have their rights, too.
+const Evaluation = "eval"
+
 // Users are the users of a run: one for a process that trains all agents, one for the worker of each agent, and one for
 // mgrpo status, which only reads. The first agent is the main agent.
 func Users(run string, agents []string) []User {
@@ -109,18 +112,21 @@ func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
 	if !redis6 {
 		out = append(out, "clearselectors")
 	}
-	prefix := (&Store{opts: Options{Run: run}}).key("")
-	return append(out, u.rules(all, prefix, redis6)...), nil
+	prefixes := []string{(&Store{opts: Options{Run: run}}).key(""), (&Store{opts: Options{Run: run, Aside: Evaluation}}).key("")}
+	return append(out, u.rules(all, prefixes, redis6)...), nil
 }
 
 // rules are the user's part of the rights. Commands on all keys come first; the others are in selectors, which bind
 // commands to keys. The user of mgrpo status may read all keys and write none.
-func (u User) rules(all []right, prefix string, redis6 bool) []string {
+func (u User) rules(all []right, prefixes []string, redis6 bool) []string {
 	keys := "~"
 	if u.roles() == watcher && !redis6 {
 		keys = "%R~"
 	}
-	top := []string{keys + prefix + "*", "&" + prefix + "events", "&" + prefix + "events:*"}
+	var top []string
+	for _, prefix := range prefixes {
+		top = append(top, keys+prefix+"*", "&"+prefix+"events", "&"+prefix+"events:*")
+	}
 	var selectors []string
 	for _, r := range all {
 		if r.who&u.roles() == 0 {
@@ -131,7 +137,10 @@ func (u User) rules(all []right, prefix string, redis6 bool) []string {
 			top = append(top, commands...)
 			continue
 		}
-		patterns := u.perAgent(prefixed("~"+prefix, r.keys))
+		var patterns []string
+		for _, prefix := range prefixes {
+			patterns = append(patterns, u.perAgent(prefixed("~"+prefix, r.keys))...)
+		}
 		selectors = append(selectors, "("+strings.Join(append(commands, patterns...), " ")+")")
 	}
 	return append(distinct(top), selectors...)

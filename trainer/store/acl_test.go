@@ -55,7 +55,11 @@ func (g *guarded) let(t *testing.T, user string, rules []string) {
 }
 
 func (g *guarded) open(ctx context.Context, user string) (*Store, error) {
-	return Open(ctx, withDefaults(Options{URL: g.url, Username: user, Password: secret, CAFile: g.cert, Timeout: 5 * time.Second}))
+	return g.openAside(ctx, user, "")
+}
+
+func (g *guarded) openAside(ctx context.Context, user, aside string) (*Store, error) {
+	return Open(ctx, withDefaults(Options{Aside: aside, URL: g.url, Username: user, Password: secret, CAFile: g.cert, Timeout: 5 * time.Second}))
 }
 
 // story is all that workers of two agents do in a run, and what they do when they begin it again, over
@@ -220,7 +224,7 @@ func helpStory(ctx context.Context, m *Member, stops bool) error {
 func rules(t *testing.T, all []right) map[string][]string {
 	out := map[string][]string{}
 	for _, u := range Users("test", team.Agents)[1:3] {
-		out[u.Agents[0]] = append([]string{"on"}, u.rules(all, "mgrpo:{test}:", false)...)
+		out[u.Agents[0]] = append([]string{"on"}, u.rules(all, []string{"mgrpo:{test}:"}, false)...)
 	}
 	return out
 }
@@ -234,14 +238,21 @@ func TestRulesSuffice(t *testing.T) {
 		must(t, err)
 		g.let(t, u.Name, rules)
 	}
-	for name, user := range map[string]func(agent string) string{
-		"a user for each agent": func(agent string) string { return "test-" + agent },
-		"one process, one user": func(string) string { return "test" },
+	each := func(agent string) string { return "test-" + agent }
+	for name, c := range map[string]struct {
+		user  func(agent string) string
+		aside string
+	}{
+		"a user for each agent": {each, ""},
+		"one process, one user": {func(string) string { return "test" }, ""},
+		"an evaluation aside":   {each, Evaluation},
 	} {
 		t.Run(name, func(t *testing.T) {
 			must(t, g.admin.FlushAll(t.Context()).Err())
 			must(t, g.admin.ScriptFlush(t.Context()).Err())
-			must(t, story(t.Context(), g.admin, func(ctx context.Context, agent string) (*Store, error) { return g.open(ctx, user(agent)) }))
+			must(t, story(t.Context(), g.admin, func(ctx context.Context, agent string) (*Store, error) {
+				return g.openAside(ctx, c.user(agent), c.aside)
+			}))
 		})
 	}
 }

@@ -29,8 +29,9 @@ const ProtocolVersion = 6
 
 // Options says which store to open and how long to wait.
 type Options struct {
-	Run string // name of the run, which names its keys
-	URL string // redis://, rediss:// or unix://; "": an embedded store of this process, which ends with Close
+	Run   string // name of the run, which names its keys
+	Aside string // name of what is done aside from the run, with keys of its own among the run's; "": the run itself
+	URL   string // redis://, rediss:// or unix://; "": an embedded store of this process, which ends with Close
 
 	Username, Password           string
 	CAFile, CertFile, KeyFile    string // PEM files for rediss://
@@ -166,7 +167,11 @@ func (s *Store) Err() error { return context.Cause(s.ctx) }
 // key is the name of a key of the run. The braces are the hash tag of Redis Cluster: all keys of a run lie on one node,
 // so a script may use several of them.
 func (s *Store) key(parts ...string) string {
-	return "mgrpo:{" + s.opts.Run + "}:" + strings.Join(parts, ":")
+	prefix := "mgrpo:{" + s.opts.Run + "}:"
+	if s.opts.Aside != "" {
+		prefix += s.opts.Aside + ":"
+	}
+	return prefix + strings.Join(parts, ":")
 }
 
 // write evaluates a script that writes for the member. It repeats the script while the server cannot be reached, up to

@@ -114,15 +114,19 @@ thread_local bool training = false;
 // is tried on a thread of its own, whose OpenMP has one thread.
 bool products_are_rounded() {
   bool rounded = false;
-  std::thread([&rounded] {
+  const auto product = [&rounded]() noexcept {
     try {
       omp_set_num_threads(1);
       at::NoGradGuard no_grad;
       const auto a = at::full({64, 64}, 1 + 1. / 512, at::kFloat), b = at::ones({64, 64}, at::kFloat);
       rounded = at::matmul(a, b).data_ptr<float>()[0] == 64;
-    } catch (...) {
+    } catch (const std::exception &) {  // then nothing is rounded
     }
-  }).join();
+  };
+  try {
+    std::thread(product).join();
+  } catch (const std::exception &) {
+  }
   return rounded;
 }
 }  // namespace
