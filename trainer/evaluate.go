@@ -210,7 +210,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
 	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
-		setup{Dir: evaluationDir(cfg, what, stepDir), Aside: store.Evaluation, Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
+		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return err
 	}

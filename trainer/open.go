@@ -31,7 +31,6 @@ type setup struct {
 	Checkpoints string            // folder of the run's checkpoints; "": within Dir
 	Process     *assemble.Process // of the agents here
 	Frozen      bool              // no learner at all: evaluation
-	Aside       string            // as in store.Options
 	FS          durable.FS        // to write checkpoints and ledgers to; nil: the disk
 	Gateway     *Gateway          // of this process; nil: it has none
 	Stop        <-chan struct{}   // closed to ask for a clean stop; may be nil

@@ -42,7 +42,9 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
 		return t, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
 	}
-	options.Aside = s.Aside
+	if s.Frozen {
+		options.Aside = store.Evaluation
+	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop
 	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
