@@ -97,7 +97,7 @@ func (e Evaluation) JSON() ([]byte, error) {
 
 // EvalOptions are options of an evaluation beside the run's configuration.
 type EvalOptions struct {
-	Agent      string           // the only one in this process, which meets the others in the run's Redis; "": all agents are in this process
+	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil means all
 	Checkpoint string           // the folder of a step; "": the newest complete one of the run
 	Task       task.Task        // in place of the configured one; nil: that
 	Observer   metrics.Observer // nil: nobody is told
@@ -105,23 +105,15 @@ type EvalOptions struct {
 	Against    []Answers        // of an earlier evaluation of the same questions, with which this one is compared; nil: none
 }
 
-// agents are the names of the agents in this process.
-func (o EvalOptions) agents(cfg *config.Config) []string {
-	if o.Agent == "" {
-		return cfg.AgentNames()
-	}
-	return []string{o.Agent}
-}
-
 // check says what cannot be done with the configuration.
 func (o EvalOptions) check(cfg *config.Config) error {
-	switch a := cfg.Agent(o.Agent); {
-	case o.Agent == "":
-		return nil
-	case !slices.Contains(cfg.AgentNames(), o.Agent):
-		return fmt.Errorf("no agent %q in the configuration: it has %s", o.Agent, strings.Join(cfg.AgentNames(), ", "))
-	case o.Against != nil && a.Role != "main":
-		return fmt.Errorf("%s is no main agent: the answers that are compared are those of %s, whose evaluation takes --against", o.Agent, cfg.Main().Name)
+	for _, name := range o.Agents {
+		if !slices.Contains(cfg.AgentNames(), name) {
+			return fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(cfg.AgentNames(), ", "))
+		}
+	}
+	if o.Against != nil && o.Agents != nil && !slices.Contains(o.Agents, cfg.Main().Name) {
+		return fmt.Errorf("%s is no main agent: the answers that are compared are those of %s, whose evaluation takes --against", strings.Join(o.Agents, ", "), cfg.Main().Name)
 	}
 	return nil
 }
@@ -132,7 +124,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, "eval", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir), apart: opt.Agent != "" && len(cfg.AgentNames()) > 1}
+		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir), apart: len(t.workers) < len(cfg.AgentNames())}
 		return t.each(ctx, func(w *worker, ctx context.Context) error {
 			answers, err := w.holdOut(ctx, from.Step)
 			if err != nil {
@@ -181,7 +173,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	if err := opt.check(cfg); err != nil {
 		return err
 	}
-	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), opt.agents(cfg)
+	stepDir, observer, names := opt.Checkpoint, observed(opt.Observer), Options{Agents: opt.Agents}.agents(cfg)
 	if opt.Task == nil {
 		if opt.Task, err = assemble.Task(cfg, len(names)); err != nil {
 			return err
@@ -206,7 +198,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		return err
 	}
 	aside := cfg.OnOneMachine()
-	if opt.Agent == "" {
+	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
 	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},

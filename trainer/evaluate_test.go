@@ -121,7 +121,7 @@ func TestEvaluateApart(t *testing.T) {
 	for range 2 {
 		found := make(chan Evaluation, len(names))
 		each(func(name string, cfg *config.Config) error {
-			e, err := Evaluate(t.Context(), cfg, EvalOptions{Agent: name})
+			e, err := Evaluate(t.Context(), cfg, EvalOptions{Agents: []string{name}})
 			found <- e
 			return err
 		})
@@ -145,7 +145,7 @@ func TestEvaluateApart(t *testing.T) {
 	for i, name := range names { // of two versions
 		go func() {
 			at := archive.CheckpointsOf(of[name].RunDir()).StepDir(int64(i))
-			_, err := Evaluate(ctx, of[name], EvalOptions{Agent: name, Checkpoint: at})
+			_, err := Evaluate(ctx, of[name], EvalOptions{Agents: []string{name}, Checkpoint: at})
 			failed <- err
 		}()
 	}
@@ -162,7 +162,7 @@ func TestEvaluateApart(t *testing.T) {
 func TestEvaluateNobody(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	for name, want := range map[string]string{"novelist": "planner, researcher", "researcher": "main agent"} {
-		_, err := Evaluate(t.Context(), cfg, EvalOptions{Agent: name, Against: []Answers{{}}})
+		_, err := Evaluate(t.Context(), cfg, EvalOptions{Agents: []string{name}, Against: []Answers{{}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -73,7 +73,7 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	// Rollouts that were made ahead, by earlier weights, cannot either: whoever goes on from a version has that one's weights alone.
 	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
 	shared := s.Config.Shared()
-	if s.Frozen { // of one checkpoint, which all have
+	if s.Frozen { // so that all have one checkpoint, and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", s.Offers.points[0].Step, s.Offers.points[0].Digest)
 	}
 	hello := store.Hello{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
@@ -106,11 +106,7 @@ func (s *setup) states() (offers []store.Offer, over bool, err error) {
 		return nil, false, err
 	}
 	at := s.Offers.points
-	offers = archive.StatesOf(at, s.Date)
-	if s.Frozen {
-		offers = offers[:1] // untaught weights are not evaluated in its place
-	}
-	return offers, !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
+	return archive.StatesOf(at, s.Date), !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
 }
 
 // load opens the workers on the state that the team starts from.

@@ -68,7 +68,7 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []tr
 		here = []string{c.Agent}
 	}
 	console := newConsole(progress, cfg, here)
-	opt := trainer.EvalOptions{Agent: c.Agent, Checkpoint: c.Checkpoint, Observer: console, Against: against}
+	opt := trainer.EvalOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
 	if cfg.HasGateway() {
 		server, err := serveHealth(cfg, here)
 		if err != nil {

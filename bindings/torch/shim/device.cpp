@@ -16,9 +16,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "cuda_part.h"
 #include "guard.h"
@@ -113,21 +113,17 @@ thread_local bool training = false;
 // Which instructions a product of rounded factors takes is oneDNN's affair, so one is tried: 1 + 2^-9 is a float32 and no bfloat16. It
 // is tried on a thread of its own, whose OpenMP has one thread.
 bool products_are_rounded() {
-  bool rounded = false;
-  const auto product = [&rounded]() noexcept {
-    try {
-      omp_set_num_threads(1);
-      at::NoGradGuard no_grad;
-      const auto a = at::full({64, 64}, 1 + 1. / 512, at::kFloat), b = at::ones({64, 64}, at::kFloat);
-      rounded = at::matmul(a, b).data_ptr<float>()[0] == 64;
-    } catch (const std::exception &) {  // then nothing is rounded
-    }
+  const auto product = [] {
+    omp_set_num_threads(1);
+    at::NoGradGuard no_grad;
+    const auto a = at::full({64, 64}, 1 + 1. / 512, at::kFloat), b = at::ones({64, 64}, at::kFloat);
+    return at::matmul(a, b).data_ptr<float>()[0];
   };
   try {
-    std::thread(product).join();
-  } catch (const std::exception &) {
+    return std::async(std::launch::async, product).get() == 64;
+  } catch (const std::exception &) {  // then nothing is rounded
+    return false;
   }
-  return rounded;
 }
 }  // namespace
 
