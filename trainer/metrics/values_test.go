@@ -59,7 +59,7 @@ them as a table or, with ` + "`--json`" + `, as JSON, and the report shows those
 | ` + "`calls`" + ` | calls of sub-agents in one answer |
 
 ` + "`mgrpo eval`" + ` also says what a question cost: the tokens that all agents read and wrote for its samples, and seconds, those of the whole
-evaluation divided by its questions, since conversations go on side by side.
+evaluation divided by its questions, since conversations go on side by side; with ` + "`--agent`" + ` it does not, since the other agents' tokens are elsewhere.
 `
 
 // page is docs/metrics.md.
