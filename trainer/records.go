@@ -142,7 +142,7 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 // describeCalls is the distribution of d_k: for the main agent of all its calls, for a sub-agent of the
 // calls to it.
 func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
-	calls, histogram := mean{}, map[string]int64{}
+	calls, histogram, ofQuery := mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
 		d := o.Calls[w.name]
 		if w.main {
@@ -153,9 +153,30 @@ func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 		}
 		calls.add(float64(d))
 		histogram[strconv.Itoa(d)]++
+		ofQuery[o.Query] = append(ofQuery[o.Query], d)
 	}
 	calls.into(r.Values, "calls_mean")
+	if std, ok := spreadWithin(ofQuery); ok {
+		r.Values["calls_std"] = std
+	}
 	r.Counts["calls"] = histogram
+}
+
+// spreadWithin is the standard deviation within groups: the root of the mean over groups of their unbiased variances. Groups of one say nothing.
+func spreadWithin(groups map[string][]int) (std float64, known bool) {
+	var variance mean
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		values := groups[name]
+		n, sum, squares := len(values), 0, 0
+		for _, v := range values {
+			sum += v
+			squares += v * v
+		}
+		if n > 1 {
+			variance.add(float64(n*squares-sum*sum) / float64(n*(n-1)))
+		}
+	}
+	return math.Sqrt(variance.value()), variance.n > 0
 }
 
 // describeBatches is how many sequences decoded together in the engine's passes since the last record, and where they were sampled.

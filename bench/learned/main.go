@@ -36,7 +36,8 @@ type Result struct {
 	Evaluations map[string]Evaluation `json:"evaluations"` // by the names of the options
 
 	Seconds Seconds          `json:"seconds"`
-	Tokens  map[string]int64 `json:"tokens"` // sampled, and learned from; of all agents, evaluations and cold start left out
+	Tokens  map[string]int64 `json:"tokens"`          // sampled, and learned from; of all agents, evaluations and cold start left out
+	Sampled map[string]int64 `json:"tokens_by_agent"` // those sampled
 	Curve   []Point          `json:"curve"`
 	Ledgers []durable.File   `json:"ledgers"`
 	Weights []durable.File   `json:"weights"` // of the last checkpoint: who makes the run again on such a machine has the same
@@ -84,6 +85,7 @@ type Point struct {
 	HeldCalls  *float64           `json:"held_out_calls,omitempty"` // of sub-agents, mean of the evaluation's rollouts
 	Correct    *float64           `json:"correct,omitempty"`        // mean of the step's rollouts
 	Calls      *float64           `json:"calls,omitempty"`
+	Spread     *float64           `json:"calls_std,omitempty"`      // of the calls, within a question
 	Sampled    int64              `json:"sampled_tokens,omitempty"` // of all agents, up to here
 	Entropy    map[string]float64 `json:"entropy,omitempty"`        // by agent, nats a token
 	Degenerate map[string]float64 `json:"degenerate_groups,omitempty"`
@@ -234,7 +236,7 @@ func (r *Result) follow(dir string) error {
 	if err != nil {
 		return err
 	}
-	r.Tokens = map[string]int64{}
+	r.Tokens, r.Sampled = map[string]int64{}, map[string]int64{}
 	for _, l := range log.Records {
 		r.add(l.Record)
 	}
@@ -261,6 +263,9 @@ func (r *Result) add(record metrics.Record) {
 		p := r.point(record.Step)
 		if main {
 			p.Correct, p.Calls = &correct, &calls
+			if spread, ok := v["calls_std"]; ok {
+				p.Spread = &spread
+			}
 			r.Seconds.Steps += v["rollout_seconds"] + v["learn_seconds"]
 		}
 		if p.Entropy == nil {
@@ -268,6 +273,7 @@ func (r *Result) add(record metrics.Record) {
 		}
 		p.Entropy[record.Agent], p.Degenerate[record.Agent] = v["entropy_mean"], v["groups_degenerate"]
 		r.Tokens["sampled"] += int64(v["sampled_tokens"])
+		r.Sampled[record.Agent] += int64(v["sampled_tokens"])
 		r.Tokens["learned"] += int64(v["trained_tokens"])
 		p.Sampled = r.Tokens["sampled"]
 	}

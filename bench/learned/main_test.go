@@ -27,7 +27,7 @@ func TestRead(t *testing.T) {
 {"kind":"step","step":1,"agent":"planner","values":{"accuracy":0.5,"rollout_seconds":2,"learn_seconds":1,"sampled_tokens":10,"trained_tokens":20,"entropy_mean":0.5,"groups_degenerate":1}}
 {"kind":"step","step":1,"agent":"solver","values":{"rollout_seconds":2,"learn_seconds":1,"sampled_tokens":10,"trained_tokens":20,"entropy_mean":0.25}}
 {"kind":"note","step":0,"agent":"planner","values":null}
-{"kind":"step","step":1,"agent":"planner","values":{"accuracy":0.75,"rollout_seconds":4,"learn_seconds":1,"sampled_tokens":11,"trained_tokens":21,"entropy_mean":0.5,"groups_degenerate":2}}
+{"kind":"step","step":1,"agent":"planner","values":{"accuracy":0.75,"calls_std":1.5,"rollout_seconds":4,"learn_seconds":1,"sampled_tokens":11,"trained_tokens":21,"entropy_mean":0.5,"groups_degenerate":2}}
 `)
 	before := put("before.json", `{"answers":[{"question":"a","correct":[0,1]},{"question":"b","correct":[0,0]}]}`)
 	after := put("after.json", `{"scores":[{"questions":2,"accuracy":0.75,"interval":[0.5,1],"calls":2},{"by":"parts","of":"3","questions":1,"accuracy":1}],
@@ -45,10 +45,10 @@ func TestRead(t *testing.T) {
 	if e := r.Evaluations["after"]; len(e.Scores) != 2 || e.Scores[1].Of != "3" || e.Scores[1].Accuracy != 1 || len(e.Experts) != 1 || e.Experts["solver"] != 0.5 || e.Seconds != 8 {
 		t.Errorf("%+v", e)
 	}
-	if r.Seconds != (Seconds{7, 5, 3}) || r.Tokens["sampled"] != 21 || r.Tokens["learned"] != 41 || len(r.Ledgers) != 1 {
-		t.Errorf("%+v, %v, %v", r.Seconds, r.Tokens, r.Ledgers)
+	if r.Seconds != (Seconds{7, 5, 3}) || r.Tokens["sampled"] != 21 || r.Tokens["learned"] != 41 || r.Sampled["planner"] != 11 || r.Sampled["solver"] != 10 || len(r.Ledgers) != 1 {
+		t.Errorf("%+v, %v, %v, %v", r.Seconds, r.Tokens, r.Sampled, r.Ledgers)
 	}
-	if len(r.Curve) != 2 || *r.Curve[0].HeldOut != 0.25 || *r.Curve[0].HeldCalls != 3 || r.Curve[0].Calls != nil || *r.Curve[1].Correct != 0.75 || math.Abs(r.Curve[1].Entropy["solver"]-0.25) > 0 {
+	if len(r.Curve) != 2 || *r.Curve[0].HeldOut != 0.25 || *r.Curve[0].HeldCalls != 3 || r.Curve[0].Calls != nil || *r.Curve[1].Correct != 0.75 || *r.Curve[1].Spread != 1.5 || math.Abs(r.Curve[1].Entropy["solver"]-0.25) > 0 {
 		t.Errorf("%+v", r.Curve)
 	}
 }

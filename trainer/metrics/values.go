@@ -37,6 +37,7 @@ var Sections = []Section{
 		{"format_valid", "share", inPhase, "Trajectories in a valid format that ended with an answer within the limits."},
 		{"malformed_mean", "calls", inPhase, "Calls a trajectory made that could not be understood and were answered with an error."},
 		{"calls_mean", "calls", inPhase, "d_k, delegations per rollout: of the main agent to all sub-agents; of a sub-agent, the delegations to it."},
+		{"calls_std", "calls", inPhase, "Standard deviation of d_k within a query: the root of the mean over queries of the variances of their rollouts. Absent where queries have one rollout each."},
 		{"turns_mean", "turns", inPhase, "Turns per trajectory, including the prompt and observations, of all its rows."},
 		{"tokens_mean", "tokens", inPhase, "Tokens per trajectory, including the prompt and observations. Of a hosted model: as its server counts them; `tokens` and `sampled_tokens` too, and all three are absent where it does not."},
 		{"trajectories", "count", inPhase, "Trajectories of the phase on this agent's worker."},
