@@ -63,16 +63,22 @@ type openedTool struct {
 // one is the only tool of an entry, which has the entry's name.
 func one(c *config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Name)} }
 
-// add puts the tools into a toolbox, wrapped: attempts, around them the cache, around that the conversation's limits.
+// add puts the tools into a toolbox, within the limits of a conversation.
 func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 	if o.close != nil {
 		b.OnClose(o.close)
 	}
+	for _, t := range o.wrapped(c, kept, b.Retried) {
+		b.Add(t, tool.Limits{Calls: c.MaxCalls, Bytes: c.MaxOutput})
+	}
+}
+
+// wrapped are the tools with attempts, all through one gate, and around them the cache.
+func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
 	gate := tool.NewGate(c.Parallel, c.Rate)
 	for _, t := range o.tools {
 		name := t.Name()
-		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Gate: gate,
-			Secrets: o.secrets, Retried: func() { b.Retried(name) }})
+		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Gate: gate, Secrets: o.secrets, Retried: func() { retried(name) }})
 		if o.service != "" && kept != nil {
 			service := o.service
 			if c.Kind == "mcp" {
@@ -80,8 +86,9 @@ func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 			}
 			t = tool.Cached(t, kept, service, o.check)
 		}
-		b.Add(t, tool.Limits{Calls: c.MaxCalls, Bytes: c.MaxOutput})
+		tools = append(tools, t)
 	}
+	return tools
 }
 
 func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *recorded.Cache, lost, note func(string)) (o openedTool, err error) {

@@ -1,12 +1,17 @@
 package assemble
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
@@ -50,5 +55,31 @@ tools:
 		if got := cfg.Tool(name).Retries; got != want {
 			t.Errorf("%s: %d retries, want %d", name, got, want)
 		}
+	}
+}
+
+// All tools of an entry, such as those of an MCP server, go through one gate.
+func TestToolsShareGate(t *testing.T) {
+	var now, most atomic.Int32
+	slow := func(name string) tool.Tool {
+		return tool.Func(name, "", "x", "", func(context.Context, string) (string, error) {
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(20 * time.Millisecond)
+			now.Add(-1)
+			return "", nil
+		})
+	}
+	tools := openedTool{tools: []tool.Tool{slow("a"), slow("b")}}.wrapped(&config.Tool{ToolLimits: config.ToolLimits{Parallel: 1}}, nil, nil)
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			if _, err := tools[i%2].Call(t.Context(), []byte(`{"x":""}`)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := most.Load(); n != 1 {
+		t.Errorf("%d calls at once, of an entry that allows one", n)
 	}
 }

@@ -123,9 +123,9 @@ func (u User) rules(all []right, prefixes []string, redis6 bool) []string {
 	if u.roles() == watcher && !redis6 {
 		keys = "%R~"
 	}
-	var top []string
+	top := []string{keys + prefixes[0] + "*"} // with which the others begin
 	for _, prefix := range prefixes {
-		top = append(top, keys+prefix+"*", "&"+prefix+"events", "&"+prefix+"events:*")
+		top = append(top, "&"+prefix+"events", "&"+prefix+"events:*")
 	}
 	var selectors []string
 	for _, r := range all {

@@ -49,11 +49,12 @@ type Visit struct {
 	client *http.Client
 
 	mu    sync.Mutex
-	sites map[string]site // by scheme and host
+	sites map[string]*site // by scheme and host
 }
 
 // site is what the robots.txt of a host says.
 type site struct {
+	turn  chan struct{} // full while somebody uses the rest: one visitor fetches it, the others wait
 	rules robots
 	until time.Time
 }
@@ -63,7 +64,7 @@ func NewVisit(cfg VisitConfig) *Visit { return newVisit(cfg, nil) }
 
 // newVisit is NewVisit with a resolver of names; nil: the system's.
 func newVisit(cfg VisitConfig, names *net.Resolver) *Visit {
-	v := &Visit{cfg: cfg, sites: map[string]site{}}
+	v := &Visit{cfg: cfg, sites: map[string]*site{}}
 	v.client = &http.Client{Transport: guardedTransport(cfg.Networks, names), CheckRedirect: v.redirect}
 	v.Tool = Func("visit", "Fetches a web page and returns its text.", "url", "The page's address, such as https://example.org/page.", v.visit)
 	return v
@@ -209,11 +210,15 @@ type forRules struct{}
 // robots returns the rules of a page's host. A host without them has none; one whose rules cannot be had is not visited.
 func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	at := &url.URL{Scheme: page.Scheme, Host: page.Host, Path: "/robots.txt"}
-	v.mu.Lock()
-	known, ok := v.sites[at.String()]
-	v.mu.Unlock()
-	if ok && time.Now().Before(known.until) {
-		return known.rules, nil
+	host := v.site(at.String())
+	select {
+	case host.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-host.turn }()
+	if time.Now().Before(host.until) {
+		return host.rules, nil
 	}
 	response, err := v.get(context.WithValue(ctx, forRules{}, true), at)
 	if err != nil {
@@ -233,13 +238,21 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 		product, _, _ = strings.Cut(product, " ")
 		rules = parseRobots(text, product)
 	}
+	host.rules, host.until = rules, time.Now().Add(robotsAge)
+	return rules, nil
+}
+
+// site is the entry of a host.
+func (v *Visit) site(name string) *site {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.sites) >= maxSites {
-		clear(v.sites)
+	if v.sites[name] == nil {
+		if len(v.sites) >= maxSites {
+			clear(v.sites)
+		}
+		v.sites[name] = &site{turn: make(chan struct{}, 1)}
 	}
-	v.sites[at.String()] = site{rules, time.Now().Add(robotsAge)}
-	return rules, nil
+	return v.sites[name]
 }
 
 // get sends a request and follows redirects.

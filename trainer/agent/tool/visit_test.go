@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -283,6 +284,32 @@ func TestVisitRobots(t *testing.T) {
 		if n := asked.Load(); n != c.asked {
 			t.Errorf("%s: robots.txt was asked for %d times, want %d", name, n, c.asked)
 		}
+	}
+}
+
+// A host whose pages many visit at once is asked once what it forbids.
+func TestVisitRobotsOnce(t *testing.T) {
+	var asked atomic.Int32
+	at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/robots.txt" {
+			asked.Add(1)
+			time.Sleep(50 * time.Millisecond)
+			return
+		}
+		io.WriteString(w, "text")
+	})
+	v := visitor(t, at)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if got := callText(t, v, "url", "http://"+at); got != "text" {
+				t.Error(got)
+			}
+		})
+	}
+	all.Wait()
+	if n := asked.Load(); n != 1 {
+		t.Errorf("robots.txt was asked for %d times", n)
 	}
 }
 
