@@ -156,14 +156,15 @@ func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 		ofQuery[o.Query] = append(ofQuery[o.Query], d)
 	}
 	calls.into(r.Values, "calls_mean")
-	if std, ok := spreadWithin(ofQuery); ok {
+	if std, ok := SpreadWithin(ofQuery); ok {
 		r.Values["calls_std"] = std
 	}
 	r.Counts["calls"] = histogram
 }
 
-// spreadWithin is the standard deviation within groups: the root of the mean over groups of their unbiased variances. Groups of one say nothing.
-func spreadWithin(groups map[string][]int) (std float64, known bool) {
+// SpreadWithin is the standard deviation within groups: the root of the mean over groups of their unbiased variances. A group of one has no
+// variance and is left out; known is false if all are.
+func SpreadWithin(groups map[string][]int) (std float64, known bool) {
 	var variance mean
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		values := groups[name]

@@ -137,10 +137,10 @@ func TestEvaluationOfSets(t *testing.T) {
 
 // The spread of calls is that within queries: 1, 3 has variance 2, and 5, 5, 5 none, however far apart their means are.
 func TestSpreadWithin(t *testing.T) {
-	if std, ok := spreadWithin(map[string][]int{"a": {1, 3}, "b": {5, 5, 5}, "alone": {9}}); !ok || std != 1 {
+	if std, ok := SpreadWithin(map[string][]int{"a": {1, 3}, "b": {5, 5, 5}, "alone": {9}}); !ok || std != 1 {
 		t.Errorf("%v (%v), want 1", std, ok)
 	}
-	if std, ok := spreadWithin(map[string][]int{"alone": {9}}); ok {
+	if std, ok := SpreadWithin(map[string][]int{"alone": {9}}); ok {
 		t.Errorf("%v of queries with one rollout each", std)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,18 +72,18 @@ func describe(ctx context.Context, out *Outcome, t task.Task, path string) error
 	if err != nil {
 		return err
 	}
-	var byHops, calls [][]float64
+	var byHops [][]float64
+	calls := map[string][]int{}
 	for _, id := range slices.Sorted(maps.Keys(questions)) {
-		var correct, own []float64
+		var correct []float64
 		for _, r := range questions[id] {
 			for len(byHops) < r.hops {
 				byHops = append(byHops, nil)
 			}
 			byHops[r.hops-1] = append(byHops[r.hops-1], r.correct)
-			correct, own = append(correct, r.correct), append(own, float64(r.calls))
+			correct, calls[id] = append(correct, r.correct), append(calls[id], r.calls)
 		}
 		out.Questions = append(out.Questions, mean(correct))
-		calls = append(calls, own)
 	}
 	for _, s := range byHops {
 		out.Hops = append(out.Hops, sum(s)/float64(max(len(s), 1)))
@@ -119,25 +118,26 @@ func rolloutsOf(ctx context.Context, t task.Task, path string) (map[string][]rol
 	}
 }
 
-// callsOf sums up delegations, [question][rollout].
-func callsOf(questions [][]float64) (c Calls) {
-	var squares, degrees float64
-	for _, own := range questions {
+// callsOf sums up delegations, by question those of each rollout.
+func callsOf(questions map[string][]int) (c Calls) {
+	var total, rollouts int
+	for _, id := range slices.Sorted(maps.Keys(questions)) {
+		own := questions[id]
 		for _, n := range own {
-			for len(c.Rollouts) <= int(n) {
+			for len(c.Rollouts) <= n {
 				c.Rollouts = append(c.Rollouts, 0)
 			}
-			c.Rollouts[int(n)]++
-			squares += (n - mean(own)) * (n - mean(own))
+			c.Rollouts[n]++
+			total += n
 		}
-		degrees += float64(len(own) - 1)
-		if low, high := int(slices.Min(own)), int(slices.Max(own)); high-low > c.Widest[1]-c.Widest[0] {
+		rollouts += len(own)
+		if low, high := slices.Min(own), slices.Max(own); high-low > c.Widest[1]-c.Widest[0] {
 			c.Widest = [2]int{low, high}
 		}
 	}
-	c.Mean = mean(slices.Concat(questions...))
-	if degrees > 0 {
-		c.Deviation = math.Sqrt(squares / degrees)
+	c.Mean = float64(total) / float64(max(rollouts, 1))
+	if deviation, ok := trainer.SpreadWithin(questions); ok {
+		c.Deviation = deviation
 	}
 	return c
 }

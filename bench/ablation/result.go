@@ -73,7 +73,7 @@ type Outcome struct {
 // Calls is d_k, the delegations of a rollout, over the rollouts at temperature 1.
 type Calls struct {
 	Mean      float64 `json:"mean"`
-	Deviation float64 `json:"deviation"` // standard deviation within a question, pooled over questions
+	Deviation float64 `json:"deviation"` // standard deviation within a question: the root of the mean of their variances
 	Widest    [2]int  `json:"widest"`    // least and most of the question in which they differ most
 	Rollouts  []int   `json:"rollouts"`  // with 0, 1, ... delegations
 }

@@ -123,7 +123,7 @@ func (u User) rules(all []right, prefixes []string, redis6 bool) []string {
 	if u.roles() == watcher && !redis6 {
 		keys = "%R~"
 	}
-	top := []string{keys + prefixes[0] + "*"} // with which the others begin
+	top := []string{keys + prefixes[0] + "*"} // the keys of what is aside from the run begin like the run's own
 	for _, prefix := range prefixes {
 		top = append(top, "&"+prefix+"events", "&"+prefix+"events:*")
 	}

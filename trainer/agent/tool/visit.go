@@ -54,7 +54,7 @@ type Visit struct {
 
 // site is what the robots.txt of a host says.
 type site struct {
-	turn  chan struct{} // full while somebody uses the rest: one visitor fetches it, the others wait
+	turn  chan struct{} // has one place, which a visitor takes to read or fetch the rules; others wait
 	rules robots
 	until time.Time
 }
