@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
@@ -108,6 +111,63 @@ func TestIndexOfCorpus(t *testing.T) {
 }
 
 const searchedEnv = "MGRPO_TEST_SEARCHED" // folder of an index and corpus that another process of this test searches
+
+// Building an index takes no more memory for a corpus four times as large: passages go to the disk batch by batch.
+func TestIndexMemory(t *testing.T) {
+	peak := func(documents int) uint64 {
+		corpus := filepath.Join(t.TempDir(), "corpus.jsonl")
+		random := rand.New(rand.NewPCG(1, uint64(documents)))
+		var text strings.Builder
+		for i := range documents {
+			fmt.Fprintf(&text, `{"title": "Document %d", "text": "`, i)
+			for range 60 {
+				fmt.Fprintf(&text, "w%d ", random.IntN(5000))
+			}
+			text.WriteString("\"}\n")
+		}
+		if err := write(corpus, []byte(text.String())); err != nil {
+			t.Fatal(err)
+		}
+		text.Reset()
+		before := heapInUse()
+		stop, most := make(chan struct{}), make(chan uint64)
+		go func() {
+			var highest uint64
+			for {
+				highest = max(highest, heapInUse())
+				select {
+				case <-stop:
+					most <- highest
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		}()
+		index, err := keptIndex{corpus, t.TempDir(), func(string) {}}.open(t.Context())
+		close(stop)
+		highest := <-most
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := index.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return highest - before
+	}
+	small, large := peak(2500), peak(10000)
+	t.Logf("%d and %d bytes", small, large)
+	if large > 2*small {
+		t.Errorf("%d documents take %d bytes to index, %d take %d", 2500, small, 10000, large)
+	}
+}
+
+// heapInUse is how many bytes of the heap are taken after a collection of garbage.
+func heapInUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
 
 // TestIndexElsewhere is what that process does.
 func TestIndexElsewhere(t *testing.T) {
