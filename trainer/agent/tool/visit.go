@@ -32,6 +32,8 @@ const (
 	maxSites     = 4096           // whose robots.txt is kept
 )
 
+var errLongAddress = fmt.Errorf("the address has more than %d bytes", maxAddress)
+
 // VisitConfig says which pages Visit may fetch.
 type VisitConfig struct {
 	Hosts    []string       // names: example.org, *.example.org (all below it), * (all); with :PORT if it is not the scheme's
@@ -120,20 +122,23 @@ func (v *Visit) visit(ctx context.Context, address string) (string, error) {
 // parse reads the address of a page and says what is wrong with it.
 func (v *Visit) parse(address string) (*url.URL, error) {
 	if len(address) > maxAddress {
-		return nil, fmt.Errorf("the address has more than %d bytes", maxAddress)
+		return nil, errLongAddress
 	}
 	u, err := url.Parse(strings.TrimSpace(address))
 	if err != nil || u.Host == "" || u.Opaque != "" {
 		return nil, fmt.Errorf("%q is not the address of a page; want one such as https://example.org/page", Truncate(address, 200))
 	}
-	if u.User != nil {
-		return nil, errors.New("an address with a user name cannot be visited")
-	}
 	return u, v.permit(u)
 }
 
-// permit says whether the scheme and the host of an address are allowed, and writes the host as name servers know it.
+// permit says whether an address is allowed, of a call or of a redirect, and writes the host as name servers know it.
 func (v *Visit) permit(u *url.URL) error {
+	if len(u.String()) > maxAddress {
+		return errLongAddress
+	}
+	if u.User != nil {
+		return errors.New("an address with a user name cannot be visited")
+	}
 	if !slices.Contains(v.cfg.Schemes, u.Scheme) {
 		return fmt.Errorf("the scheme of %s is not allowed; allowed are %s", u.Redacted(), strings.Join(v.cfg.Schemes, ", "))
 	}

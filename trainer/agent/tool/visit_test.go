@@ -151,15 +151,17 @@ func TestVisitRedirects(t *testing.T) {
 	})
 	v := visitor(t, at, private)
 	for to, want := range map[string]string{
-		"/b":                          "read as reader (https://example.org)",
-		"http://" + at + "/b":         "read as reader (https://example.org)",
-		"http://" + private + "/":     "127.0.0.2 is not a public address",
-		"http://10.0.0.1/":            "not on the list",
-		"file:///etc/passwd":          "scheme",
-		"/closed/x":                   "robots.txt forbids it",
-		"http://" + at + "/loop":      "more than 5 redirects",
-		"http://" + at + "/?to=/b":    "read as reader (https://example.org)",
-		"//" + private + "/elsewhere": "127.0.0.2 is not a public address",
+		"/b":                            "read as reader (https://example.org)",
+		"http://" + at + "/b":           "read as reader (https://example.org)",
+		"http://" + private + "/":       "127.0.0.2 is not a public address",
+		"http://10.0.0.1/":              "not on the list",
+		"file:///etc/passwd":            "scheme",
+		"/closed/x":                     "robots.txt forbids it",
+		"http://" + at + "/loop":        "more than 5 redirects",
+		"http://" + at + "/?to=/b":      "read as reader (https://example.org)",
+		"//" + private + "/elsewhere":   "127.0.0.2 is not a public address",
+		"http://me:secret@" + at + "/b": "with a user name cannot be visited",
+		"/" + strings.Repeat("b", 2048): "more than 2048 bytes",
 	} {
 		if got := callText(t, v, "url", "http://"+at+"/?to="+url.QueryEscape(to)); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", to, got, want)

@@ -189,7 +189,7 @@ func fanOutQA(row object) (object, error) {
 	return withParts(out, parts)
 }
 
-// asText is a JSON value as a text of JSON.
+// asText is a JSON value as a text of JSON. True and false are yes and no, as in FanOutQA's own evaluation.
 func asText(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("no answer")
@@ -202,8 +202,8 @@ func asText(raw json.RawMessage) (json.RawMessage, error) {
 			return nil, err
 		}
 		for _, x := range list {
-			var piece string
-			if err := scalar(x, &piece); err != nil {
+			piece, err := pieceOf(x)
+			if err != nil {
 				return nil, err
 			}
 			pieces = append(pieces, piece)
@@ -214,16 +214,28 @@ func asText(raw json.RawMessage) (json.RawMessage, error) {
 			return nil, err
 		}
 		for _, key := range slices.Sorted(maps.Keys(fields)) {
-			var piece string
-			if err := scalar(fields[key], &piece); err != nil {
+			piece, err := pieceOf(fields[key])
+			if err != nil {
 				return nil, err
 			}
 			pieces = append(pieces, key+": "+piece)
 		}
 	default:
-		return raw, nil
+		piece, err := pieceOf(raw)
+		return quoted(piece), err
 	}
 	return quoted(strings.Join(pieces, ", ")), nil
+}
+
+// pieceOf is a text, a number, or true or false as a text.
+func pieceOf(raw json.RawMessage) (text string, err error) {
+	switch string(raw) {
+	case "true":
+		return "yes", nil
+	case "false":
+		return "no", nil
+	}
+	return text, scalar(raw, &text)
 }
 
 // webWalkerQA: kind and level are info.hop and info.difficulty_level.

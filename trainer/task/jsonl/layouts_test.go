@@ -107,6 +107,16 @@ func TestNestedAnswers(t *testing.T) {
 	}
 }
 
+// True and false are yes and no, in lists and objects, too.
+func TestAnswersOfYesAndNo(t *testing.T) {
+	for answer, want := range map[string]string{`true`: "yes", `false`: "no", `[true, "a", 2]`: "yes, a, 2", `{"b": false, "a": true}`: "a: yes, b: no", `"true"`: "true"} {
+		rows, err := readRows(write(t, `{"id":"a","question":"?","answer":`+answer+`,"decomposition":[{"question":"b?","answer":`+answer+`}]}`), DefaultFields(), fanOutQA)
+		if err != nil || rows[0].Answer != want || rows[0].Parts[0].Answer != want {
+			t.Errorf("%s: %+v, %v, want %q", answer, rows, err, want)
+		}
+	}
+}
+
 func TestSeparatedValues(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"rows.csv", "id,question,answer\n7,\"a, or\nb?\",\"say \"\"b\"\"\"\n", ""},

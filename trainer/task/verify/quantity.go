@@ -3,11 +3,12 @@ package verify
 import (
 	"math/big"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // newQuantity compares an answer with a reference that is a number with a unit: the same unit, or another of the same
-// dimension, or no unit on one side. Other references are compared as texts, normalised.
+// dimension, or no unit on one side. Other references, also names that hold a number, are compared as texts, normalised.
 func newQuantity(tolerance, relative float64) (Verifier, error) {
 	within, err := newMargin(tolerance, relative)
 	if err != nil {
@@ -16,7 +17,7 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 	texts := sameText(normalize)
 	return comparison(func(reference string, c Case) (bool, error) {
 		want, ok := parseQuantity(reference)
-		if !ok {
+		if !ok || want.named {
 			return texts(reference, c)
 		}
 		got, ok := parseQuantity(conclusion(c.Attempt.Answer))
@@ -40,6 +41,7 @@ type quantity struct {
 	value     *big.Rat // in the unit of the dimension
 	written   *big.Rat // in the unit that is written
 	dimension string   // of the unit: m for lengths, or a unit that is not in units; "": there is none
+	named     bool     // a word that is no unit stands before the number, as in Apollo 11
 }
 
 // parseQuantity reads a text that is a number with words before or after it, which are its unit. ok is false for a text
@@ -56,9 +58,11 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	}
 	q.written = numbers[0].Figure
 	before := strings.TrimRight(text[:at[0][0]], " ")
+	before = strings.TrimSuffix(before, "-")
+	q.named = slices.ContainsFunc(unitWords(before), func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
 	factor := big.NewRat(1, 1)
 	var names []string
-	for _, w := range unitWords(strings.TrimSuffix(before, "-") + " " + text[at[0][1]:]) {
+	for _, w := range unitWords(before + " " + text[at[0][1]:]) {
 		if n, ok := scales[w]; ok {
 			factor.Mul(factor, n)
 			continue
@@ -76,10 +80,11 @@ func parseQuantity(text string) (q quantity, ok bool) {
 // unitWords are the words around a number, in lower case and without filler, each as in the singular. Signs of
 // currencies and of per cent are words of their own.
 func unitWords(text string) (words []string) {
+	text = strings.ReplaceAll(strings.ToLower(text), "us$", "$")
 	for _, sign := range []string{"$", "€", "£", "¥", "₹", "%"} {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
-	for w := range strings.FieldsSeq(perCent.ReplaceAllString(strings.ToLower(text), "%")) {
+	for w := range strings.FieldsSeq(perCent.ReplaceAllString(text, "%")) {
 		w = strings.Trim(w, ".,;:()")
 		singular := strings.TrimSuffix(w, "s")
 		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, and not gas
@@ -94,7 +99,7 @@ func unitWords(text string) (words []string) {
 
 var perCent = regexp.MustCompile(`\bper ?cent\b`)
 
-var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "approximately": true, "of": true}
+var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "around": true, "approximately": true, "of": true}
 
 // scales are words that multiply a number.
 var scales = map[string]*big.Rat{

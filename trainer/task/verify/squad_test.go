@@ -85,6 +85,8 @@ func TestQuantity(t *testing.T) {
 		{"50%", "50 cent", 0, 0, 0}, {"50 cents", "50 cent", 0, 0, 1}, {"50 km per hour", "50 km %", 0, 0, 0}, {"50 km per hour", "50 km per hour", 0, 0, 1},
 		{"6 ft", "2 yards", 0, 0, 1}, {"90 minutes", "1.5 hours", 0, 0, 1},
 		{"5 hrs", "5 hours", 0, 0, 1}, {"5 kg", "5 kgs", 0, 0, 1}, {"5 kms", "5000 m", 0, 0, 1}, {"5 ms", "5 m", 0, 0, 0}, {"5 lbs", "5 pounds", 0, 0, 1}, {"5 gas", "5 ga", 0, 0, 0},
+		{"USS Macdonough (DD-9)", "9", 0, 0, 0}, {"USS Macdonough (DD-9)", "USS Macdonough DD-9", 0, 0, 1}, {"September 17", "17", 0, 0, 0}, {"Apollo 11", "Apollo 12", 1, 0, 0},
+		{"US$ 5 million", "$5,000,000", 0, 0, 1}, {"USD 5", "5", 0, 0, 1}, {"around 5 km", "5 km", 0, 0, 1}, {"-5 °C", "-5", 0, 0, 1},
 	} {
 		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
 		if err != nil {
