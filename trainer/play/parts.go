@@ -172,25 +172,25 @@ func (e *partsExpert) lookUp(p task.SubQuestion) string {
 	if e.search == nil {
 		return p.Answer
 	}
-	words := strings.Fields(strings.TrimRight(p.Question, "?"))
-	narrow := len(words) > 1 && e.s.Chance(e.sloppiness.Narrow)
+	asked := strings.Fields(strings.TrimRight(p.Question, "?"))
+	narrow := len(asked) > 1 && e.s.Chance(e.sloppiness.Narrow)
 	if narrow {
 		half := e.s.IntN(2)
-		words = words[half*len(words)/2 : (half+1)*len(words)/2]
+		asked = asked[half*len(asked)/2 : (half+1)*len(asked)/2]
 	}
 	for {
-		best := closest(e.use(e.search, "query", strings.Join(words, " ")), p)
+		best := closest(e.use(e.search, "query", strings.Join(asked, " ")), p)
 		values := valuesOf(best)
 		others := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == p.Answer })
 		switch {
 		case len(others) > 0 && e.s.Chance(e.sloppiness.Misread):
 			return others[e.s.IntN(len(others))]
-		case slices.Contains(values, p.Answer) || strings.Contains(best, p.Answer):
+		case slices.Contains(values, p.Answer) || len(words(below(best), p.Answer)) > 0:
 			return p.Answer
 		case !narrow || e.s.Chance(e.sloppiness.GiveUp):
 			return notFound
 		}
-		words, narrow = strings.Fields(strings.TrimRight(p.Question, "?")), false
+		asked, narrow = strings.Fields(strings.TrimRight(p.Question, "?")), false
 	}
 }
 
@@ -255,8 +255,7 @@ func wordsOf(text string) []string {
 // valuesOf are what a passage could be quoted for: the pieces between semicolons and line ends below its title, without
 // the name before a colon.
 func valuesOf(passage string) (values []string) {
-	_, text, _ := strings.Cut(passage, "\n")
-	for piece := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ';' || r == '\n' }) {
+	for piece := range strings.FieldsFuncSeq(below(passage), func(r rune) bool { return r == ';' || r == '\n' }) {
 		if _, value, named := strings.Cut(piece, ": "); named {
 			piece = value
 		}
@@ -265,4 +264,10 @@ func valuesOf(passage string) (values []string) {
 		}
 	}
 	return values
+}
+
+// below is the text of a passage below its number and title.
+func below(passage string) string {
+	_, text, _ := strings.Cut(passage, "\n")
+	return text
 }

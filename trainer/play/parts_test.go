@@ -155,6 +155,26 @@ func TestResearcherOfParts(t *testing.T) {
 	}
 }
 
+// A value is found where it is read: not in a passage's number or title, nor within another value.
+func TestFoundIsRead(t *testing.T) {
+	for _, c := range []struct{ answer, found, want string }{
+		{"1", "[1] Curling\nCountry: Peru; Rank: 9; Points: 12", notFound},
+		{"2010", "[1] Curling of 2010\nCountry: Peru", notFound},
+		{"12", "[1] Curling\nPoints: 9; Score: 12–7", "12"},
+		{"Lima", "[1] Peru\nIts capital is Lima, on the coast.", "Lima"},
+		{"Lim", "[1] Peru\nIts capital is Lima, on the coast.", notFound},
+	} {
+		var asked []string
+		q := task.Query{ID: "q", Text: "Which of Peru?", Parts: []task.SubQuestion{{Question: "Which of Peru?", Answer: c.answer}}}
+		d := &Parts{task: parted{queries: []task.Query{q}}, tools: library(&asked, c.found)}
+		for shown := range d.Demonstrations(researcher, 1) {
+			if got := script(t, shown); got[len(got)-1] != c.want {
+				t.Errorf("%q in %q: %q", c.answer, c.found, got)
+			}
+		}
+	}
+}
+
 func TestAloneOfParts(t *testing.T) {
 	got := shown(t, alone, Sloppiness{}, 1, points[0])
 	want := []string{points[0].Text, "> search: What is the Points of Chad in Curling", "< " + ranking,
