@@ -111,6 +111,7 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 	r := store.Result{Calls: len(said)}
 	for i, s := range said {
 		t := w.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
+		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && w.unjudged(c.phase, q)
 		score, err := w.programScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
@@ -126,9 +127,10 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 	return w.member.Complete(ctx, v, r)
 }
 
-// programScore is a call's expert score: the program's own, or the task's. A call of an invalid format has none.
+// programScore is a call's expert score: the program's own, or the task's. A call of an invalid format has none, nor has
+// one that is unjudged.
 func (w *worker) programScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
-	if !t.FormatValid {
+	if !t.FormatValid || t.unjudged {
 		return nil, nil
 	}
 	if end.Scores != nil {

@@ -101,7 +101,7 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 		counted = counted && known
 		r.Values["rows_rewritten"] += float64(len(t.More))
 		malformed.add(float64(t.Malformed))
-		if !w.main {
+		if !w.main && !t.unjudged {
 			expert.add(orZero(t.expert))
 		}
 	}

@@ -271,9 +271,9 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
-	held := &trajectory{Trajectory: t, task: v.Task}
+	held := &trajectory{Trajectory: t, task: v.Task, unjudged: w.unjudged(c.phase, q)}
 	r := store.Result{Text: answerText(t)}
-	if t.FormatValid {
+	if t.FormatValid && !held.unjudged {
 		score, err := w.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
@@ -306,6 +306,12 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 		a.Conversation = append(a.Conversation, task.Message{Role: turn.Role, Text: turn.Text})
 	}
 	return a
+}
+
+// unjudged says whether the answers to sub-tasks of q have no score: those of a held-out question without parts, where parts
+// are what they are compared with. Training's questions have parts.
+func (w *worker) unjudged(p store.Phase, q task.Query) bool {
+	return p.Evaluates() && w.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
 }
 
 // expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.

@@ -91,9 +91,10 @@ type experience struct {
 // trajectory is one conversation with what its reward is made of.
 type trajectory struct {
 	agent.Trajectory
-	program string   // what the program that played the rollout wrote for people
-	task    string   // the question or sub-task it started from
-	expert  *float64 // a sub-agent's own score; nil where the format is invalid
+	program  string   // what the program that played the rollout wrote for people
+	task     string   // the question or sub-task it started from
+	expert   *float64 // a sub-agent's own score; nil where the format is invalid, and where it is unjudged
+	unjudged bool     // a held-out question has nothing to compare a sub-agent's answer with
 }
 
 // agree returns, by query, the outcomes of the rollouts that are complete: verified, and with every trajectory

@@ -22,7 +22,7 @@ type Settings struct {
 	Seed        uint64          // of the training order
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
-	NeedParts   bool            // a row without parts is an error
+	NeedParts   bool            // a training row without parts is an error
 }
 
 // Set is a further file of held-out queries. Evaluations report each set by its name.
@@ -79,7 +79,7 @@ func Open(s Settings) (*Task, error) {
 	for _, further := range s.Sets {
 		rows, err := s.read(further.Path, further.Layout)
 		if err == nil {
-			err = t.add(further.Name, rows, s.NeedParts)
+			err = t.add(further.Name, rows)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("evaluation set %s: %w", further.Name, err)
@@ -113,7 +113,10 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 		t.sub = t.main
 	}
 	for i, r := range train {
-		if err := t.place(splitTrain, r, place{false, i}, s.NeedParts); err != nil {
+		if s.NeedParts && len(r.Parts) == 0 {
+			return nil, fmt.Errorf("%s: the training row %s has no parts, with which sub-agents' answers are to be compared", name, r.ID)
+		}
+		if err := t.place(splitTrain, r, place{false, i}); err != nil {
 			return nil, err
 		}
 	}
@@ -124,14 +127,14 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 		}
 		t.stages = append(t.stages, added)
 	}
-	return t, t.add("", eval, s.NeedParts)
+	return t, t.add("", eval)
 }
 
 // add adds the rows of a set to eval.
-func (t *Task) add(name string, rows []Row, needParts bool) error {
+func (t *Task) add(name string, rows []Row) error {
 	added := set{name, len(t.eval), len(rows)}
 	for i, r := range rows {
-		if err := t.place(added.split(), r, place{true, added.first + i}, needParts); err != nil {
+		if err := t.place(added.split(), r, place{true, added.first + i}); err != nil {
 			return err
 		}
 	}
@@ -147,10 +150,7 @@ func (s set) split() string {
 	return splitEval + "." + s.name
 }
 
-func (t *Task) place(split string, r Row, at place, needParts bool) error {
-	if needParts && len(r.Parts) == 0 {
-		return fmt.Errorf("%s: the %s row %s has no parts, with which sub-agents' answers are to be compared", t.name, split, r.ID)
-	}
+func (t *Task) place(split string, r Row, at place) error {
 	id := split + "-" + r.ID
 	if _, taken := t.byID[id]; taken {
 		return fmt.Errorf("%s: two sets have a query %s: rename one of the sets", t.name, id)

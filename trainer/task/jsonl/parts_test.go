@@ -25,8 +25,11 @@ func TestReadParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	bare := write(t, `{"question":"a?","answer":"1","parts":[]}`)
-	if _, err := Open(Settings{Train: bare, Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err == nil || !strings.Contains(err.Error(), "row row-000001 has no parts") {
+	if _, err := Open(Settings{Train: bare, Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err == nil || !strings.Contains(err.Error(), "training row row-000001 has no parts") {
 		t.Errorf("a row without parts: %v", err)
+	}
+	if _, err := Open(Settings{Train: write(t, row), Eval: bare, Fields: DefaultFields(), Main: v, NeedParts: true}); err != nil {
+		t.Errorf("a held-out row without parts: %v", err)
 	}
 	for parts, want := range map[string]string{
 		`{"question":"a?"}`: "must be a list",
