@@ -30,7 +30,6 @@ type Evaluation struct {
 	Records []metrics.Record // one an agent, main first
 	Samples int              // rollouts of each query
 	Answers []Answers        // none where rollouts have no score, and where the main agent is elsewhere
-	apart   bool             // of one agent: the others' records are elsewhere
 
 	Difference *Difference // to another evaluation of the same questions; nil: none
 }
@@ -58,18 +57,20 @@ func (e Evaluation) Scores() []metrics.Score {
 // costs are the tokens that all agents read and wrote for a question, and the seconds that it took: those of the whole
 // evaluation, in which conversations go on side by side, divided by its questions.
 func (e Evaluation) costs() (tokens, seconds float64, known bool) {
-	questions := 0
+	questions := 0.
 	for _, s := range e.Scores() {
-		if s.By == "" {
-			questions += s.Questions
+		if s.By != "" {
+			continue
 		}
+		if s.Tokens == 0 {
+			return 0, 0, false
+		}
+		questions, tokens = questions+float64(s.Questions), tokens+float64(s.Questions*s.Samples)*s.Tokens
 	}
-	known = questions > 0 && !e.apart
 	for _, r := range e.Records {
-		n, ok := r.Values["tokens"]
-		tokens, seconds, known = tokens+n, max(seconds, r.Values["rollout_seconds"]), known && ok
+		seconds = max(seconds, r.Values["rollout_seconds"])
 	}
-	return tokens / float64(questions), seconds / float64(questions), known
+	return tokens / questions, seconds / questions, questions > 0
 }
 
 // JSON is the evaluation as an object, indented.
@@ -124,7 +125,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, "eval", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir), apart: len(t.workers) < len(cfg.AgentNames())}
+		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir)}
 		return t.each(ctx, func(w *worker, ctx context.Context) error {
 			answers, err := w.holdOut(ctx, from.Step)
 			if err != nil {

@@ -135,8 +135,11 @@ func TestEvaluateApart(t *testing.T) {
 			if got.Agent == "planner" && (len(e.Answers) != 12 || got.Values["accuracy"] != want.Values["accuracy"]) || got.Values["sampled_tokens"] != want.Values["sampled_tokens"] {
 				t.Errorf("%s: %v, the run's own %v", got.Agent, got.Values, want.Values)
 			}
-			if text, err := e.JSON(); err != nil || strings.Contains(string(text), "tokens_per_question") {
-				t.Errorf("%v: the tokens of one agent are those of a question in %s", err, text)
+			if got.Agent == "planner" {
+				costAgrees(t, e.Scores(), seen.find(t, "eval", 1, "planner"), seen.find(t, "eval", 1, "researcher"))
+			}
+			if text, err := e.JSON(); err != nil || strings.Contains(string(text), "tokens_per_question") != (got.Agent == "planner") {
+				t.Errorf("%s: %v: what a question cost is for the main agent's to say: %s", got.Agent, err, text)
 			}
 		}
 	}
@@ -156,6 +159,24 @@ func TestEvaluateApart(t *testing.T) {
 	<-failed
 	if err := Train(t.Context(), of["planner"], Options{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
 		t.Errorf("the run, which was complete: %v", err)
+	}
+}
+
+// costAgrees compares the tokens of an evaluation's scores, which the main agent's worker has from all agents, with those that
+// the workers counted themselves.
+func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) {
+	t.Helper()
+	var of, want float64
+	for _, s := range scores {
+		if s.By == "" {
+			of += s.Tokens * float64(s.Questions*s.Samples)
+		}
+	}
+	for _, r := range agents {
+		want += r.Values["tokens"]
+	}
+	if of == 0 || math.Abs(of-want) > 1e-6*want {
+		t.Errorf("the answers of an evaluation took %v tokens, its agents %v", of, want)
 	}
 }
 

@@ -40,11 +40,13 @@ func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Quer
 	if played.Failed != nil {
 		t.Finish, t.FormatValid = agent.FinishProgram, false
 	}
-	lost, err := w.endCalls(ctx, c.phase, &t, played)
-	if err != nil {
+	var lost unscored
+	var read spent
+	read.add(sizeOf(t.Trajectory))
+	if err := w.endCalls(ctx, c.phase, &t, played, &lost, &read); err != nil {
 		return err
 	}
-	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Unscored: lost.first()}
+	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
 	}
@@ -79,9 +81,9 @@ func (w *worker) scoreProgram(ctx context.Context, q task.Query, t *trajectory, 
 	return err
 }
 
-// endCalls tells the sub-agents that a program has ended, and takes over how often each was called.
-func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played) (*unscored, error) {
-	var lost unscored
+// endCalls tells the sub-agents that a program has ended, and takes over how often each was called, which calls have no score, and the
+// tokens of all.
+func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	for _, sub := range w.cfg.Subs() {
@@ -95,11 +97,12 @@ func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, pla
 			defer mu.Unlock()
 			if r.Calls > 0 {
 				t.Calls[sub.Name] = r.Calls
+				read.add(r.Tokens)
 			}
 			return err
 		})
 	}
-	return &lost, g.Wait()
+	return g.Wait()
 }
 
 // endOfProgram ends an attempt of a program for this sub-agent: its conversations become trajectories, which stay here.
@@ -109,8 +112,10 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 		return err
 	}
 	r := store.Result{Calls: len(said)}
+	var read spent
 	for i, s := range said {
 		t := w.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
+		read.add(sizeOf(t.Trajectory))
 		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && w.unjudged(c.phase, q)
 		score, err := w.programScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
@@ -124,6 +129,7 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 		t.expert = score
 		c.add(&t)
 	}
+	r.Tokens = read.total()
 	return w.member.Complete(ctx, v, r)
 }
 

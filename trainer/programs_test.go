@@ -308,12 +308,12 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 // which are lost in the middle, leave the run with the weights and the numbers that our own conversations leave it with.
 func TestProgramEqualsConversation(t *testing.T) {
 	own := t.TempDir()
-	wanted := mustTrain(t, wordProblems(t, own), Options{})
+	wanted := mustTrain(t, wordProblems(t, own, "eval.every=3"), Options{})
 	if v := wanted.find(t, "step", 2, "solver"); v.Values["trajectories"] == 0 || v.Values["grad_norm"] == 0 {
 		t.Fatalf("the solver learned nothing: %v", v.Values)
 	}
 	dir := t.TempDir()
-	cfg := wordProblems(t, dir, "task.program.elsewhere=true", "gateway.token_env=T", "task.program.lease=5s")
+	cfg := wordProblems(t, dir, "eval.every=3", "task.program.elsewhere=true", "gateway.token_env=T", "task.program.lease=5s")
 	g := serveGateway(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -335,6 +335,10 @@ func TestProgramEqualsConversation(t *testing.T) {
 		t.Fatalf("%v, programs: %v\n%s", err, failed, seen)
 	}
 	sameNumbers(t, seen.numbers(), wanted.numbers())
+	for _, run := range []*recorder{seen, wanted} {
+		main := run.find(t, "eval", 3, "planner")
+		costAgrees(t, main.Scores, main, run.find(t, "eval", 3, "solver"))
+	}
 	for step := int64(1); step <= 3; step++ {
 		sameWeights(t, digests(t, dir, step), digests(t, own, step))
 	}

@@ -141,10 +141,12 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 		return w.attemptByProgram(ctx, c, q, k)
 	}
 	var lost unscored
+	var read spent
 	t, err := w.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
 		r, err := w.member.Call(ctx, v) // another server's worker answers
 		lost.add(v, r.Failed)
+		read.add(r.Tokens)
 		if err == nil && r.Failed != "" && r.Text == "" {
 			err = &agent.UnansweredError{Agent: d.Agent, Err: errors.New(r.Failed)}
 		}
@@ -154,7 +156,8 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 	if err != nil && silent == nil {
 		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Unscored: lost.first()}
+	read.add(sizeOf(t))
+	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
 	if silent != nil {
 		o.Failed = reasonOf(silent)
 		return w.member.PublishOutcome(ctx, c.phase, o)
@@ -272,7 +275,7 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
 	held := &trajectory{Trajectory: t, task: v.Task, unjudged: w.unjudged(c.phase, q)}
-	r := store.Result{Text: answerText(t)}
+	r := store.Result{Text: answerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !held.unjudged {
 		score, err := w.expertScore(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
@@ -285,6 +288,37 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	}
 	c.add(held)
 	return w.member.Complete(ctx, v, r)
+}
+
+// spent gathers how many tokens each conversation of a rollout read and wrote.
+type spent struct {
+	mu     sync.Mutex
+	tokens []int
+}
+
+func (s *spent) add(tokens int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens = append(s.tokens, tokens)
+}
+
+func (s *spent) total() int { return totalTokens(s.tokens) }
+
+// totalTokens adds up numbers of tokens, of which 0 is not known. Then the total is not known either.
+func totalTokens(tokens []int) (total int) {
+	for _, n := range tokens {
+		if n == 0 {
+			return 0
+		}
+		total += n
+	}
+	return total
+}
+
+// sizeOf is the number of tokens of a conversation; 0: not known.
+func sizeOf(t agent.Trajectory) int {
+	tokens, _, _ := t.Size()
+	return tokens
 }
 
 // answerText is what the caller is told. An answer counts as one even where the format is invalid for a call

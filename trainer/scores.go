@@ -19,7 +19,8 @@ import (
 type answered struct {
 	query   task.Query
 	correct []float64
-	calls   int // of sub-agents, in all answers
+	calls   int   // of sub-agents, in all answers
+	tokens  []int // of all agents, in each answer
 }
 
 // scoresOf sums up an evaluation in which every rollout has a score: each set as a whole, then by what its questions have
@@ -82,6 +83,7 @@ func scoreOf(questions []answered, s metrics.Score, seed uint64) metrics.Score {
 	means := make([]float64, len(questions))
 	right := map[int]int64{}
 	var accuracy, calls mean
+	var tokens []int
 	for i, q := range questions {
 		var own mean
 		n := 0
@@ -93,8 +95,10 @@ func scoreOf(questions []answered, s metrics.Score, seed uint64) metrics.Score {
 		means[i] = own.value()
 		accuracy.add(own.value())
 		calls.add(float64(q.calls) / float64(s.Samples))
+		tokens = append(tokens, q.tokens...)
 	}
 	s.Accuracy, s.Calls = accuracy.value(), calls.value()
+	s.Tokens = float64(totalTokens(tokens)) / float64(s.Questions*s.Samples)
 	s.Interval = bootstrap(means, seed, s.Set+"\x00"+s.By+"\x00"+s.Of)
 	for k := 1; k <= s.Samples; k = nextK(k, s.Samples) {
 		var best mean
@@ -170,6 +174,7 @@ func answersOf(questions []task.Query, outcomes []store.Outcome, samples int) []
 	for _, o := range outcomes {
 		q := &all[at[o.Query]]
 		q.correct[o.Rollout] = o.Correct
+		q.tokens = append(q.tokens, o.Tokens)
 		for _, n := range o.Calls {
 			q.calls += n
 		}
@@ -181,14 +186,14 @@ func answersOf(questions []task.Query, outcomes []store.Outcome, samples int) []
 func scoreTable(scores []metrics.Score) string {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "questions\tn\taccuracy\t95 %\tpass@k\tbest of k\tcalls")
+	fmt.Fprintln(t, "questions\tn\taccuracy\t95 %\tpass@k\tbest@k\tcalls\ttokens")
 	for _, s := range scores {
 		name := cmp.Or(s.Set, "task.eval")
 		if s.By != "" {
 			name = fmt.Sprintf("  %s %s", s.By, cmp.Or(metrics.Printable(s.Of), "-"))
 		}
-		fmt.Fprintf(t, "%.20s\t%d\t%.4f\t%.3f - %.3f\t%.4f\t%.4f\t%.2f\n", name, s.Questions, s.Accuracy, s.Interval[0], s.Interval[1],
-			s.Pass[s.Samples], s.Best[s.Samples], s.Calls)
+		fmt.Fprintf(t, "%.20s\t%d\t%.4f\t%.3f-%.3f\t%.4f\t%.4f\t%.2f\t%s\n", name, s.Questions, s.Accuracy, s.Interval[0], s.Interval[1],
+			s.Pass[s.Samples], s.Best[s.Samples], s.Calls, figure(s.Tokens, s.Tokens > 0, 0))
 	}
 	t.Flush()
 	return b.String()

@@ -73,9 +73,10 @@ func TestScores(t *testing.T) {
 		{ID: "c", Kind: "hop", Parts: []task.SubQuestion{part, part}}, {ID: "d", Set: "hard", Level: "3"},
 	}
 	var outcomes []store.Outcome
+	tokens := map[string]int{"a": 10, "b": 0, "c": 20, "d": 30} // those of b are not known
 	for id, correct := range map[string][]float64{"a": {1, 0}, "b": {0, 0}, "c": {0.5, 1}, "d": {1, 1}} {
 		for k, c := range correct {
-			outcomes = append(outcomes, store.Outcome{Query: id, Rollout: k, Correct: c, Calls: map[string]int{"x": k, "y": 1}})
+			outcomes = append(outcomes, store.Outcome{Query: id, Rollout: k, Correct: c, Calls: map[string]int{"x": k, "y": 1}, Tokens: tokens[id] * (k + 1)})
 		}
 	}
 	got := scoresOf(answersOf(questions, outcomes, 2), 1)
@@ -85,12 +86,13 @@ func TestScores(t *testing.T) {
 		mean, pass2    float64
 		best1, best2   float64
 		callsPerAnswer float64
+		tokens         float64
 	}
 	want := []row{
-		{"", "", "", 3, 2.5 / 6, 2.0 / 3, 2.5 / 6, 2.0 / 3, 1.5},
-		{"", "kind", "hop", 2, 0.625, 1, 0.625, 1, 1.5}, {"", "kind", "sum", 1, 0, 0, 0, 0, 1.5},
-		{"", "parts", "2", 2, 0.625, 1, 0.625, 1, 1.5}, {"", "parts", "10", 1, 0, 0, 0, 0, 1.5},
-		{"hard", "", "", 1, 1, 1, 1, 1, 1.5},
+		{"", "", "", 3, 2.5 / 6, 2.0 / 3, 2.5 / 6, 2.0 / 3, 1.5, 0},
+		{"", "kind", "hop", 2, 0.625, 1, 0.625, 1, 1.5, 22.5}, {"", "kind", "sum", 1, 0, 0, 0, 0, 1.5, 0},
+		{"", "parts", "2", 2, 0.625, 1, 0.625, 1, 1.5, 22.5}, {"", "parts", "10", 1, 0, 0, 0, 0, 1.5, 0},
+		{"hard", "", "", 1, 1, 1, 1, 1, 1.5, 45},
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%+v", got)
@@ -99,7 +101,7 @@ func TestScores(t *testing.T) {
 	for i, w := range want {
 		g := got[i]
 		if g.Set != w.set || g.By != w.by || g.Of != w.of || g.Questions != w.n || g.Samples != 2 || !near(g.Accuracy, w.mean) || !near(g.Pass[2], w.pass2) ||
-			!near(g.Best[1], w.best1) || !near(g.Best[2], w.best2) || !near(g.Calls, w.callsPerAnswer) || g.Interval[0] > g.Accuracy || g.Interval[1] < g.Accuracy {
+			!near(g.Best[1], w.best1) || !near(g.Best[2], w.best2) || !near(g.Calls, w.callsPerAnswer) || !near(g.Tokens, w.tokens) || g.Interval[0] > g.Accuracy || g.Interval[1] < g.Accuracy {
 			t.Errorf("%+v, want %+v", g, w)
 		}
 	}
@@ -110,16 +112,16 @@ func TestScores(t *testing.T) {
 
 func TestEvaluationOfSets(t *testing.T) {
 	scores := []metrics.Score{
-		{Questions: 3, Samples: 4, Accuracy: 0.5, Interval: [2]float64{0.2, 0.8}, Pass: map[int]float64{4: 0.75}, Best: map[int]float64{4: 0.8}, Calls: 2.25},
+		{Questions: 3, Samples: 4, Accuracy: 0.5, Interval: [2]float64{0.2, 0.8}, Pass: map[int]float64{4: 0.75}, Best: map[int]float64{4: 0.8}, Calls: 2.25, Tokens: 60},
 		{By: "kind", Of: "a kind with a name that is far too long for a column", Questions: 2, Samples: 4, Pass: map[int]float64{}, Best: map[int]float64{}},
-		{Set: "hard", Questions: 1, Samples: 4, Accuracy: 0.25, Pass: map[int]float64{}, Best: map[int]float64{}},
+		{Set: "hard", Questions: 1, Samples: 4, Accuracy: 0.25, Pass: map[int]float64{}, Best: map[int]float64{}, Tokens: 20},
 	}
 	e := Evaluation{StepDir: "step-000030", Samples: 4, Records: []metrics.Record{
 		{Agent: "planner", Values: map[string]float64{"accuracy": 0.5, "tokens": 600, "rollout_seconds": 8}, Scores: scores},
 		{Agent: "researcher", Values: map[string]float64{"tokens": 200, "rollout_seconds": 7}},
 	}}
 	text := e.String()
-	for _, want := range []string{"task.eval", "0.200 - 0.800", "  kind a kind with a", "hard", "0.2500", "a question cost 200 tokens and 2.00 seconds"} {
+	for _, want := range []string{"task.eval", "0.200-0.800", "  kind a kind with a", "hard", "0.2500", "a question cost 200 tokens and 2.00 seconds"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

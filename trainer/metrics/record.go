@@ -29,12 +29,13 @@ type Score struct {
 	By        string          `json:"by,omitempty"`  // what the questions have in common: "kind", "level" or "parts"; "": nothing
 	Of        string          `json:"of,omitempty"`  // which kind, level or number of parts
 	Questions int             `json:"questions"`
-	Samples   int             `json:"samples"`  // answers to each
-	Accuracy  float64         `json:"accuracy"` // mean correctness
-	Interval  [2]float64      `json:"interval"` // 95 % of the accuracies of questions drawn again, with replacement
-	Pass      map[int]float64 `json:"pass"`     // by k: probability that one of k answers is right
-	Best      map[int]float64 `json:"best"`     // by k: expected correctness of the best of k answers
-	Calls     float64         `json:"calls"`    // of sub-agents in one answer
+	Samples   int             `json:"samples"`          // answers to each
+	Accuracy  float64         `json:"accuracy"`         // mean correctness
+	Interval  [2]float64      `json:"interval"`         // 95 % of the accuracies of questions drawn again, with replacement
+	Pass      map[int]float64 `json:"pass"`             // by k: probability that one of k answers is right
+	Best      map[int]float64 `json:"best"`             // by k: expected correctness of the best of k answers
+	Calls     float64         `json:"calls"`            // of sub-agents in one answer
+	Tokens    float64         `json:"tokens,omitempty"` // that all agents read and wrote for one answer; 0: not known
 }
 
 // place is the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.

@@ -57,9 +57,10 @@ them as a table or, with ` + "`--json`" + `, as JSON, and the report shows those
 | ` + "`pass`" + ` | by k: unbiased estimate of the probability that one of k answers is right (correctness 1), up to ` + "`samples`" + ` |
 | ` + "`best`" + ` | by k: expected correctness of the best of k answers. Equal to ` + "`pass`" + ` where correctness is 0 or 1 |
 | ` + "`calls`" + ` | calls of sub-agents in one answer |
+| ` + "`tokens`" + ` | tokens that all agents read and wrote for one answer; absent where a hosted model's server does not say |
 
 ` + "`mgrpo eval`" + ` also says what a question cost: the tokens that all agents read and wrote for its samples, and seconds, those of the whole
-evaluation divided by its questions, since conversations go on side by side; with ` + "`--agent`" + ` it does not, since the other agents' tokens are elsewhere.
+evaluation divided by its questions, since conversations go on side by side; with ` + "`--agent`" + ` the main agent's does.
 `
 
 // page is docs/metrics.md.

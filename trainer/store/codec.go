@@ -114,11 +114,11 @@ func (v *Invocation) check() error {
 }
 
 func (r *Result) check() error {
-	return errors.Join(checkText("an answer", r.Text), checkText("a reason", r.Failed), checkID("-", r.Calls))
+	return errors.Join(checkText("an answer", r.Text), checkText("a reason", r.Failed), checkID("-", r.Calls, r.Tokens))
 }
 
 func (o *Outcome) check() error {
-	err := errors.Join(checkID(o.Query, o.Rollout), checkText("an answer", o.Answer), checkText("a reason", o.Failed), checkText("a reason", o.Unscored))
+	err := errors.Join(checkID(o.Query, o.Rollout, o.Tokens), checkText("an answer", o.Answer), checkText("a reason", o.Failed), checkText("a reason", o.Unscored))
 	for _, x := range []float64{o.Correct, o.Reward} {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a score; report the rollout as failed", o.ID(), x))

@@ -25,7 +25,7 @@ import (
 
 // ProtocolVersion is the version of keys, values and scripts. Workers of different protocol versions refuse to train
 // together.
-const ProtocolVersion = 6
+const ProtocolVersion = 7
 
 // Options says which store to open and how long to wait.
 type Options struct {

@@ -54,7 +54,8 @@ func (v Invocation) ID() string {
 // Result is a sub-agent's answer. Failed is the reason why there is no answer, and Text is then the message to the caller.
 type Result struct {
 	Text   string `json:"text"`
-	Calls  int    `json:"calls,omitempty"` // of an End: d_k, the calls that the attempt made
+	Calls  int    `json:"calls,omitempty"`  // of an End: d_k, the calls that the attempt made
+	Tokens int    `json:"tokens,omitempty"` // that the sub-agent read and wrote; 0: not known
 	Failed string `json:"failed,omitempty"`
 }
 
@@ -67,6 +68,7 @@ type Outcome struct {
 	Reward  float64        `json:"reward"`  // the main agent's reward
 	Answer  string         `json:"answer,omitempty"`
 	Calls   map[string]int `json:"calls,omitempty"`  // d_k of each sub-agent
+	Tokens  int            `json:"tokens,omitempty"` // that all agents read and wrote; 0: not known
 	Failed  string         `json:"failed,omitempty"` // why the rollout failed; the other results are then ignored
 
 	Unscored string `json:"unscored,omitempty"` // why a call could not be scored; training leaves the rollout out, evaluation counts its score

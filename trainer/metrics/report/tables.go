@@ -117,7 +117,7 @@ func (r *run) evaluations() table {
 
 // scores returns a table of the last evaluation by set, kind, level and number of parts.
 func (r *run) scores() table {
-	t := table{Head: []string{"questions", "n", "accuracy", "95 %", "pass@N", "best of N", "d_k"}}
+	t := table{Head: []string{"questions", "n", "accuracy", "95 %", "pass@N", "best of N", "d_k", "tokens"}}
 	var last []metrics.Score
 	for _, l := range r.records {
 		if l.Kind == metrics.KindEval && len(l.Scores) > 1 {
@@ -129,8 +129,12 @@ func (r *run) scores() table {
 		if s.By != "" {
 			name += ", " + s.By + " " + cmp.Or(s.Of, "–")
 		}
+		tokens := "–"
+		if s.Tokens > 0 {
+			tokens = fmt.Sprintf("%.0f", s.Tokens)
+		}
 		t.Rows = append(t.Rows, []string{name, fmt.Sprint(s.Questions), fmt.Sprintf("%.3f", s.Accuracy), fmt.Sprintf("%.3f – %.3f", s.Interval[0], s.Interval[1]),
-			fmt.Sprintf("%.3f (N = %d)", s.Pass[s.Samples], s.Samples), fmt.Sprintf("%.3f", s.Best[s.Samples]), fmt.Sprintf("%.2f", s.Calls)})
+			fmt.Sprintf("%.3f (N = %d)", s.Pass[s.Samples], s.Samples), fmt.Sprintf("%.3f", s.Best[s.Samples]), fmt.Sprintf("%.2f", s.Calls), tokens})
 	}
 	return t
 }
