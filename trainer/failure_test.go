@@ -203,6 +203,18 @@ func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return u.Task.VerifySub(ctx, q, a)
 }
 
+// onlyStepsHaveExpertScores: step 1 has an expert score, the evaluation after it has none, and called the researcher.
+func onlyStepsHaveExpertScores(t *testing.T, seen *recorder) {
+	t.Helper()
+	e := seen.find(t, "eval", 1, "researcher").Values
+	if score, ok := e["expert_mean"]; ok || e["calls_mean"] == 0 {
+		t.Errorf("an expert score of %v, of %v calls a rollout", score, e["calls_mean"])
+	}
+	if _, ok := seen.find(t, "step", 1, "researcher").Values["expert_mean"]; !ok {
+		t.Error("no expert score of the step, whose calls have theirs")
+	}
+}
+
 // TestNoExpertScoreWithoutParts: where parts are what sub-agents' answers are compared with, those to a held-out question
 // without parts are not verified, and the evaluation has no expert score of them. Training's are verified.
 func TestNoExpertScoreWithoutParts(t *testing.T) {
@@ -213,13 +225,7 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 	}
 	cfg.Task.Expert.Kind = "parts" // the queries of this task have none
 	seen := mustTrain(t, cfg, Options{Task: unsure{real.(*research.Task)}})
-	e := seen.find(t, "eval", 1, "researcher").Values
-	if score, ok := e["expert_mean"]; ok || e["calls_mean"] == 0 {
-		t.Errorf("an expert score of %v, of %v calls a rollout", score, e["calls_mean"])
-	}
-	if _, ok := seen.find(t, "step", 1, "researcher").Values["expert_mean"]; !ok {
-		t.Error("no expert score of the step, whose calls have theirs")
-	}
+	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); strings.Contains(notes, "expert score unknown") || strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("an answer was verified: %s", notes)
 	}
@@ -233,13 +239,7 @@ func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := mustTrain(t, cfg, Options{Task: unsure{real.(*research.Task)}})
-	e := seen.find(t, "eval", 1, "researcher").Values
-	if score, ok := e["expert_mean"]; ok || e["calls_mean"] == 0 {
-		t.Errorf("an expert score of %v, of %v calls a rollout", score, e["calls_mean"])
-	}
-	if _, ok := seen.find(t, "step", 1, "researcher").Values["expert_mean"]; !ok {
-		t.Error("no expert score of the step, whose calls have theirs")
-	}
+	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); !strings.Contains(notes, "evaluation 1: expert score unknown: ") || !strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("no word of it in %s", notes)
 	}
