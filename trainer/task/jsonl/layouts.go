@@ -235,7 +235,8 @@ func pieceOf(raw json.RawMessage) (text string, err error) {
 	case "false":
 		return "no", nil
 	}
-	return text, scalar(raw, &text)
+	err = scalar(raw, &text)
+	return text, err
 }
 
 // webWalkerQA: kind and level are info.hop and info.difficulty_level.

@@ -195,7 +195,8 @@ func list(object map[string]json.RawMessage) string {
 // readAnswer reads the accepted answer, or a list of accepted answers, of which the first stands for all.
 func readAnswer(raw json.RawMessage) (answer string, accepted []string, err error) {
 	if raw[0] != '[' {
-		return answer, nil, scalar(raw, &answer)
+		err = scalar(raw, &answer)
+		return answer, nil, err
 	}
 	var answers []json.RawMessage
 	if err := json.Unmarshal(raw, &answers); err != nil {
