@@ -60,7 +60,7 @@ them as a table or, with ` + "`--json`" + `, as JSON, and the report shows those
 | ` + "`tokens`" + ` | tokens that all agents read and wrote for one answer; absent where a hosted model's server does not say |
 
 ` + "`mgrpo eval`" + ` also says what a question cost: the tokens that all agents read and wrote for its samples, and seconds, those of the whole
-evaluation divided by its questions, since conversations go on side by side; with ` + "`--agent`" + ` the main agent's does.
+evaluation divided by its questions, since conversations go on side by side. With ` + "`--agent`" + ` only the main agent's process says it.
 `
 
 // page is docs/metrics.md.
