@@ -12,7 +12,7 @@ func TestFactorsAreRounded(t *testing.T) {
 	product := func() (got float64) {
 		do(t, d, func(s *Scope) {
 			a := s.Full(Float32, 1+1./512, 512, 512)
-			got = float64s(a.MatMul(s.Full(Float32, 1, 512, 512)))[0]
+			s.Training(func() { got = float64s(Linear(a, s.Full(Float32, 1, 512, 512), nil))[0] })
 		})
 		return got
 	}
@@ -35,7 +35,7 @@ func TestFactorsAreRounded(t *testing.T) {
 func TestTrainingRoundsAlike(t *testing.T) {
 	d := openOn(t, "cpu")
 	if !RoundFactors(true) {
-		t.Skip("LibTorch rounds no factors on this processor")
+		t.Skip("neither AMX nor avx512_bf16")
 	}
 	defer RoundFactors(false)
 	do(t, d, func(s *Scope) {
@@ -48,6 +48,65 @@ func TestTrainingRoundsAlike(t *testing.T) {
 		})
 		if exact := product(); with != 512 || without != 512 || exact != 513 {
 			t.Errorf("%v with gradients, %v without, %v outside of training", with, without, exact)
+		}
+	})
+}
+
+// Of a linear layer, and of a head with its loss, products round forwards and backwards.
+func TestGradientsAreOfRoundedFactors(t *testing.T) {
+	d := openOn(t, "cpu")
+	if !RoundFactors(true) {
+		t.Skip("neither AMX nor avx512_bf16")
+	}
+	defer RoundFactors(false)
+	all := func(what string, x *Tensor, want float64) {
+		t.Helper()
+		for i, got := range float64s(x) {
+			if got != want {
+				t.Fatalf("%s %d is %v, want %v", what, i, got, want)
+			}
+		}
+	}
+	do(t, d, func(s *Scope) {
+		ones := func(rows, columns int64) *Tensor { return s.Full(Float32, 1+1./512, rows, columns) }
+		x, w, b := ones(33, 70), ones(45, 70), s.Full(Float32, 2, 45)
+		for _, p := range []*Tensor{x, w, b} {
+			p.RequireGrad(true)
+		}
+		for turn := range 2 { // the first makes the gradient of w, the second adds to it
+			s.Training(func() {
+				s.Grad(true, func() {
+					y := Linear(x, w, b)
+					all("y", y, 70+2)
+					Backward([]*Tensor{y}, []*Tensor{ones(33, 45)})
+				})
+			})
+			all("dx", x.Grad(), 45*float64(turn+1))
+			all("dw", w.Grad(), 33*float64(turn+1))
+		}
+	})
+	do(t, d, func(s *Scope) {
+		p := newHeadProblemOf(s, Float32, 60, 110) // LibTorch rounds no small ones
+		rounded := func(x *Tensor) *Tensor { return x.To(BFloat16).To(Float32) }
+		loss := func(h, w *Tensor) (logp, dw []float64) {
+			w.RequireGrad(true)
+			w.SetGrad(s.Zeros(Float32, w.Shape()...))
+			var got HeadLoss
+			var err error
+			s.Training(func() { got, err = LinearPolicyLoss(h, w, p.targets, 0.8, 3, p.batch, p.config) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return float64s(got.LogProb), float64s(w.Grad())
+		}
+		logp, dw := loss(p.h, p.w)
+		sameLogp, sameDw := loss(rounded(p.h), rounded(p.w))
+		if !slices.Equal(logp, sameLogp) || !slices.Equal(dw, sameDw) {
+			t.Error("the loss or its gradient is another than that of factors rounded before")
+		}
+		RoundFactors(false)
+		if exact, _ := loss(p.h, p.w); slices.Equal(exact, logp) {
+			t.Error("nothing was rounded")
 		}
 	})
 }

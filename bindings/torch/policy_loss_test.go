@@ -21,8 +21,10 @@ type headProblem struct {
 	config  mgrpo.Objective
 }
 
-func newHeadProblem(s *Scope, dt DType) headProblem {
-	const n, width, vocab = 7, 6, 11
+func newHeadProblem(s *Scope, dt DType) headProblem { return newHeadProblemOf(s, dt, 6, 11) }
+
+func newHeadProblemOf(s *Scope, dt DType, width, vocab int64) headProblem {
+	const n = 7
 	p := headProblem{
 		h: from(s, values(1, n*width), dt, n, width), w: from(s, values(2, vocab*width), dt, vocab, width),
 		targets: s.FromInt32([]int32{3, 0, 10, 4, 4, 7, 1}, n), config: mgrpo.DefaultObjective(),

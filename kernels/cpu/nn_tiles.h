@@ -4,9 +4,9 @@
 // 16 rows of w as they lie in memory; its products with 16 rows of x, taken as columns, are added in the order of k, first
 // those of the upper parts and apart from them those of the lower ones. So the result of a pair depends on its two rows alone.
 #pragma once
-#include <stdlib.h>
-
+#include "scratch.h"
 #include "simd.h"
+#include "transpose.h"
 
 namespace mgrpo::cpu {
 namespace {
@@ -22,45 +22,6 @@ struct TileSettings {
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-
-// Memory of a thread, on the boundary of a cache line.
-struct TileScratch {
-  char *memory = nullptr;
-  int64_t size = 0;
-
-  char *at_least(int64_t bytes) {
-    if (bytes > size) {
-      free(memory);
-      memory = static_cast<char *>(aligned_alloc(64, static_cast<size_t>(bytes)));
-      if (memory == nullptr) abort();
-      size = bytes;
-    }
-    return memory;
-  }
-  ~TileScratch() { free(memory); }
-};
-
-MGRPO_INLINE void transpose(__m512i r[16]) {
-  __m512i t[16];
-  MGRPO_UNROLL for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  MGRPO_UNROLL for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  MGRPO_UNROLL for (int i = 0; i < 16; i += 8) MGRPO_UNROLL for (int j = 0; j < 4; j++) {
-    t[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
-    t[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
-  }
-  MGRPO_UNROLL for (int i = 0; i < 8; i++) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-  }
-}
 
 MGRPO_INLINE __m512 widened(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
 
@@ -155,7 +116,7 @@ MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stri
 
 void linear_tiles(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
                   int64_t rows, int64_t k, int64_t n) {
-  static thread_local TileScratch scratch;
+  static thread_local Scratch scratch;
   const int64_t row_tile = (k + kTileDepth - 1) / kTileDepth * 2 * kTileBytes;
   char *products = scratch.at_least(6 * kTileBytes + kPackedRows / kTile * row_tile), *packed = products + 6 * kTileBytes;
   const TileSettings settings;

@@ -122,6 +122,7 @@ func layers() []kernel {
 		{"heads to the cache and its attention", floatBound, cached},
 		{"lora", floatBound, adapted},
 		{"linear_bf16", amxBound, halved},
+		{"linear with run.matmul bf16", floatBound, rounded},
 		{"moe_bf16", amxBound, halvedExperts},
 	}
 	for _, q := range []struct {
@@ -223,6 +224,38 @@ func halved(t *trial) error {
 	var y *torch.Tensor
 	err := t.work(t.rows*45, func() error { y = torch.Linear(x, w.To(weightType(t)), nil); return nil })
 	t.compareTensors(y, torch.Linear(x.To(torch.Float64), w.To(torch.Float64), nil))
+	return err
+}
+
+// rounded is a linear layer in training whose factors are rounded to bfloat16, if that is in force on the device, forwards and backwards.
+// They are bfloat16 already, so that nothing changes.
+func rounded(t *trial) error {
+	if !t.s.Device().IsCUDA() {
+		torch.RoundFactors(true)
+		defer torch.RoundFactors(false)
+	}
+	in := []*torch.Tensor{t.tensor(0, t.rows, 67), t.tensor(1, 45, 67), t.tensor(2, t.rows, 45)}
+	pass := func(dtype torch.DType) (results []*torch.Tensor) {
+		var x []*torch.Tensor
+		for _, of := range in {
+			x = append(x, of.To(torch.BFloat16).To(dtype))
+		}
+		x[0].RequireGrad(true)
+		x[1].RequireGrad(true)
+		t.s.Training(func() {
+			t.s.Grad(true, func() {
+				y := torch.Linear(x[0], x[1], nil)
+				torch.Backward(one(y), one(x[2]))
+				results = []*torch.Tensor{y, x[0].Grad(), x[1].Grad()}
+			})
+		})
+		return results
+	}
+	var got []*torch.Tensor
+	err := t.work(t.rows*45, func() error { got = pass(t.real); return nil })
+	for i, want := range pass(torch.Float64) {
+		t.compareTensors(got[i], want)
+	}
 	return err
 }
 

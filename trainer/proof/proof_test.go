@@ -113,6 +113,9 @@ func TestWrongKernelsAreFound(t *testing.T) {
 	found := regexp.MustCompile(`(?:spoil|exchange)\("([a-z0-9_ ]+)"`).FindAllStringSubmatch(string(source), -1)
 	var results []string
 	for _, m := range found {
+		if m[1] == "matmul_bf16" && (kernels.ISA() == "amx" || !strings.Contains(torch.CPUFeatures(), "avx512bf16")) {
+			continue // LibTorch's product is taken
+		}
 		results = append(results, m[1])
 	}
 	if len(results) < 45 {

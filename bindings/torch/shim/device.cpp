@@ -23,6 +23,7 @@
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
+#include "mgrpo/matmul.h"
 
 std::atomic<int64_t> mgt_handles{0};
 const cuda_part *the_cuda_part = nullptr;
@@ -107,12 +108,11 @@ const char *mgt_loaded_version(void) {
 }
 
 namespace {
-std::atomic<bool> rounding{false};
 thread_local bool training = false;
 
-// Which instructions a product of rounded factors takes is oneDNN's affair, so one is tried: 1 + 2^-9 is a float32 and no bfloat16. It
+// Whether LibTorch's products round: which instructions they take is oneDNN's affair, so one is tried. 1 + 2^-9 is a float32 and no bfloat16. It
 // is tried on a thread of its own, whose OpenMP has one thread.
-bool products_are_rounded() {
+bool libtorch_rounds() {
   const auto product = [] {
     omp_set_num_threads(1);
     at::NoGradGuard no_grad;
@@ -127,16 +127,18 @@ bool products_are_rounded() {
 }
 }  // namespace
 
-bool rounds_factors() { return training && rounding.load(std::memory_order_relaxed); }
+bool rounds_factors() { return training && rounding() != Rounding::none; }
 
 void mgt_set_training(int on) { training = on != 0; }
 
 int mgt_round_factors(int on) {
   const auto round = [](at::Float32Precision p) { at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, p); };
+  const auto ours = [] { return mgrpo_matmul_bf16_cpu({}, {}, nullptr, 0, 0, 0, 0, 0) == MGRPO_OK ? Rounding::ours : Rounding::none; };
   if (on) round(at::Float32Precision::BF16);
-  rounding = on && products_are_rounded();
-  if (!rounding) round(at::Float32Precision::NONE);
-  return rounding;
+  const bool libtorch = on && libtorch_rounds();
+  if (!libtorch) round(at::Float32Precision::NONE);
+  set_rounding(libtorch ? Rounding::libtorch : on ? ours() : Rounding::none);
+  return rounding() != Rounding::none;
 }
 
 const char *mgt_cpu_features(void) {

@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -19,6 +18,7 @@
 #include "leaf.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/nn.h"
+#include "product.h"
 #include "quant.h"
 
 namespace {
@@ -140,9 +140,9 @@ struct Head : torch::autograd::Function<Head> {
         if (type != MGT_NOT_QUANTISED)
           quant_product_bwd(dlogits, {w, type, h.size(1)}, out, false);
         else
-          at::mm_out(out, dlogits, w);
+          product_out(out, dlogits, w);
       }
-      if (for_w) add_product(dw, dlogits, rows);
+      if (for_w) add_product(dw, dlogits.t(), rows);
     });
     return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}, {}};
   }
@@ -158,7 +158,7 @@ mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *
     TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
     int32s(Y, H.size(0), "targets");
     auto hc = factor(H.contiguous()), wc = factor(W.contiguous());
-    auto out = recorded(H, W) ? Head::apply(hc, wc, type, Y, tau, chunk) : head(hc, wc, type, Y, tau, chunk, true);
+    auto out = recorded(H, W) ? Head::apply(hc, wc, type, Y, tau, chunk) : head(hc, wc, type, Y, tau, chunk, !rounds_factors());
     own(r.first, out[0]);
     own(r.second, out[1]);
   });

@@ -6,6 +6,7 @@
 
 #include "guard.h"
 #include "mgrpo/status.h"
+#include "product.h"
 
 inline bool cpu_fp32(const at::Tensor &t) { return t.is_cpu() && t.scalar_type() == at::kFloat; }
 
@@ -27,8 +28,8 @@ bool recorded(const T &...t) {
   return at::GradMode::is_enabled() && ((t.defined() && t.requires_grad()) || ...);
 }
 
-// Whether this thread trains, and LibTorch's products of float32 on the CPU round their factors there. Passes of training without
-// gradients must then multiply by LibTorch, too, or they would be of another policy than those with gradients.
+// Whether this thread trains, and products of float32 on the CPU round their factors there. Passes of training without gradients
+// must then round, too, or they would be of another policy than those with gradients.
 bool rounds_factors();
 
 // What of t is multiplied. A processor without instructions for bfloat16 multiplies float32, in which products of
@@ -49,7 +50,7 @@ inline at::ScalarType logits_type(const at::Tensor &x) {
 // logits = x w^T, of logits_type(x).
 inline void head_product(at::Tensor &logits, const at::Tensor &x, const at::Tensor &w) {
   if (logits.scalar_type() == x.scalar_type())
-    at::mm_out(logits, x, w.t());
+    product_out(logits, x, w.t());
   else
     at::mm_out(logits, x, w.t(), logits.scalar_type());
 }

@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -17,6 +16,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "product.h"
 #include "quant.h"
 
 namespace {
@@ -63,7 +63,7 @@ struct WeightGradient {
   }
   void add(const at::Tensor &dlogits, const at::Tensor &rows) {
     if (!sum.defined()) return;
-    add_product(sum, dlogits, rows);
+    add_product(sum, dlogits.t(), rows);
   }
   void finish() {
     if (sum.defined() && !sum.is_same(leaf)) leaf.add_(sum);
@@ -104,7 +104,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
       if (type != MGT_NOT_QUANTISED)
         quant_product_bwd(dlogits, {W, type, H.size(1)}, out, false);
       else
-        at::mm_out(out, dlogits, W);
+        product_out(out, dlogits, W);
       dw.add(dlogits, rows);
     }
     dw.finish();

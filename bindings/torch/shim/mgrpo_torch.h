@@ -67,8 +67,9 @@ MGT_API int32_t mgt_error_status(const char *error);
 MGT_API const char *mgt_built_version(void);   // of the headers
 MGT_API const char *mgt_loaded_version(void);  // of the library found at run time
 MGT_API const char *mgt_cpu_features(void);    // space-separated
-// From now on LibTorch's products of float32 matrices on the CPU round their factors to bfloat16, or not. Returns whether they
-// do: without AMX's instructions for bfloat16 LibTorch rounds nothing.
+// From now on products of float32 matrices in training on the CPU round their factors to bfloat16, or not. Returns whether they
+// do. With AMX they are LibTorch's, and all of its products round; with avx512_bf16 alone they are ours (product.h), and those of
+// low-rank adapters do not round; on other processors none do.
 MGT_API int mgt_round_factors(int on);
 MGT_API void mgt_set_training(int on);  // of the calling thread: what mgt_round_factors says is for passes of training alone
 MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused

@@ -9,7 +9,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros_like.h>
@@ -19,6 +18,7 @@
 #include "guard.h"
 #include "kernel.h"
 #include "leaf.h"
+#include "product.h"
 #include "remake.h"
 #include "swiglu.h"
 
@@ -164,7 +164,7 @@ at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Orde
   auto y = at::empty({x.size(0), each.size(transposed ? 1 : 2)}, x.options());
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
     auto to = y.narrow(0, from, rows);
-    at::mm_out(to, x.narrow(0, from, rows), transposed ? each[e].t() : each[e]);
+    product_out(to, x.narrow(0, from, rows), transposed ? each[e].t() : each[e]);
   });
   return y;
 }
@@ -175,7 +175,8 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
   at::Tensor own = total.defined() ? at::Tensor() : at::zeros_like(w);
   auto each = of_each(total.defined() ? total : own, o.experts);
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
-    each[e].addmm_(dy.narrow(0, from, rows).t(), x.narrow(0, from, rows));
+    auto to = each[e];
+    add_product(to, dy.narrow(0, from, rows).t(), x.narrow(0, from, rows));
   });
   return own;
 }

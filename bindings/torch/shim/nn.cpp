@@ -10,7 +10,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
@@ -21,6 +20,7 @@
 #include "kernel.h"
 #include "leaf.h"
 #include "norm.h"
+#include "product.h"
 #include "quant.h"
 #include "remake.h"
 #include "swiglu.h"
@@ -56,11 +56,21 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
   return y;
 }
 
+// x w^T + b as training computes it.
+at::Tensor training_linear(const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
+  if (rounding() != Rounding::ours || !cpu_fp32(x, w)) return at::linear(x, w, b);
+  auto y = product(x.reshape({-1, w.size(1)}), w.t());
+  if (b.has_value()) y.add_(*b);
+  auto sizes = x.sizes().vec();
+  sizes.back() = w.size(0);
+  return y.view(sizes);
+}
+
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
     ctx->save_for_backward({w.requires_grad() && !can_be_remade(x) ? x : at::Tensor(), w});
     ctx->saved_data["biased"] = b.has_value();
-    return at::linear(x, w, b);
+    return training_linear(x, w, b);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
@@ -70,14 +80,14 @@ struct Linear : torch::autograd::Function<Linear> {
     if (ctx->needs_input_grad(0)) {
       auto sizes = grads[0].sizes().vec();
       sizes.back() = w.size(1);
-      dx = at::mm(dy, w).view(sizes);
+      dx = product(dy, w).view(sizes);
     }
     if (ctx->needs_input_grad(1)) {
       auto rows = (saved[0].defined() ? saved[0] : remade(0)).reshape({-1, w.size(1)});
       if (auto total = gradient_in_place(w); total.defined())
-        total.addmm_(dy.t(), rows);
+        add_product(total, dy.t(), rows);
       else
-        dw = at::mm(dy.t(), rows);
+        dw = product(dy.t(), rows);
     }
     if (ctx->saved_data["biased"].toBool() && ctx->needs_input_grad(2)) db = dy.sum(0);
     return {dx, dw, db};
@@ -295,7 +305,7 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
     if (!at::GradMode::is_enabled() && our_linear(X, W, B) && !(rounds_factors() && cpu_fp32(W))) return linear(X, W, B);
     std::optional<at::Tensor> bias;
     if (B.defined()) bias = B;
-    return recorded(X, W, B) ? Linear::apply(X, W, bias) : at::linear(X, W, bias);
+    return recorded(X, W, B) ? Linear::apply(X, W, bias) : training_linear(X, W, bias);
   });
 }
 

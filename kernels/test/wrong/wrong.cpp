@@ -11,6 +11,7 @@
 #include "mgrpo/advantage.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
+#include "mgrpo/matmul.h"
 #include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss.h"
@@ -54,6 +55,8 @@ WRONG(linear, (const float *x, const float *w, const float *b, float *y, int64_t
       spoil("linear", y, rows * n))
 WRONG(linear_bf16, (const float *x, const uint16_t *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n),
       (x, w, b, y, rows, k, n), spoil("linear_bf16", y, rows * n))
+WRONG(matmul_bf16, (mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add),
+      (a, b, y, y_row, m, k, n, add), spoil("matmul_bf16", y, (m - 1) * y_row + n))
 WRONG(rms_norm, (const float *x, const float *w, float o, double e, float *y, float *inv, int64_t rows, int64_t d),
       (x, w, o, e, y, inv, rows, d), spoil("rms_norm", y, rows * d))
 WRONG(add_rms_norm,
