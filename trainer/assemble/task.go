@@ -79,7 +79,7 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	}
 	var stages []jsonl.Stage
 	for _, s := range t.Curriculum {
-		stages = append(stages, jsonl.Stage{Name: s.Name, Kinds: s.Kinds, Levels: s.Levels, MinParts: s.MinParts, MaxParts: s.MaxParts})
+		stages = append(stages, jsonl.Stage{Name: s.Name, Kinds: s.Kinds, Levels: s.Levels, MinParts: s.MinParts, MaxParts: s.MaxParts, Balance: s.Balance})
 	}
 	return jsonl.Open(jsonl.Settings{
 		Stages: stages,

@@ -118,6 +118,7 @@ type Stage struct {
 	Levels   []string `yaml:"levels" doc:"Rows of these levels (task.fields.level). Absent: of any level."`
 	MinParts int      `yaml:"min_parts" default:"0" min:"0" doc:"Rows with at least as many parts."`
 	MaxParts int      `yaml:"max_parts" default:"0" min:"0" doc:"Rows with at most as many parts. 0: any number."`
+	Balance  bool     `yaml:"balance" default:"false" doc:"Kinds take turns, so that all come equally often and rows of a rare kind more often than others. With few wanted answers of one kind an agent gives up that kind first."`
 }
 
 // Fields are the names of the fields that the task reads from a row.

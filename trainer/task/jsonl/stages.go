@@ -2,6 +2,7 @@ package jsonl
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -12,10 +13,13 @@ type Stage struct {
 	Name               string
 	Kinds, Levels      []string
 	MinParts, MaxParts int
+	Balance            bool // kinds take turns
 }
 
-// stage is a Stage with its rows.
-type stage struct {
+// stage is a Stage with its rows, in lists that take turns: one, or one for each kind.
+type stage []turn
+
+type turn struct {
 	rows  []int // of Task.train
 	order *task.Order
 }
@@ -26,16 +30,25 @@ func (s Stage) takes(r Row) bool {
 }
 
 func (s Stage) open(seed uint64, train []Row) (stage, error) {
-	var rows []int
+	rows := map[string][]int{}
 	for i, r := range train {
-		if s.takes(r) {
-			rows = append(rows, i)
+		if !s.takes(r) {
+			continue
 		}
+		list := ""
+		if s.Balance {
+			list = r.Kind
+		}
+		rows[list] = append(rows[list], i)
 	}
 	if len(rows) == 0 {
-		return stage{}, fmt.Errorf("the stage %s of the curriculum takes none of the %d training rows", s.Name, len(train))
+		return nil, fmt.Errorf("the stage %s of the curriculum takes none of the %d training rows", s.Name, len(train))
 	}
-	return stage{rows, task.NewOrder(seed, len(rows))}, nil
+	var all stage
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
+		all = append(all, turn{rows[kind], task.NewOrder(seed, len(rows[kind]))})
+	}
+	return all, nil
 }
 
 // visitsOfStage are more visits of a row than a stage has. Those of stage s are counted from (s + 1) visitsOfStage on, so that
@@ -44,9 +57,10 @@ const visitsOfStage = 1_000_000
 
 // TrainStage returns training query i of a stage.
 func (t *Task) TrainStage(stage int, i int64) task.Query {
-	s := t.stages[stage]
-	row, visit := s.order.At(i)
-	q := query(splitTrain, t.train[s.rows[row]])
+	lists := int64(len(t.stages[stage]))
+	list := t.stages[stage][i%lists]
+	row, visit := list.order.At(i / lists)
+	q := query(splitTrain, t.train[list.rows[row]])
 	q.ID = task.VisitID(q.Row, visit+int64(stage+1)*visitsOfStage)
 	return q
 }

@@ -3,6 +3,7 @@ package jsonl
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,6 +54,22 @@ func TestStages(t *testing.T) {
 		if id := opened.Train(i).ID; ids[id] {
 			t.Errorf("after the stages %s is visited again", id)
 		}
+	}
+	s.Stages = []Stage{{Name: "turns", MinParts: 2, Balance: true}}
+	if opened, err = Open(s); err != nil {
+		t.Fatal(err)
+	}
+	taken := map[string]int{}
+	for i := range int64(24) { // of kinds k0 and k1, with four rows each
+		row := strings.TrimPrefix(opened.TrainStage(0, i).Row, "train-")
+		n, err := strconv.Atoi(row)
+		if err != nil || n%2 != int(i%2) {
+			t.Errorf("query %d is row %s: %v", i, row, err)
+		}
+		taken[row]++
+	}
+	if len(taken) != 8 || taken["1"] != 3 || taken["8"] != 3 {
+		t.Errorf("taken are %v", taken)
 	}
 	s.Stages = []Stage{{Name: "none", Kinds: []string{"k2"}}}
 	if _, err := Open(s); err == nil || !strings.Contains(err.Error(), "the stage none of the curriculum takes none of the 12 training rows") {
