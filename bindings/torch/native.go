@@ -70,7 +70,7 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
 // RoundFactors says whether products of fp32 matrices in training round their factors to bf16 from now on, in the whole process
-// and on the CPU alone; sums stay fp32. inForce is false on processors that multiply bf16 no faster: those without AMX and avx512_bf16.
+// and on the CPU alone; sums stay fp32. inForce is false where neither AMX nor avx512_bf16 is in use.
 func RoundFactors(on bool) (inForce bool) {
 	var flag C.int
 	if on {

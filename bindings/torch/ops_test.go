@@ -34,22 +34,65 @@ func TestFactorsAreRounded(t *testing.T) {
 // Passes of training without gradients multiply as those with them; the others stay exact.
 func TestTrainingRoundsAlike(t *testing.T) {
 	d := openOn(t, "cpu")
-	if !RoundFactors(true) {
-		t.Skip("neither AMX nor avx512_bf16")
-	}
-	defer RoundFactors(false)
-	do(t, d, func(s *Scope) {
-		x, w := s.Full(Float32, 1+1./512, 512, 512), s.Full(Float32, 1, 512, 512)
-		product := func() float64 { return float64s(Linear(x, w, nil))[0] }
-		var with, without float64
-		s.Training(func() {
-			without = product()
-			s.Grad(true, func() { with = product() })
+	const rows, k, n = 34, 70, 96
+	for name, f := range map[string]func(s *Scope, x, w *Tensor) *Tensor{
+		"linear": func(_ *Scope, x, w *Tensor) *Tensor { return Linear(x, w, nil) },
+		"adapted": func(s *Scope, x, w *Tensor) *Tensor {
+			adapter := LoRA{from(s, values(3, 2*k+2*n), Float32, 2*k+2*n), []LoRAPart{{0, n, 2, 0.5}}}
+			adapter.Values.RequireGrad(true)
+			return LoRAAdd_(Linear(x, w, nil), x, []LoRA{adapter}, nil)
+		},
+		"head": func(s *Scope, x, w *Tensor) *Tensor {
+			logp, _ := HeadLogProb(x, w, s.FromInt32(make([]int32, rows), rows), 1, 16)
+			return logp
+		},
+		"experts": func(s *Scope, x, w *Tensor) *Tensor { // two, of 24 units
+			chosen, weight := Route(s.Zeros(Float32, rows, 2), Routing{PerToken: 2, Normalise: true})
+			return Experts(x, chosen, weight, w, s.Full(Float32, 1+1./512, 2*k, n/4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !RoundFactors(true) {
+				t.Skip("neither AMX nor avx512_bf16 is in use")
+			}
+			defer RoundFactors(false)
+			do(t, d, func(s *Scope) {
+				x, w := from(s, values(1, rows*k), Float32, rows, k), from(s, values(2, n*k), Float32, n, k)
+				var with, without []float64
+				pass := func() (dx []float64) {
+					x.RequireGrad(true)
+					x.SetGrad(nil)
+					s.Training(func() {
+						s.Grad(true, func() {
+							y := f(s, x, w)
+							Backward(one(y), one(s.Full(Float32, 1, y.Shape()...)))
+							with = float64s(y.Detach())
+						})
+						x.RequireGrad(false)
+						without = float64s(f(s, x, w))
+					})
+					return float64s(x.Grad())
+				}
+				dx := pass()
+				if d, away := apart(with, without), apart(with, float64s(f(s, x, w))); !(d <= 1e-6) || !(away >= 1e-4) {
+					t.Errorf("passes with gradients and without are %v apart, and %v from one outside of training", d, away)
+				}
+				RoundFactors(false)
+				if d := apart(dx, pass()); !(d < 0.02) {
+					t.Errorf("dx is %v from that of exact factors", d)
+				}
+			})
 		})
-		if exact := product(); with != 512 || without != 512 || exact != 513 {
-			t.Errorf("%v with gradients, %v without, %v outside of training", with, without, exact)
-		}
-	})
+	}
+}
+
+// apart is the largest difference, as a part of the largest number.
+func apart(a, b []float64) (worst float64) {
+	largest := 0.0
+	for i := range a {
+		worst, largest = max(worst, math.Abs(a[i]-b[i])), max(largest, math.Abs(b[i]))
+	}
+	return worst / largest
 }
 
 // Of a linear layer, and of a head with its loss, products round forwards and backwards.

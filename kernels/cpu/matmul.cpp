@@ -45,20 +45,22 @@ void matmul(const mgrpo_matrix &a, const mgrpo_matrix &b, float *y, int64_t y_ro
                 std::min(m - i, cut.rows), k, std::min(n - j, cut.columns), add, scratch.at_least(kTileScratch));
   });
 }
-#endif
 
 // Whether a matrix of this shape is where its strides say.
 bool valid(const mgrpo_matrix &x, int64_t rows, int64_t columns) {
   if (rows == 0 || columns == 0) return true;
   return x.data != nullptr && ((x.column == 1 && x.row >= columns) || (x.row == 1 && x.column >= rows));
 }
+#endif
 
 }  // namespace
 }  // namespace mgrpo::cpu
 
-int32_t mgrpo_matmul_bf16_cpu(mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add) {
-  using namespace mgrpo::cpu;
+int32_t mgrpo_matmul_bf16_cpu([[maybe_unused]] mgrpo_matrix a, [[maybe_unused]] mgrpo_matrix b, [[maybe_unused]] float *y,
+                              [[maybe_unused]] int64_t y_row, [[maybe_unused]] int64_t m, [[maybe_unused]] int64_t k,
+                              [[maybe_unused]] int64_t n, [[maybe_unused]] int32_t add) {
 #if defined(__x86_64__)
+  using namespace mgrpo::cpu;
   if (supported()) {
     if (!mgrpo::valid_sizes({m, k, n}) || !valid(a, m, k) || !valid(b, k, n)) return MGRPO_INVALID_ARGUMENT;
     if (m == 0 || n == 0) return MGRPO_OK;

@@ -142,7 +142,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	p.divided = model.Options{Rank: want.Rank, Size: want.Size, Gathered: want.Gathered}
 	load := func() (*model.Model, error) {
 		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
-			want.Note("on this processor, which has neither AMX nor avx512_bf16, run.matmul has no effect")
+			want.Note("run.matmul has no effect: neither AMX nor avx512_bf16 is in use on this processor")
 		}
 		sharing := want.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))

@@ -59,7 +59,7 @@ type Run struct {
 	Deterministic   *bool  `yaml:"deterministic" doc:"true: refuse to run if equal seeds and CPU features do not guarantee bit-equal results. Absent: runs on the CPU are deterministic, other runs may not be."`
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents take part with frozen weights. single: the main agent alone, with the tools of the whole team."`
 	Date            string `yaml:"date" doc:"YYYY-MM-DD that chat templates print as today's. Absent: the day on which the main agent's worker begins the run, which --resume keeps." change:"worker"`
-	Matmul          string `yaml:"matmul" default:"fp32" enum:"fp32|bf16" doc:"Products of matrices in training on a CPU. bf16: their factors are rounded to bf16 and summed in fp32 where the processor has instructions for that (AMX or avx512_bf16), which takes about half the time; elsewhere as fp32. Weights, activations and gradients stay fp32."`
+	Matmul          string `yaml:"matmul" default:"fp32" enum:"fp32|bf16" doc:"Products of matrices in training on a CPU. bf16: their factors are rounded to bf16 and summed in fp32 where the processor has instructions for that (AMX or avx512_bf16), which takes about half the time; elsewhere as fp32. Weights, activations and gradients stay fp32; products with quantised weights, and without AMX those of adapters, are not rounded."`
 	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads, divided among the agents of this process. 0: one per core." change:"worker"`
 }
 
@@ -118,7 +118,7 @@ type Stage struct {
 	Levels   []string `yaml:"levels" doc:"Rows of these levels (task.fields.level). Absent: of any level."`
 	MinParts int      `yaml:"min_parts" default:"0" min:"0" doc:"Rows with at least as many parts."`
 	MaxParts int      `yaml:"max_parts" default:"0" min:"0" doc:"Rows with at most as many parts. 0: any number."`
-	Balance  bool     `yaml:"balance" default:"false" doc:"Kinds take turns, so that all come equally often and rows of a rare kind more often than others. With few wanted answers of one kind an agent gives up that kind first."`
+	Balance  bool     `yaml:"balance" default:"false" doc:"Kinds take turns, so that all come equally often and rows of a rare kind more often than others."`
 }
 
 // Fields are the names of the fields that the task reads from a row.

@@ -69,20 +69,17 @@ func (l *Learner) forward(ctx context.Context, m *model.Model, run []*Sequence) 
 			b.in.Routes = &model.Routes{}
 			b.replay(s, m.Config, run)
 		}
-		var hidden *torch.Tensor
 		var err error
 		s.Training(func() {
-			if hidden, err = l.hidden(ctx, s, m, b.in); err == nil {
-				hidden = hidden.IndexSelect(0, b.source)
+			var hidden *torch.Tensor
+			if hidden, err = l.hidden(ctx, s, m, b.in); err != nil {
+				return
 			}
+			logp, _ := torch.HeadLogProb(hidden.IndexSelect(0, b.source), m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
+			logProbs = make([]float32, b.n)
+			logp.Float32s(logProbs)
 		})
-		if err != nil {
-			return err
-		}
-		logp, _ := torch.HeadLogProb(hidden, m.Head(), b.target, l.opt.Temperature, l.opt.HeadRows)
-		logProbs = make([]float32, b.n)
-		logp.Float32s(logProbs)
-		return nil
+		return err
 	})
 	return logProbs, err
 }

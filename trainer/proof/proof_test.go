@@ -113,8 +113,8 @@ func TestWrongKernelsAreFound(t *testing.T) {
 	found := regexp.MustCompile(`(?:spoil|exchange)\("([a-z0-9_ ]+)"`).FindAllStringSubmatch(string(source), -1)
 	var results []string
 	for _, m := range found {
-		if m[1] == "matmul_bf16" && (kernels.ISA() == "amx" || !strings.Contains(torch.CPUFeatures(), "avx512bf16")) {
-			continue // LibTorch's product is taken
+		if m[1] == "matmul_bf16" && (kernels.ISA() != "avx512" || !strings.Contains(torch.CPUFeatures(), "avx512bf16")) {
+			continue // the product is LibTorch's, with AMX rounded
 		}
 		results = append(results, m[1])
 	}

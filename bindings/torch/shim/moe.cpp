@@ -1,6 +1,6 @@
 // A mixture of experts: the router's choice, and the experts' SwiGLU MLPs on their tokens.
 // Generation on a CPU runs our kernels alone, and on a GPU too where rows are few. Elsewhere each expert's products are
-// LibTorch's.
+// training's (product.h).
 #include "mgrpo/moe.h"
 
 #include <ATen/TensorOperators.h>
@@ -158,7 +158,7 @@ void for_each_expert(const Order &o, const F &f) {
     if (first[e + 1] > first[e]) f(e, first[e], first[e + 1] - first[e]);
 }
 
-// x w^T, or with w as it is x w, by LibTorch.
+// x w^T, or with w as it is x w, as training multiplies.
 at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Order &o, bool transposed) {
   const auto each = of_each(w, o.experts);
   auto y = at::empty({x.size(0), each.size(transposed ? 1 : 2)}, x.options());

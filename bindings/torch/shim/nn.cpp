@@ -1,5 +1,5 @@
 // The layers around attention: linear, embedding, RMS norm, gated activations.
-// Float32, on a GPU also bfloat16, runs our kernels but for products of matrices in training and on a GPU; other tensors run
+// Float32, on a GPU also bfloat16, runs our kernels but for products of matrices in training (product.h) and on a GPU; other tensors run
 // LibTorch's operators.
 #include "mgrpo/nn.h"
 
@@ -59,11 +59,10 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
 // x w^T + b as training computes it.
 at::Tensor training_linear(const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
   if (rounding() != Rounding::ours || !cpu_fp32(x, w)) return at::linear(x, w, b);
-  auto y = product(x.reshape({-1, w.size(1)}), w.t());
+  auto y = like_with_last(x, w.size(0)), rows = y.view({-1, w.size(0)});  // y is no view: adapters add to it in place
+  product_out(rows, x.reshape({-1, w.size(1)}), w.t());
   if (b.has_value()) y.add_(*b);
-  auto sizes = x.sizes().vec();
-  sizes.back() = w.size(0);
-  return y.view(sizes);
+  return y;
 }
 
 struct Linear : torch::autograd::Function<Linear> {
