@@ -149,6 +149,9 @@ func (d *Device) ownThread(started chan<- error) {
 	d.native = (*C.mgt_device)(opened.value)
 	d.wait = func() string { return message(C.mgt_device_wait(d.native)) }
 	d.thread.Store(int64(C.mgt_thread()))
+	if !d.cuda {
+		cores.add(d.threads)
+	}
 	started <- nil
 	d.serve()
 }
@@ -190,6 +193,9 @@ func (d *Device) shutdown() {
 	d.kept = nil
 	d.bury()
 	C.mgt_device_close(d.native)
+	if !d.cuda {
+		cores.add(-d.threads)
+	}
 	close(d.done)
 }
 
@@ -198,6 +204,10 @@ func (d *Device) do(j *job) {
 	if d.lost != nil {
 		j.result <- outcome{err: d.lost}
 		return
+	}
+	if !d.cuda {
+		cores.use(d.threads)
+		defer cores.use(-d.threads)
 	}
 	s := &Scope{dev: d, live: d.live[:0]}
 	d.scope.Store(s)

@@ -216,6 +216,14 @@ void mgt_device_close(mgt_device *d) {
   delete d;
 }
 
+// A team that has been given back would count, too, hence the pause.
+void mgt_borrow_threads(mgt_device *d, int n) {
+  if (n == 0) omp_pause_resource_all(omp_pause_hard);
+  set_threads(d->threads + n);
+}
+
+int mgt_threads(void) { return omp_get_max_threads(); }
+
 char *mgt_device_move(mgt_device *d) {
   return guard([&] {
     d->thread = mgt_thread();

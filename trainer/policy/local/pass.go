@@ -89,38 +89,42 @@ func (b *batch) inputs(n int) []int32 {
 }
 
 // pass runs the batch: it copies blocks, makes one forward pass over all rows, and samples for the ready sequences.
-func (e *Engine) pass(b *batch) ([]token, error) {
-	var sampled []token
+func (e *Engine) pass(b *batch) (sampled []token, err error) {
 	// Not a request's context: a cancelled request must not fail the other requests of the batch.
-	err := e.dev.Do(context.Background(), func(s *torch.Scope) error {
-		for _, m := range b.moves {
-			e.cache.Copy(m.group, int64(m.from), int64(m.to))
-		}
-		for _, w := range b.work {
-			e.list(s, w.q)
-		}
-		parts := []*batch{b}
-		if e.records {
-			parts = b.parts()
-		}
-		logits := make([]*torch.Tensor, len(parts))
-		for i, part := range parts { // all of them before the first wait for tokens
-			logits[i] = e.logits(s, part)
-		}
-		for i, part := range parts {
-			if len(part.ready) == 0 {
-				continue
-			}
-			tokens, err := sample(s, logits[i], part.ready)
-			if err != nil {
-				return err
-			}
-			sampled = append(sampled, tokens...)
-		}
-		b.become(parts)
-		return nil
+	err = e.dev.Do(context.Background(), func(s *torch.Scope) (err error) {
+		s.OnIdleThreads(func() { sampled, err = e.compute(s, b) })
+		return err
 	})
 	return sampled, err
+}
+
+func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) {
+	for _, m := range b.moves {
+		e.cache.Copy(m.group, int64(m.from), int64(m.to))
+	}
+	for _, w := range b.work {
+		e.list(s, w.q)
+	}
+	parts := []*batch{b}
+	if e.records {
+		parts = b.parts()
+	}
+	logits := make([]*torch.Tensor, len(parts))
+	for i, part := range parts { // all of them before the first wait for tokens
+		logits[i] = e.logits(s, part)
+	}
+	for i, part := range parts {
+		if len(part.ready) == 0 {
+			continue
+		}
+		tokens, err := sample(s, logits[i], part.ready)
+		if err != nil {
+			return nil, err
+		}
+		sampled = append(sampled, tokens...)
+	}
+	b.become(parts)
+	return sampled, nil
 }
 
 // parts are the decoding rows and the others, as forward passes of their own: the first of them can be a recorded one.
