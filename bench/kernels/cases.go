@@ -7,6 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
+// bf16Factors is the type of a case whose products round their factors to bf16 and nothing else.
+const bf16Factors = "bf16 factors"
+
 var (
 	bothCaches = []measure.Cache{measure.Hot, measure.Cold}
 	coldOnly   = []measure.Cache{measure.Cold}
@@ -44,7 +47,7 @@ func full() []workload {
 		all = append(all, w)
 	}
 	w = linearLoss(2048, 576, 49_152).inHalf()
-	w.wide, w.peers, w.shape = true, []string{"torch-eager"}, w.shape+", peer in float32"
+	w.peerDType, w.peers, w.shape = "float32", []string{"torch-eager"}, w.shape+", peer in float32"
 	w.targets = []measure.Target{faster("torch-eager", 2.2)}
 	all = append(all, w)
 	w = optimizer(134_515_008)
@@ -59,6 +62,9 @@ func full() []workload {
 		for _, rows := range []int64{1, 4, 16} {
 			all = append(all, linears(rows, size[0], size[1], 0), linears(rows, size[0], size[1], 1))
 		}
+	}
+	for _, size := range [][2]int64{{576, 1536}, {1536, 576}} {
+		all = append(all, trainedLinears(1024, size[0], size[1], "float32"), trainedLinears(1024, size[0], size[1], "bfloat16"))
 	}
 	return append(all, samples(16, 49_152))
 }
@@ -103,7 +109,8 @@ func quick() []workload {
 		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
 		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), splits(37, 6, 2, 16, 0), splits(37, 6, 2, 16, 1),
-		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1), samples(3, 1003),
+		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1),
+		trainedLinears(37, 65, 129, "float32"), trainedLinears(37, 65, 129, "bfloat16"), samples(3, 1003),
 	}
 }
 
@@ -252,6 +259,14 @@ func linears(rows, in, out, half int64) workload {
 		w.bytes = bytes("2 K N + 4 (R K + R N): weights and input read, output written", 2*in*out+4*(rows*in+rows*out))
 	}
 	return w
+}
+
+// trainedLinears rounds factors to bf16, as run.matmul: bf16 does; its other numbers are float32, and the peers are in bf16 or in float32.
+func trainedLinears(rows, in, out int64, peer string) workload {
+	return workload{name: "trained_linear", dims: dims{"rows": rows, "in": in, "out": out, half: 1, "backward": 1},
+		shape: fmt.Sprintf("%d x %d x %d, peer in %s", rows, in, out, peer), dtype: bf16Factors, peerDType: peer,
+		bytes: bytes("8 (K N + R K + R N): weights, input and the output's gradient read, output and two gradients written", 8*(in*out+rows*in+rows*out)),
+		flops: flops("6 R K N: output and two gradients", 6*float64(rows)*float64(in*out)), peers: pytorch, caches: coldOnly, open: trainedLinear}
 }
 
 func samples(rows, vocab int64) workload {

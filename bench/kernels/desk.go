@@ -18,6 +18,7 @@ type desk struct {
 	s    *torch.Scope // of the running do
 	real torch.DType  // float32, or bfloat16 in cases of half precision
 	kept []*torch.Tensor
+	undo func() // what clear undoes, or nil
 }
 
 // do runs f on the device's thread.
@@ -34,6 +35,9 @@ func (d *desk) clear(ctx context.Context) error {
 			t.Drop()
 		}
 		d.kept = nil
+		if d.undo != nil {
+			d.undo()
+		}
 		return nil
 	})
 }

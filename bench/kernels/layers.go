@@ -183,3 +183,19 @@ func linear(d *desk, n dims) *measure.Native {
 		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
 	}.native(d)
 }
+
+// trainedLinear is a linear layer as run.matmul: bf16 has it in training. Other cases round nothing: clear turns it off again.
+func trainedLinear(d *desk, n dims) *measure.Native {
+	rows, in, out := n["rows"], n["in"], n["out"]
+	p := layer{
+		leaves: []*torch.Tensor{d.floats(uniform(1, rows*in), rows, in), d.floats(uniform(2, out*in), out, in)},
+		douts:  one(d.floats(uniform(3, rows*out), rows, out)),
+		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
+	}.native(d)
+	torch.RoundFactors(true)
+	d.undo = func() { torch.RoundFactors(false) }
+	work, worst := p.Work, p.Error
+	p.Work = func() (err error) { d.s.Training(func() { err = work() }); return err }
+	p.Error = func() (e float64, err error) { d.s.Training(func() { e, err = worst() }); return e, err }
+	return p
+}

@@ -34,9 +34,10 @@ type workload struct {
 	flops   measure.Amount
 	caches  []measure.Cache
 	peers   []string
-	wide    bool // peers compute in float32, also where ours is in bf16
 	targets []measure.Target
 	open    func(d *desk, n dims) *measure.Native
+
+	peerDType string // "" for ours; "float32" takes half from the peers' dims
 }
 
 // Run measures all cases.
@@ -53,8 +54,12 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	case dev.IsCUDA():
 		workloads = gpu()
 	}
+	rounds := !dev.IsCUDA() && roundsFactors()
 	var cases []measure.Case
 	for _, w := range workloads {
+		if w.dtype == bf16Factors && !rounds {
+			continue
+		}
 		if dev.IsCUDA() {
 			if w.name == "linear" { // LibTorch's own there
 				continue
@@ -70,6 +75,12 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	return measure.Run(ctx, "kernels", o, cases)
 }
 
+// roundsFactors says whether run.matmul: bf16 has an effect on this processor.
+func roundsFactors() bool {
+	defer torch.RoundFactors(false)
+	return torch.RoundFactors(true)
+}
+
 // label is the name with its pass and its type of numbers.
 func (w workload) label() string {
 	label := w.name
@@ -83,11 +94,7 @@ func (w workload) label() string {
 }
 
 func (w workload) row(cache measure.Cache) measure.Row {
-	dtype, peer := cmp.Or(w.dtype, "float32"), ""
-	if w.wide {
-		peer = "float32"
-	}
-	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: dtype, PeerDType: peer, Cache: cache,
+	return measure.Row{Suite: "kernels", Name: w.label(), Shape: w.shape, DType: cmp.Or(w.dtype, "float32"), PeerDType: w.peerDType, Cache: cache,
 		Bytes: w.bytes, ReadOnly: w.reads, FLOPs: w.flops, Targets: append([]measure.Target(nil), w.targets...)}
 }
 
@@ -109,7 +116,7 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 	}
 	peers := measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
 	sizes := w.dims
-	if w.wide {
+	if w.peerDType == "float32" {
 		sizes = maps.Clone(sizes)
 		delete(sizes, half)
 	}

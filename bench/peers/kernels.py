@@ -299,6 +299,11 @@ def linear(d):
     return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"], dtype=real(d)), uniform(2, 1, d["out"], d["in"], dtype=real(d))])
 
 
+def trained_linear(d):
+    n, k, m, t = d["rows"], d["in"], d["out"], real(d)
+    return Operator(F.linear, [uniform(1, 1, n, k, dtype=t), uniform(2, 1, m, k, dtype=t)], 2, uniform(3, 1, n, m, dtype=t))
+
+
 class Sample(Operator):
     def __init__(self, d):
         def draw(logits):
@@ -316,7 +321,7 @@ class Sample(Operator):
 CASES = {
     "group_advantage": Advantage, "token_logprob": LogProb, "policy_loss_from_logits": PolicyLoss, "linear_policy_loss": LinearPolicyLoss,
     "rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "swiglu": swiglu, "heads": heads, "attention_packed": attention, "decode_attention": decode_attention,
-    "linear": linear, "sample": Sample,
+    "linear": linear, "trained_linear": trained_linear, "sample": Sample,
 }
 
 
