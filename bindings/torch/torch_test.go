@@ -29,8 +29,13 @@ func onDevices(t *testing.T, f func(t *testing.T, d *Device)) {
 
 func openOn(t testing.TB, spec string) *Device {
 	t.Helper()
+	return openWith(t, spec, 1)
+}
+
+func openWith(t testing.TB, spec string, threads int) *Device {
+	t.Helper()
 	before := liveHandles()
-	d, err := Open(spec, 1)
+	d, err := Open(spec, threads)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -187,8 +187,16 @@ func testBatchInvariance(t *testing.T, half bool) {
 		{"fewer slots than sequences", 1, Options{Slots: 5}, 16, shuffled},
 		{"prefill in pieces", 1, Options{Slots: 16, PassRows: 20}, 16, inOrder(len(reqs))},
 		{"2 threads", 2, Options{Slots: 16}, 16, shuffled},
+		{"threads of an idle device", 1, Options{Slots: 16}, 16, shuffled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "threads of an idle device" {
+				idle, err := torch.Open("cpu", 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer idle.Close()
+			}
 			e := testEngine(t, testModelIn(t, c.threads, half), c.opt)
 			got := run(t, e, reqs, c.inFlight, c.order)
 			for i := range want {
