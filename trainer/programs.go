@@ -27,10 +27,10 @@ func (w *worker) admitPrograms(p store.Phase) (end func()) {
 
 // attemptByProgram is one rollout that a program plays. A program that fails has no reward of 0: its rollout is removed for
 // every agent, as one whose answer cannot be verified.
-func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Query, k int) error {
+func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
 	played, said, err := w.playProgram(ctx, c.phase, q, k)
 	if err != nil {
-		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
 	t := w.heldOf(q, k, 0, said)
 	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
@@ -44,9 +44,9 @@ func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Quer
 	var read spent
 	read.add(sizeOf(t.Trajectory))
 	if err := w.endCalls(ctx, c.phase, &t, played, &lost, &read); err != nil {
-		return err
+		return o, err
 	}
-	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
 	}

@@ -1,8 +1,12 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -18,61 +22,87 @@ func (w *worker) replacement(n int64, r int) task.Query {
 	return w.trainQuery(n, firstReplacement, int64(w.cfg.GRPO.Resample), int64(r))
 }
 
-// resample replaces the queries of a step whose main group is degenerate, of which there is nothing to learn for the main
-// agent: it has play play others, up to grpo.resample in all, until no group is degenerate. It returns the plan of what
-// remains. Which queries these are follows from rewards alone, so a step that is played again comes to the same.
-func (w *worker) resample(ctx context.Context, p store.Phase, plan store.Plan, play func([]task.Query) error) (store.Plan, error) {
-	left := w.cfg.GRPO.Resample
-	for fresh := plan.Queries; ; {
-		outcomes, err := w.member.OutcomesSoFar(ctx, p)
-		if err != nil {
-			return plan, err
-		}
-		dead, err := w.degenerate(ctx, fresh, outcomes)
-		if err != nil {
-			return plan, err
-		}
-		dead = dead[:min(len(dead), left)]
-		if len(dead) == 0 {
-			return plan, nil
-		}
-		plan.Queries, fresh = slices.Clone(plan.Queries), nil
-		var queries []task.Query
-		for _, id := range dead {
-			q := w.replacement(p.Step, w.cfg.GRPO.Resample-left)
-			left--
-			plan.Queries[slices.Index(plan.Queries, id)] = q.ID
-			plan.Replaced = append(plan.Replaced, id)
-			queries, fresh = append(queries, q), append(fresh, q.ID)
-		}
-		if err := play(queries); err != nil {
-			return plan, err
+// playAll plays all rollouts of a phase's queries. With grpo.resample, a query whose main group is degenerate, of which there is nothing
+// to learn for the main agent, is replaced when its last rollout has ended, up to that many in all; so are replacements. It returns the plan of what remains.
+//
+// Which queries are played does not depend on the order in which they end: it is replacements 0 to m-1, and m is the first number that equals
+// that of the degenerate ones among the step's queries and these replacements, or the bound. So a step that is played again comes to the same.
+func (w *worker) playAll(ctx context.Context, c *collector, plan store.Plan, queries []task.Query) (store.Plan, error) {
+	bound := 0
+	if w.resamples(c.phase) {
+		bound = w.cfg.GRPO.Resample
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(w.cfg.ConversationsAtOnce(w.agent))
+	ended := make(chan []store.Outcome, len(queries)+bound) // those of a query
+	begin := func(q task.Query) {
+		outcomes := make([]store.Outcome, plan.Rollouts)
+		var left atomic.Int64
+		left.Store(int64(plan.Rollouts))
+		for k := range outcomes {
+			g.Go(func() (err error) {
+				if outcomes[k], err = w.attempt(gctx, c, q, k); err == nil && left.Add(-1) == 0 {
+					ended <- outcomes
+				}
+				return err
+			})
 		}
 	}
+	for _, q := range queries {
+		begin(q)
+	}
+	var replacements []string
+	degenerate := map[string]bool{}
+	for playing := len(queries); bound > 0 && playing > 0; playing-- {
+		var outcomes []store.Outcome
+		select {
+		case outcomes = <-ended:
+		case <-gctx.Done():
+			return plan, cmp.Or(g.Wait(), context.Cause(gctx))
+		}
+		dead, err := w.degenerate(gctx, outcomes)
+		if err != nil {
+			cancel()
+			return plan, cmp.Or(g.Wait(), err)
+		}
+		degenerate[outcomes[0].Query] = dead
+		if r := len(replacements); dead && r < bound {
+			q := w.replacement(c.phase.Step, r)
+			replacements = append(replacements, q.ID)
+			begin(q)
+			playing++
+		}
+	}
+	return replaced(plan, replacements, degenerate), g.Wait()
 }
 
-// degenerate are those of the queries whose main group is degenerate, in their order.
-func (w *worker) degenerate(ctx context.Context, queries []string, outcomes []store.Outcome) (dead []string, err error) {
-	rewards := map[string][]mgrpo.RolloutRewards{}
+// replaced is a plan after replacements took the places of degenerate queries: of the plan's in their order, then of earlier replacements.
+// There are no more replacements than degenerate queries.
+func replaced(plan store.Plan, replacements []string, degenerate map[string]bool) store.Plan {
+	played := slices.Concat(plan.Queries, replacements)
+	plan.Queries = slices.Clone(plan.Queries)
+	for i, next := 0, 0; next < len(replacements); i++ {
+		if degenerate[played[i]] {
+			plan.Queries[slices.Index(plan.Queries, played[i])] = replacements[next]
+			plan.Replaced = append(plan.Replaced, played[i])
+			next++
+		}
+	}
+	return plan
+}
+
+// degenerate says whether the main group of a query with these outcomes is.
+func (w *worker) degenerate(ctx context.Context, outcomes []store.Outcome) (bool, error) {
+	var rewards []mgrpo.RolloutRewards
 	for _, o := range outcomes {
 		if o.Failed == "" && o.Unscored == "" {
-			rewards[o.Query] = append(rewards[o.Query], mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: []float64{o.Reward}})
+			rewards = append(rewards, mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: []float64{o.Reward}})
 		}
 	}
-	groups := make([]mgrpo.Group, len(queries))
-	for i, q := range queries {
-		groups[i] = mgrpo.MainGroup(q, w.name, rewards[q])
-	}
-	advantages, err := w.normalise(ctx, groups)
-	if err != nil {
-		return nil, err
-	}
-	for i, g := range advantages.Groups {
-		if g.Degenerate {
-			dead = append(dead, queries[i])
-		}
-	}
-	return dead, nil
+	advantages, err := w.normalise(ctx, []mgrpo.Group{mgrpo.MainGroup(outcomes[0].Query, w.name, rewards)})
+	return err == nil && advantages.Groups[0].Degenerate, err
 }
 
 // resamples says whether queries of a phase may be replaced.

@@ -112,11 +112,30 @@ func (onRecord) Note(metrics.Note)         {}
 func TestDegenerate(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	w := &worker{Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Main())}, name: "planner"}
-	outcomes := []store.Outcome{{Query: "equal", Reward: 1}, {Query: "equal", Rollout: 1, Reward: 1}, {Query: "equal", Rollout: 2, Failed: "lost"},
-		{Query: "differ", Reward: 1}, {Query: "differ", Rollout: 1}, {Query: "unknown", Unscored: "no judge"}, {Query: "elsewhere", Reward: 1}}
-	dead, err := w.degenerate(t.Context(), []string{"differ", "unknown", "equal"}, outcomes)
-	if err != nil || !slices.Equal(dead, []string{"equal"}) {
-		t.Errorf("%v, %v", dead, err)
+	for name, c := range map[string]struct {
+		outcomes []store.Outcome
+		want     bool
+	}{
+		"equal":   {[]store.Outcome{{Reward: 1}, {Rollout: 1, Reward: 1}, {Rollout: 2, Failed: "lost"}}, true},
+		"differ":  {[]store.Outcome{{Reward: 1}, {Rollout: 1}}, false},
+		"unknown": {[]store.Outcome{{Unscored: "no judge"}}, false},
+	} {
+		if dead, err := w.degenerate(t.Context(), c.outcomes); err != nil || dead != c.want {
+			t.Errorf("%s: %v, %v", name, dead, err)
+		}
+	}
+}
+
+// Replacements take places in one order, whatever order the rollouts ended in: of the plan's queries first, then of replacements.
+func TestReplaced(t *testing.T) {
+	plan := store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}
+	degenerate := map[string]bool{"c": true, "a": true, "r0": true, "r2": true}
+	got := replaced(plan, []string{"r0", "r1", "r2"}, degenerate)
+	if !slices.Equal(got.Queries, []string{"r2", "b", "r1"}) || !slices.Equal(got.Replaced, []string{"a", "c", "r0"}) {
+		t.Errorf("%v", got)
+	}
+	if !slices.Equal(plan.Queries, []string{"a", "b", "c"}) {
+		t.Errorf("the plan itself became %v", plan.Queries)
 	}
 }
 

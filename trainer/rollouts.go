@@ -110,25 +110,13 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	}
 	defer w.admitPrograms(p)()
 	c := w.collect(p, plan)
-	play := func(queries []task.Query) error {
-		g, gctx := errgroup.WithContext(ctx)
-		g.SetLimit(w.cfg.ConversationsAtOnce(w.agent))
-		for _, q := range queries {
-			for k := range rollouts {
-				g.Go(func() error { return w.attempt(gctx, c, q, k) })
-			}
-		}
-		return g.Wait()
-	}
-	if err := play(queries); err != nil {
+	remains, err := w.playAll(ctx, c, plan, queries)
+	if err != nil {
 		return nil, err
 	}
 	if w.resamples(p) {
-		var err error
-		if c.held.plan, err = w.resample(ctx, p, plan, play); err != nil {
-			return nil, err
-		}
-		if err := w.member.Settle(ctx, p, c.held.plan); err != nil {
+		c.held.plan = remains
+		if err := w.member.Settle(ctx, p, remains); err != nil {
 			return nil, err
 		}
 	}
@@ -136,7 +124,7 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 }
 
 // attempt is one rollout: the main agent's conversation, the answer's verification, the outcome.
-func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int) error {
+func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
 	if w.Programs != nil {
 		return w.attemptByProgram(ctx, c, q, k)
 	}
@@ -154,13 +142,13 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 	}})
 	silent := unanswered(ctx, err)
 	if err != nil && silent == nil {
-		return fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
 	read.add(sizeOf(t))
-	o := store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
 	if silent != nil {
 		o.Failed = reasonOf(silent)
-		return w.member.PublishOutcome(ctx, c.phase, o)
+		return o, w.member.PublishOutcome(ctx, c.phase, o)
 	}
 	return w.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
 		return w.score(ctx, q, attemptOf(t, ""), o)
@@ -169,20 +157,20 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 
 // conclude scores a rollout that has not failed, publishes its outcome and holds the main agent's trajectory. A rollout that
 // cannot be scored is void for every agent.
-func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) error {
+func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
 	if o.Failed == "" {
 		if err := score(&o); err != nil {
 			if ctx.Err() != nil || unrecorded(err) {
-				return err
+				return o, err
 			}
 			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
 		}
 	}
 	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
-		return err
+		return o, err
 	}
 	c.add(t)
-	return nil
+	return o, nil
 }
 
 // unrecorded says whether an error is the cache's: what a judge would have said is not known.

@@ -127,17 +127,6 @@ func (s *Store) Outcomes(ctx context.Context, p Phase, n int) ([]Outcome, error)
 	return out, nil
 }
 
-// OutcomesSoFar are the outcomes that a phase has, in the order of query ids and rollouts. Where a lost worker's successor plays again they
-// may be more than it has played.
-func (s *Store) OutcomesSoFar(ctx context.Context, p Phase) (out []Outcome, err error) {
-	key := s.key("outcome", p.String())
-	err = s.retry(ctx, "the store", "the outcomes of "+p.String(), func(ctx context.Context) error {
-		out, err = s.readOutcomes(ctx, key)
-		return err
-	})
-	return out, err
-}
-
 func (s *Store) readOutcomes(ctx context.Context, key string) ([]Outcome, error) {
 	texts, err := s.rdb.HGetAll(ctx, key).Result()
 	if err != nil {
