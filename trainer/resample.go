@@ -22,14 +22,17 @@ func (w *worker) replacement(n int64, r int) task.Query {
 	return w.trainQuery(n, firstReplacement, int64(w.cfg.GRPO.Resample), int64(r))
 }
 
+// attempt is rollout k of a query.
+type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, error)
+
 // playAll plays all rollouts of a phase's queries. With grpo.resample, a query whose main group is degenerate, of which there is nothing
 // to learn for the main agent, is replaced when its last rollout has ended, up to that many in all; so are replacements. It returns the plan of what remains.
 //
 // Which queries are played does not depend on the order in which they end: it is replacements 0 to m-1, and m is the first number that equals
 // that of the degenerate ones among the step's queries and these replacements, or the bound. So a step that is played again comes to the same.
-func (w *worker) playAll(ctx context.Context, c *collector, plan store.Plan, queries []task.Query) (store.Plan, error) {
+func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
 	bound := 0
-	if w.resamples(c.phase) {
+	if w.resamples(p) {
 		bound = w.cfg.GRPO.Resample
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -43,7 +46,7 @@ func (w *worker) playAll(ctx context.Context, c *collector, plan store.Plan, que
 		left.Store(int64(plan.Rollouts))
 		for k := range outcomes {
 			g.Go(func() (err error) {
-				if outcomes[k], err = w.attempt(gctx, c, q, k); err == nil && left.Add(-1) == 0 {
+				if outcomes[k], err = attempt(gctx, q, k); err == nil && left.Add(-1) == 0 {
 					ended <- outcomes
 				}
 				return err
@@ -64,12 +67,14 @@ func (w *worker) playAll(ctx context.Context, c *collector, plan store.Plan, que
 		}
 		dead, err := w.degenerate(gctx, outcomes)
 		if err != nil {
+			err = cmp.Or(context.Cause(gctx), err) // a rollout failed before
 			cancel()
-			return plan, cmp.Or(g.Wait(), err)
+			_ = g.Wait()
+			return plan, err
 		}
 		degenerate[outcomes[0].Query] = dead
 		if r := len(replacements); dead && r < bound {
-			q := w.replacement(c.phase.Step, r)
+			q := w.replacement(p.Step, r)
 			replacements = append(replacements, q.ID)
 			begin(q)
 			playing++

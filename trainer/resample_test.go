@@ -2,19 +2,27 @@ package trainer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // TestResample: queries whose rollouts all have one reward are replaced, up to the bound, for every agent alike, and a step
@@ -123,6 +131,104 @@ func TestDegenerate(t *testing.T) {
 		if dead, err := w.degenerate(t.Context(), c.outcomes); err != nil || dead != c.want {
 			t.Errorf("%s: %v, %v", name, dead, err)
 		}
+	}
+}
+
+// numbered has query i of the training order under that number.
+type numbered struct{ task.Task }
+
+func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
+
+// game is a worker that plays "a", "b" and "c" and replaces those whose rollouts all have one reward: `dead` ones.
+func game(t *testing.T, sets ...string) (*worker, store.Plan, []task.Query) {
+	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
+	w := &worker{cfg: cfg, agent: cfg.Main(), name: "planner",
+		Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Main()), Player: &play.Player{Settings: play.Settings{Task: numbered{}}}}}
+	return w, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+}
+
+func outcome(q task.Query, k int, dead ...string) store.Outcome {
+	o := store.Outcome{Query: q.ID, Rollout: k}
+	if !slices.Contains(dead, q.ID) {
+		o.Reward = float64(k)
+	}
+	return o
+}
+
+// TestAnyOrderOfEndings: whichever query ends last, the same ones are played and the same remain.
+func TestAnyOrderOfEndings(t *testing.T) {
+	for name, c := range map[string]struct {
+		dead            []string
+		queries, played string
+	}{
+		"replacements":       {[]string{"a", "c", "r0", "r2"}, "r3 b r1", "a b c r0 r1 r2 r3"},
+		"up to the bound":    {[]string{"a", "b", "c", "r0", "r1", "r3"}, "r3 r1 r2", "a b c r0 r1 r2 r3"},
+		"none":               {nil, "a b c", "a b c"},
+		"none of the plan's": {[]string{"r0"}, "a b c", "a b c"},
+	} {
+		for _, last := range []string{"a", "b", "c", "r0", "nobody"} {
+			for _, limit := range []string{"1", "64"} {
+				t.Run(name+", last "+last+", limit "+limit, func(t *testing.T) {
+					w, plan, queries := game(t, "agents.planner.engine.slots="+limit, "agents.planner.engine.conversations="+limit)
+					var mu sync.Mutex
+					played := map[string]bool{}
+					got, err := w.playAll(t.Context(), store.Train(0), plan, queries, func(_ context.Context, q task.Query, k int) (store.Outcome, error) {
+						if q.ID == last {
+							time.Sleep(5 * time.Millisecond)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						played[q.ID] = true
+						return outcome(q, k, c.dead...), nil
+					})
+					names := strings.Join(slices.Sorted(maps.Keys(played)), " ")
+					if err != nil || names != c.played || strings.Join(got.Queries, " ") != c.queries {
+						t.Errorf("played %s, which became %v without %v, %v", names, got.Queries, got.Replaced, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestReplacementsDoNotWait: a replacement begins while another query is played.
+func TestReplacementsDoNotWait(t *testing.T) {
+	w, plan, queries := game(t)
+	begun := make(chan struct{})
+	_, err := w.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		switch {
+		case q.ID == "r0" && k == 0:
+			close(begun)
+		case q.ID == "b":
+			select {
+			case <-begun:
+			case <-time.After(time.Minute):
+				t.Error("the replacement waits for the other queries")
+			}
+		}
+		return outcome(q, k, "a"), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFailureWhileReplacing: a rollout that fails ends the others, and what is said is its error.
+func TestFailureWhileReplacing(t *testing.T) {
+	w, plan, queries := game(t)
+	broken := errors.New("broken")
+	_, err := w.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		switch q.ID {
+		case "r0":
+			return store.Outcome{}, broken
+		case "b":
+			<-ctx.Done()
+			return store.Outcome{}, ctx.Err()
+		}
+		return outcome(q, k, "a"), nil
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -110,7 +110,9 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	}
 	defer w.admitPrograms(p)()
 	c := w.collect(p, plan)
-	remains, err := w.playAll(ctx, c, plan, queries)
+	remains, err := w.playAll(ctx, p, plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		return w.attempt(ctx, c, q, k)
+	})
 	if err != nil {
 		return nil, err
 	}

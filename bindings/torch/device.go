@@ -150,7 +150,7 @@ func (d *Device) ownThread(started chan<- error) {
 	d.wait = func() string { return message(C.mgt_device_wait(d.native)) }
 	d.thread.Store(int64(C.mgt_thread()))
 	if !d.cuda {
-		cores.add(d.threads)
+		loans.open(d.threads)
 	}
 	started <- nil
 	d.serve()
@@ -194,7 +194,7 @@ func (d *Device) shutdown() {
 	d.bury()
 	C.mgt_device_close(d.native)
 	if !d.cuda {
-		cores.add(-d.threads)
+		loans.open(-d.threads)
 	}
 	close(d.done)
 }
@@ -205,10 +205,7 @@ func (d *Device) do(j *job) {
 		j.result <- outcome{err: d.lost}
 		return
 	}
-	if !d.cuda {
-		cores.use(d.threads)
-		defer cores.use(-d.threads)
-	}
+	d.begin()
 	s := &Scope{dev: d, live: d.live[:0]}
 	d.scope.Store(s)
 	C.mgt_set_grad_mode(0)
@@ -228,6 +225,7 @@ func (d *Device) do(j *job) {
 				out.err = fmt.Errorf("%w: %w", d.lost, out.err)
 			}
 		}
+		d.end()
 		j.result <- out
 	}()
 	out = outcome{err: j.f(s)}

@@ -2,54 +2,57 @@ package torch
 
 import (
 	"context"
+	"runtime"
 	"testing"
 )
+
+// lend is LendThreads for a test.
+func lend(t *testing.T, limit int) {
+	LendThreads(limit)
+	t.Cleanup(func() { LendThreads(0) })
+}
+
+// wantThreads says what OnIdleThreads gives a device of its own number, and that it has its own outside.
+func wantThreads(t *testing.T, s *Scope, when string, want int) {
+	t.Helper()
+	s.OnIdleThreads(func() {
+		if n := s.threads(); n != want {
+			t.Errorf("%d threads %s, want %d", n, when, want)
+		}
+	})
+	if n := s.threads(); n != s.dev.threads {
+		t.Errorf("%d threads afterwards, want the device's own %d", n, s.dev.threads)
+	}
+}
 
 // A device computes on the threads of those that are idle, if it says so, and only then.
 func TestOnIdleThreads(t *testing.T) {
 	a, b := openWith(t, "cpu", 1), openWith(t, "cpu", 2)
-	threads := func(s *Scope) (n int) {
-		s.OnIdleThreads(func() { n = s.threads() })
-		return n
-	}
+	do(t, a, func(s *Scope) { wantThreads(t, s, "where nothing is lent", 1) })
+	lend(t, 8)
 	do(t, a, func(s *Scope) {
-		if n := threads(s); n != 3 {
-			t.Errorf("%d threads beside an idle device of 2, want 3", n)
-		}
-		if n := s.threads(); n != 1 {
-			t.Errorf("%d threads afterwards, want the device's own", n)
-		}
-		do(t, b, func(s *Scope) {
-			if n := threads(s); n != 2 {
-				t.Errorf("%d threads beside a busy device, want the device's own 2", n)
-			}
-		})
+		wantThreads(t, s, "beside an idle device of 2", 3)
+		do(t, b, func(s *Scope) { wantThreads(t, s, "beside a busy device", 2) })
 		s.OnIdleThreads(func() {
-			do(t, b, func(s *Scope) { // what is lent is back when the borrower ends
-				if n := threads(s); n != 2 {
-					t.Errorf("%d threads of a device that has lent its own, want 2", n)
-				}
-			})
+			do(t, b, func(s *Scope) { wantThreads(t, s, "of a device that has lent its own", 2) })
 		})
+		wantThreads(t, s, "after the other's job", 3)
 	})
-	do(t, b, func(s *Scope) {
-		if n := threads(s); n != 3 {
-			t.Errorf("%d threads beside an idle device of 1, want 3", n)
-		}
-	})
+	do(t, b, func(s *Scope) { wantThreads(t, s, "beside an idle device of 1", 3) })
+	LendThreads(2)
+	do(t, a, func(s *Scope) { wantThreads(t, s, "with a limit of 2", 2) })
+	do(t, b, func(s *Scope) { wantThreads(t, s, "with a limit that it has itself", 2) })
+	LendThreads(8)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	do(t, a, func(s *Scope) {
-		if n := threads(s); n != 1 {
-			t.Errorf("%d threads after the other device was closed, want 1", n)
-		}
-	})
+	do(t, a, func(s *Scope) { wantThreads(t, s, "after the other device was closed", 1) })
 }
 
 func TestOnIdleThreadsThatPanics(t *testing.T) {
 	a := openWith(t, "cpu", 1)
 	openWith(t, "cpu", 1)
+	lend(t, 2)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -61,12 +64,22 @@ func TestOnIdleThreadsThatPanics(t *testing.T) {
 			return nil
 		})
 	}()
-	do(t, a, func(s *Scope) {
-		if n := s.threads(); n != 1 {
-			t.Errorf("%d threads after a panic, want 1", n)
-		}
-	})
-	if cores.used != 0 {
-		t.Errorf("%d threads are still taken", cores.used)
-	}
+	do(t, a, func(s *Scope) { wantThreads(t, s, "after a panic", 2) })
+}
+
+// A device that moves to another thread has its own number there, and its loan is back.
+func TestOnIdleThreadsThatExits(t *testing.T) {
+	a := openWith(t, "cpu", 1)
+	openWith(t, "cpu", 1)
+	lend(t, 2)
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_ = a.Do(context.Background(), func(s *Scope) error {
+			s.OnIdleThreads(runtime.Goexit)
+			return nil
+		})
+	}()
+	<-left
+	do(t, a, func(s *Scope) { wantThreads(t, s, "on another thread", 2) })
 }

@@ -35,8 +35,10 @@ namespace {
 [[maybe_unused]] const int one_arena = mallopt(M_ARENA_MAX, 1);
 
 // For the calling thread: LibTorch's OpenMP and MKL, and the OpenMP of our kernels, which a LibTorch that
-// brings an OpenMP library under a name of its own does not share.
+// brings an OpenMP library under a name of its own does not share. A thread that uses LibTorch for the first time takes over the number
+// that was set last in the process: it does so here, before its own is set.
 void set_threads(int n) {
+  at::get_num_threads();
   at::set_num_threads(n);
   omp_set_num_threads(n);
 }
@@ -216,10 +218,10 @@ void mgt_device_close(mgt_device *d) {
   delete d;
 }
 
-// A team that has been given back would count, too, hence the pause.
-void mgt_borrow_threads(mgt_device *d, int n) {
-  if (n == 0) omp_pause_resource_all(omp_pause_hard);
-  set_threads(d->threads + n);
+// LibTorch's number is left as it is: a part of it is the whole process's, and a thread that starts meanwhile would take it over.
+void mgt_use_threads(int n) {
+  omp_pause_resource_all(omp_pause_hard);
+  omp_set_num_threads(n);
 }
 
 int mgt_threads(void) { return omp_get_max_threads(); }

@@ -83,8 +83,8 @@ MGT_API int mgt_cuda_driver(void);  // whether the NVIDIA driver's library can b
 MGT_API mgt_pointer mgt_device_open(int cuda, int index, int threads);
 MGT_API void mgt_device_close(mgt_device *d);
 MGT_API char *mgt_device_move(mgt_device *d);  // the calling thread takes the device over from one that ended
-MGT_API void mgt_borrow_threads(mgt_device *d, int n);  // OpenMP's, besides the device's own, until it is called with 0
-MGT_API int mgt_threads(void);  // OpenMP's, of the calling thread
+MGT_API void mgt_use_threads(int n);  // of our kernels' OpenMP, for the calling thread, from now on; its team of before is ended
+MGT_API int mgt_threads(void);  // of our kernels' OpenMP, for the calling thread
 MGT_API char *mgt_device_wait(mgt_device *d);  // until all work of a GPU is done; an error that stays is said again
 MGT_API void mgt_set_grad_mode(int on);  // of the calling thread
 MGT_API mgt_pointer mgt_stream(mgt_device *d);

@@ -196,6 +196,8 @@ func testBatchInvariance(t *testing.T, half bool) {
 					t.Fatal(err)
 				}
 				defer idle.Close()
+				torch.LendThreads(3)
+				defer torch.LendThreads(0)
 			}
 			e := testEngine(t, testModelIn(t, c.threads, half), c.opt)
 			got := run(t, e, reqs, c.inFlight, c.order)
