@@ -171,7 +171,7 @@ gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
 
 # A cold start, a step and an evaluation of an example with SmolLM2, small enough for a few minutes.
-SMALL := --set run.steps=1 --set cold_start.steps=4 --set cold_start.batch=4 --set task.queries_per_step=1 --set grpo.rollouts=4 \
+SMALL := --set run.steps=1 --set cold_start.steps=4 --set cold_start.batch=4 --set task.queries_per_step=1 --set grpo.rollouts=4 --set grpo.resample=0 \
   --set eval.before=false --set eval.queries=2 --set eval.samples=1
 
 svamp tables: build ## a team of two SmolLM2 on word problems or on tables, small (ARGS='--set run.steps=3')
