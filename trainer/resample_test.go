@@ -139,7 +139,7 @@ type numbered struct{ task.Task }
 
 func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
 
-// game is a worker that plays "a", "b" and "c" and replaces those whose rollouts all have one reward: `dead` ones.
+// game is a main agent's worker with queries "a", "b" and "c", two rollouts of each, and at most four replacements, "r0" to "r3".
 func game(t *testing.T, sets ...string) (*worker, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
 	w := &worker{cfg: cfg, agent: cfg.Main(), name: "planner",
@@ -147,6 +147,7 @@ func game(t *testing.T, sets ...string) (*worker, store.Plan, []task.Query) {
 	return w, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
 
+// outcome is that of rollout k. Rollouts of a dead query have one reward, those of others have different ones.
 func outcome(q task.Query, k int, dead ...string) store.Outcome {
 	o := store.Outcome{Query: q.ID, Rollout: k}
 	if !slices.Contains(dead, q.ID) {

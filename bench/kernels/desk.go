@@ -18,7 +18,7 @@ type desk struct {
 	s    *torch.Scope // of the running do
 	real torch.DType  // float32, or bfloat16 in cases of half precision
 	kept []*torch.Tensor
-	undo func() // what clear undoes, or nil
+	undo func() // what the case changed in the process; clear calls it, nil: nothing
 }
 
 // do runs f on the device's thread.

@@ -184,7 +184,7 @@ func linear(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-// trainedLinear is a linear layer as run.matmul: bf16 has it in training. Other cases round nothing: clear turns it off again.
+// trainedLinear is a linear layer as training has it with run.matmul: bf16. Rounding is the whole process's, and other cases must not round: clear turns it off.
 func trainedLinear(d *desk, n dims) *measure.Native {
 	rows, in, out := n["rows"], n["in"], n["out"]
 	p := layer{

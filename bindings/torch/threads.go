@@ -51,13 +51,15 @@ func (l *threadLoans) lends(share int) bool {
 	return l.limit > 0 && l.all > share
 }
 
-// begin and end are about a job of the device. The idle team of a lender would count among the threads that share the cores: it is ended.
+// begin counts the device's threads as used: a job begins.
 func (d *Device) begin() {
 	if !d.cuda {
 		loans.use(d.threads)
 	}
 }
 
+// end counts them as idle again. A lender's idle team would count among the threads that share the cores, and libgomp would send the borrower's threads to
+// sleep between two parallel regions: so the team is ended.
 func (d *Device) end() {
 	if d.cuda {
 		return

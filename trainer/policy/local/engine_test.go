@@ -179,24 +179,25 @@ func testBatchInvariance(t *testing.T, half bool) {
 		opt      Options
 		inFlight int
 		order    []int
+		idle     int // threads of a device that lends them
 	}{
-		{"3 in flight", 1, Options{Slots: 16}, 3, inOrder(len(reqs))},
-		{"16 in flight", 1, Options{Slots: 16}, 16, inOrder(len(reqs))},
-		{"16 in flight, shuffled", 1, Options{Slots: 16}, 16, shuffled},
-		{"without prefix sharing", 1, Options{Slots: 16, NoPrefixes: true}, 16, shuffled},
-		{"fewer slots than sequences", 1, Options{Slots: 5}, 16, shuffled},
-		{"prefill in pieces", 1, Options{Slots: 16, PassRows: 20}, 16, inOrder(len(reqs))},
-		{"2 threads", 2, Options{Slots: 16}, 16, shuffled},
-		{"threads of an idle device", 1, Options{Slots: 16}, 16, shuffled},
+		{"3 in flight", 1, Options{Slots: 16}, 3, inOrder(len(reqs)), 0},
+		{"16 in flight", 1, Options{Slots: 16}, 16, inOrder(len(reqs)), 0},
+		{"16 in flight, shuffled", 1, Options{Slots: 16}, 16, shuffled, 0},
+		{"without prefix sharing", 1, Options{Slots: 16, NoPrefixes: true}, 16, shuffled, 0},
+		{"fewer slots than sequences", 1, Options{Slots: 5}, 16, shuffled, 0},
+		{"prefill in pieces", 1, Options{Slots: 16, PassRows: 20}, 16, inOrder(len(reqs)), 0},
+		{"2 threads", 2, Options{Slots: 16}, 16, shuffled, 0},
+		{"threads of an idle device", 1, Options{Slots: 16}, 16, shuffled, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "threads of an idle device" {
-				idle, err := torch.Open("cpu", 2)
+			if c.idle > 0 {
+				idle, err := torch.Open("cpu", c.idle)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer idle.Close()
-				torch.LendThreads(3)
+				torch.LendThreads(c.threads + c.idle)
 				defer torch.LendThreads(0)
 			}
 			e := testEngine(t, testModelIn(t, c.threads, half), c.opt)
