@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -32,7 +34,7 @@ nothing else. The peers are set up by make bench-peers; docs/benchmarks.md says 
 
 // benchFlags are the flags of every suite.
 type benchFlags struct {
-	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only). With --only its rows replace those of the file."`
+	Out     string `placeholder:"FILE" help:"Results, rewritten after every row (bench/results/SUITE-MACHINE.json; none with --quick or --only). With --only its rows replace those of the file, if there is one."`
 	Peers   bool   `negatable:"" default:"true" help:"Measure the peers too."`
 	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
 	Device  string `default:"cpu" placeholder:"cpu|cuda:N" help:"Where every provider computes."`
@@ -74,6 +76,9 @@ func (f benchFlags) save(r *measure.Results) error {
 		return r.Write(path)
 	}
 	all, err := measure.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.Write(path)
+	}
 	if err != nil {
 		return err
 	}

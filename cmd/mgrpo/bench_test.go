@@ -1,0 +1,26 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+)
+
+// TestOnlySave: rows of a part of a suite begin a file, and join the rows of one that is there.
+func TestOnlySave(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kernels.json")
+	for i, name := range []string{"gather", "scatter", "gather"} {
+		row := measure.Row{Name: name}
+		if err := (benchFlags{Out: path, Only: name}).save(&measure.Results{Suite: "kernels", Rows: []measure.Row{row}}); err != nil {
+			t.Fatal(err)
+		}
+		all, err := measure.Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := min(i+1, 2); len(all.Rows) != want {
+			t.Errorf("after %s: %d rows, want %d", name, len(all.Rows), want)
+		}
+	}
+}
