@@ -7,9 +7,6 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
-// bf16Factors is the type of a case whose products round their factors to bf16 and nothing else.
-const bf16Factors = "bf16 factors"
-
 var (
 	bothCaches = []measure.Cache{measure.Hot, measure.Cold}
 	coldOnly   = []measure.Cache{measure.Cold}
@@ -264,7 +261,7 @@ func linears(rows, in, out, half int64) workload {
 // trainedLinears rounds factors to bf16, as run.matmul: bf16 does; its other numbers are float32, and the peers are in bf16 or in float32.
 func trainedLinears(rows, in, out int64, peer string) workload {
 	return workload{name: "trained_linear", dims: dims{"rows": rows, "in": in, "out": out, half: 1, "backward": 1},
-		shape: fmt.Sprintf("%d x %d x %d, peer in %s", rows, in, out, peer), dtype: bf16Factors, peerDType: peer,
+		shape: fmt.Sprintf("%d x %d x %d, peer in %s", rows, in, out, peer), dtype: measure.BF16Factors, peerDType: peer,
 		bytes: bytes("8 (K N + R K + R N): weights, input and the output's gradient read, output and two gradients written", 8*(in*out+rows*in+rows*out)),
 		flops: flops("6 R K N: output and two gradients", 6*float64(rows)*float64(in*out)), peers: pytorch, caches: coldOnly, open: trainedLinear}
 }

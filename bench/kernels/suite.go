@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	rounds := !dev.IsCUDA() && roundsFactors()
 	var cases []measure.Case
 	for _, w := range workloads {
-		if w.dtype == bf16Factors && !rounds {
+		if w.dtype == measure.BF16Factors && !rounds {
 			continue
 		}
 		if dev.IsCUDA() {

@@ -26,7 +26,7 @@ func testQuick(t *testing.T, device string) {
 		switch row.DType {
 		case "bfloat16":
 			bound = 8e-3 // two roundings to 8 bits
-		case bf16Factors:
+		case measure.BF16Factors:
 			bound = 8e-3 // of both factors; of sums the errors are smaller
 			if !(ours.MaxError > 1e-4) {
 				t.Errorf("%s %s: error %g: nothing was rounded", row.Name, row.Shape, ours.MaxError)
@@ -41,7 +41,7 @@ func testQuick(t *testing.T, device string) {
 		}
 	}
 	for _, w := range append(full(), gpu()...) { // every case of the tables is one of these
-		if !names[w.label()] && (w.dtype != bf16Factors || roundsFactors()) {
+		if !names[w.label()] && (w.dtype != measure.BF16Factors || roundsFactors()) {
 			t.Errorf("%s has no quick case", w.label())
 		}
 	}

@@ -133,15 +133,16 @@ func TestOursMustWork(t *testing.T) {
 
 // The rates of the cache bound hot rows, and the matrix product bounds rows that memory does not.
 func TestFloor(t *testing.T) {
-	c := Ceilings{Copy: Quantiles{Median: 10}, Read: Quantiles{Median: 8}, CachedCopy: Quantiles{Median: 100}, CachedRead: Quantiles{Median: 80}, GEMM: Quantiles{Median: 100}}
+	c := Ceilings{Copy: Quantiles{Median: 10}, Read: Quantiles{Median: 8}, CachedCopy: Quantiles{Median: 100}, CachedRead: Quantiles{Median: 80}, GEMM: Quantiles{Median: 100}, GEMMBF16: Quantiles{Median: 200}}
 	for want, row := range map[string]Row{
 		"memory copy 0.1": {Cache: Cold}, "memory read 0.125": {Cache: Cold, ReadOnly: true},
 		"cache copy 0.01": {Cache: Hot}, "cache read 0.0125": {Cache: Hot, ReadOnly: true}, "gemm 5": {FLOPs: Amount{Value: 5e11}},
+		"gemm 2.5": {DType: BF16Factors, FLOPs: Amount{Value: 5e11}},
 	} {
 		row.Bytes.Value = 1e9
 		row.Finish(c)
 		kind, seconds := want[:strings.LastIndex(want, " ")], want[strings.LastIndex(want, " ")+1:]
-		if row.FloorOf != kind || Seconds(row.FloorSeconds) != map[string]string{"0.1": "100 ms", "0.125": "125 ms", "0.01": "10 ms", "0.0125": "12.5 ms", "5": "5 s"}[seconds] {
+		if row.FloorOf != kind || Seconds(row.FloorSeconds) != map[string]string{"0.1": "100 ms", "0.125": "125 ms", "0.01": "10 ms", "0.0125": "12.5 ms", "5": "5 s", "2.5": "2.5 s"}[seconds] {
 			t.Errorf("%s: %s, %s", want, row.FloorOf, Seconds(row.FloorSeconds))
 		}
 	}

@@ -17,6 +17,9 @@ type Amount struct {
 	Value   float64 `json:"value"`
 }
 
+// BF16Factors is the type of a row whose products round their factors to bf16 and nothing else.
+const BF16Factors = "bf16 factors"
+
 // Row is one case in one state of the cache and what every provider did with it.
 type Row struct {
 	Suite        string             `json:"suite"`
@@ -199,7 +202,7 @@ func (r *Row) Finish(suite Ceilings) {
 	}
 	r.FloorSeconds, r.FloorOf = r.Bytes.Value/(rate*1e9), where+" "+what
 	gemm := c.GEMM.Median
-	if r.DType == "bfloat16" {
+	if r.DType == "bfloat16" || r.DType == BF16Factors {
 		gemm = max(gemm, c.GEMMBF16.Median) // a machine without instructions for bf16 computes in float32
 	}
 	if t := r.FLOPs.Value / (gemm * 1e9); t > r.FloorSeconds {
