@@ -63,11 +63,13 @@ func ReadFile[T any](path string) (*T, error) {
 	return r, nil
 }
 
-// Replace puts rows of another run of the suite, on the same machine, in the places of those of the same case; they
-// keep their own commit and date, and the ceilings that they were compared with.
+// Replace puts rows of a part of the suite, on the same machine, in the places of those of the same case. Rows of another
+// run keep their own commit and date, and the ceilings that they were compared with.
 func (r *Results) Replace(by *Results) {
 	for _, row := range by.Rows {
-		row.Again = &Again{by.Date, by.Machine.Commit, by.LoadBefore}
+		if by.Date != r.Date {
+			row.Again = &Again{by.Date, by.Machine.Commit, by.LoadBefore}
+		}
 		same := func(x Row) bool {
 			return x.Name == row.Name && x.Shape == row.Shape && x.DType == row.DType && x.Cache == row.Cache
 		}

@@ -7,12 +7,13 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
-// TestOnlySave: rows of a part of a suite begin a file, and join the rows of one that is there.
+// TestOnlySave: rows of a part of a suite begin a file, and join the rows of one that is there. Only those of another run are marked.
 func TestOnlySave(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	for i, name := range []string{"gather", "scatter", "gather"} {
-		row := measure.Row{Name: name}
-		if err := (benchFlags{Out: path, Only: name}).save(&measure.Results{Suite: "kernels", Rows: []measure.Row{row}}); err != nil {
+		date := []string{"first run", "first run", "second run"}[i]
+		rows := []measure.Row{{Name: name}}
+		if err := (benchFlags{Out: path, Only: name}).save(&measure.Results{Suite: "kernels", Date: date, Rows: rows}); err != nil {
 			t.Fatal(err)
 		}
 		all, err := measure.Read(path)
@@ -21,6 +22,11 @@ func TestOnlySave(t *testing.T) {
 		}
 		if want := min(i+1, 2); len(all.Rows) != want {
 			t.Errorf("after %s: %d rows, want %d", name, len(all.Rows), want)
+		}
+		for _, row := range all.Rows {
+			if again := date == "second run" && row.Name == name; (row.Again != nil) != again {
+				t.Errorf("%s, %s: marked %v, want %v", date, row.Name, row.Again != nil, again)
+			}
 		}
 	}
 }
