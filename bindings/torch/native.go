@@ -70,7 +70,8 @@ func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
 // RoundFactors says whether products of fp32 matrices in training round their factors to bf16 from now on, in the whole process
-// and on the CPU alone; sums stay fp32. inForce is false where neither AMX nor avx512_bf16 is in use.
+// and on the CPU alone; sums stay fp32. With avx512_bf16 and no AMX it is for products with bf16 weights, too, in training or
+// not. inForce is false where neither AMX nor avx512_bf16 is in use.
 func RoundFactors(on bool) (inForce bool) {
 	var flag C.int
 	if on {

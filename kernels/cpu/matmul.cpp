@@ -12,11 +12,6 @@ namespace mgrpo::cpu {
 namespace {
 
 #if defined(__x86_64__)
-bool supported() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
-  return has && (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx);
-}
-
 int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 // How a product is cut into tiles: as few as fit the scratch, alike in size, but some for each thread.
@@ -61,7 +56,7 @@ int32_t mgrpo_matmul_bf16_cpu([[maybe_unused]] mgrpo_matrix a, [[maybe_unused]] 
                               [[maybe_unused]] int64_t n, [[maybe_unused]] int32_t add) {
 #if defined(__x86_64__)
   using namespace mgrpo::cpu;
-  if (supported()) {
+  if (multiplies_bf16_pairs()) {
     if (!mgrpo::valid_sizes({m, k, n}) || !valid(a, m, k) || !valid(b, k, n)) return MGRPO_INVALID_ARGUMENT;
     if (m == 0 || n == 0) return MGRPO_OK;
     if (y == nullptr || y_row < n) return MGRPO_INVALID_ARGUMENT;

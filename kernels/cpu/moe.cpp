@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "check.h"
+#include "linear_bf16.h"
 #include "moe_token.h"
-#include "nn_ops.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -110,8 +110,8 @@ int32_t mgrpo_moe_linear_cpu(const float *x, const float *w, const int32_t *firs
 }
 
 int32_t mgrpo_moe_linear_bf16_cpu(const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries, int64_t experts,
-                                  int64_t in, int64_t out) {
-  return linear(nn_ops().linear_bf16, x, w, first, y, entries, experts, in, out);
+                                  int64_t in, int64_t out, int32_t round) {
+  return linear(linear_bf16(round), x, w, first, y, entries, experts, in, out);
 }
 
 int32_t mgrpo_moe_combine_cpu(const float *x, const int32_t *place, const float *weight_or_null, float *y, int64_t tokens, int64_t k,

@@ -2,7 +2,8 @@
 //
 // Vectors run along k. A (row, output) pair has one vector accumulator, filled from k = 0 upwards, and
 // its lanes are added in one fixed tree; a tile only decides which pairs share loads. So the result of
-// a pair does not depend on its tile. The rows of w are float or, in uint16_t, bfloat16.
+// a pair does not depend on its tile. The rows of w are float or, in uint16_t, bfloat16; those of x are float or, where there are
+// instructions that multiply pairs of bfloat16, bfloat16 like w's.
 #pragma once
 #include "simd.h"
 
@@ -16,16 +17,45 @@ constexpr int kFourRowOutputs = kLanes == 16 ? 4 : 3;
 
 constexpr int64_t kLineBytes = 64;  // of a cache
 
-struct StridedRows {
-  const float *first;
+template <class X>
+struct RowsOf {
+  using Number = X;
+  const X *first;
   int64_t stride;
-  const float *operator()(int64_t i) const { return first + i * stride; }
+  const X *operator()(int64_t i) const { return first + i * stride; }
 };
+using StridedRows = RowsOf<float>;
 
 struct PointerRows {
+  using Number = float;
   const float *const *pointers;
   const float *operator()(int64_t i) const { return pointers[i]; }
 };
+
+// Numbers of rows of x, and w, that a step of a sum takes: a lane adds one product to its sum or, of bfloat16, two.
+template <class X>
+constexpr int64_t kStep = kLanes;
+
+#if defined(__AVX512BF16__)
+template <>
+constexpr int64_t kStep<uint16_t> = 2 * kLanes;
+
+MGRPO_INLINE __m512bh load_pairs(const uint16_t *p) { return (__m512bh)_mm512_loadu_si512(p); }
+MGRPO_INLINE __m512bh load_pairs_n(const uint16_t *p, int64_t n) {
+  return (__m512bh)_mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << n) - 1), p);
+}
+MGRPO_INLINE Vec fma(__m512bh a, __m512bh b, Vec c) { return (Vec)_mm512_dpbf16_ps((__m512)c, a, b); }
+#endif
+
+// A step's numbers of a row of x or w, or those n that are left of it.
+template <class X, class P>
+MGRPO_INLINE auto operand(const P *p) {
+  if constexpr (kStep<X> == kLanes) return load(p); else return load_pairs(p);
+}
+template <class X, class P>
+MGRPO_INLINE auto operand_n(const P *p, int64_t n) {
+  if constexpr (kStep<X> == kLanes) return load_n(p, n); else return load_pairs_n(p, n);
+}
 
 struct DotOutput {
   float *y;          // output of the tile's first row and first column
@@ -54,10 +84,10 @@ struct Prefetch {
   const void *from;
   int64_t pace;  // 0: no request
 
+  template <int Lines>
   MGRPO_INLINE void ask(int64_t i) const {
     const char *p = static_cast<const char *>(from) + i * pace;
-    __builtin_prefetch(p, 0, 2);
-    __builtin_prefetch(p + kLineBytes, 0, 2);
+    MGRPO_UNROLL for (int line = 0; line < Lines; line++) __builtin_prefetch(p + line * kLineBytes, 0, 2);
   }
 };
 
@@ -67,7 +97,9 @@ struct Prefetch {
 template <int M, int N, bool Tail, class Rows, class W>
 MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k,
                            const DotOutput &o, int64_t n, Prefetch ahead, float *wide = nullptr) {
-  const float *x[M];
+  using X = typename Rows::Number;
+  constexpr int64_t kNumbers = kStep<X>;
+  const X *x[M];
   for (int m = 0; m < M; m++) x[m] = rows(first_row + m);
   const W *wr[N];
   for (int j = 0; j < N; j++) wr[j] = w + min64(j, n - 1) * w_stride;
@@ -76,22 +108,23 @@ MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int6
   MGRPO_UNROLL for (int m = 0; m < M; m++)
     MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
   const auto step = [&](auto load_at, auto keep) MGRPO_LAMBDA_INLINE {
-    Vec xs[M];
+    decltype(load_at(x[0])) xs[M];
     MGRPO_UNROLL for (int m = 0; m < M; m++) xs[m] = load_at(x[m]);
     MGRPO_UNROLL for (int j = 0; j < N; j++) {
-      const Vec ws = load_at(wr[j]);
-      if (wide != nullptr) keep(wide + j * k, ws);
+      const auto ws = load_at(wr[j]);
+      if constexpr (kNumbers == kLanes)
+        if (wide != nullptr) keep(wide + j * k, ws);
       MGRPO_UNROLL for (int m = 0; m < M; m++) acc[m][j] = fma(xs[m], ws, acc[m][j]);
     }
   };
   int64_t i = 0;
-  for (; i + kLanes <= k; i += kLanes) {
-    ahead.ask(i);
-    step([i](const auto *p) MGRPO_LAMBDA_INLINE { return load(p + i); },
+  for (; i + kNumbers <= k; i += kNumbers) {
+    ahead.template ask<2 * kNumbers / kLanes>(i);
+    step([i](const auto *p) MGRPO_LAMBDA_INLINE { return operand<X>(p + i); },
          [i](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p + i, v); });
   }
   if (Tail)
-    step([i, k](const auto *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, k - i); },
+    step([i, k](const auto *p) MGRPO_LAMBDA_INLINE { return operand_n<X>(p + i, k - i); },
          [i, k](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, k - i); });
 
   constexpr int kStored = N < 4 ? N : 4;
@@ -200,7 +233,7 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_str
     const int64_t size = min64(n - j, outputs);
     const bool more = ahead != nullptr && w_stride == k && j + 2 * outputs <= n;
     Ahead<W> next{more ? ahead + (j + outputs) * k : nullptr, outputs, k, pace};
-    if constexpr (sizeof(W) == 2)
+    if constexpr (sizeof(W) < sizeof(typename Rows::Number))
       if (plan.tiles > 1 && outputs * k <= kWideFloats) {
         dot_widened<Tail>(rows, plan, w + j * w_stride, w_stride, k, at(j), size, next);
         continue;
@@ -215,17 +248,19 @@ template <class Rows, class W>
 void dot_block(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
                float *y, int64_t y_stride, const W *ahead) {
   if (m < 1) return;
-  if (k % kLanes == 0) return dot_all<false>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
+  if (k % kStep<typename Rows::Number> == 0) return dot_all<false>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
   dot_all<true>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
 }
 
 // x rows that stay in the second-level cache while all of w passes by.
 constexpr int64_t kDotCachedFloats = 48 * 1024;
 
+MGRPO_INLINE int64_t cached_rows(int64_t k) { return max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows; }
+
 template <class W>
 void linear(const float *x, int64_t x_stride, const W *w, int64_t w_stride, const float *b, float *y,
             int64_t y_stride, int64_t rows, int64_t k, int64_t n) {
-  const int64_t most = max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows;
+  const int64_t most = cached_rows(k);
   const int64_t blocks = (rows + most - 1) / most;
   for (int64_t i = 0; i < blocks; i++) {
     const int64_t r = rows * i / blocks, end = rows * (i + 1) / blocks;

@@ -67,6 +67,15 @@ std::atomic<const NnOps *> &in_use() {
 
 const NnOps &nn_ops() { return *in_use().load(std::memory_order_relaxed); }
 
+bool multiplies_bf16_pairs() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
+  return has && (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx);
+#else
+  return false;
+#endif
+}
+
 }  // namespace mgrpo::cpu
 
 const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::nn_ops().name; }

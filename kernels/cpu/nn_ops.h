@@ -46,14 +46,16 @@ struct AttentionQueries {
   int64_t window;    // 0: a query sees all keys up to its own
 };
 
+using LinearBF16 = void (*)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
+                            int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+
 struct NnOps {
   const char *name;
 
   // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
   void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y,
                  int64_t y_stride, int64_t rows, int64_t k, int64_t n);
-  void (*linear_bf16)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
-                      int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+  LinearBF16 linear_bf16;
 
   // y[i, j] += scale * sum_c u[i, c] b[j, c] for j in [0, n), c in [0, r); rows of u and y are u_stride and y_stride floats
   // apart.
@@ -106,6 +108,9 @@ struct NnOps {
 // The set in use: the best one this CPU has, until mgrpo_cpu_use names another. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the
 // environment, read once, lowers it.
 const NnOps &nn_ops();
+
+// Whether the set in use may be joined by the instructions that multiply pairs of bfloat16 (avx512_bf16).
+bool multiplies_bf16_pairs();
 
 extern const NnOps kNnOpsPortable;
 #if defined(__x86_64__)

@@ -1,3 +1,4 @@
+#include "mgrpo/matmul.h"
 #include "mgrpo/nn.h"
 #include "nn_testing.h"
 
@@ -15,19 +16,24 @@ struct Weights {
   }
 };
 
+// With weights in float32 or bfloat16, and in bfloat16 with x rounded to it where the processor has instructions for that.
+enum class Kind { fp32, bf16, rounded };
+
+bool in_tiles() { return std::string(mgrpo_cpu_isa()) == "amx"; }
+bool rounds_x() { return mgrpo_matmul_bf16_cpu({}, {}, nullptr, 0, 0, 0, 0, 0) == MGRPO_OK && !in_tiles(); }
+
 // Rounding of a sum of k products, in units of sum |x w|: lanes are chains of k / 4 steps at most. Tiles take x to 2^-17, and
 // their chains have k / 2 steps.
-double dot_tolerance(int64_t k, bool half) {
-  if (half && std::string(mgrpo_cpu_isa()) == "amx") return std::ldexp(1, -17) + (static_cast<double>(k) / 2 + 8) * kEpsilon;
+double dot_tolerance(int64_t k, Kind kind) {
+  if (kind != Kind::fp32 && in_tiles()) return std::ldexp(1, -17) + (static_cast<double>(k) / 2 + 8) * kEpsilon;
   return (static_cast<double>(k) / 4 + 8) * kEpsilon;
 }
 
-// Every test runs with weights in float32 and in bfloat16.
-class Linear : public testing::TestWithParam<bool> {
+class Linear : public testing::TestWithParam<Kind> {
  protected:
   static Weights weights(int64_t n, unsigned seed) {
     Weights w{normal(n, seed), {}};
-    if (!GetParam()) return w;
+    if (GetParam() == Kind::fp32) return w;
     for (float &v : w.values) {
       uint32_t bits;
       std::memcpy(&bits, &v, sizeof bits);
@@ -39,7 +45,8 @@ class Linear : public testing::TestWithParam<bool> {
   }
 
   static int32_t run(const float *x, const void *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n) {
-    if (GetParam()) return mgrpo_linear_bf16_cpu(x, static_cast<const uint16_t *>(w), b, y, rows, k, n);
+    if (GetParam() != Kind::fp32)
+      return mgrpo_linear_bf16_cpu(x, static_cast<const uint16_t *>(w), b, y, rows, k, n, GetParam() == Kind::rounded);
     return mgrpo_linear_cpu(x, static_cast<const float *>(w), b, y, rows, k, n);
   }
 
@@ -47,13 +54,14 @@ class Linear : public testing::TestWithParam<bool> {
     SCOPED_TRACE(testing::Message() << rows << " x " << k << " x " << n);
     const Floats x = normal(rows * k, 1), b = normal(n, 3);
     const Weights w = weights(n * k, 2);
+    const Floats seen = GetParam() == Kind::rounded && rounds_x() ? rounded_to_bf16(x) : x;
     Guarded y(rows * n);
     ASSERT_EQ(run(x.data(), w.at(0), bias ? b.data() : nullptr, y.begin(), rows, k, n), MGRPO_OK);
     for (int64_t r = 0; r < rows; r++)
       for (int64_t j = 0; j < n; j++) {
         double want = bias ? b[j] : 0, magnitude = std::fabs(want);
         for (int64_t i = 0; i < k; i++) {
-          const double term = static_cast<double>(x[r * k + i]) * w.values[j * k + i];
+          const double term = static_cast<double>(seen[r * k + i]) * w.values[j * k + i];
           want += term;
           magnitude += std::fabs(term);
         }
@@ -61,7 +69,8 @@ class Linear : public testing::TestWithParam<bool> {
       }
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Linear, testing::Bool(), [](const auto &info) { return info.param ? "bf16" : "fp32"; });
+INSTANTIATE_TEST_SUITE_P(, Linear, testing::Values(Kind::fp32, Kind::bf16, Kind::rounded),
+                         [](const auto &info) { return info.param == Kind::fp32 ? "fp32" : info.param == Kind::bf16 ? "bf16" : "rounded"; });
 
 TEST_P(Linear, MatchesFloat64) {
   for (int64_t rows : {1, 2, 3, 4, 5, 7, 16, 19, 33})

@@ -122,6 +122,7 @@ func layers() []kernel {
 		{"heads to the cache and its attention", floatBound, cached},
 		{"lora", floatBound, adapted},
 		{"linear_bf16", amxBound, halved},
+		{"linear_bf16 with run.matmul bf16", floatBound, halvedRounded},
 		{"linear with run.matmul bf16", floatBound, rounded},
 		{"moe_bf16", amxBound, halvedExperts},
 	}
@@ -219,21 +220,35 @@ func adapted(t *trial) error {
 }
 
 // halved multiplies by weights in bfloat16, as the CPU samples with engine.dtype: bf16.
-func halved(t *trial) error {
-	x, w := t.tensor(0, t.rows, 67), t.tensor(1, 45, 67).To(torch.BFloat16)
+func halved(t *trial) error { return t.halved(t.tensor(0, t.rows, 67)) }
+
+// halvedRounded has run.matmul bf16 in force, if it can be. x is bfloat16 already, so that nothing changes.
+func halvedRounded(t *trial) error {
+	defer t.roundFactors()()
+	return t.halved(t.tensor(0, t.rows, 67).To(torch.BFloat16).To(t.real))
+}
+
+func (t *trial) halved(x *torch.Tensor) error {
+	w := t.tensor(1, 45, 67).To(torch.BFloat16)
 	var y *torch.Tensor
 	err := t.work(t.rows*45, func() error { y = torch.Linear(x, w.To(weightType(t)), nil); return nil })
 	t.compareTensors(y, torch.Linear(x.To(torch.Float64), w.To(torch.Float64), nil))
 	return err
 }
 
+// roundFactors rounds factors on the CPU until what it returns is called.
+func (t *trial) roundFactors() (undo func()) {
+	if t.s.Device().IsCUDA() {
+		return func() {}
+	}
+	torch.RoundFactors(true)
+	return func() { torch.RoundFactors(false) }
+}
+
 // rounded is a linear layer in training whose factors are rounded to bfloat16, if that is in force on the device, forwards and backwards.
 // They are bfloat16 already, so that nothing changes.
 func rounded(t *trial) error {
-	if !t.s.Device().IsCUDA() {
-		torch.RoundFactors(true)
-		defer torch.RoundFactors(false)
-	}
+	defer t.roundFactors()()
 	in := []*torch.Tensor{t.tensor(0, t.rows, 67), t.tensor(1, 45, 67), t.tensor(2, t.rows, 45)}
 	pass := func(dtype torch.DType) (results []*torch.Tensor) {
 		var x []*torch.Tensor

@@ -69,7 +69,8 @@ MGT_API const char *mgt_loaded_version(void);  // of the library found at run ti
 MGT_API const char *mgt_cpu_features(void);    // space-separated
 // From now on products of float32 matrices in training on the CPU round their factors to bfloat16, or not. Returns whether they
 // do. With AMX they are LibTorch's, and all of its products round; with avx512_bf16 alone they are ours (product.h), and those of
-// low-rank adapters do not round; on other processors none do.
+// low-rank adapters do not round, while those with weights in bfloat16 do, in training or not (mgrpo_linear_bf16_cpu); on other
+// processors none do.
 MGT_API int mgt_round_factors(int on);
 MGT_API void mgt_set_training(int on);  // of the calling thread: what mgt_round_factors says is for passes of training alone
 MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused

@@ -145,7 +145,7 @@ at::Tensor products(const at::Tensor &x, const at::Tensor &w, const Order &o) {
     check_status(mgrpo_moe_linear_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), first, y.mutable_data_ptr<float>(), entries, o.experts, in, out));
   else
     check_status(mgrpo_moe_linear_bf16_cpu(x.const_data_ptr<float>(), static_cast<const uint16_t *>(w.const_data_ptr()), first,
-                                           y.mutable_data_ptr<float>(), entries, o.experts, in, out));
+                                           y.mutable_data_ptr<float>(), entries, o.experts, in, out, rounding() != Rounding::none));
   return y;
 }
 

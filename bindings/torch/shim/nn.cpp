@@ -52,7 +52,8 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
   if (w.scalar_type() == at::kFloat)
     check_status(mgrpo_linear_cpu(from, wc.const_data_ptr<float>(), bias, to, rows, k, n));
   else
-    check_status(mgrpo_linear_bf16_cpu(from, static_cast<const uint16_t *>(wc.const_data_ptr()), bias, to, rows, k, n));
+    check_status(mgrpo_linear_bf16_cpu(from, static_cast<const uint16_t *>(wc.const_data_ptr()), bias, to, rows, k, n,
+                                       rounding() != Rounding::none));
   return y;
 }
 

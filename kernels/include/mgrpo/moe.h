@@ -37,7 +37,7 @@ MGRPO_API int32_t mgrpo_moe_gather_cpu(const float *x, const int32_t *source, fl
 MGRPO_API int32_t mgrpo_moe_linear_cpu(const float *x, const float *w, const int32_t *first, float *y, int64_t entries,
                                        int64_t experts, int64_t in, int64_t out);
 MGRPO_API int32_t mgrpo_moe_linear_bf16_cpu(const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries,
-                                            int64_t experts, int64_t in, int64_t out);
+                                            int64_t experts, int64_t in, int64_t out, int32_t round);
 
 // y[t] = sum_j weight[t, j] x[place[t k + j]], in the order of j.  x [S, d], weight [T, k], null for 1, y [T, d].
 MGRPO_API int32_t mgrpo_moe_combine_cpu(const float *x, const int32_t *place, const float *weight_or_null, float *y, int64_t tokens,

@@ -53,8 +53,8 @@ void exchange(const char *result, int32_t *values, int64_t n) {
 
 WRONG(linear, (const float *x, const float *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n), (x, w, b, y, rows, k, n),
       spoil("linear", y, rows * n))
-WRONG(linear_bf16, (const float *x, const uint16_t *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n),
-      (x, w, b, y, rows, k, n), spoil("linear_bf16", y, rows * n))
+WRONG(linear_bf16, (const float *x, const uint16_t *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n, int32_t round),
+      (x, w, b, y, rows, k, n, round), if (round != 0) spoil("linear_bf16 rounded", y, rows * n); else spoil("linear_bf16", y, rows * n))
 WRONG(matmul_bf16, (mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add),
       (a, b, y, y_row, m, k, n, add), spoil("matmul_bf16", y, (m - 1) * y_row + n))
 WRONG(rms_norm, (const float *x, const float *w, float o, double e, float *y, float *inv, int64_t rows, int64_t d),
@@ -130,8 +130,9 @@ WRONG(moe_linear,
       (const float *x, const float *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in, int64_t out),
       (x, w, first, y, entries, experts, in, out), spoil("moe_linear", y, entries * out))
 WRONG(moe_linear_bf16,
-      (const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in, int64_t out),
-      (x, w, first, y, entries, experts, in, out), spoil("moe_linear_bf16", y, entries * out))
+      (const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in, int64_t out,
+       int32_t round),
+      (x, w, first, y, entries, experts, in, out, round), spoil("moe_linear_bf16", y, entries * out))
 WRONG(moe_combine, (const float *x, const int32_t *place, const float *weight, float *y, int64_t tokens, int64_t k, int64_t d),
       (x, place, weight, y, tokens, k, d), spoil("moe_combine", y, tokens * d))
 WRONG(moe_weigh, (float *g, float *a, const int32_t *source, const float *weight, float *dweight, int64_t entries, int64_t d),
