@@ -7,7 +7,7 @@ const smallProducts = "The floor is that of a large product, which AVX-512 makes
 	"to be four times as fast as HF is to be at the floor."
 
 const halfWeights = "In the matrix unit (AMX) a row of ours is two rows of bf16, which keeps its activations at 16 bits where HF keeps 8; attention, norms and " +
-	"the rest of a pass are float32 on both sides and take the larger part of the time. On processors without the unit weights are widened to float32."
+	"the rest of a pass are float32 on both sides and take the larger part of the time. With avx512_bf16 alone activations are rounded to bf16, without it weights are widened to float32."
 
 const roundedFactors = "Products take half of an update whose factors are rounded; attention, norms, AdamW and the loss are as in float32."
 
@@ -15,7 +15,7 @@ const mixtureDecode = "Both read nearly all experts for 16 rows, and HF is withi
 
 const mixtureUpdate = "Products of float32 are LibTorch's on both sides and most of the time; what HF loses in gathering rows is the difference."
 
-const manyRows = "From some four rows on, products are bound by instructions: bf16 is multiplied in the matrix unit (AMX), while blocks are widened to float32. " +
+const manyRows = "From some four rows on, products are bound by instructions: bf16 is multiplied in the matrix unit (AMX) or in pairs (avx512_bf16), while blocks are widened to float32. " +
 	"They save memory there, not time."
 
 const twoAgents = "16 rows against 8: products of float32 are bound by instructions rather than by reading weights from some ten rows on (row linear), so a batch " +

@@ -57,7 +57,7 @@ func full() []workload {
 	all = append(all, decodes(16, 1024, 9, 3, 64))
 	for _, size := range [][2]int64{{576, 1536}, {1536, 576}, {576, 49_152}} {
 		for _, rows := range []int64{1, 4, 16} {
-			all = append(all, linears(rows, size[0], size[1], 0), linears(rows, size[0], size[1], 1))
+			all = append(all, linears(rows, size[0], size[1], ""), linears(rows, size[0], size[1], halfWeights), linears(rows, size[0], size[1], measure.BF16Factors))
 		}
 	}
 	for _, size := range [][2]int64{{576, 1536}, {1536, 576}} {
@@ -106,7 +106,7 @@ func quick() []workload {
 		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
 		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), splits(37, 6, 2, 16, 0), splits(37, 6, 2, 16, 1),
-		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, 0), linears(3, 65, 129, 1),
+		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, ""), linears(3, 65, 129, halfWeights), linears(3, 65, 129, measure.BF16Factors),
 		trainedLinears(37, 65, 129, "float32"), trainedLinears(37, 65, 129, "bfloat16"), samples(3, 1003),
 	}
 }
@@ -246,13 +246,19 @@ func decodes(sequences, context, heads, kv, hd int64) workload {
 		flops: flops("4 d H per visible pair", 4*float64(hd*heads*sequences*context)), peers: pytorch, caches: bothCaches, open: decodeAttention}
 }
 
-// linears has weights in bf16 where half is 1; the peers' inputs are bf16 then, too.
-func linears(rows, in, out, half int64) workload {
-	w := workload{name: "linear", dims: dims{"rows": rows, "in": in, "out": out, "half": half}, shape: fmt.Sprintf("%d x %d x %d", rows, in, out),
+const halfWeights = "bf16 weights"
+
+// linears has weights in float32 or, of another dtype, in bf16; the peers' inputs are bf16 then, too. With measure.BF16Factors our
+// input is rounded, as an engine with dtype: bf16 does under run.matmul: bf16.
+func linears(rows, in, out int64, dtype string) workload {
+	w := workload{name: "linear", dims: dims{"rows": rows, "in": in, "out": out}, shape: fmt.Sprintf("%d x %d x %d", rows, in, out), dtype: dtype,
 		bytes: bytes("4 (K N + R K + R N): weights and input read, output written", 4*(in*out+rows*in+rows*out)), reads: true,
 		flops: flops("2 R K N", 2*float64(rows*in*out)), peers: pytorch, caches: coldOnly, open: linear}
-	if half == 1 {
-		w.dtype = "bf16 weights"
+	if dtype == measure.BF16Factors {
+		w.open = roundedLinear
+	}
+	if dtype != "" {
+		w.dims[half] = 1
 		w.bytes = bytes("2 K N + 4 (R K + R N): weights and input read, output written", 2*in*out+4*(rows*in+rows*out))
 	}
 	return w

@@ -184,7 +184,19 @@ func linear(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-// trainedLinear is a linear layer as training has it with run.matmul: bf16. Rounding is the whole process's, and other cases must not round: clear turns it off.
+// roundFactors has products round as run.matmul: bf16 says. That is the whole process's, and other cases must not round: clear turns it off.
+func (d *desk) roundFactors() {
+	torch.RoundFactors(true)
+	d.undo = func() { torch.RoundFactors(false) }
+}
+
+func roundedLinear(d *desk, n dims) *measure.Native {
+	p := linear(d, n)
+	d.roundFactors()
+	return p
+}
+
+// trainedLinear is a linear layer as training has it with run.matmul: bf16.
 func trainedLinear(d *desk, n dims) *measure.Native {
 	rows, in, out := n["rows"], n["in"], n["out"]
 	p := layer{
@@ -192,8 +204,7 @@ func trainedLinear(d *desk, n dims) *measure.Native {
 		douts:  one(d.floats(uniform(3, rows*out), rows, out)),
 		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
 	}.native(d)
-	torch.RoundFactors(true)
-	d.undo = func() { torch.RoundFactors(false) }
+	d.roundFactors()
 	work, worst := p.Work, p.Error
 	p.Work = func() (err error) { d.s.Training(func() { err = work() }); return err }
 	p.Error = func() (e float64, err error) { d.s.Training(func() { e, err = worst() }); return e, err }

@@ -12,6 +12,7 @@ import (
 	"maps"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
@@ -54,10 +55,9 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	case dev.IsCUDA():
 		workloads = gpu()
 	}
-	rounds := !dev.IsCUDA() && roundsFactors()
 	var cases []measure.Case
 	for _, w := range workloads {
-		if w.dtype == measure.BF16Factors && !rounds {
+		if w.dtype == measure.BF16Factors && (dev.IsCUDA() || !w.rounds()) {
 			continue
 		}
 		if dev.IsCUDA() {
@@ -75,10 +75,10 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	return measure.Run(ctx, "kernels", o, cases)
 }
 
-// roundsFactors says whether run.matmul: bf16 has an effect on this processor.
-func roundsFactors() bool {
+// rounds says whether run.matmul: bf16 has an effect on the case on this processor. Products in the tiles of AMX have bf16 weights and round no input.
+func (w workload) rounds() bool {
 	defer torch.RoundFactors(false)
-	return torch.RoundFactors(true)
+	return torch.RoundFactors(true) && (w.name != "linear" || kernels.ISA() != "amx")
 }
 
 // label is the name with its pass and its type of numbers.

@@ -41,7 +41,7 @@ func testQuick(t *testing.T, device string) {
 		}
 	}
 	for _, w := range append(full(), gpu()...) { // every case of the tables is one of these
-		if !names[w.label()] && (w.dtype != measure.BF16Factors || roundsFactors()) {
+		if !names[w.label()] && (w.dtype != measure.BF16Factors || w.rounds()) {
 			t.Errorf("%s has no quick case", w.label())
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
 // 1 + 2^-9 is a float32 and no bfloat16.
@@ -29,6 +31,35 @@ func TestFactorsAreRounded(t *testing.T) {
 	if got != want || product() != exact {
 		t.Errorf("%v and afterwards %v, want %v and %v", got, product(), want, exact)
 	}
+}
+
+// Samplers' products with bf16 weights round what is multiplied by them, but with AMX, whose tiles take it in two parts.
+func TestHalfWeightsRoundTheirInput(t *testing.T) {
+	d := openOn(t, "cpu")
+	products := func() (linear, expert float64) {
+		do(t, d, func(s *Scope) {
+			x, ones := s.Full(Float32, 1+1./512, 6, 512), s.Full(BFloat16, 1, 2, 512)
+			linear = float64s(Linear(x, ones, nil))[0]
+			chosen, weight := Route(s.Zeros(Float32, 6, 1), Routing{PerToken: 1, Normalise: true})
+			expert = float64s(Experts(x, chosen, weight, ones, s.Full(BFloat16, 1, 512, 1)))[0] // of one unit: the square of the sum
+		})
+		return linear, expert
+	}
+	check := func(when string, want float64) {
+		t.Helper()
+		linear, expert := products()
+		if linear != want || !(math.Abs(expert/(want*want)-1) < 1e-4) {
+			t.Errorf("%s a linear layer comes to %v and an expert to %v, want %v and its square", when, linear, expert, want)
+		}
+	}
+	check("with factors as they are", 513)
+	want := 513.0
+	if RoundFactors(true) && kernels.ISA() != "amx" {
+		want = 512
+	}
+	check("with rounded factors", want)
+	RoundFactors(false)
+	check("afterwards", 513)
 }
 
 // Passes of training without gradients multiply as those with them; the others stay exact.
