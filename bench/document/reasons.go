@@ -15,7 +15,7 @@ const mixtureDecode = "Both read nearly all experts for 16 rows, and HF is withi
 
 const mixtureUpdate = "Products of float32 are LibTorch's on both sides and most of the time; what HF loses in gathering rows is the difference."
 
-const manyRows = "From some four rows on, products are bound by instructions: bf16 is multiplied in the matrix unit (AMX) or in pairs (avx512_bf16), while blocks are widened to float32. " +
+const manyRows = "From some four rows on, products are bound by instructions: bf16 is multiplied in the matrix unit (AMX), while blocks are widened to float32. " +
 	"They save memory there, not time."
 
 const twoAgents = "16 rows against 8: products of float32 are bound by instructions rather than by reading weights from some ten rows on (row linear), so a batch " +

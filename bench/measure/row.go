@@ -17,7 +17,7 @@ type Amount struct {
 	Value   float64 `json:"value"`
 }
 
-// BF16Factors is the type of a row whose products round their factors to bf16 and nothing else.
+// BF16Factors is the type of a row whose products round their factors to bf16, where they are not bf16 already, and nothing else.
 const BF16Factors = "bf16 factors"
 
 // Row is one case in one state of the cache and what every provider did with it.

@@ -73,7 +73,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 }
 
 // modelOptions says in which types the weights are kept: with bf16, a GPU computes everything in it, a CPU samples from a copy
-// and trains with rounded factors (run.matmul).
+// and multiplies with rounded factors (run.matmul).
 func (a *actor) modelOptions(p precision, positions int) model.Options {
 	opt := model.Options{Compute: torch.Float32, HalfCopy: p != full, MaxPosition: positions}
 	if p != full && a.device.IsCUDA() {

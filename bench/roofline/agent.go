@@ -15,7 +15,7 @@ type Agent struct {
 
 	Half    bool    // activations, gradients and the cache are bf16
 	Weight  float64 // bytes of a value of a matrix that generation reads: 4, 2, or fewer where it stays quantised
-	Rounded bool    // factors of training's products are rounded to bf16
+	Rounded bool    // run.matmul: bf16 is for its products
 
 	Trained    int64 // parameters; 0: the agent does not learn
 	Adapts     bool  // they are adapters
@@ -94,8 +94,12 @@ func (a Agent) value() float64 {
 
 // generation is the rate of the products of generation.
 func (a Agent) generation(d Device, few bool) float64 {
-	wide := a.Weight == 4
+	wide, rounded := a.Weight == 4, a.Rounded && a.Weight == 2 && d.RoundedFew16 > 0
 	switch {
+	case few && rounded:
+		return d.RoundedFew16
+	case rounded:
+		return d.RoundedPrompts16
 	case few && wide:
 		return d.Few32
 	case few:

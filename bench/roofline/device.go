@@ -21,6 +21,9 @@ type Device struct {
 	Few32      float64 // of generation's with a few rows, fp32 weights
 	Few16      float64 // and bf16 weights
 
+	// The same with bf16 weights where the rows are rounded to bf16, too; 0: they are not.
+	RoundedPrompts16, RoundedFew16 float64
+
 	Attention float64 // operations of attention over prompts and in training
 	Cached    float64 // bytes of keys and values that decoding reads
 

@@ -3,6 +3,7 @@ package roofline
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -21,10 +22,15 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 		Launch: m.seconds("group_advantage", "4 rewards in 1 groups"), Link: giga * now.Copy.Median,
 		Few32: m.flops("linear", "16 x 576 x 49152"), Few16: m.flops("linear, bf16 weights", "16 x 576 x 49152"),
 	}
-	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16.
+	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16. With
+	// run.matmul: bf16 processors that measured so round rows to bf16.
 	d.Prompts16 = d.FP32
 	if isa == "amx" {
 		d.Prompts16, d.Few16 = d.BF16/2, d.BF16/2
+	}
+	const rounded, few = "linear, " + measure.BF16Factors, "16 x 576 x 49152"
+	if slices.ContainsFunc(kernels.Rows, func(r measure.Row) bool { return r.Name == rounded && r.Shape == few }) {
+		d.RoundedPrompts16, d.RoundedFew16 = d.BF16, m.flops(rounded, few)
 	}
 	d.BF16 = max(d.BF16, d.FP32) // without instructions for bf16 factors are not rounded
 	return d, m.err

@@ -127,6 +127,23 @@ func TestFloorOfOneThing(t *testing.T) {
 	}
 }
 
+// A processor that rounds rows to bf16 multiplies at that rate with run.matmul: bf16 and bf16 weights, and only with them.
+func TestRoundedGeneration(t *testing.T) {
+	d := Device{FP32: 1, Few32: 2, Prompts16: 3, Few16: 4, RoundedPrompts16: 5, RoundedFew16: 6}
+	for _, c := range []struct {
+		weight       float64
+		rounded, few bool
+		want         float64
+	}{{2, true, false, 5}, {2, true, true, 6}, {2, false, false, 3}, {2, false, true, 4}, {4, true, false, 1}, {4, true, true, 2}, {0.6, true, false, 3}, {0.6, true, true, 4}} {
+		if got := (Agent{Weight: c.weight, Rounded: c.rounded}).generation(d, c.few); got != c.want {
+			t.Errorf("%+v: rate %v", c, got)
+		}
+	}
+	if got := (Agent{Weight: 2, Rounded: true}).generation(Device{Prompts16: 3, Few16: 4}, true); got != 4 {
+		t.Errorf("of a device that does not round: rate %v", got)
+	}
+}
+
 // What makes a step dearer or cheaper does so.
 func TestFloorOrder(t *testing.T) {
 	d, err := GPU("H200")

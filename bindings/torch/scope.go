@@ -56,7 +56,7 @@ func (s *Scope) Hoist(t *Tensor) *Tensor {
 	return t
 }
 
-// Training runs f, which is a pass of training: RoundFactors is for such passes, with and without gradients.
+// Training runs f, which is a pass of training, with and without gradients: in others RoundFactors rounds no fp32 matrices.
 func (s *Scope) Training(f func()) {
 	s.current("training")
 	C.mgt_set_training(1)

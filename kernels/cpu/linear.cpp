@@ -1,6 +1,6 @@
 #include "check.h"
 #include "mgrpo/nn.h"
-#include "linear_bf16.h"
+#include "nn_ops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
@@ -30,14 +30,6 @@ int32_t linear(Loop loop, const float *x, const Weight *w, const float *b, float
 }
 
 }  // namespace
-
-LinearBF16 linear_bf16([[maybe_unused]] int32_t round) {
-#if defined(__x86_64__)
-  if (round != 0 && multiplies_bf16_pairs() && &nn_ops() != &kNnOpsAmx) return linear_rounded;
-#endif
-  return nn_ops().linear_bf16;
-}
-
 }  // namespace mgrpo::cpu
 
 int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows, int64_t k,

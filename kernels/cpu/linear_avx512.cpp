@@ -1,9 +1,8 @@
 // Products of rows that are rounded to bfloat16 with rows of bfloat16, for x86-64 with AVX-512 and avx512_bf16; kernels/CMakeLists.txt
 // gives this file the flags.
 #if defined(__x86_64__)
-#include "linear_bf16.h"
-
 #include "nn_dot.h"
+#include "nn_ops.h"
 #include "scratch.h"
 
 namespace mgrpo::cpu {
@@ -24,7 +23,7 @@ void linear_rounded(const float *x, int64_t x_stride, const uint16_t *w, int64_t
                     int64_t rows, int64_t k, int64_t n) {
   static thread_local Scratch scratch;
   const int64_t stride = (k + 31) / 32 * 32, most = cached_rows(stride / 2), blocks = (rows + most - 1) / most;
-  uint16_t *rounded = reinterpret_cast<uint16_t *>(scratch.at_least(max64(min64(rows, most) * stride, 1) * 2));
+  uint16_t *rounded = reinterpret_cast<uint16_t *>(scratch.at_least(min64(rows, most) * stride * 2));
   for (int64_t i = 0; i < blocks; i++) {
     const int64_t first = rows * i / blocks, count = rows * (i + 1) / blocks - first;
     for (int64_t r = 0; r < count; r++) round_row(x + (first + r) * x_stride, k, rounded + r * stride);

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "check.h"
-#include "linear_bf16.h"
 #include "moe_token.h"
+#include "nn_ops.h"
 #include "parallel.h"
 
 using namespace mgrpo;

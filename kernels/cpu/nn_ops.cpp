@@ -76,6 +76,13 @@ bool multiplies_bf16_pairs() {
 #endif
 }
 
+LinearBF16 linear_bf16([[maybe_unused]] int32_t round) {
+#if defined(__x86_64__)
+  if (round != 0 && multiplies_bf16_pairs() && &nn_ops() != &kNnOpsAmx) return linear_rounded;
+#endif
+  return nn_ops().linear_bf16;
+}
+
 }  // namespace mgrpo::cpu
 
 const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::nn_ops().name; }

@@ -1,6 +1,6 @@
 // One vector type for the instruction set that the including file compiles for.
 //
-// Only the nn_<isa>.cpp include it, each compiled with its own flags. All of it has internal linkage and
+// Only files that are compiled with an instruction set's own flags include it (kernels/CMakeLists.txt). All of it has internal linkage and
 // nothing below may call an inline function or template of another header: the linker would merge that
 // function with the same one of a file compiled for every CPU, and might keep this file's.
 //

@@ -321,7 +321,7 @@ TEST_P(Moe, LinearRowsStandAlone) {
 
 // On the CPU the products are those of mgrpo_linear_cpu and its bf16 form, to the bit.
 TEST(MoeOnTheCpu, LinearHasTheBitsOfLinear) {
-  const int64_t in = 96, out = 101, rows = 6;
+  const int64_t in = 97, out = 101, rows = 6;
   const Ints first{0, 0, rows};
   const Floats x = normal(rows * in, 22), w = normal(2 * out * in, 23);
   Guarded grouped(rows * out), plain(rows * out);

@@ -82,6 +82,17 @@ TEST_P(Linear, MatchesFloat64) {
   expect_match(41, 1037, 133, true);
 }
 
+// What is rounded goes to the nearest bfloat16, and where two are as near to the even one; numbers below the normal ones become 0.
+TEST(LinearRounded, ToNearestEven) {
+  if (!rounds_x()) GTEST_SKIP() << "nothing is rounded";
+  const Floats x{1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1.8p-8f, -1 - 0x1p-8f, 0x1p-127f, 3.4e38f, 0x1p-126f},
+      want{1, 1 + 0x4p-8f, 1 + 0x2p-8f, -1, 0, INFINITY, 0x1p-126f};
+  const uint16_t one = conformance::to_bf16(1);
+  Guarded y(static_cast<int64_t>(x.size()));
+  ASSERT_EQ(mgrpo_linear_bf16_cpu(x.data(), &one, nullptr, y.begin(), static_cast<int64_t>(x.size()), 1, 1, 1), MGRPO_OK);
+  EXPECT_EQ(y.values(), want);
+}
+
 TEST_P(Linear, RowDoesNotDependOnItsCompany) {
   for (auto [k, n] : {std::pair<int64_t, int64_t>{64, 96}, {100, 37}, {577, 130}, {1536, 9}}) {
     const int64_t rows = 200;

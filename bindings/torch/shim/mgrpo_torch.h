@@ -72,7 +72,7 @@ MGT_API const char *mgt_cpu_features(void);    // space-separated
 // low-rank adapters do not round, while those with weights in bfloat16 do, in training or not (mgrpo_linear_bf16_cpu); on other
 // processors none do.
 MGT_API int mgt_round_factors(int on);
-MGT_API void mgt_set_training(int on);  // of the calling thread: what mgt_round_factors says is for passes of training alone
+MGT_API void mgt_set_training(int on);  // of the calling thread: products of float32 matrices round in passes of training alone
 MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused
 MGT_API int64_t mgt_live_handles(void);        // handles returned by this library and not yet dropped
 // Loads libmgrpo_torch_cuda.so from this library's folder, once. Must come before any other LibTorch work

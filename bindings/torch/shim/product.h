@@ -4,6 +4,7 @@
 
 // Who rounds the factors of float32's products in training on the CPU to bfloat16, as mgt_round_factors says: nobody; LibTorch,
 // in all of its products; or our kernel, in those below, on processors with avx512_bf16 for whose float32 LibTorch does not use it.
+// Unless it is nobody, our products with bfloat16 weights are asked to round, in training or not.
 enum class Rounding { none, libtorch, ours };
 Rounding rounding();
 void set_rounding(Rounding r);

@@ -26,8 +26,9 @@ MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *
                                    int64_t k, int64_t n);
 
 // The same with w in bfloat16: each weight is widened, products and sums are float32. With "amx" x is the sum of two
-// bfloat16, which differs from it by at most 2^-17 of each number. Where `round` is not 0, and the CPU has avx512_bf16 and no
-// AMX, x is rounded to the nearest bfloat16, even on ties, and subnormal numbers and sums count as 0: half the time for many rows.
+// bfloat16, which differs from it by at most 2^-17 of each number. Where `round` is not 0, the set in use is
+// "avx512" and the CPU has avx512_bf16, x is rounded to the nearest bfloat16, even on ties, and subnormal numbers and sums count
+// as 0: half the time for many rows. A thread that gets no memory for its rounded rows or its tiles ends the process.
 MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y,
                                         int64_t rows, int64_t k, int64_t n, int32_t round);
 

@@ -164,9 +164,13 @@ func inOrder(n int) []int {
 // with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
 // number of threads and after a restart.
 func TestBatchInvariance(t *testing.T) {
-	for _, half := range []bool{false, true} {
-		t.Run(map[bool]string{false: "fp32", true: "bf16"}[half], func(t *testing.T) { testBatchInvariance(t, half) })
-	}
+	t.Run("fp32", func(t *testing.T) { testBatchInvariance(t, false) })
+	t.Run("bf16", func(t *testing.T) { testBatchInvariance(t, true) })
+	t.Run("bf16 with run.matmul bf16", func(t *testing.T) {
+		defer torch.RoundFactors(false)
+		torch.RoundFactors(true)
+		testBatchInvariance(t, true)
+	})
 }
 
 func testBatchInvariance(t *testing.T, half bool) {
