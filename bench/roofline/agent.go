@@ -15,7 +15,7 @@ type Agent struct {
 
 	Half    bool    // activations, gradients and the cache are bf16
 	Weight  float64 // bytes of a value of a matrix that generation reads: 4, 2, or fewer where it stays quantised
-	Rounded bool    // run.matmul: bf16 is for its products
+	Rounded bool    // run.matmul: bf16 rounds factors of its products
 
 	Trained    int64 // parameters; 0: the agent does not learn
 	Adapts     bool  // they are adapters

@@ -22,8 +22,8 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 		Launch: m.seconds("group_advantage", "4 rewards in 1 groups"), Link: giga * now.Copy.Median,
 		Few32: m.flops("linear", "16 x 576 x 49152"), Few16: m.flops("linear, bf16 weights", "16 x 576 x 49152"),
 	}
-	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16. With
-	// run.matmul: bf16 processors that measured so round rows to bf16.
+	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16. Where
+	// the results have a row with rounded input, run.matmul: bf16 rounds the rows to bf16.
 	d.Prompts16 = d.FP32
 	if isa == "amx" {
 		d.Prompts16, d.Few16 = d.BF16/2, d.BF16/2
