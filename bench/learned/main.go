@@ -94,7 +94,7 @@ type Point struct {
 func main() {
 	var o options
 	flag.StringVar(&o.run, "run", "", "folder of the run")
-	flag.StringVar(&o.commit, "commit", "", "what the run's program was built from")
+	flag.StringVar(&o.commit, "commit", "", "what the run's program was built from; several, separated by commas, where pieces of it are of several builds")
 	flag.StringVar(&o.before, "before", "", "evaluation of the first checkpoint")
 	flag.StringVar(&o.after, "after", "", "evaluation of the last checkpoint")
 	flag.StringVar(&o.greedyBefore, "greedy-before", "", "the first at temperature 0")

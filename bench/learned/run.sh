@@ -16,13 +16,18 @@ run=$PWD/runs/$name out=bench/results/$name.json
 [ -x bin/mgrpo ] || fail 'there is no bin/mgrpo: make build'
 [ ! -e "$out" ] || [ -e "$run" ] || fail "$out is of another run: runs/$name is not there. Choose another name"
 
+# A run that is made in pieces may be of several builds: all of them are written down.
+mkdir -p "$run/learned"
+builds=$run/learned/builds
+build=$(bin/mgrpo version | sed -n 's/^mgrpo *//p')
+[ "$build" = "$(tail -qn 1 "$builds" 2>/dev/null)" ] || echo "$build" >>"$builds"
+
 bin/mgrpo train "$config" "$@" --set run.name="$name" --set run.dir="$run" --resume
 
 # evaluate STEP FLAG...: sets $answers to the file of an evaluation. One that is there is left as it is.
 evaluate() {
   answers=$run/learned/$(printf '%s' "$*" | tr -c 'A-Za-z0-9.=-' _).json
   [ ! -e "$answers" ] || return 0
-  mkdir -p "$run/learned"
   bin/mgrpo eval "$run/config.yaml" --checkpoint "$run/checkpoints/$1" --json "${@:2}" >"$answers.part"
   mv "$answers.part" "$answers"
 }
@@ -41,4 +46,4 @@ done
 
 environment=$(make -s env)
 eval "$environment"
-go run ./bench/learned -run "$run" -commit "$(bin/mgrpo version | sed -n 's/^mgrpo *//p')" "${found[@]}" -out "$out"
+go run ./bench/learned -run "$run" -commit "$(paste -sd , "$builds" | sed 's/,/, /g')" "${found[@]}" -out "$out"

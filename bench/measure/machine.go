@@ -16,8 +16,9 @@ import (
 type Machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
-	Threads  int    `json:"threads"` // OpenMP threads of every provider
-	ISA      string `json:"isa"`     // of our kernels
+	Threads  int    `json:"threads"`            // OpenMP threads of every provider
+	ISA      string `json:"isa"`                // of our kernels
+	Features string `json:"features,omitempty"` // of the CPU, as mgrpo version prints them; older results have none
 	L3Bytes  int64  `json:"l3_bytes"`
 	RAMBytes int64  `json:"ram_bytes"`
 	GPU      string `json:"gpu,omitempty"`    // the GPU that was measured; "" for a CPU
@@ -32,7 +33,7 @@ type Machine struct {
 // Examine describes this machine for a measurement of its device, "cpu" or "cuda:N", by a program built from commit.
 func Examine(commit, device string, threads int) (Machine, error) {
 	m := Machine{
-		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Threads: threads, ISA: kernels.ISA(),
+		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
 		L3Bytes: kilobytes(line("/sys/devices/system/cpu/cpu0/cache/index3/size")), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
 		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit,
 	}

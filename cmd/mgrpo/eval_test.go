@@ -83,6 +83,35 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	refused(t, "", append([]string{"eval", "--checkpoint", step}, set...), "planner/model.safetensors")
 }
 
+// Anybody's questions can be tried against a checkpoint, those without parts too, where training's have them.
+func TestEvalOfOtherQuestions(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, rows string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(rows), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	train := write("train.jsonl", `{"id": "t", "question": "2 + 3 + 4?", "answer": "9", "parts": [{"question": "2 + 3?", "answer": "5"}]}`+"\n")
+	mine := write("mine.jsonl", `{"id": "mine-1", "question": "1 + 1?", "answer": "2", "kind": "count"}`+"\n"+`{"id": "mine-2", "question": "1 + 2?", "answer": ["3", "three"], "kind": "sum"}`+"\n")
+	set := []string{"-c", filepath.Join("..", "..", "examples", "own-task", "team.yaml")}
+	for _, s := range []string{smallModel(t, "planner"), smallModel(t, "solver"), "run.dir=" + filepath.Join(dir, "run"), "run.steps=1", "task.train=" + train, "task.eval=" + train,
+		"task.expert.kind=parts", "task.queries_per_step=1", "grpo.rollouts=2", "eval.before=false", "eval.queries=1", "eval.samples=1", "cold_start.steps=1"} {
+		set = append(set, "--set", s)
+	}
+	succeed(t, "", append([]string{"train"}, set...)...)
+	var said struct {
+		Scores  []struct{ By, Of string }
+		Answers []struct{ Question string }
+	}
+	text := succeed(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+mine, "--queries", "2", "--json")...)
+	if err := json.Unmarshal([]byte(text), &said); err != nil || len(said.Answers) != 2 || !strings.Contains(said.Answers[0].Question, "mine-1") || len(said.Scores) != 3 || said.Scores[2].Of != "sum" {
+		t.Errorf("%v, %+v in\n%s", err, said, text)
+	}
+	refused(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+filepath.Join(dir, "nowhere.jsonl")), "nowhere.jsonl")
+}
+
 // onTerminal runs the program on a pseudo-terminal and returns what it wrote there.
 func onTerminal(t *testing.T, args ...string) string {
 	t.Helper()

@@ -121,15 +121,19 @@ func TestHelpFits80Columns(t *testing.T) {
 	}
 }
 
+// smallModel is the setting that gives an agent a small random model.
+func smallModel(t *testing.T, agent string) string {
+	t.Helper()
+	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "agents." + agent + ".model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}"
+}
+
 // Every template passes doctor and trains a step. Models of the Hub are replaced by small random ones.
 func TestTemplates(t *testing.T) {
-	shape := func(agent string) string {
-		smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return "agents." + agent + ".model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}"
-	}
+	shape := func(agent string) string { return smallModel(t, agent) }
 	for template, set := range map[string][]string{
 		"quickstart": {"cold_start.queries=8", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60",
 			"agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"},

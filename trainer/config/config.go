@@ -138,7 +138,7 @@ type Verifier struct {
 	Pattern   string        `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
 	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric, quantity: greatest absolute difference that still counts as equal."`
 	Relative  float64       `yaml:"relative" default:"0" min:"0" doc:"numeric, quantity: the same as a share of the reference answer. The larger of the two counts."`
-	Overlap   float64       `yaml:"overlap" default:"1" above:"0" max:"1" doc:"parts: least share of a part's words that a sub-task which asks for it has. See docs/verifiers.md."`
+	Overlap   float64       `yaml:"overlap" default:"1" above:"0" max:"1" doc:"parts, of an expert: least share of a part's words that a sub-task which asks for it has. See docs/verifiers.md."`
 	Command   []string      `yaml:"command" doc:"program: program and arguments, without a shell. It reads a JSON line for each answer and writes a JSON line with its score."`
 	Dir       Path          `yaml:"dir" default:"." doc:"program: folder in which it runs. Absent: the folder of this file." change:"worker"`
 	Timeout   time.Duration `yaml:"timeout" default:"60s" above:"0s" doc:"program: longest wait for one score." change:"worker"`

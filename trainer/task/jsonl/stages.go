@@ -51,8 +51,8 @@ func (s Stage) open(seed uint64, train []Row) (stage, error) {
 	return all, nil
 }
 
-// visitsOfStage are more visits of a row than a stage has. Those of stage s are counted from (s + 1) visitsOfStage on, so that
-// a row that several stages take has other random numbers in each.
+// visitsOfStage are more visits of a row than the steps of a stage make. Those of stage s are counted from (s + 1) visitsOfStage on, so
+// that a row that several stages take has other random numbers in each. Replacements, whose queries are numbered from far above, may go beyond it.
 const visitsOfStage = 1_000_000
 
 // TrainStage returns training query i of a stage.

@@ -8,7 +8,8 @@ import (
 )
 
 // newQuantity compares an answer with a reference that is a number with a unit: the same unit, or another of the same
-// dimension, or no unit on one side. Other references, also names that hold a number, are compared as texts, normalised.
+// dimension, or no unit on one side. tolerance is in the unit of the reference, or of the answer where the reference has none.
+// Other references, also names that hold a number, are compared as texts, normalised.
 func newQuantity(tolerance, relative float64) (Verifier, error) {
 	within, err := newMargin(tolerance, relative)
 	if err != nil {
@@ -26,11 +27,9 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 		}
 		switch {
 		case got.dimension == want.dimension:
-			return within.near(got.value, want.value), nil
-		case got.dimension == "":
-			return within.near(got.value, want.written), nil
-		case want.dimension == "":
-			return within.near(got.written, want.value), nil
+			return within.near(got.in(want), want.written), nil
+		case got.dimension == "" || want.dimension == "":
+			return within.near(got.written, want.written), nil
 		}
 		return false, nil
 	}), nil
@@ -38,10 +37,16 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 
 // quantity is a number with its unit.
 type quantity struct {
-	value     *big.Rat // in the unit of the dimension
 	written   *big.Rat // in the unit that is written
+	size      *big.Rat // of that unit, in the unit of the dimension
 	dimension string   // of the unit: m for lengths, or a unit that is not in units; "": there is none
 	named     bool     // a word that is no unit stands before the number, as in Apollo 11
+}
+
+// in is q in the unit of o, which is of the same dimension.
+func (q quantity) in(o quantity) *big.Rat {
+	v := new(big.Rat).Mul(q.written, q.size)
+	return v.Quo(v, o.size)
 }
 
 // parseQuantity reads a text that is a number with words before or after it, which are its unit. ok is false for a text
@@ -70,9 +75,9 @@ func parseQuantity(text string) (q quantity, ok bool) {
 		names = append(names, w)
 	}
 	q.written = new(big.Rat).Mul(q.written, factor)
-	q.value, q.dimension = q.written, strings.Join(names, " ")
+	q.size, q.dimension = big.NewRat(1, 1), strings.Join(names, " ")
 	if u, ok := units[q.dimension]; ok {
-		q.value, q.dimension = new(big.Rat).Mul(q.written, u.size), u.dimension
+		q.size, q.dimension = u.size, u.dimension
 	}
 	return q, true
 }
@@ -85,7 +90,7 @@ func unitWords(text string) (words []string) {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
 	for w := range strings.FieldsSeq(perCent.ReplaceAllString(text, "%")) {
-		w = strings.Trim(w, ".,;:()")
+		w = strings.Trim(w, ".,;:()~≈")
 		singular := strings.TrimSuffix(w, "s")
 		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, and not gas
 			w = singular
@@ -106,7 +111,7 @@ var scales = map[string]*big.Rat{
 	"thousand": big.NewRat(1e3, 1), "million": big.NewRat(1e6, 1), "billion": big.NewRat(1e9, 1), "trillion": big.NewRat(1e12, 1),
 }
 
-// units are the units of length, mass and time that are converted: the size in the unit of the dimension.
+// units are the units of length, mass and time that are converted, and of money, each its own dimension: the size in the unit of the dimension.
 var units = unitTable()
 
 type unit struct {
@@ -124,7 +129,7 @@ func unitTable() map[string]unit {
 		{"m", "mi mile", "1609.344"}, {"m", "ft foot feet", "0.3048"}, {"m", "in inch inche", "0.0254"}, {"m", "yd yard", "0.9144"},
 		{"kg", "kg kilogram kilogramme", "1"}, {"kg", "g gram gramme", "1/1000"}, {"kg", "t tonne", "1000"}, {"kg", "lb lbs pound", "0.45359237"}, {"kg", "oz ounce", "0.028349523125"},
 		{"s", "s sec second", "1"}, {"s", "min minute", "60"}, {"s", "h hr hour", "3600"}, {"s", "d day", "86400"}, {"s", "ms millisecond", "1/1000"},
-		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"},
+		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"}, {"¥", "¥ jpy yen", "1"}, {"₹", "₹ inr rupee", "1"},
 	} {
 		size, _ := new(big.Rat).SetString(u.size) // the table's own sizes can be read
 		for name := range strings.FieldsSeq(u.names) {
