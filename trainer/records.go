@@ -92,7 +92,8 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes, own []sto
 func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct mean
 	counted := true
-	for _, t := range held.trajectories {
+	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in one order: sums of scores are the same in each run
+		t := held.trajectories[id]
 		format.addBool(t.FormatValid)
 		turns.add(float64(len(t.Said())))
 		n, own, known := t.Size()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -70,18 +71,20 @@ func isSum(q task.Query) bool {
 // total adds the numbers found, with the calculator if there is one.
 func (e *partsExpert) total(found []string) string {
 	var terms []string
+	sum := new(big.Rat)
 	for _, f := range found {
-		if _, ok := number(f); ok {
+		if n, ok := number(f); ok {
 			terms = append(terms, strings.ReplaceAll(f, ",", ""))
+			sum.Add(sum, n)
 		}
 	}
 	switch {
 	case len(terms) == 0:
 		return notFound
-	case e.calculate == nil:
-		return e.query.Answer
 	case len(terms) == 1:
 		return terms[0]
+	case e.calculate == nil:
+		return tool.FormatRational(sum)
 	}
 	return e.use(e.calculate, "expression", strings.Join(terms, " + "))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -213,6 +214,36 @@ func TestSloppiness(t *testing.T) {
 		if got := script(t, c); len(asked) != 2 || asked[1] != "What is the Points of Peru in Curling" || asked[0] != "What is the Points" && asked[0] != "of Peru in Curling" || got[len(got)-1] != "unknown" {
 			t.Errorf("narrow: %q after %q", got, asked)
 		}
+	}
+}
+
+// A planner without a calculator states the sum of what it was told, also where that is wrong or not all.
+func TestSumWithoutCalculator(t *testing.T) {
+	sums := map[string]bool{}
+	for seed := range uint64(40) {
+		var asked []string
+		tools := &Toolbox{}
+		tools.Add(library(&asked, ranking).byName["search"], tool.Limits{})
+		d := &Parts{task: parted{queries: points[:1]}, tools: tools, seed: seed, sloppiness: Sloppiness{Skip: 0.2, Misread: 0.4}}
+		for c := range d.Demonstrations(planner, 1) {
+			lines := script(t, c)
+			var sum, terms float64
+			for _, line := range lines {
+				if told, ok := strings.CutPrefix(line, "< "); ok {
+					if n, err := strconv.ParseFloat(strings.ReplaceAll(told, ",", ""), 64); err == nil {
+						sum, terms = sum+n, terms+1
+					}
+				}
+			}
+			said := lines[len(lines)-1]
+			if terms > 0 && said != strconv.FormatFloat(sum, 'f', -1, 64) {
+				t.Errorf("seed %d: %q", seed, lines)
+			}
+			sums[said] = true
+		}
+	}
+	if len(sums) < 3 {
+		t.Errorf("only %v was said", sums)
 	}
 }
 

@@ -27,7 +27,7 @@ func Calculator() Tool {
 			if err != nil {
 				return "", err
 			}
-			return formatRational(v), nil
+			return FormatRational(v), nil
 		})
 }
 

@@ -94,7 +94,7 @@ func FuzzCalculator(f *testing.F) {
 		if err != nil {
 			return
 		}
-		shown := formatRational(v)
+		shown := FormatRational(v)
 		back, ok := new(big.Rat).SetString(shown)
 		if !ok {
 			t.Fatalf("%q shows as %q, which is no number", expression, shown)

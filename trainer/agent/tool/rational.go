@@ -158,8 +158,8 @@ func squareRoot(v *big.Rat) (*big.Rat, error) {
 	return withinBits(r)
 }
 
-// formatRational writes integers and finite decimals exactly, and other numbers with showDigits decimals.
-func formatRational(v *big.Rat) string {
+// FormatRational writes integers and finite decimals exactly, and other numbers with showDigits decimals.
+func FormatRational(v *big.Rat) string {
 	if v.IsInt() {
 		return v.Num().String()
 	}

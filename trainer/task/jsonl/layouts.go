@@ -105,9 +105,13 @@ func musique(row object) (object, error) {
 	if kind, _, ok := strings.Cut(extra.ID, "__"); ok {
 		out["kind"] = quoted(kind)
 	}
+	if len(extra.Steps) > maxParts {
+		return nil, fmt.Errorf("question_decomposition: %w", tooManyParts(len(extra.Steps)))
+	}
 	parts, answers := make([]part, len(extra.Steps)), []string(nil)
+	room := maxLine
 	for i, step := range extra.Steps {
-		question, err := filledIn(step.Question, answers)
+		question, err := filledIn(step.Question, answers, &room)
 		if err != nil {
 			return nil, fmt.Errorf("question_decomposition: %w", err)
 		}
@@ -119,17 +123,19 @@ func musique(row object) (object, error) {
 var stepNumber = regexp.MustCompile(`#\d+`)
 
 // filledIn replaces #n by the nth answer, and leaves a number of which there is none. What stands in an answer is not replaced.
-func filledIn(question string, answers []string) (string, error) {
-	size := len(question)
+// Answers of more than room bytes are an error; those filled in are taken off it.
+func filledIn(question string, answers []string, room *int) (string, error) {
 	out := stepNumber.ReplaceAllStringFunc(question, func(name string) string {
 		n, err := strconv.Atoi(name[1:])
-		if err != nil || n < 1 || n > len(answers) || size > maxLine {
+		if err != nil || n < 1 || n > len(answers) || *room < 0 {
 			return name
 		}
-		size += len(answers[n-1])
+		if *room -= len(answers[n-1]); *room < 0 {
+			return name
+		}
 		return answers[n-1]
 	})
-	if size > maxLine {
+	if *room < 0 {
 		return "", errTooLong
 	}
 	return out, nil

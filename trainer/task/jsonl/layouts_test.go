@@ -65,6 +65,9 @@ func TestLayoutsRefuse(t *testing.T) {
 		{"hotpotqa", `{"_id":"a","query":"?","answer":"b"}`, `:1: no field "question", which rows of this layout have: the row has "_id", "answer", "query"`},
 		{"musique", `{"id":"2hop__1","question":"?","answer":"b","answerable":false}`, "answerable is false"},
 		{"musique", `{"id":"2hop__1","question":"?","answer":"b","question_decomposition":{}}`, "not of this layout"},
+		{"musique", `{"id":"2hop__1","question":"?","answer":"b","question_decomposition":[{}` + strings.Repeat(",{}", maxParts) + `]}`, "question_decomposition: 257 parts; at most 256 are read"},
+		{"musique", `{"id":"2hop__1","question":"?","answer":"b","question_decomposition":[{"question":"x","answer":"` + strings.Repeat("y", maxLine/100) + `"}` +
+			strings.Repeat(`,{"question":"#1","answer":"z"}`, 101) + `]}`, errTooLong.Error()},
 		{"fanoutqa", `{"id":"a","question":"?","answer":"b","decomposition":[{"question":"c?"}]}`, `decomposition: "c?": no answer`},
 		{"fanoutqa", `{"id":"a","question":"?","answer":[null],"decomposition":[]}`, "must be a text or a number"},
 		{"gaia", `{"task_id":"a","Question":"?","Level":1,"Final answer":"?"}`, "are not published"},
@@ -89,11 +92,13 @@ func TestMuSiQueReferences(t *testing.T) {
 		{"who produced #2 by #1", "who produced #1 Record by Big Star"}, // what stands in an answer is not replaced
 		{"who wore #25 and #0", "who wore #25 and #0"},
 	} {
-		if got, err := filledIn(c.question, []string{"Big Star", "#1 Record"}); err != nil || got != c.want {
+		room := maxLine
+		if got, err := filledIn(c.question, []string{"Big Star", "#1 Record"}, &room); err != nil || got != c.want {
 			t.Errorf("%q, %v, want %q", got, err, c.want)
 		}
 	}
-	if _, err := filledIn(strings.Repeat("#1", 1000), []string{strings.Repeat("x", maxLine/100)}); !errors.Is(err, errTooLong) {
+	room := maxLine
+	if _, err := filledIn(strings.Repeat("#1", 1000), []string{strings.Repeat("x", maxLine/100)}, &room); !errors.Is(err, errTooLong) {
 		t.Errorf("a question that outgrows a row: %v", err)
 	}
 }

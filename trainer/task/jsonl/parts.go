@@ -9,6 +9,8 @@ import (
 
 const maxParts = 256
 
+func tooManyParts(n int) error { return fmt.Errorf("%d parts; at most %d are read", n, maxParts) }
+
 // readParts reads a list of sub-questions, each {"question", "answer"}; an answer is a text, or a list of texts of which
 // any is right. Other fields of a part, such as the document that holds its answer, stay in the row's columns.
 func readParts(raw json.RawMessage) ([]task.SubQuestion, error) {
@@ -20,7 +22,7 @@ func readParts(raw json.RawMessage) ([]task.SubQuestion, error) {
 		return nil, fmt.Errorf(`must be a list of {"question": ..., "answer": ...}: %w`, err)
 	}
 	if len(list) > maxParts {
-		return nil, fmt.Errorf("%d parts; at most %d are read", len(list), maxParts)
+		return nil, tooManyParts(len(list))
 	}
 	parts := make([]task.SubQuestion, len(list))
 	for i, p := range list {

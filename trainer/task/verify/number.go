@@ -95,7 +95,7 @@ const (
 )
 
 var (
-	figure   = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_-]*\d)?|\.\d+)(?:[eE][+-]?\d{1,3}\b)?`)
+	figure   = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_-]*\d)?|\.\d+)(?:[eE][+-]?\d+\b)?`)
 	decimal  = regexp.MustCompile(`^(?:\d*\.)?\d+(?:[eE][+-]?\d{1,3})?$`)
 	grouped  = regexp.MustCompile(`^\d{1,3}(?:,\d{3})+(?:\.\d+)?$`)
 	percent  = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)

@@ -40,7 +40,7 @@ type quantity struct {
 	written   *big.Rat // in the unit that is written
 	size      *big.Rat // of that unit, in the unit of the dimension
 	dimension string   // of the unit: m for lengths, or a unit that is not in units; "": there is none
-	named     bool     // a word that is no unit stands before the number, as in Apollo 11
+	named     bool     // it is a name that holds a number: Apollo 11, 20th Century Fox
 }
 
 // in is q in the unit of o, which is of the same dimension.
@@ -52,7 +52,7 @@ func (q quantity) in(o quantity) *big.Rat {
 // parseQuantity reads a text that is a number with words before or after it, which are its unit. ok is false for a text
 // without a number or with several.
 func parseQuantity(text string) (q quantity, ok bool) {
-	text = plain(text)
+	text = unquoted(plain(text))
 	at := figure.FindAllStringIndex(text, -1)
 	if len(at) != 1 || len(text) > maxFigure {
 		return q, false
@@ -64,7 +64,7 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	q.written = numbers[0].Figure
 	before := strings.TrimRight(text[:at[0][0]], " ")
 	before = strings.TrimSuffix(before, "-")
-	q.named = slices.ContainsFunc(unitWords(before), func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
+	q.named = ordinal.MatchString(text[at[0][1]:]) || slices.ContainsFunc(unitWords(before), func(w string) bool { _, unit := units[w]; return !unit && w != "%" })
 	factor := big.NewRat(1, 1)
 	var names []string
 	for _, w := range unitWords(before + " " + text[at[0][1]:]) {
@@ -90,7 +90,7 @@ func unitWords(text string) (words []string) {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
 	for w := range strings.FieldsSeq(perCent.ReplaceAllString(text, "%")) {
-		w = strings.Trim(w, ".,;:()~≈")
+		w = strings.Trim(w, ".,;:()~≈*_`!?-")
 		singular := strings.TrimSuffix(w, "s")
 		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, and not gas
 			w = singular
@@ -101,6 +101,23 @@ func unitWords(text string) (words []string) {
 	}
 	return words
 }
+
+// unquoted is a text without marks of emphasis, quotes and ends of sentences around it.
+func unquoted(text string) string {
+	text = strings.TrimRight(strings.Trim(text, " \n*_`"), ".!? ")
+	for _, marks := range []string{`""`, "“”"} {
+		marks := []rune(marks)
+		if inner, ok := strings.CutPrefix(text, string(marks[0])); ok {
+			if inner, ok = strings.CutSuffix(inner, string(marks[1])); ok {
+				text = strings.TrimRight(inner, ".!? ")
+			}
+		}
+	}
+	return strings.Trim(text, " *_`")
+}
+
+// ordinal begins what follows the number of a name such as 20th Century Fox.
+var ordinal = regexp.MustCompile(`^(?:st|nd|rd|th)\s+\pL`)
 
 var perCent = regexp.MustCompile(`\bper ?cent\b`)
 

@@ -88,6 +88,9 @@ func TestQuantity(t *testing.T) {
 		{"USS Macdonough (DD-9)", "9", 0, 0, 0}, {"USS Macdonough (DD-9)", "USS Macdonough DD-9", 0, 0, 1}, {"September 17", "17", 0, 0, 0}, {"Apollo 11", "Apollo 12", 1, 0, 0},
 		{"US$ 5 million", "$5,000,000", 0, 0, 1}, {"USD 5", "5", 0, 0, 1}, {"around 5 km", "5 km", 0, 0, 1}, {"-5 °C", "-5", 0, 0, 1},
 		{"¥500", "500", 0, 0, 1}, {"¥500", "500 ¥", 0, 0, 1}, {"¥500", "500 yen", 0, 0, 1}, {"₹500", "500 rupees", 0, 0, 1}, {"¥500", "$500", 0, 0, 0}, {"~5 km", "5 km", 0, 0, 1}, {"5 km", "~ 5", 0, 0, 1},
+		{"5 km", "**5 km**", 0, 0, 1}, {"5 km", "**5** km.", 0, 0, 1}, {"5 km", "\"5 km\"", 0, 0, 1}, {"5 km", "“5 km.”", 0, 0, 1}, {"5 km", "`5`!", 0, 0, 1}, {"5 km", "5 km is the answer.", 0, 0, 1}, {"5 km", "The answer is **5 km**.", 0, 0, 1},
+		{"-$5 million", "$5 million", 0, 0, 0}, {"-$5 million", "-5 million dollars", 0, 0, 1}, {"-$5", "$-5", 0, 0, 1}, {".5 km", "500 m", 0, 0, 1}, {"5", "1e9999", 0, 0, 0},
+		{"20th Century Fox", "20", 0, 0, 0}, {"20th Century Fox", "20th century fox", 0, 0, 1}, {"1st Infantry Division", "1", 0, 0, 0}, {"5th", "5", 0, 0, 1}, {"5th", "5th.", 0, 0, 1}, {"5'", "5\"", 0, 0, 0},
 	} {
 		v, err := New(Settings{Kind: Quantity, Tolerance: c.tolerance, Relative: c.relative})
 		if err != nil {

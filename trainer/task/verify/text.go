@@ -26,15 +26,33 @@ func sameText(treat func(string) string) comparison {
 // with meaning: the sign of a number, its decimal point, the per cent sign and the hash.
 func normalize(s string) string {
 	runes := []rune(cases.Fold().String(norm.NFKC.String(s)))
-	digit := func(i int) bool { return i >= 0 && i < len(runes) && unicode.IsDigit(runes[i]) }
+	at := func(i int) rune {
+		if i < 0 || i >= len(runes) {
+			return ' '
+		}
+		return runes[i]
+	}
+	digit := func(i int) bool { return unicode.IsDigit(at(i)) }
+	word := func(i int) bool { return unicode.IsLetter(at(i)) || digit(i) }
+	// fraction says whether the point at i begins the decimals of a number, as in 1.5 and .5.
+	fraction := func(i int) bool {
+		return at(i) == '.' && digit(i+1) && (digit(i-1) || !word(i-1) && at(i-1) != '.')
+	}
+	// signed says whether what stands at i can follow the sign of a number, as in -5, -.5 and -$5.
+	signed := func(i int) bool {
+		if unicode.Is(unicode.Sc, at(i)) {
+			i++
+		}
+		return digit(i) || at(i) == '.' && digit(i+1)
+	}
 	var b strings.Builder
 	for i, r := range runes {
 		switch {
 		case r == '\'' || r == '’':
-		case r == ',' && digit(i-1) && digit(i+3) && !digit(i+4): // thousands
-		case r == '.' && digit(i-1) && digit(i+1), r == '%', r == '#':
+		case r == ',' && digit(i-1) && digit(i+1) && digit(i+2) && digit(i+3) && !digit(i+4): // thousands
+		case fraction(i), r == '%', r == '#':
 			b.WriteRune(r)
-		case (r == '-' || r == '−') && digit(i+1) && (i == 0 || unicode.IsSpace(runes[i-1])):
+		case (r == '-' || r == '−') && signed(i+1) && !word(i-1) && at(i-1) != ')' && at(i-1) != '-':
 			b.WriteRune('-')
 		case unicode.IsPunct(r):
 			b.WriteRune(' ')
@@ -73,7 +91,9 @@ var (
 	soleLetter    = regexp.MustCompile(`^\W*([A-Za-z])\W*$`)
 	leadingLetter = regexp.MustCompile(`^\s*(?:\(([A-Za-z])\)|([A-Za-z])[).:])`)
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
-	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is)?\s*[:=]?\s*`)
+	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
+	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
+	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
 )
 
 // chosen returns the index of the chosen option, from 0. ok is false if the text names two different letters.
@@ -105,7 +125,8 @@ func chosen(text string, choices []string) (int, bool) {
 }
 
 // conclusion returns the part of an answer that states its result: the last \boxed{} or ####, else the text after the
-// last "answer is", else the whole answer.
+// last "answer is" or "answer:", else what stands before "is the answer" or after the word "answer" at the beginning, else
+// the whole answer.
 func conclusion(answer string) string {
 	if marked, ok := marked(answer); ok {
 		return marked
@@ -113,7 +134,10 @@ func conclusion(answer string) string {
 	if at := announced.FindAllStringIndex(answer, -1); len(at) > 0 {
 		return answer[at[len(at)-1][1]:]
 	}
-	return answer
+	if at := stated.FindStringIndex(answer); at != nil {
+		return answer[:at[0]]
+	}
+	return answer[len(titled.FindString(answer)):]
 }
 
 // marked returns the content of the last \boxed{} or the rest of the line after the last ####, whichever comes later.

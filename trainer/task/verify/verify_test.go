@@ -42,7 +42,9 @@ func TestNormalized(t *testing.T) {
 	check(t, Settings{Kind: Normalized}, nil, []verdict{
 		{"The Eiffel Tower", "eiffel  tower.", 1}, {"Paris", "Paris, France", 0}, {"don't", "dont", 1},
 		{"STRASSE", "straße", 1}, {"ﬁne", "fine", 1}, {"3.5", "35", 0}, {"3.5", "3.5.", 1}, {"-5", "5", 0}, {"-5", "−5", 1},
-		{"1,000", "1000", 1}, {"5%", "5", 0}, {"C#", "C", 0}, {"C++", "C", 0}, {"well-known", "well known", 1},
+		{"1,000", "1000", 1}, {"5%", "5", 0},
+		{"1,2,3", "1, 2, 3", 1}, {"1,2,3", "12, 3", 0}, {"-$5", "$5", 0}, {"-$5", "-$5.", 1}, {"(-5)", "5", 0}, {"(-5)", "-5", 1}, {".5", "5", 0}, {".5", "it: .5", 0}, {"-.5", ".5", 0}, {"2-3", "2 3", 1}, {"...5", "5", 1}, {"v.5", "v 5", 1},
+		{"C#", "C", 0}, {"C++", "C", 0}, {"well-known", "well known", 1},
 		{"the", "", 0}, {"the", "the", 1}, {"?", "!", 0}, {"", "the", 0}, {"yes", "yes and no", 0}, {"a b", "ab", 0},
 	})
 }
@@ -72,7 +74,7 @@ func TestNumeric(t *testing.T) {
 		// per cent
 		{"50%", "50%", 1}, {"50%", "50", 1}, {"50", "50%", 1}, {"0.5", "50%", 1}, {"50%", "0.5", 1}, {"50", "0.5", 0}, {"0.5", "50", 0}, {"50", `50\%`, 1}, {"50", "50 percent", 1}, {"50%", "5000%", 0},
 		// floods
-		{"1", strings.Repeat("9", 2000), 0}, {"7", strings.Repeat("1 ", 1<<20) + "7", 1}, {"7", strings.Repeat(`\boxed{`, 1<<16) + "7", 0}, {"5", "1e999", 0},
+		{"1", strings.Repeat("9", 2000), 0}, {"7", strings.Repeat("1 ", 1<<20) + "7", 1}, {"7", strings.Repeat(`\boxed{`, 1<<16) + "7", 0}, {"5", "1e999", 0}, {"1", "1e9999", 0}, {"1", "it is 1e-99999", 0},
 		{"7", "\xff\xfe7", 1}, {"7", "٧", 0},
 	})
 	check(t, Settings{Kind: Numeric, Tolerance: 0.01}, nil, []verdict{{"1/3", "0.333", 1}, {"1/3", "0.35", 0}, {"5", "5.01", 1}, {"5", "5.011", 0}})
@@ -89,6 +91,7 @@ func TestChoice(t *testing.T) {
 		{"B", "B) Venus", 1}, {"B", "The answer is B.", 1}, {"B", "The answer is (B) because A is too hot.", 1}, {"B", "Not A. Answer: B", 1}, {"B", `\boxed{B}`, 1}, {"B", "#### B", 1},
 		{"B", "A", 0}, {"B", "", 0}, {"B", "(A) or (B)", 0}, {"B", "A B C D", 0}, {"B", "I think a planet", 0}, {"A", "A planet it is", 0}, {"B", "E", 0}, {"B", "The answer is (A). The answer is (C).", 0},
 		{"B", "The answer is (A). Wait, the answer is (B).", 1}, {"D", "a big mars", 1},
+		{"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
 	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}})
 	v, _ := New(Settings{Kind: Choice})
