@@ -372,7 +372,7 @@ type Tool struct {
 	Index      Path     `yaml:"index" doc:"search: folder in which the index of the corpus is kept, built by whoever needs it first and shared by all. Absent: each agent makes one in memory." change:"worker"`
 	Command    []string `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
 	Dir        Path     `yaml:"dir" default:"." doc:"mcp: folder in which command runs. Absent: the folder of this file." change:"worker"`
-	Env        []string `yaml:"env" doc:"mcp: names of environment variables passed on to command."`
+	Env        []string `yaml:"env" doc:"mcp: names of environment variables passed on to command. Values of 8 bytes or more are taken for secrets and replaced in what the server says."`
 	URL        string   `yaml:"url" doc:"mcp: address of a server over HTTP. retriever: address of the service."`
 	TokenEnv   string   `yaml:"token_env" doc:"mcp, retriever: environment variable whose value is sent to url as a bearer token." change:"worker"`
 	Results    int      `yaml:"results" default:"3" min:"1" max:"100" doc:"search, retriever: results of one call."`

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/retry"
@@ -25,13 +24,13 @@ type Gate struct {
 	slots chan struct{} // holds one for each attempt in flight; nil: any number
 	rate  float64       // attempts begun in a second; 0: any number
 
-	mu   sync.Mutex
-	next time.Time // when the next attempt may begin
+	first chan struct{} // has one place: of who is the first in the line of those that the rate keeps waiting
+	next  time.Time     // when the next attempt may begin; the first one's
 }
 
 // NewGate makes a gate; 0 means any number.
 func NewGate(parallel int, rate float64) *Gate {
-	g := &Gate{rate: rate}
+	g := &Gate{rate: rate, first: make(chan struct{}, 1)}
 	if parallel > 0 {
 		g.slots = make(chan struct{}, parallel)
 	}
@@ -79,10 +78,8 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 			return "", ctx.Err()
 		}
 	}
-	if pause := gate.turn(time.Now()); pause > 0 {
-		if err := t.wait(ctx, pause); err != nil {
-			return "", err
-		}
+	if err := gate.turn(ctx, t.wait); err != nil {
+		return "", err
 	}
 	if t.how.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -100,17 +97,26 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 	return t.Tool.Call(ctx, args)
 }
 
-// turn takes the next turn and returns how long it is away.
-func (g *Gate) turn(now time.Time) time.Duration {
+// turn waits until an attempt may begin. Those who wait stand in line, and who gives up takes no turn.
+func (g *Gate) turn(ctx context.Context, wait func(context.Context, time.Duration) error) error {
 	if g.rate <= 0 {
-		return 0
+		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	select {
+	case g.first <- struct{}{}:
+		defer func() { <-g.first }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	now := time.Now()
 	if g.next.Before(now) {
 		g.next = now
 	}
-	pause := g.next.Sub(now)
+	if pause := g.next.Sub(now); pause > 0 {
+		if err := wait(ctx, pause); err != nil {
+			return err
+		}
+	}
 	g.next = g.next.Add(time.Duration(float64(time.Second) / g.rate))
-	return pause
+	return nil
 }

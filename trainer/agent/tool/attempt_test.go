@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/retry"
@@ -160,17 +161,36 @@ func TestAttemptedParallel(t *testing.T) {
 	}
 }
 
-// Attempts begin at the rate that is allowed, further ones too.
+// Attempts begin at the rate that is allowed, further ones too, in line.
 func TestAttemptedRate(t *testing.T) {
-	g := NewGate(0, 4)
-	at := time.Now()
-	for i, c := range []struct{ now, want time.Duration }{
-		{0, 0}, {0, 250 * time.Millisecond}, {100 * time.Millisecond, 400 * time.Millisecond}, {time.Second, 0}, {time.Second, 250 * time.Millisecond},
-	} {
-		if got := g.turn(at.Add(c.now)); got != c.want {
-			t.Errorf("attempt %d at %v: in %v, want %v", i, c.now, got, c.want)
+	synctest.Test(t, func(t *testing.T) {
+		g, began := NewGate(0, 4), time.Now()
+		begins := func(ctx context.Context, want time.Duration) {
+			t.Helper()
+			if err := g.turn(ctx, retry.Sleep); err != nil || time.Since(began) != want {
+				t.Errorf("after %v, %v; want %v", time.Since(began), err, want)
+			}
 		}
-	}
+		begins(t.Context(), 0)
+		begins(t.Context(), 250*time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
+		begins(t.Context(), 500*time.Millisecond)
+		time.Sleep(time.Hour)
+		begins(t.Context(), time.Hour+500*time.Millisecond)
+		// Those who give up take no turn.
+		hasty, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		var given sync.WaitGroup
+		for range 1000 {
+			given.Go(func() {
+				if err := g.turn(hasty, retry.Sleep); err == nil {
+					t.Error("a turn before its time")
+				}
+			})
+		}
+		given.Wait()
+		begins(t.Context(), time.Hour+750*time.Millisecond)
+	})
 	fine := Func("fine", "", "x", "", func(context.Context, string) (string, error) { return "", nil })
 	gate := NewGate(0, 0.001) // of a server with two tools
 	paced, waits := patient(fine, Attempts{Gate: gate})

@@ -11,6 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/recorded"
 )
 
+// maxKept bounds the bytes of an answer that is kept. The cache writes a byte as six at most, and bounds its entries.
+const maxKept = 8 << 20
+
 // Cached wraps a tool whose answers depend on its arguments alone: they come from the cache where it has them. service
 // names the tool with all settings on which its answers depend. check, if set, refuses calls without asking; they are not
 // kept. Errors are kept, too, because the model reads them, but not those of a conversation that was cut off.
@@ -39,12 +42,12 @@ func (t cached) Call(ctx context.Context, args json.RawMessage) (string, error) 
 		out, err := t.Tool.Call(ctx, args)
 		switch {
 		case err == nil:
-			return recorded.Answer{Text: out}, nil
+			return recorded.Answer{Text: Truncate(out, maxKept)}, nil
 		case ctx.Err() != nil:
 			return recorded.Answer{}, err
 		}
 		kind, _ := kindOf(err)
-		return recorded.Answer{Error: err.Error(), Kind: kind}, nil
+		return recorded.Answer{Error: Truncate(err.Error(), maxKept), Kind: kind}, nil
 	})
 	if err == nil && answer.Error != "" {
 		err = &callError{answer.Error, kinds[answer.Kind]}

@@ -20,6 +20,17 @@ func testCache(t *testing.T, dir string, replay bool) *recorded.Cache {
 	return c
 }
 
+// An answer that the cache could not hold is kept up to a bound, and a replay has the same.
+func TestCachedFlood(t *testing.T) {
+	flood := Func("flood", "", "x", "", func(context.Context, string) (string, error) { return strings.Repeat("<", maxKept+1), nil })
+	dir, want := t.TempDir(), strings.Repeat("<", maxKept)+"\n[1 more bytes not shown]"
+	for _, replay := range []bool{false, true} {
+		if out, err := Cached(flood, testCache(t, dir, replay), "flood", nil).Call(t.Context(), arg(t, "x", "")); err != nil || out != want {
+			t.Errorf("replay %v: %d bytes, %v", replay, len(out), err)
+		}
+	}
+}
+
 // What a tool said when it was recorded it says in a replay, errors and their kinds too, and nobody is asked.
 func TestCached(t *testing.T) {
 	calls := 0

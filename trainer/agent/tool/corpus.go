@@ -29,7 +29,7 @@ type document struct {
 }
 
 // corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. It does
-// not follow links out of the folder.
+// not follow links in the folder; the folder may be one.
 func corpusFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -39,7 +39,7 @@ func corpusFiles(path string) ([]string, error) {
 		return []string{path}, nil
 	}
 	var files []string
-	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(path+string(filepath.Separator), func(file string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.Type().IsRegular() && slices.Contains([]string{".md", ".markdown"}, strings.ToLower(filepath.Ext(file))) {
 			files = append(files, file)
 		}

@@ -61,19 +61,19 @@ func (t limited) Call(ctx context.Context, args json.RawMessage) (string, error)
 	}
 	out, err := t.Tool.Call(ctx, args)
 	if err != nil {
-		return "", &cutError{err, Truncate(err.Error(), t.limits.Bytes)}
+		return "", &reworded{err, Truncate(err.Error(), t.limits.Bytes)}
 	}
 	return Truncate(out, t.limits.Bytes), nil
 }
 
-// cutError is an error of which the model reads the beginning.
-type cutError struct {
+// reworded is an error with another text, which is shorter or holds no secrets.
+type reworded struct {
 	error
 	text string
 }
 
-func (e *cutError) Error() string { return e.text }
-func (e *cutError) Unwrap() error { return e.error }
+func (e *reworded) Error() string { return e.text }
+func (e *reworded) Unwrap() error { return e.error }
 
 // redact returns s as valid UTF-8 without secrets.
 func redact(s string, secrets []string) string {

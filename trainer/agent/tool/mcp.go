@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 	maxMCPTools    = 256
 	maxMCPResponse = 16 << 20 // bytes of one HTTP response
 	mcpTermination = 2 * time.Second
+	shortestSecret = 8 // bytes of a variable's value; a shorter one, such as a 1, stands in answers without being told
+
+	reconnectPause = 5 * time.Second // a server that does not start is tried at most this often
 
 	// mcpVersion is the newest protocol version in which a client starts with initialize. Newer clients start with
 	// server/discover, at which older servers report an error or exit.
@@ -58,6 +62,8 @@ type MCP struct {
 	session *mcpSession   // nil: closed or lost
 	closed  bool
 	wait    time.Time // no reconnection before this time
+
+	closing sync.WaitGroup // of lost sessions
 }
 
 var errGone = errors.New("the server is gone and could not be started again")
@@ -120,8 +126,9 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 	return s, nil
 }
 
-// explain adds the server's last output on stderr, without secrets, to an error. The server has ended.
+// explain takes secrets out of an error and adds the server's last output on stderr. The server has ended.
 func (s *mcpSession) explain(err error, c MCPConfig) error {
+	err = &reworded{err, redact(err.Error(), c.Secrets())}
 	if s.stderr == nil {
 		return err
 	}
@@ -176,17 +183,16 @@ func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSes
 	case m.session != nil:
 		return m.session, nil
 	case time.Now().Before(m.wait):
-		return nil, errGone
+		return nil, &retry.Transient{Err: errGone, After: time.Until(m.wait)}
 	}
 	session, err := m.cfg.connect(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		const pause = 5 * time.Second // a server that does not start is tried at most this often
-		m.wait = time.Now().Add(pause)
+		m.wait = time.Now().Add(reconnectPause)
 		m.tell(err)
-		return nil, errGone
+		return nil, &retry.Transient{Err: errGone, After: reconnectPause}
 	}
 	m.session = session
 	return session, nil
@@ -194,9 +200,14 @@ func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSes
 
 // bury closes a lost session and reports the loss.
 func (m *MCP) bury(cause error) {
-	_ = m.session.Close() // kills the process if it still runs
-	m.tell(m.session.explain(cause, m.cfg))
+	gone := m.session
 	m.session = nil
+	if gone.stderr == nil { // other calls may be in flight, and Close waits for them
+		m.closing.Go(func() { _ = gone.Close() })
+	} else {
+		_ = gone.Close() // kills the process if it still runs
+	}
+	m.tell(gone.explain(cause, m.cfg))
 }
 
 func (m *MCP) tell(why error) {
@@ -218,7 +229,13 @@ func (c MCPConfig) String() string {
 func (c MCPConfig) Secrets() []string {
 	var secrets []string
 	for _, name := range c.Env {
-		secrets = append(secrets, os.Getenv(name))
+		if value := os.Getenv(name); len(value) >= shortestSecret {
+			secrets = append(secrets, value)
+		}
+	}
+	if at := strings.Index(c.URL, "?"); at >= 0 {
+		query, _, _ := strings.Cut(c.URL[at:], "#")
+		secrets = append(secrets, query)
 	}
 	if c.TokenEnv != "" {
 		secrets = append(secrets, os.Getenv(c.TokenEnv))
@@ -333,6 +350,7 @@ func (m *MCP) Close() error {
 	<-m.turn
 	defer func() { m.turn <- struct{}{} }()
 	m.closed = true
+	defer m.closing.Wait()
 	if m.session == nil {
 		return nil
 	}
@@ -363,9 +381,12 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 			params.Meta["mgrpo/row"] = o.Row
 		}
 	}
-	result, err := t.server.call(ctx, params)
+	var busy *retry.Transient
+	result, err := t.server.call(context.WithValue(ctx, busyKey{}, &busy), params)
 	var answer *jsonrpc.Error
 	switch {
+	case err != nil && busy != nil:
+		return "", &retry.Transient{Err: failed(err), After: busy.After}
 	case errors.As(err, &answer) && answer.Code == jsonrpc.CodeInvalidParams:
 		return "", err
 	case err != nil:
@@ -383,12 +404,20 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 
 // failedCall is the failure of a call, transient if the server did not reply at all.
 func failedCall(err error) error {
+	var again *retry.Transient
 	var answer *jsonrpc.Error
-	if errors.As(err, &answer) {
+	switch {
+	case errors.As(err, &again):
+		return &retry.Transient{Err: failed(err), After: again.After}
+	case errors.As(err, &answer):
 		return failed(err)
 	}
 	return &retry.Transient{Err: failed(err)}
 }
+
+// busyKey is the key of a context whose value is set where a server replies that it is busy or failing. The client's errors do not say
+// how long it asks to wait.
+type busyKey struct{}
 
 // contentText returns the text of a result for the model.
 func contentText(r *mcp.CallToolResult) string {
@@ -431,6 +460,9 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if busy, ok := r.Context().Value(busyKey{}).(**retry.Transient); ok && !errors.As(retry.Refusal(response, errors.New(response.Status)), busy) {
+		*busy = nil
 	}
 	response.Body = &boundedBody{response.Body, maxMCPResponse}
 	return response, nil

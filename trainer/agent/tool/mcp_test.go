@@ -10,11 +10,14 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,14 +91,14 @@ func stdioConfig(t *testing.T) MCPConfig {
 		t.Fatal(err)
 	}
 	t.Setenv(mcpServerEnv, "1")
-	t.Setenv("MGRPO_TEST_DAY", "Monday")
+	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
 	t.Setenv("MGRPO_TEST_UNLISTED", "kept")
 	return MCPConfig{Command: []string{self}, Env: []string{mcpServerEnv, "MGRPO_TEST_DAY"}}
 }
 
 func httpConfig(t *testing.T) MCPConfig {
 	t.Helper()
-	t.Setenv("MGRPO_TEST_DAY", "Monday")
+	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
 	handler := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
 		if r.Header.Get("Authorization") != "Bearer sk-5" {
 			return nil
@@ -147,7 +150,7 @@ func testMCPTools(t *testing.T, m *MCP) {
 	}
 	for name, want := range map[string]string{
 		"greet":      "Hello Ada.",
-		"fail":       "error: the archive is closed on Monday",
+		"fail":       "error: the archive is closed on Wednesday",
 		"picture":    "[content that is not text: ImageContent]",
 		"structured": `{"n":7}`,
 		"flood":      strings.Repeat("water ", 10000)[:100] + "\n[59900 more bytes not shown]",
@@ -182,7 +185,7 @@ func TestMCPEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := fmt.Sprint(transport.(*mcp.CommandTransport).Command.Env)
-	if strings.Contains(env, "MGRPO_TEST_UNLISTED") || !strings.Contains(env, "MGRPO_TEST_DAY=Monday") {
+	if strings.Contains(env, "MGRPO_TEST_UNLISTED") || !strings.Contains(env, "MGRPO_TEST_DAY=Wednesday") {
 		t.Errorf("environment of the server: %s", env)
 	}
 }
@@ -242,17 +245,25 @@ func TestMCPServerThatIsNone(t *testing.T) {
 }
 
 func TestMCPSecrets(t *testing.T) {
-	t.Setenv("MGRPO_TEST_KEY", "sk-9")
+	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
 	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
-	cfg := MCPConfig{URL: "https://host/mcp?key=sk-1", Env: []string{"MGRPO_TEST_KEY"}, TokenEnv: "MGRPO_TEST_TOKEN"}
+	t.Setenv("MGRPO_TEST_FLAG", "1")
+	cfg := MCPConfig{URL: "https://host/mcp?key=sk-1", Env: []string{"MGRPO_TEST_KEY", "MGRPO_TEST_FLAG"}, TokenEnv: "MGRPO_TEST_TOKEN"}
 	secrets := cfg.Secrets()
-	for _, want := range []string{"sk-9", "sk-5"} {
+	for _, want := range []string{"sk-9-of-ours", "sk-5"} {
 		if !slices.Contains(secrets, want) {
 			t.Errorf("%v lacks %s", secrets, want)
 		}
 	}
 	if strings.Contains(cfg.String(), "sk-1") {
 		t.Error(cfg.String())
+	}
+	if got := redact("1 of 1", secrets); got != "1 of 1" {
+		t.Errorf("a flag is taken for a secret: %q", got)
+	}
+	_, err := ConnectMCP(t.Context(), MCPConfig{URL: "http://127.0.0.1:1/mcp?key=sk-1"})
+	if err == nil || strings.Contains(err.Error(), "sk-1") || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a server that is not there: %v", err)
 	}
 }
 
@@ -285,6 +296,50 @@ func TestMCPLostServer(t *testing.T) {
 	}
 }
 
+// TestMCPBusy: a server that is busy is asked again, when it says, and its session goes on.
+func TestMCPBusy(t *testing.T) {
+	cfg := httpConfig(t)
+	inner, err := url.Parse(cfg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy atomic.Int32
+	proxy := httputil.NewSingleHostReverseProxy(inner)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if busy.Add(-1) >= 0 {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		front.CloseClientConnections()
+		front.Close()
+	})
+	cfg.URL = front.URL
+	cfg.Lost = func(why string) { t.Errorf("lost: %s", why) }
+	m, err := ConnectMCP(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	at := slices.IndexFunc(m.Tools(), func(t Tool) bool { return t.Name() == "greet" })
+	greet, waits := patient(m.Tools()[at], Attempts{Retries: 1})
+	for _, c := range []struct {
+		replies int32
+		want    string
+	}{{1, "Hello Ada."}, {2, "after 2 attempts"}, {0, "Hello Ada."}} {
+		busy.Store(c.replies)
+		if got := callText(t, greet, "name", "Ada"); !strings.Contains(got, c.want) {
+			t.Errorf("%d replies that it is busy: %q", c.replies, got)
+		}
+	}
+	if want := []time.Duration{7 * time.Second, 7 * time.Second}; !slices.Equal(*waits, want) {
+		t.Errorf("waits %v, want %v", *waits, want)
+	}
+}
+
 // TestMCPGone: where a server does not come back its calls fail, and say so.
 func TestMCPGone(t *testing.T) {
 	cfg := stdioConfig(t)
@@ -307,7 +362,7 @@ func TestMCPGone(t *testing.T) {
 
 // TestMCPStart: a server that does not start says why.
 func TestMCPStart(t *testing.T) {
-	t.Setenv("MGRPO_TEST_KEY", "sk-9")
+	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
 	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
 	_, err := ConnectMCP(t.Context(), MCPConfig{Command: []string{"sh", "-c", script}, Env: []string{"MGRPO_TEST_KEY"}})
 	if err == nil || !strings.Contains(err.Error(), "stderr:\nno such table, key [redacted]") {

@@ -20,7 +20,7 @@ func readable(text io.Reader, page *url.URL, links bool) (string, error) {
 	}
 	r := &renderer{page: page, base: page, links: links}
 	if first := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Base && attribute(n, "href") != "" }); first != nil {
-		if to, err := page.Parse(strings.TrimSpace(attribute(first, "href"))); err == nil {
+		if to := resolve(page, attribute(first, "href")); to != nil {
 			r.base = to
 		}
 	}
@@ -168,8 +168,8 @@ func (r *renderer) address(n *html.Node) string {
 	if !r.links || n.DataAtom != atom.A {
 		return ""
 	}
-	to, err := r.base.Parse(strings.TrimSpace(attribute(n, "href")))
-	if err != nil || to.Scheme != "http" && to.Scheme != "https" {
+	to := resolve(r.base, attribute(n, "href"))
+	if to == nil || to.Scheme != "http" && to.Scheme != "https" {
 		return ""
 	}
 	to.Fragment, to.RawFragment = "", ""
@@ -177,6 +177,18 @@ func (r *renderer) address(n *html.Node) string {
 		return ""
 	}
 	return to.String()
+}
+
+// resolve is the absolute address of a reference; nil if it has none, or one that is too long to be visited.
+func resolve(base *url.URL, reference string) *url.URL {
+	if len(reference) > maxAddress {
+		return nil
+	}
+	to, err := base.Parse(strings.TrimSpace(reference))
+	if err != nil {
+		return nil
+	}
+	return to
 }
 
 // line ends the line; with 2 ends an empty line follows.

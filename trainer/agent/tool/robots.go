@@ -45,7 +45,7 @@ func parseRobots(text []byte, product string) robots {
 			if value == "" {
 				continue
 			}
-			rule := robotsRule{normalPath(value), key == "allow"}
+			rule := robotsRule{normalPattern(value), key == "allow"}
 			if fitsOwn {
 				own = append(own, rule)
 			}
@@ -106,8 +106,22 @@ func (r robotsRule) fits(path string) bool {
 	return !whole || rest == ""
 }
 
-// normalPath writes octets of a path that need it as %XX, and those that need it not as themselves (RFC 9309, section
-// 2.2.2), so that two ways to write a path compare equal.
+// normalPattern is normalPath of a rule: * and a $ at its end keep their meaning.
+func normalPattern(pattern string) string {
+	pattern, whole := strings.CutSuffix(pattern, "$")
+	parts := strings.Split(pattern, "*")
+	for i, part := range parts {
+		parts[i] = normalPath(part)
+	}
+	pattern = strings.Join(parts, "*")
+	if whole {
+		pattern += "$"
+	}
+	return pattern
+}
+
+// normalPath writes octets of a path and query that need it as %XX, reserved ones too but for those that part it, and those that need
+// it not as themselves (RFC 9309, section 2.2.2), so that two ways to write a path compare equal.
 func normalPath(path string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
@@ -120,7 +134,7 @@ func normalPath(path string) string {
 			}
 		}
 		unreserved := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~", c) >= 0
-		if c <= ' ' || c >= 0x7f || escaped && !unreserved {
+		if escaped && !unreserved || !escaped && !unreserved && strings.IndexByte("/?&=%", c) < 0 {
 			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
 			continue
 		}

@@ -45,6 +45,8 @@ EOF`
 		{"user-agent: *\ndisallow: /a*bc$", "a", "/abc", false}, {"user-agent: *\ndisallow: /ab*b$", "a", "/ab", true},
 		{"user-agent: *\ndisallow: /foo/bar/ツ", "a", "/foo/bar/%E3%83%84", false}, {"user-agent: *\ndisallow: /foo/bar/%e3%83%84", "a", "/foo/bar/%E3%83%84", false},
 		{"user-agent: *\ndisallow: /foo/bar/%62%61%7A", "a", "/foo/bar/baz", false}, {"user-agent: *\ndisallow: /a%2Fb", "a", "/a/b", true},
+		{"user-agent: *\ndisallow: /wiki/Special:", "a", "/wiki/Special%3ARandom", false}, {"user-agent: *\ndisallow: /a%2A", "a", "/a*", false}, {"user-agent: *\ndisallow: /a%2A", "a", "/ab", true},
+		{"user-agent: *\ndisallow: /a%24", "a", "/a$b", false}, {"user-agent: *\ndisallow: /a$b", "a", "/a$b", false}, {"user-agent: *\ndisallow: /x?u=https://a.b", "a", "/x?u=https%3A//a.b", false},
 	} {
 		if got := parseRobots([]byte(c.text), c.product).allows(c.path); got != c.want {
 			t.Errorf("%.40q: may %s read %s: %v", c.text, c.product, c.path, got)

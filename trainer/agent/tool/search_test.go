@@ -82,12 +82,18 @@ func TestSearchMarkdown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newTestSearch(t, SearchConfig{Corpus: dir, Results: 5})
-	if got, want := callText(t, s, "query", "danube"), "[1] Rivers\nintro\n\n# Rivers\n\nThe Danube is long."; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	linked := filepath.Join(t.TempDir(), "current")
+	if err := os.Symlink(dir, linked); err != nil {
+		t.Fatal(err)
 	}
-	if got := callText(t, s, "query", "mountains"); !strings.HasPrefix(got, "[1] b\n") {
-		t.Errorf("got %q", got)
+	for _, corpus := range []string{dir, linked, dir + "/"} {
+		s := newTestSearch(t, SearchConfig{Corpus: corpus, Results: 5})
+		if got, want := callText(t, s, "query", "danube"), "[1] Rivers\nintro\n\n# Rivers\n\nThe Danube is long."; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if got := callText(t, s, "query", "mountains"); !strings.HasPrefix(got, "[1] b\n") {
+			t.Errorf("got %q", got)
+		}
 	}
 }
 

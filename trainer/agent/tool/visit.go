@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,6 +149,7 @@ func (v *Visit) permit(u *url.URL) error {
 			return fmt.Errorf("%q is not the name of a host", u.Hostname())
 		}
 	}
+	withoutDots(u)
 	own := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	port := cmp.Or(u.Port(), own)
 	if !slices.ContainsFunc(v.cfg.Hosts, func(allowed string) bool { return hostFits(allowed, name, port, own) }) {
@@ -161,6 +163,13 @@ func (v *Visit) permit(u *url.URL) error {
 		u.Host += ":" + port
 	}
 	return nil
+}
+
+// withoutDots resolves . and .. in the path of an absolute address, also where they are written %2e: many servers do, and robots.txt is
+// to be asked about the page that they give.
+func withoutDots(u *url.URL) {
+	u.RawPath = strings.NewReplacer("%2e", ".", "%2E", ".").Replace(u.EscapedPath())
+	*u = *u.ResolveReference(u)
 }
 
 // hostFits says whether an entry of the list of hosts means the host with this name and port. An entry without a port means
@@ -178,17 +187,25 @@ func hostFits(allowed, name, port, own string) bool {
 // redirect follows a redirect to a page that a call may name, too.
 func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
 	if len(from) > maxRedirects {
-		return fmt.Errorf("more than %d redirects", maxRedirects)
+		return &refusal{fmt.Errorf("more than %d redirects", maxRedirects)}
 	}
 	if err := v.permit(to.URL); err != nil {
-		return err
+		return &refusal{err}
 	}
 	to.Header.Del("Referer")
 	if to.Context().Value(forRules{}) != nil {
 		return nil
 	}
-	return v.welcome(to.Context(), to.URL)
+	if err := v.welcome(to.Context(), to.URL); err != nil {
+		return &refusal{err}
+	}
+	return nil
 }
+
+// refusal is why a redirect is not followed.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
 
 // welcome says whether robots.txt lets a page be fetched.
 func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
@@ -275,8 +292,8 @@ func (v *Visit) get(ctx context.Context, page *url.URL) (*http.Response, error) 
 	return response, nil
 }
 
-// broken is the error of a request without a complete reply. What the network does is transient; a refusal of ours, and a
-// name that nobody has, are not.
+// broken is the error of a request without a complete reply. What the network does is transient; a refusal of ours, a certificate that
+// is not the host's, and a name that nobody has, are not.
 func (v *Visit) broken(ctx context.Context, page *url.URL, err error) error {
 	var outer *url.Error
 	if errors.As(err, &outer) {
@@ -284,7 +301,8 @@ func (v *Visit) broken(ctx context.Context, page *url.URL, err error) error {
 	}
 	var refused *addressError
 	var unknown *net.DNSError
-	var network net.Error
+	var ours *refusal
+	var certificate *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s: %w", page, refused)
@@ -292,10 +310,10 @@ func (v *Visit) broken(ctx context.Context, page *url.URL, err error) error {
 		return fmt.Errorf("%s: there is no host of this name", page)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return &retry.Transient{Err: failed(fmt.Errorf("%s: %w", page, err))}
+	case errors.As(err, &ours) || errors.As(err, &certificate):
+		return fmt.Errorf("%s: %w", page, err)
 	}
-	return fmt.Errorf("%s: %w", page, err)
+	return &retry.Transient{Err: failed(fmt.Errorf("%s: %w", page, err))}
 }
 
 // read returns the text of a page.
@@ -310,8 +328,9 @@ func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 	if err != nil || !isHTML && !isText {
 		return "", fmt.Errorf("%s is not text but %q", page, Truncate(header, 100))
 	}
-	decoded := body // what says nothing of its encoding and can be UTF-8 is UTF-8
-	if encoding, _, certain := charset.DetermineEncoding(body, header); certain || !utf8.Valid(body) {
+	decoded := body                // what says nothing of its encoding and can be UTF-8 is UTF-8
+	const stateful = "iso-2022-jp" // whose bytes are all those of ASCII
+	if encoding, name, certain := charset.DetermineEncoding(body, header); certain || name == stateful || !utf8.Valid(body) {
 		if decoded, err = encoding.NewDecoder().Bytes(body); err != nil {
 			return "", fmt.Errorf("%s: %w", page, err)
 		}

@@ -74,6 +74,7 @@ func TestVisit(t *testing.T) {
 		"not UTF-8":             {200, "text/plain", "caf\xe9", "café"},
 		"empty":                 {200, "text/html", "", "(the page has no text)"},
 		"a byte order mark":     {200, "text/plain; charset=utf-8", "\ufeffx", "x"},
+		"escapes in a tag":      {200, "text/html", `<meta charset="iso-2022-jp"><p>` + "\x1b$BEl5~\x1b(B", "東京"},
 		"an encoding in a tag":  {200, "text/html", `<meta charset="windows-1252"><p>` + "\x80 5", "€ 5"},
 		"text":                  {200, "text/plain", " as it is \n", "as it is"},
 		"JSON":                  {200, "application/ld+json", `{"a": 1}`, `{"a": 1}`},
@@ -157,6 +158,9 @@ func TestVisitRedirects(t *testing.T) {
 		"http://10.0.0.1/":              "not on the list",
 		"file:///etc/passwd":            "scheme",
 		"/closed/x":                     "robots.txt forbids it",
+		"/open/../closed/x":             "robots.txt forbids it",
+		"/open/%2e%2E/closed/x":         "robots.txt forbids it",
+		"/open/a.b..c/%2e":              "read as reader (https://example.org)",
 		"http://" + at + "/loop":        "more than 5 redirects",
 		"http://" + at + "/?to=/b":      "read as reader (https://example.org)",
 		"//" + private + "/elsewhere":   "127.0.0.2 is not a public address",
@@ -166,6 +170,9 @@ func TestVisitRedirects(t *testing.T) {
 		if got := callText(t, v, "url", "http://"+at+"/?to="+url.QueryEscape(to)); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", to, got, want)
 		}
+	}
+	if got := callText(t, v, "url", "http://"+at+"/open/%2e./closed/x"); !strings.Contains(got, "robots.txt forbids it") {
+		t.Errorf("a forbidden page by another way: %q", got)
 	}
 	if got := callText(t, v, "url", "http://"+at+"/robots.txt"); !strings.Contains(got, "robots.txt forbids it") {
 		t.Errorf("robots.txt as a page, which redirects: %q", got)
