@@ -210,9 +210,10 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	for _, w := range team.workers {
 		err = errors.Join(err, w.Policy.UpdateWeights(ctx, from.Step))
 	}
-	if err == nil {
-		err = do(ctx, team, from, stepDir)
+	if err != nil {
+		return team.giveUp(ctx, err)
 	}
+	err = do(ctx, team, from, stepDir)
 	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 

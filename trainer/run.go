@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -124,7 +123,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	if err := offers.renew(); err != nil { // before the folder is made: a run that may not begin leaves nothing behind
 		return this, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := durable.MkdirAll(durable.OS{}, dir); err != nil {
 		return this, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
@@ -135,7 +134,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	}
 	// Not before the team has agreed: what is written here is held against the settings of whoever resumes.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
-		return this, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+		return this, team.giveUp(ctx, fmt.Errorf("the run's configuration is not saved: %w", err))
 	}
 	err = team.each(ctx, (*worker).run)
 	switch {

@@ -54,13 +54,21 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	if err = t.enter(ctx, &s, names); err == nil {
 		err = t.load(ctx, s)
 	}
+	if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && errors.Is(cause, ErrStopped) {
+		err = cause // what was cancelled says no more than that it was
+	}
 	if err != nil {
-		for _, m := range t.members {
-			t.breakOff(ctx, m, err)
-		}
-		return t, errors.Join(err, t.close(context.WithoutCancel(ctx)))
+		return t, t.giveUp(ctx, err)
 	}
 	return t, nil
+}
+
+// giveUp tells the others why this process does not take part, and leaves them.
+func (t *team) giveUp(ctx context.Context, err error) error {
+	for _, m := range t.members {
+		t.breakOff(ctx, m, err)
+	}
+	return errors.Join(err, t.close(context.WithoutCancel(ctx)))
 }
 
 // enter joins the run for all agents of this process and learns where it starts, of s.Offers as they are when it has the places.

@@ -45,7 +45,7 @@ func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err 
 		dir, keep = cfg.RunDir(), cfg.Run.Keep
 	}
 	checkpoints = archive.CheckpointsOf(dir, f.Agent...)
-	if steps, err := filepath.Glob(filepath.Join(dir, "step-*")); err == nil && len(steps) > 0 {
+	if entries, err := os.ReadDir(dir); err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "step-") }) {
 		checkpoints = archive.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
 	if info, err := os.Stat(checkpoints.Dir); err != nil || !info.IsDir() {

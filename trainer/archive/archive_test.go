@@ -190,3 +190,43 @@ func TestReplacedWhileLoading(t *testing.T) {
 type hosted struct{ Parameters }
 
 func (hosted) Trains() bool { return false }
+
+// TestAgreedIsNotBegunAnew: whoever has one checkpoint may begin the run anew beside others that have none, but not if all had it.
+func TestAgreedIsNotBegunAnew(t *testing.T) {
+	c := Checkpoints{Dir: t.TempDir()}
+	afresh := func() bool {
+		points, _, err := c.Offers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(StatesOf(points, "2026-01-01"), func(o store.Offer) bool { return o.Version == store.Afresh })
+	}
+	for _, step := range []int64{5, 10} {
+		if !afresh() {
+			t.Errorf("before step %d the run cannot be begun anew", step)
+		}
+		if _, err := c.Commit(Manifest{Run: "r", Step: step, Agents: []AgentFiles{{Name: "a"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if step == 10 {
+			if err := os.RemoveAll(c.StepDir(5)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !afresh() {
+			t.Errorf("step %d, which the others may not have, and the run cannot be begun anew", step)
+		}
+	}
+	for range 2 {
+		if err := c.Agree(10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if afresh() {
+		t.Error("a run whose workers all had a checkpoint may be begun anew")
+	}
+	points := make([]Manifest, 3*maxStates)
+	if n := len(StatesOf(points, "")); n > maxStates+1 {
+		t.Errorf("%d states are offered", n)
+	}
+}

@@ -58,6 +58,9 @@ func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values
 // save writes this agent's files of a version, and agrees with the other workers on the manifest: each worker makes the
 // manifest from the parts of all, and writes it to its own disk. When all workers have it, save removes old checkpoints.
 func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
+	if err := a.place.ConfirmPlace(ctx); err != nil { // what is there may be a successor's
+		return err
+	}
 	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version is of an earlier round
 		return err
 	}
@@ -84,6 +87,9 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 		return err
 	}
 	if err := a.complete(ctx, version); err != nil {
+		return err
+	}
+	if err := a.checkpoints.Agree(version); err != nil {
 		return err
 	}
 	if a.settings.Announce {

@@ -24,6 +24,7 @@ type Manifest struct {
 	Step         int64           `json:"step"`
 	ConfigDigest string          `json:"config_digest"` // of the run's configuration
 	Agents       []AgentFiles    `json:"agents"`
+	Agreed       bool            `json:"-"`                 // all workers had it: see Checkpoints.Agree
 	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before the checkpoint, as JSON; results.json has those after it
 	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set by encode
 }

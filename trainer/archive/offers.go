@@ -39,6 +39,7 @@ func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 			skipped = append(skipped, Skipped{step, err})
 			continue
 		}
+		m.Agreed = c.agreed(step)
 		switch evaluated, err := readResults(c.StepDir(step), m); {
 		case err == nil:
 			with := m

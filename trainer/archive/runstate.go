@@ -24,6 +24,7 @@ import (
 //
 //	step-000020/manifest.json                  written last: the checkpoint is complete when it is there
 //	step-000020/results.json                   results of its evaluation, if it was evaluated
+//	step-000020/agreed                         empty; all workers have the manifest
 //	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
 //	step-000020/NAME/optimizer.safetensors
 //	step-000020/NAME/state.json
@@ -53,6 +54,7 @@ type AgentState struct {
 const (
 	manifestFile = "manifest.json"
 	stateFile    = "state.json"
+	agreedFile   = "agreed"
 )
 
 var agentName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$`)
@@ -94,7 +96,7 @@ func (c Checkpoints) Reopen(step int64) error {
 	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err != nil {
 		return nil
 	}
-	for _, name := range []string{manifestFile, resultsFile} {
+	for _, name := range []string{manifestFile, resultsFile, agreedFile} {
 		if err := c.fsys().RemoveAll(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("checkpoint: step %d: %w", step, err)
 		}
@@ -108,7 +110,7 @@ func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	fail := func(err error) (AgentFiles, error) {
 		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
 	}
-	if !agentName.MatchString(a.Name) || a.Name == manifestFile || a.Name == resultsFile {
+	if !agentName.MatchString(a.Name) || a.Name == manifestFile || a.Name == resultsFile || a.Name == agreedFile {
 		return fail(errors.New("the agent's name must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'"))
 	}
 	if _, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile)); err == nil {
@@ -209,6 +211,19 @@ func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 		return fail(err)
 	}
 	return m, nil
+}
+
+// Agree writes down that all workers have the step's manifest, so that none of them begins the run anew beside it.
+func (c Checkpoints) Agree(step int64) error {
+	if c.agreed(step) {
+		return nil
+	}
+	return durable.Replace(c.fsys(), filepath.Join(c.StepDir(step), agreedFile), nil)
+}
+
+func (c Checkpoints) agreed(step int64) bool {
+	_, err := os.Lstat(filepath.Join(c.StepDir(step), agreedFile))
+	return err == nil
 }
 
 // List returns the steps that have a manifest, ascending. It does not read the manifests.

@@ -201,7 +201,7 @@ func TestReopen(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{manifestFile, resultsFile} {
+	for _, name := range []string{manifestFile, resultsFile, agreedFile} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -27,15 +27,18 @@ func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
 	return points, nil
 }
 
-// StatesOf are the states that a worker with these checkpoints can offer. A worker with checkpoints of at most one step
-// also offers to begin the run from the start: the other workers may have been killed before they completed that
-// checkpoint. date is the run's date.
+// maxStates bounds the states that a worker offers; the store takes no more than a few times as many.
+const maxStates = 200
+
+// StatesOf are the states that a worker with these checkpoints can offer: the newest. A worker with checkpoints of at most one step
+// also offers to begin the run from the start, unless all workers had that checkpoint: the others may have been killed before they
+// completed it. date is the run's date.
 func StatesOf(points []Manifest, date string) []store.Offer {
 	var out []store.Offer
-	for _, m := range points {
+	for _, m := range points[:min(len(points), maxStates)] {
 		out = append(out, store.Offer{Version: m.Step, Digest: m.Digest, Date: date})
 	}
-	if len(points) == 0 || points[0].Step == points[len(points)-1].Step {
+	if len(points) == 0 || points[0].Step == points[len(points)-1].Step && !points[0].Agreed {
 		out = append(out, store.Offer{Version: store.Afresh, Date: date})
 	}
 	return out

@@ -41,9 +41,12 @@ func (a *Archive) trajectoriesOf(phase string) string {
 // dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version from and
 // later, except the evaluation of from if its result is known.
 func (a *Archive) dropTrajectories(from int64) error {
-	folders, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*-*"))
+	folders, err := os.ReadDir(TrajectoriesDir(a.settings.Dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	for _, folder := range folders {
-		phase := filepath.Base(folder)
+		phase := folder.Name()
 		kind, number, _ := strings.Cut(phase, "-")
 		version, notNumber := strconv.ParseInt(number, 10, 64)
 		if notNumber != nil || version < from || (store.Phase{Kind: kind}).Evaluates() && a.evaluations.Done(version) {

@@ -119,10 +119,11 @@ func (r *Result) check() error {
 
 func (o *Outcome) check() error {
 	err := errors.Join(checkID(o.Query, o.Rollout, o.Tokens), checkText("an answer", o.Answer), checkText("a reason", o.Failed), checkText("a reason", o.Unscored))
-	for _, x := range []float64{o.Correct, o.Reward} {
-		if math.IsNaN(x) || math.IsInf(x, 0) {
-			err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a score; report the rollout as failed", o.ID(), x))
-		}
+	if !(o.Correct >= 0 && o.Correct <= 1) {
+		err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a score from 0 to 1; report the rollout as failed", o.ID(), o.Correct))
+	}
+	if math.IsNaN(o.Reward) || math.IsInf(o.Reward, 0) {
+		err = errors.Join(err, fmt.Errorf("outcome %s: %v is not a reward; report the rollout as failed", o.ID(), o.Reward))
 	}
 	for agent, n := range o.Calls {
 		err = errors.Join(err, checkName("an agent", agent), checkID(o.Query, n))

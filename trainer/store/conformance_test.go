@@ -722,6 +722,7 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 		"agent's name":   boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
 		"long text":      boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
 		"NaN reward":     boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
+		"a high score":   boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
 		"repeated query": boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
 		"outer file":     boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../x", SHA256: strings.Repeat("ab", 32)}}}),
 		"long endpoint":  boss.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),

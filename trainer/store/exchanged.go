@@ -35,7 +35,7 @@ type Delegated struct {
 // NewestOutcomes names finished rollouts of one query of the newest phase that has any: of the query with the most of
 // them, at most n, by rollout. ids is empty if the store has no finished rollout.
 func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []string, err error) {
-	names, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: statusPhases}).Result()
+	names, err := s.newestPhases(ctx)
 	if err != nil {
 		return p, nil, fmt.Errorf("store: the phases: %w", s.advise(err))
 	}

@@ -83,7 +83,7 @@ func (e *EmptyError) Error() string {
 
 // Limits of what a status reads.
 const (
-	statusPhases = 1000 // phases read
+	statusPhases = 1000 // phases shown, the newest
 	statusShown  = 20   // phases and calls that are listed
 	statusCalls  = 10_000
 )
@@ -304,10 +304,25 @@ func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, e
 	return out, err
 }
 
+// newestPhases are the names of the newest phases, the oldest first. Without checkpoints there is one for each step.
+func (s *Store) newestPhases(ctx context.Context) (names []string, err error) {
+	for from := int64(0); ; from += statusPhases {
+		page, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: from, Count: statusPhases}).Result()
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, page...)
+		names = names[max(0, len(names)-statusPhases):]
+		if len(page) < statusPhases {
+			return names, nil
+		}
+	}
+}
+
 // listPhases lists the phases from the oldest version of any agent on, and all checkpoints, which are saved after later
 // steps have begun.
 func (r *statusReader) listPhases() error {
-	names, err := r.s.rdb.ZRangeByScore(r.ctx, r.s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: statusPhases}).Result()
+	names, err := r.s.newestPhases(r.ctx)
 	if err != nil {
 		return err
 	}

@@ -184,6 +184,24 @@ func TestStatusOfSpoiltKeys(t *testing.T) {
 	}
 }
 
+// A run without checkpoints has more phases than a status shows: it shows the newest.
+func TestStatusOfALongRun(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		begin(t, boss, help)
+		const steps = 2*statusPhases + 5
+		old := make([]any, 0, 2*steps)
+		for n := range steps {
+			old = append(old, n, Train(int64(n)).String())
+		}
+		must(t, b.raw.Do(t.Context(), append([]any{"ZADD", boss.key("phases")}, old...)...).Err())
+		names, err := boss.newestPhases(t.Context())
+		if err != nil || len(names) != statusPhases || names[len(names)-1] != Train(steps-1).String() || names[0] != Train(steps-statusPhases).String() {
+			t.Errorf("%d phases, %v", len(names), err)
+		}
+	})
+}
+
 // A status can be read at any moment of a run.
 func TestStatusWhileOthersWrite(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
