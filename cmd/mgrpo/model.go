@@ -53,7 +53,7 @@ func (f samplingFlags) sampling() (policy.Sampling, error) {
 		ok         bool
 		flag, want string
 	}{
-		{f.Temperature >= 0 && f.Temperature <= 1e6, "--temperature", "0 (greedy) or more"},
+		{f.Temperature == 0 || f.Temperature >= policy.LeastTemperature && f.Temperature <= 1e6, "--temperature", "0 (greedy), or at least 1e-6"},
 		{f.TopK >= 0 && f.TopK < 1<<31, "--top-k", "0 (off) or more"},
 		{f.TopP >= 0 && f.TopP <= 1, "--top-p", "from 0 (off) to 1"},
 		{f.MinP >= 0 && f.MinP <= 1, "--min-p", "from 0 (off) to 1"},

@@ -12,7 +12,7 @@ type DemonstratedTurn struct {
 }
 
 // Demonstrate turns a written conversation into the tokens that Run would have collected; sampled marks the tokens of
-// the agent's turns. Each turn ends with the first token of Stops. Demonstrate returns an error that names the turn,
+// the agent's turns. Each turn ends with the token that ends it in the template. Demonstrate returns an error that names the turn,
 // counted from 1, if a call has an unknown name or arguments that do not fit, or if the number of results differs from
 // the number of calls.
 func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []int32, sampled []bool, err error) {
@@ -26,7 +26,7 @@ func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []
 	}
 	add(prompt, false)
 	for i, turn := range turns {
-		ids := append(c.cfg.Tokenizer.Encode(turn.Text), c.stops[0])
+		ids := append(c.cfg.Tokenizer.Encode(turn.Text), c.end)
 		add(ids, true)
 		results, err := demonstratedResults(c.Parse(ids).Calls, turn.Results, i == len(turns)-1)
 		if err != nil {

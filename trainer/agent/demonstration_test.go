@@ -2,11 +2,13 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
@@ -47,6 +49,22 @@ func TestDemonstrationIsTheConversation(t *testing.T) {
 			t.Errorf("demonstrated: %q\nheld: %q", c.Text(tokens), c.Text(held.Tokens))
 		}
 	})
+}
+
+// TestDemonstratedTurnsEndAsTheTemplateSays: base models name another token, which ends a text, first.
+func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
+	files := golden.Folder(t, golden.File(t, "tokenizer", "qwen2_5"), "tokenizer.json", "tokenizer_config.json")
+	const eos = `"eos_token": "%s"`
+	files["tokenizer_config.json"] = []byte(strings.Replace(string(files["tokenizer_config.json"]), fmt.Sprintf(eos, "<|im_end|>"), fmt.Sprintf(eos, "<|endoftext|>"), 1))
+	tok, err := tokenizer.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newTestChat(t, ChatConfig{Tokenizer: tok})
+	tokens, _, err := c.Demonstrate("1+1?", []DemonstratedTurn{{Text: "2"}})
+	if err != nil || !strings.HasSuffix(c.Text(tokens), "2<|im_end|>") || !slices.Contains(c.Stops().IDs, tok.Encode("<|endoftext|>")[0]) {
+		t.Errorf("%q, %v", c.Text(tokens), err)
+	}
 }
 
 func TestDemonstrationRefuses(t *testing.T) {

@@ -43,6 +43,7 @@ type Template struct {
 	thinking bool   // the template opens the assistant's turn with <think>
 	calls    callFormat
 	stops    []int32
+	end      int32 // of stops: with which the template ends a turn
 	neutral  *strings.Replacer
 }
 
@@ -59,7 +60,7 @@ func NewTemplate(cfg TemplateConfig) (*Template, error) {
 	if cfg.Tokenizer == nil {
 		return nil, errors.New("needs a tokenizer")
 	}
-	t := &Template{cfg: cfg, neutral: neutralizer(cfg.Tokenizer)}
+	t := &Template{cfg: cfg, neutral: Neutralizer(cfg.Tokenizer)}
 	if err := t.placeFunctions(); err != nil {
 		return nil, err
 	}
@@ -168,8 +169,15 @@ func (t *Template) probeObservation() error {
 	t.thinking = strings.HasSuffix(strings.TrimSpace(delta), thinkOpen)
 	t.stops = t.cfg.Tokenizer.StopIDs()
 	// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
-	if ids := t.cfg.Tokenizer.Encode(delta); len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0]) && !slices.Contains(t.stops, ids[0]) {
+	ids := t.cfg.Tokenizer.Encode(delta)
+	ends := len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0])
+	if ends && !slices.Contains(t.stops, ids[0]) {
 		t.stops = append(t.stops, ids[0])
+	}
+	if ends {
+		t.end = ids[0]
+	} else if len(t.stops) > 0 {
+		t.end = t.stops[0]
 	}
 	if len(t.stops) == 0 {
 		return errors.New("no token ends a turn: name an end-of-turn token in generation_config.json (eos_token_id) or in the chat template")
@@ -331,9 +339,9 @@ func (t *Template) CallMark() string { return t.calls.mark }
 // Neutral breaks control tokens in a text from outside.
 func (t *Template) Neutral(text string) string { return t.neutral.Replace(text) }
 
-// neutralizer breaks control tokens in text from outside: a tool's output or a sub-task that contains <|im_end|> must
+// Neutralizer breaks control tokens in text from outside: a tool's output or a sub-task that contains <|im_end|> must
 // not end a turn.
-func neutralizer(t Tokenizer) *strings.Replacer {
+func Neutralizer(t Tokenizer) *strings.Replacer {
 	var pairs []string
 	for id := range int32(t.VocabSize()) {
 		if text := t.Token(id); t.Special(id) && len(text) > 1 {

@@ -66,6 +66,7 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"qwen2_moe"}`, []string{"qwen2_moe", "mixture", "qwen3_moe"}},
 		{`{"model_type":"qwen3_moe","num_experts_per_tok":129}`, []string{"num_experts_per_tok", "64"}},
 		{`{"model_type":"qwen3_moe","num_experts":8,"num_local_experts":9}`, []string{"num_experts", "num_local_experts"}},
+		{`{"model_type":"qwen3_moe","num_hidden_layers":1024,"num_experts":4096,"moe_intermediate_size":1,"hidden_size":2,"num_attention_heads":1,"num_key_value_heads":1,"head_dim":2}`, []string{"1024 layers of 4096 experts"}},
 		{`{"model_type":"qwen3_moe","num_experts":0}`, []string{"num_experts"}},
 		{`{"model_type":"qwen3_moe","decoder_sparse_step":0}`, []string{"decoder_sparse_step"}},
 		{`{"model_type":"qwen3_moe","decoder_sparse_step":25}`, []string{"no layer"}},

@@ -23,6 +23,7 @@ const (
 	maxExperts    = 1 << 12
 	maxPerToken   = 64
 	maxExpertSize = 1 << 36 // of one projection of all experts
+	maxAllExperts = 1 << 17 // of all layers, each of which has tensors with names of their own
 )
 
 // HasExperts says whether the models of a family are mixtures of experts.
@@ -100,6 +101,9 @@ func (c Config) validateMixture(f *family) error {
 	}
 	if size := int64(m.Experts) * int64(m.FFN) * int64(c.Hidden); size > maxExpertSize {
 		return fmt.Errorf("num_experts %d × moe_intermediate_size %d × hidden_size %d is %d: must be at most %d", m.Experts, m.FFN, c.Hidden, size, maxExpertSize)
+	}
+	if n := int64(c.RoutedLayers()) * int64(m.Experts); n > maxAllExperts {
+		return fmt.Errorf("%d layers of %d experts are %d: must be at most %d", c.RoutedLayers(), m.Experts, n, maxAllExperts)
 	}
 	if c.RoutedLayers() == 0 {
 		return fmt.Errorf("mlp_only_layers and decoder_sparse_step %d leave no layer with experts", m.Step)

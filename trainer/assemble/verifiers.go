@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
@@ -50,13 +51,15 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 }
 
 // scorerTokens turns a question and its answer into what a reward model reads: a chat of two messages through the
-// tokenizer's template, or where it has none both texts with a newline between them.
+// tokenizer's template, or where it has none both texts with a newline between them. Control tokens in both are broken.
 func scorerTokens(folder string) (func(question, answer string) ([]int32, error), error) {
 	t, err := tokenizer.Load(folder)
 	if err != nil {
 		return nil, err
 	}
+	neutral := agent.Neutralizer(t)
 	return func(question, answer string) ([]int32, error) {
+		question, answer = neutral.Replace(question), neutral.Replace(answer)
 		if !t.HasTemplate() {
 			return t.EncodeWithSpecial(question + "\n" + answer), nil
 		}

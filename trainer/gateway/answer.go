@@ -65,6 +65,9 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 		if t.reply.thinking != "" {
 			delta["reasoning_content"] = t.reply.thinking
 		}
+		if len(t.reply.written) > 0 {
+			delta["mgrpo"] = map[string]any{"calls": t.reply.written}
+		}
 		end := map[string]any{"delta": delta}
 		if request.LogProbs {
 			end["logprobs"] = map[string]any{"content": a.logProbs(t)}
@@ -82,7 +85,7 @@ func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textR
 		}
 		choice := map[string]any{"index": 0, "text": t.reply.text, "finish_reason": t.finish(), "logprobs": nil}
 		if request.LogProbs != nil {
-			choice["logprobs"] = map[string]any{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
+			choice["logprobs"] = a.textLogProbs(t)
 		}
 		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "text_completion", "created": time.Now().Unix(), "model": a.Name,
 			"choices": []any{choice}, "usage": t.usage()})
@@ -93,8 +96,17 @@ func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textR
 	s.plain = true
 	s.visible = func(text string) string { return held(text, request.Stop) }
 	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, request, c) }, func(t *turn) {
-		s.send(map[string]any{"text": ""}, t.finish())
+		end := map[string]any{"text": ""}
+		if request.LogProbs != nil {
+			end["logprobs"] = a.textLogProbs(t)
+		}
+		s.send(end, t.finish())
 	})
+}
+
+// textLogProbs are those of an answer with a text.
+func (a *Agent) textLogProbs(t *turn) map[string]any {
+	return map[string]any{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
 }
 
 // nullable is null for an empty text.

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/retry"
 )
 
 // Client asks for rollouts from another machine and has a command play them.
@@ -84,12 +86,13 @@ func (c *Client) play(ctx context.Context, o *Offer) error {
 		defer close(renewed)
 		c.renew(playing, o, cancel)
 	}()
+	defer func() {
+		cancel(nil)
+		<-renewed
+	}()
 	p := Programs{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)), BaseURL: o.BaseURL, Hidden: c.Hidden}
 	result, stderr, err := p.start(playing, o.Query, o.Rollout, o.Key)
-	lost := context.Cause(playing)
-	cancel(nil)
-	<-renewed
-	if lost != nil {
+	if lost := context.Cause(playing); lost != nil {
 		return lost
 	}
 	if err != nil {
@@ -99,7 +102,22 @@ func (c *Client) play(ctx context.Context, o *Offer) error {
 			return err
 		}
 	}
-	_, err = c.do(ctx, "PUT", "/rollouts/"+o.ID+"/result", o.Key, result)
+	return c.report(playing, o, result)
+}
+
+// report reports the result of a rollout, again where nobody takes it, until the rollout's deadline.
+func (c *Client) report(ctx context.Context, o *Offer, result []byte) error {
+	ctx, cancel := context.WithDeadline(ctx, time.Unix(o.Deadline, 0))
+	defer cancel()
+	const retries = 20
+	_, err := retry.Do(ctx, retries, retry.Sleep, func() ([]byte, error) {
+		body, err := c.do(ctx, "PUT", "/rollouts/"+o.ID+"/result", o.Key, result)
+		var refused *refusedError
+		if err == nil || errors.As(err, &refused) && refused.status < 500 && refused.status != http.StatusTooManyRequests {
+			return body, err
+		}
+		return nil, &retry.Transient{Err: err}
+	})
 	return err
 }
 

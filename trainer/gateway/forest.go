@@ -39,7 +39,9 @@ type turn struct {
 	parent *turn // nil: the first of a row
 	asked  chain // of the messages before it
 	tools  string
-	branch int // turns of the root that answered the same request before
+	branch int     // turns of the root that answered the same request before
+	anew   bool    // another turn after the same one was answered before, and what it said may be in the prompt
+	beside []*turn // those after the same turn that were not answered yet when this one was asked for
 
 	messages []message // all before it
 	prompt   []int32   // tokens between the parent's turn and this one; all tokens, of the first of a row
@@ -149,6 +151,13 @@ func (r *root) add(t *turn) error {
 		if other.asked == t.asked {
 			t.branch = max(t.branch, other.branch+1)
 		}
+		switch {
+		case other.parent != t.parent:
+		case !other.ended():
+			t.beside = append(t.beside, other)
+		case other.asked != t.asked:
+			t.anew = true
+		}
 	}
 	t.root, r.turns = r, append(r.turns, t)
 	return nil
@@ -246,12 +255,23 @@ func (t *turn) version() int64 {
 	return t.out.Version
 }
 
+// ended says whether the turn is sampled, or has failed.
+func (t *turn) ended() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // last is the turn that was asked for last: what the invocation ended with. Of turns that were asked for side by side it is
 // that with the longest history.
 func (r *root) last() *turn {
-	last := r.turns[len(r.turns)-1]
-	for _, t := range r.turns {
-		if t.parent == last.parent && len(t.messages) > len(last.messages) {
+	newest := r.turns[len(r.turns)-1]
+	last := newest
+	for _, t := range newest.beside {
+		if len(t.messages) > len(last.messages) && slices.Contains(r.turns, t) { // it may have been forgotten
 			last = t
 		}
 	}

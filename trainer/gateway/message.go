@@ -140,21 +140,43 @@ func rendered(messages []message, neutral func(string) string) []tokenizer.Messa
 		if m.Role != "system" {
 			text = neutral(text)
 		}
-		r := tokenizer.Message{Role: m.Role, Content: text, Name: m.Name, ToolCallID: m.ToolCallID}
+		r := tokenizer.Message{Role: m.Role, Content: text, Name: neutral(m.Name), ToolCallID: neutral(m.ToolCallID)}
 		if m.Role == "tool" && r.Name == "" {
-			r.Name = called[m.ToolCallID]
+			r.Name = neutral(called[m.ToolCallID])
 		}
 		for _, c := range m.ToolCalls {
 			called[c.ID] = c.Function.Name
-			var arguments any = neutral(c.Function.Arguments)
+			var arguments any = c.Function.Arguments
 			if v, err := ordered.Parse([]byte(c.Function.Arguments)); err == nil {
 				arguments = v
 			}
-			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: arguments})
+			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name), Arguments: neutralValue(arguments, neutral)})
 		}
 		out[i] = r
 	}
 	return out
+}
+
+// neutralValue breaks control tokens in the texts of a JSON value, where they may have been written with escapes.
+func neutralValue(v any, neutral func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return neutral(v)
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = neutralValue(e, neutral)
+		}
+		return out
+	case *ordered.Object:
+		out := &ordered.Object{}
+		for _, key := range v.Keys() {
+			e, _ := v.Get(key)
+			out.Set(neutral(key), neutralValue(e, neutral))
+		}
+		return out
+	}
+	return v
 }
 
 // lastUser is the text of the last message of a user, which of a first request is the task.

@@ -1,12 +1,36 @@
 package gateway
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 )
+
+// TestResultIsToldAgain: a result that a proxy loses is told again, and one that is refused is not.
+func TestResultIsToldAgain(t *testing.T) {
+	var told atomic.Int32
+	statuses := []int{http.StatusBadGateway, http.StatusOK, http.StatusConflict}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			w.WriteHeader(statuses[told.Add(1)-1])
+		}
+	}))
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	c := &Client{URL: server.URL, Command: []string{"true"}}
+	offer := &Offer{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
+	if err := c.play(t.Context(), offer); err != nil || told.Load() != 2 {
+		t.Errorf("told %d times, %v", told.Load(), err)
+	}
+	if err := c.play(t.Context(), offer); err == nil || told.Load() != 3 {
+		t.Errorf("told %d times, %v", told.Load(), err)
+	}
+}
 
 // TestPrograms: the last line is the result, also where a child keeps the output open; no child outlives its program, and
 // none sees what is hidden.

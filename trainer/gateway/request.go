@@ -72,12 +72,18 @@ type prompt struct {
 }
 
 func (p *prompt) UnmarshalJSON(data []byte) error {
+	var text string
+	var ids []int32
 	var texts []string
-	switch {
-	case json.Unmarshal(data, &p.text) == nil, json.Unmarshal(data, &p.ids) == nil:
+	switch { // what cannot be read into a list leaves the beginning of it
+	case json.Unmarshal(data, &text) == nil:
+		*p = prompt{text: text}
+		return nil
+	case json.Unmarshal(data, &ids) == nil:
+		*p = prompt{ids: ids}
 		return nil
 	case json.Unmarshal(data, &texts) == nil && len(texts) == 1:
-		p.text = texts[0]
+		*p = prompt{text: texts[0]}
 		return nil
 	}
 	return invalid("prompt", "want one text or one list of token ids")
@@ -149,10 +155,10 @@ func (o *options) sampling(r Rules) (policy.Sampling, error) {
 	}
 	topK := float64(s.TopK)
 	for _, f := range []setting{
-		{"temperature", o.Temperature, &s.Temperature, 100, math.NaN()},
-		{"top_p", o.TopP, &s.TopP, 1, 1},
-		{"min_p", o.MinP, &s.MinP, 1, 0},
-		{"top_k", asFloat(o.TopK), &topK, math.MaxInt32, -1},
+		{"temperature", o.Temperature, &s.Temperature, policy.LeastTemperature, 100, math.NaN()},
+		{"top_p", o.TopP, &s.TopP, 0, 1, 1},
+		{"min_p", o.MinP, &s.MinP, 0, 1, 0},
+		{"top_k", asFloat(o.TopK), &topK, 0, math.MaxInt32, -1},
 	} {
 		if err := f.change(r.Free); err != nil {
 			return s, err
@@ -185,6 +191,7 @@ type setting struct {
 	name  string
 	asked *float64 // the request's; nil: none
 	own   *float64 // the run's
+	least float64  // a smaller one is taken for 0
 	most  float64
 	off   float64 // a value that means the same as 0
 }
@@ -200,7 +207,9 @@ func (f setting) change(free bool) error {
 	case !(*f.asked >= 0 && *f.asked <= f.most):
 		return invalid(f.name, "%v; want 0 to %v", *f.asked, f.most)
 	}
-	*f.own = *f.asked
+	if *f.own = *f.asked; *f.own < f.least {
+		*f.own = 0
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -179,7 +180,7 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	before := t.parent.tokens()
 	tokens := append(before, t.prompt...)
 	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
-		Root: policy.Branch(t.root.key, t.branch)} // a branch is another answer that the client wants to the same messages
+		Root: policy.Branch(t.row(), t.branch)} // a branch is another answer that the client wants to the same messages
 	room := a.room(len(tokens), s.MaxNew)
 	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
 	t.refused = room <= 0 || long
@@ -202,6 +203,19 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 		return out, err
 	}
 	return out, out.Check(room)
+}
+
+// row is the key of the random numbers of the turn's row. Where the client has rewritten what was said it is another one: positions are
+// those of numbers that were drawn before, and the prompt may hold what they made.
+func (t *turn) row() uint64 {
+	first := t
+	for first.parent != nil && !first.anew {
+		first = first.parent
+	}
+	if first.parent == nil {
+		return policy.Root(first.prompt, t.root.repeat)
+	}
+	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
 }
 
 // longest is how many tokens a conversation may have.

@@ -186,7 +186,13 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 		n.add(Gradients, gradients)
 		n.keep(a, Moments, 8*share)
 	}
-	if cfg.HasKL(a) && !(a.Adapts() && a.Reference == "") { // else it is the base, which is there
+	switch {
+	case !cfg.HasKL(a):
+	case a.Adapts() && a.Reference == "":
+		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) { // a second set of adapters; else it is the base, which is there
+			n.add(Reference, 4*trained)
+		}
+	default:
 		reference := parameters * size
 		if inShares {
 			reference = gathered(a, layout)
@@ -379,11 +385,10 @@ func carriedRows(c arch.Config, e *config.Engine, context, size int64) int64 {
 	return max(int64(e.MicroBatchTokens), context) * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
 }
 
-// samplingActivations is the memory of the activations of one decode pass over all slots. A prompt is computed in
-// pieces no larger than a training micro-batch. In bf16 the cached keys and values of prompts are gathered, too, for one
+// samplingActivations is the memory of the activations of one pass over all slots, or over as many rows of prompts as a pass has. In bf16 the cached keys and values of prompts are gathered, too, for one
 // layer and a few prompts at once.
 func samplingActivations(c arch.Config, slots, context, size int64) int64 {
-	values := slots * (layerValues(c)*size + 4*int64(c.VocabSize))
+	values := max(slots, arch.PassRows)*layerValues(c)*size + slots*4*int64(c.VocabSize)
 	if size != 4 {
 		const keys = 1 << 16 // those of one prompt may be more
 		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size

@@ -82,10 +82,18 @@ type Request struct {
 	OnToken func(id int32)
 }
 
+// LeastTemperature is the smallest temperature that is not 0: the kernels take no smaller one.
+const LeastTemperature = 1e-6
+
 // Check refuses a request that no engine can serve; bytes says whether the engine knows the text of its tokens.
 func (r Request) Check(vocabulary int, bytes bool) error {
 	s := r.Sampling
+	share := func(p float64) bool { return p >= 0 && p <= 1 }
 	switch {
+	case s.Temperature != 0 && !(s.Temperature >= LeastTemperature && s.Temperature <= math.MaxFloat32):
+		return fmt.Errorf("policy: the temperature is %v; want 0, which is greedy, or at least %v", s.Temperature, LeastTemperature)
+	case s.TopK < 0 || s.TopK > math.MaxInt32 || !share(s.TopP) || !share(s.MinP):
+		return fmt.Errorf("policy: top_k %d, top_p %v, min_p %v; want top_k of 0 to %d, and the others from 0 to 1", s.TopK, s.TopP, s.MinP, math.MaxInt32)
 	case len(r.Tokens) == 0:
 		return errors.New("policy: the prompt is empty; at least one token is needed")
 	case s.MaxNew < 1:

@@ -42,8 +42,8 @@ type Invocation struct {
 // End tells a sub-agent that an attempt of a program at a rollout has ended. The sub-agent's calls in it were made through
 // the gateway.
 type End struct {
-	Scores []float64          `json:"scores,omitempty"` // the program's own score of each call, in the order of their first requests
-	ByID   map[string]float64 `json:"by_id,omitempty"`  // the same by the id of any reply of the call
+	Scores []float64          `json:"scores"`          // the program's own score of each call, in the order of their first requests
+	ByID   map[string]float64 `json:"by_id,omitempty"` // the same by the id of any reply of the call
 }
 
 // ID names the invocation within its phase: query/rollout/agent/index.

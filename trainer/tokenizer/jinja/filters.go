@@ -250,6 +250,9 @@ func (r *renderer) sort(items []any, key func(any) (any, error), caseSensitive, 
 			return nil, err
 		}
 		if s, ok := text(k); ok && !caseSensitive {
+			if err := r.spend(len(s)); err != nil {
+				return nil, err
+			}
 			k = strings.ToLower(s)
 		}
 		list[i] = keyed{k, v}

@@ -189,7 +189,7 @@ func (w *dumper) quote(s string) {
 			w.WriteString(`\r`)
 		case r == '\t':
 			w.WriteString(`\t`)
-		case r < 0x20 || w.ASCII && r > 0x7e && r < 0x10000 && r != 0x7f:
+		case r < 0x20 || w.ASCII && r > 0x7e && r < 0x10000:
 			fmt.Fprintf(w, `\u%04x`, r)
 		case w.ASCII && r >= 0x10000:
 			fmt.Fprintf(w, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
