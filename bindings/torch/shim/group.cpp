@@ -68,8 +68,8 @@ struct mgt_group {
   std::deque<gathering> gatherings;  // that were started and not finished, in their order
 
   std::string over;  // what moves that which lies on GPUs, and where it is Gloo, why; empty before the first call with such a tensor
-  std::unique_ptr<nccl_link> link;
   std::atomic<bool> aborted{false};
+  std::unique_ptr<nccl_link> link;  // reads aborted until it is gone
 
   std::mutex mutex;  // of what follows, and of aborting
   std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by the number of the flight
