@@ -330,7 +330,7 @@ func (e Evaluation) String() string {
 	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
 	for _, r := range e.Records {
 		if r.Unknown != "" {
-			fmt.Fprintln(&b, r.Unknown)
+			fmt.Fprintln(&b, metrics.Printable(r.Unknown))
 		}
 		accuracy, ok := r.Values["accuracy"]
 		if !ok {

@@ -52,6 +52,9 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	clock.lap("learn")
 
 	// 6. Version + 1, published; the step ends for everyone when all have.
+	if err := w.member.ConfirmPlace(ctx); err != nil { // the engine's servers may be a successor's by now
+		return err
+	}
 	failpoint.Here("commit.load.before")
 	if err := w.Policy.UpdateWeights(ctx, n+1); err != nil {
 		return err

@@ -43,7 +43,7 @@ func (c *chatCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Out: os.Stdout, Notes: os.Stderr}
+	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Out: plain{os.Stdout}, Notes: os.Stderr}
 	if term.IsTerminal(int(os.Stdin.Fd())) {
 		s.Prompt = "> "
 	}

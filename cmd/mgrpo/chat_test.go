@@ -98,3 +98,12 @@ func TestGenerateInterrupted(t *testing.T) {
 		t.Errorf("status %d, %q", status, notes.String())
 	}
 }
+
+// A model cannot control the terminal.
+func TestPlain(t *testing.T) {
+	var shown strings.Builder
+	const said = "a\tb\n\x1b]52;c;aGk=\a\u009b2Jé🙂"
+	if n, err := (plain{&shown}).Write([]byte(said)); err != nil || n != len(said) || shown.String() != "a\tb\n?]52;c;aGk=??2Jé🙂" {
+		t.Errorf("%q, %d, %v", shown.String(), n, err)
+	}
+}

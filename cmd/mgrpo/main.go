@@ -73,15 +73,16 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {
+		says := plain{os.Stderr} // what others said may be in it
 		if trainer.Resumable(err) {
-			fmt.Fprintf(os.Stderr, "mgrpo: %v\n", err)
+			fmt.Fprintf(says, "mgrpo: %v\n", err)
 			os.Exit(exitStopped)
 		}
 		if errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, "mgrpo: stopped")
 			os.Exit(exitInterrupted)
 		}
-		fmt.Fprintf(os.Stderr, "mgrpo: %v\n", err)
+		fmt.Fprintf(says, "mgrpo: %v\n", err)
 		os.Exit(exitFailed)
 	}
 }

@@ -145,6 +145,8 @@ func TestErrors(t *testing.T) {
 				"f.yaml:4:62: agents.b.engine.key_env: want the name of an environment variable, not the key\n" +
 				"f.yaml:5:57: agents.c.engine.url[0]: must start with http:// or https://\n" +
 				"f.yaml:5:72: agents.c.engine.url[2]: is given twice"},
+		{name: "an engine of two agents", text: "run: {name: t}\nagents:\n  a: {role: main, model: {width: 64, layers: 1, heads: 4, ffn: 8}, engine: {kind: vllm, url: [\"http://h:1\"], weights: {path: w}}}\n" +
+			"  b: {role: sub, model: {width: 64, layers: 1, heads: 4, ffn: 8}, engine: {kind: vllm, url: [\"http://h:2\", \"http://h:1\"], weights: {path: w}}}\n", want: "f.yaml:4:108: agents.b.engine.url[1]: is that of a, too; a server holds the weights of one agent"},
 		{name: "shape", text: "run: {name: t}\nagents: {a: {role: main, model: {width: 65, layers: 1, heads: 4, kv_heads: 3, ffn: 8}}}\n",
 			want: "f.yaml:2:26: agents.a.model.head_dim: missing; width 65 is no multiple of heads, 4\n" +
 				"f.yaml:2:66: agents.a.model.kv_heads: must divide heads, 4; found 3"},

@@ -47,6 +47,11 @@ var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func validEnv(s string) bool { return envForm.MatchString(s) }
 
+func hasUser(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.User != nil
+}
+
 func webAddress(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""

@@ -23,6 +23,12 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		c.validateQuantised(d, a, key)
 	}
 	a.Engine.validate(d, key+".engine")
+	for i, u := range a.Engine.URL {
+		at := slices.IndexFunc(c.Agents, func(o Agent) bool { return o.Name == a.Name || slices.Contains(o.Engine.URL, u) })
+		if other := c.Agents[at].Name; other != a.Name {
+			d.failAt(fmt.Sprintf("%s.engine.url[%d]", key, i), "is that of %s, too; a server holds the weights of one agent", other)
+		}
+	}
 	if n := a.ContextTokens(math.MaxInt); a.Engine.CacheTokens > 0 && a.Engine.CacheTokens < n {
 		d.failAt(key+".engine.cache_tokens", "%d tokens are less than one conversation may have, %d (engine.context or limits.max_tokens)", a.Engine.CacheTokens, n)
 	}
@@ -186,6 +192,8 @@ func (e *Engine) validate(d *decoder, key string) {
 	for i, u := range e.URL {
 		if item := fmt.Sprintf("%s.url[%d]", key, i); !webAddress(u) {
 			d.failAt(item, "must start with http:// or https://")
+		} else if hasUser(u) {
+			d.failAt(item, "there is a user in it; a key comes from the environment variable that key_env names")
 		} else if slices.Contains(e.URL[:i], u) {
 			d.failAt(item, "is given twice")
 		}

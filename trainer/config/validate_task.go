@@ -77,6 +77,9 @@ func (v *Verifier) validate(d *decoder, key string, j *Judge) {
 		if !webAddress(j.URL) || j.Model == "" {
 			d.failAt("task.judge", "%s asks a judge: url must start with http:// or https://, and model must be given", key)
 		}
+		if hasUser(j.URL) {
+			d.failAt("task.judge.url", "there is a user in it; a key comes from the environment variable that key_env names")
+		}
 	}
 	for _, k := range []struct {
 		key, kind string

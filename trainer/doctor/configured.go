@@ -92,6 +92,9 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if path := cfg.Resolve(a.Engine.Weights.Path); a.Engine.Remote() && !writable(path) {
+		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path), fmt.Sprintf("agents.%s.engine.weights.path is the folder in which the server finds its weights: choose another one", a.Name)})
+	}
 	said, err := assemble.Servers(ctx, cfg, a)
 	for _, text := range said {
 		out = append(out, Finding{OK, "engine", text, ""})

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
@@ -101,6 +103,16 @@ func disk(dir string, needed int64) Finding {
 		f.Status, f.Advice = Fail, "free some, choose another run.dir, or lower run.keep"
 	}
 	return f
+}
+
+// writable says whether a folder can be written to, or where it is to be made.
+func writable(dir string) bool {
+	err := unix.Access(dir, unix.W_OK)
+	for errors.Is(err, unix.ENOENT) && filepath.Dir(dir) != dir {
+		dir = filepath.Dir(dir)
+		err = unix.Access(dir, unix.W_OK)
+	}
+	return err == nil
 }
 
 // oneLine puts the text of an error that spans several lines, such as a list of mistakes, on one line.

@@ -233,6 +233,9 @@ func (s *stream) chunk(body map[string]any) {
 	s.event(line)
 }
 
+// sendTime is how long a client may take to read an event.
+const sendTime = time.Minute
+
 // event sends an event. A client that has gone is noticed by the request's context.
 func (s *stream) event(data []byte) {
 	if !s.begun {
@@ -240,8 +243,10 @@ func (s *stream) event(data []byte) {
 		s.w.Header().Set("Content-Type", "text/event-stream")
 		s.w.Header().Set("Cache-Control", "no-store")
 	}
+	c := http.NewResponseController(s.w)
+	_ = c.SetWriteDeadline(time.Now().Add(sendTime))
 	fmt.Fprintf(s.w, "data: %s\n\n", data)
-	_ = http.NewResponseController(s.w).Flush()
+	_ = c.Flush()
 }
 
 // Marks that begin what a chat's reply does not have in its text.

@@ -69,7 +69,9 @@ func (b *board) all(unread []metrics.Line) []metrics.Line {
 		return b.records.Lines()
 	}
 	var all metrics.History
-	for _, l := range slices.Concat(b.records.Lines(), unread) {
+	lines := slices.Concat(b.records.Lines(), unread)
+	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) }) // an older one must not undo what came after it
+	for _, l := range lines {
 		all.Add(l)
 	}
 	return all.Lines()

@@ -54,7 +54,7 @@ func (k keeper) guard(next http.HandlerFunc) http.Handler {
 
 // admit gives a browser its cookie, and takes the token out of its address bar.
 func (k keeper) admit(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: k.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: k.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 	http.Redirect(w, r, Path, http.StatusSeeOther)
 }
 

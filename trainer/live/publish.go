@@ -127,11 +127,15 @@ func (p *Page) Progress(x metrics.Progress) {
 	p.doing[x.Agent] = d
 }
 
+// maxUnread bounds the records that nobody has looked at.
+const maxUnread = 1 << 14
+
 // Report publishes a record. Training waits for the store's answer, but not for long.
 func (p *Page) Report(r metrics.Record) {
 	l := metrics.NewLine(r)
 	p.mu.Lock()
 	p.unread = append(p.unread, l)
+	p.unread = p.unread[max(0, len(p.unread)-maxUnread):]
 	at, placed := p.places[r.Agent]
 	p.mu.Unlock()
 	if placed {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -18,14 +19,43 @@ type Machine struct {
 }
 
 // Host reads the machine's memory from the kernel's files below root ("/"; tests use another folder). Where the limit
-// of this process's control group is lower, it counts instead.
+// of this process's control group, or of one that it is in, is lower, it counts instead.
 func Host(root string) (Machine, error) {
 	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return m, err
 	}
-	limit, free := groupMemory(filepath.Join(root, "sys/fs/cgroup"))
-	return Machine{min(m.Total, limit), min(m.Available, free)}, nil
+	for _, g := range groups(root) {
+		limit, free := g.memory()
+		m.Total, m.Available = min(m.Total, limit), min(m.Available, free)
+	}
+	return m, nil
+}
+
+// group is a control group's folder.
+type group struct {
+	dir string
+	v1  bool
+}
+
+// groups are the control groups of this process and those that they are in: each may have a limit.
+func groups(root string) (all []group) {
+	mounts := map[bool]string{false: filepath.Join(root, "sys/fs/cgroup"), true: filepath.Join(root, "sys/fs/cgroup/memory")}
+	own := map[bool]string{}
+	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without it there are the uppermost
+	for line := range strings.Lines(string(text)) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && (f[1] == "" || slices.Contains(strings.Split(f[1], ","), "memory")) {
+			own[f[1] != ""] = f[2]
+		}
+	}
+	for v1, mount := range mounts {
+		at := filepath.Clean("/" + own[v1])
+		for ; at != "/"; at = filepath.Dir(at) {
+			all = append(all, group{filepath.Join(mount, at), v1})
+		}
+		all = append(all, group{mount, v1})
+	}
+	return all
 }
 
 func machineMemory(path string) (Machine, error) {
@@ -40,28 +70,26 @@ func machineMemory(path string) (Machine, error) {
 	return Machine{total << 10, available << 10}, nil // given in KiB
 }
 
-// groupMemory is the limit of the control group and the memory that is left of it; without a limit both are
+// memory is the limit of the control group and the memory that is left of it; without a limit both are
 // math.MaxInt64. The kernel can drop the inactive part of the group's file cache, so this part counts as left.
-func groupMemory(dir string) (limit, free int64) {
-	for _, v := range []struct{ limit, used, stat, cache string }{
-		{"memory.max", "memory.current", "memory.stat", "inactive_file"},                                              // version 2
-		{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"}, // version 1
-	} {
-		limit, err := number(filepath.Join(dir, v.limit))
-		if err != nil {
-			continue // "max", or not this version
-		}
-		used, err := number(filepath.Join(dir, v.used))
-		if err != nil {
-			continue
-		}
-		stat, err := numbers(filepath.Join(dir, v.stat), " ")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		return limit, max(limit-used+stat[v.cache], 0)
+func (g group) memory() (limit, free int64) {
+	limits, used, cache := "memory.max", "memory.current", "inactive_file"
+	if g.v1 {
+		limits, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 	}
-	return math.MaxInt64, math.MaxInt64
+	limit, err := number(filepath.Join(g.dir, limits))
+	if err != nil { // "max", or there is no such group
+		return math.MaxInt64, math.MaxInt64
+	}
+	n, err := number(filepath.Join(g.dir, used))
+	if err != nil {
+		return math.MaxInt64, math.MaxInt64
+	}
+	stat, err := numbers(filepath.Join(g.dir, "memory.stat"), " ")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return math.MaxInt64, math.MaxInt64
+	}
+	return limit, max(limit-n+stat[cache], 0)
 }
 
 func number(path string) (int64, error) {

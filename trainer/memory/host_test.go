@@ -38,6 +38,11 @@ func TestHost(t *testing.T) {
 		{"over the limit", map[string]string{v2 + "memory.max": "100\n", v2 + "memory.current": "200\n"}, Machine{100, 0}},
 		{"version 1", map[string]string{v1 + "memory.limit_in_bytes": "300000\n", v1 + "memory.usage_in_bytes": "250000\n",
 			v1 + "memory.stat": "cache 7\ntotal_inactive_file 20000\n"}, Machine{300000, 70000}},
+		{"a limit of the group itself", map[string]string{"proc/self/cgroup": "0::/system.slice/job_7\n", v2 + "memory.max": "max\n",
+			v2 + "system.slice/job_7/memory.max": "300000\n", v2 + "system.slice/job_7/memory.current": "100000\n"}, Machine{300000, 200000}},
+		{"a limit of a group around it", map[string]string{"proc/self/cgroup": "9:cpu,memory:/slurm/job_7\n0::/x\n",
+			v1 + "slurm/memory.limit_in_bytes": "200000\n", v1 + "slurm/memory.usage_in_bytes": "150000\n", v1 + "slurm/job_7/memory.limit_in_bytes": "300000\n",
+			v1 + "slurm/job_7/memory.usage_in_bytes": "150000\n"}, Machine{200000, 50000}},
 		{"nonsense", map[string]string{v2 + "memory.max": "a lot\n"}, Machine{1 << 20, 512 << 10}},
 	} {
 		files := map[string]string{"proc/meminfo": meminfo}

@@ -37,8 +37,9 @@ func NewLine(r Record) Line {
 type JSONL struct {
 	path string
 	mu   sync.Mutex
-	file *os.File // opened when the first line is written
-	err  error    // the first failure; nothing is written after it
+	file *os.File // opened when the first line is written, and again after a failure
+	held []byte   // lines that are not written yet: a step inside a checkpoint is never reported again
+	err  error    // why they are not
 }
 
 // NewJSONL returns the writer for a run's folder. The first line creates the file.
@@ -55,10 +56,13 @@ func (j *JSONL) Note(n Note) {
 	j.write(Line{Time: time.Now().UTC(), Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
 }
 
-// Close closes the file and returns the first write error.
+// Close closes the file and returns why there are lines that could not be written.
 func (j *JSONL) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.err != nil {
+		j.err = j.flush()
+	}
 	if j.file != nil {
 		j.err = errors.Join(j.err, j.file.Close())
 		j.file = nil
@@ -73,18 +77,30 @@ func (j *JSONL) write(l Line) {
 	text, err := json.Marshal(l)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.err == nil {
-		j.err = err
+	if err == nil {
+		j.held = append(append(j.held, text...), '\n')
+		err = j.flush()
 	}
-	if j.err == nil && j.file == nil {
-		j.file, j.err = appendTo(j.path)
+	if err == nil && l.Kind != KindNote {
+		err = j.file.Sync()
 	}
-	if j.err == nil {
-		_, j.err = j.file.Write(append(text, '\n'))
+	j.err = err
+}
+
+// flush writes what is held. After a failure the file is opened anew, which ends a line that was written in part, and all is written again.
+func (j *JSONL) flush() (err error) {
+	if j.file == nil {
+		if j.file, err = appendTo(j.path); err != nil {
+			return err
+		}
 	}
-	if j.err == nil && l.Kind != KindNote { // sync: a step inside a checkpoint is never reported again
-		j.err = j.file.Sync()
+	if _, err = j.file.Write(j.held); err != nil {
+		err = errors.Join(err, j.file.Close())
+		j.file = nil
+		return err
 	}
+	j.held = j.held[:0]
+	return nil
 }
 
 // appendTo opens a file of lines for appending. It ends an incomplete last line of an interrupted run.
@@ -93,21 +109,29 @@ func appendTo(path string) (*os.File, error) {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		if err = endLine(f); err == nil {
+			return f, nil
+		}
+		err = errors.Join(err, f.Close())
 	}
+	return nil, err
+}
+
+// endLine ends a last line that is incomplete.
+func endLine(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {
-		return f, err
+		return err
 	}
 	last := make([]byte, 1)
 	if _, err := f.ReadAt(last, info.Size()-1); err != nil {
-		return f, err
+		return err
 	}
 	if last[0] != '\n' {
 		_, err = f.Write([]byte("\n"))
 	}
-	return f, err
+	return err
 }
 
 func finite(values map[string]float64) map[string]float64 {

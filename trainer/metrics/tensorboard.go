@@ -43,11 +43,14 @@ func (t *TensorBoard) Report(r Record) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.err != nil { // a frame may be half written
+		return
+	}
 	f, err := t.file(r, now)
 	if err == nil {
 		_, err = f.Write(frame(event{at: now, step: r.Step, summary: summaryOf(r)}.encode()))
 	}
-	t.err = errors.Join(t.err, err)
+	t.err = err
 }
 
 // Close closes the files and returns the first write error.
@@ -68,8 +71,8 @@ func (t *TensorBoard) Close() error {
 // its first step. TensorBoard then drops events of that step and later steps from older files, which a resumed run
 // replaces.
 func (t *TensorBoard) file(r Record, now time.Time) (*os.File, error) {
-	if f := t.files[r.Agent]; f != nil || t.err != nil {
-		return f, t.err
+	if f := t.files[r.Agent]; f != nil {
+		return f, nil
 	}
 	dir := filepath.Join(t.dir, cmp.Or(r.Agent, "team"))
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -109,7 +109,7 @@ var Sections = []Section{
 		{"recomputed_tokens", "tokens", inPhase, "Tokens of conversations that went on after that and were computed again, since the engine started."},
 		{"in_flight_max", "count", inPhase, "Most conversations in flight at once since the engine started; of an agent with several devices the sum of each one's."},
 		{"learn_seconds", "s", inTrained, "Advantages and optimizer updates, including waits for other agents."},
-		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens divided by the seconds of their updates."},
+		{"learn_tokens_per_second", "tokens/s", inTrained, "trained_tokens over learn_seconds."},
 		{"checkpoint_wait_seconds", "s", inStep, "Time that steps waited for checkpoints since the previous record: for the copy of a checkpoint, and for the previous checkpoint to be complete."},
 		{"checkpoint_seconds", "s", inStep, "Time from the copy of a checkpoint to its completion, which runs beside the steps; for checkpoints completed since the previous record."},
 		{"memory_bytes", "bytes", inStep, "Memory of live tensors: on a CPU of the whole process, on a GPU of this process on that GPU."},

@@ -317,7 +317,7 @@ func (r *run) lastNotes() (out []note, warnings int) {
 		if warning {
 			warnings++
 		}
-		out = append(out, note{l.Time.UTC().Format(time.TimeOnly), l.Agent, clip(l.Text), warning})
+		out = append(out, note{l.Time.UTC().Format(time.DateTime) + " UTC", l.Agent, clip(l.Text), warning})
 	}
 	return out, warnings
 }

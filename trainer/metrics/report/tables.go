@@ -172,7 +172,7 @@ func (r *run) totals() table {
 			peak = max(peak, l.Values["memory_peak_bytes"])
 		}
 		t.Rows = append(t.Rows, []string{name, number(sum["trajectories"]), number(sum["tokens"]), number(sum["sampled_tokens"]),
-			number(sum["trained_tokens"]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]), fmt.Sprintf("%.1f s", sum["rollout_seconds"]),
+			number(sum["trained_tokens"]), fmt.Sprintf("%.0f", sum["updates"]-sum["updates_skipped"]-sum["updates_failed"]), fmt.Sprintf("%.1f s", sum["rollout_seconds"]),
 			fmt.Sprintf("%.1f s", learning), fmt.Sprintf("%.0f MiB", peak/(1<<20))})
 	}
 	return t

@@ -42,7 +42,8 @@ func (p *Policy) write(ctx context.Context, version int64, before *held) (*held,
 	}
 	h.now = expected{logits}
 	if before != nil {
-		h.before = &before.now
+		was := before.now // and not where it stands, which would keep all that came before it
+		h.before = &was
 	}
 	return h, p.weights.Write(ctx, h.folder)
 }

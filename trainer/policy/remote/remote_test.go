@@ -282,6 +282,22 @@ func TestStaleWeights(t *testing.T) {
 }
 
 // TestHostileReplies: no reply that is not what was asked for becomes a turn.
+// TestWeightsOfOthers: a server to which somebody else has given weights since is not given others, which would hide that turns may have
+// been sampled by them.
+func TestWeightsOfOthers(t *testing.T) {
+	for _, kind := range []Kind{VLLM, SGLang} {
+		s, w := newServer(t, kind), &trainer{}
+		p, _ := open(t, s, w)
+		if err := p.UpdateWeights(t.Context(), 1); err != nil {
+			t.Fatal(kind, err)
+		}
+		s.set(func() { s.stamp = "mgrpo.other.v7" })
+		if err := p.UpdateWeights(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "another trainer") {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
 func TestHostileReplies(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -35,7 +35,8 @@ type replica struct {
 	turns, control *http.Client // control: for all requests but those for tokens
 	known          connections
 
-	holds *held // guarded by the gate
+	holds *held    // guarded by the gate
+	given []string // stamps of the weights that it has, or may have since a load that failed; guarded by the gate
 	lost  atomic.Bool
 }
 
@@ -223,6 +224,19 @@ func sameWeights(reports, given string) error {
 		return fmt.Errorf("it holds the weights %s, and this run gave it %s: another trainer uses the same server", quote(reports), given)
 	}
 	return &lostError{error: errors.New("it was started again and has lost the weights")}
+}
+
+// ours says whether the server holds what it was given last. Where somebody else has given it weights since, turns may have been sampled
+// by them.
+func (r *replica) ours(ctx context.Context) error {
+	if len(r.given) == 0 {
+		return nil
+	}
+	stamp, err := r.api.stamp(ctx)
+	if err != nil || slices.Contains(r.given, stamp) || !strings.HasPrefix(stamp, stampPrefix) {
+		return err
+	}
+	return sameWeights(stamp, r.given[len(r.given)-1])
 }
 
 // check refuses what no server should send.

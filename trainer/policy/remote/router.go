@@ -43,6 +43,12 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 		if _, err := r.api.inspect(ctx); err != nil { // it may be another server by now
 			return err
 		}
+		if !lost {
+			if err := r.ours(ctx); err != nil {
+				return err
+			}
+		}
+		r.given = append(r.given, h.stamp)
 		if err := r.api.load(ctx, h.folder, h.stamp); err != nil {
 			return err
 		}
@@ -53,7 +59,7 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 		return err
 	})
 	if err == nil {
-		r.holds = h
+		r.holds, r.given = h, []string{h.stamp}
 		r.lost.Store(false)
 	}
 	return err

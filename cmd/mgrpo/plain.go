@@ -1,0 +1,24 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"unicode"
+)
+
+// plain writes texts of models and other programs, which must not control a terminal: control characters but the ends of lines and tabs
+// become question marks. Each write is of whole characters.
+type plain struct{ w io.Writer }
+
+func (p plain) Write(text []byte) (int, error) {
+	shown := bytes.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '?'
+		}
+		return r
+	}, text)
+	if _, err := p.w.Write(shown); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}

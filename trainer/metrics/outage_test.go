@@ -1,0 +1,49 @@
+package metrics
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A disk that is full for a while costs no line: steps inside a checkpoint are never reported again.
+func TestLinesOutliveAnOutage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no folder
+		t.Fatal(err)
+	}
+	j := NewJSONL(dir)
+	j.Report(Record{Kind: KindStep, Step: 1, Agent: "a"})
+	j.Note(Warnf("a", TopicFiles, "the disk is full"))
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	j.Report(Record{Kind: KindStep, Step: 2, Agent: "a"})
+	if err := j.file.Close(); err != nil { // as if the disk were gone
+		t.Fatal(err)
+	}
+	j.Report(Record{Kind: KindStep, Step: 3, Agent: "a"})
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+	log, err := Read(dir)
+	if err != nil || len(log.Records) != 3 {
+		t.Errorf("%d records, %v", len(log.Records), err)
+	}
+}
+
+// Events that cannot be written are one error, however many there are.
+func TestEventsAfterAFailure(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tensorboard"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := NewTensorBoard(dir)
+	for step := range int64(40) {
+		b.Report(Record{Kind: KindStep, Step: step, Agent: "a"})
+	}
+	if err := b.Close(); err == nil || strings.Count(err.Error(), "not a directory") != 1 {
+		t.Errorf("%v", err)
+	}
+}
