@@ -15,7 +15,7 @@ pip=1
 python3 -m pip --version >/dev/null 2>&1 || { packages+=(python3-pip); pip=; }
 if [ "${2-}" = tests ]; then
   need redis-server redis-server
-  need chromium chromium
+  command -v chromium chromium-browser google-chrome >/dev/null 2>&1 || packages+=(chromium)
   need shellcheck shellcheck
   [ -e /usr/include/gtest/gtest.h ] || [ -e /usr/local/include/gtest/gtest.h ] || packages+=(libgtest-dev)
 fi

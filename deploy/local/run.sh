@@ -31,7 +31,7 @@ shift
 
 say() { printf 'run.sh: %s\n' "$1" >&2; }
 
-mkdir -p "$dir"
+(umask 077 && mkdir -p "$dir") # what agents say is kept there
 dir=$(cd "$dir" && pwd)
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
 if [ ! "$dry" ]; then # nothing is written where another run is going on

@@ -3,7 +3,7 @@
 # next one goes into a folder of its own. RUNS names another parent folder than runs/.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-runs=${RUNS:-$PWD/runs}
+runs=$(realpath -m "${RUNS:-runs}")
 dir=$runs/quickstart
 for ((n = 2; ; n++)); do
   [ -e "$dir" ] || break

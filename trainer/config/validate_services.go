@@ -89,7 +89,7 @@ func (c *Config) validateGateway(d *decoder) {
 		d.failAt("gateway.cert", "missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
 	}
 	if c.Health.Address != "" && c.Health.Address != g.Listen {
-		d.failAt("health.address", "differs from gateway.listen; both are one port, so leave this one out")
+		d.failAt("health.address", "differs from gateway.listen; both are one port: give the same address")
 	}
 }
 
