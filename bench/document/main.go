@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/bench/kernels"
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bench/store"
 )
@@ -101,6 +102,20 @@ func (m *machine) read(suite, path string) (err error) {
 		return err
 	}
 	r, err := measure.Read(path)
+	if err != nil {
+		return err
+	}
+	if suite == "kernels" {
+		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(casesOf(r), row.SameCase) }) // of cases that are gone
+	}
 	m.results = append(m.results, r)
-	return err
+	return nil
+}
+
+// casesOf are the cases that the suite of kernels has today on such a machine.
+func casesOf(r *measure.Results) []measure.Row {
+	if r.Machine.GPU != "" {
+		return kernels.OnGPU()
+	}
+	return kernels.OnCPU()
 }

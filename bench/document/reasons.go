@@ -21,7 +21,7 @@ const manyRows = "From some four rows on, products are bound by instructions: bf
 const twoAgents = "16 rows against 8: products of float32 are bound by instructions rather than by reading weights from some ten rows on (row linear), so a batch " +
 	"twice as large saves a third and not half."
 
-const lossFloor = "The ceiling is one measurement; it was between 310 and 375 GFLOP/s in the runs of the Intel Xeon with AVX-512."
+const lossFloor = "The ceiling is one measurement, and differs from one to the next by a fifth and more."
 
 const smallGroups = "Groups of some eight rewards cost three divisions, a root and the rounding to and from float64 each; a copy of the same bytes takes a third of the time."
 

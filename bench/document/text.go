@@ -40,8 +40,11 @@ How to read the tables:
   some tens of microseconds with any provider and is most of the time of the small cases.
 - **× peer** is the peer's median over ours: above 1 we are faster. Where a peer computes in bf16 on a machine without
   instructions for it, *bf16 emulated* stands beside the ratio, and the row counts neither as a win nor for a target.
-- **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run.
-- **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs.
+- **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run. Of whole
+  phases it is that of log-probs: in the suites learner and step those of the forward pass, and where weights are quantised and of two agents they
+  are compared with our own pass in float32.
+- **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs. Where weights are
+  quantised and of two agents it is the size of the weights, which is computed; of a step with adapters ours is that of tensors, and the peers' that of their processes.
   Gradients that PyTorch allocates count; our gradients of weights are added to a buffer that training holds anyway.
 `
 
@@ -226,7 +229,19 @@ func (m *machine) writeStandings(b *strings.Builder) {
 // writeRows is the table of a suite.
 func writeRows(b *strings.Builder, r *measure.Results) {
 	peers := peersOf(r)
-	fmt.Fprintf(b, "\n### %s\n\n| case | cache | ours | of floor | GB/s | GFLOP/s | error | memory |", strings.ToUpper(r.Suite[:1])+r.Suite[1:])
+	fmt.Fprintf(b, "\n### %s\n\n", strings.ToUpper(r.Suite[:1])+r.Suite[1:])
+	if r.Suite == "kernels" {
+		all, measured := casesOf(r), 0
+		for _, c := range all {
+			if slices.ContainsFunc(r.Rows, c.SameCase) {
+				measured++
+			}
+		}
+		if measured < len(all) {
+			fmt.Fprintf(b, "%d of the suite's %d cases are measured on this machine; the others wait.\n\n", measured, len(all))
+		}
+	}
+	b.WriteString("| case | cache | ours | of floor | GB/s | GFLOP/s | error | memory |")
 	for _, p := range peers {
 		fmt.Fprintf(b, " × %s | its error | its memory |", p)
 	}

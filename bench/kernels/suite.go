@@ -98,6 +98,14 @@ func (w workload) row(cache measure.Cache) measure.Row {
 		Bytes: w.bytes, ReadOnly: w.reads, FLOPs: w.flops, Targets: append([]measure.Target(nil), w.targets...)}
 }
 
+// OnCPU are the rows of a processor, not measured. Some processors have no use for those whose factors are rounded.
+func OnCPU() (rows []measure.Row) {
+	for _, w := range full() {
+		rows = append(rows, w.row(measure.Cold))
+	}
+	return rows
+}
+
 // OnGPU are the rows of a GPU, not measured: names, shapes, formulas and targets.
 func OnGPU() (rows []measure.Row) {
 	for _, w := range gpu() {

@@ -40,6 +40,11 @@ type Row struct {
 	Again        *Again             `json:"again,omitempty"` // the row was measured apart from the rest of its file
 }
 
+// SameCase says whether two rows are of one case, with the same or other caches.
+func (r Row) SameCase(o Row) bool {
+	return r.Suite == o.Suite && r.Name == o.Name && r.Shape == o.Shape
+}
+
 // Again says when a row was measured that has replaced another.
 type Again struct {
 	Date       string  `json:"date"`
