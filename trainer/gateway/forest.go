@@ -15,6 +15,14 @@ import (
 type forest struct {
 	roots []*root // in the order of their first requests
 	known map[chain][]*turn
+
+	missed map[request]int // turns that were taken back and not asked for again
+}
+
+// request is what tells requests for turns apart.
+type request struct {
+	asked chain
+	tools string
 }
 
 // root is one invocation.
@@ -112,6 +120,19 @@ func (f *forest) equal(asked chain, tools string, repeat int) *turn {
 	return nil
 }
 
+// answered finds the turn whose answer a request gets that is not sampled for it: that of an equal request which it repeats, or which was
+// refused. Where an equal one was taken back, since its client had gone, a repetition is of that one.
+func (f *forest) answered(r request, c call) *turn {
+	anew := c.retried && c.repeat < 0 && f.missed[r] > 0
+	if anew {
+		f.missed[r]--
+	}
+	if t := f.equal(r.asked, r.tools, c.repeat); t != nil && (c.retried && !anew || t.refused) {
+		return t
+	}
+	return nil
+}
+
 // rewritten finds the root whose first request a request begins with, although it extends none of its turns.
 func (f *forest) rewritten(chains []chain) *root {
 	for n := len(chains) - 2; n > 0; n-- {
@@ -174,6 +195,10 @@ func (f *forest) remember(t *turn, said message) {
 
 // forget takes a turn back that was not sampled, and its root if that has no other.
 func (f *forest) forget(t *turn) {
+	if f.missed == nil {
+		f.missed = map[request]int{}
+	}
+	f.missed[request{t.asked, t.tools}]++
 	t.root.turns = slices.DeleteFunc(t.root.turns, func(other *turn) bool { return other == t })
 	if len(t.root.turns) == 0 {
 		f.roots = slices.DeleteFunc(f.roots, func(r *root) bool { return r == t.root })

@@ -44,6 +44,7 @@ type model struct {
 	tok  *tokenizer.Tokenizer
 	says func(prompt string) string // without the token that ends a turn
 	wait func(prompt string)        // before it answers; may be nil
+	hold chan struct{}              // is closed before it answers anybody who stays; may be nil
 
 	mu    sync.Mutex
 	asked []policy.Request
@@ -58,6 +59,12 @@ func (m *model) Generate(ctx context.Context, r policy.Request) (policy.Completi
 	prompt := m.tok.Decode(r.Tokens, false)
 	if m.wait != nil {
 		m.wait(prompt)
+	}
+	if m.hold != nil {
+		select {
+		case <-m.hold:
+		case <-ctx.Done():
+		}
 	}
 	if ctx.Err() != nil {
 		return policy.Completion{Finish: policy.FinishCancelled}, ctx.Err()
@@ -463,6 +470,60 @@ func TestRetries(t *testing.T) {
 	}
 	if got := s.finish("solver", ticket); len(got) != 2 || len(s.models["solver"].asked) != 2 {
 		t.Errorf("%d calls, sampled %d times", len(got), len(s.models["solver"].asked))
+	}
+}
+
+// TestRetriesBesideEqualCalls: of two equal calls side by side one client goes, and asks again: it has an answer of its own, and repeats it.
+func TestRetriesBesideEqualCalls(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	ticket := ticketOf("q", 1)
+	ask := func(ctx context.Context, retried string) string {
+		body := strings.NewReader(`{"model": "solver", "messages": [{"role": "user", "content": "?"}]}`)
+		r, err := http.NewRequestWithContext(ctx, "POST", s.url+"/v1/chat/completions", body)
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))
+		r.Header.Set(retryHeader, retried)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return ""
+		}
+		defer resp.Body.Close()
+		var answer struct{ ID string }
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+			t.Error(err)
+		}
+		return answer.ID
+	}
+	release := make(chan struct{})
+	s.models["solver"].hold = release
+	hasty, leave := context.WithCancel(t.Context())
+	gone, stays := make(chan string, 1), make(chan string, 1)
+	talking := func(n int) {
+		for s.agents["solver"].Talking() != n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	go func() { gone <- ask(hasty, "0") }()
+	talking(1)
+	go func() { stays <- ask(t.Context(), "0") }()
+	talking(2)
+	leave()
+	if id := <-gone; id != "" {
+		t.Fatalf("a client that has gone is told %s", id)
+	}
+	talking(1)
+	close(release)
+	talking(0)
+	first := <-stays
+	second := ask(t.Context(), "1")
+	if again := ask(t.Context(), "2"); second == first || again != second {
+		t.Errorf("%s, then %s, and again %s", first, second, again)
+	}
+	if got := s.finish("solver", ticket); len(got) != 2 {
+		t.Errorf("%d calls", len(got))
 	}
 }
 

@@ -27,7 +27,7 @@ func (a *Agent) complete(ctx context.Context, r *textRequest, c call) (*turn, er
 // placeText says which turn a prompt asks for. known: another request has asked for it before. The caller locks.
 func (at *attempt) placeText(p *prompt, encode func(string) []int32, decode func([]int32, bool) string, c call) (t *turn, known bool, err error) {
 	t = &turn{asked: p.chain()}
-	if before := at.forest.equal(t.asked, "", c.repeat); before != nil && (c.retried || before.refused) {
+	if before := at.forest.answered(request{t.asked, ""}, c); before != nil {
 		return before, true, nil
 	}
 	if before, rest := at.forest.prefixOf(p); before != nil {

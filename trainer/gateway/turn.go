@@ -242,7 +242,7 @@ func (a *Agent) room(n, asked int) int {
 func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
 	all := chains(messages)
 	asked := all[len(messages)]
-	if t := at.forest.equal(asked, d.tools, c.repeat); t != nil && (c.retried || t.refused) {
+	if t := at.forest.answered(request{asked, d.tools}, c); t != nil {
 		return t, true, nil
 	}
 	t = &turn{asked: asked, tools: d.tools, messages: messages}
