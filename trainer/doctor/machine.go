@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
@@ -107,10 +105,11 @@ func disk(dir string, needed int64) Finding {
 
 // writable says whether a folder can be written to, or where it is to be made.
 func writable(dir string) bool {
-	err := unix.Access(dir, unix.W_OK)
-	for errors.Is(err, unix.ENOENT) && filepath.Dir(dir) != dir {
+	const write = 2 // W_OK
+	err := syscall.Access(dir, write)
+	for errors.Is(err, syscall.ENOENT) && filepath.Dir(dir) != dir {
 		dir = filepath.Dir(dir)
-		err = unix.Access(dir, unix.W_OK)
+		err = syscall.Access(dir, write)
 	}
 	return err == nil
 }
