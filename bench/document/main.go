@@ -106,7 +106,8 @@ func (m *machine) read(suite, path string) (err error) {
 		return err
 	}
 	if suite == "kernels" {
-		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(casesOf(r), row.SameCase) }) // of cases that are gone
+		cases := casesOf(r)
+		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(cases, row.SameCase) }) // of cases that are gone
 	}
 	m.results = append(m.results, r)
 	return nil

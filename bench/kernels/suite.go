@@ -99,16 +99,13 @@ func (w workload) row(cache measure.Cache) measure.Row {
 }
 
 // OnCPU are the rows of a processor, not measured. Some processors have no use for those whose factors are rounded.
-func OnCPU() (rows []measure.Row) {
-	for _, w := range full() {
-		rows = append(rows, w.row(measure.Cold))
-	}
-	return rows
-}
+func OnCPU() []measure.Row { return coldRows(full()) }
 
 // OnGPU are the rows of a GPU, not measured: names, shapes, formulas and targets.
-func OnGPU() (rows []measure.Row) {
-	for _, w := range gpu() {
+func OnGPU() []measure.Row { return coldRows(gpu()) }
+
+func coldRows(all []workload) (rows []measure.Row) {
+	for _, w := range all {
 		rows = append(rows, w.row(measure.Cold))
 	}
 	return rows

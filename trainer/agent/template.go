@@ -170,16 +170,14 @@ func (t *Template) probeObservation() error {
 	t.stops = t.cfg.Tokenizer.StopIDs()
 	// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
 	ids := t.cfg.Tokenizer.Encode(delta)
-	ends := len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0])
-	if ends && !slices.Contains(t.stops, ids[0]) {
-		t.stops = append(t.stops, ids[0])
-	}
-	if ends {
-		t.end = ids[0]
-	} else if len(t.stops) > 0 {
+	switch {
+	case len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0]):
+		if t.end = ids[0]; !slices.Contains(t.stops, t.end) {
+			t.stops = append(t.stops, t.end)
+		}
+	case len(t.stops) > 0:
 		t.end = t.stops[0]
-	}
-	if len(t.stops) == 0 {
+	default:
 		return errors.New("no token ends a turn: name an end-of-turn token in generation_config.json (eos_token_id) or in the chat template")
 	}
 	return nil

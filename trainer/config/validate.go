@@ -47,6 +47,7 @@ var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func validEnv(s string) bool { return envForm.MatchString(s) }
 
+// hasUser says whether there is a user, and perhaps a password, in an address.
 func hasUser(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && u.User != nil

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net/url"
 	"path/filepath"
 	"strings"
 
@@ -25,7 +24,7 @@ func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
 
 func (c *Config) validateHosted(d *decoder, a *Agent) {
 	key, e := "agents."+a.Name, a.Model.Endpoint
-	if u, err := url.Parse(e.URL); !webAddress(e.URL) || err != nil || u.User != nil {
+	if !webAddress(e.URL) || hasUser(e.URL) {
 		d.failAt(key+".model.url", "must start with http:// or https:// and have no user in it; a key comes from the environment variable that key_env names")
 	}
 	if e.Name == "" {

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net/netip"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,7 +22,7 @@ func (t *Tool) validate(d *decoder) {
 	if t.URL != "" && !webAddress(t.URL) {
 		d.failAt(key+".url", "must start with http:// or https://")
 	}
-	if u, err := url.Parse(t.URL); err == nil && u.User != nil {
+	if hasUser(t.URL) {
 		d.failAt(key+".url", "has a user name or a password in it; put a token into an environment variable and name that in token_env")
 	}
 	for _, given := range []struct {

@@ -82,14 +82,8 @@ func hostMemory() Finding {
 
 // disk compares the free space of the disk of dir, which need not exist yet, with the needed bytes.
 func disk(dir string, needed int64) Finding {
-	at := dir
 	var stat syscall.Statfs_t
-	err := syscall.Statfs(at, &stat)
-	for errors.Is(err, syscall.ENOENT) && filepath.Dir(at) != at {
-		at = filepath.Dir(at)
-		err = syscall.Statfs(at, &stat)
-	}
-	if err != nil {
+	if err := nearest(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
 		return Finding{Fail, "disk", fmt.Sprintf("%s: %v", dir, err), "choose another run.dir"}
 	}
 	free := int64(stat.Bavail) * stat.Bsize
@@ -103,15 +97,20 @@ func disk(dir string, needed int64) Finding {
 	return f
 }
 
-// writable says whether a folder can be written to, or where it is to be made.
+// writable says whether a folder can be written to.
 func writable(dir string) bool {
 	const write = 2 // W_OK
-	err := syscall.Access(dir, write)
+	return nearest(dir, func(at string) error { return syscall.Access(at, write) }) == nil
+}
+
+// nearest asks about a folder, or where there is none yet about the one in which it is to be made.
+func nearest(dir string, ask func(at string) error) error {
+	err := ask(dir)
 	for errors.Is(err, syscall.ENOENT) && filepath.Dir(dir) != dir {
 		dir = filepath.Dir(dir)
-		err = syscall.Access(dir, write)
+		err = ask(dir)
 	}
-	return err == nil
+	return err
 }
 
 // oneLine puts the text of an error that spans several lines, such as a list of mistakes, on one line.

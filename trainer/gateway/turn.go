@@ -212,9 +212,6 @@ func (t *turn) row() uint64 {
 	for first.parent != nil && !first.anew {
 		first = first.parent
 	}
-	if first.parent == nil {
-		return policy.Root(first.prompt, t.root.repeat)
-	}
 	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
 }
 

@@ -328,8 +328,8 @@ func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 	if err != nil || !isHTML && !isText {
 		return "", fmt.Errorf("%s is not text but %q", page, Truncate(header, 100))
 	}
-	decoded := body                // what says nothing of its encoding and can be UTF-8 is UTF-8
 	const stateful = "iso-2022-jp" // whose bytes are all those of ASCII
+	decoded := body                // what says nothing of its encoding and can be UTF-8 is UTF-8
 	if encoding, name, certain := charset.DetermineEncoding(body, header); certain || name == stateful || !utf8.Valid(body) {
 		if decoded, err = encoding.NewDecoder().Bytes(body); err != nil {
 			return "", fmt.Errorf("%s: %w", page, err)

@@ -105,12 +105,10 @@ func unitWords(text string) (words []string) {
 // unquoted is a text without marks of emphasis, quotes and ends of sentences around it.
 func unquoted(text string) string {
 	text = strings.TrimRight(strings.Trim(text, " \n*_`"), ".!? ")
-	for _, marks := range []string{`""`, "“”"} {
-		marks := []rune(marks)
-		if inner, ok := strings.CutPrefix(text, string(marks[0])); ok {
-			if inner, ok = strings.CutSuffix(inner, string(marks[1])); ok {
-				text = strings.TrimRight(inner, ".!? ")
-			}
+	for _, marks := range [][2]string{{`"`, `"`}, {"“", "”"}} {
+		inner, opened := strings.CutPrefix(text, marks[0])
+		if inner, closed := strings.CutSuffix(inner, marks[1]); opened && closed {
+			text = strings.TrimRight(inner, ".!? ")
 		}
 	}
 	return strings.Trim(text, " *_`")
