@@ -74,15 +74,15 @@ func New(s Settings) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Complete asks for a completion. It repeats the request after a time-out, a broken connection, or the status of a busy
-// or failing server. A reply with another status than 200 is a *StatusError.
+// or failing server, be it the reply's own or that of an error inside a reply with status 200, and after a reply that r.Check
+// does not take. A reply with another status than 200 is a *StatusError.
 func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	reply, err := retry.Do(ctx, c.retries, c.wait, func() (Reply, error) {
-		newName := c.newName.Load()
-		reply, err := c.post(ctx, r, newName)
-		var refused *StatusError
-		if !newName && r.MaxTokens > 0 && errors.As(err, &refused) && refused.wantsNewName() {
-			c.newName.Store(true)
-			return c.post(ctx, r, true)
+		reply, err := c.ask(ctx, r)
+		if err == nil && r.Check != nil {
+			if unfit := r.Check(reply); unfit != nil {
+				return Reply{}, &retry.Transient{Err: unfit}
+			}
 		}
 		return reply, err
 	})
@@ -90,6 +90,18 @@ func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 		return Reply{}, fmt.Errorf("%s: %w", c.endpoint, err)
 	}
 	return reply, nil
+}
+
+// ask sends a request, and again with the other name of the bound on the reply's tokens if the server wants that one.
+func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
+	newName := c.newName.Load()
+	reply, err := c.post(ctx, r, newName)
+	var refused *StatusError
+	if !newName && r.MaxTokens > 0 && errors.As(err, &refused) && refused.wantsNewName() {
+		c.newName.Store(true)
+		return c.post(ctx, r, true)
+	}
+	return reply, err
 }
 
 // post sends one request. An error is a *retry.Transient if another attempt may succeed.
@@ -125,19 +137,36 @@ func (c *Client) post(parent context.Context, r Request, newName bool) (Reply, e
 	return c.read(raw)
 }
 
-// read reads the body of a completion.
+// read reads the body of a reply with status 200. Some servers report errors in such a reply, beside choices or in place of them.
 func (c *Client) read(raw []byte) (Reply, error) {
 	var answer struct {
 		Choices []struct {
-			Message Message `json:"message"`
-			Finish  string  `json:"finish_reason"`
+			Message Message         `json:"message"`
+			Finish  string          `json:"finish_reason"`
+			Error   json.RawMessage `json:"error"`
 		} `json:"choices"`
-		Usage *Usage `json:"usage"`
+		Usage  *Usage          `json:"usage"`
+		Object string          `json:"object"`
+		Error  json.RawMessage `json:"error"`
 	}
-	if err := json.Unmarshal(raw, &answer); err != nil || len(answer.Choices) == 0 {
+	err := json.Unmarshal(raw, &answer)
+	if !absent(answer.Error) {
+		return Reply{}, c.reported(raw, answer.Error)
+	}
+	if err != nil {
+		return Reply{}, fmt.Errorf("no chat completion (%v): %s", err, c.quote(string(raw)))
+	}
+	if len(answer.Choices) == 0 {
+		if answer.Object == "error" { // of older vLLM servers
+			return Reply{}, c.reported(raw, raw)
+		}
 		return Reply{}, fmt.Errorf("no chat completion: %s", c.quote(string(raw)))
 	}
-	reply := Reply{Message: answer.Choices[0].Message, Finish: answer.Choices[0].Finish}
+	first := answer.Choices[0]
+	reply := Reply{Message: first.Message, Finish: finish(first.Finish)}
+	if !absent(first.Error) || reply.Finish == finishError {
+		return Reply{}, c.reported(raw, first.Error)
+	}
 	if answer.Usage.possible() {
 		reply.Usage = answer.Usage
 	}
@@ -156,40 +185,6 @@ func interrupted(parent context.Context, err error) error {
 		return err
 	}
 	return &retry.Transient{Err: err}
-}
-
-// StatusError is a reply with a status other than 200.
-type StatusError struct {
-	Code int
-	text string // the status with the beginning of the body, without the key
-	body string // in small letters
-}
-
-func (e *StatusError) Error() string { return e.text }
-
-// Unauthorised says whether the server does not know the key, or has seen none.
-func Unauthorised(err error) bool {
-	var e *StatusError
-	return errors.As(err, &e) && e.Code == http.StatusUnauthorized
-}
-
-// TooLong says whether an error means that a request has more tokens than the model's context.
-func TooLong(err error) bool {
-	var e *StatusError
-	return errors.As(err, &e) && e.Code == http.StatusBadRequest &&
-		(strings.Contains(e.body, "context_length_exceeded") || // OpenAI
-			strings.Contains(e.body, "maximum context length") || // OpenAI, vLLM
-			strings.Contains(e.body, "context length") && strings.Contains(e.body, "longer than") || // SGLang
-			strings.Contains(e.body, "exceed_context_size")) // llama.cpp
-}
-
-func (e *StatusError) wantsNewName() bool {
-	return e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_completion_tokens")
-}
-
-// refused returns the error of a reply with a status other than 200.
-func (c *Client) refused(resp *http.Response, body string) error {
-	return retry.Refusal(resp, &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)})
 }
 
 // quote shortens a server's reply for an error and removes the key from it.

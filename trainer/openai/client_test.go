@@ -262,3 +262,78 @@ func TestTooLong(t *testing.T) {
 		}
 	}
 }
+
+// TestForms reads the forms in which servers write the same reply.
+func TestForms(t *testing.T) {
+	call := `"tool_calls": [{"id": "2", "function": {"name": "g", "arguments": %s}}]`
+	for message, want := range map[string]string{
+		`{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}`:                                      "ab",
+		`{"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}]}`: "a",
+		`{"content": {"type": "text", "text": "a"}}`:                                                                       "a",
+		`{"content": ["a", "b"]}`:                             "ab",
+		`{"content": [{"type": "refusal", "refusal": "no"}]}`: "no",
+		`{"content": []}`:                                     "",
+		`{"content": null}`:                                   "",
+		`{}`:                                                  "",
+		`{"content": "", ` + fmt.Sprintf(call, `{"x": 1}`) + `}`:     `g({"x": 1})`,
+		`{"content": "", ` + fmt.Sprintf(call, `"{\"x\": 1}"`) + `}`: `g({"x": 1})`,
+		`{"content": "", ` + fmt.Sprintf(call, `null`) + `}`:         "g()",
+		`{"content": 8}`: "error",
+		`{"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}`: "error",
+	} {
+		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, `{"choices": [{"message": `+message+`}]}`)
+		})
+		r, err := c.Complete(t.Context(), Request{})
+		got := r.Message.Content
+		for _, call := range r.Message.ToolCalls {
+			got += fmt.Sprintf("%s(%s)", call.Function.Name, call.Function.Arguments)
+		}
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%s is read as %q (%v), want %q", message, got, err, want)
+		}
+	}
+	for server, want := range map[string]string{"max_tokens": "length", "model_length": "length", "SAFETY": "content_filter", "stop": "stop", "eos": "eos"} {
+		c, _ := ask(t, Settings{}, func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, `{"choices": [{"message": {"content": "a"}, "finish_reason": "`+server+`"}]}`)
+		})
+		if r, err := c.Complete(t.Context(), Request{}); err != nil || r.Finish != want {
+			t.Errorf("%s: %q, %v", server, r.Finish, err)
+		}
+	}
+}
+
+// TestErrorsInside asks servers that report errors with status 200: those that may pass are asked again, others are what they are.
+func TestErrorsInside(t *testing.T) {
+	const again = 2
+	for body, c := range map[string]struct {
+		calls int
+		check func(error) bool
+	}{
+		`{"error": {"message": "Provider returned error", "code": 429}}`:                                                         {again, nil},
+		`{"error": {"message": "busy", "code": "503"}}`:                                                                          {again, nil},
+		`{"error": {"message": "Overloaded", "type": "overloaded_error"}}`:                                                       {again, nil},
+		`{"error": "try later"}`:                                                                                                 {again, nil},
+		`{"object": "error", "message": "engine died", "code": 500}`:                                                             {again, nil},
+		`{"choices": [{"message": {"content": ""}, "error": {"code": 502, "message": "bad gateway"}}]}`:                          {again, nil},
+		`{"choices": [{"message": {"content": "half an ans"}, "finish_reason": "error"}]}`:                                       {again, nil},
+		`{"error": {"code": 504}, "choices": [{"message": {"content": "half an ans"}}]}`:                                         {again, nil},
+		`{"error": {"message": "bad", "code": 400}}`:                                                                             {1, nil},
+		`{"error": {"message": "no such model", "type": "invalid_request_error", "code": null}}`:                                 {1, nil},
+		`{"error": {"message": "no key", "code": "invalid_api_key"}}`:                                                            {1, Unauthorised},
+		`{"error": {"message": "no key", "code": 401}}`:                                                                          {1, Unauthorised},
+		`{"error": {"message": "too long", "code": "context_length_exceeded", "type": "invalid_request_error"}}`:                 {1, TooLong},
+		`{"error": {"message": "This model's maximum context length is 10 tokens", "type": "BadRequestError", "code": 400}}`:     {1, TooLong},
+		`{"object": "error", "message": "context_length_exceeded", "type": "invalid_request_error", "code": 400, "choices": []}`: {1, TooLong},
+	} {
+		var calls atomic.Int32
+		client, _ := ask(t, Settings{Retries: again - 1}, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); io.WriteString(w, body) })
+		r, err := client.Complete(t.Context(), Request{})
+		if err == nil || int(calls.Load()) != c.calls || c.check != nil && !c.check(err) {
+			t.Errorf("%s: %+v, %v after %d requests, want %d", body, r, err, calls.Load(), c.calls)
+		}
+	}
+}

@@ -1,6 +1,12 @@
 package openai
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // Request asks for one chat completion. Fields that are 0 or empty are not sent, except Temperature.
 type Request struct {
@@ -12,6 +18,8 @@ type Request struct {
 	TopK        int               `json:"top_k,omitempty"` // not of OpenAI's own API, but of vLLM, SGLang and llama.cpp
 	MinP        float64           `json:"min_p,omitempty"` // the same
 	MaxTokens   int               `json:"-"`               // most tokens of the reply; its key depends on the server
+
+	Check func(Reply) error `json:"-"` // a reply for which it returns an error is asked for again; nil: every reply is taken
 }
 
 // Message is one message of a chat.
@@ -35,11 +43,114 @@ type Function struct {
 	Arguments string `json:"arguments"`
 }
 
+// UnmarshalJSON reads a message. Its content may be null, a text, or a list of parts, of which the texts count.
+func (m *Message) UnmarshalJSON(raw []byte) error {
+	type plain Message
+	read := struct {
+		*plain
+		Content json.RawMessage `json:"content"`
+	}{plain: (*plain)(m)}
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return err
+	}
+	var err error
+	if m.Content, err = readContent(read.Content); err != nil {
+		return fmt.Errorf("content: %w", err)
+	}
+	return nil
+}
+
+// readContent reads a message's content. Thinking among its parts is left out.
+func readContent(raw json.RawMessage) (text string, err error) {
+	switch {
+	case len(raw) == 0 || string(raw) == "null":
+		return "", nil
+	case raw[0] == '"':
+		return text, json.Unmarshal(raw, &text)
+	case raw[0] == '{':
+		raw = append(append([]byte("["), raw...), ']')
+	case raw[0] != '[':
+		return "", errors.New("must be a text or a list of parts")
+	}
+	var parts []json.RawMessage
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, raw := range parts {
+		part, err := readPart(raw)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(part)
+	}
+	return b.String(), nil
+}
+
+func readPart(raw json.RawMessage) (string, error) {
+	if raw[0] == '"' {
+		return readContent(raw)
+	}
+	var part struct {
+		Type    string  `json:"type"`
+		Text    *string `json:"text"`
+		Refusal *string `json:"refusal"`
+	}
+	if err := json.Unmarshal(raw, &part); err != nil {
+		return "", err
+	}
+	switch {
+	case part.Type == "thinking", part.Type == "reasoning", part.Type == "redacted_thinking":
+		return "", nil
+	case part.Text != nil:
+		return *part.Text, nil
+	case part.Refusal != nil:
+		return *part.Refusal, nil
+	}
+	return "", fmt.Errorf("a part of the type %q is not text", part.Type)
+}
+
+// UnmarshalJSON reads a function's name and arguments. Some servers write the arguments as an object and not as its text.
+func (f *Function) UnmarshalJSON(raw []byte) error {
+	var read struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	if err := json.Unmarshal(raw, &read); err != nil {
+		return err
+	}
+	f.Name = read.Name
+	f.Arguments = string(bytes.TrimSpace(read.Arguments))
+	switch {
+	case f.Arguments == "null":
+		f.Arguments = ""
+	case strings.HasPrefix(f.Arguments, `"`):
+		return json.Unmarshal(read.Arguments, &f.Arguments)
+	}
+	return nil
+}
+
 // Reply is a chat completion.
 type Reply struct {
 	Message Message
 	Finish  string // "stop", "tool_calls", "length", "content_filter", or a word of the server's own
 	Usage   *Usage // nil: the server does not say, or says what cannot be
+}
+
+// finishError is the reason for the end of a reply that the server could not complete.
+const finishError = "error"
+
+// finish returns OpenAI's word for a server's reason for the end of a reply, where there is one.
+func finish(reason string) string {
+	switch word := strings.ToLower(reason); word {
+	case "length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded": // Anthropic, Gemini, Mistral
+		return "length"
+	case "content_filter", "safety", "recitation", "prohibited_content", "blocklist", "spii": // Gemini
+		return "content_filter"
+	case finishError, "abort", "insufficient_system_resource": // OpenRouter, SGLang, DeepSeek
+		return finishError
+	}
+	return reason
 }
 
 // Usage is the number of tokens of a request and of its reply, as the server counts them.

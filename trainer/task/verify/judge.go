@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -111,7 +110,7 @@ func (v *judgeVerifier) Score(ctx context.Context, c Case) (float64, error) {
 // ask asks the judge. Its failure is an answer, too: the rollout is then removed, in a replay as when it was recorded. A key that it does not
 // know is not: with another one the judge is to be asked again.
 func (v *judgeVerifier) ask(ctx context.Context, prompt string) (recorded.Answer, error) {
-	reply, err := v.client.Complete(ctx, openai.Request{Model: v.model, Messages: []openai.Message{{Role: "user", Content: prompt}}})
+	reply, err := v.client.Complete(ctx, openai.Request{Model: v.model, Messages: []openai.Message{{Role: "user", Content: prompt}}, Check: finished})
 	switch {
 	case err != nil && (ctx.Err() != nil || openai.Unauthorised(err)):
 		return recorded.Answer{}, err
@@ -121,27 +120,27 @@ func (v *judgeVerifier) ask(ctx context.Context, prompt string) (recorded.Answer
 	return recorded.Answer{Text: v.client.Redact(reply.Message.Content)}, nil
 }
 
-var (
-	statedScore = regexp.MustCompile(`(?i)\bscore\b["'*]*\s*[:=]?\s*["'*]*\s*(-?\d+(?:\.\d+)?)(\s*(?:[/%]|out\s+of\b)|[eE,][-+]?\d)?`)
-	bareScore   = regexp.MustCompile(`^\s*(-?\d+(?:\.\d+)?)\s*$`)
-)
-
+// read returns the score of a reply, from 0 to 1.
 func (v *judgeVerifier) read(reply string) (float64, error) {
-	groups := bareScore.FindStringSubmatch(reply)
-	if stated := statedScore.FindAllStringSubmatch(reply, -1); len(stated) > 0 {
-		groups = stated[len(stated)-1]
-		if groups[2] != "" { // "7/10", "70%", "7 out of 10": not on the agreed scale; "1e-2", "0,5": a figure of which that is the beginning
-			groups = nil
-		}
+	score, err := readScore(reply, v.scale)
+	if err != nil {
+		return 0, fmt.Errorf("verifier: judge: %w, in the reply %s", err, quoted(v.client.Redact(reply)))
 	}
-	if groups == nil {
-		return 0, fmt.Errorf("verifier: judge: no score in %s: it must reply \"Score: N\"", quoted(v.client.Redact(reply)))
+	return score, nil
+}
+
+// finished reports why a reply is not whole. Such a reply is asked for again.
+func finished(reply openai.Reply) error {
+	switch {
+	case reply.Finish == "length":
+		return errors.New("the reply was cut off at the server's limit of tokens (finish_reason length): raise that limit, or ask for a shorter reply")
+	case reply.Finish == "content_filter":
+		return errors.New("the reply was cut off by the server's filter (finish_reason content_filter)")
+	case strings.TrimSpace(reply.Message.Content) == "":
+		return fmt.Errorf("the reply is empty (finish_reason %q)", reply.Finish)
 	}
-	score, err := strconv.ParseFloat(groups[1], 64)
-	if err != nil || score < 0 || score > v.scale {
-		return 0, fmt.Errorf("verifier: judge: score %s is outside 0 to %v: set the judge's scale to its best score", groups[1], v.scale)
-	}
-	return score / v.scale, nil
+	_, err := outsideThinking(reply.Message.Content)
+	return err
 }
 
 // quoted shortens and quotes text from outside, for an error.

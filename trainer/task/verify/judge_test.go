@@ -72,19 +72,73 @@ func TestJudgeRequest(t *testing.T) {
 	}
 }
 
-func TestJudgeReplies(t *testing.T) {
+// TestStatedScore reads the replies of judges with a scale of 10. A reply with several readings has no score.
+func TestStatedScore(t *testing.T) {
 	for reply, want := range map[string]float64{
 		"Score: 5": 0.5, "5": 0.5, "Reasoning.\n**Score:** 10": 1, `{"score": 2.5}`: 0.25, "score=0": 0, "Score: 3. Then again, score: 4.": 0.4, " 10 \n": 1,
+		// prose is no statement
+		"Score: 8\n\nThe scoring guide says score 10 only if every part is exact.": 0.8, "Score: 2\nFor comparison, a perfect score 10 would need sources.": 0.2,
+		"Score: 8\nReason for the score: the answer is right.": 0.8, "Score: 6\nThe maximum score is 10.": 0.6, "I would not give score 9.\n\nFinal score: 3": 0.3,
+		// the scale with the score
+		"Score: 8/10": 0.8, "Score: 8 / 10": 0.8, "**Score: 8/10**": 0.8, "Score: 7 out of 10": 0.7, "Score: 7 (out of 10)": 0.7, "Score: 7 of 10.": 0.7, "Score (0-10): 8": 0.8, "Score (out of 10): 8": 0.8,
+		"Score/10: 8": 0.8, "8/10": 0.8, "**8**": 0.8, "Score: **8**/10": 0.8, "8/10.": 0.8,
+		// its forms
+		"Score: `8`": 0.8, "Score: [8]": 0.8, "Score:\n8": 0.8, "## Score:\n\n**8/10**\n\nGood.": 0.8, "Score：8": 0.8, "Score: .5": 0.05, "Score: 8, as 2 of 3 parts are there.": 0.8, "Score: 8 - good": 0.8, "Score: +8": 0.8,
+		// JSON
+		`{"score": "8"}`: 0.8, `{"score": "8/10"}`: 0.8, "```json\n{\"reason\": \"score: 10 only if exact\", \"score\": 3}\n```": 0.3,
+		`{"score": 3, "reason": "a perfect score: 10 needs sources"}`: 0.3, `{"Score": 1e0}`: 0.1, `{"evaluation": {"score": 4}}`: 0.4, `{"criteria": [{"score": 1}, {"score": 9}], "score": 6}`: 0.6,
+		`{"score": 7, "max_score": 10}`: 0.7, "Score: 3\n{\"score\": 4}": 0.4, "{\"score\": 4}\nScore: 3": 0.3, `{'score': 4}`: 0.4, `{"score": 8, "reason": "\frac{1}{2}"}`: 0.8,
+		// outside of thinking
+		"<think>Score: 9? No.</think>\nScore: 2": 0.2, "Score: 9 seems high.\n</think>\n\nScore: 2": 0.2, "[THINK]Score: 9[/THINK]Score: 2": 0.2, "<think>it writes '</think>' and Score: 10</think>\n2": 0.2,
+		"It has an unclosed <think> tag. Score: 2": 0.2, "<thinking>\nScore: 9\n</thinking>\n{\"score\": 2}": 0.2,
 	} {
-		v := judge(t, JudgeSettings{Scale: 10}, func(w http.ResponseWriter, _ *http.Request) { say(w, reply) })
-		if got, err := v.Score(context.Background(), Case{}); err != nil || got != want {
+		if got, err := readScore(reply, 10); err != nil || got != want {
 			t.Errorf("%q: %v, %v; want %v", reply, got, err, want)
 		}
 	}
-	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 7/10", "Score: 70%", "Score: 7 out of 10", "Score: 1e-2", "Score: 1E2", "Score: 0,5", "I count 5 errors", "Score: NaN"} {
-		v := judge(t, JudgeSettings{Scale: 10}, func(w http.ResponseWriter, _ *http.Request) { say(w, reply) })
-		if got, err := v.Score(context.Background(), Case{}); err == nil {
+	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 70%", "Score: 1e-2", "Score: 1E2", "Score: 0,5", "I count 5 errors", "Score: NaN",
+		"Score: 7/100", "Score: 4 out of 5", "Score (out of 5): 4", "Score/5: 4", "4/5", `{"score": 4, "max_score": 5}`, `{"score": "4/5"}`, "The score is 8.", "I score 8 here",
+		"Score: 3\nFinal score: eight", "Score: 8-9", "Score: 8 - 9", "Score: 8–9", "Score: 8 to 9", "Score: 8 or 9", "Score: 0-10", "Score: 8th", "Score: 8±1", "Score: 8½", "Score: 8/10/2", "Score:\n1. It is right.\n2. It is short.",
+		"Score: 8\nScore: N/A", `{"score": null}`, `{"score": true}`, `{"score": [8]}`, `{"a": {"score": 1}, "b": {"score": 9}}`, `{"score": 3, "reason": "\frac12, score: 10 only if`,
+		"<think>Score: 9", "<think>Score: 9</think>", "Score: 4\n<think>Score: 9", "<think>a</think>\n<think>Score: 9", "<|channel|>analysis<|message|>Score: 9"} {
+		if got, err := readScore(reply, 10); err == nil {
 			t.Errorf("%q is read as %v", reply, got)
+		}
+	}
+	for _, flood := range []string{strings.Repeat(`{"a":`, 1<<17), strings.Repeat("score: ", 1<<15), strings.Repeat("{", 1<<20), strings.Repeat("<think>\n", 1<<15)} {
+		if got, err := readScore(flood, 10); err == nil {
+			t.Errorf("a flood of %.8q is read as %v", flood, got)
+		}
+	}
+	if got, err := readScore("Score: 70%", 100); err != nil || got != 0.7 {
+		t.Errorf("per cent on a scale of 100: %v, %v", got, err)
+	}
+}
+
+// TestJudgeAsksAgainWhenUnfinished asks a judge whose first replies are cut off, end inside their thinking, or are errors with status 200.
+func TestJudgeAsksAgainWhenUnfinished(t *testing.T) {
+	whole := `{"choices": [{"message": {"content": "Score: 8"}, "finish_reason": "stop"}]}`
+	for name, first := range map[string]string{
+		"cut off":              `{"choices": [{"message": {"content": "Score: 10 would need"}, "finish_reason": "length"}]}`,
+		"inside its thinking":  `{"choices": [{"message": {"content": "<think>Score: 10?"}, "finish_reason": "stop"}]}`,
+		"empty":                `{"choices": [{"message": {"content": "", "reasoning_content": "Score: 10"}, "finish_reason": "stop"}]}`,
+		"an error in a 200":    `{"error": {"message": "Provider returned error", "code": 429}}`,
+		"an error of a choice": `{"choices": [{"error": {"message": "overloaded", "code": 502}, "message": {"content": ""}, "finish_reason": "error"}]}`,
+		"an error beside one":  `{"error": {"message": "gone"}, "choices": [{"message": {"content": "Score: 10 if"}}]}`,
+	} {
+		for retries, want := range map[int]string{1: "0.8 <nil>", 0: "0 "} {
+			var calls atomic.Int32
+			v := judge(t, JudgeSettings{Scale: 10, Retries: retries}, func(w http.ResponseWriter, _ *http.Request) {
+				reply := first
+				if calls.Add(1) > 1 {
+					reply = whole
+				}
+				io.WriteString(w, reply)
+			})
+			got, err := v.Score(t.Context(), Case{})
+			if text := fmt.Sprint(got, " ", err); !strings.HasPrefix(text, want) || retries == 0 && err == nil || int(calls.Load()) != 1+retries {
+				t.Errorf("%s, %d retries: %s after %d requests", name, retries, text, calls.Load())
+			}
 		}
 	}
 }

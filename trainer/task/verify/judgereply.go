@@ -1,0 +1,257 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// errUnfinished is the error of a reply that ends inside its thinking.
+var errUnfinished = errors.New("the reply ends inside its thinking")
+
+// thinkingTags are the marks around the thinking that some servers leave in a reply.
+var (
+	thinkingOpen  = regexp.MustCompile(`(?im)^[ \t]*(?:<(?:think|thinking|thought|reasoning|analysis|seed:think)>|\[THINK\]|◁think▷|<\|channel\|>analysis)`)
+	thinkingClose = regexp.MustCompile(`(?i)</(?:think|thinking|thought|reasoning|analysis|seed:think)>|\[/THINK\]|◁/think▷|<\|channel\|>final<\|message\|>`)
+)
+
+// outsideThinking returns the part of a reply after its thinking. An opening tag counts at the beginning of a line only: elsewhere a judge
+// quotes the answer. A closing tag counts without an opening one, because many templates write the opening tag into the prompt.
+func outsideThinking(reply string) (string, error) {
+	if closed := thinkingClose.FindAllStringIndex(reply, -1); len(closed) > 0 {
+		reply = reply[closed[len(closed)-1][1]:]
+	}
+	if thinkingOpen.MatchString(reply) {
+		return "", errUnfinished
+	}
+	return reply, nil
+}
+
+// stated is one statement of a score in a reply.
+type statedScore struct {
+	at    int     // where it stands
+	score float64 // on the scale
+	err   error   // why it cannot be read
+}
+
+// readScore returns the score that a judge's reply states last, outside of its thinking, divided by the scale. A statement is a line
+// "Score: N", the words "score: N" elsewhere, or a JSON object with the key "score". A reply that is nothing but a number is one, too.
+func readScore(reply string, scale float64) (float64, error) {
+	text, err := outsideThinking(reply)
+	if err != nil {
+		return 0, err
+	}
+	objects, rest := scoresInJSON(text, scale)
+	all := append(objects, scoresInText(rest, scale)...)
+	if len(all) == 0 {
+		if m := bareScore.FindStringSubmatch(text); m != nil {
+			all = append(all, readStated(0, "", m[1], m[2], scale))
+		}
+	}
+	if len(all) == 0 {
+		return 0, errors.New(`no score: it must reply "Score: N"`)
+	}
+	last := all[0]
+	for _, s := range all {
+		if s.at >= last.at {
+			last = s
+		}
+		// A key outside of a JSON object that can be read: what follows it may be the text of another key.
+		if quotedKey.MatchString(rest) && (s.err != nil || s.score != all[0].score) {
+			return 0, errors.New("its JSON cannot be read, and holds several scores")
+		}
+	}
+	if last.err != nil {
+		return 0, last.err
+	}
+	return last.score / scale, nil
+}
+
+var (
+	bareScore = regexp.MustCompile(`^[\s*_` + "`" + `]*([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*?)[\s*_` + "`" + `.]*$`)
+	quotedKey = regexp.MustCompile(`(?i)["']score["']\s*:`)
+
+	// label is the word with its colon, with what may stand between them: quotes, emphasis, and the scale in brackets.
+	label = regexp.MustCompile("(?i)\\bscore\\b[\"'*_`]*[ \\t]*(\\([^()\\n]{0,60}\\)|\\[[^\\[\\]\\n]{0,60}\\]|/[ \\t]*\\d+(?:\\.\\d+)?)?[\"'*_`]*[ \\t]*[:=：][\"'*_`\\[<({ \\t]*")
+	// lineLabel reports what stands before a label that begins its line.
+	lineLabel = regexp.MustCompile(`(?i)^[\s*_#>"'` + "`" + `-]*(?:(?:final|overall|total|my)\s+)?$`)
+	// onNextLine is the figure of a label whose line has nothing else: it is alone on the next line.
+	onNextLine = regexp.MustCompile("^\\s*\\n[\\s\"'*_`]*([-+]?(?:\\d+(?:\\.\\d+)?|\\.\\d+))([^\\n]*)")
+	figureHere = regexp.MustCompile(`^([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*)`)
+	aloneTail  = regexp.MustCompile("^[\"'*_`\\]>)}.]*\\s*(?:(?:/|out\\s+of\\b|of\\b)\\s*\\d+(?:\\.\\d+)?)?[\\s\"'*_`\\]>)}.]*$")
+)
+
+// scoresInText finds the statements of a text without JSON objects, in order.
+func scoresInText(text string, scale float64) (found []statedScore) {
+	for _, at := range label.FindAllStringSubmatchIndex(text, -1) {
+		bracket := ""
+		if at[2] >= 0 {
+			bracket = text[at[2]:at[3]]
+		}
+		after := text[at[1]:]
+		if m := figureHere.FindStringSubmatch(after); m != nil {
+			found = append(found, readStated(at[0], bracket, m[1], m[2], scale))
+			continue
+		}
+		if m := onNextLine.FindStringSubmatch(after); m != nil && aloneTail.MatchString(m[2]) {
+			found = append(found, readStated(at[0], bracket, m[1], m[2], scale))
+			continue
+		}
+		line := text[strings.LastIndexByte(text[:at[0]], '\n')+1 : at[0]]
+		if lineLabel.MatchString(line) {
+			said, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
+			found = append(found, statedScore{at: at[0], err: fmt.Errorf("the score %s is not a number", quoted(said))})
+		}
+	}
+	return found
+}
+
+var (
+	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
+	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" + `]*(\d+(?:\.\d+)?)`)
+	// continued is what makes a figure the beginning of another: a decimal comma, an exponent, a range, a unit, a sum.
+	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:]|to\b|or\b|and\b)\s*[\d.]|[±+~^½¼¾]|\pL|_\pL|\d)`)
+	percented = regexp.MustCompile(`(?i)^\s*(?:%|per ?cent\b)`)
+)
+
+// readStated reads a figure with what stands after it on its line, and with the bracket of its label, which may name the scale.
+func readStated(at int, bracket, figure, tail string, scale float64) statedScore {
+	s := statedScore{at: at}
+	text := strings.Trim(figure+tail, " *_`\"'")
+	score, err := strconv.ParseFloat(figure, 64)
+	if err != nil {
+		s.err = err
+		return s
+	}
+	if m := lastNumber.FindStringSubmatch(bracket); m != nil && !sameNumber(m[1], scale) {
+		s.err = fmt.Errorf("the score %s is on another scale: %s; the judge's scale is %v", quoted(text), bracket, scale)
+		return s
+	}
+	rest := tail
+	if m := outOf.FindStringSubmatch(rest); m != nil {
+		if !sameNumber(m[1], scale) {
+			s.err = fmt.Errorf("the score %s is on another scale than the judge's, %v", quoted(text), scale)
+			return s
+		}
+		rest = rest[len(m[0]):]
+	} else if percented.MatchString(rest) {
+		if scale != 100 {
+			s.err = fmt.Errorf("the score %s is on another scale than the judge's, %v", quoted(text), scale)
+			return s
+		}
+		rest = rest[len(percented.FindString(rest)):]
+	}
+	if continued.MatchString(strings.TrimLeft(rest, "*_`\"'")) {
+		s.err = fmt.Errorf("the score %s is not a number alone", quoted(text))
+		return s
+	}
+	return onScale(s, score, scale)
+}
+
+func sameNumber(text string, scale float64) bool {
+	v, err := strconv.ParseFloat(text, 64)
+	return err == nil && v == scale
+}
+
+// onScale completes a statement with its score.
+func onScale(s statedScore, score, scale float64) statedScore {
+	if !(score >= 0) || score > scale || math.IsInf(score, 0) {
+		s.err = fmt.Errorf("score %v is outside 0 to %v: set the judge's scale to its best score", score, scale)
+	}
+	s.score = score
+	return s
+}
+
+// maxObjects is the number of places in a reply at which a JSON object is looked for.
+const maxObjects = 64
+
+var objectOpen = regexp.MustCompile(`\{\s*["}]`)
+
+// scoresInJSON finds the JSON objects of a text that have a score, and returns the text with all objects blanked out.
+func scoresInJSON(text string, scale float64) (found []statedScore, rest string) {
+	blanked := []byte(text)
+	at := 0
+	for range maxObjects {
+		open := objectOpen.FindStringIndex(text[at:])
+		if open == nil {
+			break
+		}
+		at += open[0]
+		dec := json.NewDecoder(strings.NewReader(text[at:]))
+		dec.UseNumber()
+		var object map[string]any
+		if dec.Decode(&object) != nil || len(object) == 0 {
+			at++
+			continue
+		}
+		end := at + int(dec.InputOffset())
+		copy(blanked[at:end], bytes.Repeat([]byte(" "), end-at))
+		if s, ok := scoreOf(object, at, scale); ok {
+			found = append(found, s)
+		}
+		at = end
+	}
+	return found, string(blanked)
+}
+
+// scaleKeys are the keys beside a score that name its scale.
+var scaleKeys = []string{"max_score", "maxscore", "max", "maximum", "out_of", "outof", "scale"}
+
+// scoreOf reads the score of an object: its own, else the only one of the objects in it.
+func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
+	lower := map[string]any{}
+	for key, v := range object {
+		lower[strings.ToLower(key)] = v
+	}
+	value, own := lower["score"]
+	if !own {
+		var inner []statedScore
+		for _, v := range object {
+			inner = append(inner, scoresWithin(v, at, scale)...)
+		}
+		switch len(inner) {
+		case 0:
+			return statedScore{}, false
+		case 1:
+			return inner[0], true
+		}
+		return statedScore{at: at, err: errors.New(`its JSON has several scores, and no "score" of the whole`)}, true
+	}
+	for _, key := range scaleKeys {
+		if most, ok := lower[key].(json.Number); ok && !sameNumber(most.String(), scale) {
+			return statedScore{at: at, err: fmt.Errorf("its %s is %s, and the judge's scale is %v", key, most, scale)}, true
+		}
+	}
+	switch v := value.(type) {
+	case json.Number:
+		score, err := v.Float64()
+		if err != nil {
+			return statedScore{at: at, err: err}, true
+		}
+		return onScale(statedScore{at: at}, score, scale), true
+	case string:
+		if m := bareScore.FindStringSubmatch(v); m != nil {
+			return readStated(at, "", m[1], m[2], scale), true
+		}
+	}
+	return statedScore{at: at, err: fmt.Errorf(`its "score" is no number: %s`, quoted(fmt.Sprint(value)))}, true
+}
+
+func scoresWithin(value any, at int, scale float64) (found []statedScore) {
+	switch v := value.(type) {
+	case map[string]any:
+		if s, ok := scoreOf(v, at, scale); ok {
+			found = append(found, s)
+		}
+	case []any:
+		for _, x := range v {
+			found = append(found, scoresWithin(x, at, scale)...)
+		}
+	}
+	return found
+}
