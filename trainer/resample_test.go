@@ -119,12 +119,14 @@ func (onRecord) Note(metrics.Note)         {}
 // TestDegenerate: a rollout that failed or has no score says nothing about its group, and a query without any other is not replaced.
 func TestDegenerate(t *testing.T) {
 	cfg := load(t, t.TempDir())
+	cfg.GRPO.Convention = "sample"
 	w := &worker{Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Main())}, name: "planner"}
 	for name, c := range map[string]struct {
 		outcomes []store.Outcome
 		want     bool
 	}{
 		"equal":   {[]store.Outcome{{Reward: 1}, {Rollout: 1, Reward: 1}, {Rollout: 2, Failed: "lost"}}, true},
+		"rounded": {[]store.Outcome{{Reward: 0.3}, {Rollout: 1, Reward: 0.30000000000000004}}, true},
 		"differ":  {[]store.Outcome{{Reward: 1}, {Rollout: 1}}, false},
 		"unknown": {[]store.Outcome{{Unscored: "no judge"}}, false},
 	} {

@@ -25,11 +25,28 @@ struct CompensatedSum {
   MGRPO_HOST_DEVICE double value() const { return sum + dropped; }
 };
 
+// The share of rewards' size up to which they count as equal: a few units in the last place of T. Sums of partial
+// credits in another order, and rounding to float32, differ by less.
+template <class T>
+MGRPO_HOST_DEVICE constexpr double rounding() {
+  return sizeof(T) == sizeof(float) ? 0x1p-20 : 0x1p-40;
+}
+
+// Whether rewards from least to most differ by rounding alone. size: the largest magnitude of a reward in the group.
+template <class T>
+MGRPO_HOST_DEVICE inline bool equal_rewards(double least, double most, double size) {
+  return most - least <= rounding<T>() * size;
+}
+template <class T>
+MGRPO_HOST_DEVICE inline bool equal_rewards(double least, double most) {
+  return equal_rewards<T>(least, most, fmax(fabs(least), fabs(most)));
+}
+
 struct GroupMoments {
   double weight_sum;  // W over members with w > 0
-  double mean;
+  double mean;        // the least reward where all are equal
   double squares;     // sum w (r - mean)^2
-  bool identical;     // all rewards with w > 0 are equal
+  bool equal;         // equal_rewards() of all rewards with w > 0
 
   MGRPO_HOST_DEVICE double std_population() const { return weight_sum > 0 ? sqrt(squares / weight_sum) : 0; }
 };
@@ -37,8 +54,8 @@ struct GroupMoments {
 MGRPO_HOST_DEVICE inline mgrpo_group_stats group_stats(const mgrpo_convention &c, const GroupMoments &g) {
   const bool empty = g.weight_sum == 0;
   const bool needs_two = c.std == MGRPO_STD_SAMPLE || c.baseline != MGRPO_BASELINE_MEAN;
-  const bool degenerate = g.identical || g.std_population() < c.sigma_min || (needs_two && g.weight_sum <= 1);
-  return {empty ? 0 : g.mean, g.identical ? 0 : g.std_population(), g.weight_sum, (uint8_t)(!empty && degenerate),
+  const bool degenerate = g.equal || g.std_population() < c.sigma_min || (needs_two && g.weight_sum <= 1);
+  return {empty ? 0 : g.mean, g.equal ? 0 : g.std_population(), g.weight_sum, (uint8_t)(!empty && degenerate),
           (uint8_t)empty};
 }
 
@@ -69,12 +86,12 @@ MGRPO_HOST_DEVICE inline double advantage_among_others(const mgrpo_convention &c
     others++;
   }
   const double mean = sum / (double)others;
-  const double centred = rewards[self] - mean;
-  if (least == most) return rewards[self] - least;
+  const double r = rewards[self];
+  if (equal_rewards<T>(least, most, fmax(fabs(r), fmax(fabs(least), fabs(most))))) return r - least;
   double squares = 0;
   for (int64_t i = 0; i < n; i++)
     if (counts(i)) squares += (rewards[i] - mean) * (rewards[i] - mean);
-  return centred / (sqrt(squares / (double)(others - 1)) + c.eps);
+  return (r - mean) / (sqrt(squares / (double)(others - 1)) + c.eps);
 }
 
 inline bool valid(const mgrpo_convention &c) {

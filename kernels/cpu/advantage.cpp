@@ -24,6 +24,7 @@ constexpr int64_t kGroupBlock = 1024;  // groups that a thread takes at once
 // Without weights each weight is the constant 1, which lets the compiler drop the multiplication.
 template <class T, bool kWeighted>
 struct Group {
+  using Reward = T;
   const T *rewards;
   const double *weights;
   int64_t n;
@@ -46,17 +47,18 @@ template <class Group>
 GroupMoments moments(const Group &g) {
   GroupMoments m{0, 0, 0, true};
   CompensatedSum sum;
-  double first = 0;
+  double least = HUGE_VAL, most = -HUGE_VAL;
   for (int64_t i = 0; i < g.n; i++) {
     const double w = g.weight(i), r = g.rewards[i];
     if (w == 0) continue;
-    if (m.weight_sum == 0) first = r;
-    m.identical = m.identical && r == first;
+    least = r < least ? r : least;
+    most = r > most ? r : most;
     m.weight_sum += w;
     sum.add(w * r);
   }
   if (m.weight_sum == 0) return m;
-  m.mean = m.identical ? first : sum.value() / m.weight_sum;
+  m.equal = equal_rewards<typename Group::Reward>(least, most);
+  m.mean = m.equal ? least : sum.value() / m.weight_sum;
   for (int64_t i = 0; i < g.n; i++) {
     const double w = g.weight(i), centred = g.rewards[i] - m.mean;
     if (w > 0) m.squares += w * centred * centred;

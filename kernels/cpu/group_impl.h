@@ -6,6 +6,7 @@
 #pragma once
 #include <stddef.h>
 
+#include "group_advantage.h"
 #include "group_ops.h"
 #include "simd.h"
 
@@ -197,9 +198,17 @@ struct Four {
     if (c.std == MGRPO_STD_SAMPLE) scale /= root(squares / (w - 1.0)) + c.eps;
   }
 
-  // Whether certainly no member is to be refused. The square of an advantage is at most peak * scale^2.
-  MGRPO_INLINE bool settled(double largest_square) const {
-    return all_lanes(~refused & (absolute(sum + dropped) < __DBL_MAX__) & (squares < __DBL_MAX__) &
+  // Whether rewards differ, but perhaps by rounding alone. They do not where sigma, which is at most their range, is large
+  // beside rounding() of the mean.
+  MGRPO_INLINE QuadInt close(double share) const {
+    const Quad near = 4 * share * mean;
+    return differ & (squares <= near * near * weight_sum);
+  }
+
+  // Whether certainly no member is to be refused, and it is known whether rewards are equal. The square of an advantage is
+  // at most peak * scale^2.
+  MGRPO_INLINE bool settled(double largest_square, double share) const {
+    return all_lanes(~refused & ~close(share) & (absolute(sum + dropped) < __DBL_MAX__) & (squares < __DBL_MAX__) &
                      (weight_sum < __DBL_MAX__) & (degenerate | empty | (peak * scale * scale < largest_square)));
   }
 
@@ -229,6 +238,7 @@ MGRPO_INLINE double largest_square(const double *) { return __DBL_MAX__; }
 template <bool kWeighted, class T>
 int64_t in_fours(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_t begin, int64_t end) {
   const int64_t limit = groups.offsets[end];
+  constexpr double share = rounding<T>();  // a constant, since inline functions must not be compiled for this instruction set
   Four<kWeighted> batch[kBatch];
   for (int64_t g = begin;; g += kBatch * kGroups) {
     int ready = 0, settled = 0;
@@ -239,7 +249,7 @@ int64_t in_fours(const GroupArrays<T> &groups, const mgrpo_convention &c, int64_
     for (int i = 0; i < ready; i++) batch[i].centre_all();
     for (int i = 0; i < ready && exact; i++) batch[i].compare_exactly();
     for (int i = 0; i < ready; i++) batch[i].find_scale(c);
-    while (settled < ready && batch[settled].settled(largest_square(groups.rewards))) settled++;
+    while (settled < ready && batch[settled].settled(largest_square(groups.rewards), share)) settled++;
     for (int i = 0; i < settled; i++) batch[i].write(groups.advantages, groups.stats + g + i * kGroups);
     if (settled < kBatch) return g + settled * kGroups;
   }

@@ -107,8 +107,8 @@ __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Gro
       refuse(p.refusal);
       continue;
     }
-    GroupMoments m{p.weight, 0, 0, !(p.least < p.most)};
-    if (p.weight > 0) m.mean = m.identical ? p.least : p.sum.value() / p.weight;
+    GroupMoments m{p.weight, 0, 0, equal_rewards<T>(p.least, p.most)};
+    if (p.weight > 0) m.mean = m.equal ? p.least : p.sum.value() / p.weight;
     double squares = 0;
     for (int64_t i = lane(); i < n; i += kWarp) {
       const double w = weights ? weights[i] : 1, centred = rewards[i] - m.mean;

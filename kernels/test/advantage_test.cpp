@@ -130,6 +130,80 @@ TEST_P(Advantage, MultiplicityEqualsCopies) {
   }
 }
 
+const mgrpo_convention kConventions[]{kPaper,
+                                      {MGRPO_STD_POPULATION, MGRPO_BASELINE_MEAN, 1e-4, 0},
+                                      {MGRPO_STD_POPULATION, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0.3},
+                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-6, 0},
+                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT, 1e-6, 1e-6},
+                                      {MGRPO_STD_NONE, MGRPO_BASELINE_MEAN, 0, 1e-6},
+                                      {MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0},
+                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0}};
+
+// Rewards that differ by rounding alone, as sums of partial credits in another order do, are equal under every convention.
+template <class T>
+void expect_equal_rewards(const Backend &b, const mgrpo_convention &c, const std::vector<double> &rewards) {
+  Groups in;
+  in.add({0, 1, 0, 1});  // five groups, so that fours of them are taken together
+  in.add(rewards);
+  in.add({0, 1, 1});
+  in.add(rewards, std::vector<double>(rewards.size(), 1));
+  in.add({1, 0});
+  for (bool weighted : {false, true}) {
+    const ResultOf<T> r = run<T>(b, in, c, weighted);
+    ASSERT_EQ(r.status, MGRPO_OK);
+    for (size_t g : {1, 3}) {
+      EXPECT_EQ(r.stats[g].degenerate, 1);
+      EXPECT_EQ(r.stats[g].std_population, 0);
+      EXPECT_NEAR(r.stats[g].mean, rewards[0], 1e-6 * std::abs(rewards[0]));
+      for (int64_t i = in.offsets[g]; i < in.offsets[g + 1]; i++) EXPECT_EQ(r.advantages[i], 0) << rewards[0] << " " << i;
+    }
+    EXPECT_EQ(r.stats[0].degenerate + r.stats[2].degenerate + r.stats[4].degenerate, 0);
+  }
+}
+
+TEST_P(Advantage, RoundingIsNoSpread) {
+  const double a = 0.1 + 0.2, b = 0.3;  // two neighbours
+  const double tenth = 0.1, sum = tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth;
+  for (const mgrpo_convention &c : kConventions) {
+    SCOPED_TRACE(testing::Message() << c.std << " " << c.baseline);
+    for (double scale : {1.0, 1e-12, 1e12, -1.0, 1e-200})
+      for (const std::vector<double> &rewards : {std::vector<double>{a, b}, {b, a, b, a, a}, {sum, 1, 1}, {-a, -b, -a}}) {
+        std::vector<double> scaled;
+        for (double r : rewards) scaled.push_back(r * scale);
+        expect_equal_rewards<double>(backend(), c, scaled);
+      }
+    expect_equal_rewards<float>(backend(), c, {0.1f, std::nextafter(0.1f, 1.0f), 0.1f});
+  }
+}
+
+// A spread counts as one however small the rewards are, and beside large ones from a few thousand units in the last place on.
+TEST_P(Advantage, SmallSpreadsAreNotRounding) {
+  for (const mgrpo_convention &c : kConventions) {
+    if (c.sigma_min > 0 || c.eps > 0) continue;
+    for (const std::vector<double> &rewards : {std::vector<double>{1e-100, 2e-100}, {1, 1 + 1e-11}, {-1e9, -1e9 - 1e-2}, {1e-15, 0, 1e-15}}) {
+      Groups in;
+      for (int i = 0; i < 5; i++) in.add(rewards);
+      const Result r = run(backend(), in, c);
+      ASSERT_EQ(r.status, MGRPO_OK);
+      EXPECT_EQ(r.stats[0].degenerate, 0);
+      EXPECT_NE(r.advantages[0], 0);
+    }
+  }
+}
+
+TEST_P(Advantage, LeaveOneOutStdDividesByNoRounding) {
+  const mgrpo_convention convention{MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0};
+  Groups in;
+  in.add({0.6, 0.3, 0.1 + 0.2, 0.3});
+  in.add({0.6, 0.3, 0.3, 0.3});
+  in.add({1, 1e-17, 0, 0});  // equal beside the group's rewards
+  const Result r = run(backend(), in, convention);
+  ASSERT_EQ(r.status, MGRPO_OK);
+  EXPECT_NEAR(r.advantages[0], 0.3, 1e-15);
+  for (size_t i = 0; i < 4; i++) EXPECT_NEAR(r.advantages[i], r.advantages[4 + i], 1e-12) << i;
+  EXPECT_NEAR(r.advantages[8], 1, 1e-15);
+}
+
 TEST_P(Advantage, LeaveOneOutStdDividesByTheOthers) {
   Groups in;
   in.add({1, 0, 0, 1});
@@ -165,15 +239,6 @@ TEST_P(Advantage, RefusalsNameTheFirstMember) {
   const Result two = refused({0, 1}, {2, 1}, {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0});
   EXPECT_EQ(two.error.code, MGRPO_ADVANTAGE_BAD_WEIGHT);
 }
-
-const mgrpo_convention kConventions[]{kPaper,
-                                      {MGRPO_STD_POPULATION, MGRPO_BASELINE_MEAN, 1e-4, 0},
-                                      {MGRPO_STD_POPULATION, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0.3},
-                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_MEAN, 1e-6, 0},
-                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT, 1e-6, 1e-6},
-                                      {MGRPO_STD_NONE, MGRPO_BASELINE_MEAN, 0, 1e-6},
-                                      {MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0},
-                                      {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0}};
 
 // Groups of 0 to 70 members: some identical, some all 0 or 1, some whose sums lose what is small, some near the range's
 // ends, some identical and so large that their sum is not finite. With weights, members of weight 0 among them and

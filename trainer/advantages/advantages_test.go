@@ -12,6 +12,7 @@ func TestJSONL(t *testing.T) {
 		{"a group", `{"groups":[{"rewards":[1,0]}]}`, `{"groups":[{"advantage":[1,-1],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
 		{"weights", `{"groups":[{"rewards":[1,0,9],"weights":[1,1,0]}]}`, `{"groups":[{"advantage":[1,-1,0],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},
 		{"degenerate", `{"groups":[{"rewards":[0.5]}]}`, `{"groups":[{"advantage":[0],"mean":0.5,"std_population":0,"degenerate":true}]}`},
+		{"rounding", `{"groups":[{"rewards":[0.3,0.30000000000000004]}],"convention":{"std":"sample","eps":0,"baseline":"mean","sigma_min":0}}`, `{"groups":[{"advantage":[0,0],"mean":0.3,"std_population":0,"degenerate":true}]}`},
 		{"empty", `{"groups":[{"rewards":[],"weights":[]}]}`, `{"groups":[{"advantage":[],"degenerate":false,"empty":true}]}`},
 		{"no groups", `{"groups":[]}`, `{"groups":[]}`},
 		{"convention by name", `{"groups":[{"rewards":[1,0]}],"convention":"dr_grpo"}`, `{"groups":[{"advantage":[0.5,-0.5],"mean":0.5,"std_population":0.5,"degenerate":false}]}`},

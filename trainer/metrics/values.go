@@ -54,7 +54,7 @@ var Sections = []Section{
 	}},
 	{"Groups", "advantages of one step (`trainer/mgrpo`)", []Value{
 		{"groups", "count", inStep, "Groups of this agent, one for each query."},
-		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal: every advantage is 0."},
+		{"groups_degenerate", "count", inStep, "Groups whose rewards are all equal up to rounding: every advantage is 0."},
 		{"groups_on_BACKEND", "count", inStep, "All groups, counted under the backend whose kernel normalised them: cpu or cuda, which is the agent's device."},
 		{"advantage_gpu_seconds", "seconds", inStep, "GPU time of the group_advantage kernel, including copies to and from the GPU, measured with CUDA events. GPU only."},
 		{"groups_empty", "count", inStep, "Groups without a trajectory, such as a query none of whose rollouts called this sub-agent."},

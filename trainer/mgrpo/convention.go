@@ -25,7 +25,8 @@ const (
 )
 
 // Convention says how a group's rewards become advantages. A group is degenerate, with all advantages 0, if its rewards
-// are identical or its population std is strictly below SigmaMin.
+// are equal or its population std is strictly below SigmaMin. Rewards are equal if their range is at most 2^-40 of the
+// largest magnitude.
 type Convention struct {
 	Std      Std      `json:"std" yaml:"std"`
 	Eps      float64  `json:"eps" yaml:"eps"` // added to the divisor

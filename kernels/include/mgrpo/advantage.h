@@ -2,6 +2,9 @@
 //
 //   mu = sum w r / W    sigma = sqrt(sum w (r - mu)^2 / W)    A = (r - mu) / sigma
 //
+// Rewards that differ by rounding alone are equal: their range is at most 2^-40 of the largest magnitude in the group
+// (float32 rewards: 2^-20). A group of equal rewards is degenerate, and where a member's others are equal, nothing divides.
+//
 // Two passes over centred rewards, sums in float64, one group at a time in member order: the result does
 // not depend on the number of threads or on the other groups. Moves 24 bytes a member (reward, weight,
 // advantage in float64); bound by launch and memory, never by arithmetic.
@@ -32,7 +35,7 @@ typedef struct mgrpo_group_stats {
   double mean;            // 0 when empty
   double std_population;  // 0 when empty
   double weight_sum;      // W
-  uint8_t degenerate;     // members, but identical rewards or sigma < sigma_min (or W <= 1 where a formula needs others)
+  uint8_t degenerate;     // members, but equal rewards or sigma < sigma_min (or W <= 1 where a formula needs others)
   uint8_t empty;          // no member with w > 0
 } mgrpo_group_stats;
 
@@ -50,7 +53,7 @@ typedef struct mgrpo_advantage_error {
 } mgrpo_advantage_error;
 
 // rewards, weights_or_null (null: all 1), advantages: [offsets[groups]]; offsets: [groups + 1], from 0, never
-// decreasing; stats: [groups]. A member of weight 0 is outside mu, sigma and the identity test and gets A = 0.
+// decreasing; stats: [groups]. A member of weight 0 is outside mu, sigma and the test for equality and gets A = 0.
 // Returns MGRPO_REFUSED with *error filled when a reward or weight is refused: advantages and stats are then
 // unspecified. The f32 variant reads and writes float32 rewards and advantages; its sums are float64 too.
 MGRPO_API int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets,

@@ -6,6 +6,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
+// rounding is the share of the largest magnitude in a group up to which rewards count as equal: they then differ by
+// the order of sums alone.
+const rounding = 0x1p-40
+
 // Normalise is the reference mgrpo.Normaliser, in float64 with two passes.
 func Normalise(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 	out := make([]mgrpo.GroupAdvantage, len(groups))
@@ -32,7 +36,7 @@ func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvan
 	if err := checkGroup(c, rewards, weights); err != nil {
 		return mgrpo.GroupAdvantage{}, err
 	}
-	g := mgrpo.GroupAdvantage{GroupStats: groupStatistics(rewards, weights), Advantage: make([]float64, len(rewards))}
+	g := mgrpo.GroupAdvantage{GroupStats: groupStatistics(rewards, weights, 0), Advantage: make([]float64, len(rewards))}
 	g.Degenerate = g.Degenerate || (!g.Empty && (g.Std < c.SigmaMin || g.Std == 0 || (needsTwo(c) && g.WeightSum <= 1)))
 	if g.Empty || g.Degenerate {
 		return g, nil
@@ -75,18 +79,16 @@ func checkGroup(c mgrpo.Convention, rewards, weights []float64) error {
 	return nil
 }
 
-// groupStatistics computes the weighted mean first, then the deviations: E[r^2] - mu^2 would lose digits.
-func groupStatistics(rewards, weights []float64) mgrpo.GroupStats {
+// groupStatistics computes the weighted mean first, then the deviations: E[r^2] - mu^2 would lose digits. Rewards are
+// compared with size if it is larger than each of them. The mean of equal rewards is the least of them.
+func groupStatistics(rewards, weights []float64, size float64) mgrpo.GroupStats {
 	var g mgrpo.GroupStats
-	first, sum, identical := math.NaN(), 0.0, true
+	least, most, sum := math.Inf(1), math.Inf(-1), 0.0
 	for i, w := range weights {
 		if w == 0 {
 			continue
 		}
-		if g.WeightSum == 0 {
-			first = rewards[i]
-		}
-		identical = identical && rewards[i] == first
+		least, most, size = min(least, rewards[i]), max(most, rewards[i]), max(size, math.Abs(rewards[i]))
 		g.WeightSum += w
 		sum += w * rewards[i]
 	}
@@ -94,8 +96,8 @@ func groupStatistics(rewards, weights []float64) mgrpo.GroupStats {
 		g.Empty = true
 		return g
 	}
-	if identical {
-		g.Mean, g.Degenerate = first, true
+	if most-least <= rounding*size {
+		g.Mean, g.Degenerate = least, true
 		return g
 	}
 	g.Mean = sum / g.WeightSum
@@ -127,12 +129,12 @@ func advantage(c mgrpo.Convention, g mgrpo.GroupStats, rewards, weights []float6
 	}
 }
 
-// leaveOneOutStd subtracts the mean of the other members and divides by their sample std, unless they are identical.
+// leaveOneOutStd subtracts the mean of the other members and divides by their sample std, unless they are equal.
 func leaveOneOutStd(c mgrpo.Convention, rewards, weights []float64, i int) float64 {
 	others := make([]float64, len(weights))
 	copy(others, weights)
 	others[i] = 0
-	o := groupStatistics(rewards, others)
+	o := groupStatistics(rewards, others, math.Abs(rewards[i]))
 	if o.Degenerate || o.WeightSum <= 1 {
 		return rewards[i] - o.Mean
 	}

@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/golden"
@@ -149,6 +150,37 @@ func TestPeersGolden(t *testing.T) {
 		}
 	}
 	golden.Count("mgrpo/peers", cases)
+}
+
+// TestRoundingIsNoSpread: rewards that differ by the order of sums alone are equal, in a group and among the others.
+func TestRoundingIsNoSpread(t *testing.T) {
+	sum := 0.0
+	for range 10 {
+		sum += 0.1
+	}
+	for _, name := range []string{"mgrpo", "rllm", "trl", "verl", "openrlhf", "dr_grpo", "rloo", "nemo_rl"} {
+		c, err := mgrpo.ConventionByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Eps = 0
+		for _, rewards := range [][]float64{{0.3, sum - 0.7}, {1, sum, sum}, {-1e12, -sum * 1e12}, {1e-12, sum * 1e-12, 1e-12}} {
+			got, err := Normalise(c, []mgrpo.RewardGroup{{Rewards: rewards}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g := got[0]; !g.Degenerate || slices.ContainsFunc(g.Advantage, func(a float64) bool { return a != 0 }) || g.Std != 0 {
+				t.Errorf("%s: %v: %+v", name, rewards, g)
+			}
+		}
+	}
+	c, _ := mgrpo.ConventionByName("nemo_rl")
+	got, err := Normalise(c, []mgrpo.RewardGroup{{Rewards: []float64{0.6, 0.3, 0.1 + 0.2, 0.3}}, {Rewards: []float64{0.6, 0.3, 0.3, 0.3}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.NearAll(t, "advantages", got[0].Advantage, got[1].Advantage, 1e-12)
+	golden.Near(t, "the best", got[0].Advantage[0], 0.3, 1e-12)
 }
 
 func TestAdvantageRefusals(t *testing.T) {

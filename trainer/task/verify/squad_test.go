@@ -2,6 +2,7 @@ package verify
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -66,6 +67,15 @@ func TestExactMatchAndF1(t *testing.T) {
 		if got := score(F1, c.answer, c.accepted...); math.Abs(got-c.f1) > 1e-12 {
 			t.Errorf("F1 of %q with %q is %v, want %v", c.answer, c.accepted, got, c.f1)
 		}
+	}
+}
+
+// TestF1Bits: answers of equal quality have equal scores, and so no advantage over each other.
+func TestF1Bits(t *testing.T) {
+	long := strings.Repeat(" x", 14)
+	one, two := wordF1("york"+strings.Repeat(" x", 6), "new york"), wordF1("new york"+long, "new york")
+	if one != two || one != 2.0/9 {
+		t.Errorf("1 of 7 words scores %v, 2 of 16 %v", one, two)
 	}
 }
 
