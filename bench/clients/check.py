@@ -77,10 +77,19 @@ class Answer:
         if not self.chat:
             return tokenizer.text([i for i in ids if i not in tokenizer.special])
         text = tokenizer.text(ids[:-1] if self.finish != "length" else ids)
-        text = text.rpartition("</think>")[2].partition("<think>")[0]
+        text = after_thinking(text)
         for mark in (["<tool_call>"] if self.calls else []) + list(self.request.get("stop") or []):
             text = text.partition(mark)[0]
         return text
+
+
+def after_thinking(text):
+    """What follows the thinking of a Qwen3 model: a turn begins with it, and a tag between quotation marks is none."""
+    for tag in re.finditer("</think>", text):
+        before, after = text[:tag.start()][-1:], text[tag.end():][:1]
+        if not before or before != after or before not in "`'\"":
+            return text[tag.end():]
+    return "" if text.lstrip(" \t\r\n").startswith("<think>") else text
 
 
 def same(a, b):

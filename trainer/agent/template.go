@@ -40,7 +40,7 @@ type Template struct {
 	tools    []any  // function definitions for the template; nil if it ignores them
 	prompt   string // describes the functions in the system message; "" if the template prints them
 	toolRole bool   // the template prints tool messages
-	thinking bool   // the template opens the assistant's turn with <think>
+	thinks   thinking
 	calls    callFormat
 	stops    []int32
 	end      int32 // of stops: with which the template ends a turn
@@ -166,7 +166,7 @@ func (t *Template) probeObservation() error {
 			return err
 		}
 	}
-	t.thinking = strings.HasSuffix(strings.TrimSpace(delta), thinkOpen)
+	t.probeThinks(delta)
 	t.stops = t.cfg.Tokenizer.StopIDs()
 	// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
 	ids := t.cfg.Tokenizer.Encode(delta)
@@ -308,8 +308,8 @@ type Reply struct {
 // Reply reads a sampled turn.
 func (t *Template) Reply(turn []int32) Reply {
 	whole := t.Text(t.withoutStop(turn))
-	text := WithoutThinking(whole, t.thinking)
-	r := Reply{Thinking: thinkingOf(whole, t.thinking), Text: text, Whole: text}
+	thought, text, _ := t.thinks.split(whole)
+	r := Reply{Thinking: thought, Text: text, Whole: text}
 	for _, f := range []callFormat{t.calls, hermes} { // demonstrations teach any model the Hermes format
 		if r.Calls = f.parse(text); len(r.Calls) > 0 {
 			before, _, _ := strings.Cut(text, f.mark)
@@ -327,12 +327,6 @@ func (t *Template) withoutStop(turn []int32) []int32 {
 	}
 	return turn
 }
-
-// OpensThinking says whether the template opens the assistant's turn with <think>.
-func (t *Template) OpensThinking() bool { return t.thinking }
-
-// CallMark is the text with which the first call of a turn begins.
-func (t *Template) CallMark() string { return t.calls.mark }
 
 // Neutral breaks control tokens in a text from outside.
 func (t *Template) Neutral(text string) string { return t.neutral.Replace(text) }

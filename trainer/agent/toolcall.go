@@ -103,31 +103,3 @@ func jsonProblem(err error) string {
 	}
 	return err.Error()
 }
-
-// WithoutThinking drops a reasoning model's thinking: everything up to the last </think>, and everything from an
-// unclosed <think> on. opened says that the prompt ended with <think>.
-func WithoutThinking(text string, opened bool) string {
-	i := strings.LastIndex(text, thinkClose)
-	if i >= 0 {
-		text = text[i+len(thinkClose):]
-	} else if opened {
-		return ""
-	}
-	if before, _, open := strings.Cut(text, thinkOpen); open {
-		text = before
-	}
-	return text
-}
-
-// thinkingOf is the reasoning model's thinking that WithoutThinking drops, without its tags.
-func thinkingOf(text string, opened bool) string {
-	i := strings.LastIndex(text, thinkClose)
-	if i >= 0 {
-		text = text[:i]
-	} else if _, after, open := strings.Cut(text, thinkOpen); open {
-		text = after
-	} else if !opened {
-		return ""
-	}
-	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(text), thinkOpen))
-}

@@ -47,26 +47,6 @@ func TestParseToolCalls(t *testing.T) {
 	}
 }
 
-func TestWithoutThinking(t *testing.T) {
-	for _, tc := range []struct {
-		text   string
-		opened bool
-		want   string
-	}{
-		{"answer", false, "answer"},
-		{"<think>\nhm\n</think>\n\nanswer", false, "\n\nanswer"},
-		{"hm</think>answer", true, "answer"},
-		{"<think>never ends", false, ""},
-		{"never ends", true, ""},
-		{"a<think>b</think>c<think>d", false, "c"},
-		{"<think>x</think>y</think>z", false, "z"},
-	} {
-		if got := WithoutThinking(tc.text, tc.opened); got != tc.want {
-			t.Errorf("%q (opened %v): %q, want %q", tc.text, tc.opened, got, tc.want)
-		}
-	}
-}
-
 // A call is either executable, with a name and a JSON object, or says what is wrong; and what was
 // written as a call is read as that call.
 func FuzzParseToolCalls(f *testing.F) {

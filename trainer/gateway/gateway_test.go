@@ -69,14 +69,16 @@ func (m *model) Generate(ctx context.Context, r policy.Request) (policy.Completi
 	if ctx.Err() != nil {
 		return policy.Completion{Finish: policy.FinishCancelled}, ctx.Err()
 	}
-	out := policy.Completion{Finish: policy.FinishStop, Tokens: append(m.tok.Encode(m.says(prompt)), m.tok.StopIDs()[0])}
-	if len(out.Tokens) > r.Sampling.MaxNew {
-		out.Tokens, out.Finish = out.Tokens[:r.Sampling.MaxNew], policy.FinishLength
-	}
-	for i, id := range out.Tokens {
-		out.LogProbs = append(out.LogProbs, -float32(id%7)/8-float32(i)/64)
+	var out policy.Completion
+	ending := policy.NewEnding(r.Sampling, len(r.Tokens), m.ContextLimit(), m.tok.TokenBytes)
+	for i, id := range append(m.tok.Encode(m.says(prompt)), m.tok.StopIDs()[0]) {
+		out.Tokens, out.LogProbs = append(out.Tokens, id), append(out.LogProbs, -float32(id%7)/8-float32(i)/64)
 		if r.OnToken != nil {
 			r.OnToken(id)
+		}
+		var ended bool
+		if out.Finish, ended = ending.Add(id); ended {
+			break
 		}
 	}
 	return out, nil

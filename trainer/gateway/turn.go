@@ -22,7 +22,7 @@ type call struct {
 	repeat  int             // which of several equal calls this is, as the client says; below 0: it does not
 	retried bool            // the client repeats a request whose answer it did not get
 	anchor  anchor          // of a new conversation
-	onTurn  func(id string) // told the reply's id before the first token; may be nil
+	onTurn  func(id string) // is called with the reply's id before the first token; may be nil
 	onToken func(id int32)
 }
 
@@ -132,7 +132,7 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	id := t.reply.id
 	t.reply = read(t)
 	t.reply.id = id
-	t.reply.cut(o.Stop)
+	t.reply.thinking, t.reply.text = cut(t.reply.thinking, o.Stop), cut(t.reply.text, o.Stop)
 	at.turns++
 	at.calls = t.reply.calls
 	at.forest.remember(t, message{Role: "assistant", Content: content(t.reply.text), ToolCalls: t.reply.calls})
@@ -157,14 +157,14 @@ func (at *attempt) find(ctx context.Context, name string, c call, prefix string,
 			id = t.reply.id
 		}
 		at.mu.Unlock()
-		if err == nil && c.onTurn != nil {
-			c.onTurn(id)
-		}
 		if err != nil || !known {
 			return t, known, err
 		}
 		select {
 		case <-t.done:
+			if t.err == nil && c.onTurn != nil {
+				c.onTurn(id)
+			}
 			if !errors.Is(t.err, context.Canceled) {
 				return t, true, t.err
 			}
@@ -193,6 +193,9 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 			message: fmt.Sprintf("the conversation has %d tokens and may have %d: shorten it", len(tokens), a.longest())}
 	}
 	s.MaxNew = room
+	if c.onTurn != nil {
+		c.onTurn(t.reply.id)
+	}
 	a.talking.Add(1)
 	defer a.talking.Add(-1)
 	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, Computed: max(len(before)-1, 0), OnToken: c.onToken})
@@ -295,13 +298,6 @@ func (t *turn) id(agent string, k Ticket, prefix string) string {
 	fmt.Fprintf(h, "%s %s %s %d %d ", agent, k.Phase, k.rollout(), t.root.key, t.branch)
 	h.Write(t.asked[:])
 	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
-}
-
-// cut ends the text before the first of the client's stop strings.
-func (r *reply) cut(stops []string) {
-	for _, stop := range stops {
-		r.text, _, _ = strings.Cut(r.text, stop)
-	}
 }
 
 // anchorOf is the call of the main agent that a conversation with this task belongs to: the one with an argument that is the

@@ -1,0 +1,89 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// chunks send a reply as the chunks of OpenAI's streams. Their field delta is that of a chat, text that of a text.
+type chunks struct {
+	events
+	agent    *Agent
+	object   string
+	id       string
+	usage    bool
+	logProbs func(t *turn) any // those of the last chunk; nil: none
+	chat     bool
+}
+
+// newChunks makes the chunks of a request with the options o.
+func newChunks(w http.ResponseWriter, a *Agent, o *options) *chunks {
+	return &chunks{events: events{w: w}, agent: a, usage: o.StreamOptions.IncludeUsage}
+}
+
+func (s *chunks) open(id string) {
+	if s.id = id; s.chat {
+		s.choice(map[string]any{"delta": map[string]any{"role": "assistant", "content": ""}}, nil)
+	}
+}
+
+func (s *chunks) thinking(piece string) {
+	s.choice(map[string]any{"delta": map[string]any{"reasoning_content": piece}}, nil)
+}
+
+func (s *chunks) text(piece string) {
+	if s.chat {
+		s.choice(map[string]any{"delta": map[string]any{"content": piece}}, nil)
+	} else {
+		s.choice(map[string]any{"text": piece}, nil)
+	}
+}
+
+func (s *chunks) end(t *turn) {
+	last := map[string]any{"text": ""}
+	if s.chat {
+		last = map[string]any{"delta": t.reply.lastDelta()}
+	}
+	if s.logProbs != nil {
+		last["logprobs"] = s.logProbs(t)
+	}
+	s.choice(last, t.finish())
+	if s.usage {
+		s.chunk(map[string]any{"choices": []any{}, "usage": t.usage()})
+	}
+	s.send("", []byte("[DONE]"))
+}
+
+func (s *chunks) fail(err *apiError) { s.send("", err.body()) }
+
+// lastDelta has what a reply has beside its text.
+func (r *reply) lastDelta() map[string]any {
+	delta := map[string]any{}
+	if len(r.calls) > 0 {
+		calls := make([]map[string]any, len(r.calls))
+		for i, called := range r.calls {
+			calls[i] = map[string]any{"index": i, "id": called.ID, "type": called.Type, "function": called.Function}
+		}
+		delta["tool_calls"] = calls
+	}
+	if len(r.written) > 0 {
+		delta["mgrpo"] = map[string]any{"calls": r.written}
+	}
+	return delta
+}
+
+// choice sends a choice. finish is its finish_reason, nil before the last.
+func (s *chunks) choice(choice map[string]any, finish any) {
+	choice["index"], choice["finish_reason"] = 0, finish
+	s.chunk(map[string]any{"choices": []any{choice}})
+}
+
+func (s *chunks) chunk(body map[string]any) {
+	body["id"], body["object"], body["created"], body["model"] = s.id, s.object, time.Now().Unix(), s.agent.Name
+	line, err := json.Marshal(body)
+	if err != nil {
+		line = asAPI(err).body()
+	}
+	s.send("", line)
+}

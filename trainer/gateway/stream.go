@@ -1,0 +1,133 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+)
+
+// stream sends a turn to a client while it is sampled. What it sends is always a prefix of the reply.
+type stream struct {
+	agent   *Agent
+	to      listener
+	certain func(text string) agent.Partial // the part of an unfinished reply that no continuation changes
+	stopIDs []int32                         // tokens that end a turn and are no text
+	plain   bool                            // special tokens are no text
+	sent    agent.Partial
+}
+
+// listener writes a reply's parts in the form of one of the endpoint's requests.
+type listener interface {
+	open(id string) // before the first token
+	thinking(piece string)
+	text(piece string)
+	end(t *turn)
+	fail(err *apiError) // after open
+}
+
+// begins goes through the channel of tokens when sampling begins.
+const begins = int32(-1)
+
+// run samples and sends. It returns errors that come before sampling begins; the listener gets later ones.
+func (s *stream) run(ctx context.Context, c call, sample func(context.Context, call) (*turn, error)) error {
+	sampled := make(chan int32, s.agent.longest()+1)
+	var id string
+	c.onTurn, c.onToken = func(of string) { id = of; sampled <- begins }, func(token int32) { sampled <- token }
+	var t *turn
+	var err error
+	go func() {
+		defer close(sampled)
+		t, err = sample(ctx, c)
+	}()
+	opened := s.follow(sampled, &id)
+	switch {
+	case err != nil && !opened:
+		return err
+	case err != nil:
+		s.to.fail(asAPI(err))
+	case !strings.HasPrefix(t.reply.thinking, s.sent.Thinking) || !strings.HasPrefix(t.reply.text, s.sent.Text):
+		s.to.fail(refuse(http.StatusInternalServerError, "server_error", "the reply does not begin with what was streamed: ask for it without stream, and report this"))
+	default:
+		s.send(agent.Partial{Thinking: t.reply.thinking, Text: t.reply.text})
+		s.to.end(t)
+	}
+	return nil
+}
+
+// follow sends what is certain of the reply while the tokens come, and reports whether sampling began.
+func (s *stream) follow(sampled <-chan int32, id *string) (opened bool) {
+	var text strings.Builder
+	decoder := s.agent.Tokenizer.NewStream(s.plain)
+	for token := range sampled {
+		switch {
+		case token == begins:
+			opened = true
+			s.to.open(*id)
+		case !slices.Contains(s.stopIDs, token):
+			text.WriteString(decoder.Push(token))
+			s.send(s.certain(text.String()))
+		}
+	}
+	return opened
+}
+
+// send sends what is new in now. Text follows the whole thinking.
+func (s *stream) send(now agent.Partial) {
+	if piece, ok := strings.CutPrefix(now.Thinking, s.sent.Thinking); ok && piece != "" {
+		s.to.thinking(piece)
+		s.sent.Thinking = now.Thinking
+	}
+	if piece, ok := strings.CutPrefix(now.Text, s.sent.Text); ok && piece != "" {
+		s.to.text(piece)
+		s.sent.Text = now.Text
+	}
+}
+
+// until ends an unfinished reply before the client's stop strings, as cut does with a whole one.
+func until(stops []string, p agent.Partial) agent.Partial {
+	p.Text = agent.Held(p.Text, stops...)
+	if p.Thought {
+		p.Thinking = cut(p.Thinking, stops)
+	} else {
+		p.Thinking = strings.TrimRight(agent.Held(p.Thinking, stops...), agent.Blanks)
+	}
+	return p
+}
+
+// cut ends a text before the first of the client's stop strings.
+func cut(text string, stops []string) string {
+	for _, stop := range stops {
+		text, _, _ = strings.Cut(text, stop)
+	}
+	return text
+}
+
+// sendTime is how long a client may take to read an event.
+const sendTime = time.Minute
+
+// events are server-sent events.
+type events struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+// send sends an event, whose name may be empty. A client that has gone is noticed by the request's context.
+func (e *events) send(name string, data []byte) {
+	if !e.begun {
+		e.begun = true
+		e.w.Header().Set("Content-Type", "text/event-stream")
+		e.w.Header().Set("Cache-Control", "no-store")
+	}
+	c := http.NewResponseController(e.w)
+	_ = c.SetWriteDeadline(time.Now().Add(sendTime))
+	if name != "" {
+		fmt.Fprintf(e.w, "event: %s\n", name)
+	}
+	fmt.Fprintf(e.w, "data: %s\n\n", data)
+	_ = c.Flush()
+}
