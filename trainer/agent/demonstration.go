@@ -7,7 +7,7 @@ import (
 
 // DemonstratedTurn is one turn of an agent in a written conversation.
 type DemonstratedTurn struct {
-	Text    string   // without the token that ends a turn
+	Text    string   // with or without the token that ends a turn
 	Results []string // results of its calls, in the order issued; empty only in the last turn
 }
 
@@ -26,7 +26,10 @@ func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []
 	}
 	add(prompt, false)
 	for i, turn := range turns {
-		ids := append(c.cfg.Tokenizer.Encode(turn.Text), c.end)
+		ids := c.cfg.Tokenizer.Encode(turn.Text)
+		if len(ids) == 0 || !slices.Contains(c.stops, ids[len(ids)-1]) {
+			ids = append(ids, c.end)
+		}
 		add(ids, true)
 		results, err := demonstratedResults(c.Parse(ids).Calls, turn.Results, i == len(turns)-1)
 		if err != nil {

@@ -240,7 +240,7 @@ type Eval struct {
 // ColdStart is supervised training before the first step. Its steps, batch and optimizer are the defaults of each
 // agent's cold_start.
 type ColdStart struct {
-	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task|parts" doc:"none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries. Else the path of a JSONL file of chats."`
+	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task|parts" doc:"none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries. Else the path of a file of chats: JSON lines, a JSON array, or Parquet."`
 	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Number of queries with demonstrations."`
 	Sloppiness     Sloppiness `yaml:"sloppiness" doc:"Demonstrations made from parts: probabilities of mistakes, which training is to unlearn."`
 	Supervised     Supervised `yaml:",inline"`

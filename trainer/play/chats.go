@@ -1,19 +1,19 @@
 package play
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 )
 
-// Chats is a JSONL file of demonstrations. Each line is {"agent": NAME, "messages": [{"role", "content"}, …]}; agent may
+// Chats is a file of demonstrations: JSON lines, a JSON array, or Parquet. Each row is {"agent": NAME, "messages": [...]} with messages in
+// OpenAI's form, or {"conversations": [...]} in ShareGPT's; agent may
 // be left out where all agents learn from all chats. Consecutive tool messages are the results of one turn's calls.
 type Chats struct {
 	Path   string
@@ -22,56 +22,159 @@ type Chats struct {
 	Err    error    // error of the last Demonstrations, nil if it read the whole file
 }
 
-// maxChatLine is the size of the longest line, in bytes.
-const maxChatLine = 16 << 20
+// maxChat is the size of the largest chat, in bytes.
+const maxChat = 16 << 20
 
-// Demonstrations implements task.Demonstrator. It stops at the first bad line and puts the error into Err.
+// errEnough ends the reading of a file.
+var errEnough = errors.New("enough")
+
+// Demonstrations implements task.Demonstrator. It stops at the first bad row and puts the error into Err.
 func (c *Chats) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
-		f, err := os.Open(c.Path)
-		if err != nil {
-			c.Err = err
-			return
-		}
-		defer f.Close()
-		lines := bufio.NewScanner(f)
-		lines.Buffer(make([]byte, 0, 1<<16), maxChatLine)
 		given := 0
-		for line := 1; lines.Scan() && given < n; line++ {
-			d, err := parseChat(lines.Bytes())
+		c.Err = jsonl.EachRow(c.Path, maxChat, func(row int, text []byte) error {
+			if given == n {
+				return errEnough
+			}
+			d, err := parseChat(text)
 			if err == nil && d.Agent != "" && !slices.Contains(c.Agents, d.Agent) {
 				err = fmt.Errorf("there is no agent %q: %s", d.Agent, strings.Join(c.Agents, ", "))
 			}
 			if err != nil {
-				c.Err = fmt.Errorf("%s:%d: %w", c.Path, line, err)
-				return
+				return err
 			}
 			if d.Agent != "" && d.Agent != p.Agent && !c.Alone {
-				continue
+				return nil
 			}
-			d.Query = fmt.Sprintf("%s:%d", c.Path, line)
+			d.Query = fmt.Sprintf("%s:%d", c.Path, row)
 			given++
 			if !yield(d) {
-				return
+				return errEnough
 			}
+			return nil
+		})
+		if errors.Is(c.Err, errEnough) {
+			c.Err = nil
 		}
-		c.Err = lines.Err()
 	}
 }
 
-func parseChat(line []byte) (task.Demonstration, error) {
-	var chat struct {
-		Agent    string `json:"agent"`
-		Messages []struct {
-			Role    string `json:"role"`
-			Content string `json:"content"`
-		} `json:"messages"`
+// fields are the keys of a JSON object.
+type fields map[string]json.RawMessage
+
+// has reports whether a key has a value. Tables fill in null, and lists without elements, where rows differ.
+func (f fields) has(key string) bool {
+	switch string(f[key]) {
+	case "", "null", "[]", "{}":
+		return false
 	}
-	if err := json.Unmarshal(line, &chat); err != nil {
-		return task.Demonstration{}, err
+	return true
+}
+
+// read decodes the value of a key into v, if it has one.
+func (f fields) read(key string, v any) error {
+	if !f.has(key) {
+		return nil
 	}
-	d := task.Demonstration{Agent: chat.Agent}
-	for i, m := range chat.Messages {
+	if err := json.Unmarshal(f[key], v); err != nil {
+		return fmt.Errorf("%q: %w", key, err)
+	}
+	return nil
+}
+
+// refuse returns an error that names the first of some keys which has a value.
+func (f fields) refuse(keys ...string) error {
+	for _, key := range keys {
+		if f.has(key) {
+			return fmt.Errorf("%q is not read: take it out, or what is learned is not what the file says", key)
+		}
+	}
+	return nil
+}
+
+// parseChat reads a row. Keys that would change what is learned and are not read are errors. Others, such as an id, are ignored.
+func parseChat(text []byte) (d task.Demonstration, err error) {
+	var row fields
+	if err := json.Unmarshal(text, &row); err != nil || row == nil {
+		return d, fmt.Errorf("not a JSON object: %v", err)
+	}
+	if row.has("system") {
+		return d, errors.New(`"system" is not read: the system prompt comes from the configuration`)
+	}
+	if err := row.refuse("functions", "function_call", "completion", "chosen", "rejected", "images", "audios", "videos", "documents", "chat_template_kwargs", "mask"); err != nil {
+		return d, err
+	}
+	if string(row["weight"]) != "1" && string(row["weight"]) != "1.0" {
+		if err := row.refuse("weight"); err != nil {
+			return d, err
+		}
+	}
+	if err := row.read("agent", &d.Agent); err != nil {
+		return d, err
+	}
+	if d.Tools, err = toolNames(row["tools"]); err != nil {
+		return d, fmt.Errorf(`"tools": %w`, err)
+	}
+	if row.has("messages") && row.has("conversations") {
+		return d, errors.New(`both "messages" and "conversations": want one`)
+	}
+	var messages []json.RawMessage
+	if err := errors.Join(row.read("messages", &messages), row.read("conversations", &messages)); err != nil {
+		return d, err
+	}
+	d.Segments, err = segmentsOf(messages)
+	return d, err
+}
+
+// toolNames are the names of the functions of a row: definitions of functions, or their text, as tables have them.
+func toolNames(raw json.RawMessage) (names []string, err error) {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		raw = json.RawMessage(text)
+	}
+	if !(fields{"tools": raw}).has("tools") {
+		return nil, nil
+	}
+	var tools []struct {
+		Name     string `json:"name"`
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	}
+	if err := json.Unmarshal(raw, &tools); err != nil {
+		return nil, err
+	}
+	for i, t := range tools {
+		name := t.Function.Name
+		if name == "" {
+			name = t.Name
+		}
+		if name == "" {
+			return nil, fmt.Errorf("definition %d has no name of a function", i+1)
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// segmentsOf reads the messages of a chat.
+func segmentsOf(messages []json.RawMessage) (segments []task.Segment, err error) {
+	trained := false
+	var turn message      // the agent's last
+	var results []message // that follow it
+	flush := func() error {
+		ordered, err := turn.inOrder(results)
+		for _, r := range ordered {
+			segments = append(segments, r.Segment)
+		}
+		results = nil
+		return err
+	}
+	for i, raw := range messages {
+		m, err := parseMessage(raw)
+		if err != nil {
+			return nil, fmt.Errorf("message %d: %w", i+1, err)
+		}
 		possible := []string{"assistant", "tool"}
 		switch i {
 		case 0:
@@ -80,12 +183,26 @@ func parseChat(line []byte) (task.Demonstration, error) {
 			possible = []string{"assistant"}
 		}
 		if !slices.Contains(possible, m.Role) {
-			return d, fmt.Errorf("message %d has the role %q; want user first, then assistant, then assistant or tool", i+1, m.Role)
+			return nil, fmt.Errorf("message %d has the role %q; want user first, then assistant, then assistant or tool", i+1, m.Role)
 		}
-		d.Segments = append(d.Segments, task.Segment{Role: m.Role, Text: m.Content, Sampled: m.Role == "assistant"})
+		if m.Role == "tool" {
+			results = append(results, m)
+			continue
+		}
+		if err := flush(); err != nil {
+			return nil, fmt.Errorf("the results before message %d: %w", i+1, err)
+		}
+		segments, turn = append(segments, m.Segment), m
+		trained = trained || m.Sampled && !m.Untrained
 	}
-	if len(d.Segments) < 2 {
-		return d, errors.New("a chat is at least a user's message and an assistant's answer")
+	if err := flush(); err != nil {
+		return nil, fmt.Errorf("the last results: %w", err)
 	}
-	return d, nil
+	switch {
+	case len(segments) < 2:
+		return nil, errors.New("a chat is at least a user's message and an assistant's answer")
+	case !trained:
+		return nil, errors.New("every turn has the weight 0: there is nothing to learn")
+	}
+	return segments, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -29,6 +30,23 @@ func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent
 	return out, nil
 }
 
+// functions are the names of the tools and agents that the agent can call.
+func (p *Player) functions() []string {
+	var names []string
+	for _, c := range p.Colleagues {
+		names = append(names, c.Name)
+	}
+	for _, t := range p.offered() {
+		names = append(names, t.Name())
+	}
+	return names
+}
+
+// knows reports whether the agent can call a function, or could in a run that leaves no agent out.
+func (p *Player) knows(name string) bool {
+	return slices.Contains(p.functions(), name) || slices.Contains(p.Absent, name)
+}
+
 // delegatesInVain says whether a demonstration failed because it calls an agent that this run leaves out.
 func (p *Player) delegatesInVain(err error) bool {
 	var call *agent.UndemonstrableError
@@ -37,6 +55,7 @@ func (p *Player) delegatesInVain(err error) bool {
 
 // demonstrable is a dialect that can turn a written conversation into tokens.
 type demonstrable interface {
+	Write(turn agent.WrittenTurn) (text string, err error)
 	Demonstrate(question string, turns []agent.DemonstratedTurn) (tokens []int32, sampled []bool, err error)
 }
 
@@ -58,16 +77,52 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	if !ok {
 		return t, fmt.Errorf("the task has its own dialect, which cannot read chats: use the task's own demonstrations (cold_start.demonstrations: task)")
 	}
-	question, turns, err := turnsOf(d.Segments)
+	for _, name := range d.Tools {
+		if !p.knows(name) {
+			return t, fmt.Errorf("its tools have %q, which the agent %s does not have: its tools are %s", name, p.Part.Agent, strings.Join(p.functions(), ", "))
+		}
+	}
+	question, turns, err := turnsOf(d.Segments, writer)
 	if err != nil {
 		return t, err
 	}
-	t.Tokens, t.Sampled, err = writer.Demonstrate(question, turns)
-	return t, err
+	if t.Tokens, t.Sampled, err = writer.Demonstrate(question, turns); err != nil {
+		return t, err
+	}
+	mask(t.Sampled, d.Segments)
+	return t, nil
+}
+
+// mask takes the turns that are not trained on out of the marks of sampled tokens, in which each run is a turn.
+func mask(sampled []bool, segments []task.Segment) {
+	at := 0
+	for _, s := range segments {
+		if !s.Sampled {
+			continue
+		}
+		for at < len(sampled) && !sampled[at] {
+			at++
+		}
+		for ; at < len(sampled) && sampled[at]; at++ {
+			sampled[at] = !s.Untrained
+		}
+	}
+}
+
+// textOf returns the text of a turn of the agent.
+func textOf(s task.Segment, writer demonstrable) (string, error) {
+	if s.Call != nil {
+		return agent.DelegationText(s.Call.Agent, s.Call.Subtask)
+	}
+	turn := agent.WrittenTurn{Thinking: s.Thinking, Text: s.Text}
+	for _, call := range s.Calls {
+		turn.Calls = append(turn.Calls, agent.ParsedCall{Name: call.Name, Arguments: call.Arguments})
+	}
+	return writer.Write(turn)
 }
 
 // turnsOf splits a demonstration into the question and the agent's turns, each with the results that follow it.
-func turnsOf(segments []task.Segment) (question string, turns []agent.DemonstratedTurn, err error) {
+func turnsOf(segments []task.Segment, writer demonstrable) (question string, turns []agent.DemonstratedTurn, err error) {
 	if len(segments) == 0 {
 		return "", nil, errors.New("it has no segments")
 	}
@@ -79,13 +134,11 @@ func turnsOf(segments []task.Segment) (question string, turns []agent.Demonstrat
 		case !s.Sampled && s.Role != "tool":
 			return "", nil, fmt.Errorf("segment %d has the role %s: want tool, or a turn of the agent, which is sampled", i+2, s.Role)
 		case s.Sampled:
-			turn := agent.DemonstratedTurn{Text: s.Text}
-			if s.Call != nil {
-				if turn.Text, err = agent.DelegationText(s.Call.Agent, s.Call.Subtask); err != nil {
-					return "", nil, err
-				}
+			text, err := textOf(s, writer)
+			if err != nil {
+				return "", nil, fmt.Errorf("the agent's turn %d: %w", len(turns)+1, err)
 			}
-			turns = append(turns, turn)
+			turns = append(turns, agent.DemonstratedTurn{Text: text})
 		case len(turns) == 0:
 			return "", nil, errors.New("a tool result comes before the agent's first turn")
 		default:

@@ -145,7 +145,8 @@ type Demonstration struct {
 	Query    string
 	Agent    string
 	Segments []Segment
-	Verbatim bool // the segments contain every word of the dialect, from the prompt to the stop words
+	Tools    []string // functions that the agent must have, beside those that it calls
+	Verbatim bool     // the segments contain every word of the dialect, from the prompt to the stop words
 }
 
 // Segment is a part of a demonstration. Only sampled segments are trained on.
@@ -154,6 +155,17 @@ type Segment struct {
 	Text    string
 	Sampled bool        // written by the agent; ends with the stop token if the dialect has one
 	Call    *Delegation // call of a sub-agent after Text, in a sampled segment; the dialect writes it
+
+	// Of a sampled segment, written as the model's chat template prints them:
+	Thinking  string         // before Text
+	Calls     []FunctionCall // after Text, in place of Call
+	Untrained bool           // the segment is read and not trained on
+}
+
+// FunctionCall is a call of a tool, or of a sub-agent, whose only argument is "task".
+type FunctionCall struct {
+	Name      string
+	Arguments json.RawMessage // a JSON object
 }
 
 // Delegation is a call of a sub-agent.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"unicode/utf8"
 
 	"github.com/parquet-go/parquet-go"
 )
@@ -18,8 +19,43 @@ import (
 // byteOrderMark is what some programs write before a file in UTF-8.
 const byteOrderMark = "\ufeff"
 
-// read adds all rows of a file. With an error it returns the number of the row or line where it stopped.
-func (t *table) read(file *os.File) (at int, err error) {
+// reader reads the rows of a file, one at a time.
+type reader struct {
+	longest int                              // bytes of a row
+	visit   func(n int, object []byte) error // is given row n, counted from 1; the bytes are valid until it returns
+}
+
+// EachRow calls visit for every row of a file: Parquet, a JSON array of objects, or one JSON object a line, as the first bytes tell; or
+// comma- or tab-separated values, as the ending of the name, .csv or .tsv, tells. visit is given the row as a JSON object of at most longest
+// bytes, and its number, counted from 1; of lines, blank ones are skipped but counted. The bytes are valid until visit returns. EachRow stops at the first
+// error, which names the file and the row.
+func EachRow(path string, longest int, visit func(n int, object []byte) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	r := &reader{longest: longest, visit: visit}
+	if at, err := r.read(file); err != nil {
+		return fmt.Errorf("%s:%d: %w", path, at, err)
+	}
+	return nil
+}
+
+func (r *reader) add(n int, object []byte) error {
+	switch {
+	case len(object) > r.longest:
+		return tooLong(r.longest)
+	case !utf8.Valid(object):
+		return errors.New("not UTF-8")
+	}
+	return r.visit(n, object)
+}
+
+func tooLong(longest int) error { return fmt.Errorf("a row of more than %d bytes", longest) }
+
+// read visits all rows of a file. With an error it returns the number of the row or line where it stopped.
+func (r *reader) read(file *os.File) (at int, err error) {
 	in := bufio.NewReader(file)
 	if mark, _ := in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
 		_, _ = in.Discard(len(mark))
@@ -27,46 +63,46 @@ func (t *table) read(file *os.File) (at int, err error) {
 	head, _ := in.Peek(in.Size())
 	switch filepath.Ext(file.Name()) {
 	case ".csv":
-		bounded := &patient{in: in}
+		bounded := &patient{in: in, longest: r.longest}
 		lines := csv.NewReader(bounded)
-		return t.readSeparated(func() ([]string, error) {
+		return r.readSeparated(func() ([]string, error) {
 			bounded.read = 0
 			return lines.Read()
 		})
 	case ".tsv":
-		return t.readSeparated(newTabbed(in).read)
+		return r.readSeparated(newTabbed(in, r.longest).read)
 	}
 	switch {
 	case bytes.HasPrefix(head, []byte("PAR1")):
-		return t.readParquet(file)
+		return r.readParquet(file)
 	case bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("[")):
-		return t.readArray(in)
+		return r.readArray(in)
 	}
-	return t.readLines(in)
+	return r.readLines(in)
 }
 
 // readLines adds the rows of a file of JSON lines.
-func (t *table) readLines(in io.Reader) (at int, err error) {
+func (r *reader) readLines(in io.Reader) (at int, err error) {
 	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxLine)
+	lines.Buffer(nil, r.longest)
 	for lines.Scan() {
 		at++
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
-		if err := t.add(at, lines.Bytes()); err != nil {
+		if err := r.add(at, lines.Bytes()); err != nil {
 			return at, err
 		}
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return at + 1, errTooLong
+		return at + 1, tooLong(r.longest)
 	}
 	return at + 1, lines.Err()
 }
 
 // readArray adds the elements of a JSON array. Only one element is in memory at a time.
-func (t *table) readArray(in io.Reader) (at int, err error) {
-	bounded := &patient{in: in}
+func (r *reader) readArray(in io.Reader) (at int, err error) {
+	bounded := &patient{in: in, longest: r.longest}
 	elements := json.NewDecoder(bounded)
 	if _, err := elements.Token(); err != nil { // the bracket
 		return 1, err
@@ -78,7 +114,7 @@ func (t *table) readArray(in io.Reader) (at int, err error) {
 		if err := elements.Decode(&object); err != nil {
 			return at, err
 		}
-		if err := t.add(at, object); err != nil {
+		if err := r.add(at, object); err != nil {
 			return at, err
 		}
 	}
@@ -93,7 +129,7 @@ func (t *table) readArray(in io.Reader) (at int, err error) {
 }
 
 // readSeparated adds the rows of a file of separated values, whose first line has their names.
-func (t *table) readSeparated(next func() ([]string, error)) (at int, err error) {
+func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error) {
 	names, err := next()
 	if err != nil {
 		return 1, err
@@ -114,7 +150,7 @@ func (t *table) readSeparated(next func() ([]string, error)) (at int, err error)
 		if err != nil {
 			return at, err
 		}
-		if err := t.add(at, text); err != nil {
+		if err := r.add(at, text); err != nil {
 			return at, err
 		}
 	}
@@ -122,15 +158,16 @@ func (t *table) readSeparated(next func() ([]string, error)) (at int, err error)
 
 // patient is a reader that returns an error if a row is too long.
 type patient struct {
-	in   io.Reader
-	read int // bytes read since the end of the previous row
+	in      io.Reader
+	longest int
+	read    int // bytes read since the end of the previous row
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	if p.read > 2*maxLine { // the decoder reads ahead
-		return 0, errTooLong
+	if p.read > 2*p.longest { // the decoder reads ahead
+		return 0, tooLong(p.longest)
 	}
-	n, err := p.in.Read(b[:min(len(b), maxLine)])
+	n, err := p.in.Read(b[:min(len(b), p.longest)])
 	p.read += n
 	return n, err
 }
@@ -142,7 +179,7 @@ const (
 )
 
 // readParquet adds the rows of a Parquet file, each as a JSON object of its columns.
-func (t *table) readParquet(file *os.File) (at int, err error) {
+func (r *reader) readParquet(file *os.File) (at int, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the library panics on some damaged files
 			err = fmt.Errorf("the Parquet file is damaged: %v", p)
@@ -170,7 +207,7 @@ func (t *table) readParquet(file *os.File) (at int, err error) {
 		}
 	}
 	for _, g := range f.RowGroups() {
-		if at, err = t.readRowGroup(f.Schema(), g, at); err != nil {
+		if at, err = r.readRowGroup(f.Schema(), g, at); err != nil {
 			return at + 1, err
 		}
 	}
@@ -193,7 +230,7 @@ func checkFooter(file io.ReaderAt, size int64) error {
 }
 
 // readRowGroup adds the rows of a row group after the first `at` rows and returns the new number of rows.
-func (t *table) readRowGroup(schema *parquet.Schema, g parquet.RowGroup, at int) (int, error) {
+func (r *reader) readRowGroup(schema *parquet.Schema, g parquet.RowGroup, at int) (int, error) {
 	rows := g.Rows()
 	defer rows.Close()
 	buffer := make([]parquet.Row, parquetBatch)
@@ -202,7 +239,7 @@ func (t *table) readRowGroup(schema *parquet.Schema, g parquet.RowGroup, at int)
 		for _, row := range buffer[:n] {
 			object, err := objectOf(schema, row)
 			if err == nil {
-				err = t.add(at+1, object)
+				err = r.add(at+1, object)
 			}
 			if err != nil {
 				return at, err

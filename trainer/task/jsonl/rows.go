@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -52,21 +50,14 @@ type Row struct {
 	Columns  json.RawMessage // the whole row, a JSON object
 }
 
-// ReadRows reads a file of rows: Parquet, a JSON array of objects, or one JSON object a line, as the first bytes tell; or
-// comma- or tab-separated values, as the ending of the name, .csv or .tsv, tells. Blank lines are skipped but counted. Errors
-// name the file and the number of the row.
+// ReadRows reads a file of rows in any format of EachRow. Errors name the file and the number of the row.
 func ReadRows(path string, fields Fields) ([]Row, error) { return readRows(path, fields, nil) }
 
 // readRows reads a file whose rows reshape turns into objects with the given fields; nil: they are such objects.
 func readRows(path string, fields Fields, reshape func(object) (object, error)) ([]Row, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("jsonl: %w", err)
-	}
-	defer file.Close()
 	t := table{fields: fields, reshape: reshape, seen: map[string]int{}}
-	if at, err := t.read(file); err != nil {
-		return nil, fmt.Errorf("jsonl: %s:%d: %w", path, at, err)
+	if err := EachRow(path, maxLine, t.add); err != nil {
+		return nil, fmt.Errorf("jsonl: %w", err)
 	}
 	if len(t.rows) == 0 {
 		return nil, fmt.Errorf("jsonl: %s: no rows", path)
@@ -87,9 +78,6 @@ type object = map[string]json.RawMessage
 
 // add parses the JSON object of row n, counted from 1.
 func (t *table) add(n int, text []byte) error {
-	if len(text) > maxLine {
-		return errTooLong
-	}
 	row, err := t.parse(text, n)
 	if err != nil {
 		return err
@@ -105,13 +93,10 @@ func (t *table) add(n int, text []byte) error {
 	return nil
 }
 
-var errTooLong = fmt.Errorf("a row of more than %d bytes", maxLine)
+var errTooLong = tooLong(maxLine)
 
 func (t *table) parse(text []byte, n int) (Row, error) {
 	var o object
-	if !utf8.Valid(text) {
-		return Row{}, errors.New("not UTF-8")
-	}
 	if err := json.Unmarshal(text, &o); err != nil || o == nil {
 		return Row{}, fmt.Errorf("not a JSON object: %v", err)
 	}

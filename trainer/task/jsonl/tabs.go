@@ -11,14 +11,15 @@ import (
 // begins with a quote and is not quoted, such as "Heroes" by Bowie, is what stands there: the two are told apart by what follows the
 // second quote.
 type tabbed struct {
-	lines  *bufio.Scanner
-	values []string // of the line which the scanner is at
-	width  int      // values of the first line
+	lines   *bufio.Scanner
+	values  []string // of the line which the scanner is at
+	width   int      // values of the first line
+	longest int      // bytes of a line
 }
 
-func newTabbed(in io.Reader) *tabbed {
-	t := &tabbed{lines: bufio.NewScanner(in)}
-	t.lines.Buffer(nil, maxLine)
+func newTabbed(in io.Reader, longest int) *tabbed {
+	t := &tabbed{lines: bufio.NewScanner(in), longest: longest}
+	t.lines.Buffer(nil, longest)
 	t.lines.Split(t.split)
 	return t
 }
@@ -56,7 +57,7 @@ func (t *tabbed) read() ([]string, error) {
 		return t.values, nil
 	}
 	if err := t.lines.Err(); err == bufio.ErrTooLong {
-		return nil, errTooLong
+		return nil, tooLong(t.longest)
 	} else if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+)
+
+// TestWrittenTurnsAreReadBack writes calls and thinking for the templates at hand. A template without thinking refuses it.
+func TestWrittenTurnsAreReadBack(t *testing.T) {
+	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
+		c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{echo()}})
+		calls := []ParsedCall{{Name: "echo", Arguments: json.RawMessage(`{"text": "a\n<b>"}`)}, {Name: "echo", Arguments: json.RawMessage(`{"text": "b"}`)}}
+		text, err := c.Write(WrittenTurn{Text: "Let me see.", Calls: calls})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := c.Reply(tok.Encode(text))
+		if len(reply.Calls) != 2 || !sameJSON(reply.Calls[0].Arguments, calls[0].Arguments) || !strings.HasPrefix(reply.Text, "Let me see.") {
+			t.Errorf("%q is read as %+v", text, reply)
+		}
+		text, err = c.Write(WrittenTurn{Thinking: "Hm.", Text: "Two."})
+		if thinks := strings.HasSuffix(dir, "qwen3"); thinks != (err == nil) || thinks && !strings.HasPrefix(text, "<think>\nHm.\n</think>\n\nTwo.") {
+			t.Errorf("thinking is written as %q, %v", text, err)
+		} else if !thinks && !strings.Contains(err.Error(), "reasoning_content is not printed") {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWrittenTurnEndsOpenedThinking writes a turn without thinking for a template that opens each turn's thinking.
+func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	c := newTestChat(t, ChatConfig{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
+	if !c.OpensThinking() {
+		t.Fatal("the template opens no thinking")
+	}
+	call := ParsedCall{Name: "echo", Arguments: json.RawMessage(`{"text": "a"}`)}
+	for _, turn := range []WrittenTurn{{Text: "Two."}, {Calls: []ParsedCall{call}}, {Thinking: "Hm.", Text: "Two."}, {Thinking: "Hm.", Calls: []ParsedCall{call}}} {
+		text, err := c.Write(turn)
+		if err != nil {
+			t.Errorf("%+v: %v", turn, err)
+			continue
+		}
+		reply := c.Reply(tok.Encode(text))
+		if strings.TrimSpace(reply.Text) != turn.Text || len(reply.Calls) != len(turn.Calls) || reply.Thinking != turn.Thinking || strings.Contains(text, "<think>") {
+			t.Errorf("%+v is written as %q and read as %+v", turn, text, reply)
+		}
+	}
+}
+
+// opensThinking is a tokenizer whose template opens the thinking of a turn, as those of models that always think do.
+type opensThinking struct{ *tokenizer.Tokenizer }
+
+func (t opensThinking) Render(c tokenizer.Chat) (string, error) {
+	text, err := t.Tokenizer.Render(c)
+	if c.AddGenerationPrompt {
+		text += "<think>\n"
+	}
+	return text, err
+}
