@@ -55,8 +55,7 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 		return Config{}, m.err
 	}
 	if ropeFactors != nil {
-		var err error
-		if c.RopeScaling, err = f.ropeScaling(ropeFactors, c); err != nil {
+		if err := f.ropeFactors(ropeFactors, &c); err != nil {
 			return Config{}, fmt.Errorf("tensor %s: %w", GGUFRopeFactors, err)
 		}
 	}
@@ -98,13 +97,13 @@ func (m *metadata) architecture(c *Config) {
 	m.integer(arch+"feed_forward_length", &c.FFN)
 	m.integer(arch+"context_length", &c.MaxPosition)
 	m.float(arch+"attention.layer_norm_rms_epsilon", &c.RMSEps)
-	m.float(arch+"rope.freq_base", &c.RopeTheta)
 	c.KVHeads = c.Heads
 	m.integer(arch+"attention.head_count_kv", &c.KVHeads)
 	if c.Heads > 0 {
 		c.HeadDim = c.Hidden / c.Heads
 	}
 	m.integer(arch+"attention.key_length", &c.HeadDim)
+	m.rope(arch+"rope.", c)
 	if HasExperts(c.Family) {
 		m.require(arch+"expert_count", arch+"expert_used_count", arch+"expert_feed_forward_length")
 		c.Mixture = &Mixture{Normalise: true, Step: 1} // as ggml computes every model of this architecture
@@ -120,12 +119,10 @@ func (m *metadata) architecture(c *Config) {
 // refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
 func (m *metadata) refuseUnimplemented(c Config) {
 	arch := families[c.Family].ggufName() + "."
-	for _, key := range []string{arch + "attention.value_length", arch + "rope.dimension_count"} {
-		n := c.HeadDim
-		m.integer(key, &n)
-		if n != c.HeadDim {
-			m.fail("%s is %d: must equal the head dimension %d", key, n, c.HeadDim)
-		}
+	width := c.HeadDim
+	m.integer(arch+"attention.value_length", &width)
+	if width != c.HeadDim {
+		m.fail("%sattention.value_length is %d: must equal the head dimension %d", arch, width, c.HeadDim)
 	}
 	vocab, experts, splits := c.VocabSize, 0, 1
 	m.integer(arch+"vocab_size", &vocab)
@@ -140,30 +137,6 @@ func (m *metadata) refuseUnimplemented(c Config) {
 	if splits > 1 {
 		m.fail("split.count is %d: merge the parts into one GGUF file first", splits)
 	}
-	scaling, linear := "none", 1.0
-	m.text(arch+"rope.scaling.type", &scaling)
-	m.float(arch+"rope.scale_linear", &linear)
-	if scaling != "none" || linear != 1 {
-		m.fail("%srope.scaling.type %q (scale_linear %g) is not supported", arch, strictjson.Brief(scaling), linear)
-	}
-}
-
-// ropeScaling derives Llama 3.1's rope scaling from the divisors that GGUF has instead. Only the factor varies between
-// published models; every divisor is checked against the resulting scaling.
-func (f *family) ropeScaling(factors []float32, c Config) (RopeScaling, error) {
-	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
-		return nil, fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
-	}
-	if !slices.ContainsFunc(factors, func(f float32) bool { return f != 1 }) {
-		return nil, nil
-	}
-	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
-	for i, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
-		if want := 1 / scaling.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
-			return nil, fmt.Errorf("factor %d is %g, but llama3 scaling over 8192 positions has %g; other scalings are not supported", i, factors[i], want)
-		}
-	}
-	return scaling, nil
 }
 
 // metadata reads typed metadata. It keeps the first error. If a key is absent, the target keeps its value.

@@ -168,6 +168,9 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	}
 	delete(object, "dtype")           // both versions read torch_dtype
 	delete(object, "rope_parameters") // both versions read rope_theta and rope_scaling
+	if c.RopeScaling != nil {
+		delete(object, originalPositions) // it would have priority over the one in rope_scaling
+	}
 	for key, value := range c.keys() {
 		object[key] = value
 	}

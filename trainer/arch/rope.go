@@ -3,8 +3,6 @@ package arch
 import (
 	"fmt"
 	"math"
-
-	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
 
 // Rotary is the rotary position embedding of a layer (Su et al. 2021). Layers with equal values share their tables.
@@ -59,122 +57,6 @@ func (r Rotary) Amplitude() float64 {
 		return 1
 	}
 	return r.Scaling.amplitude()
-}
-
-// rope reads rope_theta and rope_scaling, or rope_parameters, which has both.
-func (k *keys) rope(f *family, c *Config) {
-	if c.RopeTheta == 0 {
-		c.RopeTheta = 10000
-	}
-	if !k.null("rope_theta") {
-		k.float("rope_theta", &c.RopeTheta)
-	}
-	if f.localTheta {
-		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
-		k.ropeByLayerType(f, c)
-		return
-	}
-	section := "rope_scaling"
-	if k.values[section] == nil {
-		section = "rope_parameters"
-	}
-	if in := k.section(section); in != nil {
-		in.ropeParameters(f, c)
-		k.partialRotary(f, in, c)
-		k.fold(in)
-	} else {
-		k.partialRotary(f, &keys{}, c)
-	}
-}
-
-// section is an object under a key, nil if there is none.
-func (k *keys) section(name string) *keys {
-	if k.values[name] == nil {
-		return nil
-	}
-	object, ok := k.values[name].(map[string]any)
-	if !ok {
-		k.fail("%s is not an object", name)
-		return nil
-	}
-	return &keys{values: object, prefix: k.prefix + name + "."}
-}
-
-// fold takes over the error of a section.
-func (k *keys) fold(section *keys) {
-	if k.err == nil {
-		k.err = section.err
-	}
-}
-
-// ropeByLayerType reads rope_parameters with an object for each type of layers, and rope_scaling, which is of the layers
-// without a window.
-func (k *keys) ropeByLayerType(f *family, c *Config) {
-	in := k.section("rope_parameters")
-	if in == nil {
-		in = &keys{}
-	}
-	for key := range in.values {
-		if key != fullAttention && key != slidingAttention {
-			in.fail("%s: only %s and %s are expected here", strictjson.Brief(key), fullAttention, slidingAttention)
-		}
-	}
-	for _, section := range []*keys{in.section(fullAttention), k.section("rope_scaling")} {
-		if section != nil {
-			section.ropeParameters(f, c)
-			in.fold(section)
-		}
-	}
-	if sliding := in.section(slidingAttention); sliding != nil {
-		local := Config{RopeTheta: c.LocalTheta}
-		sliding.ropeParameters(f, &local)
-		if local.RopeScaling != nil {
-			sliding.fail("rope_type: layers with a window are supported without scaling only")
-		}
-		c.LocalTheta = local.RopeTheta
-		in.fold(sliding)
-	}
-	k.fold(in)
-}
-
-func (k *keys) ropeParameters(f *family, c *Config) {
-	kind := "default"
-	k.text("type", &kind)
-	k.text("rope_type", &kind)
-	k.float("rope_theta", &c.RopeTheta)
-	for _, nested := range []string{fullAttention, slidingAttention} {
-		if k.has(nested) {
-			k.fail("%s: parameters by layer type are not supported in model_type %s", nested, f.name)
-		}
-	}
-	if kind == "default" {
-		return
-	}
-	read, ok := ropeScalings[kind]
-	if !ok || f.unscaledRope {
-		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name, map[bool]string{false: ", linear, llama3 or yarn"}[f.unscaledRope])
-		return
-	}
-	c.RopeScaling = read(k, c)
-}
-
-// partialRotary reads partial_rotary_factor, which in holds or k.
-func (k *keys) partialRotary(f *family, in *keys, c *Config) {
-	factor := 1.0
-	k.floatOrNull("partial_rotary_factor", &factor)
-	in.floatOrNull("partial_rotary_factor", &factor)
-	if factor == 1 {
-		return
-	}
-	if !f.partialRotary {
-		k.fail("partial_rotary_factor %g is not supported in model_type %s: only 1", factor, f.name)
-	}
-	dim := float64(c.HeadDim) * factor
-	if !(factor > 0 && factor < 1) || dim < 2 || int(dim)%2 != 0 {
-		k.fail("partial_rotary_factor %g of head_dim %d: an even number of dimensions, from 2 on, must turn", factor, c.HeadDim)
-		return
-	}
-	c.RotaryDim = int(dim)
 }
 
 func (c Config) validateRotary() error {

@@ -6,10 +6,11 @@ import (
 )
 
 // RopeScaling changes the frequencies of a rotary embedding for contexts that are longer than those of pretraining:
-// *[RopeLinear], *[RopeLlama3] or *[RopeYaRN].
+// *[RopeLinear], *[RopeDynamic], *[RopeLlama3] or *[RopeYaRN].
 type RopeScaling interface {
 	rescale(freqs []float64, r Rotary)
 	amplitude() float64
+	identity() bool // frequencies and amplitude stay as they are
 	validate() error
 	json() map[string]any // rope_scaling in config.json
 }
@@ -22,13 +23,19 @@ var ropeScalings = map[string]func(k *keys, c *Config) RopeScaling{
 		k.float("factor", &r.Factor)
 		return r
 	},
+	"dynamic": func(k *keys, _ *Config) RopeScaling {
+		r := &RopeDynamic{}
+		k.require("factor")
+		k.float("factor", &r.Factor)
+		return r
+	},
 	"llama3": func(k *keys, c *Config) RopeScaling {
 		r := &RopeLlama3{OriginalMaxPosition: c.MaxPosition}
 		k.require("factor", "low_freq_factor", "high_freq_factor")
 		k.float("factor", &r.Factor)
 		k.float("low_freq_factor", &r.LowFreqFactor)
 		k.float("high_freq_factor", &r.HighFreqFactor)
-		k.integerOrNull("original_max_position_embeddings", &r.OriginalMaxPosition)
+		k.integer(originalPositions, &r.OriginalMaxPosition)
 		return r
 	},
 	"yarn": func(k *keys, c *Config) RopeScaling { return k.yarn(c) },
@@ -44,9 +51,22 @@ func (r *RopeLinear) rescale(freqs []float64, _ Rotary) {
 }
 
 func (r *RopeLinear) amplitude() float64 { return 1 }
+func (r *RopeLinear) identity() bool     { return r.Factor == 1 }
 func (r *RopeLinear) validate() error    { return positive("factor", r.Factor) }
 func (r *RopeLinear) json() map[string]any {
 	return map[string]any{"rope_type": "linear", "factor": decimal(r.Factor)}
+}
+
+// RopeDynamic changes nothing up to MaxPosition positions, and no model here reads more. Factor says how transformers rescales
+// longer sequences, by their length.
+type RopeDynamic struct{ Factor float64 }
+
+func (r *RopeDynamic) rescale([]float64, Rotary) {}
+func (r *RopeDynamic) amplitude() float64        { return 1 }
+func (r *RopeDynamic) identity() bool            { return r.Factor == 1 }
+func (r *RopeDynamic) validate() error           { return positive("factor", r.Factor) }
+func (r *RopeDynamic) json() map[string]any {
+	return map[string]any{"rope_type": "dynamic", "factor": decimal(r.Factor)}
 }
 
 // RopeLlama3 rescales frequencies as Llama 3.1 does: wavelengths above
@@ -79,6 +99,7 @@ func (r *RopeLlama3) scale(f float64) float64 {
 }
 
 func (r *RopeLlama3) amplitude() float64 { return 1 }
+func (r *RopeLlama3) identity() bool     { return r.Factor == 1 }
 
 func (r *RopeLlama3) validate() error {
 	err := firstError(positive("factor", r.Factor), positive("low_freq_factor", r.LowFreqFactor), positive("high_freq_factor", r.HighFreqFactor))
@@ -90,7 +111,7 @@ func (r *RopeLlama3) validate() error {
 
 func (r *RopeLlama3) json() map[string]any {
 	return map[string]any{"rope_type": "llama3", "factor": decimal(r.Factor), "low_freq_factor": decimal(r.LowFreqFactor),
-		"high_freq_factor": decimal(r.HighFreqFactor), "original_max_position_embeddings": r.OriginalMaxPosition}
+		"high_freq_factor": decimal(r.HighFreqFactor), originalPositions: r.OriginalMaxPosition}
 }
 
 // RopeYaRN is YaRN (Peng et al. 2023): planes that turn more than BetaFast times over OriginalMaxPosition positions stay,
@@ -106,7 +127,7 @@ type RopeYaRN struct {
 
 func (k *keys) yarn(c *Config) *RopeYaRN {
 	r := &RopeYaRN{Truncate: true, OriginalMaxPosition: c.MaxPosition}
-	k.integerOrNull("original_max_position_embeddings", &r.OriginalMaxPosition)
+	k.integer(originalPositions, &r.OriginalMaxPosition)
 	k.require("factor")
 	if k.null("factor") && r.OriginalMaxPosition > 0 {
 		r.Factor = float64(c.MaxPosition) / float64(r.OriginalMaxPosition)
@@ -120,7 +141,7 @@ func (k *keys) yarn(c *Config) *RopeYaRN {
 	if r.BetaSlow == 0 {
 		r.BetaSlow = 1
 	}
-	k.booleanOrNull("truncate", &r.Truncate)
+	k.boolean("truncate", &r.Truncate)
 	var all, one float64
 	k.floatOrNull("mscale", &one)
 	k.floatOrNull("mscale_all_dim", &all)
@@ -161,6 +182,7 @@ func (r *RopeYaRN) index(turns float64, rotary Rotary) float64 {
 }
 
 func (r *RopeYaRN) amplitude() float64 { return r.AttentionFactor }
+func (r *RopeYaRN) identity() bool     { return r.Factor == 1 && r.AttentionFactor == 1 }
 
 func (r *RopeYaRN) validate() error {
 	return firstError(positive("factor", r.Factor), positive("beta_fast", r.BetaFast), positive("beta_slow", r.BetaSlow),
@@ -169,7 +191,7 @@ func (r *RopeYaRN) validate() error {
 
 func (r *RopeYaRN) json() map[string]any {
 	return map[string]any{"rope_type": "yarn", "factor": decimal(r.Factor), "beta_fast": decimal(r.BetaFast), "beta_slow": decimal(r.BetaSlow),
-		"attention_factor": decimal(r.AttentionFactor), "truncate": r.Truncate, "original_max_position_embeddings": r.OriginalMaxPosition}
+		"attention_factor": decimal(r.AttentionFactor), "truncate": r.Truncate, originalPositions: r.OriginalMaxPosition}
 }
 
 func positive(key string, value float64) error {

@@ -324,7 +324,7 @@ func TestGGUFRefused(t *testing.T) {
 		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "llama") }, []string{"llama.embedding_length", "missing"}},
 		{func(w *ggufWriter) { w.u32("llama.expert_count", 8) }, []string{"llama.expert_count"}},
 		{func(w *ggufWriter) { w.u32("split.count", 2) }, []string{"split.count"}},
-		{func(w *ggufWriter) { w.text("llama.rope.scaling.type", "yarn") }, []string{"rope.scaling.type", "yarn"}},
+		{func(w *ggufWriter) { w.text("llama.rope.scaling.type", "longrope") }, []string{"rope.scaling.type", "longrope"}},
 		{func(w *ggufWriter) { w.u32("llama.rope.dimension_count", 2) }, []string{"llama.rope.dimension_count"}},
 		{func(w *ggufWriter) { w.u32("llama.vocab_size", 99) }, []string{"vocab_size", "99"}},
 		{func(w *ggufWriter) { w.u32("general.alignment", 33) }, []string{"general.alignment"}},
