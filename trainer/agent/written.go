@@ -58,7 +58,7 @@ func (c *Chat) plain(turn WrittenTurn) (string, error) {
 		}
 		text = strings.TrimPrefix(text+"\n"+callOpen+"\n"+string(object)+"\n"+callClose, "\n")
 	}
-	if c.thinking && !strings.Contains(text, thinkClose) {
+	if c.thinks.opened && !strings.Contains(text, thinkClose) {
 		text = emptyThinking + text
 	}
 	return text, nil
@@ -106,11 +106,11 @@ func (c *Chat) printed(turn WrittenTurn) (string, error) {
 			return "", errors.New("the model's chat template does not print it after the opening of a turn: write the calls into the content")
 		}
 		after = strings.TrimLeft(after, "\n")
-		if c.thinking && !strings.Contains(after, thinkClose) {
+		if c.thinks.opened && !strings.Contains(after, thinkClose) {
 			after = emptyThinking + after
 		}
 	}
-	if turn.Thinking == "" && !c.thinking {
+	if turn.Thinking == "" && !c.thinks.opened {
 		after = emptyBlock.ReplaceAllString(after, "")
 	}
 	if !strings.Contains(after, strings.TrimSpace(turn.Thinking)) {

@@ -35,7 +35,7 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	c := newTestChat(t, ChatConfig{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
-	if !c.OpensThinking() {
+	if !c.thinks.opened {
 		t.Fatal("the template opens no thinking")
 	}
 	call := ParsedCall{Name: "echo", Arguments: json.RawMessage(`{"text": "a"}`)}
